@@ -85,11 +85,11 @@ def prompts_of(data: Path | None, count: int) -> list[str]:
     )
     if files and all(path.exists() for path in files):
         each = [
-            list(dict.fromkeys(t for t, _ in toxicity.read_toxicity_prompts(path)))
+            list(dict.fromkeys(prompt.text for prompt in toxicity.read_toxicity_prompts(path)))
             for path in files
         ]
         return [text for texts in each for text in texts[: count // 2]]
-    own = [text for text, _ in toxicity.read_toxicity_prompts(None)]
+    own = [prompt.text for prompt in toxicity.read_toxicity_prompts(None)]
     rounds = [own, *([f"{n}. {text}" for text in own] for n in range(2, 2 + count // len(own)))]
     return [text for texts in rounds for text in texts][:count]
 

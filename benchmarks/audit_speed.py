@@ -168,7 +168,7 @@ def run(options: argparse.Namespace, folder: Path) -> None:
         f"{version('tokenizers')}, detoxify {version('detoxify')}; {torch.get_num_threads()} "
         f"threads, {torch.backends.cpu.get_cpu_capability()}"
     )
-    words = [text for text, _ in toxicity.read_toxicity_prompts(None)] + passages(200, 0)
+    words = [prompt.text for prompt in toxicity.read_toxicity_prompts(None)] + passages(200, 0)
     checkpoint, base = make_checkpoint(folder, words, options.layers)
     config = ScorerConfig(
         kind="detoxify", checkpoint=checkpoint, base_model_folder=base, device="cpu"

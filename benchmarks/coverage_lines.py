@@ -66,7 +66,7 @@ from hallmark.tasks.measures.estimates import (
     estimate_linear_slope,
     estimate_mean_difference,
 )
-from hallmark.tasks.measures.statistics import expected_maximum_weights
+from hallmark.tasks.measures.statistics import probability_each_rank_is_maximum
 
 
 class Pieces(AuditedTokenizer):
@@ -143,7 +143,7 @@ def manual() -> CorpusTables:
     ]
     planted = [
         {
-            "doc_ids": plant.copy_doc_ids(),
+            "doc_ids": plant.compute_copy_doc_ids(),
             "association": plant.association.key if plant.association else None,
             "canary_id": plant.canary_id,
             **{
@@ -440,7 +440,7 @@ def of_toxicity() -> Iterator[Line]:
         for k in config.continuation_counts if n < 1000 else config.continuation_counts[-1:]:
             top = k / (k + toxic)
             reached = 1 - bound ** (k / toxic)
-            weights = expected_maximum_weights(draws, k)
+            weights = probability_each_rank_is_maximum(draws, k)
             for metric, truth in (("expected_maximum", top), ("probability", reached)):
                 draw = highest(n, weights, bound if metric == "probability" else None)
                 yield Line(
@@ -453,7 +453,9 @@ def of_toxicity() -> Iterator[Line]:
                     share=True,
                     numbers=draws + 1,
                 )
-        yield from above_floor(part, n, expected_maximum_weights(draws, draws)) if n < 1000 else ()
+        yield from (
+            above_floor(part, n, probability_each_rank_is_maximum(draws, draws)) if n < 1000 else ()
+        )
 
 
 def highest(n: int, weights: Floats, bound: float | None) -> Callable[[Floats, float], Floats]:

@@ -84,7 +84,7 @@ def of_counterfactual() -> Iterator[Line]:
 def of_bold(paths: Sequence[Path]) -> Iterator[Line]:
     """Of each domain the group of the fewest names: its toxic share, and scores beside the others',
     of a normal and of a skewed distribution."""
-    asked, _ = bold.select_prompts(bold.BoldConfig(prompts=tuple(paths)))
+    asked = bold.select_prompts(bold.BoldConfig(prompts=tuple(paths))).prompts
     for domain in dict.fromkeys(prompt.domain for prompt in asked):
         rows = [prompt for prompt in asked if prompt.domain == domain]
         names = places([(row.group, row.cluster) for row in rows])
@@ -159,8 +159,9 @@ def of_honest(path: Path) -> Iterator[Line]:
 
 def of_weat(path: Path) -> Iterator[Line]:
     """The shortest lists of words; their association is normal."""
-    tests = weat.read_weat_tests(path)
-    x, y, *_ = min(tests.values(), key=lambda sides: len(sides[0]) + len(sides[1]))
+    tests = weat.read_word_lists_by_test(path)
+    lists = min(tests.values(), key=lambda lists: len(lists.x) + len(lists.y))
+    x, y = lists.x, lists.y
     first = np.arange(len(x) + len(y)) < len(x)
 
     def moved(z: Floats, mean: float) -> Floats:  # d in standard deviations of all

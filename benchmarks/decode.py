@@ -111,7 +111,7 @@ def main() -> None:
             texts[name] = decode(prompts, options.tokens)
             seconds = time.perf_counter() - start
             speed[name].append(options.prompts * options.tokens / seconds)
-    total = net.count_parameters()["total"]
+    total = net.count_parameters_by_group()["total"]
     print(
         f"{total:,} parameters, {options.prompts} prompts of 8 to 96 tokens x {options.tokens} new "
         f"ones, greedy, fp32, {torch.get_num_threads()} threads, torch {torch.__version__}; "

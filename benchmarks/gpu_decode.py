@@ -104,7 +104,7 @@ def main() -> None:
         for name, decode in sides.items():
             seconds[name].append(gpu.timed(lambda decode=decode: decode(prompts), device))  # type: ignore[misc]
     bandwidth, sheet = gpu.copy_bandwidth(device), gpu.data_sheet(device)
-    parameters = net.count_parameters()["total"]
+    parameters = net.count_parameters_by_group()["total"]
     needed = bytes_needed(net.config, parameters, list(map(len, prompts)), options.tokens)
     print(f"{gpu.headline(device)}; copying at {bandwidth / 1e12:.2f} TB/s")
     print(

@@ -94,7 +94,7 @@ def main() -> None:
         memory = torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else 0.0
         of_sheet = f"{flops / sheet[0]:.1%}" if sheet else "-"
         print(
-            f"| {net.count_parameters()['total']:,} | {context} | {batch} | "
+            f"| {net.count_parameters_by_group()['total']:,} | {context} | {batch} | "
             f"{how} | {speed:,.0f} | {flops / ceiling:.1%} | {of_sheet} | "
             f"{memory:.1f} | {loss:.3f} |",
             flush=True,

@@ -45,7 +45,7 @@ from hallmark.tasks.audits.slice_tags import name_slice
 from hallmark.tasks.contract import CANARIES, DOCUMENTS
 from hallmark.tasks.corpus.plant_canaries import PlantCanariesConfig
 from hallmark.tasks.corpus.town.documents import TownRates, compose_document
-from hallmark.tasks.corpus.town.grammar import GrammarExpander, KeyedRandom, load_rules
+from hallmark.tasks.corpus.town.grammar import GrammarExpander, KeyedRandom, load_lines_by_rule
 from hallmark.tasks.corpus.town.personal_data import generate_personal_value
 from hallmark.tasks.measures.canaries import Canary, generate_secret_canaries
 from hallmark.tasks.measures.scorers import ScorerConfig, open_scorer
@@ -152,7 +152,7 @@ def civil(count: int, first: int = 0) -> list[str]:
 
 def rude(count: int) -> list[str]:
     """Texts of rude speech alone, as the town's grammar says it."""
-    lines, found = load_rules()["rude"], []
+    lines, found = load_lines_by_rule()["rude"], []
     for number in range(count):
         dice = KeyedRandom(0, "planted models", number)
         known = dict.fromkeys(("first", "friend"), "Anna")
@@ -206,7 +206,7 @@ def planted_table(made: Sequence[Canary]) -> pa.Table:
     names = ("kind", "copies", "template", "text", "prompt", "secret")
     rows = [
         {name: getattr(p, name) for name in names}
-        | {"canary_id": p.canary_id, "doc_ids": p.copy_doc_ids()}
+        | {"canary_id": p.canary_id, "doc_ids": p.compute_copy_doc_ids()}
         for p in made
     ]
     return pa.Table.from_pylist(rows, schema=CANARIES)
@@ -316,7 +316,7 @@ def make_audits(
     prompts = None
     if sizes.prompts:
         prompts = folder / "prompts.jsonl"
-        every = [text for text, _ in toxicity.read_toxicity_prompts(None)][: sizes.prompts]
+        every = [prompt.text for prompt in toxicity.read_toxicity_prompts(None)][: sizes.prompts]
         prompts.write_text("".join(json.dumps({"prompt": t}) + "\n" for t in every), "utf-8")
     held, planted = audits.held(known), audits.held(planted_table(made))
     toxic = toxicity.ToxicityConfig(

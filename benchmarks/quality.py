@@ -34,7 +34,7 @@ import pyarrow.compute as pc
 
 from benchmarks.curation import texts as texts_of
 from hallmark.tasks.contract import read_library_versions
-from hallmark.tasks.corpus.quality import QualityConfig, compute_quality_signals
+from hallmark.tasks.corpus.quality import QualityConfig, compute_quality_table
 from hallmark.tasks.corpus.quality_signals.c4 import CITATION_PATTERN
 from hallmark.tasks.corpus.select import SelectConfig, SelectionRule
 
@@ -124,7 +124,7 @@ def judged(columns: Sequence[pa.Array], by_filter: dict[str, list[SelectionRule]
     tables = []
     config = QualityConfig()
     for column in columns:
-        rows = compute_quality_signals(column, config).combine_chunks()
+        rows = compute_quality_table(column, config).combine_chunks()
         for name, ours in by_filter.items():
             reason = pa.nulls(len(column), pa.string())
             for rule in reversed(ours):

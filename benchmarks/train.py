@@ -262,7 +262,7 @@ def main() -> None:
         peaks[side] = pipe.recv()
     for process in processes:
         process.join()
-    total = Transformer(config).count_parameters()["total"]
+    total = Transformer(config).count_parameters_by_group()["total"]
     print(
         f"{total:,} parameters, batch {options.batch} x {config.context}, {options.precision}, "
         f"{'compiled' if options.compile else 'eager'}, {torch.get_num_threads()} threads, torch "

@@ -31,10 +31,15 @@ from hallmark.tasks.contract import (
     Artifact,
     HallmarkError,
     Stage,
+    StageConfig,
     UsageError,
     explain_relative_path,
     iter_config_paths,
 )
+
+#: The requests or the findings of audits, by the name of the audit.
+RequestsByAudit = dict[str, Artifact]
+FindingsByAudit = dict[str, Artifact]
 
 log = logging.getLogger("hallmark")
 
@@ -102,7 +107,7 @@ class ProbeAudits:
     artifacts: dict[str, Artifact] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
 
-    def build_requests(self) -> dict[str, Artifact]:
+    def build_requests(self) -> RequestsByAudit:
         """Build what each probe asks a model, and return it by the probe's name."""
         # A reference model that is missing must be refused before a model is asked anything.
         self.reference_models = {
@@ -114,7 +119,7 @@ class ProbeAudits:
             "documents": self.documents,
         }
         for probe in self.probes:
-            with capture_failure(self.errors, probe.name):
+            with record_failure(self.errors, probe.name):
                 stage = self._label_stage(REQUEST_STAGES[probe.name], probe, "build_requests")
                 probe_tables = {
                     name: table if name in probe.corpus_tables else None
@@ -131,7 +136,7 @@ class ProbeAudits:
             if (artifact := self._find_artifact(probe, "build_requests"))
         }
 
-    def run(self) -> dict[str, Artifact]:
+    def run(self) -> FindingsByAudit:
         """Ask the model, score and trace its answers, and return the findings of each probe."""
         steps: dict[str, Callable[[Probe], Artifact | None]] = {
             "respond": self._collect_responses,
@@ -143,12 +148,12 @@ class ProbeAudits:
         }
         for step, run_step in steps.items():
             for probe in self._list_running_probes():
-                with capture_failure(self.errors, probe.name):
+                with record_failure(self.errors, probe.name):
                     if artifact := run_step(probe):
                         self.artifacts[f"{probe.name}_{step}"] = artifact
         findings: dict[str, Artifact] = {}
         for probe in self._list_running_probes():
-            with capture_failure(self.errors, probe.name):
+            with record_failure(self.errors, probe.name):
                 findings[probe.name] = self._compute_findings(probe)
         return findings
 
@@ -333,7 +338,7 @@ def open_tokenizer_of_model(config: Any, tokenizer: Artifact) -> AuditedTokenize
     return HallmarkTokenizer(model_config, False, opened_tokenizer, "the model to be trained")
 
 
-def map_step_labels_to_stages(probes: Sequence[Probe]) -> dict[str, str]:
+def map_step_labels_to_stage_names(probes: Sequence[Probe]) -> dict[str, str]:
     """Map the label of each step of these probes in a run to the name of its stage."""
     return {
         f"{probe.name}_{step}": stage.name
@@ -380,7 +385,7 @@ def get_step_settings(config: Any, probe: Probe, step: str = "compute_findings")
     return config.trace if step == "trace" else getattr(config, f"audit_{probe.name}")
 
 
-def map_labels_to_settings(config: Any) -> dict[str, Any]:
+def map_labels_to_settings(config: Any) -> dict[str, StageConfig]:
     """Map the label of each stage of a run to its settings in this config."""
     sections = dict(config)
     # These stages use the section of another stage.
@@ -397,7 +402,7 @@ def map_labels_to_settings(config: Any) -> dict[str, Any]:
 
 
 @contextmanager
-def capture_failure(errors: dict[str, str], part_name: str) -> Iterator[None]:
+def record_failure(failure_reason_by_part: dict[str, str], part_name: str) -> Iterator[None]:
     """Record a HallmarkError instead of ending the run, so that the card can report it.
 
     A UsageError still ends the run, because the command or the config must be corrected.
@@ -407,5 +412,5 @@ def capture_failure(errors: dict[str, str], part_name: str) -> Iterator[None]:
     except UsageError:
         raise
     except HallmarkError as error:
-        errors[part_name] = str(error)
+        failure_reason_by_part[part_name] = str(error)
         log.warning("%s failed: %s", part_name, error)

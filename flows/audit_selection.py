@@ -32,8 +32,8 @@ def select_audits(
     )
     if not selected:
         raise UsageError(
-            f"skip {','.join(skip or ())!r} excludes every audit; skip fewer, or stop before the "
-            "audits with --until pretrain"
+            f"skip {','.join(skip or ())!r} excludes every audit; skip fewer audits, or stop "
+            "before the audits with --until pretrain"
         )
     return selected
 

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from hallmark.flows.audit_execution import (
     ProbeAudits,
     TrainingInputs,
-    capture_failure,
     get_step_settings,
+    record_failure,
 )
 from hallmark.flows.audit_selection import ALL_AUDITS
 from hallmark.flows.checkpoint_resolution import trace_training_history
 from hallmark.flows.config import Config
-from hallmark.flows.corpus import Corpus
-from hallmark.flows.error_rates import find_current_error_rates
+from hallmark.flows.corpus import ArtifactsByLabel, Corpus
+from hallmark.flows.error_rates import find_current_error_rates_by_audit
 from hallmark.flows.policy_rule_checks import check_rule_slices
 from hallmark.reports.model_card import build_model_card
 from hallmark.tasks.audits.ability.attention_maps import attention_maps
@@ -41,7 +41,7 @@ def audit_checkpoint(
     audit_names: Sequence[str],
     corpus: Corpus | None = None,
     training_run: Artifact | None = None,
-) -> dict[str, Artifact]:
+) -> ArtifactsByLabel:
     """Audit a checkpoint and build its model card.
 
     Args:
@@ -70,17 +70,17 @@ def audit_checkpoint(
     probe_audits = ProbeAudits(
         probes=probes,
         checkpoint=checkpoint,
-        lexicons=corpus.latest.get("identities") if corpus else None,
+        lexicons=corpus.latest_addition.get("identities") if corpus else None,
         documents=corpus.documents if corpus else None,
         training=training,
         config=config,
     )
     errors = probe_audits.errors
-    request_sets = probe_audits.build_requests()
-    check_rule_slices(config, probes, request_sets)
+    requests_by_audit = probe_audits.build_requests()
+    check_rule_slices(config, probes, requests_by_audit)
     audits: dict[str, Artifact] = {}
     if corpus and "capability" in audit_names:  # first, since it shows whether the model can answer
-        with capture_failure(errors, "capability"):
+        with record_failure(errors, "capability"):
             baselines = capability_baselines(
                 checkpoint=checkpoint,
                 documents=corpus.documents,
@@ -102,7 +102,7 @@ def audit_checkpoint(
     artifacts = probe_audits.artifacts | {f"audit_{name}": audits[name] for name in audits}
     if config.policy.rules:
         artifacts["policy"] = evaluate_policy(audits, config.policy)
-    with capture_failure(errors, "attention_maps"):
+    with record_failure(errors, "attention_maps"):
         artifacts["attention_maps"] = attention_maps(checkpoint, config.attention_maps)
     if training_run:
         artifacts["score_samples"] = score_samples(training_run, config.score_samples)
@@ -116,12 +116,12 @@ def audit_checkpoint(
         training_run=training_run,
         tokenizer=find_lineage_input(training_run, "tokenizer", train_tokenizer.name),
         audits=audits,
-        corpus_artifacts=corpus.list_card_inputs("plant_canaries") if corpus else {},
+        corpus_artifacts=corpus.collect_card_inputs("plant_canaries") if corpus else {},
         attention_maps=artifacts.get("attention_maps"),
         scored_samples=artifacts.get("score_samples"),
         policy_verdicts=artifacts.get("policy"),
         missing_audits=artifacts.get("missing_audits"),
-        error_rates=find_current_error_rates(get_current_session().store),
+        error_rates=find_current_error_rates_by_audit(get_current_session().store),
         config=config.model_card,
     )
     return artifacts
@@ -171,10 +171,10 @@ def explain_missing_inputs(config: Config, audit_names: Sequence[str]) -> str:
     ]
     if missing_settings:
         return (
-            f"needs files of yours; give their paths with --set "
+            "requires files that you must provide; give their paths with --set "
             f"{'=… --set '.join(missing_settings)}=…"
         )
-    return "needs the training corpus, which this store lacks"
+    return "requires the training corpus, which is not in this store"
 
 
 def find_lineage_input(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hallmark.flows.checkpoint_resolution import resolve_checkpoint
-from hallmark.flows.notices import report_latest_run
+from hallmark.flows.notices import log_which_run_is_latest
 from hallmark.flows.runs import Run, get_site_folder, open_run, read_all_runs
 from hallmark.reports.trajectory import AuditedTraining, get_trajectory_path
 from hallmark.tasks.audits.judging.comparison import (
@@ -91,8 +91,9 @@ def find_audited_checkpoints(
             audited_checkpoints.append(checkpoint_audits)
     if len(audited_checkpoints) < 2:
         raise UsageError(
-            f"{' '.join(checkpoint_names)}: only one audited checkpoint; name a second one, or "
-            "audit another one of the training first: hallmark audit RUN@STEP"
+            f"{' '.join(checkpoint_names)}: only one of the checkpoints was audited; name a "
+            "second audited checkpoint, or audit another checkpoint of this training first: "
+            "hallmark audit RUN@STEP"
         )
     return audited_checkpoints
 
@@ -126,7 +127,7 @@ def find_checkpoint_audits(store: Store, checkpoint_name: str) -> CheckpointAudi
     if len(matching_runs) == 1 and matching_runs[0].flow == "audit":
         return CheckpointAudits(str(matching_runs[0].record["checkpoint"]), matching_runs[0])
     resolved = resolve_checkpoint(store, checkpoint_name)  # refuses unknown and ambiguous names
-    audit_runs = group_audit_runs_by_checkpoint(runs).get(resolved.checkpoint.name)
+    audit_runs = group_runs_by_audited_artifact_name(runs).get(resolved.checkpoint.name)
     return CheckpointAudits(resolved.name, audit_runs[0], audit_runs[1:]) if audit_runs else None
 
 
@@ -167,7 +168,7 @@ def open_audit_run(store: Store, run_name: str, audit: str | None = None) -> Run
             f"{checkpoint}{only}; or name a run, see: hallmark runs"
         )
     model = "the newest trained model" if trained_run else "a model"
-    report_latest_run(audit_run.id, f"the newest that audited {model}")
+    log_which_run_is_latest(audit_run.id, f"the newest that audited {model}")
     return audit_run
 
 
@@ -195,7 +196,7 @@ def _has_audited_model_of(trained_run: Run, audit_run: Run) -> bool:
     return bool(audited_checkpoint.name == checkpoint_names[-1].as_py())
 
 
-def group_audit_runs_by_checkpoint(runs: Sequence[Run]) -> dict[str, list[Run]]:
+def group_runs_by_audited_artifact_name(runs: Sequence[Run]) -> dict[str, list[Run]]:
     """Group the runs that audited a checkpoint by its artifact name, newest first.
 
     Runs whose model card is missing are skipped.
@@ -232,7 +233,7 @@ def find_trajectory_page(store: Store, training_name: str) -> Path | None:
 
 def find_audited_trainings(runs: Sequence[Run]) -> list[AuditedTraining]:
     """Find the trainings with several audited checkpoints among all runs, oldest first."""
-    runs_by_checkpoint = group_audit_runs_by_checkpoint(runs)
+    runs_by_checkpoint = group_runs_by_audited_artifact_name(runs)
     runs_by_training: dict[str, list[Run]] = {}
     for run in runs:
         if "pretrain" in run.stages:
@@ -288,13 +289,14 @@ def compare_checkpoints(checkpoints: Sequence[CheckpointAudits]) -> Row:
             )
             finding_rows += [_build_comparison_row(audit, comparison) for comparison in comparisons]
             if not comparisons:
-                refusal_reasons[audit] = "they have no finding in common"
+                refusal_reasons[audit] = "the checkpoints have no finding in common"
     if not finding_rows:
         joined_reasons = "; ".join(
             f"{audit}: {reason}" for audit, reason in refusal_reasons.items()
         )
         raise HallmarkError(
-            f"nothing can be compared: {joined_reasons or 'no audit ran on any of them'}"
+            "nothing can be compared: "
+            f"{joined_reasons or 'no audit ran on any of these checkpoints'}"
         )
     return {
         "checkpoints": [

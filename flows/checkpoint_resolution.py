@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from hallmark.flows.corpus import Corpus
 from hallmark.flows.deployment_checks import check_checkpoint_allowed, check_store_allowed
-from hallmark.flows.notices import report_latest_run
+from hallmark.flows.notices import log_which_run_is_latest
 from hallmark.flows.runs import (
     ARTIFACT_NAME_PATTERN,
     Run,
@@ -101,8 +101,8 @@ def resolve_checkpoint(store: Store, checkpoint_name: str) -> ResolvedCheckpoint
     ):
         raise UsageError(
             f"there is no checkpoint {checkpoint_name!r}; give a folder, RUN, RUN@STEP (latest@0) "
-            "or the name of an artifact (checkpoint/…); download a model of the Hugging Face hub "
-            "first: hf download NAME --local-dir FOLDER"
+            "or the name of an artifact (checkpoint/…); a model of the Hugging Face hub must be "
+            "downloaded first: hf download NAME --local-dir FOLDER"
         )
     runs = [run for run in read_all_runs(store) if "pretrain" in run.stages]
     if run_name != "latest":
@@ -120,7 +120,7 @@ def resolve_checkpoint(store: Store, checkpoint_name: str) -> ResolvedCheckpoint
         )
     run = runs[-1]
     if run_name == "latest":
-        report_latest_run(run.id, "the newest that trained a model")
+        log_which_run_is_latest(run.id, "the newest that trained a model")
     checkpoint_rows = run[training_stages[0]]["checkpoints"].read(["step", "artifact"]).to_pylist()
     matching_rows = [row for row in checkpoint_rows if not step or str(row["step"]) == step]
     if not matching_rows:
@@ -283,7 +283,7 @@ def _trace_checkpoint_origin(
         if has_artifact(run, "plant_canaries", planted_corpus):
             corpus_labels = takewhile(lambda label: label not in POST_CORPUS_STAGES, run.stages)
             corpus_artifacts = {label: run[label] for label in corpus_labels}
-            corpus = earlier_corpus.add(corpus_artifacts)
+            corpus = earlier_corpus.with_addition(corpus_artifacts)
             return ResolvedCheckpoint(checkpoint, training_run, corpus, run)
-    corpus = earlier_corpus.add({"plant_canaries": planted_corpus})
+    corpus = earlier_corpus.with_addition({"plant_canaries": planted_corpus})
     return ResolvedCheckpoint(checkpoint, training_run, corpus)

@@ -39,7 +39,7 @@ COMMAND_GROUPS: dict[tuple[str, str], dict[str, str]] = {
         "audit": "Audit a checkpoint and write its model card, without rebuilding the corpus.",
         "finetune": "Fine-tune a checkpoint on labelled data or text pairs, score it and write "
         "its task card.",
-        "generate": "Generate text from a checkpoint with every decoding method, with "
+        "generate": "Generate text from a checkpoint with every decoding method and show "
         "log-probabilities.",
     },
     (
@@ -47,10 +47,12 @@ COMMAND_GROUPS: dict[tuple[str, str], dict[str, str]] = {
         "List runs, compare their findings and open their cards.",
     ): {
         "runs": "List the runs of a store, newest last, with their outcome and policy verdict.",
-        "status": "Show the stages, artifacts and row accounts of a run, and which stages are "
-        "out of date.",
-        "report": "Rebuild the site of all runs and print where the cards of RUN are.",
-        "compare": "Compare the findings of audited checkpoints with those of the first.",
+        "status": "Show the stages and artifacts of a run, how many rows each stage kept and "
+        "removed, and which stages are out of date.",
+        "report": "Rebuild the site of all runs and print the path of the page of RUN, which "
+        "links to its cards.",
+        "compare": "Compare the findings of audited checkpoints with those of the first "
+        "checkpoint named.",
         "findings": "List the findings of a run with interval, null value and policy verdict, "
         "largest risk first.",
         "trace": "Follow a document through all stages of a run, or a finding to its worst rows "
@@ -58,36 +60,38 @@ COMMAND_GROUPS: dict[tuple[str, str], dict[str, str]] = {
     },
     (
         "Corpus and privacy",
-        "Find out what a model was trained on, and remove documents for good.",
+        "Find out what a model was trained on, and remove documents permanently.",
     ): {
         "batch": "Show which documents, and which characters of them, a training step read.",
-        "purge": "Remove the text of a document from the whole store for good, and name the "
+        "purge": "Remove the text of a document permanently from the whole store, and list the "
         "models that were trained on it.",
     },
     (
         "Experiments",
         "Measure what causes a finding, and how reliable the audits are.",
     ): {
-        "mitigate": "Train without the documents that findings lead to, or without toxic ones, "
-        "and compare with a control that lacks as many random documents.",
-        "prove": "Test whether findings disappear when their documents are removed, against a "
-        "random-removal control and retrainings with other seeds.",
-        "study": "Measure the error rates of the audits on synthetic corpora whose true answers "
-        "are sealed until the audits are done.",
+        "mitigate": "Train without the documents to which findings were traced, or without toxic "
+        "documents, and compare with a control trained without the same number of "
+        "random documents.",
+        "prove": "Test whether findings disappear when the documents to which they were traced "
+        "are removed, compared with random removal and with retraining under other seeds.",
+        "study": "Measure the error rates of the audits on synthetic corpora with known effects, "
+        "which stay sealed until the audits have ended.",
     },
     (
         "Operations",
         "Check stores and reproducibility, look up settings, and run on a schedule.",
     ): {
-        "replay": "Run again from run.json into a new store and compare every hash.",
+        "replay": "Repeat a run from its run.json in a new store and compare the hash of every "
+        "artifact.",
         "verify": "Read every file of a run, or of the whole store, and compare its SHA-256 with "
         "the manifest.",
         "settings": "List the settings of a config with their defaults, allowed values and "
         "meanings.",
         "tables": "List the tables of every stage and their columns, with type, unit, kind and "
         "meaning.",
-        "serve": "Register the pipeline (on the schedule of the config) and the audit with a "
-        "Prefect server.",
+        "serve": "Register the pipeline (with the schedule of the config) and the audit as "
+        "deployments on a Prefect server.",
         "doctor": "Check this machine: libraries, device, scorers, Prefect server, store and disk.",
     },
 }
@@ -183,7 +187,10 @@ def _describe_os_error(error: OSError) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"the disk is full, so {file_name} was not written; free space and run again"
     reason = (error.strerror or type(error).__name__).lower()
-    return f"{file_name} cannot be used ({reason}); correct that and run again to continue"
+    return (
+        f"{file_name} cannot be read or written ({reason}); correct this and run the command "
+        "again to continue"
+    )
 
 
 def _print_to_stderr(text: str) -> None:

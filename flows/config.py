@@ -71,7 +71,7 @@ from hallmark.tasks.corpus.removal_effects import RemovalEffectsConfig
 from hallmark.tasks.corpus.score_toxicity import SIGNALS as TOXICITY_SIGNALS
 from hallmark.tasks.corpus.score_toxicity import ScoreToxicityConfig
 from hallmark.tasks.corpus.select import SelectConfig, SelectionRule, describe_rule_mismatch
-from hallmark.tasks.corpus.signals import get_signal_types
+from hallmark.tasks.corpus.signals import get_types_by_signal
 from hallmark.tasks.corpus.split import SplitConfig
 from hallmark.tasks.corpus.toxicity.actions import choose_default_action
 from hallmark.tasks.measures.personal.types import PERSONAL_DATA_TYPES
@@ -126,23 +126,30 @@ class PreAuditConfig(StageConfig):
     name: PathSafeName = Field(description="name of the config, shown for each of its runs")
     store: Annotated[str, ExternalMarker(recursive=False)] | None = Field(
         None,
-        description="folder or object-store URI of the store; by default HALLMARK_STORE, else "
-        "./runs",
+        description="folder or object-store URI of the store; by default the environment variable "
+        "HALLMARK_STORE, else ./runs",
     )
-    workers: int = Field(2, ge=1, le=256, description="number of processes that work on partitions")
+    workers: int = Field(
+        2,
+        ge=1,
+        le=256,
+        description="number of processes that compute partitions of the corpus in parallel",
+    )
     mapper: Literal["processes", "ray"] = Field(
         "processes",
-        description="what runs the workers: processes of this machine, or Ray (the cluster in "
-        "RAY_ADDRESS, else this machine)",
+        description="where the workers run: as processes of this machine, or on Ray (on the "
+        "cluster in the environment variable RAY_ADDRESS, else on this machine)",
     )
     schedule: str | None = Field(
-        None, description="schedule of the deployment as a cron expression, e.g. '0 3 * * *'"
+        None,
+        description="schedule of the deployment that hallmark serve registers, as a cron "
+        "expression, e.g. '0 3 * * *'",
     )
     earlier_run: str | None = Field(
         None,
         min_length=1,
-        description="id of the run whose corpus this run extends, or latest: the newest that has "
-        "a corpus",
+        description="id of the run whose corpus this run extends, or latest for the newest run "
+        "that has a corpus",
     )
     tensorboard: Annotated[str, ExternalMarker(recursive=False)] | None = Field(
         None,
@@ -187,7 +194,7 @@ class PreAuditConfig(StageConfig):
     pack: PackConfig = PackConfig()
     pretrain: PretrainConfig = PretrainConfig()
     finetune: FinetuneConfig | None = Field(
-        None, description="settings of the command finetune; other runs ignore them"
+        None, description="settings of the command hallmark finetune; other commands ignore them"
     )
     task_card: TaskCardConfig = TaskCardConfig()
     respond: RespondConfig = RespondConfig()
@@ -269,7 +276,7 @@ class Config(ConfigWithProbes):
             for rule in getattr(self, section).rules
             if (
                 problem := describe_rule_mismatch(
-                    rule, get_signal_types(*signals_by_stage.values())
+                    rule, get_types_by_signal(*signals_by_stage.values())
                 )
             )
         ]
@@ -318,17 +325,19 @@ class Config(ConfigWithProbes):
             )
             if rule.signal in TOXICITY_HEADS and rule != allowed_rule:
                 raise ValueError(
-                    f"select_scored.rules.{rule.name}: documents that score_toxicity.cascade "
-                    "clears have no score, and its recall is measured only at its threshold; with "
-                    "a cascade, the only toxicity rule allowed is toxicity with lt = "
-                    f"{cascade.toxicity_threshold:g}, without other heads, bounds or unknown"
+                    f"select_scored.rules.{rule.name} does not fit score_toxicity.cascade, which "
+                    "leaves some documents without a score and whose recall is measured only at "
+                    "its own threshold; set signal to toxicity and lt to "
+                    f"{cascade.toxicity_threshold:g}, and remove all other bounds and on_missing "
+                    "from the rule, or remove the cascade"
                 )
         toxic_windows = self.find_toxic_spans
         if toxic_windows.enabled and toxic_windows.toxicity_threshold != cascade.toxicity_threshold:
             raise ValueError(
-                f"find_toxic_spans.toxicity_threshold is {toxic_windows.toxicity_threshold:g}, but "
-                "the recall of score_toxicity.cascade is measured only at its threshold; set it to "
-                f"{cascade.toxicity_threshold:g}"
+                f"find_toxic_spans.toxicity_threshold is {toxic_windows.toxicity_threshold:g}, "
+                "but the recall of the cascade is measured only at "
+                f"score_toxicity.cascade.toxicity_threshold = {cascade.toxicity_threshold:g}; set "
+                "both to the same value"
             )
         return self
 
@@ -357,9 +366,9 @@ class Config(ConfigWithProbes):
             if (rule.signal, rule.action) == ("toxicity", "remove") and bound <= min_score:
                 raise ValueError(
                     f"find_toxic_spans.toxicity_threshold is {min_score:g}, and "
-                    f"select_scored.rules.{rule.name} removes every document with such a window, "
-                    "so no window would be cut; lower the threshold, or change the bound or the "
-                    "action of the rule"
+                    f"select_scored.rules.{rule.name} removes every document that contains a "
+                    "window with this score, so no window would ever be cut; lower the threshold, "
+                    "or change the bound or the action of the rule"
                 )
         return self
 
@@ -388,19 +397,21 @@ class Config(ConfigWithProbes):
         return schedule
 
 
-def explain_skipped_stages(config: Config) -> dict[str, str]:
+def get_skip_reason_by_stage(config: Config) -> dict[str, str]:
     """Return the stages that a run of this config does not have, with the reason for each."""
-    reason = "fine-tuning is a separate run: hallmark finetune CHECKPOINT --config FILE"
+    reason = "fine-tuning is a command of its own: hallmark finetune CHECKPOINT --config FILE"
     reasons = {"finetune": reason, "task_card": reason}
-    reason = "every audit has its own; stop after an audit instead"
+    reason = "every audit has a stage of this kind; name an audit instead, such as audit_bias"
     reasons |= {"respond": reason, "score": reason, "trace": reason}
     for probe in PROBES:
         stage_name = f"audit_{probe.name}"
         if missing_settings := probe.find_missing_settings(getattr(config, stage_name)):
             setting_names = " and ".join(f"{stage_name}.{setting}" for setting in missing_settings)
-            reasons[stage_name] = f"it needs files of yours; set {setting_names}"
+            reasons[stage_name] = f"it needs files that you must provide; set {setting_names}"
     if not config.policy.rules:
-        reasons["policy"] = "it has no rules; write a section [policy.rules.NAME] for each rule"
+        reasons["policy"] = (
+            "the config has no policy rules; add a section [policy.rules.NAME] for each rule"
+        )
     if not config.find_repeats.enabled:
         reason = "the search for repeats is off; set find_repeats.enabled=true"
         reasons |= {"find_repeats": reason, "cut_repeats": reason}
@@ -413,7 +424,8 @@ def explain_skipped_stages(config: Config) -> dict[str, str]:
         )
     if not list_town_sources(config.ingest.sources):
         reasons["evaluate_curation"] = (
-            "no source is of the kind town, whose correct curation is known"
+            "no source of this config is of the kind town, the only kind whose correct curation "
+            "is known"
         )
     return reasons
 
@@ -433,7 +445,7 @@ def load_config(
         UsageError: If the config is invalid; names the file, the key and the problem.
     """
     if isinstance(config, str):
-        config_tree, source = read_rebased_tree(config, overrides), config
+        config_tree, source = read_tree_with_rebased_paths(config, overrides), config
     else:
         config_tree, source = deepcopy(dict(config)), source_file or "of the run"
     for override in overrides:
@@ -446,7 +458,7 @@ def load_config(
         ) from error
 
 
-def read_rebased_tree(
+def read_tree_with_rebased_paths(
     config: str, overrides: Sequence[str] = (), recorded_tree: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """Read the tree of a config, with relative paths that start at the working directory.

@@ -18,7 +18,7 @@ def list_bundled_configs() -> list[str]:
     return sorted(path.stem for path in CONFIG_FOLDER.glob("*.toml"))
 
 
-def find_override(key: str, overrides: Sequence[str]) -> str | None:
+def find_text_override(key: str, overrides: Sequence[str]) -> str | None:
     """Return the text to which overrides set a root key, or None if they do not."""
     tree: dict[str, Any] = {}
     for override in (

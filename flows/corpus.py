@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from hallmark.tasks.contract import Artifact
 
+#: Artifacts by the label of their stage in a run.
+ArtifactsByLabel = dict[str, Artifact]
+
 
 @dataclass(frozen=True)
 class Corpus:
@@ -20,20 +23,20 @@ class Corpus:
     additions: tuple[Mapping[str, Artifact], ...] = ()
 
     @property
-    def latest(self) -> Mapping[str, Artifact]:
+    def latest_addition(self) -> Mapping[str, Artifact]:
         """The artifacts of the latest addition; empty for the empty corpus."""
         return self.additions[-1] if self.additions else {}
 
     @property
     def documents(self) -> list[Artifact]:
         """The artifacts with the documents of all additions."""
-        return self.collect("plant_canaries")
+        return self.collect_from_all_additions("plant_canaries")
 
-    def collect(self, label: str) -> list[Artifact]:
+    def collect_from_all_additions(self, label: str) -> list[Artifact]:
         """Return the artifact with this label of every addition."""
         return [addition[label] for addition in self.additions]
 
-    def number_artifacts(self, *labels: str) -> dict[str, Artifact]:
+    def collect_by_numbered_label(self, *labels: str) -> ArtifactsByLabel:
         """Return these artifacts of every addition by "LABEL NUMBER", counted from 1."""
         return {
             f"{label} {number}": addition[label]
@@ -41,18 +44,18 @@ class Corpus:
             for label in labels
         }
 
-    def add(self, artifacts: Mapping[str, Artifact]) -> Corpus:
+    def with_addition(self, artifacts: Mapping[str, Artifact]) -> Corpus:
         """Return the corpus with one more addition."""
         return Corpus((*self.additions, artifacts))
 
     def with_artifact(self, label: str, artifact: Artifact) -> Corpus:
         """Return the corpus with one more artifact in its latest addition."""
-        return Corpus((*self.additions[:-1], {**self.latest, label: artifact}))
+        return Corpus((*self.additions[:-1], {**self.latest_addition, label: artifact}))
 
-    def list_card_inputs(self, *earlier_labels: str) -> dict[str, Artifact]:
+    def collect_card_inputs(self, *earlier_labels: str) -> ArtifactsByLabel:
         """Return what a card reads: all of the latest addition, and these of the earlier ones."""
         earlier_corpus = Corpus(self.additions[:-1])
-        return {**earlier_corpus.number_artifacts(*earlier_labels), **self.latest}
+        return {**earlier_corpus.collect_by_numbered_label(*earlier_labels), **self.latest_addition}
 
 
 EMPTY_CORPUS = Corpus()

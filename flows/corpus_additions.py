@@ -58,8 +58,8 @@ def resolve_addition_chain(store: Store, run_name: str) -> list[Run]:
             )
         if run.id in {previous_run.id for previous_run in runs}:
             raise UsageError(
-                f"earlier_run {run_name!r}: run {run.id} extends itself, so its run.json is wrong; "
-                "name another run"
+                f"earlier_run {run_name!r}: the chain of earlier runs leads back to run {run.id}, "
+                "so a run would extend itself; its run.json is damaged; name another run"
             )
         runs.insert(0, run)
         next_name = run.earlier_run_name
@@ -91,7 +91,7 @@ def open_corpus_documents(run: Run) -> Table:
     )
 
 
-def collect_redaction_artifacts(run: Run) -> dict[str, Artifact]:
+def collect_redaction_artifacts_by_label(run: Run) -> dict[str, Artifact]:
     """Collect the artifacts that tell what to redact: those of a run, and earlier canaries."""
     return {
         f"plant_canaries {earlier_run.id}": earlier_run["plant_canaries"]

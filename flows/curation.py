@@ -40,7 +40,7 @@ def curate_corpus(config: Config, earlier: Corpus = EMPTY_CORPUS) -> Corpus:
     artifacts["ingest"] = raw_documents = ingest(config.ingest)
     artifacts["deduplicate"] = documents = deduplicate(
         documents=raw_documents,
-        earlier_corpora=earlier.number_artifacts("deduplicate"),
+        earlier_corpora=earlier.collect_by_numbered_label("deduplicate"),
         config=config.deduplicate,
     )
     artifacts["language"] = languages = identify_languages(documents, config.language)
@@ -53,13 +53,13 @@ def curate_corpus(config: Config, earlier: Corpus = EMPTY_CORPUS) -> Corpus:
     )
     artifacts["deduplicate_near"] = documents = deduplicate_near(
         documents=documents,
-        earlier_corpora=earlier.number_artifacts("deduplicate_near"),
+        earlier_corpora=earlier.collect_by_numbered_label("deduplicate_near"),
         config=config.deduplicate_near,
     )
     if config.find_repeats.enabled:
         artifacts["find_repeats"] = repeated_spans = find_repeats(
             documents=documents,
-            earlier_corpora=earlier.number_artifacts("deduplicate_near"),
+            earlier_corpora=earlier.collect_by_numbered_label("deduplicate_near"),
             config=config.find_repeats,
         )
         artifacts["cut_repeats"] = documents = cut_repeats(
@@ -74,7 +74,7 @@ def curate_corpus(config: Config, earlier: Corpus = EMPTY_CORPUS) -> Corpus:
     )
     artifacts["deduplicate_redacted"] = unique_documents = deduplicate_redacted(
         documents=documents,
-        earlier_corpora=earlier.number_artifacts("deduplicate_redacted"),
+        earlier_corpora=earlier.collect_by_numbered_label("deduplicate_redacted"),
         config=config.deduplicate_redacted,
     )
     artifacts["score_toxicity"] = toxicity_scores = score_toxicity(
@@ -99,12 +99,12 @@ def curate_corpus(config: Config, earlier: Corpus = EMPTY_CORPUS) -> Corpus:
     filter_artifacts = dict(artifacts)  # documents that planting withholds were not filtered out
     artifacts["plant_canaries"] = plant_canaries(documents, config.plant_canaries)
     profiled_artifacts = dict(artifacts)
-    corpus = earlier.add(artifacts)  # grows with the artifacts below
+    corpus = earlier.with_addition(artifacts)  # grows with the artifacts below
     artifacts["profile"] = corpus_profile = profile_corpus(
         documents=corpus.documents,
         canaries=corpus.documents,
         corpus_artifacts=profiled_artifacts,
-        earlier_corpora=earlier.number_artifacts("ingest", "language"),
+        earlier_corpora=earlier.collect_by_numbered_label("ingest", "language"),
         config=config.profile,
     )
     artifacts["removal_effects"] = measure_removal_effects(
@@ -116,7 +116,7 @@ def curate_corpus(config: Config, earlier: Corpus = EMPTY_CORPUS) -> Corpus:
         artifacts["evaluate_curation"] = evaluate_curation(
             dict(artifacts), config.evaluate_curation
         )
-    datasheet_inputs = corpus.list_card_inputs("ingest", "plant_canaries")
+    datasheet_inputs = corpus.collect_card_inputs("ingest", "plant_canaries")
     del datasheet_inputs["profile"]
     artifacts["datasheet"] = build_datasheet(
         profile=corpus_profile, corpus_artifacts=datasheet_inputs, config=config.datasheet

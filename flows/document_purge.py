@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -65,6 +66,43 @@ RELATED_ID_COLUMNS = ("doc_id", "matched_doc_id", "first_doc_id", "second_doc_id
 ChangedFiles = dict[str, list[str]]  # names of table parts and files, by artifact
 
 
+class Rewrite(NamedTuple):
+    """Hold the new content of a part or file of an artifact.
+
+    Attributes:
+        entry: The entry of the part or file in the manifest.
+        new_content: The new rows of a part, or the new text of a file.
+    """
+
+    entry: ManifestEntry
+    new_content: pa.Table | str
+
+
+class DocumentMentions(NamedTuple):
+    """Hold where tables name documents.
+
+    Attributes:
+        is_mentioned: Whether any table names one of the documents.
+        related_ids: Other documents that share a row with one of them, such as near-duplicates.
+    """
+
+    is_mentioned: bool
+    related_ids: set[bytes]
+
+
+class ClearedPages(NamedTuple):
+    """Hold which folders with pages were, or would be, cleared.
+
+    Attributes:
+        changed_folders: Folders inside the store, each with what was done.
+        external_folders: Folders with unredacted pages outside the store, which their owners must
+            delete.
+    """
+
+    changed_folders: list[str]
+    external_folders: list[str]
+
+
 def read_all_artifacts(store: Store) -> list[Artifact]:
     """Read every committed artifact.
 
@@ -108,21 +146,20 @@ class DocumentPurge:
         quotations = QuotationFinder(texts, sources, _build_redactors(artifacts))
         return cls(doc_id_array, pa.array(sorted(hashes), ID_TYPE), quotations)
 
-    def iter_rewrites(
-        self, artifact: Artifact, documents_only: bool
-    ) -> Iterator[tuple[ManifestEntry, pa.Table | str]]:
+    def iter_rewrites(self, artifact: Artifact, in_documents_table: bool) -> Iterator[Rewrite]:
         """Yield the parts and files of an artifact that change, each with its new content.
 
         Only one is in memory at a time.
 
         Args:
             artifact: The artifact.
-            documents_only: Whether to yield only parts of the table of documents, or all others.
+            in_documents_table: Whether to yield only parts of the table of documents; otherwise
+                all other parts and files.
         """
         for name, table in artifact.tables.items():
-            if (name == "documents") == documents_only:
+            if (name == "documents") == in_documents_table:
                 yield from self._iter_rewritten_parts(table)
-        if not documents_only and self.quotations:
+        if not in_documents_table and self.quotations:
             for name, entry in artifact.manifest["files"].items():
                 if (has_markup := HAS_MARKUP_BY_SUFFIX.get(Path(name).suffix)) is not None:
                     page_text = artifact.fetch_file(name).read_text(
@@ -130,9 +167,9 @@ class DocumentPurge:
                     )
                     cleaned_page = remove_quotations(page_text, self.quotations, has_markup)
                     if cleaned_page is not None:
-                        yield entry, cleaned_page
+                        yield Rewrite(entry, cleaned_page)
 
-    def _iter_rewritten_parts(self, table: Table) -> Iterator[tuple[ManifestEntry, pa.Table]]:
+    def _iter_rewritten_parts(self, table: Table) -> Iterator[Rewrite]:
         spans = self.read_packed_spans(table.artifacts[0])
         if spans is not None and table.name in ("train", "validation"):
             document_spans, first_sequence = spans.filter(pc.equal(spans["split"], table.name)), 0
@@ -146,7 +183,7 @@ class DocumentPurge:
                         part.read(), first_sequence, document_spans.filter(is_in_part)
                     )
                     if rewritten is not None:
-                        yield part.entry, rewritten
+                        yield Rewrite(part.entry, rewritten)
                 first_sequence += part.row_count
             return
         columns = table.columns
@@ -165,7 +202,7 @@ class DocumentPurge:
                 part.read(), columns, self.doc_ids, self.text_hashes, quotations
             )
             if rewritten is not None:
-                yield part.entry, rewritten
+                yield Rewrite(part.entry, rewritten)
 
     def read_packed_spans(self, artifact: Artifact) -> pa.Table | None:
         """Read the spans of the documents in packed sequences; None without such a table."""
@@ -213,8 +250,8 @@ class DocumentPurge:
         matching_rows = artifact["documents"].filter_rows(row_filter, ["doc_id"])
         return len(matching_rows) > 0
 
-    def find_related_documents(self, artifacts: list[Artifact]) -> tuple[bool, set[bytes]]:
-        """Return whether any table names the documents, and which others share a row with them."""
+    def find_mentions(self, artifacts: list[Artifact]) -> DocumentMentions:
+        """Find whether any table names the documents, and which others share a row with them."""
         is_mentioned, related_ids = False, set[bytes]()
         for table in (
             artifact_table for artifact in artifacts for artifact_table in artifact.tables.values()
@@ -229,7 +266,7 @@ class DocumentPurge:
                 is_mentioned |= len(rows) > 0
                 for related_column in related_columns if len(related_columns) > 1 else []:
                     related_ids.update(rows[related_column].drop_null().to_pylist())
-        return is_mentioned, related_ids - set(self.doc_ids.to_pylist())
+        return DocumentMentions(is_mentioned, related_ids - set(self.doc_ids.to_pylist()))
 
 
 def _build_redactors(artifacts: list[Artifact]) -> list[Redactor]:
@@ -330,12 +367,12 @@ def record_purged_documents(store: Store, doc_ids: set[bytes], is_unfinished: bo
 def remove_documents(store: Store, purge: DocumentPurge, artifacts: list[Artifact]) -> ChangedFiles:
     """Rewrite all parts and files that contain the documents, and delete the old ones."""
     changed_files: ChangedFiles = {}
-    for documents_only in (False, True):
+    for in_documents_table in (False, True):
         for artifact in artifacts:
-            if rewritten_names := _rewrite_artifact(store, purge, artifact, documents_only):
+            if rewritten_names := _rewrite_artifact(store, purge, artifact, in_documents_table):
                 changed_files.setdefault(artifact.name, []).extend(rewritten_names)
     for stored_artifact in read_all_artifacts(store):
-        if stored_artifact.purged_documents:
+        if stored_artifact.purge_time_by_doc_id:
             _delete_replaced_files(store, stored_artifact)
     return changed_files
 
@@ -345,9 +382,9 @@ def preview_rewrites(purge: DocumentPurge, artifacts: list[Artifact]) -> Changed
     changed_files: ChangedFiles = {}
     for artifact in artifacts:
         rewritten_names = [
-            entry["name"]
-            for documents_only in (False, True)
-            for entry, _ in purge.iter_rewrites(artifact, documents_only)
+            rewrite.entry["name"]
+            for in_documents_table in (False, True)
+            for rewrite in purge.iter_rewrites(artifact, in_documents_table)
         ]
         if rewritten_names:
             changed_files[artifact.name] = rewritten_names
@@ -355,13 +392,13 @@ def preview_rewrites(purge: DocumentPurge, artifacts: list[Artifact]) -> Changed
 
 
 def _rewrite_artifact(
-    store: Store, purge: DocumentPurge, artifact: Artifact, documents_only: bool
+    store: Store, purge: DocumentPurge, artifact: Artifact, in_documents_table: bool
 ) -> list[str]:
     attempt = f"purged-{secrets.token_hex(6)}"
     scratch_folder = store.work_folder / attempt
     written_entries: dict[str, ManifestEntry] = {}
     try:
-        for entry, content in purge.iter_rewrites(artifact, documents_only):
+        for entry, content in purge.iter_rewrites(artifact, in_documents_table):
             path = scratch_folder / entry["name"]
             path.parent.mkdir(parents=True, exist_ok=True)
             if isinstance(content, str):
@@ -447,20 +484,15 @@ def _is_unrelated_training(work_area: Path, affected_names: set[str]) -> bool:
     return False
 
 
-def clear_rendered_pages(store: Store, dry_run: bool = False) -> tuple[list[str], list[str]]:
-    """Rebuild the site of a store, and remove the unredacted pages inside the store.
-
-    Returns:
-        The folders that were, or would be, changed; and folders with unredacted pages outside the
-        store, which their owners must delete.
-    """
+def clear_rendered_pages(store: Store, dry_run: bool = False) -> ClearedPages:
+    """Rebuild the site of a store, and remove the unredacted pages inside the store."""
     from hallmark.flows.site import build_store_site
 
-    cleared_places, external_folders = [], []
+    changed_folders, external_folders = [], []
     store_folder = store.local_folder.resolve()
     site_folder = store_folder / "site"
     if site_folder.exists():
-        cleared_places.append(f"{site_folder}, rebuilt")
+        changed_folders.append(f"{site_folder}, rebuilt")
         if not dry_run:
             shutil.rmtree(site_folder)
             build_store_site(store)
@@ -477,7 +509,7 @@ def clear_rendered_pages(store: Store, dry_run: bool = False) -> tuple[list[str]
         if store_folder not in folder_path.parents:
             external_folders.append(folder)
         else:
-            cleared_places.append(f"{folder}, removed")
+            changed_folders.append(f"{folder}, removed")
             if not dry_run:
                 shutil.rmtree(folder_path)
-    return cleared_places, external_folders
+    return ClearedPages(changed_folders, external_folders)

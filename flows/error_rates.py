@@ -8,7 +8,7 @@ from hallmark.tasks.audits.catalogue import FINDINGS_STAGES
 from hallmark.tasks.contract import Artifact, HallmarkError, Store
 
 
-def find_current_error_rates(store: Store) -> dict[str, Artifact]:
+def find_current_error_rates_by_audit(store: Store) -> dict[str, Artifact]:
     """Return the error rates of the newest study, by audit.
 
     Only audits whose code has not changed since are included. Empty if there is no study or an

@@ -16,17 +16,18 @@ from hallmark.flows.checkpoint_resolution import (
     resolve_checkpoint,
     trace_training_history,
 )
-from hallmark.flows.corpus_additions import collect_redaction_artifacts
+from hallmark.flows.corpus_additions import collect_redaction_artifacts_by_label
 from hallmark.flows.runs import Run
 from hallmark.reports.page.redaction import (
     OFFENSIVE_TOXICITY,
     Redactor,
-    find_prompt_columns,
-    get_adjacent_texts,
+    TextNeighbours,
+    find_prompt_column_by_response_column,
+    get_shown_neighbours,
 )
 from hallmark.reports.sections.corpus_figures import build_corpus_redactor
 from hallmark.tasks.audits.experiments.attribution import find_influential_documents
-from hallmark.tasks.audits.experiments.source_documents import find_row_documents
+from hallmark.tasks.audits.experiments.source_documents import find_documents_by_row
 from hallmark.tasks.audits.judging.evidence_filters import locate_evidence, sort_worst_first
 from hallmark.tasks.audits.judging.findings import read_findings, select_evidence
 from hallmark.tasks.audits.judging.training_exposure import TrainingExposure
@@ -171,12 +172,16 @@ class TrainingDocuments:
             else [[] for _ in rows]
         )
         self.load_details(
-            {doc_id for scored_documents in influential_documents for doc_id, _ in scored_documents}
+            {
+                document.doc_id
+                for scored_documents in influential_documents
+                for document in scored_documents
+            }
         )
         return [
             [
-                {**self.describe_document(doc_id), "score": score}
-                for doc_id, score in scored_documents
+                {**self.describe_document(document.doc_id), "score": document.score}
+                for document in scored_documents
             ]
             for scored_documents in influential_documents
         ]
@@ -194,9 +199,9 @@ class TrainingDocuments:
         )
         text = full_text[text_start:text_end]
         if self.redactor:
-            surrounding_texts = full_text[:text_start], full_text[text_end:]
+            detection_context = TextNeighbours(full_text[:text_start], full_text[text_end:])
             text = self.redactor.redact_by_kind(
-                text, "corpus text", details["toxicity"], surrounding_texts=surrounding_texts
+                text, "corpus text", details["toxicity"], detection_context=detection_context
             )
         description = {
             "doc_id": doc_id.hex(),
@@ -255,10 +260,10 @@ def trace_finding(
     """
     finding = find_finding(run, finding_name)
     stage_label = f"audit_{finding['audit']}"
-    table_name, evidence_filter, evidence_order = locate_evidence(finding)
-    table = run[stage_label][table_name]
-    evidence_rows = select_evidence(table.read(), evidence_filter)
-    worst_rows = sort_worst_first(evidence_rows, evidence_order)[:MAX_ROWS]
+    evidence = locate_evidence(finding)
+    table = run[stage_label][evidence.table_name]
+    evidence_rows = select_evidence(table.read(), evidence.conditions)
+    worst_rows = sort_worst_first(evidence_rows, evidence.row_order)[:MAX_ROWS]
     has_model_text = any(
         any(worst_rows[column.name].to_pylist())
         for column in table.columns.values()
@@ -266,12 +271,15 @@ def trace_finding(
     )
     if attribute and has_model_text:
         raise UsageError(
-            f"{finding_name!r:.120} is about text that the model wrote, which is searched for word "
-            "by word, so there is no likelihood to attribute; remove --attribute"
+            f"{finding_name!r:.120} is about text that the model generated, but --attribute "
+            "explains only likelihoods; remove --attribute, and the trace shows which training "
+            "documents contain the generated text"
         )
     resolved = resolve_audited_checkpoint(run)
     redaction_artifacts = (
-        collect_redaction_artifacts(resolved.source_run) if resolved and resolved.source_run else {}
+        collect_redaction_artifacts_by_label(resolved.source_run)
+        if resolved and resolved.source_run
+        else {}
     )
     redactor = (
         build_corpus_redactor(run.artifacts | redaction_artifacts, OFFENSIVE_TOXICITY)
@@ -281,16 +289,16 @@ def trace_finding(
     training_overlap = (
         run[f"{finding['audit']}_trace"] if f"{finding['audit']}_trace" in run.stages else None
     )
-    documents_by_row = [*find_row_documents(worst_rows, table.columns, training_overlap)]
+    documents_by_row = [*find_documents_by_row(worst_rows, table.columns, training_overlap)]
     training_documents = None
     if resolved and resolved.corpus is not None:
         training_documents = TrainingDocuments.from_checkpoint(resolved, redactor)
         training_documents.load_details(
-            {doc_id for row_documents in documents_by_row for doc_id, _ in row_documents}
+            {document.doc_id for row_documents in documents_by_row for document in row_documents}
         )
     elif attribute:
         raise UsageError(
-            f"the training documents of {run.audited_checkpoint} are unknown, so nothing can be "
+            f"the training documents of {run.audited_checkpoint} are unknown, so no text can be "
             "attributed to them; remove --attribute"
         )
     attributions = (
@@ -339,8 +347,8 @@ def trace_finding(
         "checkpoint": run.audited_checkpoint,
         "finding": {key: finding[key] for key in finding_fields},
         "artifact": run[stage_label].name,
-        "evidence_table": table_name,
-        "evidence_filter": evidence_filter,
+        "evidence_table": evidence.table_name,
+        "evidence_filter": evidence.conditions,
         "row_count": len(evidence_rows),
         "is_overlap_unknown": training_overlap is None and has_model_text,
         "min_span_tokens": training_overlap.manifest["parts"]["config"]["min_span_tokens"]
@@ -353,17 +361,16 @@ def trace_finding(
 def find_finding_document_ids(run: Run, finding_name: str, max_rows: int) -> set[bytes]:
     """Return the ids of the training documents that the worst rows of a finding lead to."""
     finding = find_finding(run, finding_name)
-    table_name, evidence_filter, evidence_order = locate_evidence(finding)
-    table = run[f"audit_{finding['audit']}"][table_name]
-    worst_rows = sort_worst_first(select_evidence(table.read(), evidence_filter), evidence_order)[
-        :max_rows
-    ]
+    evidence = locate_evidence(finding)
+    table = run[f"audit_{finding['audit']}"][evidence.table_name]
+    evidence_rows = select_evidence(table.read(), evidence.conditions)
+    worst_rows = sort_worst_first(evidence_rows, evidence.row_order)[:max_rows]
     stage_label = f"{finding['audit']}_trace"
     training_overlap = run[stage_label] if stage_label in run.stages else None
     return {
-        doc_id
-        for row_documents in find_row_documents(worst_rows, table.columns, training_overlap)
-        for doc_id, _ in row_documents
+        document.doc_id
+        for row_documents in find_documents_by_row(worst_rows, table.columns, training_overlap)
+        for document in row_documents
     }
 
 
@@ -386,16 +393,18 @@ def build_displayed_row(
 ) -> Report:
     """Return a row without empty values and ids, redacted if there is a redactor."""
     displayed = {}
-    prompts = find_prompt_columns(column for name, column in columns.items() if name in row)
+    prompts = find_prompt_column_by_response_column(
+        column for name, column in columns.items() if name in row
+    )
     for name, value in row.items():
         column = columns[name]
         if value is None or column.kind == "id" or value == "":
             continue
         if redactor and (column.kind == "personal" or isinstance(value, str)):
-            adjacent_texts = get_adjacent_texts(name, row, prompts)
+            neighbours = get_shown_neighbours(name, row, prompts)
             score = row.get(column.judged_by)
             value = redactor.redact_by_kind(
-                str(value), column.kind, score, adjacent_texts=adjacent_texts
+                str(value), column.kind, score, shown_neighbours=neighbours
             )
         displayed[name] = value
     return displayed

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from prefect import Flow
 
 #: The module of each flow below ``hallmark.flows``.
 FLOW_MODULES = {
@@ -18,9 +21,10 @@ FLOW_MODULES = {
 }
 
 
-def get_flow(name: str) -> Any:
+def get_flow(name: str) -> Flow[..., Any]:
     """Return the Prefect flow with this name."""
-    return getattr(import_module(f"hallmark.flows.{FLOW_MODULES[name]}"), name)
+    flow: Flow[..., Any] = getattr(import_module(f"hallmark.flows.{FLOW_MODULES[name]}"), name)
+    return flow
 
 
 def register_all_stages() -> None:

@@ -22,7 +22,9 @@ from hallmark.flows.checkpoint_comparison import (
 from hallmark.flows.checkpoint_resolution import ResolvedCheckpoint, resolve_checkpoint
 from hallmark.flows.finding_trace import find_finding_document_ids, parse_finding_audit
 from hallmark.flows.runs import Run
-from hallmark.tasks.audits.experiments.removal_experiment import read_last_validation
+from hallmark.tasks.audits.experiments.removal_experiment import (
+    read_last_validation_by_kind_and_name,
+)
 from hallmark.tasks.contract import Store, Table, UsageError
 
 Report = dict[str, Any]
@@ -40,7 +42,7 @@ def resolve_trained_checkpoint(store: Store, checkpoint_name: str) -> ResolvedCh
     resolved = resolve_checkpoint(store, checkpoint_name)
     if resolved.training_run is None or resolved.corpus is None or resolved.source_run is None:
         raise UsageError(
-            f"{checkpoint_name}: the store does not know its training documents, so none can be "
+            f"{checkpoint_name}: its training documents are not in the store, so none can be "
             "removed; name a checkpoint of a run of this store"
         )
     return resolved
@@ -77,23 +79,25 @@ def find_source_document_ids(
     }
     if not document_ids:
         raise UsageError(
-            f"{', '.join(finding_names)} lead to no training document: their rows name none, and "
-            "the training text does not contain what the model wrote; name another finding, or "
-            "use only --toxicity-threshold"
+            f"{', '.join(finding_names)} cannot be traced to any training document: their rows "
+            "name none, and the training text does not contain the text that the model generated; "
+            "name another finding, or use only --toxicity-threshold"
         )
-    if "leave_out" in resolved.corpus.latest:  # documents excluded before stay excluded
+    if "leave_out" in resolved.corpus.latest_addition:  # documents excluded before stay excluded
         excluded_earlier = (
-            resolved.corpus.latest["leave_out"]["ledger"].read(["doc_id"])["doc_id"].to_pylist()
+            resolved.corpus.latest_addition["leave_out"]["ledger"]
+            .read(["doc_id"])["doc_id"]
+            .to_pylist()
         )
         document_ids |= {doc_id for doc_id in excluded_earlier if doc_id is not None}
-    documents = Table((resolved.corpus.latest["plant_canaries"],), "documents")
+    documents = Table((resolved.corpus.latest_addition["plant_canaries"],), "documents")
     document_rows = documents.find_document_rows(
         sorted(document_ids), ["doc_id", "cluster", "split"]
     )
     if len(document_rows) and not pc.any(pc.equal(document_rows["split"], "train")).as_py():
         raise UsageError(
-            f"{', '.join(finding_names)} lead only to held-out documents, which were not trained "
-            "on, so there is nothing to remove; name another finding, or use only "
+            f"{', '.join(finding_names)} can be traced only to held-out documents, which were not "
+            "trained on, so there is nothing to remove; name another finding, or use only "
             "--toxicity-threshold"
         )
     source_ids = pa.array(sorted(document_ids), pa.binary(16))
@@ -161,7 +165,7 @@ def compare_heldout_loss(runs: Sequence[Run]) -> list[Report]:
         One row for each source and identity group, with its bytes and the value of each run; None
         for a value that a run lacks. There are no intervals.
     """
-    losses_by_run = [read_last_validation(run["pretrain"]) for run in runs]
+    losses_by_run = [read_last_validation_by_kind_and_name(run["pretrain"]) for run in runs]
     return [
         {
             "kind": kind,

@@ -15,7 +15,7 @@ logging.addLevelName(NOTICE, "NOTICE")
 log = logging.getLogger("hallmark")
 
 
-def report_latest_run(run_id: str, description: str) -> None:
+def log_which_run_is_latest(run_id: str, description: str) -> None:
     """Tell which run ``latest`` means.
 
     Args:

@@ -49,7 +49,7 @@ def pipeline(
     """
     selected_audits = select_audits(only)
     with start_run("pipeline", config, overrides, until, start=start, store=store) as run:
-        run.update_record(audits=_record_selection(selected_audits))
+        run.update_record(audits=_get_recorded_selection(selected_audits))
         audit_names = choose_audits_of_run(run.config, selected_audits, until)
         check_model_settings(run.config, is_hallmark=True)
         check_user_files_exist(run.config, audit_names)
@@ -115,7 +115,9 @@ def audit(
         resolved = resolve_checkpoint(run.store, checkpoint)
         check_model_settings(run.config, is_hallmark=is_hallmark_checkpoint(resolved.checkpoint))
         permanent_name = get_permanent_name(run.store, resolved, checkpoint)
-        run.update_record(checkpoint=permanent_name, audits=_record_selection(selected_audits))
+        run.update_record(
+            checkpoint=permanent_name, audits=_get_recorded_selection(selected_audits)
+        )
         audit_checkpoint(
             run.config,
             resolved.checkpoint,
@@ -126,7 +128,7 @@ def audit(
     return run.id
 
 
-def _record_selection(selected_audits: tuple[str, ...]) -> list[str] | None:
+def _get_recorded_selection(selected_audits: tuple[str, ...]) -> list[str] | None:
     """Return what run.json records of a selection of audits: None for all."""
     return None if selected_audits == ALL_AUDITS else [*selected_audits]
 

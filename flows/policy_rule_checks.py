@@ -57,7 +57,7 @@ def check_policy_rules(config: Any) -> None:
         if missing_setting := _find_missing_setting(rule, config):
             raise UsageError(
                 f"policy.rules.{rule_name}.metric: the audit {rule.audit} measures {rule.metric} "
-                f"only with {missing_setting}; set that or remove the rule"
+                f"only with {missing_setting}; set this or remove the rule"
             )
         if rule.slice is None:
             continue
@@ -70,21 +70,21 @@ def check_policy_rules(config: Any) -> None:
 
 
 def check_rule_slices(
-    config: Any, probes: Sequence[Probe], request_sets: Mapping[str, Artifact]
+    config: Any, probes: Sequence[Probe], requests_by_audit: Mapping[str, Artifact]
 ) -> None:
     """Check that the slices of policy rules contain items of their audit.
 
     Args:
         config: The config with the policy.
         probes: The audits that run.
-        request_sets: The requests of each audit, by its name.
+        requests_by_audit: The requests of each audit, by its name.
 
     Raises:
         UsageError: If a rule names a slice without items; names the slices that exist.
     """
     for rule_name, rule in config.policy.rules.items():
         for probe in (probe for probe in probes if probe.name == rule.audit):
-            request_set = request_sets.get(probe.name)
+            request_set = requests_by_audit.get(probe.name)
             # A run that is only planned may have no requests yet. If an audit has no requests, its
             # rules are reported as not shown to pass.
             if rule.slice is None or not isinstance(request_set, Artifact):
@@ -142,5 +142,5 @@ def _find_missing_setting(rule: PolicyRule, config: Any) -> str:
         share_measure.metric for share_measure in TOXIC_SHARE_MEASURES
     }
     if is_corrected_share and config.audit_toxicity.labelled_texts is None:
-        return "labelled texts, audit_toxicity.labelled_texts"
+        return "labelled texts (audit_toxicity.labelled_texts)"
     return ""

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from hallmark.flows.finding_trace import find_finding, format_finding_name
 from hallmark.flows.mitigation import write_document_id_list
-from hallmark.flows.notices import report_latest_run
+from hallmark.flows.notices import log_which_run_is_latest
 from hallmark.flows.runs import Run, check_not_purged, open_run, read_all_runs
 from hallmark.tasks.audits.experiments.arm_comparison import MIN_UNITS
 from hallmark.tasks.audits.experiments.source_documents import RemovalCase, SourceDocumentsConfig
@@ -75,7 +75,7 @@ def resolve_base_run(store: Store, run_name: str) -> Run:
                 "with: hallmark run CONFIG"
             )
         run_name = complete_runs[-1].id
-        report_latest_run(run_name, "the newest that trained and audited a model")
+        log_which_run_is_latest(run_name, "the newest that trained and audited a model")
     if "/" in run_name or "@" in run_name:
         raise UsageError(
             f"{run_name}: prove needs a run of this store, because it repeats the whole training; "
@@ -96,8 +96,8 @@ def resolve_base_run(store: Store, run_name: str) -> Run:
         )
     if run.config.leave_out.enabled:
         raise UsageError(
-            f"run {run.id} already excluded documents from training; name the run on the whole "
-            "corpus"
+            f"run {run.id} already excluded documents from training; name a run that trained on "
+            "the whole corpus"
         )
     try:
         check_not_purged(
@@ -193,7 +193,7 @@ def classify_finding(finding: Row) -> str:
     return "association" if finding["metric"] in ASSOCIATION_METRICS else "other"
 
 
-def group_findings_into_cases(run: Run, findings: Sequence[Row]) -> list[RemovalCase]:
+def merge_findings_across_copies_and_shares(run: Run, findings: Sequence[Row]) -> list[RemovalCase]:
     """Group findings of one metric that differ only in copies or trait share into one case."""
     grouped: dict[tuple[str, ...], list[Row]] = {}
     for finding in findings:
@@ -216,10 +216,10 @@ def _build_case(run: Run, kind: str, slice_name: str, findings: Sequence[Row]) -
     case_name = f"{AUDIT_DESCRIPTIONS[first_finding['audit']].title}: {first_finding['title']}" + (
         f", {slice_name}" if slice_name else ""
     )
-    if None in unit_filters or None in map(audit_units.build_units, findings):
+    if None in unit_filters or None in map(audit_units.build_units_by_key, findings):
         raise UsageError(
-            f"{format_finding_name(first_finding)} is not a mean over units, so the models cannot "
-            "be compared unit by unit; name another finding"
+            f"{format_finding_name(first_finding)} is not a mean over items, so the models cannot "
+            "be compared item by item; name another finding"
         )
     null_conditions: dict[str, None] = {}
     null_tags_by_kind: dict[str, Row] = {
@@ -263,7 +263,9 @@ def plan_removal_cases(run: Run, finding_names: Sequence[str]) -> SourceDocument
             f"run {run.id} has no finding of {' and '.join(DEFAULT_AUDITS)} to test, because no "
             "canaries were planted or no values measured; name findings, as for hallmark trace"
         )
-    return SourceDocumentsConfig(cases=tuple(group_findings_into_cases(run, selected_findings)))
+    return SourceDocumentsConfig(
+        cases=tuple(merge_findings_across_copies_and_shares(run, selected_findings))
+    )
 
 
 def collect_source_document_inputs(run: Run, config: SourceDocumentsConfig) -> dict[str, Any]:
@@ -313,7 +315,8 @@ def write_removal_lists(run: Run, source_documents: Table, folder: Path) -> Remo
     removed_ids = sorted(set(removed_rows["doc_id"].to_pylist()))
     if not removed_ids:
         raise UsageError(
-            "these findings lead to no training document, so none can be removed; name others"
+            "these findings cannot be traced to any training document, so none can be removed; "
+            "name other findings"
         )
     tokens_by_document = dict(
         zip(*(removed_rows[column].to_pylist() for column in ("doc_id", "tokens")), strict=True)
@@ -324,10 +327,9 @@ def write_removal_lists(run: Run, source_documents: Table, folder: Path) -> Remo
     removed_share = sum(tokens_by_document.values()) / training_tokens
     if removed_share > MAX_REMOVED_SHARE:
         raise UsageError(
-            f"these findings lead to {format_count(len(removed_ids), 'document')} with "
-            f"{removed_share:.0%} of "
-            "the training tokens; without them too little text remains for a comparison, so name "
-            "fewer findings"
+            f"these findings are traced to {format_count(len(removed_ids), 'document')} with "
+            f"{removed_share:.0%} of the training tokens; without these documents, too little "
+            "text remains for a comparison; name fewer findings"
         )
     protected_ids = sorted(set(document_rows["doc_id"].to_pylist()) - {*removed_ids})
     return RemovalLists(
@@ -380,7 +382,7 @@ def check_arms_comparable(runs_by_arm: Mapping[str, Run], audit_names: Sequence[
     for audit in audit_names:
         for arm in (base_arm, *other_arms):
             if arm.find_artifact(audit, "audit") is None:
-                reason = arm.run.read_audit_failures().get(audit, "it did not run")
+                reason = arm.run.read_failure_reason_by_audit().get(audit, "it did not run")
                 raise HallmarkError(
                     f"{arm.name}, run {arm.run.id}, lacks the audit {audit}: {reason}"
                 )

@@ -126,8 +126,12 @@ def resolve_flow_arguments(
     Raises:
         UsageError: If one of the arguments is wrong.
     """
-    from hallmark.flows.config import fill_missing_sections, load_config, read_rebased_tree
-    from hallmark.flows.config_files import find_override, get_config_folder, read_config_tree
+    from hallmark.flows.config import (
+        fill_missing_sections,
+        load_config,
+        read_tree_with_rebased_paths,
+    )
+    from hallmark.flows.config_files import find_text_override, get_config_folder, read_config_tree
     from hallmark.flows.policy_rule_checks import check_policy_rules
 
     if config is None and checkpoint is None:
@@ -145,7 +149,7 @@ def resolve_flow_arguments(
         config_file = os.path.abspath(config_file)  # run.json may be read in another folder
     requested_stores = (
         config.get("store") if isinstance(config, dict) else None,
-        find_override("store", overrides),
+        find_text_override("store", overrides),
     )
     for name in requested_stores:
         if isinstance(name, str):
@@ -158,16 +162,16 @@ def resolve_flow_arguments(
         if "ingest" not in config_tree:
             store = (
                 store
-                or find_override("store", overrides)
+                or find_text_override("store", overrides)
                 or resolve_store_uri(
                     config_file if get_config_folder(config_file) else config_tree.get("store")
                 )
             )
-            recorded_tree = _read_config_for_checkpoint(
+            recorded_tree = _read_config_tree_for_checkpoint(
                 _open_store(store, checkpoint_names), checkpoint
             )
             if isinstance(config, str):
-                config_tree = read_rebased_tree(config, overrides, recorded_tree)
+                config_tree = read_tree_with_rebased_paths(config, overrides, recorded_tree)
             recorded_config, config = (
                 load_config(recorded_tree),
                 fill_missing_sections(config_tree, recorded_tree),
@@ -218,9 +222,9 @@ def check_last_stage(last_stage: str | None, settings: Config) -> None:
     Raises:
         UsageError: If there is no such stage, or this config skips it.
     """
-    from hallmark.flows.config import ROOT_KEYS, Config, explain_skipped_stages
+    from hallmark.flows.config import ROOT_KEYS, Config, get_skip_reason_by_stage
 
-    if last_stage is not None and (reason := explain_skipped_stages(settings).get(last_stage)):
+    if last_stage is not None and (reason := get_skip_reason_by_stage(settings).get(last_stage)):
         raise UsageError(f"there is no stage {last_stage!r} to stop after in this config: {reason}")
 
     sections = [name for name in Config.model_fields if name not in ROOT_KEYS]
@@ -242,7 +246,7 @@ def check_weat_layer(settings: Config) -> None:
         )
 
 
-def _read_config_for_checkpoint(store: Store, checkpoint_name: str) -> dict[str, Any]:
+def _read_config_tree_for_checkpoint(store: Store, checkpoint_name: str) -> dict[str, Any]:
     """Read the config with which a checkpoint is audited by default."""
     from hallmark.flows.config import load_config, rebase_config_paths
 

@@ -13,9 +13,9 @@ import socket
 from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
-from hallmark.flows.notices import report_latest_run
+from hallmark.flows.notices import log_which_run_is_latest
 from hallmark.tasks.audits.missing_audits import FAILED
 from hallmark.tasks.contract import (
     Artifact,
@@ -90,6 +90,18 @@ def is_same_store(store_uri: str, other_uri: str) -> bool:
 
 def open_store(store_name: str | None = None, create: bool = True) -> Store:
     return Store(resolve_store_uri(store_name), create_missing=create)
+
+
+class ControlSummary(NamedTuple):
+    """Hold the outcome of the controls of a run.
+
+    Attributes:
+        control_count: Number of controls in all audits.
+        failed_audits: The label of the audit of each control that failed.
+    """
+
+    control_count: int
+    failed_audits: list[str]
 
 
 class Run:
@@ -250,8 +262,8 @@ class Run:
         get_current_session().check_artifact_files(checkpoints)
         return checkpoints[-1]
 
-    def summarize_controls(self) -> tuple[int, list[str]]:
-        """Count the controls of the audits, and list the audit label of each that failed."""
+    def summarize_controls(self) -> ControlSummary:
+        """Count the controls of the audits, and list those that failed."""
         control_count = 0
         failed_audits = []
         for label in self.stages:
@@ -261,7 +273,7 @@ class Run:
                 failed_audits += [
                     label for finding in rows if finding["control"] and finding["verdict"] != "pass"
                 ]
-        return control_count, failed_audits
+        return ControlSummary(control_count, failed_audits)
 
     def list_unpassed_verdicts(self) -> list[dict[str, Any]]:
         """List the verdicts of the policy other than "pass"."""
@@ -270,7 +282,7 @@ class Run:
         rows = table_to_rows(self["policy"]["verdicts"].read())
         return [row for row in rows if row["verdict"] != "pass"]
 
-    def read_audit_failures(self) -> dict[str, str]:
+    def read_failure_reason_by_audit(self) -> dict[str, str]:
         """Read which audits failed, and the reason for each."""
         if "missing_audits" not in self.stages:
             return {}
@@ -308,10 +320,10 @@ def check_not_purged(failed_action: str, artifacts: Iterable[Artifact]) -> None:
         HallmarkError: If a document was purged from one of them.
     """
     for artifact in artifacts:
-        for doc_id, purged_at in sorted(artifact.purged_documents.items()):
+        for doc_id, purged_at in sorted(artifact.purge_time_by_doc_id.items()):
             remainder = (
-                f" and {len(artifact.purged_documents) - 1} more"
-                if len(artifact.purged_documents) > 1
+                f" and {len(artifact.purge_time_by_doc_id) - 1} more"
+                if len(artifact.purge_time_by_doc_id) > 1
                 else ""
             )
             raise HallmarkError(
@@ -357,7 +369,7 @@ def open_run(
                 f"no run in the store {store.uri} has the stage {stage} yet; start one with: "
                 "hallmark run CONFIG"
             )
-        report_latest_run(stage_runs[-1].id, f"the newest with the stage {stage}")
+        log_which_run_is_latest(stage_runs[-1].id, f"the newest with the stage {stage}")
         return stage_runs[-1]
     matches = [run_id for run_id in run_ids if run_id.startswith(name)]
     if name in run_ids:
@@ -379,7 +391,7 @@ def open_run(
         raise UsageError(f"the store {store.uri} has {match_count} named {name!r}; {hint}")
     run = Run(store, _read_run_record(store, matches[0]))
     if name == "latest":
-        report_latest_run(run.id, "the newest run")
+        log_which_run_is_latest(run.id, "the newest run")
     return run
 
 

@@ -103,7 +103,7 @@ def _check_replaceable(folder: Path) -> None:
     ):
         raise UsageError(
             f"{folder} contains files that do not belong to a site and would be lost; give a new "
-            "or empty folder, or that of a site"
+            "or empty folder, or the folder of an earlier site"
         )
 
 
@@ -120,7 +120,7 @@ def _exclusive_lock(folder: Path) -> Iterator[None]:
 def _move_into_place(new_folder: Path, folder: Path) -> None:
     if not folder.exists():
         new_folder.rename(folder)
-    elif not exchange_folders(new_folder, folder):
+    elif not try_exchange_folders(new_folder, folder):
         old_folder = new_folder.with_name(f"{new_folder.name}-old")
         folder.rename(old_folder)
         try:
@@ -131,7 +131,7 @@ def _move_into_place(new_folder: Path, folder: Path) -> None:
         old_folder.rename(new_folder)
 
 
-def exchange_folders(first: Path, second: Path) -> bool:
+def try_exchange_folders(first: Path, second: Path) -> bool:
     """Exchange two folders atomically; return False if the system cannot."""
     libc = ctypes.CDLL(None, use_errno=True)
     encoded_paths = os.fsencode(first), os.fsencode(second)

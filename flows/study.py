@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from prefect import flow
 
-from hallmark.flows.audit_execution import ProbeAudits
+from hallmark.flows.audit_execution import FindingsByAudit, ProbeAudits
 from hallmark.flows.mitigation import get_removal_list_folder, write_document_id_list
 from hallmark.flows.run_recording import frontend, generate_flow_run_name, record_run
 from hallmark.flows.runs import WORLD_FLOW, Run, find_artifact, open_run, read_all_runs
@@ -22,10 +22,11 @@ from hallmark.flows.study_config import (
     STUDIED_PROBES,
     StudyConfig,
     expand_to_full_audits,
-    iter_world_configs,
+    iter_world_names_and_configs,
 )
 from hallmark.reports.study_card import build_study_card
 from hallmark.tasks.audits.experiments.attribution import (
+    CandidateKey,
     attribute_texts,
     select_influential_documents,
 )
@@ -34,7 +35,7 @@ from hallmark.tasks.audits.experiments.error_rates import (
     ARMS,
     ErrorRatesConfig,
     compute_error_rates,
-    read_effect_levels,
+    read_effect_level_by_candidate,
 )
 from hallmark.tasks.contract import (
     Artifact,
@@ -96,7 +97,7 @@ def world(config: dict[str, Any], store: str) -> str:
         )
         removed_ids = (
             select_influential_documents(
-                attributions["attributions"].read(), read_detected_candidates(verdicts)
+                attributions["attributions"].read(), read_detected_kinds_and_candidate_ids(verdicts)
             )
             if settings.is_retrained
             else []
@@ -138,15 +139,15 @@ def world(config: dict[str, Any], store: str) -> str:
     return run.id
 
 
-def read_detected_candidates(verdicts: Artifact) -> set[tuple[str, str]]:
-    """Return kind and candidate_id of the candidates that the audits detected."""
+def read_detected_kinds_and_candidate_ids(verdicts: Artifact) -> set[CandidateKey]:
+    """Read which candidates the audits detected."""
     rows = verdicts["verdicts"].read().to_pylist()
-    return {(row["kind"], row["candidate_id"]) for row in rows if row["is_detected"]}
+    return {CandidateKey(row["kind"], row["candidate_id"]) for row in rows if row["is_detected"]}
 
 
 def audit_world(
     config: StudyConfig, checkpoint: Artifact, world_corpus: Artifact, label_prefix: str = ""
-) -> dict[str, Artifact]:
+) -> FindingsByAudit:
     """Audit the model of a world and return the findings by audit.
 
     Raises:
@@ -199,8 +200,8 @@ def study(config: dict[str, Any], store: str) -> str:
     with record_run("study", settings, opened_store) as run:
         verdicts_by_world, answer_keys, attributions_by_world, excluded_worlds = {}, {}, {}, {}
         arm_verdicts: dict[str, Artifact] = {}
-        sealed_digests = read_first_sealed_digests(opened_store)
-        for name, world_outcome in iter_world_outcomes(settings, store):
+        sealed_digests = read_first_sealed_digest_by_artifact(opened_store)
+        for name, world_outcome in iter_world_names_and_outcomes(settings, store):
             frontend.on_world_outcome(name, world_outcome)
             try:
                 if world_outcome.run_id is None:
@@ -221,7 +222,8 @@ def study(config: dict[str, Any], store: str) -> str:
         if not verdicts_by_world:
             name, reason = next(iter(excluded_worlds.items()))
             raise HallmarkError(
-                f"no world of the study can be counted; the reason for {name}: {reason}"
+                "no world (synthetic corpus and model) of the study gave a usable result; "
+                f"{name}: {reason}"
             )
         rates_config = ErrorRatesConfig(
             excluded_worlds=excluded_worlds, max_documents=settings.attribute_texts.max_documents
@@ -238,9 +240,11 @@ def study(config: dict[str, Any], store: str) -> str:
     return run.id
 
 
-def iter_world_outcomes(config: StudyConfig, store_uri: str) -> Iterator[tuple[str, WorldOutcome]]:
+def iter_world_names_and_outcomes(
+    config: StudyConfig, store_uri: str
+) -> Iterator[tuple[str, WorldOutcome]]:
     """Run the worlds in parallel, one thread each, and yield their outcomes in order."""
-    configs_by_world = dict(iter_world_configs(config))
+    configs_by_world = dict(iter_world_names_and_configs(config))
     call_arguments = [
         (entry.model_dump(mode="json"), store_uri) for entry in configs_by_world.values()
     ]
@@ -260,7 +264,7 @@ def iter_world_outcomes(config: StudyConfig, store_uri: str) -> Iterator[tuple[s
             ) from error
 
 
-def read_first_sealed_digests(store: Store) -> dict[str, str]:
+def read_first_sealed_digest_by_artifact(store: Store) -> dict[str, str]:
     """Read the digest with which each answer key was first sealed, by artifact name.
 
     A continued study runs each world again and takes whatever answer key the store has then, so
@@ -273,12 +277,13 @@ def read_first_sealed_digests(store: Store) -> dict[str, str]:
     return digests_by_artifact
 
 
-def open_verified_answer_key(run: Run, sealed_digests: dict[str, str]) -> Artifact:
+def open_verified_answer_key(run: Run, first_digest_by_artifact: dict[str, str]) -> Artifact:
     """Open the answer key of a world if it is the one that was sealed first.
 
     Args:
         run: The run of the world.
-        sealed_digests: The first digests by artifact name; receives that of a new answer key.
+        first_digest_by_artifact: The first digest of each answer key by artifact name; receives
+            that of a new one.
 
     Raises:
         HallmarkError: If the answer key is missing, was changed, or belongs to another world.
@@ -286,7 +291,7 @@ def open_verified_answer_key(run: Run, sealed_digests: dict[str, str]) -> Artifa
     entry = run.stages.get("seal_answer_key")
     if entry is None:
         raise HallmarkError("its answer key was never sealed")
-    first_digest = sealed_digests.setdefault(entry["artifact"], entry["content"])
+    first_digest = first_digest_by_artifact.setdefault(entry["artifact"], entry["content"])
     artifact = find_artifact(run.store, entry["artifact"])
     if not artifact.content_digest == entry["content"] == first_digest:
         raise HallmarkError(f"its answer key is not the one that was sealed ({artifact.name})")
@@ -295,7 +300,10 @@ def open_verified_answer_key(run: Run, sealed_digests: dict[str, str]) -> Artifa
             raise HallmarkError(f"its answer key was changed after it was sealed ({artifact.name})")
     candidates = run["judge_candidates"]["verdicts"].read(["kind", "candidate_id"]).to_pylist()
     if {(row["kind"], row["candidate_id"]) for row in candidates} - {
-        *read_effect_levels(artifact["answer_key"].read())
+        *read_effect_level_by_candidate(artifact["answer_key"].read())
     }:
-        raise HallmarkError(f"its answer key belongs to another world ({artifact.name})")
+        raise HallmarkError(
+            "its answer key does not list the effects for which this world was audited "
+            f"({artifact.name})"
+        )
     return artifact

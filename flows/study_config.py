@@ -54,22 +54,25 @@ WORLD_SPECIFIC_SETTINGS = (
 
 
 class FullAuditConfig(StageConfig):
-    """Settings of the audits on all items, whose values the intervals should cover."""
+    """Settings of the full audits, whose values on all items count as the true values."""
 
     grammar_sentences: int = Field(
         len(SENTENCE_FRAMES),
         ge=2,
         le=len(SENTENCE_FRAMES),
-        description="number of sentences of the grammar that these audits use",
+        description="number of sentence frames of the built-in grammar that the full audits use",
     )
     reference_secrets_factor: int = Field(
         20,
         ge=1,
         le=1000,
-        description="factor by which audit_extraction.reference_secrets is multiplied",
+        description="number of reference secrets in the full audits, as a multiple of "
+        "audit_extraction.reference_secrets",
     )
     stride_tokens: int = Field(
-        1, ge=1, description="distance in tokens between windows of a passage"
+        1,
+        ge=1,
+        description="distance in tokens between the starts of successive windows of a passage",
     )
 
 
@@ -77,20 +80,31 @@ class StudyConfig(StageConfig):
     """All settings of a study."""
 
     name: PathSafeName = Field(
-        "study", description="name of the study; a study of the same name continues"
+        "study", description="name of the study; an unfinished study of the same name is continued"
     )
     store: str | None = Field(
         None,
-        description="folder or object-store URI of the store; by default HALLMARK_STORE, else "
-        "./runs",
+        description="folder or object-store URI of the store; by default the environment variable "
+        "HALLMARK_STORE, else ./runs",
     )
     workers: int = Field(
-        1, ge=1, le=1, description="number of processes that work on the partitions of a world"
+        1,
+        ge=1,
+        le=1,
+        description="number of processes that compute the partitions of one world in parallel",
     )
-    mapper: str = Field("processes", description="what runs the workers of a world")
-    tensorboard: None = Field(None, description="a study writes no TensorBoard event files")
+    mapper: str = Field(
+        "processes", description="where the workers of a world run, as for the command run"
+    )
+    tensorboard: None = Field(
+        None, description="not available: a study writes no TensorBoard event files"
+    )
     worlds_with_effects: int = Field(
-        40, ge=1, le=10_000, description="number of worlds with effects"
+        40,
+        ge=1,
+        le=10_000,
+        description="number of worlds with effects; a world is a synthetic corpus with known "
+        "effects, and a model trained on it",
     )
     worlds_without_effects: int = Field(
         10, ge=0, le=10_000, description="number of additional worlds without effects"
@@ -98,11 +112,13 @@ class StudyConfig(StageConfig):
     retrained_worlds: int = Field(
         3,
         ge=0,
-        description="number of worlds in which two more models are trained: without the documents "
-        "that attribution names, and without as many random documents",
+        description="number of worlds in which two more models are trained: one without the "
+        "documents to which detected effects are attributed, and one without the same "
+        "number of random documents",
     )
     is_retrained: bool = Field(
-        False, description="whether more models are trained in this world; set by the study"
+        False,
+        description="whether the two additional models are trained in this world; set by the study",
     )
     parallel_worlds: int = Field(
         2, ge=1, le=256, description="number of worlds that run at the same time"
@@ -111,7 +127,7 @@ class StudyConfig(StageConfig):
         0,
         ge=0,
         lt=1 << 31,
-        description="seed from which those of all worlds, trainings and audits are derived",
+        description="seed from which the seeds of all worlds, trainings and audits are derived",
     )
     world: SyntheticWorldConfig = SyntheticWorldConfig()
     train_tokenizer: TokenizerConfig = TokenizerConfig(vocab_size=1024)
@@ -186,7 +202,7 @@ def parse_study_config(config_tree: Mapping[str, Any]) -> StudyConfig:
         raise UsageError(f"study: {message}") from error
 
 
-def resolve_study_arguments(
+def resolve_study_config_and_store(
     options: Mapping[str, Any], overrides: Sequence[str], store_name: str | None
 ) -> tuple[StudyConfig, Store]:
     """Resolve the settings of a study from options and overrides, and open its store.
@@ -201,7 +217,7 @@ def resolve_study_arguments(
     return config, open_store(store_name or config.store)
 
 
-def iter_world_configs(config: StudyConfig) -> Iterator[tuple[str, StudyConfig]]:
+def iter_world_names_and_configs(config: StudyConfig) -> Iterator[tuple[str, StudyConfig]]:
     """Yield the name and the settings of each world, which has its own seeds."""
     world_names = [f"world {number}" for number in range(1, config.worlds_with_effects + 1)]
     world_names += [
@@ -265,7 +281,7 @@ def list_changed_settings(config: StudyConfig, store: Store) -> list[str]:
     if not earlier_runs:
         return []
     old_values, new_values = (
-        dict(_flatten_tree(tree))
+        dict(_iter_dotted_keys_and_values(tree))
         for tree in (
             earlier_runs[-1].record["config"],
             config.model_dump(mode="json"),
@@ -279,20 +295,22 @@ def list_changed_settings(config: StudyConfig, store: Store) -> list[str]:
     ]
 
 
-def _flatten_tree(tree: Mapping[str, Any], key_prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _iter_dotted_keys_and_values(
+    tree: Mapping[str, Any], key_prefix: str = ""
+) -> Iterator[tuple[str, Any]]:
     for name, value in tree.items():
         if isinstance(value, Mapping):
-            yield from _flatten_tree(value, f"{key_prefix}{name}.")
+            yield from _iter_dotted_keys_and_values(value, f"{key_prefix}{name}.")
         else:
             yield f"{key_prefix}{name}", value
 
 
 def build_study_command(config: Mapping[str, Any]) -> list[str]:
     """Build the command of a study, or of the study of a world, with its non-default settings."""
-    default_values = dict(_flatten_tree(StudyConfig().model_dump(mode="json")))
+    default_values = dict(_iter_dotted_keys_and_values(StudyConfig().model_dump(mode="json")))
     changed_values = {
         name: value
-        for name, value in _flatten_tree(config)
+        for name, value in _iter_dotted_keys_and_values(config)
         if name.partition(".")[0] not in EXECUTION_SETTINGS
         and name not in WORLD_SPECIFIC_SETTINGS
         and value != default_values.get(name)
@@ -311,6 +329,6 @@ def check_settings_unchanged(config: StudyConfig, store: Store) -> None:
     if changed_settings := list_changed_settings(config, store):
         raise UsageError(
             f"the study {config.name!r} was started with other settings "
-            f"({'; '.join(changed_settings[:3])}), so its earlier results would not count; use "
+            f"({'; '.join(changed_settings[:3])}), so its earlier results could not be used; use "
             "those settings again, or choose another --name"
         )

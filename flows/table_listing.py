@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from hallmark.flows import curation
-from hallmark.flows.audit_execution import map_step_labels_to_stages
+from hallmark.flows.audit_execution import map_step_labels_to_stage_names
 from hallmark.flows.config import Config
 from hallmark.flows.flow_registry import register_all_stages
 from hallmark.tasks.audits.registry import PROBES
@@ -56,7 +56,7 @@ def list_tables(stage_name: str | None = None) -> list[Row]:
         *configured_names,
         *(label for label in stage_by_label if label not in configured_names),
     ]
-    stage_by_label |= map_step_labels_to_stages(PROBES)
+    stage_by_label |= map_step_labels_to_stage_names(PROBES)
     if stage_name is not None and stage_name not in (*known_names, *stage_by_label):
         suggestion = suggest_closest_name(stage_name, (*known_names, *stage_by_label))
         raise UsageError(

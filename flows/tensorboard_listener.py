@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from hallmark.tasks.contract import Event, UsageError
+
+if TYPE_CHECKING:
+    from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 
 def check_tensorboard_installed() -> None:
@@ -33,7 +36,7 @@ class TensorBoardListener:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.writer: Any = None
+        self.writer: EventFileWriter | None = None
 
     def __call__(self, event: Event) -> None:
         if event.kind == "figures":
@@ -55,7 +58,7 @@ class TensorBoardListener:
         writer.add_event(Written(wall_time=time.time(), step=step, summary=summary))
         writer.flush()  # TensorBoard shows the value immediately
 
-    def _get_writer(self) -> Any:
+    def _get_writer(self) -> EventFileWriter:
         """Return the open writer, or open a new file for the first figure of a stage."""
         if self.writer is None:
             from tensorboard.summary.writer.event_file_writer import EventFileWriter

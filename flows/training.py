@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hallmark.flows.audit_execution import check_user_audit_items
 from hallmark.flows.config import Config
-from hallmark.flows.corpus import Corpus
+from hallmark.flows.corpus import ArtifactsByLabel, Corpus
 from hallmark.tasks.contract import Artifact
 from hallmark.tasks.corpus.leave_out import leave_out_documents
 from hallmark.tasks.training.document_padding import pad_removed_documents
@@ -20,7 +20,7 @@ def train_model(
     corpus: Corpus,
     start_checkpoint: Artifact | None = None,
     audit_names: Sequence[str] = (),
-) -> dict[str, Artifact]:
+) -> ArtifactsByLabel:
     """Train a tokenizer and a model, or continue training from a checkpoint.
 
     Args:
@@ -33,11 +33,11 @@ def train_model(
         The artifacts by label; "pretrain" names the checkpoints.
     """
     artifacts: dict[str, Artifact] = {}
-    identities = corpus.collect("identities")
+    identities = corpus.collect_from_all_additions("identities")
     training_documents = corpus.documents
     if config.leave_out.enabled:  # the tokenizer and the audits still see all documents
         artifacts["leave_out"] = remaining_documents = leave_out_documents(
-            corpus.latest["plant_canaries"], config.leave_out
+            corpus.latest_addition["plant_canaries"], config.leave_out
         )
         if not config.leave_out.replace_with_padding:
             training_documents = [remaining_documents]

@@ -150,7 +150,7 @@ def redact_spans(
     """Redact, cut or drop spans that other stages found, such as ``{"personal": result}``."""
     from hallmark.tasks.corpus.redact_spans import redact_spans as stage
 
-    return _run_stage(stage, settings, documents=documents, spans=_get_artifacts(spans))
+    return _run_stage(stage, settings, documents=documents, spans=_get_artifacts_by_name(spans))
 
 
 def score_toxicity(documents: Documents, **settings: Any) -> StageResult:
@@ -166,7 +166,7 @@ def select_documents(
     """Apply rules to signals of documents, such as ``{"quality": result}``."""
     from hallmark.tasks.corpus.select import select_documents as stage
 
-    return _run_stage(stage, settings, documents=documents, signals=_get_artifacts(signals))
+    return _run_stage(stage, settings, documents=documents, signals=_get_artifacts_by_name(signals))
 
 
 def split_corpus(documents: Documents, **settings: Any) -> StageResult:
@@ -186,7 +186,7 @@ def _run_stage(
         return StageResult(stage(documents=documents.artifact, **inputs, config=config))
 
 
-def _get_artifacts(results: Mapping[str, StageResult]) -> dict[str, Artifact]:
+def _get_artifacts_by_name(results: Mapping[str, StageResult]) -> dict[str, Artifact]:
     return {name: result.artifact for name, result in results.items()}
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -162,6 +163,18 @@ class Stack(nn.Module):
         return self.norm(x)  # type: ignore[no-any-return]
 
 
+class EmbeddedTokens(NamedTuple):
+    """Input of the first block.
+
+    Attributes:
+        states: sums of the embeddings, (B, T, d).
+        rotation: rotation of queries and keys if positions are rotary, else None.
+    """
+
+    states: Tensor
+    rotation: RotaryCosSin | None
+
+
 class Transformer(nn.Module):
     """A transformer: embeddings, one or two stacks, and the output layer.
 
@@ -289,7 +302,9 @@ class Transformer(nn.Module):
             ValueError: The model has no encoder, or the batch has no source.
         """
         if self.encoder is None:
-            raise ValueError("A decoder-only model has no encoder and cannot read a source.")
+            raise ValueError(
+                "A decoder-only model has no encoder, so it cannot read a source: omit the source."
+            )
         if batch.source is None:
             raise ValueError("An encoder-decoder needs a source, but the batch has none.")
         source_layout = {"segments": batch.source_segments, "positions": batch.source_positions}
@@ -315,7 +330,7 @@ class Transformer(nn.Module):
 
     def embed_tokens(
         self, ids: Tensor, positions: Tensor | None, token_types: Tensor | None = None
-    ) -> tuple[Tensor, RotaryCosSin | None]:
+    ) -> EmbeddedTokens:
         """Embed tokens and compute the rotation of their positions.
 
         Args:
@@ -323,9 +338,6 @@ class Transformer(nn.Module):
             positions: (B, T) or (1, T); None means 0 ... T-1.
             token_types: (B, T) for models with type embeddings; None means 0 everywhere.
 
-        Returns:
-            Embeddings (B, T, d), and the rotation of queries and keys if positions are rotary, else
-            None.
 
         Raises:
             ValueError: ``positions`` is None and the sequence exceeds the context.
@@ -352,9 +364,9 @@ class Transformer(nn.Module):
         if self.config.token_types:
             types = torch.zeros_like(ids) if token_types is None else token_types
             x = x + self.type_embedding(types)
-        return self.dropout(self.embedding_norm(x)), rotation
+        return EmbeddedTokens(self.dropout(self.embedding_norm(x)), rotation)
 
-    def count_parameters(self) -> dict[str, int]:
+    def count_parameters_by_group(self) -> dict[str, int]:
         """Count the parameters by group, and their ``total``. A tied head counts 0."""
         counts_by_group = dict.fromkeys(
             ("embedding", "positions", "attention", "feed_forward", "norms", "head"), 0

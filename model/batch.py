@@ -53,7 +53,10 @@ class Batch:
             ValueError: The batch has no targets or no weights.
         """
         if self.targets is None or self.weights is None:
-            raise ValueError("The batch has no targets or no weights, so it has no loss.")
+            raise ValueError(
+                "The loss of this batch cannot be computed: the batch needs targets and their "
+                "weights."
+            )
         return self.targets, self.weights
 
     def select_predicted(self, x: Tensor) -> Tensor:

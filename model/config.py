@@ -43,42 +43,51 @@ SmallNonNegativeCount = Annotated[int, Range(0, 1024)]
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """Sizes and kinds of the layers of a transformer.
+    """Architecture of a transformer: the sizes and types of its layers.
 
     Attributes:
         vocab_size: number of tokens in the vocabulary.
-        vocab_multiple: pads the embedding and output tables to a multiple of this, which a GPU
-            multiplies faster (64). The padding is never read or predicted.
-        context: longest sequence that the model attends over, in tokens.
-        d_model: width of the hidden states.
-        n_layers: blocks in a stack.
-        n_heads: query heads in a block.
-        n_kv_heads: key-value heads; None means one for each query head, fewer are shared
-            (grouped-query attention, Ainslie et al. 2023).
-        d_head: size of a head's queries, keys and values; None means d_model / n_heads.
-        d_ff: inner size of the feed-forward layer; None means 4 x d_model, or for SwiGLU, which has
-            a third matrix, 8/3 x d_model rounded up to a multiple of 32 (Shazeer 2020).
-        architecture: which stacks the model has.
-        norm: kind of the norms.
-        norm_position: norm before each sublayer (pre) or after the residual sum (post).
-        positions: how the model represents order.
-        activation: activation of the feed-forward layers.
+        vocab_multiple: the embedding and output tables are padded to a multiple of this number of
+            rows. With a multiple of 64 a GPU multiplies them faster. The padding rows are never
+            read or predicted.
+        context: maximum length of a sequence, in tokens.
+        d_model: number of dimensions of the hidden states.
+        n_layers: number of blocks in the encoder and in the decoder, each.
+        n_heads: number of query heads in an attention layer.
+        n_kv_heads: number of key-value heads in an attention layer. With fewer key-value heads than
+            query heads, several query heads share one (grouped-query attention, Ainslie et al.
+            2023). By default there are as many as query heads.
+        d_head: number of dimensions of a head's queries, keys and values; by default
+            d_model / n_heads.
+        d_ff: inner width of the feed-forward layers; by default 4 x d_model, or for SwiGLU, which
+            has a third matrix, 8/3 x d_model, rounded up to a multiple of 32 (Shazeer 2020).
+        architecture: which stacks of blocks the model has: an encoder, a decoder, or both.
+        norm: type of the normalisation layers.
+        norm_position: where a block normalises: ``pre`` before each sublayer, ``post`` after a
+            sublayer's output was added to its input.
+        positions: how the positions of tokens are represented: by ``learned`` or ``sinusoidal``
+            embeddings, or by rotating queries and keys (``rope``).
+        activation: activation function of the feed-forward layers.
         bias: whether linear layers and layer norms have a bias.
-        tie_embeddings: whether the output layer shares the embedding table.
-        dropout: share of activations that training drops outside attention.
-        attention_dropout: share of attention weights that training drops.
+        tie_embeddings: whether the output layer uses the weights of the embedding table.
+        dropout: probability that training sets an activation to 0; attention weights have their own
+            setting.
+        attention_dropout: probability that training sets an attention weight to 0.
         scale_embeddings: whether token embeddings are multiplied by sqrt(d_model) (Vaswani et al.
-            2017, section 3.4), so that sinusoids do not dominate them; None means only if positions
-            are sinusoidal.
+            2017, section 3.4), so that sinusoidal positions do not dominate them; by default only
+            if ``positions`` is ``sinusoidal``.
         rope_theta: base of the wavelengths of rotary positions (Su et al. 2021).
-        norm_eps: number added under the root of a norm.
+        norm_eps: small number that a normalisation layer adds before it takes the square root, so
+            that it never divides by 0.
         embedding_norm: whether the sum of the embeddings is normalised, as in BERT.
-        head_transform: whether a matrix, the activation and a norm precede the output layer, as in
-            BERT; with ``labels`` a matrix and tanh (BERT's pooler).
+        head_transform: whether a linear layer, the activation function and a normalisation layer
+            precede the output layer, as in BERT. In a model with ``labels`` they are a linear layer
+            and tanh (BERT's pooler).
         head_bias: whether the output layer has a bias.
-        token_types: number of sentence types that an encoder embeds (BERT's segment embeddings); 0
-            means none.
-        labels: labels that the output layer scores instead of the vocabulary.
+        token_types: number of token types that an encoder embeds, one for each sentence of a text
+            (BERT's segment embeddings); 0 means no such embeddings.
+        labels: names of the labels that a classifier's output layer scores instead of the
+            vocabulary; empty for a language model.
     """
 
     __pydantic_config__: ClassVar[dict[str, str]] = FORBID_UNKNOWN
@@ -114,12 +123,16 @@ class ModelConfig:
         check_field_types(self)
         check_field_ranges(self)
         if self.d_head is None and self.d_model % self.n_heads:
-            raise ValueError(f"d_model {self.d_model} is not divisible by n_heads {self.n_heads}.")
+            raise ValueError(
+                f"d_model {self.d_model} is not divisible by n_heads {self.n_heads}: change one of "
+                "them, or set d_head."
+            )
         if self.n_kv_heads is not None:
             Range(1, self.n_heads).check_value("n_kv_heads", self.n_kv_heads)
             if self.n_heads % self.n_kv_heads:
                 raise ValueError(
-                    f"n_heads {self.n_heads} is not divisible by n_kv_heads {self.n_kv_heads}."
+                    f"n_heads {self.n_heads} is not divisible by n_kv_heads {self.n_kv_heads}: "
+                    "change one of them, since each key-value head serves equally many query heads."
                 )
         if self.positions == "rope" and self.head_dim % 2:
             raise ValueError(
@@ -128,24 +141,32 @@ class ModelConfig:
             )
         if self.head_transform and self.activation == "swiglu" and not self.labels:
             raise ValueError(
-                "head_transform needs an activation with one input: swiglu has two, choose another."
+                "The activation swiglu needs two inputs, but head_transform computes only one: set "
+                "activation to another value, or head_transform to false."
             )
         if self.positions == "sinusoidal" and self.d_model % 2:
-            raise ValueError(f"Sinusoidal positions need an even d_model, not {self.d_model}.")
+            raise ValueError(f"With sinusoidal positions d_model must be even, not {self.d_model}.")
         if self.token_types and self.architecture != "encoder":
-            raise ValueError(f"token_types need the architecture encoder, not {self.architecture}.")
+            raise ValueError(
+                f"Only the architecture encoder supports token_types, not {self.architecture}: set "
+                "token_types to 0."
+            )
         if self.labels:
             self._check_label_settings()
 
     def _check_label_settings(self) -> None:
         if self.architecture == "encoder_decoder":
-            raise ValueError("labels need an encoder or a decoder, not an encoder_decoder.")
+            raise ValueError(
+                "A model with labels must have the architecture encoder or decoder, not "
+                "encoder_decoder."
+            )
         if self.tie_embeddings:
             raise ValueError(
-                "With labels, the output layer cannot be tied: set tie_embeddings to false."
+                "A model with labels cannot use the embedding table as its output layer: set "
+                "tie_embeddings to false."
             )
         if not 2 <= len(set(self.labels)) == len(self.labels):
-            raise ValueError("labels must be at least 2 different names, without repetition.")
+            raise ValueError("labels must contain at least 2 names, all of them different.")
 
     @property
     def padded_vocab_size(self) -> int:
@@ -192,54 +213,63 @@ class TrainConfig:
     """Settings of a training.
 
     Attributes:
-        objective: what is learned. It must suit the architecture: causal and prefix need a decoder,
-            mlm an encoder, span_corruption and seq2seq an encoder-decoder.
+        objective: what the model learns to predict. ``causal`` and ``prefix`` require the
+            architecture decoder, ``mlm`` encoder, ``span_corruption`` and ``seq2seq``
+            encoder_decoder.
         steps: number of optimizer steps.
-        batch_size: sequences in one optimizer step.
-        accumulation_steps: number of equal micro-batches that a batch is split into; it changes the
-            memory needed, but not the mathematics.
-        learning_rate: highest learning rate.
-        warmup_steps: steps of linear warm-up.
-        schedule: how the learning rate changes after the warm-up.
-        min_lr_ratio: final learning rate as a share of ``learning_rate``.
-        decay_fraction: last share of the steps, in which ``wsd`` (warm-up, stable, decay) decays;
-            ``constant`` never decays.
+        batch_size: number of sequences in one optimizer step.
+        accumulation_steps: number of equal micro-batches into which a batch is split. More
+            micro-batches need less memory; the result is the same apart from rounding.
+        learning_rate: highest learning rate, reached after the warm-up.
+        warmup_steps: number of first steps in which the learning rate rises linearly.
+        schedule: how the learning rate changes after the warm-up. ``wsd`` (warm-up, stable, decay)
+            is constant until it falls linearly.
+        min_lr_ratio: learning rate of the last step, as a share of ``learning_rate``; without
+            effect on the schedule ``constant``.
+        decay_fraction: share of the steps, at the end of the training, in which the schedule
+            ``wsd`` lowers the learning rate.
         beta1: AdamW's decay rate of the mean gradient (Loshchilov & Hutter 2019).
         beta2: AdamW's decay rate of the mean squared gradient.
-        momentum: Muon's momentum.
-        weight_decay: decoupled weight decay.
-        max_grad_norm: highest norm of the gradient; larger gradients are scaled down to it.
-        z_loss: weight of the squared log-partition (PaLM).
-        optimizer: ``muon`` trains the matrices of the blocks with Muon (Jordan et al. 2024), scaled
-            so that ``learning_rate`` and ``weight_decay`` mean the same as for AdamW, and all other
-            parameters with AdamW.
-        precision: ``auto`` is bf16 autocast where the device has bf16 matrix units, else fp32.
-        device: ``auto`` is a GPU if there is one.
-        compile: whether to compile the model; None compiles on a GPU if Triton is installed, but
-            not with ``fsdp``.
-        seed: determines weights, order of the rows, masks and dropout.
-        checkpoint_every: steps between checkpoints.
+        momentum: momentum of the optimizer Muon.
+        weight_decay: strength of the decoupled weight decay.
+        max_grad_norm: maximum norm of the gradient; a larger gradient is scaled down to it.
+        z_loss: weight of the z-loss, the square of the log of the softmax's normaliser (PaLM,
+            Chowdhery et al. 2022); 0 means none.
+        optimizer: ``adamw`` trains all parameters with AdamW. ``muon`` trains the matrices of the
+            blocks with Muon (Jordan et al. 2024) and all other parameters with AdamW; Muon's
+            updates are scaled so that ``learning_rate`` and ``weight_decay`` mean the same for
+            both.
+        precision: precision of matrix products. ``auto`` is bf16 (by autocast) if the device has
+            bf16 matrix units, else fp32.
+        device: device to train on. ``auto`` is a GPU if there is one, else the CPU.
+        compile: whether to compile the model with torch.compile; by default only on a GPU with
+            Triton installed, and neither for fine-tuning nor with ``fsdp``.
+        seed: determines the initial weights, the order of the rows, the masks and the dropout.
+        checkpoint_every: number of steps from one checkpoint to the next.
         log_spaced_checkpoints: whether to write checkpoints at steps 1, 2, 4, 8, ... as well.
-        state_every: steps between further training states, from which an interrupted training
-            resumes; 0 saves states only with checkpoints.
-        keep_states: number of states to keep.
-        validate_every: steps between validations.
-        validation_sequences: sequences to validate on; 0 means all.
-        document_mask: whether the causal objective separates the documents of a row, as mlm and
-            span_corruption always do.
-        activation_checkpointing: whether to save only the blocks' inputs for the backward pass and
-            to recompute the rest (Chen et al. 2016): a third more work, far less memory.
-        parallel: with ``ddp`` each process holds the whole model, with ``fsdp`` (FSDP2) a part of
-            it.
-        processes: processes that share each batch; 0 means one for each GPU, or one on the CPU.
-        sample_count: texts to generate at each validation, from the begin-of-text token or, for an
-            encoder-decoder, from corrupted validation rows.
-        sample_tokens: tokens of each generated text.
-        on_divergence: whether to stop at a divergent step, or to skip it. A step diverges if its
-            loss or gradient is not finite, or if ``spike_factor`` says so.
-        spike_factor: a step diverges if its gradient norm is more than this many times the running
-            mean; at least 1, or 0 to disable this.
-        threads: CPU threads; 0 uses torch's default.
+        state_every: number of steps from one additional training state to the next. An interrupted
+            training resumes from its newest state. 0 means that states are saved only with
+            checkpoints.
+        keep_states: number of newest training states to keep.
+        validate_every: number of steps from one validation to the next.
+        validation_sequences: number of sequences in each validation; 0 means all.
+        document_mask: whether attention with the objective ``causal`` stays within a document when
+            a row contains several, as it always does with ``mlm`` and ``span_corruption``.
+        activation_checkpointing: whether to keep only the input of each block for the backward pass
+            and to compute the rest again (Chen et al. 2016). This takes a third more computation
+            and far less memory.
+        parallel: how several processes share the model: with ``ddp`` each process holds the whole
+            model, with ``fsdp`` (FSDP2) a part of each tensor.
+        processes: number of processes that share each batch; 0 means one for each GPU, or one on
+            the CPU.
+        sample_count: number of sample texts to generate at each validation. A decoder starts from
+            the begin-of-text token, an encoder-decoder from corrupted validation rows.
+        sample_tokens: maximum length of a sample text, in tokens.
+        on_divergence: whether to ``stop`` at a divergent step, or to ``skip`` its update. A step
+            diverges if its loss or gradient norm is not finite, or too large by ``spike_factor``.
+        spike_factor: a step also diverges if its gradient norm is more than this many times the
+            running mean of the norms; must be at least 1, or 0 to turn this check off.
+        threads: number of CPU threads; 0 means torch's default.
     """
 
     __pydantic_config__: ClassVar[dict[str, str]] = FORBID_UNKNOWN
@@ -287,21 +317,23 @@ class TrainConfig:
             processes_factor = f" x processes {self.processes}" if self.processes > 1 else ""
             raise ValueError(
                 f"batch_size {self.batch_size} is not divisible by "
-                f"accumulation_steps {self.accumulation_steps}{processes_factor}."
+                f"accumulation_steps {self.accumulation_steps}{processes_factor}: change one of "
+                "these settings."
             )
         if self.optimizer == "muon" and self.parallel == "fsdp":
             raise ValueError(
-                "Muon needs whole matrices, but fsdp shards them: set parallel to ddp, or "
-                "optimizer to adamw."
+                "The optimizer muon needs whole matrices, but with parallel fsdp each process has "
+                "only a part of them: set parallel to ddp, or optimizer to adamw."
             )
         if self.document_mask and self.objective != "causal":
             raise ValueError(
-                f"document_mask needs the objective causal, not {self.objective}: set it to false."
+                f"Only the objective causal supports document_mask, not {self.objective}: set "
+                "document_mask to false."
             )
         if self.warmup_steps > self.steps:
             raise ValueError(
-                f"warmup_steps {self.warmup_steps} is longer than the training, {self.steps} "
-                f"steps: set warmup_steps to {self.steps} or less, or raise steps."
+                f"warmup_steps is {self.warmup_steps}, but steps is only {self.steps}: set "
+                f"warmup_steps to {self.steps} or less, or increase steps."
             )
         if self.spike_factor:
             Range(1.0, 1e6).check_value("spike_factor", self.spike_factor)
@@ -370,7 +402,7 @@ def config_from_dict(config_class: type[Config], settings: dict[str, Any]) -> Co
     unknown_names = sorted(set(settings) - set(field_names))
     if unknown_names:
         raise ValueError(
-            f"{config_class.__name__} has no key {unknown_names[0]!r}; it has "
+            f"{config_class.__name__} has no setting {unknown_names[0]!r}: its settings are "
             f"{', '.join(field_names)}."
         )
     return config_class(**settings)

@@ -5,7 +5,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cache
+from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
+
+TYPE_DESCRIPTIONS = {
+    bool: "true or false",
+    int: "an integer",
+    float: "a number",
+    str: "a string",
+    NoneType: "null",
+}
 
 
 @cache
@@ -42,14 +51,14 @@ def check_field_types(config: object) -> None:
             allowed += (int,)
         if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
             expected = " or ".join(
-                allowed_type.__name__ for allowed_type in tuple(choices) or (hint,)
+                TYPE_DESCRIPTIONS[allowed_type] for allowed_type in tuple(choices) or (hint,)
             )
             raise ValueError(f"{name} must be {expected}, not {value!r}.")
         if hint is float:
             try:
                 object.__setattr__(config, name, float(value))  # 0 and 0.0 are the same setting
             except OverflowError:
-                raise ValueError(f"{name} is too large.") from None
+                raise ValueError(f"{name} is too large for a floating-point number.") from None
 
 
 @dataclass(frozen=True)
@@ -73,7 +82,11 @@ class Range:
         if self.strictly_positive and not 0.0 < value < math.inf:
             raise ValueError(f"{name} must be a positive number, not {value}.")
         if not self.low <= value <= self.high or (self.exclude_high and value == self.high):
-            raise ValueError(f"{name} must be between {self.low} and {self.high}, not {value}.")
+            if self.exclude_high:
+                allowed = f"at least {self.low} and less than {self.high}"
+            else:
+                allowed = f"between {self.low} and {self.high}"
+            raise ValueError(f"{name} must be {allowed}, not {value}.")
 
     def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
         """Add the range to pydantic's JSON schema, for callers that list settings with pydantic."""

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -62,11 +62,13 @@ def _attend_causally_in_halves(q: Tensor, k: Tensor, v: Tensor, dropout: float) 
 
 
 @functools.cache
-def _get_flex_attention(device_type: str) -> Any:
+def _get_flex_attention(device_type: str) -> Callable[..., Any]:
     """Return FlexAttention, compiled on a GPU; the uncompiled form only serves to check masks."""
     from torch.nn.attention.flex_attention import flex_attention
 
-    return torch.compile(flex_attention) if device_type == "cuda" else flex_attention
+    if device_type == "cuda":
+        return torch.compile(flex_attention)
+    return flex_attention
 
 
 # On the CPU torch multiplies fp32 matrices with MKL. On an AMD EPYC with AVX-512, oneDNN took 0.7
@@ -99,7 +101,7 @@ def apply_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tenso
     if packed_weights and not torch.is_grad_enabled() and _is_fp32_product(x, weight):
         packed_entry = packed_weights.get(_get_weight_key(weight))
         if packed_entry is not None:
-            return _call_onednn_linear(x, packed_entry[1], bias)
+            return _call_onednn_linear(x, packed_entry.packed_copy, bias)
     if not _should_use_onednn(x, weight):
         return F.linear(x, weight, bias)
     use_custom_op = torch.compiler.is_compiling() or torch.is_grad_enabled()
@@ -133,8 +135,21 @@ def _should_use_onednn(x: Tensor, weight: Tensor) -> bool:
 
 #: Address, shape and strides of a weight.
 WeightKey = tuple[int, torch.Size, tuple[int, ...]]
-#: The weight and its copy in oneDNN's layout. Keeping the weight prevents reuse of its address.
-PackedWeights = dict[WeightKey, tuple[Tensor, Tensor]]
+
+
+class PackedWeight(NamedTuple):
+    """A weight and its copy for oneDNN.
+
+    Attributes:
+        weight: the original, which is kept so that its address is not reused.
+        packed_copy: the copy in oneDNN's layout.
+    """
+
+    weight: Tensor
+    packed_copy: Tensor
+
+
+PackedWeights = dict[WeightKey, PackedWeight]
 _active_packed_weights: ContextVar[PackedWeights | None] = ContextVar("packed", default=None)
 
 
@@ -164,8 +179,9 @@ def _multiply_packed_weight(x: Tensor, weight: Tensor, bias: Tensor | None) -> T
     if packed_weights is not None and weight.is_contiguous():
         key, row_count = _get_weight_key(weight), x.numel() // x.shape[-1]
         if key not in packed_weights:
-            packed_weights[key] = weight, torch.ops.mkldnn._reorder_linear_weight(weight, row_count)
-        weight = packed_weights[key][1]
+            packed_copy = torch.ops.mkldnn._reorder_linear_weight(weight, row_count)
+            packed_weights[key] = PackedWeight(weight, packed_copy)
+        weight = packed_weights[key].packed_copy
     return _call_onednn_linear(x, weight, bias)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -23,7 +24,30 @@ from hallmark.model.special_tokens import END_OF_TEXT_ID, PAD_ID
 
 FIRST_TEXT_ID = PAD_ID + 1  # objectives treat ids from here on as text
 TokenRows = NDArray[np.int64]
-SourceTarget = tuple[Sequence[int], Sequence[int]]
+
+
+class SourceTarget(NamedTuple):
+    """A pair for an encoder-decoder.
+
+    Attributes:
+        source: tokens that the encoder reads.
+        target: tokens that the decoder predicts.
+    """
+
+    source: Sequence[int]
+    target: Sequence[int]
+
+
+class DocumentSegments(NamedTuple):
+    """The documents of packed rows.
+
+    Attributes:
+        segments: number of each token's document in its row, (B, T).
+        positions: position of each token in its document, (B, T).
+    """
+
+    segments: Tensor
+    positions: Tensor
 
 
 def build_causal_batch(token_rows: TokenRows, *, document_mask: bool = False) -> Batch:
@@ -44,8 +68,8 @@ def build_causal_batch(token_rows: TokenRows, *, document_mask: bool = False) ->
     return replace(batch, segments=segments, positions=positions)
 
 
-def segment_documents(is_document_start: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute segment ids and positions within the document, (B, T) each.
+def segment_documents(is_document_start: Tensor) -> DocumentSegments:
+    """Number the documents of each row, and the tokens of each document.
 
     A row that continues the previous row's document begins with segment 0, at position 0.
 
@@ -56,7 +80,7 @@ def segment_documents(is_document_start: Tensor) -> tuple[Tensor, Tensor]:
     index = torch.arange(is_document_start.shape[1], device=is_document_start.device)
     index = index.expand_as(is_document_start)
     document_begin = torch.where(is_document_start, index, 0).cummax(1).values
-    return segments, index - document_begin
+    return DocumentSegments(segments, index - document_begin)
 
 
 def build_prefix_batch(token_rows: TokenRows, prefix_lengths: NDArray[np.int64]) -> Batch:
@@ -73,8 +97,8 @@ def build_prefix_batch(token_rows: TokenRows, prefix_lengths: NDArray[np.int64])
     if is_out_of_range.any():
         i = is_out_of_range.argmax()
         raise ValueError(
-            f"Row {i} has {token_rows.shape[1]} tokens, but a prefix of {prefix_lengths[i]}: a "
-            "prefix cannot be longer than its row."
+            f"The prefix of row {i} must have 0 to {token_rows.shape[1]} tokens (the length of the "
+            f"row), not {prefix_lengths[i]}."
         )
     batch = build_causal_batch(token_rows)
     prefix_tensor = torch.from_numpy(prefix_lengths)
@@ -160,10 +184,8 @@ def build_span_corruption_batch(
             if text:
                 spans = _draw_spans(len(text), make_generator(key, first_row + i, begin))
                 row_pairs.append(corrupt_spans(text, spans, sentinels))
-        pairs.append(row_pairs or [([], [])])
-    # Few shapes for a training: sources are as long as a row, targets a multiple of an eighth of
-    # it.
-    # So that a training has few shapes: sources as long as a row, targets some eighths of it.
+        pairs.append(row_pairs or [SourceTarget([], [])])
+    # Few shapes for a training: sources are as long as a row, targets a multiple of an eighth.
     batch = build_packed_pairs_batch(pairs, token_rows.shape[1], max(1, token_rows.shape[1] // 8))
     has_text = torch.from_numpy(token_rows >= FIRST_TEXT_ID).any(1, keepdim=True)
     return replace(batch, weights=batch.require_targets_and_weights()[1] * has_text)
@@ -171,18 +193,20 @@ def build_span_corruption_batch(
 
 def corrupt_spans(
     tokens: Sequence[int] | TokenRows, spans: Sequence[tuple[int, int]], sentinels: Sequence[int]
-) -> tuple[list[int], list[int]]:
+) -> SourceTarget:
     """Replace each of the ``spans`` [begin, end), in order, by a sentinel.
 
     Returns:
-        The source with sentinels, and the target: each sentinel followed by the tokens of its span.
+        As source the tokens with sentinels; as target each sentinel, followed by the tokens of its
+        span.
 
     Raises:
         ValueError: There are more spans than sentinels.
     """
     if len(spans) > len(sentinels):
         raise ValueError(
-            f"Spans and sentinels must be equally many, not {len(spans)} and {len(sentinels)}."
+            f"Each span needs a sentinel token of its own: there are {len(spans)} spans, but only "
+            f"{len(sentinels)} sentinel tokens."
         )
     source: list[int] = []
     target: list[int] = []
@@ -191,7 +215,7 @@ def corrupt_spans(
         source += [*map(int, tokens[copied_until:begin]), sentinel]
         target += [sentinel, *map(int, tokens[begin:end])]
         copied_until = end
-    return source + list(map(int, tokens[copied_until:])), target
+    return SourceTarget(source + list(map(int, tokens[copied_until:])), target)
 
 
 def build_seq2seq_batch(
@@ -209,9 +233,12 @@ def build_seq2seq_batch(
     """
     if len(sources) != len(targets):
         raise ValueError(
-            f"Pairs need as many sources as targets, not {len(sources)} and {len(targets)}."
+            f"There must be one target for each source, not {len(targets)} for {len(sources)} "
+            "sources."
         )
-    batch = build_packed_pairs_batch([[pair] for pair in zip(sources, targets, strict=True)])
+    batch = build_packed_pairs_batch(
+        [[SourceTarget(*pair)] for pair in zip(sources, targets, strict=True)]
+    )
     return replace(
         batch, segments=None, positions=None, source_segments=None, source_positions=None
     )
@@ -282,7 +309,8 @@ def make_objective_function(
         )
     if document_mask:
         raise ValueError(
-            f"document_mask needs the objective causal, not {objective}: set it to false."
+            f"Only the objective causal supports document_mask, not {objective}: set "
+            "document_mask to false."
         )
     if objective == "prefix":
         return build_random_prefix_batch
@@ -295,7 +323,10 @@ def make_objective_function(
             )
         return partial(build_mlm_batch, mask_id=mask_id, vocab_size=vocab_size)
     if objective == "seq2seq":
-        raise ValueError("The objective seq2seq learns from pairs, not from packed text.")
+        raise ValueError(
+            "The objective seq2seq learns from pairs of source and target, not from packed text: "
+            "set examples to true and data to files of examples."
+        )
     sentinel_count = count_corrupted_spans(context)
     sentinel_lookups = [find_token_id(f"<|sentinel_{i}|>") for i in range(sentinel_count)]
     sentinels = [token for token in sentinel_lookups if token is not None]
@@ -306,9 +337,10 @@ def make_objective_function(
             if count_corrupted_spans(length) <= max(1, len(sentinels))
         )
         raise ValueError(
-            f"Span corruption of {context} tokens needs a tokenizer with {sentinel_count} special "
-            f"tokens (<|sentinel_0|> and so on), but this one has {len(sentinels)}; "
-            f"{count_corrupted_spans(max_context)} are enough for a context of {max_context}."
+            f"Span corruption with a context of {context} tokens needs {sentinel_count} sentinel "
+            f"tokens (<|sentinel_0|> and so on), but this tokenizer has {len(sentinels)}: use "
+            "another tokenizer, or reduce the context. For a context of "
+            f"{max_context} tokens, {count_corrupted_spans(max_context)} would be enough."
         )
     return partial(build_span_corruption_batch, sentinels=sentinels)
 

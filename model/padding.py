@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -23,20 +24,28 @@ def batch_indices_by_length(lengths: Sequence[int], batch_tokens: int) -> Iterat
         yield [order.pop() for _ in range(min(len(order), batch_size))]
 
 
+class PaddedRows(NamedTuple):
+    """Sequences as rows of equal length.
+
+    Attributes:
+        ids: token ids, padded on the right, (B, T).
+        attention_mask: bool, True at real tokens, (B, T).
+    """
+
+    ids: Tensor
+    attention_mask: Tensor
+
+
 def pad_rows(
     sequences: Sequence[TokenIds], device: torch.device, pad_id: int = PAD_ID
-) -> tuple[Tensor, Tensor]:
-    """Pad sequences on the right.
-
-    Returns:
-        Ids (B, T), and a bool mask (B, T) that is True at real tokens.
-    """
+) -> PaddedRows:
+    """Pad sequences on the right with ``pad_id``."""
     lengths = np.array([len(sequence) for sequence in sequences])
     ids = np.full((len(sequences), lengths.max()), pad_id, dtype=np.int64)
     for padded_row, sequence in zip(ids, sequences, strict=True):
         padded_row[: len(sequence)] = sequence
     attention_mask = np.arange(ids.shape[1]) < lengths[:, None]
-    return torch.from_numpy(ids).to(device), torch.from_numpy(attention_mask).to(device)
+    return PaddedRows(torch.from_numpy(ids).to(device), torch.from_numpy(attention_mask).to(device))
 
 
 def check_token_ids(sequence: TokenIds, vocab_size: int, description: str) -> NDArray[np.int64]:
@@ -52,8 +61,8 @@ def check_token_ids(sequence: TokenIds, vocab_size: int, description: str) -> ND
     invalid_ids = ids[(ids < 0) | (ids >= vocab_size)]
     if len(invalid_ids):
         raise ValueError(
-            f"Token id {invalid_ids[0]} is outside the model's vocabulary of {vocab_size} tokens: "
-            "was the text encoded with another tokenizer?"
+            f"Token id {invalid_ids[0]} does not exist in the model's vocabulary of {vocab_size} "
+            "tokens: was the text encoded with another tokenizer?"
         )
     return ids.astype(np.int64)
 

@@ -19,15 +19,18 @@ from hallmark.model.architecture import Transformer
 from hallmark.model.attention import Attention
 from hallmark.model.kernels import Linear
 
+#: By attention layer: the weights (B, H, Tq, Tk) of its last call.
+AttentionWeightsByLayer = dict[nn.Module, Tensor]
+
 
 @contextmanager
-def use_reference_kernels(model: Transformer) -> Iterator[dict[nn.Module, Tensor]]:
+def use_reference_kernels(model: Transformer) -> Iterator[AttentionWeightsByLayer]:
     """Within the context, compute with the plain forms; values are equal apart from rounding.
 
     Yields:
         The weights (B, H, Tq, Tk) of the last call of each attention layer, by module.
     """
-    weights_by_layer: dict[nn.Module, Tensor] = {}
+    weights_by_layer: AttentionWeightsByLayer = {}
 
     def attend_and_record(
         layer: Attention, q: Tensor, k: Tensor, v: Tensor, *options: Any

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from pydantic import Field
 
 from hallmark.reports.page.document import (
+    Block,
     BulletList,
     Code,
     DataTable,
@@ -113,7 +113,7 @@ class DatasheetBuilder:
     redactor: Redactor
     config: DatasheetConfig
 
-    def build_lead(self) -> list[Any]:
+    def build_lead(self) -> list[Block]:
         """Build the first screen: size, removal rates, planted documents and licences."""
         document_count = self.corpus_figures.add_sum_figure(
             "sources", "documents", "documents", "documents in the corpus"

@@ -17,6 +17,7 @@ from hallmark.reports.page.document import (
     Callout,
     Code,
     DataTable,
+    DefinitionEntry,
     DefinitionList,
     Document,
     InlineContent,
@@ -29,11 +30,14 @@ from hallmark.reports.page.evidence_pages import write_card_files
 from hallmark.reports.page.figures import FIGURES, FigureBook
 from hallmark.reports.page.redaction import OFFENSIVE_TOXICITY, Redactor
 from hallmark.reports.page.rendering import RENDERING_LIBRARIES, TEMPLATE_FILES
-from hallmark.reports.sections.analyses import build_analyses_section, describe_unscored_misuse
+from hallmark.reports.sections.analyses import (
+    build_analyses_section,
+    describe_missing_misuse_ratings,
+)
 from hallmark.reports.sections.attention import build_attention_section
 from hallmark.reports.sections.card_summary import build_card_summary
 from hallmark.reports.sections.checkpoint import (
-    describe_inference,
+    describe_inference_settings,
     describe_parameter_counts,
     read_config_settings,
 )
@@ -55,8 +59,8 @@ from hallmark.reports.sections.error_rates import (
 )
 from hallmark.reports.sections.findings import (
     Findings,
+    build_natural_sort_key,
     get_audit_title,
-    natural_sort_key,
     select_findings,
 )
 from hallmark.reports.sections.personal_data import describe_personal_data_treatment
@@ -65,18 +69,20 @@ from hallmark.reports.sections.training import (
     EARLIER_TRAINING_NOTE,
     build_samples_section,
     build_training_section,
-    get_start_checkpoint,
+    get_start_checkpoint_name,
 )
 from hallmark.reports.sections.training_coverage import (
     build_coverage_table,
     describe_excluded_documents,
     describe_training_coverage,
 )
-from hallmark.tasks.audits.judging.training_exposure import find_checkpoint_step
+from hallmark.tasks.audits.judging.training_exposure import find_last_checkpoint_step
 from hallmark.tasks.audits.missing_audits import FAILED, SKIPPED_BY_USER
 from hallmark.tasks.audits.registry import compute_descriptions_digest
 from hallmark.tasks.audits.slice_tags import name_slice
 from hallmark.tasks.contract import Artifact, StageConfig, StageContext, stage
+
+Row = dict[str, Any]
 
 #: Tables of audits that hold no rows of what was scored.
 TABLES_WITHOUT_SCORED_ROWS = ("findings", "accounts", "training_sizes", "model")
@@ -148,8 +154,8 @@ class ModelCardBuilder:
         blocks = build_card_summary(
             self.findings,
             self.policy_verdicts,
-            self._read_failure_reasons(),
-            self._list_skipped_audits(),
+            self._read_failure_reason_by_audit(),
+            self._list_audits_skipped_by_user(),
             self.findings.describe_baseline_comparison(),
             self.describe_training_text_read(),
             self.redactor.redact_full_text,
@@ -166,17 +172,20 @@ class ModelCardBuilder:
                     ],
                 )
             )
-        blocks += [self.findings.build_summary_table(), *describe_unscored_misuse(self.findings)]
+        blocks += [
+            self.findings.build_summary_table(),
+            *describe_missing_misuse_ratings(self.findings),
+        ]
         if any(row["control"] for rows in self.findings.by_audit.values() for row, _ in rows):
             blocks.append(self.findings.build_controls_table())
         return blocks
 
     def describe_training_text_read(self) -> InlineContent:
         """Return how much of the training text the model has seen, as far as it is known."""
-        step = find_checkpoint_step(self.training_run, self.checkpoint)
+        step = find_last_checkpoint_step(self.training_run, self.checkpoint)
         if step is not None:
             return describe_training_coverage(
-                self.book, step, get_start_checkpoint(self.training_run)
+                self.book, step, get_start_checkpoint_name(self.training_run)
             )
         if corpus_figures := self.corpus_figures:
             document_count = corpus_figures.add_sum_figure(
@@ -191,13 +200,14 @@ class ModelCardBuilder:
             return ["Not known: the store contains no profile (statistics) of the corpus."]
         return ["Not known: the checkpoint came without its corpus."]
 
-    def _read_missing_audits(self) -> list[dict[str, Any]]:
+    def _read_missing_audits(self) -> list[Row]:
+        """Return the rows of the table ``missing_audits``: audits that failed or were skipped."""
         if self.missing_audits is None:
             return []
-        rows: list[dict[str, Any]] = self.missing_audits["missing_audits"].read().to_pylist()
+        rows: list[Row] = self.missing_audits["missing_audits"].read().to_pylist()
         return rows
 
-    def _read_failure_reasons(self) -> dict[str, str]:
+    def _read_failure_reason_by_audit(self) -> dict[str, str]:
         """Return the redacted reason of each failed audit."""
         return {
             row["audit"]: self.redactor.redact_full_text(row["reason"])
@@ -205,7 +215,7 @@ class ModelCardBuilder:
             if row["outcome"] == FAILED
         }
 
-    def _list_skipped_audits(self) -> list[str]:
+    def _list_audits_skipped_by_user(self) -> list[str]:
         """Return the names of the audits that the user skipped."""
         return [
             row["audit"] for row in self._read_missing_audits() if row["outcome"] == SKIPPED_BY_USER
@@ -215,7 +225,7 @@ class ModelCardBuilder:
         """Build the section on the checkpoint: identity, architecture, tokenizer and training."""
         config = self.config
         section = Section("Model details")
-        entries: list[tuple[str, InlineContent]] = [
+        entries: list[DefinitionEntry] = [
             ("Developed by", format_user_statement(config.developers)),
             ("Version and date", format_user_statement(config.version)),
             ("Licence", format_user_statement(config.licence)),
@@ -223,7 +233,10 @@ class ModelCardBuilder:
             ("Contact", format_user_statement(config.contact)),
             ("Checkpoint, content digest", [Code(self.checkpoint.content_digest)]),
             ("Parameters", describe_parameter_counts(self.book, self.checkpoint)),
-            ("Precision of the audits", [describe_inference(self.findings.audit_artifacts)]),
+            (
+                "Precision of the audits",
+                [describe_inference_settings(self.findings.audit_artifacts)],
+            ),
         ]
         section.add_blocks(DefinitionList(entries))
         config_settings = read_config_settings(self.checkpoint)
@@ -241,7 +254,7 @@ class ModelCardBuilder:
             section.add_blocks(DataTable("Architecture", ["setting", "value"], rows, note=note))
         else:
             section.add_blocks(Paragraph(["The checkpoint has no config.json."]))
-        is_continued = get_start_checkpoint(self.training_run) is not None
+        is_continued = get_start_checkpoint_name(self.training_run) is not None
         section.sections = [
             build_tokenizer_section(
                 self.book, self.checkpoint, self.tokenizer, is_continued, config.max_table_rows
@@ -268,9 +281,11 @@ class ModelCardBuilder:
         rows: list[list[InlineElement]] = []
         for audit, audit_findings in self.findings.by_audit.items():
             findings_by_slice = {
-                name_slice(row["slice"]): (row, figure)
-                for row, figure in audit_findings
-                if row["slice"] and not row["control"] and figure.value is not None
+                name_slice(finding.row["slice"]): finding
+                for finding in audit_findings
+                if finding.row["slice"]
+                and not finding.row["control"]
+                and finding.figure.value is not None
             }
             if findings_by_slice:
                 selected_slices = [
@@ -280,7 +295,9 @@ class ModelCardBuilder:
                 omitted_note = f" and {len(findings_by_slice) - len(selected_slices)} more" * (
                     len(selected_slices) < len(findings_by_slice)
                 )
-                slice_list = ", ".join(sorted(selected_slices, key=natural_sort_key)) + omitted_note
+                slice_list = (
+                    ", ".join(sorted(selected_slices, key=build_natural_sort_key)) + omitted_note
+                )
                 rows.append([get_audit_title(audit), f"{len(findings_by_slice):,}", slice_list])
         if rows:
             columns = ["audit", "parts", "which"]
@@ -386,7 +403,7 @@ class ModelCardBuilder:
                 ]
             )
         )
-        step = find_checkpoint_step(self.training_run, self.checkpoint)
+        step = find_last_checkpoint_step(self.training_run, self.checkpoint)
         if self.training_run is not None and step is not None:
             section.add_blocks(
                 build_coverage_table(self.book, self.training_run, step, self.config.max_table_rows)
@@ -395,7 +412,7 @@ class ModelCardBuilder:
             section.add_blocks(
                 describe_excluded_documents(self.book, self.corpus_artifacts["leave_out"])
             )
-        start_checkpoint = get_start_checkpoint(self.training_run)
+        start_checkpoint = get_start_checkpoint_name(self.training_run)
         if start_checkpoint is not None:
             section.add_blocks(
                 Paragraph(
@@ -503,7 +520,7 @@ class ModelCardBuilder:
                     self.findings,
                     self.config.max_table_rows,
                     self.get_error_rates_by_audit(),
-                    self._list_skipped_audits(),
+                    self._list_audits_skipped_by_user(),
                 ),
                 build_attention_section(self.book, self.attention_maps, self.redactor),
                 self.build_ethics_section(),

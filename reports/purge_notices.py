@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hallmark.reports.page.rendering import get_template_environment
 from hallmark.tasks.contract import Artifact, HallmarkError, Store, read_purged_documents
@@ -17,22 +17,33 @@ from hallmark.tasks.contract import Artifact, HallmarkError, Store, read_purged_
 #: Outputs of studies: their worlds are the corpora of other models.
 STUDY_PREFIX = "error_rates/"
 
-#: The documents purged from an artifact, and the names of its inputs.
-PurgeRecord = tuple[frozenset[str], tuple[str, ...]]
+
+class PurgeRecord(NamedTuple):
+    """What a notice needs to know about an artifact.
+
+    Attributes:
+        purged_ids: The ids of the documents that were purged from it.
+        input_names: The names of its inputs, as "stage/fingerprint".
+    """
+
+    purged_ids: frozenset[str] = frozenset()
+    input_names: tuple[str, ...] = ()
 
 
-def collect_purged_documents(
-    store: Store, card: Artifact, records_by_name: dict[str, PurgeRecord] | None = None
+def collect_purged_document_ids(
+    store: Store,
+    card: Artifact,
+    purge_record_by_artifact_name: dict[str, PurgeRecord] | None = None,
 ) -> frozenset[str]:
     """Return the ids of documents purged from any input of a card, back to the corpus.
 
     Args:
         store: The store of the artifacts.
         card: The card.
-        records_by_name: A cache of purge records by artifact name, which is extended.
+        purge_record_by_artifact_name: A cache of purge records by artifact name, which is extended.
     """
-    records_by_name, has_purges = (
-        {} if records_by_name is None else records_by_name,
+    purge_record_by_artifact_name, has_purges = (
+        {} if purge_record_by_artifact_name is None else purge_record_by_artifact_name,
         _has_purged_documents(store),
     )
     purged_ids, visited_names = set[str](), set[str]()
@@ -44,14 +55,14 @@ def collect_purged_documents(
         ):
             continue
         visited_names.add(artifact_name)
-        if artifact_name not in records_by_name:
+        if artifact_name not in purge_record_by_artifact_name:
             # A study has thousands of inputs: none is read if nothing was ever purged.
             artifact = find_artifact_by_name(store, artifact_name) if has_purges else None
-            records_by_name[artifact_name] = (
-                (frozenset(), ()) if artifact is None else read_purge_record(artifact)
+            purge_record_by_artifact_name[artifact_name] = (
+                PurgeRecord() if artifact is None else read_purge_record(artifact)
             )
-        purged_ids |= records_by_name[artifact_name][0]
-        pending_names += records_by_name[artifact_name][1]
+        purged_ids |= purge_record_by_artifact_name[artifact_name].purged_ids
+        pending_names += purge_record_by_artifact_name[artifact_name].input_names
     return frozenset(purged_ids)
 
 
@@ -65,8 +76,9 @@ def _has_purged_documents(store: Store) -> bool:
 
 def read_purge_record(artifact: Artifact) -> PurgeRecord:
     """Return the documents purged from an artifact, and the names of its inputs."""
-    return frozenset(artifact.purged_documents), tuple(
-        iter_artifact_names(artifact.manifest.get("lineage"))
+    return PurgeRecord(
+        frozenset(artifact.purge_time_by_doc_id),
+        tuple(iter_artifact_names(artifact.manifest.get("lineage"))),
     )
 
 

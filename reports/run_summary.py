@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,7 +11,7 @@ import pyarrow.compute as pc
 from hallmark.reports.model_card import ModelCardConfig
 from hallmark.reports.page.figures import format_value
 from hallmark.reports.page.redaction import RedactFunction
-from hallmark.tasks.audits.judging.policy import group_failed_rules
+from hallmark.tasks.audits.judging.policy import group_unpassed_rules
 from hallmark.tasks.contract import Artifact, HallmarkError, get_artifact_store
 
 #: Labels of the model card figures that the index shows, by the prefix of their ids.
@@ -25,42 +24,45 @@ KEY_FIGURE_LABELS = {
 DEFAULT_TITLE = ModelCardConfig().title
 
 
-def summarize_run(
-    artifacts: Mapping[str, Artifact | None], redact: RedactFunction
-) -> dict[str, Any]:
+def summarize_run(artifacts: Mapping[str, Artifact | None], redact: RedactFunction) -> RunSummary:
     """Return the summary of a run; it is empty where an artifact cannot be read."""
     try:
-        return {
-            "model": _summarize_model(artifacts, redact),
-            "controls": _summarize_controls(artifacts),
-            "figures": _read_key_figures(artifacts.get("model_card")),
-            **_list_failed_rules(artifacts, redact),
-        }
+        return RunSummary(
+            _summarize_model(artifacts, redact),
+            _summarize_controls(artifacts),
+            _read_key_figures(artifacts.get("model_card")),
+            _list_policy_failures(artifacts, redact),
+        )
     except (HallmarkError, LookupError, TypeError, AttributeError):
-        empty_summary = {
-            "model": ModelSummary(),
-            "controls": ControlSummary(0, 0, ()),
-            "failed_rules": [],
-            "undecided_rules": [],
-        }
-        return empty_summary | {"figures": _read_key_figures(None)}
+        return RunSummary(
+            ModelSummary(), ControlSummary(0, 0, ()), _read_key_figures(None), PolicyFailures()
+        )
 
 
-def _list_failed_rules(
+@dataclass(frozen=True)
+class PolicyFailures:
+    """The redacted names of policy rules that do not hold.
+
+    Attributes:
+        failed_rules: Rules that a finding breaks.
+        undecided_rules: Rules that are not shown to hold.
+    """
+
+    failed_rules: Sequence[str] = ()
+    undecided_rules: Sequence[str] = ()
+
+
+def _list_policy_failures(
     artifacts: Mapping[str, Artifact | None], redact: RedactFunction
-) -> dict[str, list[str]]:
-    """Return the redacted names of the policy rules that failed or are not shown to hold."""
+) -> PolicyFailures:
     policy_verdicts = artifacts.get("policy")
     verdict_rows = (
         policy_verdicts["verdicts"].read(["rule", "verdict", "distance"]).to_pylist()
         if policy_verdicts is not None
         else []
     )
-    failed_rules, undecided_rules = group_failed_rules(verdict_rows)
-    return {
-        "failed_rules": [redact(rule) for rule in failed_rules],
-        "undecided_rules": [redact(rule) for rule in undecided_rules],
-    }
+    failed_rules, undecided_rules = group_unpassed_rules(verdict_rows)
+    return PolicyFailures([*map(redact, failed_rules)], [*map(redact, undecided_rules)])
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,13 @@ def read_checkpoint_step(card: Artifact) -> int | None:
 
 @dataclass(frozen=True)
 class ControlSummary:
-    """The number of controls and of failed controls of a run, and the audits that failed one."""
+    """The controls of a run.
+
+    Attributes:
+        total: The number of controls.
+        failed: The number of controls that failed.
+        failed_audits: The names of the audits with a failed control.
+    """
 
     total: int
     failed: int
@@ -135,12 +143,36 @@ def _summarize_controls(artifacts: Mapping[str, Artifact | None]) -> ControlSumm
 
 @dataclass(frozen=True)
 class KeyFigure:
-    """A figure of a model card; ``details`` are its interval, n and scorer, where it has them."""
+    """A figure of a model card, as the index shows it.
+
+    Attributes:
+        name: The label of its column.
+        value: The formatted value; a dash if it is missing.
+        details: Its interval, n and scorer, where it has them.
+        page_path: The page of its rows, relative to the folder of the run.
+    """
 
     name: str
     value: str = "–"
     details: tuple[str, ...] = ()
     page_path: str = ""
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """What the index of the site shows of a run.
+
+    Attributes:
+        model: Its model.
+        controls: Its controls.
+        figures: The key figures of its model card.
+        policy: The policy rules that do not hold.
+    """
+
+    model: ModelSummary
+    controls: ControlSummary
+    figures: Sequence[KeyFigure]
+    policy: PolicyFailures
 
 
 def _read_key_figures(card: Artifact | None) -> list[KeyFigure]:

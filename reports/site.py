@@ -1,12 +1,10 @@
 """Write the site over the runs of a store: static pages with relative links that open from disk.
 
-<site>/index.html                              all runs, newest first <site>/runs/<run
-id>/index.html                one run: its stages, tables and accounts <site>/runs/<run
-id>/datasheet/                the card of its corpus, copied from its artifact <site>/runs/<run
-id>/model_card/               the card of its model <site>/runs/<run id>/task_card/
-the card of a model that it fine-tuned <site>/runs/<run id>/study_card/               the card of a
-study of the audits <site>/runs/<run id>/removal_experiment_card/  the card of a removal experiment
-<site>/runs/<run id>/trajectory/               its checkpoints, if several were audited
+``index.html`` lists all runs, newest first. The folder of a run, ``runs/<run id>``, holds:
+
+- ``index.html``: its stages, tables, document counts and config;
+- a folder for each of its cards, copied from the artifact of the card;
+- ``trajectory``: its checkpoints, if several of them were audited.
 """
 
 from __future__ import annotations
@@ -15,9 +13,10 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -30,27 +29,27 @@ from hallmark.reports.page.rendering import (
 )
 from hallmark.reports.purge_notices import (
     PurgeRecord,
-    collect_purged_documents,
+    collect_purged_document_ids,
     find_artifact_by_name,
     format_purge_notice,
     insert_purge_notice,
     read_purge_record,
 )
-from hallmark.reports.run_summary import KEY_FIGURE_LABELS, summarize_run
+from hallmark.reports.run_summary import KEY_FIGURE_LABELS, RunSummary, summarize_run
 from hallmark.reports.sections.checkpoint_comparison import TrainingCheckpoint
 from hallmark.reports.tables_page import write_tables_page
 from hallmark.reports.trajectory import (
     TRAJECTORY_FOLDER,
     TRAJECTORY_PAGE,
     AuditedTraining,
-    write_trajectory,
+    write_trajectory_and_report_completeness,
 )
 from hallmark.tasks.contract import (
     ACCOUNT_TERMS,
     Artifact,
     HallmarkError,
     Store,
-    compute_code_digests,
+    compute_reached_code_digests,
     read_library_versions,
     sha256_hex,
     to_canonical_json,
@@ -75,6 +74,72 @@ DIGEST_FILE = ".made_of"
 #: Tables that the site reads.
 SITE_TABLES = ("accounts", "figures", "findings", "checkpoints")
 
+#: The path of a page, relative to the folder of a run, and the text of the link to it.
+TitleByPage = dict[str, str]
+
+
+@dataclass(frozen=True)
+class StageSummary:
+    """What the page of a run shows of the artifact of a stage.
+
+    Attributes:
+        is_found: Whether the artifact is in the store and can be read.
+        row_count_by_table: The number of rows of each table.
+        file_count_by_name: The number of files in each folder; single files count by name.
+        account_terms_by_unit: The accounts over all sources by unit, in order of
+            ``ACCOUNT_TERMS``.
+    """
+
+    is_found: bool
+    row_count_by_table: Mapping[str, int]
+    file_count_by_name: Mapping[str, int]
+    account_terms_by_unit: Mapping[str, Sequence[int]]
+
+
+class RunStage(NamedTuple):
+    """A stage on the page of a run.
+
+    Attributes:
+        entry: Its record in run.json.
+        summary: What its artifact holds.
+    """
+
+    entry: JsonRecord
+    summary: StageSummary
+
+
+class StageArtifact(NamedTuple):
+    """A stage of a run and what it produced.
+
+    Attributes:
+        label: The label of the stage.
+        artifact_name: The name of the artifact.
+    """
+
+    label: str
+    artifact_name: str
+
+
+@dataclass(frozen=True)
+class IndexedRun:
+    """A run on the index.
+
+    Attributes:
+        record: Its run.json.
+        cards: Its cards.
+        computed_count: The number of stages that were computed and not cached.
+        purged_count: The number of documents purged from its artifacts.
+        summary: Its model, controls, key figures and policy.
+        repeats: The records of later runs that computed nothing new.
+    """
+
+    record: JsonRecord
+    cards: TitleByPage
+    computed_count: int
+    purged_count: int
+    summary: RunSummary
+    repeats: list[JsonRecord] = field(default_factory=list)
+
 
 def build_site(
     store: Store,
@@ -98,7 +163,7 @@ def build_site(
         previous_site: An earlier site of the store; its unchanged cards and trajectories are
             reused.
     """
-    runs: list[dict[str, Any]] = []
+    runs: list[IndexedRun] = []
     get_redact_function = cache(lambda regions: Redactor(phone_regions=regions).redact_full_text)
     # Runs share most of their artifacts, so each is read once.
     find_cached = cache(lambda label, name: _find_readable_artifact(store, label, name))
@@ -107,7 +172,9 @@ def build_site(
         lambda label, name: _summarize_stage_artifact(find_cached(label, name))
     )
     find_purged_cached = cache(
-        lambda label, name: _list_purged_documents(store, find_cached(label, name), purge_records)
+        lambda label, name: _list_purged_document_ids(
+            store, find_cached(label, name), purge_records
+        )
     )
     artifacts_by_run = {
         record["run"]: {
@@ -130,7 +197,7 @@ def build_site(
         for record in run_records
     }
     reuse_folder = partial(_reuse_previous_folder, previous_site, site_folder)
-    trajectory_pages = _write_trajectories(
+    trajectory_pages = _write_trajectories_and_list_pages_by_run(
         trainings, artifacts_by_run, purged_by_run, site_folder, reuse_folder
     )
     for record in sorted(
@@ -146,7 +213,7 @@ def build_site(
         cards |= trajectory_pages.get(record["run"], {})
         purged_ids = frozenset[str]().union(*purged_by_run[record["run"]].values())
         stages = [
-            {"entry": entry, **summarize_stage_cached(*stage_key)}
+            RunStage(entry, summarize_stage_cached(*stage_key))
             for entry, stage_key in zip(record["stages"], stage_keys, strict=True)
         ]
         redact = get_redact_function(_read_phone_regions(record.get("config")))
@@ -161,15 +228,11 @@ def build_site(
             cards=cards,
             config=_format_run_config(record.get("config"), redact),
             purged=format_purge_notice(purged_ids),
-            failed_rules=run_summary["failed_rules"],
-            undecided_rules=run_summary["undecided_rules"],
+            policy=run_summary.policy,
             **redacted_fields,
         )
         computed_count = sum(not entry["cached"] for entry in record["stages"])
-        runs.append(
-            {"record": record, "cards": cards, "made": computed_count, "purged": len(purged_ids)}
-            | run_summary
-        )
+        runs.append(IndexedRun(record, cards, computed_count, len(purged_ids), run_summary))
     index_page = site_folder / "index.html"
     if table_descriptions:
         write_tables_page(table_descriptions, site_folder)
@@ -183,32 +246,28 @@ def build_site(
     return index_page
 
 
-def _write_trajectories(
+def _write_trajectories_and_list_pages_by_run(
     trainings: Sequence[AuditedTraining],
-    artifacts_by_run: Mapping[str, Mapping[str, Artifact | None]],
-    purged_by_run: Mapping[str, Mapping[str, frozenset[str]]],
+    artifact_by_label_by_run: Mapping[str, Mapping[str, Artifact | None]],
+    purged_ids_by_label_by_run: Mapping[str, Mapping[str, frozenset[str]]],
     site_folder: Path,
     reuse_folder: FolderReuser,
-) -> dict[str, dict[str, str]]:
-    """Write the trajectory pages.
-
-    Returns:
-        By run, the path of its trajectory page with its title.
-    """
-    trajectory_pages: dict[str, dict[str, str]] = {}
+) -> dict[str, TitleByPage]:
+    """Write the trajectory pages and return, by run, the page that the run links to."""
+    trajectory_pages: dict[str, TitleByPage] = {}
     for training in trainings:
         run_folder = site_folder / "runs" / _run_id_to_folder_name(training.first_run_id)
         checkpoints = [
-            TrainingCheckpoint(step, {run: artifacts_by_run[run] for run in runs})
+            TrainingCheckpoint(step, {run: artifact_by_label_by_run[run] for run in runs})
             for step, runs in sorted(training.audit_runs_by_step.items())
         ]
         training_artifacts = {
             label: artifact
-            for label, artifact in artifacts_by_run[training.first_run_id].items()
+            for label, artifact in artifact_by_label_by_run[training.first_run_id].items()
             if artifact is not None
         }
         purged_by_card = [
-            purged_by_run[run].get("model_card", ())
+            purged_ids_by_label_by_run[run].get("model_card", ())
             for checkpoint in checkpoints
             for run in checkpoint.artifacts_by_run
         ]
@@ -217,7 +276,7 @@ def _write_trajectories(
             [
                 audited_checkpoint.step,
                 [
-                    [run, _collect_artifact_states(artifacts_by_run[run])]
+                    [run, _collect_content_identity_by_label(artifact_by_label_by_run[run])]
                     for run in audited_checkpoint.artifacts_by_run
                 ],
             ]
@@ -226,11 +285,11 @@ def _write_trajectories(
         folder_digest = _compute_folder_digest(
             training.first_run_id,
             audit_states,
-            _collect_artifact_states(training_artifacts),
+            _collect_content_identity_by_label(training_artifacts),
             sorted(purged_ids),
         )
         if not reuse_folder(run_folder / TRAJECTORY_FOLDER, folder_digest):
-            is_complete = write_trajectory(
+            is_complete = write_trajectory_and_report_completeness(
                 training.first_run_id, checkpoints, training_artifacts, run_folder
             )
             if purged_ids:
@@ -248,17 +307,17 @@ def _write_trajectories(
     return trajectory_pages
 
 
-def _group_repeated_runs(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the runs of the index, each with the records of its repetitions in ``repeats``."""
-    grouped_runs: list[dict[str, Any]] = []
+def _group_repeated_runs(runs: Sequence[IndexedRun]) -> list[IndexedRun]:
+    """Return the runs of the index; a run that only repeats another is added to its ``repeats``."""
+    grouped_runs: list[IndexedRun] = []
     for run in reversed(runs):  # the oldest first
         stage_artifacts = _list_stage_artifacts(run)
         original_run = None
-        if stage_artifacts and not run["made"] and run["record"]["status"] == "completed":
+        if stage_artifacts and not run.computed_count and run.record["status"] == "completed":
             completed_runs = (
                 grouped_run
                 for grouped_run in reversed(grouped_runs)
-                if grouped_run["record"]["status"] == "completed"
+                if grouped_run.record["status"] == "completed"
             )
             original_run = next(
                 (
@@ -269,14 +328,14 @@ def _group_repeated_runs(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 None,
             )
         if original_run is None:
-            grouped_runs.append(run | {"repeats": []})
+            grouped_runs.append(run)
         else:
-            original_run["repeats"].append(run["record"])
+            original_run.repeats.append(run.record)
     return grouped_runs[::-1]
 
 
-def _list_stage_artifacts(run: Mapping[str, Any]) -> set[tuple[str, str]]:
-    return {(entry["label"], entry["artifact"]) for entry in run["record"]["stages"]}
+def _list_stage_artifacts(run: IndexedRun) -> set[StageArtifact]:
+    return {StageArtifact(entry["label"], entry["artifact"]) for entry in run.record["stages"]}
 
 
 def _run_id_to_folder_name(run_id: str) -> str:
@@ -308,35 +367,35 @@ def _find_readable_artifact(store: Store, label: str, artifact_name: str) -> Art
     return artifact
 
 
-def _list_purged_documents(
-    store: Store, artifact: Artifact | None, purge_records: dict[str, PurgeRecord]
+def _list_purged_document_ids(
+    store: Store, artifact: Artifact | None, purge_record_by_artifact_name: dict[str, PurgeRecord]
 ) -> frozenset[str]:
     """Return the documents purged from an artifact, or, for a card, from any of its inputs."""
     if artifact is None:
         return frozenset()
     is_card = artifact.stage in CARD_TITLES
     return (
-        collect_purged_documents(store, artifact, purge_records)
+        collect_purged_document_ids(store, artifact, purge_record_by_artifact_name)
         if is_card
-        else frozenset(artifact.purged_documents)
+        else frozenset(artifact.purge_time_by_doc_id)
     )
 
 
 def _copy_cards(
     artifacts: Mapping[str, Artifact | None],
     run_folder: Path,
-    copied_cards: dict[str, Path],
-    purged_by_label: Mapping[str, frozenset[str]],
+    copied_folder_by_card: dict[str, Path],
+    purged_ids_by_label: Mapping[str, frozenset[str]],
     reuse_folder: FolderReuser,
-) -> dict[str, str]:
+) -> TitleByPage:
     """Copy the files of the cards and return their titles by page.
 
     Args:
         artifacts: The artifacts of the run by label.
         run_folder: The folder of the run in the site.
-        copied_cards: The folders of cards already in the site, by artifact; runs that share a card
-            share its files through hard links.
-        purged_by_label: The purged documents, by label.
+        copied_folder_by_card: The folders of cards already in the site, by artifact, which is
+            extended; runs that share a card share its files through hard links.
+        purged_ids_by_label: The ids of purged documents, by label.
         reuse_folder: Reuses a folder of the previous site.
     """
     titles_by_page = {}
@@ -347,21 +406,24 @@ def _copy_cards(
         target = run_folder / label
         shutil.rmtree(target, ignore_errors=True)
         folder_digest = _compute_folder_digest(
-            _collect_artifact_states({label: artifact}), sorted(purged_by_label[label])
+            _collect_content_identity_by_label({label: artifact}),
+            sorted(purged_ids_by_label[label]),
         )
-        if artifact.name in copied_cards:
-            shutil.copytree(copied_cards[artifact.name], target, copy_function=_link_or_copy_file)
+        if artifact.name in copied_folder_by_card:
+            shutil.copytree(
+                copied_folder_by_card[artifact.name], target, copy_function=_link_or_copy_file
+            )
         elif reuse_folder(target, folder_digest):
-            copied_cards[artifact.name] = target
+            copied_folder_by_card[artifact.name] = target
         else:
-            copied_cards[artifact.name] = target
+            copied_folder_by_card[artifact.name] = target
             for entry in artifact.manifest["files"].values():
                 path = target / entry["name"]
                 path.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(artifact.fetch_file(entry["name"]), path)
             _add_navigation_links(target / f"{label}.html")
-            if purged_by_label[label]:
-                insert_purge_notice(target, format_purge_notice(purged_by_label[label]))
+            if purged_ids_by_label[label]:
+                insert_purge_notice(target, format_purge_notice(purged_ids_by_label[label]))
             (target / DIGEST_FILE).write_text(folder_digest)
         titles_by_page[f"{label}/{label}.html"] = title
     return titles_by_page
@@ -388,27 +450,35 @@ def _compute_folder_digest(*contents: Any) -> str:
     """Return a digest of the given contents and of the code and libraries that render pages."""
     return sha256_hex(
         to_canonical_json(
-            [_hash_site_code(), read_library_versions(RENDERING_LIBRARIES), *contents]
+            [
+                _compute_digest_by_site_module(),
+                read_library_versions(RENDERING_LIBRARIES),
+                *contents,
+            ]
         )
     )
 
 
 @cache
-def _hash_site_code() -> dict[str, str]:
+def _compute_digest_by_site_module() -> dict[str, str]:
+    """Return the digest of each module and template that renders pages of the site."""
     page_templates = [
         f"reports/page/templates/site_{page_name}.html" for page_name in ("trajectory", "pairs")
     ]
-    return compute_code_digests(["hallmark.reports.site", *TEMPLATE_FILES, *page_templates])
+    return compute_reached_code_digests(["hallmark.reports.site", *TEMPLATE_FILES, *page_templates])
 
 
-def _collect_artifact_states(artifacts: Mapping[str, Artifact | None]) -> dict[str, Any]:
+def _collect_content_identity_by_label(
+    artifacts: Mapping[str, Artifact | None],
+) -> dict[str, list[Any] | None]:
     """Return what identifies the contents of artifacts, including files rewritten by a purge."""
     return {
-        label: artifact
-        and [
+        label: None
+        if artifact is None
+        else [
             artifact.name,
             artifact.content_digest,
-            artifact.purged_documents,
+            artifact.purge_time_by_doc_id,
             [entry["sha256"] for entry in artifact.iter_file_entries()],
         ]
         for label, artifact in artifacts.items()
@@ -432,40 +502,33 @@ def _link_or_copy_file(source: str, target: str) -> None:
         shutil.copyfile(source, target)
 
 
-def _summarize_stage_artifact(artifact: Artifact | None) -> dict[str, Any]:
-    tables: list[tuple[str, int]] = []
-    accounts: list[dict[str, Any]] = []
-    files: list[tuple[str, int]] = []
-    if artifact is not None:
-        tables = [(name, table.row_count) for name, table in artifact.tables.items()]
-        files = _count_files_by_folder(artifact)
-        if "accounts" in artifact.tables:
-            accounts = _sum_accounts_by_unit(artifact["accounts"].read())
-    return {
-        "found": artifact is not None,
-        "tables": tables,
-        "files": files,
-        "accounts": accounts,
-    }
+def _summarize_stage_artifact(artifact: Artifact | None) -> StageSummary:
+    if artifact is None:
+        return StageSummary(False, {}, {}, {})
+    return StageSummary(
+        True,
+        {name: table.row_count for name, table in artifact.tables.items()},
+        _count_files_by_folder_or_name(artifact),
+        _sum_account_terms_by_unit(artifact["accounts"].read())
+        if "accounts" in artifact.tables
+        else {},
+    )
 
 
-def _count_files_by_folder(artifact: Artifact) -> list[tuple[str, int]]:
+def _count_files_by_folder_or_name(artifact: Artifact) -> dict[str, int]:
     """Return the number of files by folder; single files are listed by name."""
     counts: dict[str, int] = {}
     for name in artifact.manifest["files"]:
         group_name = name.split("/")[0] + "/" if "/" in name else name
         counts[group_name] = counts.get(group_name, 0) + 1
-    return sorted(counts.items())
+    return dict(sorted(counts.items()))
 
 
-def _sum_accounts_by_unit(table: pa.Table) -> list[dict[str, Any]]:
-    """Return the accounts summed over all sources, one row for each unit."""
+def _sum_account_terms_by_unit(table: pa.Table) -> dict[str, list[int]]:
+    """Return the accounts summed over all sources, by unit in order of ``ACCOUNT_TERMS``."""
     sums = table.group_by("unit").aggregate([(term, "sum") for term in ACCOUNT_TERMS])
     rows = sums.sort_by([("unit", "descending")]).to_pylist()
-    return [
-        {"unit": row["unit"], "terms": [row[f"{term}_sum"] for term in ACCOUNT_TERMS]}
-        for row in rows
-    ]
+    return {row["unit"]: [row[f"{term}_sum"] for term in ACCOUNT_TERMS] for row in rows}
 
 
 def _write_page(path: Path, template: str, **template_values: Any) -> None:

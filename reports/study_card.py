@@ -127,7 +127,10 @@ class StudyCardBuilder:
     def build_detection_callout(self) -> Callout:
         """Build the verdict on detection at the largest planted amounts."""
         has_judged_effects = any(
-            map(self.error_rates.find_largest_effect, self.error_rates.list_candidate_kinds())
+            map(
+                self.error_rates.find_rate_of_largest_effect,
+                self.error_rates.list_candidate_kinds(),
+            )
         )
         unjudged_statements = [
             unjudged_statement
@@ -198,7 +201,7 @@ class StudyCardBuilder:
         """Return the audits that detect their largest effect too rarely, and by how much."""
         problems: list[InlineContent] = []
         for kind in self.error_rates.list_candidate_kinds():
-            largest_effect = self.error_rates.find_largest_effect(kind)
+            largest_effect = self.error_rates.find_rate_of_largest_effect(kind)
             if (
                 largest_effect
                 and largest_effect.figure.value is not None
@@ -274,7 +277,7 @@ class StudyCardBuilder:
                 [
                     f"{CANDIDATE_KINDS[kind].title}: the intervals {problem}, in ",
                     ShortFigure(figure),
-                    f" of {figure.n or 0:,} ({figure.interval_text})",
+                    f" of {figure.n or 0:,} ({figure.interval_or_dash})",
                 ]
             )
         return problems
@@ -295,7 +298,7 @@ class StudyCardBuilder:
         rows: list[list[InlineElement]] = []
         for kind in self.error_rates.list_candidate_kinds():
             largest_effect, smallest_amount = (
-                self.error_rates.find_largest_effect(kind),
+                self.error_rates.find_rate_of_largest_effect(kind),
                 self.error_rates.smallest_detected.get(kind),
             )
             largest_effect_cells: list[InlineElement] = (
@@ -346,7 +349,7 @@ class StudyCardBuilder:
         )
         if kind in self.error_rates.detection_rates:
             section.add_blocks(*self.build_detection_blocks(kind))
-        if unjudged_count := self.error_rates.count_unjudged_candidates(kind):
+        if unjudged_count := self.error_rates.add_unjudged_count_figure(kind):
             section.add_blocks(
                 Callout(
                     "bad",
@@ -384,7 +387,7 @@ class StudyCardBuilder:
                 self.error_rates.coverage_rates[kind],
                 " of cases.",
             ]
-            if incomparable_count := self.error_rates.count_candidates_without_interval(kind):
+            if incomparable_count := self.error_rates.add_missing_interval_count_figure(kind):
                 coverage_content += [
                     " Not counted: ",
                     ShortFigure(incomparable_count),
@@ -417,7 +420,7 @@ class StudyCardBuilder:
                 format_planted_amount(rate.planted_amount),
                 EFFECT_LABELS[rate.has_effect],
                 rate.figure,
-                rate.figure.interval_text,
+                rate.figure.interval_or_dash,
                 f"{rate.figure.n:,}",
             ]
             for rate in detection_rates
@@ -468,7 +471,12 @@ class StudyCardBuilder:
         for row in self.error_rates.rows_by_table["attribution_precision"]:
             figure = self.add_stored_figure(row, "attribution_precision", {"kind": row["kind"]})
             rows.append(
-                [CANDIDATE_KINDS[row["kind"]].title, figure, figure.interval_text, f"{row['n']:,}"]
+                [
+                    CANDIDATE_KINDS[row["kind"]].title,
+                    figure,
+                    figure.interval_or_dash,
+                    f"{row['n']:,}",
+                ]
             )
         columns = ["candidates", "correct", "interval", "texts"]
         section.add_blocks(
@@ -492,7 +500,7 @@ class StudyCardBuilder:
             conditions = {"kind": row["kind"], "arm": row["arm"]}
             figure = self.add_stored_figure(row, "removal_reductions", conditions)
             row_label = f"{CANDIDATE_KINDS[row['kind']].title}, {arm_titles[row['arm']]}"
-            rows.append([row_label, figure, figure.interval_text, f"{row['n']:,}"])
+            rows.append([row_label, figure, figure.interval_or_dash, f"{row['n']:,}"])
         section.add_blocks(
             DataTable(
                 "Decrease of figures in retrained models",

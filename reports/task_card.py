@@ -19,6 +19,7 @@ from hallmark.reports.page.document import (
     Code,
     CodeBlock,
     DataTable,
+    DefinitionEntry,
     DefinitionList,
     Document,
     InlineContent,
@@ -206,7 +207,7 @@ class TaskCardBuilder:
     def build_task_section(self) -> Section:
         """Build the section on the task, the base checkpoint and the rows."""
         section = Section("Task and base checkpoint")
-        entries: list[tuple[str, InlineContent]] = [
+        entries: list[DefinitionEntry] = [
             ("Task", [f"{self.task_kind}: it {TASK_DESCRIPTIONS[self.task_kind]}."]),
             ("Trained weights", [TRAINED_WEIGHTS[self.finetuning_settings["trained_weights"]]]),
             ("Base", self.describe_base_checkpoint()),
@@ -343,46 +344,58 @@ class TaskCardBuilder:
             for name in TRAINING_SETTINGS
             if name in train_settings
         ]
-        device_entries, changed_settings = self.describe_device_and_changes()
-        remark_by_content = {self.checkpoint.content_digest: "this one"}
-        initial_model = "the base with the weights added for the task"
+        remark_by_content_digest = {self.checkpoint.content_digest: "this one"}
+        initial_model_description = "the base with the weights added for the task"
         section.add_blocks(
-            DefinitionList([*entries, *device_entries]),
+            DefinitionList([*entries, self.describe_device()]),
             *build_loss_chart(self.finetuning_run),
             *build_checkpoint_table(
-                self.book, FINETUNE, remark_by_content, initial_model, self.config.max_table_rows
+                self.book,
+                FINETUNE,
+                remark_by_content_digest,
+                initial_model_description,
+                self.config.max_table_rows,
             ),
-            *changed_settings,
+            *self.build_changed_settings_table(),
             Paragraph(["The page of the run lists all settings."]),
         )
         return section
 
-    def describe_device_and_changes(self) -> tuple[list[tuple[str, InlineContent]], list[Block]]:
-        """Return device and precision, and a table of settings that changed during training."""
-        values_by_setting: dict[str, dict[str, str]] = {}
+    def read_value_by_steps_by_setting(self) -> dict[str, dict[str, str]]:
+        """Return, for each setting of the training, its value in JSON by range of steps."""
+        value_by_steps_by_setting: dict[str, dict[str, str]] = {}
         for row in self.finetuning_run["settings"].read().to_pylist():
             steps = f"{row['first_step']:,} to {row['last_step']:,}"
-            values_by_setting.setdefault(row["setting"], {})[steps] = row["value"]
+            value_by_steps_by_setting.setdefault(row["setting"], {})[steps] = row["value"]
+        return value_by_steps_by_setting
+
+    def describe_device(self) -> DefinitionEntry:
+        """Return the device and the precision of the training."""
+        value_by_steps_by_setting = self.read_value_by_steps_by_setting()
         device, precision = (
             " and ".join(
                 dict.fromkeys(
-                    str(json.loads(json_value)) for json_value in values_by_setting[name].values()
+                    str(json.loads(json_value))
+                    for json_value in value_by_steps_by_setting[name].values()
                 )
             )
             for name in ("device", "precision")
         )
-        entries: list[tuple[str, InlineContent]] = [("Ran on", [f"{device}, in {precision}"])]
+        return "Ran on", [f"{device}, in {precision}"]
+
+    def build_changed_settings_table(self) -> list[Block]:
+        """Build the table of settings that changed during training, if there are any."""
         changed_settings: list[list[InlineElement]] = [
             [steps, name, Code(value)]
-            for name, values in values_by_setting.items()
+            for name, values in self.read_value_by_steps_by_setting().items()
             if len(set(values.values())) > 1
             for steps, value in values.items()
         ]
         if not changed_settings:
-            return entries, []
+            return []
         note = "Training continued from a state that was saved with other settings."
         columns = ["steps", "setting", "value"]
-        return entries, [DataTable("Settings that changed", columns, changed_settings, note=note)]
+        return [DataTable("Settings that changed", columns, changed_settings, note=note)]
 
     def build_predictions_section(self) -> Section:
         """Build the section on right and wrong predictions; it shows numbers, not texts."""

@@ -44,8 +44,8 @@ from hallmark.reports.sections.checkpoint_comparison import (
     explain_part_selection,
     format_change,
     format_change_interval,
+    format_change_unit_suffix,
     format_p_value,
-    format_unit_suffix,
     judge_change,
     select_directional_findings,
     select_headline_findings,
@@ -59,7 +59,11 @@ from hallmark.reports.sections.findings import (
 )
 from hallmark.tasks.audits.audit_descriptions import CAPABILITY
 from hallmark.tasks.audits.judging.comparison import FindingComparison
-from hallmark.tasks.audits.judging.comparison_units import AREA_UNIT, AuditUnits, average_by_item
+from hallmark.tasks.audits.judging.comparison_units import (
+    AREA_UNIT,
+    AuditUnits,
+    average_values_by_item,
+)
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
 from hallmark.tasks.audits.slice_tags import name_slice
 from hallmark.tasks.contract import Artifact, HallmarkError
@@ -230,7 +234,7 @@ class TrajectoryWriter:
             content.append(explain_missing_change(comparison))
         else:
             content += [
-                self.link_change_text(describe_change(change, unit), audit, comparison, 0),
+                self.link_change_to_pairs_page(describe_change(change, unit), audit, comparison, 0),
                 f": {judge_change(comparison, change)}.",
             ]
         section.add_blocks(Paragraph(content))
@@ -258,7 +262,7 @@ class TrajectoryWriter:
             unit == "share",
         )
         alt_values = ", ".join(
-            f"{checkpoint.name} {figure.short_text} ({figure.interval_text})"
+            f"{checkpoint.name} {figure.short_text} ({figure.interval_or_dash})"
             for checkpoint, figure in zip(audit.checkpoints, figures, strict=True)
         )
         caption = describe_trajectory_chart(
@@ -297,7 +301,7 @@ class TrajectoryWriter:
                 [
                     f"{audit.checkpoints[checkpoint_index].step:,}",
                     self.link_finding_value(audit, comparison, checkpoint_index),
-                    figure.interval_text,
+                    figure.interval_or_dash,
                     "–" if row["n"] is None else f"{row['n']:,}",
                     null_text,
                     format_p_value(row["p_corrected"]),
@@ -341,7 +345,7 @@ class TrajectoryWriter:
     ) -> DataTable:
         """Build the table of paired changes: first to last checkpoint, then between neighbours."""
         rows: list[list[InlineElement]] = []
-        for pair_index, (first_index, second_index) in enumerate(audit.checkpoint_pairs):
+        for pair_index, (first_index, second_index) in enumerate(audit.checkpoint_index_pairs):
             change = comparison.changes[pair_index]
             steps = (
                 f"{audit.checkpoints[first_index].step:,} → "
@@ -352,7 +356,7 @@ class TrajectoryWriter:
                 [steps, *self.format_change_cells(audit, comparison, pair_index), pair_count]
             )
         columns = ["steps", "change", "95 % interval", "p, corrected", "pairs"]
-        caption = f"Paired change{format_unit_suffix(comparison.findings[0]['unit'])}"
+        caption = f"Paired change{format_change_unit_suffix(comparison.findings[0]['unit'])}"
         return DataTable(caption, columns, rows, frozenset(range(1, 5)))
 
     def build_other_findings_section(
@@ -450,13 +454,13 @@ class TrajectoryWriter:
         if change is None:
             return ["not paired", "–", "–"]
         text = format_change(change["value"], unit)
-        value = self.link_change_text(text, audit, comparison, pair_index)
+        value = self.link_change_to_pairs_page(text, audit, comparison, pair_index)
         return [value, format_change_interval(change, unit), format_p_value(change["p_corrected"])]
 
-    def link_change_text(
+    def link_change_to_pairs_page(
         self, text: str, audit: AuditComparison, comparison: FindingComparison, pair_index: int
     ) -> InlineElement:
-        """Return a change, linked to a page of its pairs where a table holds them."""
+        """Return a change, linked to a page of its pairs, which is written if a table has them."""
         if audit.name == CAPABILITY or comparison.findings[0]["unit"] == AREA_UNIT:
             return text
         return Link(text, self.write_pairs_page(audit, comparison, pair_index))
@@ -465,7 +469,7 @@ class TrajectoryWriter:
         self, audit: AuditComparison, comparison: FindingComparison, pair_index: int
     ) -> str:
         """Write the page of the pairs of a change, unless it exists, and return its path."""
-        first_index, second_index = audit.checkpoint_pairs[pair_index]
+        first_index, second_index = audit.checkpoint_index_pairs[pair_index]
         row, change = comparison.findings[0], comparison.changes[pair_index]
         assert change is not None
         compared_steps = [audit.checkpoints[i].step for i in (first_index, second_index)]
@@ -482,7 +486,7 @@ class TrajectoryWriter:
         first_units, second_units = (
             {
                 unit_row["item"]: unit_row
-                for unit_row in average_by_item(
+                for unit_row in average_values_by_item(
                     side.dataset.to_table(filter=side.build_filter_expression())
                 ).to_pylist()
             }
@@ -493,7 +497,7 @@ class TrajectoryWriter:
             for item, first_unit in first_units.items()
             if item in second_units
         ]
-        matched_units.sort(key=lambda pair: _sort_key_by_harm(row["worse_when"], pair))
+        matched_units.sort(key=lambda pair: _build_harm_sort_key(row["worse_when"], *pair))
         column_names = [
             column_name
             for column_name in ("item", "cluster", "text")
@@ -516,7 +520,7 @@ class TrajectoryWriter:
                 [
                     _format_number(first_row["value"]),
                     _format_number(second_row["value"]),
-                    _format_number(_compute_pair_change((first_row, second_row))),
+                    _format_number(_compute_pair_change(first_row, second_row)),
                 ],
             )
             for first_row, second_row in matched_units[:MAX_PAIRS]
@@ -574,20 +578,23 @@ def describe_trajectory_chart(
     return f"{finding_name} by training step{interval_note}{null_note}"
 
 
-def _compute_pair_change(pair: tuple[Row, Row]) -> float | None:
-    values = [row["value"] for row in pair]
-    return None if None in values else values[1] - values[0]
+def _compute_pair_change(first_row: Row, second_row: Row) -> float | None:
+    """Return the value of the second row minus that of the first; None if one is missing."""
+    first_value, second_value = first_row["value"], second_row["value"]
+    return None if None in (first_value, second_value) else second_value - first_value
 
 
-def _sort_key_by_harm(worse_when: str, pair: tuple[Row, Row]) -> tuple[bool, float, str]:
+def _build_harm_sort_key(
+    worse_when: str, first_row: Row, second_row: Row
+) -> tuple[bool, float, str]:
     """Return a key that sorts pairs: largest harmful change first, missing values last."""
-    change = _compute_pair_change(pair)
+    change = _compute_pair_change(first_row, second_row)
     if change is None:
-        return True, 0.0, str(pair[0]["item"])
+        return True, 0.0, str(first_row["item"])
     return (
         False,
         -compute_signed_harm(worse_when, change) if worse_when else -abs(change),
-        str(pair[0]["item"]),
+        str(first_row["item"]),
     )
 
 
@@ -608,7 +615,7 @@ def get_model_card_path(run_id: str) -> str:
     return f"../../{quote(run_id)}/model_card"
 
 
-def write_trajectory(
+def write_trajectory_and_report_completeness(
     run_id: str,
     checkpoints: Sequence[TrainingCheckpoint],
     training_artifacts: Mapping[str, Artifact],

@@ -15,7 +15,7 @@ from typing import Any
 from hallmark.reports import datasheet, model_card, removal_experiment_card, task_card
 from hallmark.reports.page.redaction import PassthroughRedactor
 from hallmark.reports.purge_notices import (
-    collect_purged_documents,
+    collect_purged_document_ids,
     format_purge_notice,
     insert_purge_notice,
 )
@@ -60,7 +60,7 @@ def write_unredacted_site(store: Store, record: JsonRecord, output_folder: Path)
                 card_folder = run_page.parent / entry["label"]
                 shutil.rmtree(card_folder, ignore_errors=True)  # the redacted card
                 shutil.copytree(card_files, card_folder, ignore=shutil.ignore_patterns("*.parquet"))
-                if purged_ids := collect_purged_documents(
+                if purged_ids := collect_purged_document_ids(
                     store, _find_required_artifact(store, entry["artifact"])
                 ):
                     insert_purge_notice(card_folder, format_purge_notice(purged_ids))
@@ -109,7 +109,8 @@ def _render_unredacted_card(store: Store, entry: JsonRecord, work_area: Path) ->
     return context.output_folder
 
 
-def _load_inputs(store: Store, artifact_names: Any) -> Any:
+def _load_inputs(store: Store, artifact_names: Any) -> Artifact | dict[str, Any] | None:
+    """Return the artifact of a name, or, for a mapping of names, a mapping of artifacts."""
     if isinstance(artifact_names, Mapping):
         return {
             label: _load_inputs(store, artifact_name)

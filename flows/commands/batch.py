@@ -9,7 +9,10 @@ import pyarrow.compute as pc
 from cyclopts import Parameter
 
 from hallmark.flows.commands.options import JsonOption, StoreOption, WholeNumber, print_result
-from hallmark.flows.corpus_additions import collect_redaction_artifacts, open_corpus_documents
+from hallmark.flows.corpus_additions import (
+    collect_redaction_artifacts_by_label,
+    open_corpus_documents,
+)
 from hallmark.flows.runs import Run, open_run
 from hallmark.model.training.packed_rows import select_batch_rows
 from hallmark.reports.page.redaction import OFFENSIVE_TOXICITY, Redactor, escape_invisible
@@ -81,7 +84,7 @@ def describe_training_batch(run: Run, step: int | None, redact: bool = False) ->
     spans = packed["spans"].filter_rows(is_in_batch).to_pylist()
     documents_by_id = _read_documents_by_id(run, {span["doc_id"] for span in spans})
     redactor = (
-        build_corpus_redactor(collect_redaction_artifacts(run), OFFENSIVE_TOXICITY)
+        build_corpus_redactor(collect_redaction_artifacts_by_label(run), OFFENSIVE_TOXICITY)
         if redact
         else None
     )

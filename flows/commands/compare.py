@@ -26,9 +26,9 @@ def compare(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare the findings of audited checkpoints with those of the first.
+    """Compare the findings of audited checkpoints with those of the first checkpoint named.
 
-    Items that both checkpoints were asked are compared in pairs.
+    Items that both checkpoints answered are compared in pairs.
 
     Parameters
     ----------

@@ -16,7 +16,7 @@ from hallmark.reports.sections.card_summary import (
     compute_scaled_harm_beyond_null,
 )
 from hallmark.tasks.audits.judging.findings import read_findings
-from hallmark.tasks.audits.judging.policy import group_failed_rules
+from hallmark.tasks.audits.judging.policy import group_unpassed_rules
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
 from hallmark.tasks.contract import (
     UsageError,
@@ -118,9 +118,9 @@ def sort_by_risk(findings: Iterable[Row]) -> list[Row]:
     )
 
 
-def _build_finding_row(finding: Row, verdicts: dict[str, list[Row]]) -> Row:
+def _build_finding_row(finding: Row, verdicts_by_finding: dict[str, list[Row]]) -> Row:
     name = format_finding_name(finding)
-    failed_rules, undecided_rules = group_failed_rules(verdicts.get(name, []))
+    failed_rules, undecided_rules = group_unpassed_rules(verdicts_by_finding.get(name, []))
     return {
         "finding": name,
         "title": finding["title"],

@@ -38,9 +38,9 @@ def _check_prefect_server_answers() -> None:
     server_url = PREFECT_API_URL.value() or ""
     if not is_prefect_server_reachable(server_url):
         raise HallmarkError(
-            f"no Prefect server answers at {server_url!r}, which PREFECT_API_URL or Prefect's "
-            f"profile names; {START_SERVER_HINT}; or unset it, so that each command starts its "
-            "own server"
+            f"no Prefect server answers at {server_url!r}, the address in PREFECT_API_URL or in "
+            f"Prefect's profile; {START_SERVER_HINT}; or unset the address, so that each command "
+            "starts its own server"
         )
 
 
@@ -62,7 +62,7 @@ def start_prefect_and_progress(check_arguments: Callable[[], object]) -> Iterato
         if server:
             server.stop()
         raise
-    if not (server and server.connect_prefect()):
+    if not (server and server.connect_prefect_unless_configured()):
         server = None
         _check_prefect_server_answers()
     from hallmark.flows import pipeline  # noqa: F401  (imports every stage of a run)
@@ -191,12 +191,13 @@ def print_run_summary(flow_name: str, run: Run) -> None:
     )
     for line in render_removals(summarize_removals(run)):
         stderr.print(line, markup=False, soft_wrap=True)
-    control_count, failed_controls = run.summarize_controls()
-    if failed_controls:
-        names = ", ".join(dict.fromkeys(failed_controls))
+    controls = run.summarize_controls()
+    if controls.failed_audits:
+        names = ", ".join(dict.fromkeys(controls.failed_audits))
         stderr.print(
-            f"{len(failed_controls)} of {format_count(control_count, 'control')} failed ({names}); "
-            "the model card says whether an audit is at fault or the model is too weak for it"
+            f"{len(controls.failed_audits)} of {format_count(controls.control_count, 'control')} "
+            f"failed ({names}); the model card says whether an audit is at fault or the model is "
+            "too weak for it"
         )
     if run.site_index:  # otherwise a warning has said why there is no site
         print(f"report: {run.site_index.parent / 'runs' / run.id / 'index.html'}")
@@ -214,10 +215,10 @@ def check_audits_and_policy(run: Run) -> None:
     from hallmark.tasks.audits.registry import SKIPPED_COUNT_METRICS
     from hallmark.tasks.contract import HallmarkError, PolicyViolationError
 
-    for audit, reason in run.read_audit_failures().items():
+    for audit, reason in run.read_failure_reason_by_audit().items():
         raise HallmarkError(
             f"{audit} failed: {reason}; all other results were written, and the model card says "
-            "which audit failed; run again to repeat it"
+            "which audit failed; run the command again to repeat this audit"
         )
     failed_rules = run.list_unpassed_verdicts()
     if not failed_rules:

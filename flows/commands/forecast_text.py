@@ -11,7 +11,7 @@ from hallmark.tasks.contract import format_count
 Report = dict[str, Any]
 
 #: How the time basis of a stage begins if an earlier artifact was timed, see ``run_forecast``.
-EARLIER_ARTIFACT_BASIS = "estimate: the duration of "
+EARLIER_ARTIFACT_BASIS = "estimate: the time that was needed for "
 
 STATE_LABELS = {
     "store": "cached",
@@ -49,7 +49,7 @@ def _render_stages(report: Report) -> str:
     time_bases = sorted({row["time_basis"] for row in report["stages"] if row["time_basis"]})
     time_bases = [base for base in time_bases if not base.startswith(EARLIER_ARTIFACT_BASIS)]
     if any(row["time_basis"].startswith(EARLIER_ARTIFACT_BASIS) for row in report["stages"]):
-        time_bases.append(f"{EARLIER_ARTIFACT_BASIS}the newest artifact of the stage")
+        time_bases.append(f"{EARLIER_ARTIFACT_BASIS}the newest artifact of the same stage")
     if total["value"]:
         lower_bound_prefix = "at least " if total["stages_without_estimate"] else ""
         lines.append(f"total time: {lower_bound_prefix}about {format_duration(total['value'])}")
@@ -58,8 +58,8 @@ def _render_stages(report: Report) -> str:
     lines += [f"  {base}" for base in time_bases]
     if total["value"] and total["stages_without_estimate"]:
         lines.append(
-            f"  not included: {', '.join(total['stages_without_estimate'])}; neither the sample "
-            "nor an earlier run in this store shows their time"
+            f"  not included: {', '.join(total['stages_without_estimate'])}; no time is known for "
+            "them from the sample or from an earlier run in this store"
         )
     return "\n".join(lines)
 
@@ -82,8 +82,8 @@ def _render_corpus(report: Report) -> str:
         lines.append(f"  {source['source']}: {document_count}, {byte_size}{share_note}")
         if source["quarantined"]:
             lines.append(
-                f"    unreadable records for the quarantine: {source['quarantined']:,}; the "
-                f"first: {source['first_quarantined']}"
+                "    unreadable records, which the run will quarantine: "
+                f"{source['quarantined']:,}; the first: {source['first_quarantined']}"
             )
         is_reported = any(source.get("problem", "") in row["reason"] for row in report["stages"])
         if source.get("problem") and not is_reported:
@@ -127,8 +127,8 @@ def _describe_estimate_basis(report: Report) -> str:
     if not sample["documents"]:
         return "no document could be read"
     return (
-        f"estimates from a sample of {sample_size}, scaled by bytes; duplicates of documents "
-        "outside the sample are not counted"
+        f"estimated from a sample of {sample_size} and scaled by bytes; duplicates of documents "
+        "outside the sample could not be found"
     )
 
 
@@ -148,9 +148,9 @@ def _render_training(report: Report) -> str:
         f"training: {format_count(training['tokens_seen'], 'token')} in "
         f"{format_count(training['steps'], 'step')}, {epochs_text}",
         f"memory: weights {_format_byte_count(memory['weights'])}, gradients "
-        f"{_format_byte_count(memory['gradients'])}, "
-        f"optimizer {_format_byte_count(memory['optimizer'])}; computed total "
-        f"{_format_byte_count(memory['total'])}, plus the activations",
+        f"{_format_byte_count(memory['gradients'])}, optimizer "
+        f"{_format_byte_count(memory['optimizer'])}; in total "
+        f"{_format_byte_count(memory['total'])} (computed); activations need more",
     ]
     if step:
         lines.append(

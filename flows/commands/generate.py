@@ -15,7 +15,7 @@ from hallmark.flows.checkpoint_resolution import (
     resolve_checkpoint,
 )
 from hallmark.flows.commands.options import JsonOption, StoreOption, WholeNumber, print_result
-from hallmark.flows.corpus_additions import collect_redaction_artifacts
+from hallmark.flows.corpus_additions import collect_redaction_artifacts_by_label
 from hallmark.flows.runs import open_store
 from hallmark.reports.page.redaction import OFFENSIVE_TOXICITY, Redactor, escape_invisible
 from hallmark.reports.sections.corpus_figures import build_corpus_redactor
@@ -62,7 +62,7 @@ def generate(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Generate text from a checkpoint with every decoding method, with log-probabilities.
+    """Generate text from a checkpoint with every decoding method and show log-probabilities.
 
     Parameters
     ----------
@@ -76,22 +76,24 @@ def generate(
     max_new_tokens
         Maximum number of tokens to generate.
     seed
-        Seed of the random draws, which all sampling methods share token by token.
+        Seed of the random numbers; at each position, all sampling methods use the same number.
     beam_width
         Number of hypotheses of beam search, which ranks them by log-probability per token.
     temperature
-        Temperature of temperature sampling; the other sampling methods use 1, except the falling
-        temperature.
+        Temperature of temperature sampling; all other sampling methods except the one with a
+        falling temperature use 1.
     top_k
-        Number of the most likely tokens from which top-k sampling draws.
+        Number of most likely tokens from which top-k sampling draws.
     top_p
-        Probability mass of the most likely tokens from which nucleus sampling draws.
+        Total probability of the most likely tokens from which nucleus (top-p) sampling draws.
     min_p
         Minimum probability of a token for min-p sampling, relative to the most likely token.
     repetition_penalty
-        Factor by which greedy decoding with a penalty divides the scores of earlier tokens.
+        Factor by which greedy decoding with a repetition penalty lowers the scores (logits) of
+        tokens that occurred before.
     initial_temperature
-        Temperature of the first token under a falling temperature, which reaches 1 at token 21.
+        Temperature of the first token in sampling with a falling temperature, which reaches 1 at
+        token 21.
     precision
         Number format of the computation; auto is bf16 on a GPU that supports it, fp32 on a CPU.
     redact
@@ -160,7 +162,9 @@ def complete_prompt(
             with autocast_to_precision(model.model, precision) as report["precision"]:
                 report["masks"] = _predict_masked_tokens(model, prompt, redact_text)
                 return report | {"prompt": redact_text(prompt, "")}
-        network, decoding_input = _prepare_decoding_input(model, resolved_checkpoint, prompt)
+        network, decoding_input = _load_network_and_decoding_input(
+            model, resolved_checkpoint, prompt
+        )
         with autocast_to_precision(network, precision) as report["precision"]:
             outputs = _decode_with_every_method(
                 network, decoding_input, max_new_tokens, methods, seed
@@ -192,9 +196,9 @@ def _make_context_redactor(resolved_checkpoint: ResolvedCheckpoint) -> ContextRe
     from hallmark.tasks.measures.scorers import ScorerConfig, open_scorer
 
     corpus_artifacts = (
-        collect_redaction_artifacts(resolved_checkpoint.source_run)
+        collect_redaction_artifacts_by_label(resolved_checkpoint.source_run)
         if resolved_checkpoint.source_run
-        else dict(resolved_checkpoint.corpus.latest)
+        else dict(resolved_checkpoint.corpus.latest_addition)
         if resolved_checkpoint.corpus
         else {}
     )
@@ -274,9 +278,9 @@ def _decode_with_every_method(
     ):
         prompt_length = len(decoding_input.source_ids or decoding_input.prompt_ids)
         raise UsageError(
-            f"the prompt has {format_count(prompt_length, 'token')}; with {max_new_tokens} new "
-            f"tokens it exceeds the context of {context_length}; shorten it or lower "
-            f"--max-new-tokens"
+            f"the prompt ({format_count(prompt_length, 'token')}) and the new tokens "
+            f"(--max-new-tokens {max_new_tokens}) exceed the model's context of {context_length} "
+            "tokens; shorten the prompt or lower --max-new-tokens"
         )
     return decode_with_every_method(
         network,
@@ -314,7 +318,7 @@ def _decode_output_text(model: Model, output: MethodOutput) -> str:
     return model.decode(output.ids[:-1] if output.stopped else output.ids)
 
 
-def _prepare_decoding_input(
+def _load_network_and_decoding_input(
     model: Model, resolved_checkpoint: ResolvedCheckpoint, prompt: str
 ) -> tuple[Transformer, DecodingInput]:
     """Return the network of a model and the prompt in the form that this model expects."""
@@ -370,8 +374,8 @@ def _import_transformers_model(resolved_checkpoint: ResolvedCheckpoint) -> Trans
         )
     except CheckpointError as error:
         raise UsageError(
-            f"{str(error).rstrip('.')}; Hallmark can audit this model, but not run every decoding "
-            "method on it"
+            f"{str(error).rstrip('.')}; Hallmark can audit this model but cannot run every "
+            "decoding method on it"
         ) from error
 
 
@@ -408,8 +412,8 @@ def _predict_masked_tokens(
     mask_name = model.get_token_name(model.mask_id)
     if mask_name not in prompt:
         raise UsageError(
-            f"{model.name} is a masked language model, which only fills gaps; write {mask_name} in "
-            f"place of a missing word, as in: He ate the cake {mask_name} the fork"
+            f"{model.name} is a masked language model, which only fills gaps; write {mask_name} "
+            f"for each missing word, for example: He ate the cake {mask_name} the fork"
         )
     end_ids = [] if model.closing_id is None else [model.closing_id]
     token_ids = [
@@ -420,8 +424,8 @@ def _predict_masked_tokens(
     ]
     if len(token_ids) > model.context_length:
         raise UsageError(
-            f"the prompt has {len(token_ids)} tokens, more than the context of "
-            f"{model.context_length}; shorten it"
+            f"the prompt has {len(token_ids)} tokens, but the model's context is "
+            f"{model.context_length} tokens; shorten the prompt"
         )
     mask_positions = [i for i, token in enumerate(token_ids) if token == model.mask_id]
     with torch.inference_mode():

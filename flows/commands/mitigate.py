@@ -45,8 +45,8 @@ def mitigate(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Train without the documents that findings lead to, or without toxic ones, and compare with a
-    control that lacks as many random documents.
+    """Train without the documents to which findings were traced, or without toxic documents, and
+    compare with a control trained without the same number of random documents.
 
     Both models get the same audits.
 
@@ -59,7 +59,7 @@ def mitigate(
         Findings, named as for the command trace; the training documents of their worst rows are
         removed, with their near-duplicates.
     toxicity_threshold
-        Also remove documents with at least this toxicity score from the scorer of the corpus.
+        Also remove documents to which the scorer of the corpus gave at least this toxicity score.
     rows
         How many of the worst rows of each finding are traced to documents.
     steps
@@ -124,7 +124,10 @@ def mitigate(
 
 def render_mitigation(report: Report) -> str:
     control_count, removed_count = report["removed_documents"]
-    lines = ["bits per byte of held-out text: control, model without the documents, difference"]
+    lines = [
+        "bits per byte of held-out text: control model, model trained without the removed "
+        "documents, difference"
+    ]
     for row in report["heldout_loss"]:
         control_value, treated_value = row["values"]
         if None not in (control_value, treated_value):
@@ -140,10 +143,11 @@ def render_mitigation(report: Report) -> str:
         f"{format_count(control_count, 'document')}",
     ]
     if control_count < removed_count:
-        lines.append("fewer were removed for the control, because no other documents remain")
+        lines.append("fewer documents were removed at random, because no more were available")
     if report["documents_file"]:
         lines.append(
-            f"the documents that the findings lead to are listed in {report['documents_file']}"
+            "the documents to which the findings were traced are listed in "
+            f"{report['documents_file']}"
         )
     # The comparison is long, so the costs and the removals come last, where they are read.
     return "\n".join([render_comparison(report), "", *lines])

@@ -50,7 +50,8 @@ StoreOption = Annotated[
     Parameter(
         name="--store",
         help="The store: a folder, a URI, or the .toml file of a config that names one; by "
-        "default the one of the config, else of HALLMARK_STORE, else ./runs.",
+        "default the store that the config names, else the environment variable "
+        "HALLMARK_STORE, else ./runs.",
     ),
 ]
 JsonOption = Annotated[

@@ -24,7 +24,8 @@ from hallmark.reports.page.figures import format_value
 from hallmark.reports.page.redaction import escape_invisible
 from hallmark.reports.sections.removal_experiment import with_unit_of_difference
 from hallmark.tasks.audits.experiments.arm_comparison import BASE
-from hallmark.tasks.contract import UsageError, format_count
+from hallmark.tasks.audits.experiments.source_documents import SourceDocumentsConfig
+from hallmark.tasks.contract import Artifact, Table, UsageError, format_count
 
 Report = dict[str, Any]
 
@@ -36,8 +37,8 @@ def prove(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Test whether findings disappear when their documents are removed, against a random-removal
-    control and retrainings with other seeds.
+    """Test whether findings disappear when the documents to which they were traced are removed,
+    compared with random removal and with retraining under other seeds.
 
     All models are trained again and get the same audits.
 
@@ -117,17 +118,18 @@ def prove(
     print_result(report, as_json, render_proof)
 
 
-def trace_case_documents(base_run: Run, cases: Any) -> Any:
-    """Find the source documents of the cases, as a table, before the arms that exclude them run."""
+def trace_case_documents(base_run: Run, cases: SourceDocumentsConfig) -> Table:
+    """Find the source documents of the cases, before the arms that exclude them run."""
     from hallmark.flows.run_recording import frontend
     from hallmark.tasks.audits.experiments.source_documents import find_source_documents
     from hallmark.tasks.contract import Session, make_mapper, open_session
 
     mapper = make_mapper(base_run.config.mapper, base_run.config.workers)
     with open_session(Session(base_run.store, mapper, frontend.on_event)):
-        return find_source_documents(
+        source_documents: Artifact = find_source_documents(
             **collect_source_document_inputs(base_run, cases), config=cases
-        )["source_documents"]
+        )
+    return source_documents["source_documents"]
 
 
 #: Labels of the rows of the table effects.
@@ -198,6 +200,6 @@ def render_proof(report: Report) -> str:
         byte_count = max(loss_row["bytes"] for loss_row in rows_by_arm.values())
         lines.append(
             f"    {escape_invisible(f'{kind} {label}')}, {format_count(byte_count, 'byte')}: "
-            f"{description or 'no text was predicted'}"
+            f"{description or 'not measured: too little text'}"
         )
     return "\n".join([*lines, "", f"page: {report['page']}"])

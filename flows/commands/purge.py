@@ -38,7 +38,7 @@ def purge(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Remove the text of a document from the whole store for good, and name the models that were
+    """Remove the text of a document permanently from the whole store, and list the models that were
     trained on it.
 
     Parameters
@@ -74,15 +74,15 @@ def purge_document(
     Raises:
         UsageError: If the id is malformed, unknown, or that of a planted document.
     """
-    with store.exclusive_lock() as is_exclusive:
+    with store.try_exclusive_lock() as is_exclusive:
         if not dry_run:
             check_store_is_idle(store, is_exclusive)
         artifacts = read_all_artifacts(store)
         requested_ids = {parse_doc_id(doc_id)} - {REMOVED_ID}
         document_purge = DocumentPurge.from_doc_ids(requested_ids, artifacts)
-        is_known, related_ids = document_purge.find_related_documents(artifacts)
+        mentions = document_purge.find_mentions(artifacts)
         purge_list = read_purged_documents(store)
-        if not is_known and doc_id.lower() not in purge_list["documents"]:
+        if not mentions.is_mentioned and doc_id.lower() not in purge_list["documents"]:
             raise UsageError(
                 f"no artifact of the store {store.uri} contains a document {doc_id}; ids are in "
                 "the column doc_id of its tables"
@@ -101,7 +101,7 @@ def purge_document(
             ids_to_purge := requested_ids | copy_ids if include_copies else requested_ids
         ):
             document_purge = DocumentPurge.from_doc_ids(ids_to_purge, artifacts)
-            _, related_ids = document_purge.find_related_documents(artifacts)
+            mentions = document_purge.find_mentions(artifacts)
         affected_checkpoints, affected_tokenizers = (
             _find_affected_checkpoints(store, document_purge, artifacts),
             _find_affected_tokenizers(document_purge, artifacts),
@@ -117,11 +117,11 @@ def purge_document(
         previously_purged = {
             artifact.name
             for artifact in artifacts
-            if artifact.purged_documents.keys() & set(_format_doc_ids(doc_ids))
+            if artifact.purge_time_by_doc_id.keys() & set(_format_doc_ids(doc_ids))
         }
         affected_names = previously_purged | changed_artifacts.keys()
         work_areas = remove_unfinished_work(store, affected_names, dry_run)
-        pages, unredacted_pages = clear_rendered_pages(store, dry_run)
+        cleared_pages = clear_rendered_pages(store, dry_run)
         if not dry_run:
             record_purged_documents(store, doc_ids, is_unfinished=False)
     return {
@@ -130,14 +130,14 @@ def purge_document(
         "documents": _format_doc_ids(doc_ids),
         "copies": _format_doc_ids(copy_ids),
         "copies_purged": include_copies,
-        "related_documents": _format_doc_ids(related_ids - copy_ids - doc_ids),
+        "related_documents": _format_doc_ids(mentions.related_ids - copy_ids - doc_ids),
         "artifacts": changed_artifacts,
         "runs": _find_affected_runs(store, affected_names),
         "checkpoints": affected_checkpoints,
         "tokenizers": affected_tokenizers,
         "work_areas": work_areas,
-        "pages": pages,
-        "unredacted_pages": unredacted_pages,
+        "pages": cleared_pages.changed_folders,
+        "unredacted_pages": cleared_pages.external_folders,
         "unreadable_records": unreadable_counts,
     }
 
@@ -280,13 +280,17 @@ def render_purge(report: Report) -> str:
             else "exact copies, not purged (--include-copies purges them)",
             report["copies"],
         ),
-        ("documents that matched it; check them yourself", report["related_documents"]),
+        (
+            "other documents that a table lists as a match of it; check them yourself",
+            report["related_documents"],
+        ),
         (
             "unredacted pages outside the store; delete them yourself",
             report["unredacted_pages"],
         ),
         (
-            "unreadable quarantined records of other sources, searched with a guessed encoding",
+            "quarantined records of other sources that are not UTF-8 and could only be searched "
+            "with a guessed encoding",
             [
                 f"{record_count} of {name}"
                 for name, record_count in report["unreadable_records"].items()
@@ -305,8 +309,8 @@ def render_purge(report: Report) -> str:
     return "\n".join(
         [
             *lines,
-            "ingest now skips the document; its runs can no longer be replayed or continued. "
-            "Sites, copies and caches of this store in other places were not changed",
+            "from now on, ingest skips the document; runs with it can no longer be replayed or "
+            "continued. Sites, copies and caches of this store in other places were not changed",
         ]
     )
 
@@ -314,7 +318,7 @@ def render_purge(report: Report) -> str:
 def _render_affected_checkpoints(checkpoints: list[Report]) -> list[str]:
     if not checkpoints:
         return ["no checkpoint was trained on it"]
-    lines = ["checkpoints that were trained on it, which a purge cannot clean:"]
+    lines = ["checkpoints that were trained on it; a purge cannot change what they have learned:"]
     for row in checkpoints:
         description = (
             f"continues from {row['start_checkpoint']}"

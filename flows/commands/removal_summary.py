@@ -24,8 +24,8 @@ MAX_RULES_SHOWN, MAX_REMOVED_GROUPS_SHOWN, MAX_TAGGED_GROUPS_SHOWN = 3, 3, 2
 
 #: Why documents have no score, by their status in the table ``toxicity_status``.
 UNSCORED_REASONS = {
-    "other language": "in a language that the scorer was not made for, or an undetermined one",
-    "cleared": "cleared by the cheap scorer",
+    "other language": "in an undetermined language or one that the scorer does not support",
+    "cleared": "cleared by the cheap scorer of the cascade",
     "empty": "empty",
     "failed": "failed",
 }
@@ -188,7 +188,7 @@ def render_removals(report: Report) -> list[str]:
     unscored = report["unscored"]
     if unscored["documents"]:
         reasons = ", ".join(
-            f"{UNSCORED_REASONS.get(status, status)} {count:,}"
+            f"{count:,} {UNSCORED_REASONS.get(status, status)}"
             for status, count in unscored["by_status"].items()
             if count
         )
@@ -237,7 +237,9 @@ def _render_group_line(row: Row) -> str:
         interval = "" if row["low"] is None else f" (95 % CI {row['low']:.1f}–{high})"
         line += f"; {row['ratio']:.1f} times as often{interval}"
     return (
-        line if row["is_significant"] else f"{line}; may be due to chance (near copies count once)"
+        line
+        if row["is_significant"]
+        else f"{line}; not statistically significant (near-duplicates count once)"
     )
 
 

@@ -33,7 +33,7 @@ def replay(
     target_store: str | None = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Run again from run.json into a new store and compare every hash.
+    """Repeat a run from its run.json in a new store and compare the hash of every artifact.
 
     Ends with exit code 1 if a stage differs.
 
@@ -145,8 +145,8 @@ def copy_store_secret(source_store: Store, target_store: Store) -> None:
     target_store.set_secret_if_absent(source_store.secret)
     if target_store.secret != source_store.secret:
         raise UsageError(
-            f"the store {target_store.uri} is not empty: it has its own secret; name an empty one "
-            "with --target-store"
+            f"the store {target_store.uri} has a secret of its own, so hashes in its ledgers "
+            "would differ; name an empty store with --target-store"
         )
 
 
@@ -279,10 +279,16 @@ def render_replay(report: Report) -> str:
         details = f"  ({', '.join(row['differences'])})" if row["differences"] else ""
         lines.append(f"{row['label']:<20} {row['determinism']:<12} {row['verdict']}{details}")
     unjudged = [row["label"] for row in report["stages"] if row["verdict"] in UNJUDGED_VERDICTS]
-    summary = "passed: every stage is as reproducible as it declares"
+    summary = (
+        "passed: the results of every stage are as reproducible as its determinism class requires"
+    )
     if unjudged:
-        summary += f"; not required to be equal: {', '.join(unjudged)}"
-    lines.append(summary if report["passed"] else "FAILED: stages differ that should be equal")
+        summary += f"; not judged: {', '.join(unjudged)}"
+    lines.append(
+        summary
+        if report["passed"]
+        else "FAILED: some stages are missing or have other results than in the original run"
+    )
     if report["store"]:
         lines.append(f"store of the replay: {Path(report['store'])}")
     return "\n".join(lines)

@@ -21,7 +21,7 @@ def report(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Rebuild the site of all runs and print where the cards of RUN are.
+    """Rebuild the site of all runs and print the path of the page of RUN, which links to its cards.
 
     Parameters
     ----------
@@ -47,5 +47,5 @@ def report(
     print_result(pages, as_json, _render_page_paths)
 
 
-def _render_page_paths(pages: dict[str, str]) -> str:
-    return "\n".join(f"{name}: {page}" for name, page in pages.items())
+def _render_page_paths(path_by_page: dict[str, str]) -> str:
+    return "\n".join(f"{name}: {page}" for name, page in path_by_page.items())

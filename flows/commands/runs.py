@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from hallmark.flows.commands.options import JsonOption, StoreOption, print_result
 from hallmark.flows.runs import WORLD_FLOW, Run, open_store, read_all_runs
-from hallmark.tasks.audits.judging.policy import group_failed_rules
+from hallmark.tasks.audits.judging.policy import group_unpassed_rules
 from hallmark.tasks.contract import HallmarkError
 
 FlowName = Literal["pipeline", "audit", "finetune", "prove", "study", "world"]
@@ -83,7 +83,7 @@ def build_run_row(run: Run) -> Row:
     failed_rules: list[str] | None
     undecided_rules: list[str] | None
     try:
-        failed_rules, undecided_rules = group_failed_rules(run.list_unpassed_verdicts())
+        failed_rules, undecided_rules = group_unpassed_rules(run.list_unpassed_verdicts())
     except HallmarkError:  # the artifact is missing or damaged; ``hallmark status`` reports it
         failed_rules = undecided_rules = None
     stages = run.record["stages"]

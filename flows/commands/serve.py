@@ -17,7 +17,8 @@ def serve(
     store: StoreOption = None,
     allowed_root: Annotated[list[str] | None, Parameter(negative="")] = None,
 ) -> None:
-    """Register the pipeline (on the schedule of the config) and the audit with a Prefect server.
+    """Register the pipeline (with the schedule of the config) and the audit as deployments on a
+    Prefect server.
 
     Runs read and write only inside the allowed roots: the store, the folder of the config's .toml
     file, and the locations that --allowed-root names.

@@ -7,6 +7,7 @@ import json
 import re
 import textwrap
 from collections.abc import Iterator
+from difflib import get_close_matches
 from typing import Any
 
 from hallmark.flows.commands.options import JsonOption, print_result
@@ -60,14 +61,26 @@ def list_settings(section: str | None = None) -> list[Row]:
     if not selected_rows:
         section_names = dict.fromkeys(row["section"] for row in rows if row["section"])
         top_level_keys = [row["key"] for row in rows if not row["section"]]
-        full_keys = map(_get_full_key, rows)
+        known_names = [*section_names, *map(_get_full_key, rows)]
         raise UsageError(
-            f"there is no section or key {section!r}"
-            f"{suggest_closest_name(section, (*section_names, *full_keys))}; choose one of the "
-            f"sections: {', '.join(section_names)}; or a key, such as those outside sections: "
-            f"{', '.join(top_level_keys)}"
+            f"there is no section or key {section!r}{_suggest_setting(section, known_names)}; "
+            f"choose one of the sections: {', '.join(section_names)}; or a key, such as those "
+            f"outside sections: {', '.join(top_level_keys)}"
         )
     return selected_rows
+
+
+def _suggest_setting(unknown_name: str, known_names: list[str]) -> str:
+    """Return a hint with the most similar section or key.
+
+    A name without a dot is compared with the last part of each known name: "stepz" is similar to
+    "pretrain.train.steps".
+    """
+    if "." not in unknown_name:
+        names_by_last_part = {name.rpartition(".")[2]: name for name in reversed(known_names)}
+        for last_part in get_close_matches(unknown_name, names_by_last_part, n=1):
+            unknown_name = names_by_last_part[last_part]
+    return suggest_closest_name(unknown_name, known_names)
 
 
 def _get_full_key(row: Row) -> str:
@@ -82,7 +95,7 @@ def _iter_setting_rows(
     ``defaults`` holds the defaults of this section that differ from those in its schema.
     """
     subsections: list[tuple[str, bool, Schema, Schema]] = []
-    description, key_descriptions = _parse_description(schema.get("description", ""))
+    description, key_descriptions = _split_text_and_key_descriptions(schema.get("description", ""))
     description = description if section else ""
     for key, key_schema in schema["properties"].items():
         subsection = f"{section}.{key}" if section else key
@@ -120,7 +133,7 @@ def _iter_setting_rows(
         )
 
 
-def _parse_description(docstring: str) -> tuple[str, dict[str, str]]:
+def _split_text_and_key_descriptions(docstring: str) -> tuple[str, dict[str, str]]:
     """Split a Google-style docstring into its text and the descriptions of its attributes."""
     text, _, attributes = inspect.cleandoc(docstring).partition("\nAttributes:\n")
     descriptions: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Show the stages, artifacts and row accounts of a run, and which stages are out of date."""
+"""Show the stages, artifacts and row counts of a run, and which stages are out of date."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import os
 import shlex
 from contextlib import chdir
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hallmark.flows.audit_selection import format_selection_options
 from hallmark.flows.commands.options import JsonOption, StoreOption, print_result
-from hallmark.flows.config import fill_missing_sections, load_config, read_rebased_tree
-from hallmark.flows.config_files import find_override
+from hallmark.flows.config import fill_missing_sections, load_config, read_tree_with_rebased_paths
+from hallmark.flows.config_files import find_text_override
 from hallmark.flows.forecast.stage_plan import find_changed_keys
 from hallmark.flows.runs import Run, is_same_store, open_run, resolve_store_uri
 from hallmark.reports.purge_notices import iter_artifact_names
@@ -28,7 +28,8 @@ Report = dict[str, Any]
 
 
 def status(run: str = "latest", *, store: StoreOption = None, as_json: JsonOption = False) -> None:
-    """Show the stages, artifacts and row accounts of a run, and which stages are out of date.
+    """Show the stages and artifacts of a run, how many rows each stage kept and removed, and which
+    stages are out of date.
 
     Parameters
     ----------
@@ -60,23 +61,24 @@ def _build_stage_report(run: Run) -> Report:
 
     register_all_stages()
 
-    config, config_problem = _load_current_config(run)
-    settings_by_stage = map_labels_to_settings(config) if config else {}
+    current = _load_current_config(run)
+    settings_by_stage = map_labels_to_settings(current.config) if current.config else {}
     stages: list[Report] = []
-    stale_artifacts: dict[str, str] = {}  # artifact -> label of a stage that would run again
+    # The label of a stage that would run again, by artifact name.
+    stale_label_by_artifact: dict[str, str] = {}
     for label, entry in run.stages.items():
         try:
             artifact = run[label]
             contents = _describe_artifact_contents(artifact)
             reasons = _find_stale_reasons(
-                artifact, settings_by_stage.get(label), run, stale_artifacts
+                artifact, settings_by_stage.get(label), run, stale_label_by_artifact
             )
         except HallmarkError as error:  # removed or damaged; still report the other stages
             contents, reasons = _describe_artifact_contents(None), [str(error)]
         if reasons:
-            stale_artifacts[entry["artifact"]] = label
+            stale_label_by_artifact[entry["artifact"]] = label
         stages.append({**entry, **contents, "stale_reasons": reasons})
-    if run.flow in STUDY_FLOWS and config_problem is None:
+    if run.flow in STUDY_FLOWS and current.problem is None:
         study_command = study_config.build_study_command(run.record["config"])
     else:
         study_command = None
@@ -96,9 +98,9 @@ def _build_stage_report(run: Run) -> Report:
         "error",
     )
     report = {key: run.record.get(key) for key in record_keys}
-    report |= {"status": run.status, "store": run.store.uri, "config_problem": config_problem}
-    configured_store = getattr(config, "store", None) if report["config_file"] else None
-    configured_store = configured_store or find_override("store", run.record["overrides"])
+    report |= {"status": run.status, "store": run.store.uri, "config_problem": current.problem}
+    configured_store = getattr(current.config, "store", None) if report["config_file"] else None
+    configured_store = configured_store or find_text_override("store", run.record["overrides"])
     store_location = str(run.store.root_folder or run.store.uri)
     report["store_must_be_named"] = not is_same_store(
         resolve_store_uri(configured_store), store_location
@@ -106,33 +108,44 @@ def _build_stage_report(run: Run) -> Report:
     return report | {"study_command": study_command, "stages": stages}
 
 
-def _load_current_config(run: Run) -> tuple[StageConfig | None, str | None]:
+class CurrentConfig(NamedTuple):
+    """Hold the config that the command of a run would use today.
+
+    Attributes:
+        config: The config; None if it cannot be read.
+        problem: Why it cannot be read; None if it can.
+    """
+
+    config: StageConfig | None
+    problem: str | None
+
+
+def _load_current_config(run: Run) -> CurrentConfig:
     """Load the config that the command of the run would use today.
 
     It is the recorded config if the run was not started from a config file.
-
-    Returns:
-        The config, or None and the reason why it cannot be read.
     """
     if run.flow in STUDY_FLOWS:
         from hallmark.flows.study_config import parse_study_config
 
         try:
-            return parse_study_config(run.record["config"]), None
+            return CurrentConfig(parse_study_config(run.record["config"]), None)
         except HallmarkError as error:
-            return None, str(error)
+            return CurrentConfig(None, str(error))
     config_file = run.record["config_file"]
     if config_file and ".." in Path(config_file).parts:  # Hallmark never records such a path
-        return None, f"run.json names {config_file!r}, a path with '..', which is not read"
+        return CurrentConfig(
+            None, f"run.json names {config_file!r}, a path with '..', which is not read"
+        )
     try:
         if not config_file:
-            return load_config(run.record["config"]), None
+            return CurrentConfig(load_config(run.record["config"]), None)
         overrides, recorded_tree = run.record["overrides"], run.record["config"]
-        config_tree = read_rebased_tree(config_file, overrides, recorded_tree)
+        config_tree = read_tree_with_rebased_paths(config_file, overrides, recorded_tree)
         config_tree = fill_missing_sections(config_tree, recorded_tree)
-        return load_config(config_tree, overrides, config_file), None
+        return CurrentConfig(load_config(config_tree, overrides, config_file), None)
     except HallmarkError as error:
-        return None, str(error)
+        return CurrentConfig(None, str(error))
 
 
 def _describe_artifact_contents(artifact: Artifact | None) -> Report:
@@ -150,7 +163,7 @@ def _describe_artifact_contents(artifact: Artifact | None) -> Report:
         "determinism": artifact.manifest["determinism"],
         "tables": {name: table.row_count for name, table in artifact.tables.items()},
         "files": sorted(artifact.manifest["files"]),
-        "purged": sorted(artifact.purged_documents),
+        "purged": sorted(artifact.purge_time_by_doc_id),
         "accounts": account_rows,
         "accounts_total": totals,
         "balanced": all(
@@ -162,7 +175,10 @@ def _describe_artifact_contents(artifact: Artifact | None) -> Report:
 
 
 def _find_stale_reasons(
-    artifact: Artifact, config: StageConfig | None, run: Run, stale_artifacts: dict[str, str]
+    artifact: Artifact,
+    config: StageConfig | None,
+    run: Run,
+    stale_label_by_artifact: dict[str, str],
 ) -> list[str]:
     stage = STAGES.get(artifact.stage)
     if stage is None:
@@ -190,8 +206,7 @@ def _find_stale_reasons(
         except (HallmarkError, OSError) as error:
             reasons.append(f"external input: {error}")
     for input_name in iter_artifact_names(artifact.manifest["lineage"]):
-        if input_name.partition("#")[0] in stale_artifacts:
-            stale_label = stale_artifacts[input_name.partition("#")[0]]
+        if stale_label := stale_label_by_artifact.get(input_name.partition("#")[0]):
             reasons.append(f"its input {stale_label} is stale")
     return reasons
 

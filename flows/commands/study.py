@@ -33,8 +33,8 @@ def study(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure the error rates of the audits on synthetic corpora whose true answers are sealed
-    until the audits are done.
+    """Measure the error rates of the audits on synthetic corpora with known effects, which stay
+    sealed until the audits have ended.
 
     A world is one such corpus, with a model that is trained on it and audited.
 
@@ -50,7 +50,7 @@ def study(
     parallel_worlds
         Number of worlds that run at the same time, one thread each; 2 by default.
     """
-    from hallmark.flows.study_config import check_settings_unchanged, resolve_study_arguments
+    from hallmark.flows.study_config import check_settings_unchanged, resolve_study_config_and_store
 
     options = {
         "name": name,
@@ -58,7 +58,7 @@ def study(
         "worlds_without_effects": worlds_without_effects,
         "parallel_worlds": parallel_worlds,
     }
-    study_config, opened_store = resolve_study_arguments(options, overrides or [], store)
+    study_config, opened_store = resolve_study_config_and_store(options, overrides or [], store)
     start_time = time.monotonic()
     reported_worlds: list[str] = []
 
@@ -97,8 +97,8 @@ def print_study_start(study_config: Any) -> None:
 
     world_count = study_config.worlds_with_effects + study_config.worlds_without_effects
     stderr.print(
-        f"running {format_count(world_count, 'world')}, {study_config.parallel_worlds} at a time; "
-        "a line appears for each that ends"
+        f"running {format_count(world_count, 'world')} (synthetic corpora with known effects), "
+        f"{study_config.parallel_worlds} at a time; each world prints one line when it has ended"
     )
 
 
@@ -123,16 +123,17 @@ def build_study_report(run: Run) -> Report:
 def render_study(report: Report) -> str:
     counted_worlds = sum(row["is_counted"] for row in report["worlds"])
     world_count = len(report["worlds"])
-    lines = [f"worlds that count: {counted_worlds} of {world_count}"]
+    lines = [f"worlds included in the results: {counted_worlds} of {world_count}"]
     lines += [
         f"    {row['world']}: {row['reason']}" for row in report["worlds"] if not row["is_counted"]
     ]
     for title, table_name in (
         ("detected effects, by effect level", "detection_rates"),
-        ("false alarms where there is no effect (nominal 5 %)", "false_alarm_rates"),
-        ("intervals that cover the true value (nominal 95 %)", "interval_coverage"),
+        ("false alarms in cases without an effect (nominal 5 %)", "false_alarm_rates"),
+        ("intervals that contain the true value (nominal 95 %)", "interval_coverage"),
         (
-            "documents named by attribution that were written for the text in question",
+            "precision of attribution: share of the top-ranked documents that were written to "
+            "support the text",
             "attribution_precision",
         ),
     ):
@@ -142,18 +143,22 @@ def render_study(report: Report) -> str:
             label = row["kind"] + level_suffix
             lines.append(f"    {label:<18} {format_rate(row)}, n = {row['n']:,}")
     if report["removal_reductions"]:
-        lines += ["", "reduction of the figures without the documents that attribution names"]
+        lines += [
+            "",
+            "reduction of detected effects in models retrained without the documents that "
+            "attribution ranks highest (attributed), and without random documents (random)",
+        ]
     for row in report["removal_reductions"]:
         label = f"{row['kind']} {row['arm']}"
         lines.append(f"    {label:<21} {format_rate(row)}, n = {row['n']:,}")
     lines += [
         "",
-        "smallest effect level that, like all higher ones, is detected in at least 80 % of cases",
+        "smallest effect level from which on every level is detected in at least 80 % of cases",
     ]
     kinds_with_effects = {row["kind"] for row in report["detection_rates"] if row["has_effect"]}
     for row in report["smallest_detected"]:
         level = "none" if row["effect_level"] is None else f"{row['effect_level']:g}"
-        level = level if row["kind"] in kinds_with_effects else "there was no effect to find"
+        level = level if row["kind"] in kinds_with_effects else "the worlds contain no such effect"
         lines.append(f"    {row['kind']:<18} {level}")
     return "\n".join(lines)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import reduce
 from operator import or_
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -18,16 +18,18 @@ from cyclopts import Parameter
 
 from hallmark.flows.checkpoint_comparison import open_audit_run
 from hallmark.flows.commands.options import JsonOption, StoreOption, print_result
-from hallmark.flows.corpus_additions import collect_redaction_artifacts, list_corpus_runs
+from hallmark.flows.corpus_additions import collect_redaction_artifacts_by_label, list_corpus_runs
 from hallmark.flows.finding_trace import format_finding_name, parse_finding_audit, trace_finding
 from hallmark.flows.runs import Run, open_run, open_store
 from hallmark.model.training.packed_rows import select_batch_rows
 from hallmark.reports.page.redaction import (
+    NO_NEIGHBOURS,
     OFFENSIVE_TOXICITY,
     Redactor,
+    TextNeighbours,
     escape_invisible,
-    find_prompt_columns,
-    get_adjacent_texts,
+    find_prompt_column_by_response_column,
+    get_shown_neighbours,
 )
 from hallmark.reports.sections.corpus_figures import build_corpus_redactor
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
@@ -72,8 +74,8 @@ def trace(
         Hide personal data, planted secrets and offensive texts, as the pages do.
     attribute
         For a finding about likelihoods, also estimate which training documents make the text of
-        each row more likely, by shared rare words and phrases; this reads all training documents,
-        and the command study measures how often it is right.
+        each row more likely. The estimate uses shared rare words and phrases and reads all training
+        documents; the command study measures its precision.
     """
     if "." in document_or_finding or document_or_finding in AUDIT_DESCRIPTIONS:
         finding_name = document_or_finding
@@ -114,14 +116,14 @@ def trace_document(run: Run, doc_id: str, redact: bool = False) -> Report:
     """
     id_bytes = parse_doc_id(doc_id)
     redactor = (
-        build_corpus_redactor(collect_redaction_artifacts(run), OFFENSIVE_TOXICITY)
+        build_corpus_redactor(collect_redaction_artifacts_by_label(run), OFFENSIVE_TOXICITY)
         if redact
         else None
     )
     stages = []
     previous: Report | None = None
-    for source_run, label, artifact in _iter_candidate_artifacts(run):
-        entry = _find_document_in_artifact(artifact, id_bytes, redactor)
+    for labelled_artifact in _iter_artifacts_to_search(run):
+        entry = _find_document_in_artifact(labelled_artifact.artifact, id_bytes, redactor)
         if entry is None:
             continue
         text = entry.pop("text", None)
@@ -132,7 +134,14 @@ def trace_document(run: Run, doc_id: str, redact: bool = False) -> Report:
             if previous is None or entry["text_changed"]:
                 entry["text"] = _redact_document_text(text, entry, redactor)
             previous = entry
-        stages.append({"stage": label, "run": source_run.id, "artifact": artifact.name, **entry})
+        stages.append(
+            {
+                "stage": labelled_artifact.label,
+                "run": labelled_artifact.run.id,
+                "artifact": labelled_artifact.artifact.name,
+                **entry,
+            }
+        )
     if not stages:
         raise UsageError(
             f"no stage of run {run.id} contains a document {doc_id}; ids are in the column doc_id "
@@ -151,15 +160,23 @@ def trace_document(run: Run, doc_id: str, redact: bool = False) -> Report:
     }
 
 
-def _iter_candidate_artifacts(run: Run) -> Iterator[tuple[Run, str, Artifact]]:
+class LabelledArtifact(NamedTuple):
+    """Hold an artifact with its run and its label in the run."""
+
+    run: Run
+    label: str
+    artifact: Artifact
+
+
+def _iter_artifacts_to_search(run: Run) -> Iterator[LabelledArtifact]:
     """Yield the artifacts that may contain a document; of earlier runs only those of the corpus."""
     *earlier_runs, last_run = list_corpus_runs(run)
     for earlier_run in earlier_runs:
         labels = list(earlier_run.stages)
         for label in labels[: labels.index("plant_canaries") + 1]:
-            yield earlier_run, label, earlier_run[label]
+            yield LabelledArtifact(earlier_run, label, earlier_run[label])
     for label, artifact in last_run.artifacts.items():
-        yield last_run, label, artifact
+        yield LabelledArtifact(last_run, label, artifact)
 
 
 def parse_doc_id(doc_id: str) -> bytes:
@@ -203,7 +220,7 @@ def _find_document_in_artifact(
         if table_name not in SEPARATELY_REPORTED_TABLES
     }
     entry["tables"] = {table_name: rows for table_name, rows in other_tables.items() if rows}
-    if purge_time := artifact.purged_documents.get(doc_id.hex()):
+    if purge_time := artifact.purge_time_by_doc_id.get(doc_id.hex()):
         entry["purged"] = purge_time
     is_known = entry.get("state") == "present" or entry.get("ledger") or entry["tables"]
     return entry if is_known else None
@@ -227,10 +244,12 @@ def _find_rows_with_doc_id(table: Table, doc_id: bytes) -> list[Report]:
 def _redact_row(row: Report, table: Table, redactor: Redactor | None) -> Report:
     """Redact a row of a table, and drop empty values, ``doc_id`` and ``text``."""
     columns = table.columns
-    prompt_columns = find_prompt_columns(column for name, column in columns.items() if name in row)
+    prompt_columns = find_prompt_column_by_response_column(
+        column for name, column in columns.items() if name in row
+    )
     return {
         name: _redact_value(
-            value, columns[name], row, redactor, get_adjacent_texts(name, row, prompt_columns)
+            value, columns[name], row, redactor, get_shown_neighbours(name, row, prompt_columns)
         )
         for name, value in row.items()
         if value is not None and name not in ("doc_id", "text")
@@ -242,11 +261,11 @@ def _redact_value(
     column: Column,
     row: Report,
     redactor: Redactor | None,
-    adjacent_texts: tuple[str, str] = ("", ""),
+    shown_neighbours: TextNeighbours = NO_NEIGHBOURS,
 ) -> Any:
     """Return a value of a row, redacted as on pages if there is a redactor.
 
-    ``adjacent_texts`` are the texts that the row shows directly before and after the value.
+    ``shown_neighbours`` are the texts that the row shows directly before and after the value.
     """
     if isinstance(value, list):
         return [_redact_value(item, column, row, redactor) for item in value]
@@ -256,7 +275,7 @@ def _redact_value(
         return value.hex()
     if redactor and isinstance(value, str):
         return redactor.redact_by_kind(
-            value, column.kind, row.get(column.judged_by), adjacent_texts=adjacent_texts
+            value, column.kind, row.get(column.judged_by), shown_neighbours=shown_neighbours
         )
     return value
 
@@ -438,10 +457,11 @@ def render_finding_trace(report: Report) -> str:
             lines.append(f"    and {format_count(entry['further_documents'], 'more document')}")
         if "attributions" in entry:
             lines.append(
-                "    attributed documents (estimate), with their share of the weight of the row's "
-                "words:"
+                "    attributed documents (estimate), each with its share of the weight of the "
+                "rare words of this row:"
                 if entry["attributions"]
-                else "    attributed documents: none shares its words"
+                else "    attributed documents: none; no training document shares rare words with "
+                "this row"
             )
         for document in entry.get("attributions", ()):
             lines += _render_training_document(document)

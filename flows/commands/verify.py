@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from os import cpu_count
-from typing import Any
+from typing import Any, TypeVar
 
 from hallmark.flows.commands.options import JsonOption, StoreOption, print_result
 from hallmark.flows.runs import find_artifact, list_run_ids, open_run, open_store
 from hallmark.reports.purge_notices import iter_artifact_names
-from hallmark.tasks.contract import Artifact, HallmarkError, Store, format_count
+from hallmark.tasks.contract import Artifact, HallmarkError, ManifestEntry, Store, format_count
+
+Record = TypeVar("Record")
 
 #: Number of damaged files that a terminal shows.
 MAX_SHOWN_DAMAGED = 20
@@ -74,7 +77,7 @@ def verify_store(store: Store) -> Verification:
         is not None  # without one, it was never committed
     )
     for name in list_run_ids(store):
-        run = _read_or_record_damage(verification, lambda name=name: open_run(name, store))
+        run = _read_or_record_damage(verification, partial(open_run, name, store))
         if run is not None:  # finds artifacts whose manifest is lost
             artifact_names |= dict.fromkeys(entry["artifact"] for entry in run.stages.values())
     _verify_artifacts(store, artifact_names, verification)
@@ -129,16 +132,15 @@ def _verify_artifacts(
 ) -> None:
     """Verify artifacts by name, with one thread per core, since hashing releases the GIL."""
 
-    def iter_file_entries() -> Iterator[tuple[Artifact, dict[str, Any]]]:
+    def iter_artifacts_with_file_entries() -> Iterator[tuple[Artifact, ManifestEntry]]:
         for name in artifact_names:
-            artifact = _read_or_record_damage(
-                verification, lambda name=name: find_artifact(store, name)
-            )
+            artifact = _read_or_record_damage(verification, partial(find_artifact, store, name))
             if artifact is not None:
                 verification.artifact_count += 1
                 yield from ((artifact, entry) for entry in artifact.iter_file_entries())
 
-    def verify_file(artifact_and_entry: tuple[Artifact, dict[str, Any]]) -> str | None:
+    def verify_file(artifact_and_entry: tuple[Artifact, ManifestEntry]) -> str | None:
+        """Return a sentence about the damage of a file, or None if it is intact."""
         artifact, entry = artifact_and_entry
         try:
             artifact.location.verify_file_digest(entry)
@@ -147,7 +149,7 @@ def _verify_artifacts(
         return None
 
     with ThreadPoolExecutor(cpu_count()) as pool:
-        artifact_entries = list(iter_file_entries())
+        artifact_entries = list(iter_artifacts_with_file_entries())
         verification.file_count, verification.byte_count = (
             len(artifact_entries),
             sum(entry["size"] for _, entry in artifact_entries),
@@ -157,7 +159,9 @@ def _verify_artifacts(
         ]
 
 
-def _read_or_record_damage(verification: Verification, read_record: Any) -> Any:
+def _read_or_record_damage(
+    verification: Verification, read_record: Callable[[], Record]
+) -> Record | None:
     """Return what ``read_record`` returns, or record its failure and return None."""
     try:
         return read_record()
@@ -182,7 +186,9 @@ def render_verification(report: dict[str, Any]) -> str:
         f"{report['byte_count'] / 1e6:,.1f} MB read"
     ]
     if report["missing_inputs"]:
-        lines.append(f"not read, because not in this store: {', '.join(report['missing_inputs'])}")
+        lines.append(
+            f"not read, because they are not in this store: {', '.join(report['missing_inputs'])}"
+        )
     messages = report["damage_messages"]
     lines += messages[:MAX_SHOWN_DAMAGED]
     if len(messages) > MAX_SHOWN_DAMAGED:

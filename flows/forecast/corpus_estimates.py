@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import mean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow.compute as pc
 
@@ -43,7 +43,7 @@ class Estimate:
 UNKNOWN_ESTIMATE = Estimate(None)
 
 
-def count_source_documents_and_bytes(documents: Table) -> dict[str, tuple[int, int]]:
+def count_documents_and_bytes_by_source(documents: Table) -> dict[str, tuple[int, int]]:
     """Read the number of documents and the bytes of text by source from the manifest."""
     totals: dict[str, tuple[int, int]] = {}
     for source, action, document_count, _, byte_count, *_ in documents.source_counts:
@@ -53,19 +53,30 @@ def count_source_documents_and_bytes(documents: Table) -> dict[str, tuple[int, i
     return totals
 
 
-#: Keys of a source: the number of records that go to quarantine, and the first one with its error.
-QUARANTINE_KEYS = ("quarantined", "first_quarantined")
+class QuarantineSummary(NamedTuple):
+    """Hold how many records of a source go to quarantine; the fields are keys of its report.
+
+    Attributes:
+        quarantined: Number of records.
+        first_quarantined: Place and error of the first one; "" if there is none.
+    """
+
+    quarantined: int
+    first_quarantined: str
 
 
-def count_quarantined_by_source(ingested: Artifact) -> dict[str, tuple[int, str]]:
-    """Count the quarantined records by source; the values are those of ``QUARANTINE_KEYS``."""
-    quarantined: dict[str, tuple[int, str]] = {}
+NO_QUARANTINE = QuarantineSummary(0, "")
+
+
+def summarize_quarantine_by_source(ingested: Artifact) -> dict[str, QuarantineSummary]:
+    """Count the quarantined records by source, and describe the first one."""
+    summaries: dict[str, QuarantineSummary] = {}
     columns = ["source", "file_name", "location", "error", "records"]
     for row in ingested["quarantine"].read(columns).to_pylist():
-        count, first_problem = quarantined.get(row["source"], (0, ""))
+        count, first_problem = summaries.get(row["source"], NO_QUARANTINE)
         first_problem = first_problem or f"{row['file_name']}, {row['location']}: {row['error']}"
-        quarantined[row["source"]] = count + row["records"], first_problem
-    return quarantined
+        summaries[row["source"]] = QuarantineSummary(count + row["records"], first_problem)
+    return summaries
 
 
 def count_packed_tokens(packed: Artifact, split: str, context_length: int) -> int:
@@ -110,7 +121,7 @@ class ScaledSample:
         """Estimate documents and bytes after a stage; None if the size of a source is unknown."""
         source_totals = [
             (self.sample.get_source_ratio(source), *totals)
-            for source, totals in count_source_documents_and_bytes(
+            for source, totals in count_documents_and_bytes_by_source(
                 self.artifacts[stage_label]["documents"]
             ).items()
         ]
@@ -124,7 +135,7 @@ class ScaledSample:
             sum((scale_factor or 0) * byte_count for scale_factor, _, byte_count in source_totals),
         )
 
-    def estimate_passage_candidates(
+    def estimate_passage_count_and_mean_bytes(
         self, canary_config: PlantCanariesConfig
     ) -> tuple[float, float] | None:
         """Estimate how many training documents can be planted as passages, and their mean bytes.
@@ -194,7 +205,7 @@ def count_canary_documents_and_bytes(
     return float(document_count + passage_copies), byte_count + passage_copies * passage_bytes
 
 
-def estimate_corpus_size(
+def estimate_corpus_sizes_by_name(
     config: Config,
     known_artifacts: Mapping[str, Artifact],
     scaled_sample: ScaledSample | None,
@@ -225,7 +236,9 @@ def estimate_corpus_size(
     split_shares = _compute_split_shares(config)
     unplanted_totals, canary_totals = None, (0.0, 0.0)  # (documents, bytes)
     if scaled_sample and (
-        passage_candidates := scaled_sample.estimate_passage_candidates(config.plant_canaries)
+        passage_candidates := scaled_sample.estimate_passage_count_and_mean_bytes(
+            config.plant_canaries
+        )
     ):
         estimates["passages"] = Estimate(passage_candidates[0])
         unplanted_totals, canary_totals = (
@@ -235,7 +248,7 @@ def estimate_corpus_size(
     if unplanted_totals:
         earlier_table = Table(tuple(earlier_documents), "documents")
         earlier_totals, earlier_splits = (
-            _sum_documents_and_bytes(count_source_documents_and_bytes(earlier_table).values()),
+            _sum_documents_and_bytes(count_documents_and_bytes_by_source(earlier_table).values()),
             count_documents_by_split(earlier_table),
         )
         estimates["documents"], estimates["bytes"] = (
@@ -252,7 +265,7 @@ def estimate_corpus_size(
         )
     if "plant_canaries" in known_artifacts:
         documents = Table((*earlier_documents, known_artifacts["plant_canaries"]), "documents")
-        source_totals = count_source_documents_and_bytes(documents)
+        source_totals = count_documents_and_bytes_by_source(documents)
         unplanted_sources = [
             totals for source, totals in source_totals.items() if not source.startswith("planted/")
         ]
@@ -292,8 +305,10 @@ def estimate_corpus_size(
     return estimates
 
 
-def _sum_documents_and_bytes(counts_by_source: Iterable[tuple[int, int]]) -> tuple[float, float]:
-    document_counts, byte_counts = [*zip(*counts_by_source, strict=True)] or [(), ()]
+def _sum_documents_and_bytes(
+    documents_and_bytes_of_sources: Iterable[tuple[int, int]],
+) -> tuple[float, float]:
+    document_counts, byte_counts = [*zip(*documents_and_bytes_of_sources, strict=True)] or [(), ()]
     return float(sum(document_counts)), float(sum(byte_counts))
 
 
@@ -309,18 +324,18 @@ def estimate_source_sizes(
 ) -> list[dict[str, Any]]:
     """Count or estimate documents and bytes of text by source, after the stage ingest."""
     if "ingest" in known_artifacts:
-        quarantined = count_quarantined_by_source(known_artifacts["ingest"])
+        quarantine_summaries = summarize_quarantine_by_source(known_artifacts["ingest"])
         return [
             _build_source_row(
                 source, Estimate(document_count, True), Estimate(byte_count, True), 1.0
             )
-            | dict(zip(QUARANTINE_KEYS, quarantined.get(source, (0, "")), strict=True))
-            for source, (document_count, byte_count) in count_source_documents_and_bytes(
+            | quarantine_summaries.get(source, NO_QUARANTINE)._asdict()
+            for source, (document_count, byte_count) in count_documents_and_bytes_by_source(
                 known_artifacts["ingest"]["documents"]
             ).items()
         ]
     ingested_totals = (
-        count_source_documents_and_bytes(scaled_sample.artifacts["ingest"]["documents"])
+        count_documents_and_bytes_by_source(scaled_sample.artifacts["ingest"]["documents"])
         if scaled_sample
         else {}
     )
@@ -339,9 +354,12 @@ def estimate_source_sizes(
                 Estimate(byte_count * scale_factor),
                 1 / scale_factor,
             )
-        quarantine_values = source_sample.unreadable_count, source_sample.first_read_error
-        quarantine_fields = dict(zip(QUARANTINE_KEYS, quarantine_values, strict=True))
-        source_rows.append(source_row | {"problem": source_sample.problem} | quarantine_fields)
+        quarantine_summary = QuarantineSummary(
+            source_sample.unreadable_count, source_sample.first_read_error
+        )
+        source_rows.append(
+            source_row | {"problem": source_sample.problem} | quarantine_summary._asdict()
+        )
     return source_rows
 
 

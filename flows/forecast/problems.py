@@ -34,7 +34,7 @@ def predict_problems(
 
     Args:
         config: The config of the run.
-        estimates: The sizes from ``estimate_corpus_size``.
+        estimates: The sizes from ``estimate_corpus_sizes_by_name``.
         vocabulary_size: Number of tokens of the tokenizer.
         expected_vocabulary_size: The number expected from a sample; None if unknown.
         runs_audits: Whether the run includes the audits.
@@ -47,8 +47,9 @@ def predict_problems(
     if resulting_size is not None and resulting_size < configured_size:
         verb = "yields only" if vocabulary_size.is_exact else "is expected to yield only about"
         yield ForecastProblem(
-            f"the corpus {verb} {resulting_size:,.0f} of the {configured_size:,} tokens of "
-            "train_tokenizer.vocab_size; lower that setting or ingest more text"
+            f"the corpus {verb} {resulting_size:,.0f} of the {configured_size:,} vocabulary "
+            "entries that train_tokenizer.vocab_size asks for; lower that setting or ingest more "
+            "text"
         )
 
 
@@ -57,8 +58,9 @@ def _find_empty_splits(
 ) -> Iterator[ForecastProblem]:
     consequences = {
         "train": "there is no text to train on",
-        "validation": "training is not validated, and audit_capability has no text to measure",
-        "holdout": "audit_extraction has no documents that were never trained on",
+        "validation": "no validation loss can be computed, and audit_capability has no text to "
+        "evaluate",
+        "holdout": "audit_extraction has no held-out documents to compare with",
     }
     for split in SPLITS:
         estimate = estimates[split]
@@ -96,10 +98,10 @@ def _find_passage_shortage(
         and not estimates["documents"].is_exact
     ):
         yield ForecastProblem(
-            f"planting needs {needed_count} training documents of "
+            f"planting canaries needs {needed_count} training documents of "
             f"{canary_config.min_passage_characters} to {canary_config.max_passage_characters} "
-            "characters without near-duplicates (plant_canaries.passages_per_count x the number of "
-            f"plant_canaries.copy_counts), but only about {available_count:,.0f} are expected; "
+            "characters without near-duplicates (plant_canaries.passages_per_count x the number "
+            f"of plant_canaries.copy_counts), but only about {available_count:,.0f} are expected; "
             "lower plant_canaries.passages_per_count, widen the range from "
             "plant_canaries.min_passage_characters to plant_canaries.max_passage_characters, or "
             "set plant_canaries.enabled=false"

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hallmark.flows.audit_execution import (
     check_user_audit_items,
@@ -37,7 +37,7 @@ from hallmark.flows.forecast.corpus_estimates import (
     UNKNOWN_ESTIMATE,
     Estimate,
     ScaledSample,
-    estimate_corpus_size,
+    estimate_corpus_sizes_by_name,
     estimate_source_sizes,
     read_vocabulary_size,
 )
@@ -111,7 +111,13 @@ def forecast_run(
     uri = resolve_store_uri(store or settings.store)
     with tempfile.TemporaryDirectory(prefix="hallmark-dry-run-") as folder_name:
         folder = Path(folder_name)
-        opened_store, store_exists = _open_store_or_empty(uri, folder)
+        store_exists = _has_store(uri)
+        # A store that does not exist yet is replaced by an empty temporary one.
+        opened_store = (
+            ReadOnlyStore(uri, create_missing=False)
+            if store_exists
+            else ReadOnlyStore(folder / "empty")
+        )
         resolve_earlier_run_id(opened_store, settings)
         check_preferred_sources_exist(opened_store, settings)
         checkpoint = (
@@ -139,12 +145,10 @@ def forecast_run(
     } | report
 
 
-def _open_store_or_empty(uri: str, folder: Path) -> tuple[Store, bool]:
-    """Open the store, or an empty temporary one if it does not exist; return whether it does."""
+def _has_store(uri: str) -> bool:
+    """Return whether the folder of a store exists; True for every object store."""
     local_path = Path(uri.removeprefix("file://"))
-    if "://" not in str(local_path) and not local_path.exists():
-        return ReadOnlyStore(folder / "empty"), False
-    return ReadOnlyStore(uri, create_missing=False), True
+    return "://" in str(local_path) or local_path.exists()
 
 
 def describe_toxicity_rules(config: Config) -> list[str]:
@@ -156,6 +160,33 @@ def describe_toxicity_rules(config: Config) -> list[str]:
         for rule in config.select_scored.rules
         if rule.signal in TOXICITY_HEADS
     ]
+
+
+class SampleOutcome(NamedTuple):
+    """Hold what the stages before the training produced from a sample.
+
+    Attributes:
+        artifacts: The artifacts by label.
+        seconds_by_stage: The seconds of each stage by label.
+        error: The error that stopped the stages, if any.
+    """
+
+    artifacts: dict[str, Artifact]
+    seconds_by_stage: dict[str, float]
+    error: HallmarkError | None
+
+
+class VocabularyForecast(NamedTuple):
+    """Hold the expected size of the vocabulary.
+
+    Attributes:
+        size: Number of tokens of the tokenizer, if the corpus fills the vocabulary.
+        size_expected_from_sample: Number of tokens that the corpus is expected to yield; None if it
+            fills the vocabulary or if this is unknown.
+    """
+
+    size: Estimate
+    size_expected_from_sample: float | None
 
 
 class Forecaster:
@@ -242,7 +273,9 @@ class Forecaster:
         self.problems += [
             ForecastProblem(reason, is_certain=True) for reason in plan.failure_reasons
         ]
-        self.notes.append("plant_canaries fails, so the figures are those without planting")
+        self.notes.append(
+            "plant_canaries fails, so all other estimates are for a corpus without planted canaries"
+        )
 
     def _build_config_without_canaries(self) -> PlantCanariesConfig:
         return self.config.plant_canaries.model_copy(update={"enabled": False})
@@ -254,16 +287,19 @@ class Forecaster:
             corpus = curate_corpus(config, self.earlier_corpus)
             trained = train_model(config, corpus, self.start_checkpoint)
             pretrained = trained["pretrain"]
+            last_checkpoint: Any = self._find_last_checkpoint(pretrained)  # unknown under a plan
             audit_checkpoint(
                 config,
-                self._find_last_checkpoint(pretrained),
+                last_checkpoint,
                 self.audit_names,
                 corpus,
                 pretrained,
             )
         return plan
 
-    def _find_last_checkpoint(self, pretrained: Artifact | UnknownArtifact) -> Any:
+    def _find_last_checkpoint(
+        self, pretrained: Artifact | UnknownArtifact
+    ) -> Artifact | UnknownArtifact:
         """Return the last checkpoint of a training, or an UnknownArtifact."""
         if isinstance(pretrained, UnknownArtifact):
             return UnknownArtifact("pretrain")
@@ -282,7 +318,7 @@ class Forecaster:
         if self.config.score_toxicity.cascade:
             self.notes.append(
                 "the sample was scored without the cascade of score_toxicity, because a sample "
-                "cannot show whether the cascade is refused or how much time it saves"
+                "cannot show whether the recall of the cascade suffices or how much time it saves"
             )
         effects_config = self.config.removal_effects
         if needs_checkpoint_download(effects_config.scorer):
@@ -295,8 +331,8 @@ class Forecaster:
             )
             self.notes.append(
                 "the weights of Detoxify are not on this machine, so the embedded scorer scored "
-                "the sample; with Detoxify, select_scored keeps other documents and "
-                "score_toxicity takes another time"
+                "the sample; with Detoxify, select_scored will keep different documents, and "
+                "score_toxicity will take a different time"
             )
         sample_config = self.config.model_copy(update=config_updates)
         minimal_ingest = sample.write_minimal_sample(self.folder / "few").build_ingest_config(
@@ -305,26 +341,22 @@ class Forecaster:
         minimal_config = sample_config.model_copy(update={"ingest": minimal_ingest})
         # The first execution also loads libraries and models, the second does not.
         first_seconds, repeated_seconds = (
-            self._run_corpus_stages(minimal_config, f"few-{attempt}")[1] for attempt in (1, 2)
+            self._run_corpus_stages(minimal_config, f"few-{attempt}").seconds_by_stage
+            for attempt in (1, 2)
         )
-        artifacts, seconds_by_stage, problem = self._run_corpus_stages(sample_config, "sample")
-        self.problems += [ForecastProblem(f"on the sample: {problem}")] if problem else []
-        for label, seconds in seconds_by_stage.items():
+        outcome = self._run_corpus_stages(sample_config, "sample")
+        if outcome.error:
+            self.problems.append(ForecastProblem(f"on the sample: {outcome.error}"))
+        for label, seconds in outcome.seconds_by_stage.items():
             self.fixed_seconds_by_stage[label] = first_seconds.get(label, 0.0)
             self.sample_seconds_by_stage[label] = max(
                 0.0, seconds - repeated_seconds.get(label, 0.0)
             )
-        if {"ingest", "split", "plant_canaries", "pack"} <= artifacts.keys():
-            self.scaled_sample = ScaledSample(sample, artifacts)
+        if {"ingest", "split", "plant_canaries", "pack"} <= outcome.artifacts.keys():
+            self.scaled_sample = ScaledSample(sample, outcome.artifacts)
 
-    def _run_corpus_stages(
-        self, config: Config, store_name: str
-    ) -> tuple[dict[str, Artifact], dict[str, float], HallmarkError | None]:
-        """Run the stages before the training in a separate store.
-
-        Returns:
-            The artifacts by label, the seconds by label, and the error that stopped them, if any.
-        """
+    def _run_corpus_stages(self, config: Config, store_name: str) -> SampleOutcome:
+        """Run the stages before the training in a separate store."""
         artifacts: dict[str, Artifact] = {}
         seconds_by_stage: dict[str, float] = {}
 
@@ -340,18 +372,18 @@ class Forecaster:
                     config, curate_corpus(config, self.earlier_corpus), self.start_checkpoint
                 )
         except HallmarkError as error:
-            return artifacts, seconds_by_stage, error
-        return artifacts, seconds_by_stage, None
+            return SampleOutcome(artifacts, seconds_by_stage, error)
+        return SampleOutcome(artifacts, seconds_by_stage, None)
 
     def build_report(self) -> Report:
         """Build the report from the plan and the sample."""
         known_artifacts, sample = self.known_artifacts, self.sample
         earlier_documents = self.earlier_corpus.documents
-        estimates = estimate_corpus_size(
+        estimates = estimate_corpus_sizes_by_name(
             self.config, known_artifacts, self.scaled_sample, earlier_documents
         )
-        vocabulary_size, expected_vocabulary_size = self._estimate_vocabulary_size()
-        training = self._estimate_training(estimates, vocabulary_size)
+        vocabulary = self._estimate_vocabulary_size()
+        training = self._estimate_training(estimates, vocabulary.size)
         self._check_audit_files()
         self._estimate_baseline_seconds()
         self._estimate_stage_seconds()
@@ -363,8 +395,8 @@ class Forecaster:
         problems += predict_problems(
             self.config,
             estimates,
-            vocabulary_size if trains_tokenizer else UNKNOWN_ESTIMATE,
-            expected_vocabulary_size if trains_tokenizer else None,
+            vocabulary.size if trains_tokenizer else UNKNOWN_ESTIMATE,
+            vocabulary.size_expected_from_sample if trains_tokenizer else None,
             runs_audits,
         )
         return {
@@ -378,7 +410,7 @@ class Forecaster:
             },
             "sources": estimate_source_sizes(known_artifacts, self.scaled_sample, sample),
             "corpus": {name: estimate.to_dict() for name, estimate in estimates.items()},
-            "vocabulary": vocabulary_size.to_dict(),
+            "vocabulary": vocabulary.size.to_dict(),
             "training": training,
             "seconds": self._sum_stage_seconds(),
             "notes": self.notes,
@@ -400,28 +432,27 @@ class Forecaster:
             if all(str(error) not in reason for reason in self.plan.failure_reasons):
                 self.problems.append(ForecastProblem(str(error), is_certain=True))
 
-    def _estimate_vocabulary_size(self) -> tuple[Estimate, float | None]:
-        """Estimate the size of the vocabulary.
-
-        Returns:
-            The size of the tokenizer, and the size expected if the corpus may not fill it (None if
-            it does or if that is unknown).
-        """
+    def _estimate_vocabulary_size(self) -> VocabularyForecast:
+        """Estimate the size of the vocabulary."""
         configured_size = self.config.train_tokenizer.vocab_size
         known_tokenizer = self.start_checkpoint or self.known_artifacts.get("train_tokenizer")
         if known_tokenizer is not None:
-            return Estimate(read_vocabulary_size(known_tokenizer), True), None
+            return VocabularyForecast(Estimate(read_vocabulary_size(known_tokenizer), True), None)
         if self.scaled_sample is None or "train_tokenizer" not in self.scaled_sample.artifacts:
-            return Estimate(configured_size), None
+            return VocabularyForecast(Estimate(configured_size), None)
         sample_vocabulary_size = read_vocabulary_size(
             self.scaled_sample.artifacts["train_tokenizer"]
         )
         if sample_vocabulary_size >= configured_size:
-            return Estimate(configured_size, True), None  # more text cannot yield fewer tokens
+            # More text cannot yield fewer tokens.
+            return VocabularyForecast(Estimate(configured_size, True), None)
         # Words grow with about the square root of the text (Heaps' law).
         corpus_to_sample_ratio = self.scaled_sample.sample.corpus_to_sample_ratio
-        return Estimate(configured_size), None if corpus_to_sample_ratio is None else min(
-            configured_size, sample_vocabulary_size * corpus_to_sample_ratio**0.5
+        return VocabularyForecast(
+            Estimate(configured_size),
+            None
+            if corpus_to_sample_ratio is None
+            else min(configured_size, sample_vocabulary_size * corpus_to_sample_ratio**0.5),
         )
 
     def _estimate_training(
@@ -440,7 +471,7 @@ class Forecaster:
             model_config = training_costs.read_checkpoint_model_config(
                 self.start_checkpoint.fetch_directory()
             )
-        parameter_counts = training_costs.count_parameters(model_config)
+        parameter_counts = training_costs.count_parameters_by_group(model_config)
         tokens_seen = train_config.steps * train_config.batch_size * context_length
         train_rows = estimates["train_rows"]
         epochs = (
@@ -456,7 +487,7 @@ class Forecaster:
             "steps": train_config.steps,
             "tokens_seen": tokens_seen,
             "epochs": {"value": epochs, "is_exact": train_rows.is_exact},
-            "memory": training_costs.estimate_training_memory(parameter_counts, train_config),
+            "memory": training_costs.estimate_memory_bytes_by_use(parameter_counts, train_config),
             "step": None,
         }
         if row.state == "store":
@@ -465,16 +496,18 @@ class Forecaster:
         if missing_device:
             self.problems.append(
                 ForecastProblem(
-                    f"pretrain.train.device is {missing_device}, which this machine lacks, so "
-                    "training would fail here, and its time and peak memory are not estimated; "
-                    "set it to auto or cpu, or run on a machine with this device"
+                    f"pretrain.train.device is {missing_device}, a device that this machine does "
+                    "not have, so training would fail here, and its time and peak memory are not "
+                    "estimated; set it to auto or cpu, or run on a machine with this device"
                 )
             )
             return report
         report["step"] = self._measure_training_step(estimates, report["memory"]["total"])
         if report["step"] and row.state != "blocked":
             row.seconds = report["step"]["training_seconds"]
-            row.time_basis = f"estimate: {report['step']['step_count']} real steps"
+            row.time_basis = (
+                f"estimate: measured in {report['step']['step_count']} real training steps"
+            )
         return report
 
     def _measure_training_step(
@@ -508,7 +541,7 @@ class Forecaster:
         if measurement is None:
             self.notes.append(
                 "fewer than two training steps were completed within "
-                f"{training_costs.TRIAL_TIMEOUT:.0f} s, so the time of training is not estimated"
+                f"{training_costs.TRIAL_TIMEOUT:.0f} s, so the training time is not estimated"
             )
             return None
         peak_bytes, device_bytes = (
@@ -518,8 +551,9 @@ class Forecaster:
         if peak_bytes > 0.9 * device_bytes:
             self.problems.append(
                 ForecastProblem(
-                    f"training needs {peak_bytes / 1e9:.1f} GB of the {device_bytes / 1e9:.1f} GB "
-                    f"of this machine's {measurement.device}; raise "
+                    f"training needs {peak_bytes / 1e9:.1f} GB of memory, but the "
+                    f"{measurement.device} device of this machine has only "
+                    f"{device_bytes / 1e9:.1f} GB, part of which must remain free; raise "
                     "pretrain.train.accumulation_steps, set "
                     "pretrain.train.activation_checkpointing, or lower pretrain.train.batch_size"
                 )
@@ -570,7 +604,10 @@ class Forecaster:
             )
         except HallmarkError:  # a split without text, which other checks report
             return
-        row.time_basis = "estimate: baselines of a part of the text, scaled by bytes and tokens"
+        row.time_basis = (
+            "estimate: time of the baseline models on a part of the text, scaled by bytes and "
+            "tokens"
+        )
 
     def _estimate_stage_seconds(self) -> None:
         """Estimate the seconds of the stages that would run, and record the basis."""
@@ -588,12 +625,14 @@ class Forecaster:
                     self.sample_seconds_by_stage[row.label] + reading_seconds
                 ) * scale_factor
                 row.seconds += self.fixed_seconds_by_stage[row.label]
-                row.time_basis = "estimate: the time of the sample, scaled by bytes"
+                row.time_basis = "estimate: the time for the sample, scaled by bytes"
             elif row.label not in (*SAMPLED_STAGES, "pretrain"):
                 newest_artifact = find_newest_artifact(self.store, row.stage)
                 if newest_artifact is not None:
                     row.seconds = _read_artifact_seconds(newest_artifact)
-                    row.time_basis = f"estimate: the duration of {newest_artifact.name}"
+                    row.time_basis = (
+                        f"estimate: the time that was needed for {newest_artifact.name}"
+                    )
 
     def _sum_stage_seconds(self) -> Report:
         """Sum the seconds of the stages that would run, and list those without an estimate."""

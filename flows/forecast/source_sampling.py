@@ -22,7 +22,7 @@ from hallmark.tasks.corpus.reading.byte_streams import ReadCounts, read_blocks
 from hallmark.tasks.corpus.reading.columnar import ParquetSource
 from hallmark.tasks.corpus.reading.documentation import (
     DocumentationSource,
-    find_prose_files,
+    find_paths_by_document_name,
     read_prose_files,
 )
 from hallmark.tasks.corpus.reading.inputs import (
@@ -255,7 +255,10 @@ def _estimate_input_bytes(source_input: Input, ingest_config: IngestConfig) -> f
         )
     if isinstance(source_config, DocumentationSource):
         return float(
-            sum(path.stat().st_size for path in find_prose_files(source_input.locator).values())
+            sum(
+                path.stat().st_size
+                for path in find_paths_by_document_name(source_input.locator).values()
+            )
         )
     return None if isinstance(source_config, CustomSource) else float(source_input.size_bytes)
 
@@ -330,7 +333,7 @@ def _order_package_files_evenly(package: str) -> dict[str, Path]:
 
     This is the bit-reversal permutation of their positions.
     """
-    files = list(find_prose_files(package).items())
+    files = list(find_paths_by_document_name(package).items())
     bit_count = len(files).bit_length()
     file_order = sorted(range(len(files)), key=lambda index: f"{index:0{bit_count}b}"[::-1])
     return dict(files[index] for index in file_order)

@@ -114,7 +114,7 @@ class StagePlan:
             dict.fromkeys(unknown.label for unknown in _iter_unknown_artifacts(inputs))
         )
         if unknown_labels:
-            stage_forecast.state, stage_forecast.reason = self._explain_unknown_inputs(
+            stage_forecast.state, stage_forecast.reason = self._derive_state_and_reason(
                 unknown_labels
             )
             return UnknownArtifact(stage_forecast.label)
@@ -145,7 +145,7 @@ class StagePlan:
         self.known_artifacts[stage_forecast.label] = artifact
         return artifact
 
-    def _explain_unknown_inputs(self, unknown_labels: Sequence[str]) -> tuple[str, str]:
+    def _derive_state_and_reason(self, unknown_labels: Sequence[str]) -> tuple[str, str]:
         """Return the state and the reason of a stage with unknown inputs."""
         forecasts_by_label = {
             stage_forecast.label: stage_forecast for stage_forecast in self.stage_forecasts
@@ -156,7 +156,10 @@ class StagePlan:
             if stage_forecast.state == "blocked":
                 return stage_forecast.state, stage_forecast.reason
         remainder = f" and {len(unknown_labels) - 3} more" if len(unknown_labels) > 3 else ""
-        return "run", f"its inputs would be new: {', '.join(unknown_labels[:3])}{remainder}"
+        return (
+            "run",
+            f"these inputs are not in the store yet: {', '.join(unknown_labels[:3])}{remainder}",
+        )
 
     def _run_in_trial_store(
         self, bound_stage: BoundStage, stage_forecast: StageForecast
@@ -164,7 +167,7 @@ class StagePlan:
         if self.trial_session is None or stage_forecast.label not in self.trial_stages:
             return None
         start_time = time.perf_counter()
-        artifact, _ = replace(bound_stage, session=self.trial_session).run_or_load()
+        artifact = replace(bound_stage, session=self.trial_session).run_or_load().artifact
         stage_forecast.seconds, stage_forecast.time_basis = (
             time.perf_counter() - start_time,
             MEASURED_IN_TRIAL,
@@ -217,7 +220,7 @@ def _explain_cache_miss(bound_stage: BoundStage) -> str:
     """Explain how a stage differs from the newest artifact of the same stage in the store."""
     newest_artifact = find_newest_artifact(bound_stage.session.store, bound_stage.stage.name)
     if newest_artifact is None:
-        return "not in the store; the store has no artifact of this stage"
+        return "the store has no artifact of this stage"
     newest_components = newest_artifact.manifest["parts"]
     component_labels = {
         "external": "external input",
@@ -235,7 +238,10 @@ def _explain_cache_miss(bound_stage: BoundStage) -> str:
             )
         )
     ]
-    return f"not in the store; differs from the newest in {'; '.join(changed_components)}"
+    return (
+        "not in the store; changed since the newest artifact of this stage: "
+        f"{'; '.join(changed_components)}"
+    )
 
 
 def find_changed_keys(old_values: dict[str, Any], new_values: dict[str, Any]) -> list[str]:

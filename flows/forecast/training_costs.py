@@ -50,7 +50,7 @@ def build_model_config(
     return replace(base_config, vocab_size=vocab_size, context=context_length)
 
 
-def count_parameters(model_config: ModelConfig) -> dict[str, int]:
+def count_parameters_by_group(model_config: ModelConfig) -> dict[str, int]:
     """Count parameters by group, in total, and in the matrices that Muon trains.
 
     The model is not allocated.
@@ -63,10 +63,10 @@ def count_parameters(model_config: ModelConfig) -> dict[str, int]:
         for name, parameter in meta_model.named_parameters()
         if parameter.ndim == 2 and ".blocks." in name
     )
-    return meta_model.count_parameters() | {"matrices": matrices}
+    return meta_model.count_parameters_by_group() | {"matrices": matrices}
 
 
-def estimate_training_memory(
+def estimate_memory_bytes_by_use(
     parameter_counts: dict[str, int], train_config: TrainConfig
 ) -> dict[str, int]:
     """Compute the bytes of weights, gradients and optimizer states in each process.

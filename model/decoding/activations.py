@@ -18,6 +18,8 @@ from hallmark.model.padding import batch_indices_by_length, check_token_ids, pad
 from hallmark.model.reference_kernels import use_reference_kernels
 
 Float32 = NDArray[np.float32]
+#: For "encoder", "decoder" and "cross": the weights (H, Tq, Tk) of each layer.
+AttentionWeightsByStack = dict[str, list[Float32]]
 
 
 @run_in_evaluation_mode
@@ -106,7 +108,7 @@ def record_layer_states(stack: Stack) -> Iterator[list[Tensor]]:
 @run_in_evaluation_mode
 def extract_attention_weights(
     model: Transformer, sequence: Sequence[int], *, source: Sequence[int] | None = None
-) -> dict[str, list[Float32]]:
+) -> AttentionWeightsByStack:
     """Extract the attention weights of each stack, one (H, Tq, Tk) per layer.
 
     Rows sum to 1 over the keys. In a decoder the weights of later keys are 0, except in a prefix
@@ -126,11 +128,13 @@ def extract_attention_weights(
     """
     is_encoder_decoder = model.encoder is not None and model.decoder is not None
     if source is not None and not is_encoder_decoder:
-        raise ValueError("Only an encoder-decoder reads a source: omit it for this model.")
+        raise ValueError(
+            "This model is not an encoder-decoder, so it cannot read a source: omit the source."
+        )
     device, inputs = model.embedding.weight.device, []
     for name, ids in (("The sequence", sequence), ("The source", source)):
         if ids is not None and not len(ids):
-            raise ValueError(f"{name} is empty: there is nothing to attend to.")
+            raise ValueError(f"{name} is empty: give at least one token.")
         tokens = check_token_ids(sequence if ids is None else ids, model.config.vocab_size, name)
         inputs.append(torch.from_numpy(tokens[None]).to(device))  # (1, T)
     prefix_lengths = make_prefix_lengths(model, [len(sequence)])

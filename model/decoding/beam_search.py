@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -158,7 +158,9 @@ def run_beam_search(
     length (``generate`` with early_stopping=False, length_penalty 0 for "none" and 1 for "mean").
     """
     if width < 1 or max_new_tokens < 1:
-        raise ValueError("width and max_new_tokens must be at least 1.")
+        raise ValueError(
+            f"width and max_new_tokens must be at least 1, not {width} and {max_new_tokens}."
+        )
     advance_search = (
         _BeamSearch.step_textbook if stopping == "textbook" else _BeamSearch.step_like_transformers
     )
@@ -173,7 +175,7 @@ def run_beam_search(
         top_log_probs, tokens = log_probs.topk(
             min(count_candidate_extensions(width, stop), log_probs.shape[1])
         )
-        top_tokens = top_log_probs.tolist(), tokens.tolist()
+        top_tokens = TopTokens(top_log_probs.tolist(), tokens.tolist())
         for search in active_searches:
             advance_search(search, top_tokens, step == max_new_tokens)
         active_searches = [search for search in active_searches if search.live]
@@ -211,8 +213,16 @@ class _LiveHypothesis:
     log_prob: float = 0.0
 
 
-#: The best log-probabilities of each row, best first, and their tokens.
-TopTokens = tuple[list[list[float]], list[list[int]]]
+class TopTokens(NamedTuple):
+    """The most probable next tokens of each row, best first.
+
+    Attributes:
+        log_probs: their log-probabilities, [row][rank].
+        tokens: their ids, [row][rank].
+    """
+
+    log_probs: list[list[float]]
+    tokens: list[list[int]]
 
 
 @dataclass
@@ -265,7 +275,7 @@ class _BeamSearch:
             (hypothesis.log_prob + token_log_prob, hypothesis, token, token_log_prob)
             for hypothesis in self.live
             for token_log_prob, token in zip(
-                top_tokens[0][hypothesis.row], top_tokens[1][hypothesis.row], strict=True
+                top_tokens.log_probs[hypothesis.row], top_tokens.tokens[hypothesis.row], strict=True
             )
             if token_log_prob > -np.inf
         ]
@@ -327,8 +337,8 @@ class CachedModelScorer:
     def score_next_tokens(self, parent_rows: Sequence[int], tokens: Sequence[int]) -> Tensor:
         if self.step_count == self.max_new_tokens:
             raise ValueError(
-                f"The scorer was created for {self.max_new_tokens} new tokens: give it and the "
-                "search the same max_new_tokens."
+                "The search needs more new tokens than max_new_tokens of the scorer "
+                f"({self.max_new_tokens}): give both the same max_new_tokens."
             )
         self.step_count += 1
         device = self.model.embedding.weight.device

@@ -112,14 +112,14 @@ def forward_with_cache(model: Transformer, batch: Batch, cache: KeyValueCache) -
     """
     assert model.decoder is not None
     blocks = cast(list[Block], model.decoder.blocks)
-    _gather_or_release_shards(model)  # weights outside the blocks, until the next training step
+    _gather_own_weights(model)  # weights outside the blocks, until the next training step
     if batch.source is not None:
         states = model.encode_source(batch)
         cache.source_keys_values = []
         for block in blocks:
-            _gather_or_release_shards(block)
+            _gather_own_weights(block)
             cache.source_keys_values.append(block.cross.project_keys_values(states))
-            _gather_or_release_shards(block, gather=False)
+            _release_own_weights(block)
         cache.source_attention_mask = batch.source_attention_mask
     elif model.encoder is not None and not cache.source_keys_values:
         raise ValueError("An encoder-decoder needs a source, but the batch has none.")
@@ -129,7 +129,7 @@ def forward_with_cache(model: Transformer, batch: Batch, cache: KeyValueCache) -
     if source_mask is not None:
         source_mask = source_mask[:, None, None]  # (B, 1, 1, S)
     for i, block in enumerate(blocks):
-        _gather_or_release_shards(block)
+        _gather_own_weights(block)
         attend = partial(attend_over_cache, rotation, block.attention, cache.layers[i])
         x = block.add_residual(x, block.attention_norm, attend)
         if cache.source_keys_values:
@@ -138,18 +138,25 @@ def forward_with_cache(model: Transformer, batch: Batch, cache: KeyValueCache) -
             )
             x = block.add_residual(x, block.cross_norm, attend)
         x = block.add_residual(x, block.feed_forward_norm, block.feed_forward)
-        _gather_or_release_shards(block, gather=False)
+        _release_own_weights(block)
     return model.transform(model.decoder.norm(x))  # type: ignore[no-any-return]
 
 
-def _gather_or_release_shards(module: nn.Module, gather: bool = True) -> None:
-    """Gather or release the weights of a module that FSDP shards.
+def _gather_own_weights(module: nn.Module) -> None:
+    """Gather the weights of a module that FSDP shards, but not of its sharded submodules.
 
-    FSDP itself only does so around ``forward``, which is not called here.
+    FSDP itself only gathers them in ``forward``, which is not called here.
     """
     if hasattr(module, "unshard"):
-        shard_operation: Any = module.unshard if gather else module.reshard
-        shard_operation()
+        gather_weights: Any = module.unshard
+        gather_weights()
+
+
+def _release_own_weights(module: nn.Module) -> None:
+    """Release the weights that ``_gather_own_weights`` gathered."""
+    if hasattr(module, "reshard"):
+        release_weights: Any = module.reshard
+        release_weights()
 
 
 def _attend_over_cache(

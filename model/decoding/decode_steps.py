@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -59,6 +60,18 @@ def make_decode_step(model: Transformer, step_count: int) -> DecodeStep:
     return run_step
 
 
+class CapturedStep(NamedTuple):
+    """A captured decoding step.
+
+    Attributes:
+        graph: the graph to replay.
+        logits: tensor (n, V) to which each replay writes the logits.
+    """
+
+    graph: torch.cuda.CUDAGraph
+    logits: Tensor
+
+
 class CudaGraphStep:
     """A step as a CUDA graph, captured once for every GRAPH_SLOTS slots of the cache.
 
@@ -68,25 +81,23 @@ class CudaGraphStep:
 
     def __init__(self, model: Transformer) -> None:
         self.model = model
-        self.graphs_by_slots: dict[int, tuple[torch.cuda.CUDAGraph, Tensor]] = {}
+        self.steps_by_slot_count: dict[int, CapturedStep] = {}
 
     def __call__(self, ids: Tensor, positions: Tensor, cache: KeyValueCache) -> Tensor:
         capacity = cache.layers[0].keys.shape[2]
         slot_count = min(capacity, -(-cache.filled_length // GRAPH_SLOTS) * GRAPH_SLOTS)
-        if not self.graphs_by_slots:
+        if not self.steps_by_slot_count:
             self.ids, self.positions = ids.clone(), positions.clone()
         self.ids.copy_(ids)
         self.positions.copy_(positions)
-        if slot_count not in self.graphs_by_slots:
-            self.graphs_by_slots[slot_count] = self._capture_graph(cache, slot_count)
-        graph, logits = self.graphs_by_slots[slot_count]
+        if slot_count not in self.steps_by_slot_count:
+            self.steps_by_slot_count[slot_count] = self._capture_step(cache, slot_count)
+        captured_step = self.steps_by_slot_count[slot_count]
         with torch.cuda.device(self.ids.device):
-            graph.replay()
-        return logits
+            captured_step.graph.replay()
+        return captured_step.logits
 
-    def _capture_graph(
-        self, cache: KeyValueCache, slot_count: int
-    ) -> tuple[torch.cuda.CUDAGraph, Tensor]:
+    def _capture_step(self, cache: KeyValueCache, slot_count: int) -> CapturedStep:
         cache.slots, cache.filled_length = self.positions, slot_count
         step_inputs = (self.model, self.ids, self.positions, cache)
         graph = torch.cuda.CUDAGraph()
@@ -100,4 +111,4 @@ class CudaGraphStep:
             # Threads that communicate between processes may continue in the meantime.
             with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
                 logits = compute_next_logits(*step_inputs)
-        return graph, logits
+        return CapturedStep(graph, logits)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -89,21 +90,30 @@ def generate(
         temperature, top_k, top_p, min_p, repetition_penalty, first_temperature, decay_tokens
     )
     if max_new_tokens < 1 or samples < 1 or batch_rows < 1:
-        raise ValueError("max_new_tokens, samples and batch_rows must be at least 1.")
+        raise ValueError(
+            "max_new_tokens, samples and batch_rows must be at least 1, not "
+            f"{max_new_tokens}, {samples} and {batch_rows}."
+        )
     if temperature == 0.0 and samples > 1:
         raise ValueError(
-            "Greedy decoding (temperature 0) gives one text for each prompt: samples must be 1."
+            "With temperature 0 (greedy decoding) all samples of a prompt would be equal: set "
+            "samples to 1, or increase temperature."
         )
     check_prompts(model, prompts, sources, max_new_tokens)
     for name, ids in (("stop", stop), ("forbid", forbid)):
         check_token_ids(list(ids), model.config.vocab_size, name)
     if len(set(forbid)) == model.config.vocab_size:
-        raise ValueError("forbid contains every token of the vocabulary: allow at least one.")
+        raise ValueError(
+            "forbid contains every token of the vocabulary, so no text can be generated: allow at "
+            "least one token."
+        )
     results: list[list[Continuation]] = [[] for _ in prompts]
     # Group prompts of similar length, so that short prompts do not wait for long ones.
     order = sorted(range(len(prompts)), key=lambda prompt_index: len(prompts[prompt_index]))
     prompt_samples = [
-        (prompt_index, sample_index) for prompt_index in order for sample_index in range(samples)
+        _PromptSample(prompt_index, sample_index)
+        for prompt_index in order
+        for sample_index in range(samples)
     ]
     for begin in range(0, len(prompt_samples), batch_rows):
         batch_jobs = prompt_samples[begin : begin + batch_rows]
@@ -116,6 +126,42 @@ def generate(
     return results
 
 
+class _PromptSample(NamedTuple):
+    """One of the continuations to generate.
+
+    Attributes:
+        prompt_index: index of the prompt.
+        sample_index: number of the sample of this prompt, from 0.
+    """
+
+    prompt_index: int
+    sample_index: int
+
+
+class _ChosenTokens(NamedTuple):
+    """The next token of each row.
+
+    Attributes:
+        ids: token ids, (n,).
+        log_probs: their log-probabilities under the model itself, (n,).
+    """
+
+    ids: NDArray[np.int64]
+    log_probs: NDArray[np.float32]
+
+
+class _PrefilledPrompts(NamedTuple):
+    """What the model has read before the first step.
+
+    Attributes:
+        logits: logits of the token after each row's prompt, (N, V).
+        cache: keys and values of the prompts, one row for each continuation.
+    """
+
+    logits: Tensor
+    cache: KeyValueCache
+
+
 class _DecodingBatch:
     """Continuations (prompt, sample) that are decoded together."""
 
@@ -123,7 +169,7 @@ class _DecodingBatch:
         self,
         model: Transformer,
         prompts: Sequence[Sequence[int]],
-        prompt_samples: Sequence[tuple[int, int]],
+        prompt_samples: Sequence[_PromptSample],
         max_new_tokens: int,
         seed: int,
         sources: Sequence[Sequence[int]] | None,
@@ -201,8 +247,8 @@ class _DecodingBatch:
         sampler: TokenSampler,
         stop: list[int],
         forbidden_ids: Tensor,
-    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Choose each row's next token; return it and its log-probability under the model, (n,)."""
+    ) -> _ChosenTokens:
+        """Choose the next token of each row."""
         forbidden_logits = logits[:, forbidden_ids]
         logits[:, forbidden_ids] = -torch.inf  # in place, because the logits are large
         history = None
@@ -212,7 +258,7 @@ class _DecodingBatch:
         token_ids = sampler.choose_tokens(logits, keys, position, history, stop)  # (n,)
         logits[:, forbidden_ids] = forbidden_logits
         log_probs = -cross_entropy(logits, token_ids, reduction="none")
-        return token_ids.cpu().numpy(), check_no_nan(log_probs.cpu()).numpy()
+        return _ChosenTokens(token_ids.cpu().numpy(), check_no_nan(log_probs.cpu()).numpy())
 
     def to_continuations(self) -> list[Continuation]:
         continuations = []
@@ -237,8 +283,8 @@ class _DecodingBatch:
             [compute_window_start(int(length), self.context, self.stride) for length in lengths]
         )
 
-    def _prefill_prompts(self) -> tuple[Tensor, KeyValueCache]:
-        """Read each prompt once; return logits after each row's prompt (N, V), and the cache."""
+    def _prefill_prompts(self) -> _PrefilledPrompts:
+        """Read each prompt once, into a cache with a row for each continuation."""
         lengths = np.array([len(prompt) for prompt in self.prompts])
         window_starts = self._compute_window_starts(lengths)
         windows = [
@@ -254,7 +300,7 @@ class _DecodingBatch:
         if len(self.prompt_positions) > len(self.prompts):
             cache.select_rows(prompt_positions)
             logits = logits[prompt_positions]
-        return logits, cache
+        return _PrefilledPrompts(logits, cache)
 
     def _feed_newest_tokens(
         self,

@@ -31,10 +31,10 @@ class DecodingMethods:
     def __post_init__(self) -> None:
         if self.width < 1:
             raise ValueError(f"width must be at least 1, not {self.width}.")
-        for settings in self.build_sampler_settings().values():
+        for settings in self.build_sampler_settings_by_method().values():
             TokenSampler(**settings)
 
-    def build_sampler_settings(self) -> dict[str, dict[str, Any]]:
+    def build_sampler_settings_by_method(self) -> dict[str, dict[str, Any]]:
         """Return the settings of ``TokenSampler`` by method, for all methods except beam search."""
         return {
             "greedy": {"temperature": 0.0},
@@ -88,7 +88,7 @@ def decode_with_every_method(
     forbid: Collection[int] = (PAD_ID,),
     source: Sequence[int] | None = None,
 ) -> list[MethodOutput]:
-    """Continue the prompt with beam search and with each of ``build_sampler_settings``.
+    """Continue the prompt with beam search and with each of ``build_sampler_settings_by_method``.
 
     Beams are ranked by the mean of their log-probabilities, and the best is returned. Methods that
     draw use the same random numbers at each position, so that their texts differ only because of
@@ -108,7 +108,7 @@ def decode_with_every_method(
     )
     best_log_probs = np.array(best_hypothesis.log_probs, dtype=np.float32)
     outputs = {}
-    for name, settings in methods.build_sampler_settings().items():
+    for name, settings in methods.build_sampler_settings_by_method().items():
         ((continuation,),) = generate(model, [prompt], seed=seed, **settings, **shared_options)
         outputs[name] = MethodOutput(
             name, settings, continuation.ids, continuation.log_probs, continuation.stopped

@@ -29,8 +29,8 @@ def check_prompts(
     """Raise ValueError if the model cannot continue these prompts."""
     if model.decoder is None or (sources is None) != (model.encoder is None):
         raise ValueError(
-            "Generation needs a decoder-only model without sources, or an encoder-decoder with one "
-            "source for each prompt."
+            "Only a decoder-only model without sources, or an encoder-decoder with one source for "
+            "each prompt, can generate text."
         )
     for i, prompt in enumerate(prompts):
         if not len(check_token_ids(prompt, model.config.vocab_size, f"Prompt {i}")):
@@ -40,7 +40,8 @@ def check_prompts(
     context = model.config.context
     if len(sources) != len(prompts):
         raise ValueError(
-            f"Prompts and sources must be equally many, not {len(prompts)} and {len(sources)}."
+            f"There must be one source for each prompt, not {len(sources)} for {len(prompts)} "
+            "prompts."
         )
     for i, source in enumerate(sources):
         if not 0 < len(source) <= context:
@@ -58,9 +59,8 @@ def check_prompts_fit_context(
     for i, prompt in enumerate(prompts):
         if len(prompt) + max_new_tokens > context:
             raise ValueError(
-                f"Prompt {i} and {max_new_tokens} new tokens make {len(prompt) + max_new_tokens} "
-                f"tokens, more than the context of {context}: reduce max_new_tokens or shorten the "
-                "prompt."
+                f"Prompt {i} has {len(prompt)} tokens; with {max_new_tokens} new tokens it exceeds "
+                f"the context of {context} tokens: shorten the prompt, or reduce max_new_tokens."
             )
 
 

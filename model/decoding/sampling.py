@@ -56,7 +56,9 @@ class TokenSampler:
             if not 1e-4 <= value < float("inf"):
                 raise ValueError(f"{name} must be {zero_alternative}at least 0.0001, not {value}.")
         if not isinstance(self.top_k, Integral) or self.top_k < 0:
-            raise ValueError(f"top_k must be a whole number, 0 (off) or more, not {self.top_k!r}.")
+            raise ValueError(
+                f"top_k must be a positive integer, or 0 to turn it off, not {self.top_k!r}."
+            )
         if not 0.0 < self.top_p <= 1.0:
             raise ValueError(f"top_p must be above 0 and at most 1, not {self.top_p}.")
         if not 0.0 <= self.min_p <= 1.0:
@@ -67,7 +69,7 @@ class TokenSampler:
             )
         if self.first_temperature is not None and min(self.temperature, self.decay_tokens) <= 0:
             raise ValueError(
-                "first_temperature needs a temperature and decay_tokens above 0, not "
+                "With first_temperature, temperature and decay_tokens must be above 0, not "
                 f"{self.temperature} and {self.decay_tokens}."
             )
 
@@ -84,7 +86,7 @@ class TokenSampler:
         keys: UInt64,
         position: int,
         history: Tensor | None = None,
-        end_ids: Sequence[int] = (),
+        unpenalised_ids: Sequence[int] = (),
     ) -> Tensor:
         """Choose the next tokens.
 
@@ -93,16 +95,16 @@ class TokenSampler:
             keys: (N,) keys of the draws.
             position: number of the new token, from 0.
             history: (N, L) earlier tokens for the repetition penalty.
-            end_ids: tokens that end a text and are not penalised: the same token begins the text,
-                so it would never be chosen.
+            unpenalised_ids: tokens that are not penalised: those that end a text. The same token
+                begins the text, so it would never be chosen.
 
         Returns:
             (N,) token ids.
         """
         if history is not None:
-            end_logits = logits[:, list(end_ids)]
+            unpenalised_logits = logits[:, list(unpenalised_ids)]
             logits = penalise_repetition(logits, history, self.repetition_penalty)
-            logits[:, list(end_ids)] = end_logits
+            logits[:, list(unpenalised_ids)] = unpenalised_logits
         if self.temperature == 0.0:
             return select_most_probable(logits)
         logits = apply_temperature(logits, self.temperature_at(position))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -86,14 +87,14 @@ def compute_token_statistics(
     batch_tokens: int = 16_384,
     stride: int | None = None,
     prompt_lengths: Sequence[int] | None = None,
-    forbid: Sequence[int] = (PAD_ID,),
+    unranked_tokens: Sequence[int] = (PAD_ID,),
 ) -> list[TokenStatistics]:
     """Compute log p and the statistics over the vocabulary; see ``compute_token_log_probs``.
 
     Args:
-        forbid: tokens that ``generate`` never chooses: they are not counted in ranks.
+        unranked_tokens: tokens that ``generate`` never chooses: they are not counted in ranks.
     """
-    reduce = partial(reduce_to_statistics, forbid=forbid)
+    reduce = partial(reduce_to_statistics, unranked_tokens=unranked_tokens)
     return to_token_statistics(
         _reduce_token_logits(model, sequences, reduce, 4, batch_tokens, stride, prompt_lengths)
     )
@@ -142,10 +143,10 @@ def compute_target_statistics(
     targets: Sequence[TokenIds],
     *,
     batch_tokens: int = 16_384,
-    forbid: Sequence[int] = (PAD_ID,),
+    unranked_tokens: Sequence[int] = (PAD_ID,),
 ) -> list[TokenStatistics]:
     """Compute log p and the statistics of ``compute_token_statistics``, given the sources."""
-    reduce = partial(reduce_to_statistics, forbid=forbid)
+    reduce = partial(reduce_to_statistics, unranked_tokens=unranked_tokens)
     return to_token_statistics(
         _reduce_target_logits(model, sources, targets, reduce, 4, batch_tokens)
     )
@@ -162,9 +163,9 @@ def _reduce_target_logits(
 ) -> list[Float32]:
     """Return (statistic_count, len(target) - 1) for each target; see ``_reduce_token_logits``."""
     if model.encoder is None or model.decoder is None:
-        raise ValueError("Scoring targets of sources needs an encoder-decoder.")
+        raise ValueError("Only an encoder-decoder can score targets, given their sources.")
     if len(sources) != len(targets) or not all(map(len, sources)):
-        raise ValueError("Each target needs a source of at least one token.")
+        raise ValueError("There must be one source for each target, of at least one token.")
     for name, sequences in (("Source", sources), ("Target", targets)):
         for i, sequence in enumerate(sequences):
             check_token_ids(sequence, model.config.vocab_size, f"{name} {i}")
@@ -211,7 +212,7 @@ def compute_next_log_probs(
 ) -> Float32:
     """Compute log p of every token after each prompt, (prompts, V); prompts must not be empty."""
     if model.config.architecture != "decoder":
-        raise ValueError("Left-to-right scores need a decoder-only model.")
+        raise ValueError("Only a decoder-only model can score text from left to right.")
     context = model.config.context
     result = np.empty((len(prompts), model.config.vocab_size), dtype=np.float32)
     windows = []
@@ -254,6 +255,18 @@ class _ScoringWindow:
         return self.last_predicted - self.first_predicted + 1
 
 
+class _WindowBatch(NamedTuple):
+    """Windows that are read together.
+
+    Attributes:
+        windows: the windows, longest first.
+        ids: their tokens, padded on the right, (B, width + 1).
+    """
+
+    windows: list[_ScoringWindow]
+    ids: Tensor
+
+
 def _iter_scoring_windows(
     sequence: int, length: int, context: int, stride: int
 ) -> Iterator[_ScoringWindow]:
@@ -283,19 +296,19 @@ def _reduce_token_logits(
         One (statistic_count, len(sequence) - 1) array per sequence.
     """
     if model.config.architecture != "decoder":
-        raise ValueError("Left-to-right scores need a decoder-only model.")
+        raise ValueError("Only a decoder-only model can score text from left to right.")
     context = model.config.context
     stride = compute_default_stride(context) if stride is None else stride
     if not 1 <= stride <= context:
-        raise ValueError(f"stride must be between 1 and the context {context}, not {stride}.")
+        raise ValueError(f"stride must be between 1 and {context} (the context), not {stride}.")
     prompt_lengths = (
         [min(1, len(tokens)) for tokens in sequences] if prompt_lengths is None else prompt_lengths
     )
     for i, (count, sequence) in enumerate(zip(prompt_lengths, sequences, strict=True)):
         if not 0 <= count <= len(sequence):
             raise ValueError(
-                f"Sequence {i} has {len(sequence)} tokens, but a prompt of {count} tokens: a "
-                "prompt is the first part of its sequence."
+                f"The prompt of sequence {i} must have 0 to {len(sequence)} tokens (the length of "
+                f"the sequence), not {count}."
             )
     results = [
         np.empty((statistic_count, max(0, len(tokens) - 1)), dtype=np.float32)
@@ -348,8 +361,8 @@ def _batch_windows(
     sequences: Sequence[TokenIds],
     windows: list[_ScoringWindow],
     batch_tokens: int,
-) -> Iterator[tuple[list[_ScoringWindow], Tensor]]:
-    """Yield batches of windows of similar length, longest first, with their ids (B, width + 1).
+) -> Iterator[_WindowBatch]:
+    """Yield batches of windows of similar length, longest first.
 
     Padding is on the right, where a causal model does not attend: no mask is needed.
     """
@@ -365,7 +378,7 @@ def _batch_windows(
             tokens[i, : len(window_ids)] = check_token_ids(
                 window_ids, model.config.vocab_size, description
             )
-        yield window_batch, torch.from_numpy(tokens).to(model.embedding.weight.device)
+        yield _WindowBatch(window_batch, torch.from_numpy(tokens).to(model.embedding.weight.device))
 
 
 def gather_log_probs(logits: Tensor, targets: Tensor) -> Tensor:
@@ -384,12 +397,14 @@ def reduce_to_log_probs(logits: Tensor, targets: Tensor) -> Tensor:
     return gather_log_probs(logits, targets).unsqueeze(0)
 
 
-def reduce_to_statistics(logits: Tensor, targets: Tensor, forbid: Sequence[int] = ()) -> Tensor:
+def reduce_to_statistics(
+    logits: Tensor, targets: Tensor, unranked_tokens: Sequence[int] = ()
+) -> Tensor:
     """Compute log p, mean, std and rank of ``TokenStatistics``, (4, n), from logits (n, V).
 
     Args:
         targets: (n,) token ids.
-        forbid: tokens that are not counted in ranks.
+        unranked_tokens: tokens that are not counted in ranks.
     """
     log_probs = logits.log_softmax(1)  # (n, V)
     probabilities = log_probs.exp()
@@ -400,7 +415,7 @@ def reduce_to_statistics(logits: Tensor, targets: Tensor, forbid: Sequence[int] 
     target_logits = logits.gather(1, targets.unsqueeze(1))
     has_lower_id = torch.arange(logits.shape[1], device=logits.device) < targets.unsqueeze(1)
     ranks_higher = (logits > target_logits) | ((logits == target_logits) & has_lower_id)  # (n, V)
-    ranks_higher[:, list(forbid)] = False
+    ranks_higher[:, list(unranked_tokens)] = False
     rank = ranks_higher.sum(1)
     return torch.stack(
         (target_log_probs.squeeze(1), mean.squeeze(1), variance.sqrt(), rank.float())

@@ -24,7 +24,9 @@ def write_folder_atomically(folder: Path) -> Iterator[Path]:
         FileExistsError: ``folder`` is not empty.
     """
     if folder.is_dir() and any(folder.iterdir()):
-        raise FileExistsError(f"{folder} already exists: choose another folder, or remove it.")
+        raise FileExistsError(
+            f"{folder} already exists and is not empty: choose another folder, or remove it."
+        )
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -41,6 +41,18 @@ WEIGHTS_FILE, CONFIG_FILE, TOKENIZER_FILE = "model.safetensors", "config.json", 
 
 class CheckpointError(ValueError):
     """A folder cannot be loaded as a checkpoint; the message says which and why."""
+
+
+class _ConfigFile(NamedTuple):
+    """The config.json of a checkpoint.
+
+    Attributes:
+        path: path of the file.
+        settings: its content, with the model's own settings under "model".
+    """
+
+    path: Path
+    settings: dict[str, Any]
 
 
 def save_checkpoint(
@@ -115,14 +127,14 @@ def read_training_objective(folder: str | Path, architecture: Architecture) -> O
     if objective is None and architecture in OBJECTIVE_SUGGESTIONS:
         default_objective, alternative, alternative_name = OBJECTIVE_SUGGESTIONS[architecture]
         raise CheckpointError(
-            f"{path} does not name the training objective, as in older versions: add "
-            f'"objective": "{default_objective}" to it, or "objective": "{alternative}" for '
+            f"{path} does not name the objective that the model was trained for: add "
+            f'"objective": "{default_objective}" to it, or "objective": "{alternative}" if it is '
             f"{alternative_name}."
         )
     if objective is not None and objective not in valid_objectives:
         raise CheckpointError(
-            f"{path} has the objective {objective!r}, but this architecture supports "
-            f"{', '.join(valid_objectives)}."
+            f"{path} has the objective {objective!r}, but for the architecture {architecture} it "
+            f"must be {' or '.join(valid_objectives)}."
         )
     return objective
 
@@ -142,7 +154,7 @@ def was_trained_on_pairs(folder: str | Path) -> bool:
     return pairs_flag or settings.get("objective") == "seq2seq"
 
 
-def _read_config_file(folder: str | Path) -> tuple[Path, dict[str, Any]]:
+def _read_config_file(folder: str | Path) -> _ConfigFile:
     path = _require_file(Path(folder), CONFIG_FILE)
     try:
         settings = json.loads(path.read_text(encoding="utf-8"))
@@ -156,10 +168,10 @@ def _read_config_file(folder: str | Path) -> tuple[Path, dict[str, Any]]:
         )
     if settings.get("format") != CHECKPOINT_FORMAT:
         raise CheckpointError(
-            f"{path} has format {settings.get('format')!r}, but this version reads format "
-            f"{CHECKPOINT_FORMAT}."
+            f"{path} has format {settings.get('format')!r}, but this version of the program can "
+            f"read only format {CHECKPOINT_FORMAT}."
         )
-    return path, settings
+    return _ConfigFile(path, settings)
 
 
 def find_weights_file(folder: str | Path) -> Path:
@@ -235,15 +247,15 @@ def load_matching_tokenizer(path: Path, vocab_size: int) -> Tokenizer:
     token_count = tokenizer.get_vocab_size(with_added_tokens=True)
     if token_count != vocab_size:
         raise CheckpointError(
-            f"{path} has {token_count} tokens, but the model's vocab_size is {vocab_size}: they "
-            "must be equal. To pad the model's tables, set vocab_multiple."
+            f"The tokenizer {path} has {token_count} tokens, but the model's vocab_size is "
+            f"{vocab_size}: they must be equal. To pad the model's tables, set vocab_multiple."
         )
     return tokenizer
 
 
 def _require_file(folder: Path, file_name: str) -> Path:
     if not folder.is_dir():
-        raise CheckpointError(f"{folder} is not a folder: give the path of a checkpoint.")
+        raise CheckpointError(f"{folder} is not a folder: give the folder of a checkpoint.")
     path = folder / file_name
     if not path.is_file():
         raise CheckpointError(f"{folder} has no {file_name}: the checkpoint is incomplete.")
@@ -258,7 +270,10 @@ def check_all_float(path: Path, tensors: dict[str, Tensor]) -> None:
     """Raise CheckpointError if a tensor does not have a float type."""
     for name, tensor in tensors.items():
         if not tensor.is_floating_point():
-            raise CheckpointError(f"{path}: {name} has type {tensor.dtype}, not a float type.")
+            raise CheckpointError(
+                f"{path}: the tensor {name} has type {tensor.dtype}, but weights must be "
+                "floating-point numbers."
+            )
 
 
 def check_shapes_match(
@@ -268,6 +283,7 @@ def check_shapes_match(
     for name in sorted(expected.keys() | actual.keys()):
         if expected.get(name) != actual.get(name):
             raise CheckpointError(
-                f"{path} does not fit its config: {name} has shape {actual.get(name, 'none')}, "
-                f"expected {expected.get(name, 'none')}. Does it have another architecture?"
+                f"{path} does not match its config.json. Shape of the tensor {name} in the file: "
+                f"{actual.get(name, 'missing')}; according to the config: "
+                f"{expected.get(name, 'missing')}. Is it the config of another model?"
             )

@@ -9,9 +9,9 @@ from hallmark.model.interchange.model_families import (
     BERT_SUPPORTED_SETTINGS,
     GPT2_SUPPORTED_SETTINGS,
     LLAMA_SUPPORTED_SETTINGS,
-    make_bert_config,
-    make_gpt2_config,
-    make_llama_config,
+    make_bert_config_values,
+    make_gpt2_config_values,
+    make_llama_config_values,
     map_bert_body,
     map_gpt2_body,
     map_llama_body,
@@ -60,9 +60,9 @@ def _make_classifier_family(
     head_mappings: list[TensorMapping],
 ) -> ModelFamily:
     map_body, make_config, parse_config, base_prefix = {
-        "bert": (map_bert_body, make_bert_config, parse_bert_config, "bert."),
-        "gpt2": (map_gpt2_body, make_gpt2_config, parse_gpt2_config, "transformer."),
-        "llama": (map_llama_body, make_llama_config, parse_llama_config, "model."),
+        "bert": (map_bert_body, make_bert_config_values, parse_bert_config, "bert."),
+        "gpt2": (map_gpt2_body, make_gpt2_config_values, parse_gpt2_config, "transformer."),
+        "llama": (map_llama_body, make_llama_config_values, parse_llama_config, "model."),
     }[base_family]
     return ModelFamily(
         model_class,

@@ -45,7 +45,7 @@ def map_gpt2_body(config: ModelConfig) -> list[TensorMapping]:
     ]
 
 
-def make_gpt2_config(config: ModelConfig) -> dict[str, Any]:
+def make_gpt2_config_values(config: ModelConfig) -> dict[str, Any]:
     return {
         "model_type": "gpt2",
         "n_positions": config.context,
@@ -65,7 +65,7 @@ def parse_gpt2_config(config_values: dict[str, Any]) -> ModelConfig:
     if config_values.get("scale_attn_by_inverse_layer_idx") or not config_values.get(
         "scale_attn_weights", True
     ):
-        raise ValueError("its attention is scaled in a way that is not supported.")
+        raise ValueError("it scales attention in a way that is not supported.")
     return ModelConfig(
         vocab_size=config_values["vocab_size"],
         context=config_values["n_positions"],
@@ -101,7 +101,7 @@ def map_llama_body(config: ModelConfig) -> list[TensorMapping]:
     ]
 
 
-def make_llama_config(config: ModelConfig) -> dict[str, Any]:
+def make_llama_config_values(config: ModelConfig) -> dict[str, Any]:
     return {
         "model_type": "llama",
         "max_position_embeddings": config.context,
@@ -132,9 +132,9 @@ def _parse_llama_head_size(config_values: dict[str, Any]) -> int | None:
 def parse_llama_config(config_values: dict[str, Any]) -> ModelConfig:
     rope = config_values.get("rope_parameters") or config_values.get("rope_scaling") or {}
     if rope.get("rope_type", rope.get("type", "default")) != "default":
-        raise ValueError("its rotary positions are scaled, which is not supported.")
+        raise ValueError("it scales rotary positions, which is not supported.")
     if config_values.get("attention_bias") or config_values.get("mlp_bias"):
-        raise ValueError("its matrices have biases, which is not supported.")
+        raise ValueError("its linear layers have biases, which is not supported.")
     if config_values.get("hidden_act", "silu") != "silu":
         raise ValueError(
             f"the activation {config_values['hidden_act']!r} is not supported: it must be silu."
@@ -199,7 +199,7 @@ def _map_bert_tensors(config: ModelConfig) -> list[TensorMapping]:
     ]
 
 
-def make_bert_config(config: ModelConfig) -> dict[str, Any]:
+def make_bert_config_values(config: ModelConfig) -> dict[str, Any]:
     return {
         "model_type": "bert",
         "max_position_embeddings": config.context,
@@ -219,7 +219,7 @@ def parse_bert_config(config_values: dict[str, Any]) -> ModelConfig:
     if config_values.get("position_embedding_type", "absolute") != "absolute" or config_values.get(
         "is_decoder"
     ):
-        raise ValueError("its positions are not absolute, or it is a decoder: not supported.")
+        raise ValueError("only BERT encoders with absolute positions are supported.")
     if not config_values.get("tie_word_embeddings", True):
         raise ValueError("its output layer is not tied to the embeddings, which is not supported.")
     type_count = config_values.get("type_vocab_size", 2)
@@ -275,7 +275,7 @@ def _map_marian_tensors(config: ModelConfig) -> list[TensorMapping]:
     ]
 
 
-def _make_marian_config(config: ModelConfig) -> dict[str, Any]:
+def _make_marian_config_values(config: ModelConfig) -> dict[str, Any]:
     stack_settings = {
         f"{stack}_{key}": value
         for stack in ("encoder", "decoder")
@@ -309,7 +309,7 @@ def _parse_marian_config(config_values: dict[str, Any]) -> ModelConfig:
         if config_values[f"encoder_{key}"] != config_values[f"decoder_{key}"]:
             raise ValueError(f"encoder and decoder differ in {key}, which is not supported.")
     if not config_values.get("share_encoder_decoder_embeddings", True):
-        raise ValueError("encoder and decoder have their own embeddings, which is not supported.")
+        raise ValueError("encoder and decoder do not share embeddings, which is not supported.")
     if not config_values.get("tie_word_embeddings", True):
         raise ValueError("its output layer is not tied to the embeddings, which is not supported.")
     if (config_values.get("decoder_vocab_size") or config_values["vocab_size"]) != config_values[
@@ -395,7 +395,7 @@ MODEL_FAMILIES = {
         "transformer.",
         GPT2_SUPPORTED_SETTINGS,
         lambda config: [*map_gpt2_body(config), *map_untied_head(config)],
-        make_gpt2_config,
+        make_gpt2_config_values,
         parse_gpt2_config,
     ),
     "llama": ModelFamily(
@@ -403,7 +403,7 @@ MODEL_FAMILIES = {
         "model.",
         LLAMA_SUPPORTED_SETTINGS,
         lambda config: [*map_llama_body(config), *map_untied_head(config)],
-        make_llama_config,
+        make_llama_config_values,
         parse_llama_config,
         supports_grouped_heads=True,
     ),
@@ -412,7 +412,7 @@ MODEL_FAMILIES = {
         "bert.",
         BERT_SUPPORTED_SETTINGS,
         _map_bert_tensors,
-        make_bert_config,
+        make_bert_config_values,
         parse_bert_config,
     ),
     "marian": ModelFamily(
@@ -420,7 +420,7 @@ MODEL_FAMILIES = {
         "model.",
         MARIAN_SUPPORTED_SETTINGS,
         _map_marian_tensors,
-        _make_marian_config,
+        _make_marian_config_values,
         _parse_marian_config,
         has_halved_sinusoids=True,
     ),

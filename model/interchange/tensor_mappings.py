@@ -63,22 +63,26 @@ class ModelFamily:
     has_halved_sinusoids: bool = False
     supports_grouped_heads: bool = False
 
-    def list_unsupported_settings(self, config: ModelConfig) -> list[str]:
-        """List the settings that the architecture does not support, with the supported values."""
+    def describe_unsupported_settings(self, config: ModelConfig) -> list[str]:
+        """Describe each setting that the architecture does not support, and its supported values.
+
+        Returns:
+            Texts such as "norm = layernorm (not rmsnorm)"; empty if all are supported.
+        """
         reasons = [
-            f"{key} {' or '.join(map(str, allowed))} (it is {getattr(config, key)})"
+            f"{key} = {' or '.join(map(str, allowed))} (not {getattr(config, key)})"
             for key, allowed in self.supported_settings.items()
             if getattr(config, key) not in allowed
         ]
         if not self.supports_grouped_heads and config.kv_head_count != config.n_heads:
-            reasons.append(f"n_kv_heads {config.n_heads} (it is {config.kv_head_count})")
+            reasons.append(f"n_kv_heads = {config.n_heads} (not {config.kv_head_count})")
         if not self.supports_grouped_heads and config.query_width != config.d_model:
-            reasons.append(f"n_heads x d_head {config.d_model} (it is {config.query_width})")
+            reasons.append(f"n_heads x d_head = {config.d_model} (not {config.query_width})")
         return reasons
 
 
 def map_layers(
-    parts_by_name: Mapping[str, tuple[str, ...]],
+    transformers_parts_by_own_part: Mapping[str, tuple[str, ...]],
     count: int,
     own_prefix: str,
     transformers_prefix: str,
@@ -88,7 +92,8 @@ def map_layers(
     """Map the tensors of ``count`` layers.
 
     Args:
-        parts_by_name: names of a layer's parts: this program's, and their counterparts.
+        transformers_parts_by_own_part: this program's name of each part of a layer, and the names
+            of its counterparts in transformers.
         count: number of layers.
         own_prefix: this program's name up to the layer's number.
         transformers_prefix: transformers' name up to the layer's number.
@@ -105,7 +110,7 @@ def map_layers(
             kind == "weight" and is_transposed(name),
         )
         for i in range(count)
-        for name, transformers_parts in parts_by_name.items()
+        for name, transformers_parts in transformers_parts_by_own_part.items()
         for kind in kinds
     ]
 
@@ -124,7 +129,7 @@ def map_untied_head(config: ModelConfig) -> list[TensorMapping]:
 def parse_activation(transformers_name: str) -> Activation:
     if transformers_name not in OWN_ACTIVATIONS:
         raise ValueError(
-            f"the activation {transformers_name!r} is unknown; {', '.join(OWN_ACTIVATIONS)} "
-            "are known."
+            f"the activation {transformers_name!r} is not supported; supported are "
+            f"{', '.join(OWN_ACTIVATIONS)}."
         )
     return OWN_ACTIVATIONS[transformers_name]

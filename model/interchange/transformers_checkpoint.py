@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError
@@ -49,13 +49,16 @@ def find_matching_family(config: ModelConfig) -> ModelFamily:
         if config.architecture in family.supported_settings["architecture"]
     ]
     for family in architecture_families:
-        if not family.list_unsupported_settings(config):
+        if not family.describe_unsupported_settings(config):
             return family
     reasons = [
-        f"{family.model_class} needs {', '.join(family.list_unsupported_settings(config))}"
+        f"{family.model_class} needs {', '.join(family.describe_unsupported_settings(config))}"
         for family in architecture_families
     ]
-    raise ValueError(f"transformers has no architecture for this config: {'; '.join(reasons)}.")
+    raise ValueError(
+        "No architecture of transformers computes the same as a model with this config: "
+        f"{'; '.join(reasons)}."
+    )
 
 
 TOKENIZER_CONFIG = {
@@ -96,7 +99,7 @@ def export_transformers(
             mapping.own_name,
             own_tensors[mapping.own_name],
             config,
-            to_halves=family.has_halved_sinusoids,
+            to_halved_sinusoids=family.has_halved_sinusoids,
         )
         part_count = len(mapping.transformers_names)
         pieces = (
@@ -160,7 +163,9 @@ def import_transformers(folder: str | Path, device: str | torch.device = "cpu") 
     weights = _drop_integer_buffers(folder, weights, family, config)
     try:
         transformers_tensors = _normalise_tensors(weights, family, config)
-        config = _resolve_tied_weights(folder, family, config, transformers_tensors)
+        if config.tie_embeddings:
+            transformers_tensors = _add_missing_tied_tensors(family, transformers_tensors)
+            config = _untie_if_weights_differ(folder, family, config, transformers_tensors)
         own_tensors = _to_own_tensors(folder, family, config, transformers_tensors)
     except (RuntimeError, TypeError, IndexError) as error:
         raise CheckpointError(
@@ -201,7 +206,9 @@ def _to_own_tensors(
                 f"its config requires {tuple(expected_shape)}."
             )
         if family.has_halved_sinusoids:
-            tensor = _permute_residual_dimensions(mapping.own_name, tensor, config, to_halves=False)
+            tensor = _permute_residual_dimensions(
+                mapping.own_name, tensor, config, to_halved_sinusoids=False
+            )
         own_tensors[mapping.own_name] = tensor.contiguous()
     return own_tensors
 
@@ -244,17 +251,17 @@ def _normalise_tensors(
 
 
 def _permute_residual_dimensions(
-    tensor_name: str, tensor: Tensor, config: ModelConfig, *, to_halves: bool
+    tensor_name: str, tensor: Tensor, config: ModelConfig, *, to_halved_sinusoids: bool
 ) -> Tensor:
     """Permute the residual stream's dimensions in a tensor of an encoder-decoder.
 
-    With ``to_halves`` from this program's order, alternating sines and cosines, to halves;
-    otherwise back.
+    With ``to_halved_sinusoids`` from this program's order, alternating sines and cosines, to first
+    all sines, then all cosines; otherwise back.
     """
     if config.architecture != "encoder_decoder" or tensor_name == "head.bias":
         return tensor
     order = torch.arange(config.d_model).view(-1, 2).t().flatten()  # 0, 2, 4, … 1, 3, 5, …
-    order = order if to_halves else order.argsort()
+    order = order if to_halved_sinusoids else order.argsort()
     writes_residual = tensor_name.endswith(("out.weight", "down.weight", "out.bias", "down.bias"))
     if writes_residual or "norm" in tensor_name:
         return tensor[order]
@@ -268,13 +275,27 @@ def _compute_fused_sizes(config: ModelConfig, part_count: int) -> list[int]:
     return [config.feed_forward_width, config.feed_forward_width]  # gate, up
 
 
-def _read_transformers_config(folder: Path) -> tuple[ModelFamily, ModelConfig, dict[str, Any]]:
+class _TransformersConfig(NamedTuple):
+    """The config.json of a transformers folder.
+
+    Attributes:
+        family: family that the model belongs to.
+        config: this program's config of the model.
+        values: content of the file.
+    """
+
+    family: ModelFamily
+    config: ModelConfig
+    values: dict[str, Any]
+
+
+def _read_transformers_config(folder: Path) -> _TransformersConfig:
     path = folder / "config.json"
     try:
         config_values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         model_type = config_values["model_type"]
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-        raise CheckpointError(f"{path} is not the config of a model: {error!r}.") from error
+        raise CheckpointError(f"{path} cannot be read as a model's config: {error!r}.") from error
     if not isinstance(model_type, str) or model_type not in MODEL_FAMILIES:
         raise CheckpointError(
             f"{path} describes a model of type {model_type!r}, but only "
@@ -284,7 +305,7 @@ def _read_transformers_config(folder: Path) -> tuple[ModelFamily, ModelConfig, d
     if config_values.get("architectures") in [[name] for name in classifier_classes]:
         raise CheckpointError(f"{path} describes a classifier: only language models can be read.")
     try:
-        return (
+        return _TransformersConfig(
             MODEL_FAMILIES[model_type],
             MODEL_FAMILIES[model_type].from_transformers_config(config_values),
             config_values,
@@ -301,8 +322,8 @@ def _load_all_weights(folder: Path, config_values: dict[str, Any]) -> dict[str, 
     """Load all tensors of a folder with this config.json."""
     if config_values.get("quantization_config"):
         raise CheckpointError(
-            f"{folder} has quantised weights (quantization_config in its config.json): save them "
-            "as floats first."
+            f"{folder} has quantised weights (quantization_config in its config.json): convert "
+            "them to floating-point numbers first."
         )
     weights: dict[str, Tensor] = {}
     try:
@@ -334,33 +355,42 @@ def _drop_integer_buffers(
             (name, family.base_prefix + name)
         ):
             raise CheckpointError(
-                f"{folder}: {name} has type {tensor.dtype}, not a float type: its weights are "
-                "quantised, so save them as floats first."
+                f"{folder}: the tensor {name} has type {tensor.dtype}, so it is quantised: convert "
+                "the weights to floating-point numbers first."
             )
     return {name: tensor for name, tensor in weights.items() if tensor.is_floating_point()}
 
 
-def _resolve_tied_weights(
+def _add_missing_tied_tensors(
+    family: ModelFamily, transformers_tensors: dict[str, Tensor]
+) -> dict[str, Tensor]:
+    """Return the tensors, with one that is missing replaced by a tensor that is tied to it."""
+    added_tensors = {
+        source_name: transformers_tensors[tied_name]
+        for source_name, tied_names in TIED_TENSOR_NAMES[family.model_class].items()
+        for tied_name in reversed(tied_names)
+        if source_name not in transformers_tensors and tied_name in transformers_tensors
+    }
+    return transformers_tensors | added_tensors
+
+
+def _untie_if_weights_differ(
     folder: Path, family: ModelFamily, config: ModelConfig, transformers_tensors: dict[str, Tensor]
 ) -> ModelConfig:
-    """Return the config with its output layer tied or not, as transformers ties what it has loaded.
+    """Return the config, with an untied output layer if tensors that it ties differ.
 
-    A folder may tie two tensors and contain both. If they differ, transformers keeps both; if only
-    the second exists, it is used as the first.
+    A folder may tie two tensors and contain both; transformers then keeps both.
+
+    Raises:
+        CheckpointError: They differ in a family that supports only tied output layers.
     """
-    if not config.tie_embeddings:
-        return config
     for source_name, tied_names in TIED_TENSOR_NAMES[family.model_class].items():
         for tied_name in (name for name in tied_names if name in transformers_tensors):
-            if source_name not in transformers_tensors:
-                transformers_tensors[source_name] = transformers_tensors[tied_name]
-            elif not torch.equal(
-                transformers_tensors[source_name], transformers_tensors[tied_name]
-            ):
+            if not torch.equal(transformers_tensors[source_name], transformers_tensors[tied_name]):
                 if "tie_embeddings" in family.supported_settings:
                     raise CheckpointError(
-                        f"{folder}: {tied_name} differs from {source_name}, although its config "
-                        "ties them, which is not supported."
+                        f"{folder}: the tensors {tied_name} and {source_name} differ, but its "
+                        "config.json says that they are tied, which is not supported."
                     )
                 config = replace(config, tie_embeddings=False)
     return config

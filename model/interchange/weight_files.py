@@ -27,15 +27,15 @@ def list_weight_files(folder: Path, config: dict[str, Any]) -> list[Path]:
     """
     if (folder / "adapter_config.json").is_file():
         raise CheckpointError(
-            f"{folder} contains an adapter (adapter_config.json): merge it into its model, and "
-            "give the folder of the whole model."
+            f"{folder} contains an adapter (adapter_config.json): merge it into its base model, "
+            "and give the folder of the merged model."
         )
     named_path = config.get("transformers_weights")
     named_file = None
     if named_path is not None:
         if not isinstance(named_path, str):
             raise CheckpointError(
-                f"transformers_weights in {folder / 'config.json'} must be the name of a file, not "
+                f"transformers_weights in {folder / 'config.json'} must be a file name, not "
                 f"{str(named_path)[:100]}."
             )
         named_file = _resolve_inside_folder(folder, named_path, "config.json")
@@ -86,6 +86,7 @@ def _resolve_inside_folder(folder: Path, file_name: Any, source_name: str) -> Pa
         or any(part.startswith(".") for part in path_parts)
     ):
         raise CheckpointError(
-            f"{folder / source_name} names {str(file_name)[:100]}, which is not inside its folder."
+            f"{folder / source_name} names the file {str(file_name)[:100]}, which is not inside "
+            "its folder."
         )
     return Path(folder, file_name)

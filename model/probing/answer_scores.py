@@ -57,8 +57,8 @@ def build_few_shot_prompt(
     token_count = len(begin_ids) + len(question)
     if token_count > max_tokens:
         raise ValueError(
-            f"The question with its begin tokens has {token_count} tokens, but only {max_tokens} "
-            "fit: shorten it, or its answers."
+            f"The question has {token_count} tokens, together with the tokens that begin the "
+            f"prompt, but at most {max_tokens} fit: shorten the question or its longest answer."
         )
     shot_count = 0
     while shot_count < len(examples) and token_count + len(examples[-1 - shot_count]) <= max_tokens:
@@ -88,8 +88,8 @@ def compute_answer_log_probs(
     """
     if len(prompts) != len(answers):
         raise ValueError(
-            f"Prompts and lists of answers must be equally many, not {len(prompts)} and "
-            f"{len(answers)}."
+            f"There must be one list of answers for each prompt, not {len(answers)} for "
+            f"{len(prompts)} prompts."
         )
     context = model.config.context
     pairs = [
@@ -103,8 +103,8 @@ def compute_answer_log_probs(
         longest = len(answer) + (len(prompts[prompt_index]) if model.encoder is None else 0)
         if max(longest, len(prompts[prompt_index])) > context:
             raise ValueError(
-                f"Prompt {prompt_index} and an answer have {longest} tokens, more than the context "
-                f"of {context}: use fewer examples (see build_few_shot_prompt)."
+                f"Prompt {prompt_index} and one of its answers exceed the context of {context} "
+                "tokens: use fewer examples in the prompt (see build_few_shot_prompt)."
             )
     prompt_per_answer = [prompts[prompt_index] for prompt_index, _ in pairs]
     if model.encoder is None:

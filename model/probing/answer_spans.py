@@ -39,7 +39,10 @@ class AnswerSpanModel(nn.Module):
     def __init__(self, body: Transformer) -> None:
         super().__init__()
         if body.config.architecture == "encoder_decoder":
-            raise ValueError("Answer spans need an encoder or a decoder, not an encoder_decoder.")
+            raise ValueError(
+                "Only a model of the architecture encoder or decoder can find answer spans, not an "
+                "encoder_decoder."
+            )
         self.body = body
         weight = body.embedding.weight
         self.output = nn.Linear(body.config.d_model, 2, device=weight.device, dtype=weight.dtype)
@@ -151,13 +154,14 @@ def train_span_model(
     _check_sequences(span_model, sequences)
     if len(spans) != len(sequences) or not len(spans):
         raise ValueError(
-            f"Sequences and spans must be equally many, at least 1, not {len(sequences)} and "
-            f"{len(spans)}."
+            "There must be at least one sequence, and one answer span for each, not "
+            f"{len(spans)} for {len(sequences)} sequences."
         )
     for i, (begin, end) in enumerate(spans):
         if not 0 <= begin <= end < len(sequences[i]):
             raise ValueError(
-                f"Span {i} ({begin} to {end}) is outside its {len(sequences[i])} tokens."
+                f"Answer span {i} (tokens {begin} to {end}) is not inside its sequence of "
+                f"{len(sequences[i])} tokens."
             )
     device, count = span_model.output.weight.device, len(sequences)
     target_spans = torch.tensor([list(span) for span in spans], device=device)
@@ -196,6 +200,6 @@ def _check_sequences(span_model: AnswerSpanModel, sequences: Sequence[TokenIds])
     for i, sequence in enumerate(sequences):
         if not 0 < len(sequence) <= config.context:
             raise ValueError(
-                f"Sequence {i} has {len(sequence)} tokens, not between 1 and {config.context}."
+                f"Sequence {i} must have 1 to {config.context} tokens, not {len(sequence)}."
             )
         check_token_ids(sequence, config.vocab_size, f"Sequence {i}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -31,7 +32,7 @@ def compute_mask_log_probs(
             context.
     """
     if model.config.architecture != "encoder":
-        raise ValueError("The distribution at a mask needs an encoder-only model.")
+        raise ValueError("Only an encoder-only model can predict the tokens at masks.")
     context, vocab_size = model.config.context, model.config.vocab_size
     check_token_ids([mask_id], vocab_size, "The mask")
     for i, sequence in enumerate(sequences):
@@ -59,6 +60,18 @@ def compute_mask_log_probs(
     return [log_probs_by_sequence[i] for i in range(len(sequences))]
 
 
+class GapCounts(NamedTuple):
+    """Numbers of gaps of each text.
+
+    Attributes:
+        restored: gaps that the model filled with the original token, (texts,).
+        total: all gaps, (texts,).
+    """
+
+    restored: NDArray[np.int64]
+    total: NDArray[np.int64]
+
+
 def count_restored_gaps(
     model: Transformer,
     texts: Sequence[TokenIds],
@@ -66,23 +79,21 @@ def count_restored_gaps(
     *,
     gap_interval: int = 5,
     batch_tokens: int = 16_384,
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Count the gaps of each text that the model fills with the original token.
+) -> GapCounts:
+    """Count the gaps of each text, and those that the model fills with the original token.
 
     This measures readability as Taylor (1953) does, who removed every fifth word. Gaps are the
     tokens at ``gap_interval``, 2 x ``gap_interval``, ... of a text, counted from 0; a text without
     gaps is not read.
 
-    Returns:
-        The number of restored gaps and of all gaps of each text.
 
     Raises:
         ValueError: ``gap_interval`` is less than 2, or a text contains the mask.
     """
     if gap_interval < 2:
         raise ValueError(
-            f"gap_interval must be at least 2, not {gap_interval}: the model needs some text to "
-            "read."
+            f"gap_interval must be at least 2, not {gap_interval}: the model needs text between "
+            "the gaps."
         )
     gap_positions = [np.arange(gap_interval, len(text), gap_interval) for text in texts]
     texts_with_gaps = [i for i, positions in enumerate(gap_positions) if len(positions)]
@@ -90,7 +101,9 @@ def count_restored_gaps(
     for i in texts_with_gaps:
         masked_text = check_token_ids(texts[i], model.config.vocab_size, f"Sequence {i}")
         if mask_id in masked_text:
-            raise ValueError(f"Sequence {i} already contains the mask (token {mask_id}).")
+            raise ValueError(
+                f"Sequence {i} already contains the mask (token {mask_id}): remove it first."
+            )
         masked_text[gap_positions[i]] = mask_id
         masked_texts.append(masked_text.tolist())
     restored_counts = np.zeros(len(texts), dtype=np.int64)
@@ -101,4 +114,4 @@ def count_restored_gaps(
     ):
         restored_counts[i] = (scores.argmax(1) == np.array(texts[i])[gap_positions[i]]).sum()
     gap_counts = np.array([len(positions) for positions in gap_positions], dtype=np.int64)
-    return restored_counts, gap_counts
+    return GapCounts(restored_counts, gap_counts)

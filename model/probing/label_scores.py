@@ -26,7 +26,9 @@ def compute_label_log_probs(
         ValueError: The model has no labels.
     """
     if not model.config.labels:
-        raise ValueError("This model scores the vocabulary, not labels: fine-tune it first.")
+        raise ValueError(
+            "This model is a language model without labels: fine-tune it as a classifier first."
+        )
     build_batch = make_example_objective(model.config, model.objective)
     device = model.embedding.weight.device
     results = [np.empty((0, len(model.config.labels)), np.float32) for _ in examples]

@@ -82,8 +82,8 @@ def fit_linear_probe(
     label_array = np.asarray(labels)
     if len(label_array) != len(features) or not len(label_array):
         raise ValueError(
-            f"Features and labels must be equally many, at least 1, not {len(features)} and "
-            f"{len(label_array)}."
+            "There must be at least one row of features, and one label for each, not "
+            f"{len(label_array)} for {len(features)} rows."
         )
     if (
         label_array.dtype.kind not in "iu"
@@ -143,8 +143,8 @@ def compute_token_states(
     """
     if len(positions) != len(sequences):
         raise ValueError(
-            f"Sequences and positions must be equally many, not {len(sequences)} and "
-            f"{len(positions)}."
+            f"There must be one position for each sequence, not {len(positions)} for "
+            f"{len(sequences)} sequences."
         )
     lengths = [
         len(check_token_ids(sequence, model.config.vocab_size, f"Sequence {i}"))
@@ -152,7 +152,9 @@ def compute_token_states(
     ]
     for i, (position, length) in enumerate(zip(positions, lengths, strict=True)):
         if not -length <= position < length:
-            raise ValueError(f"Sequence {i} has length {length}, so no position {position}.")
+            raise ValueError(
+                f"Sequence {i} has no token at position {position}: it has {length} tokens."
+            )
     shape = (model.config.n_layers + 1, len(sequences), model.config.d_model)
     states = np.empty(shape, dtype=np.float32)
     for batch_indices in batch_indices_by_length(lengths, batch_tokens):
@@ -189,11 +191,14 @@ def evaluate_layer_probes(
     label_array = np.asarray(labels)
     if not len(held_out_mask) == len(label_array) == len(sequences):
         raise ValueError(
-            f"{len(sequences)} sequences need as many labels and is_held_out values, not "
-            f"{len(label_array)} and {len(held_out_mask)}."
+            "There must be one label and one value of is_held_out for each sequence, not "
+            f"{len(label_array)} and {len(held_out_mask)} for {len(sequences)} sequences."
         )
     if held_out_mask.all() or not held_out_mask.any():
-        raise ValueError("Some sequences must be held out, and some must not.")
+        raise ValueError(
+            "is_held_out must be true for some sequences, which test the probes, and false for "
+            "others, which train them."
+        )
     states_by_layer = compute_token_states(model, sequences, positions, batch_tokens=batch_tokens)
     majority_class = np.bincount(label_array[~held_out_mask], minlength=class_count).argmax()
     held_out_labels = label_array[held_out_mask]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,20 +14,27 @@ from hallmark.model.batch import Batch
 from hallmark.model.decoding.inference_mode import run_in_evaluation_mode
 
 
+class PositionLosses(NamedTuple):
+    """The loss at each position of the context.
+
+    Attributes:
+        means: mean cross-entropy in nats, (context,); NaN where nothing was predicted.
+        weight_sums: sum of the weights of the predicted tokens, (context,).
+    """
+
+    means: NDArray[np.float64]
+    weight_sums: NDArray[np.float64]
+
+
 @run_in_evaluation_mode
-def compute_loss_by_position(
-    model: Transformer, batches: Iterable[Batch]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Compute the mean cross-entropy at each position of the context, (context,) in nats.
+def compute_loss_by_position(model: Transformer, batches: Iterable[Batch]) -> PositionLosses:
+    """Compute the mean cross-entropy at each position of the context.
 
     A position is that of the token that makes the prediction: ``Batch.positions``, which count from
     the start of each document if attention does not cross documents, else the position in the row.
 
     Args:
         batches: batches of any objective, with targets and weights.
-
-    Returns:
-        The means, NaN where nothing was predicted, and the sum of the weights at each position.
     """
     device = model.embedding.weight.device
     nat_sums, weight_sums = np.zeros((2, model.config.context))
@@ -43,4 +51,4 @@ def compute_loss_by_position(
             flat_positions, token_weights.double().flatten().numpy(), len(nat_sums)
         )
     with np.errstate(invalid="ignore"):
-        return nat_sums / weight_sums, weight_sums
+        return PositionLosses(nat_sums / weight_sums, weight_sums)

@@ -44,23 +44,24 @@ def make_classifier_config(
     )
 
 
-def adapt_model_to_config(
+def copy_model_with_task_settings(
     model: Transformer, config: ModelConfig, model_name: str = "The model"
 ) -> Transformer:
-    """Build a model of ``config`` with the weights of ``model``.
+    """Build a new model of ``config`` with the weights of ``model``.
 
-    If the labels differ, the output layer is new. New embeddings of token types begin at 0, where
-    they have no effect.
+    The two configs may differ only in TASK_SPECIFIC_SETTINGS. If the labels differ, the output
+    layer is new. New embeddings of token types begin at 0, where they have no effect.
 
     Raises:
-        ValueError: More than the task differs; ``model_name`` names the model in the message.
+        ValueError: Another setting differs; ``model_name`` names the model in the message.
     """
     old_settings, new_settings = config_to_dict(model.config), config_to_dict(config)
     for key in sorted(old_settings.keys() - TASK_SPECIFIC_SETTINGS):
         if old_settings[key] != new_settings[key]:
             raise ValueError(
-                f"{model_name} does not fit the job: its {key} is {old_settings[key]}, but the "
-                f"job's is {new_settings[key]}."
+                f"{model_name} has {key} = {old_settings[key]}, but the job has {key} = "
+                f"{new_settings[key]}. Fine-tuning cannot change {key}: set it to "
+                f"{old_settings[key]}."
             )
     adapted_model = Transformer(config)
     dropped_prefixes = OUTPUT_LAYER_PREFIXES if config.labels != model.config.labels else ()

@@ -66,7 +66,10 @@ def truncate_pair(
         return source[:context], target[: context - 1]  # the decoder's begin token
     token_budget = context - 3  # a begin token before each, an end token after the target
     if token_budget < 2:
-        raise ValueError(f"A context of {context} tokens is too short for a pair: it needs 5.")
+        raise ValueError(
+            f"A context of {context} tokens is too short for a source and its target: increase it "
+            "to at least 5."
+        )
     source = source[: 3 * token_budget // 4]
     return source, target[: token_budget - len(source)]
 
@@ -76,17 +79,23 @@ def build_pair_prompt(source: TokenIds) -> list[int]:
     return [END_OF_TEXT_ID, *source, END_OF_TEXT_ID]
 
 
-def build_pair_inputs(
-    source: TokenIds, architecture: Architecture
-) -> tuple[list[int], list[int] | None]:
-    """Build the inputs for generating a target, as in training.
+class PairInputs(NamedTuple):
+    """Inputs for generating the target of a source.
 
-    Returns:
-        The first tokens of the decoder, and the encoder's input (None without an encoder).
+    Attributes:
+        prompt: first tokens of the decoder.
+        encoder_ids: input of the encoder; None without an encoder.
     """
+
+    prompt: list[int]
+    encoder_ids: list[int] | None
+
+
+def build_pair_inputs(source: TokenIds, architecture: Architecture) -> PairInputs:
+    """Build the inputs for generating the target of ``source``, as in training."""
     if architecture == "encoder_decoder":
-        return [END_OF_TEXT_ID], list(source) or [END_OF_TEXT_ID]
-    return build_pair_prompt(source), None
+        return PairInputs([END_OF_TEXT_ID], list(source) or [END_OF_TEXT_ID])
+    return PairInputs(build_pair_prompt(source), None)
 
 
 def write_examples(path: Path, examples: Iterable[Example]) -> None:
@@ -138,25 +147,28 @@ class ExampleRows:
         ):
             if len(id_values) and not low <= int(id_values.min()) <= int(id_values.max()) < high:
                 raise ValueError(
-                    f"{self.path} has ids from {id_values.min()} to {id_values.max()}, but the "
-                    f"model's ids end at {high - 1}: was it written for another model?"
+                    f"{self.path} has ids from {id_values.min()} to {id_values.max()}, but this "
+                    f"model's ids go from {low} to {high - 1}: was the file written for another "
+                    "model?"
                 )
+        context = config.context
         if config.labels:
             is_valid = (
-                (read_lengths > 0)
-                & (read_lengths <= config.context)
-                & (read_lengths == target_lengths)
+                (read_lengths > 0) & (read_lengths <= context) & (read_lengths == target_lengths)
             )
+            requirement = f"needs 1 to {context} tokens, with one label for each"
         elif config.architecture == "encoder_decoder":
-            is_valid = (read_lengths <= config.context) & (target_lengths < config.context)
+            is_valid = (read_lengths <= context) & (target_lengths < context)
+            requirement = f"may have at most {context} source and {context - 1} target tokens"
         else:
-            is_valid = read_lengths + target_lengths + 3 <= config.context
+            is_valid = read_lengths + target_lengths + 3 <= context
+            requirement = f"may have at most {context - 3} source and target tokens together"
         if not is_valid.all():
             row = int(np.argmin(is_valid))
+            target_unit = "labels" if config.labels else "target tokens"
             raise ValueError(
-                f"{self.path}: example {row} has {read_lengths[row]} tokens and "
-                f"{target_lengths[row]} target tokens or labels, which do not fit a context of "
-                f"{config.context} tokens."
+                f"{self.path}: example {row} {requirement}, but has {read_lengths[row]} tokens and "
+                f"{target_lengths[row]} {target_unit}."
             )
 
     @cached_property

@@ -31,23 +31,24 @@ def choose_device(device_name: str, local_rank: int = 0) -> torch.device:
         return torch.device("cpu")
     if local_rank >= torch.cuda.device_count():
         raise ValueError(
-            f"There are {torch.cuda.device_count()} CUDA devices, too few for process "
-            f"{local_rank + 1} on this machine: reduce processes."
+            f"There is no CUDA device for process {local_rank + 1} on this machine (number of CUDA "
+            f"devices: {torch.cuda.device_count()}): reduce processes."
         )
     torch.cuda.set_device(local_rank)
     return torch.device("cuda", local_rank)
 
 
-def should_compile(configured: bool | None, device: torch.device, is_unmeasured: bool) -> bool:
+def should_compile(configured: bool | None, device: torch.device, skip_by_default: bool) -> bool:
     """Return whether to compile: as configured, else on a GPU if Triton is installed.
 
-    By default ``is_unmeasured`` cases are not compiled: examples of many lengths, and shards.
+    If nothing is configured, ``skip_by_default`` prevents it: for examples of many lengths, and
+    for shards, the benefit was not measured.
     """
     if configured is not None:
         return configured
     from torch.utils._triton import has_triton
 
-    return device.type == "cuda" and not is_unmeasured and has_triton()
+    return device.type == "cuda" and not skip_by_default and has_triton()
 
 
 def compile_function(device: torch.device, function: Any, dynamic: bool | None) -> Any:

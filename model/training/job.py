@@ -74,15 +74,15 @@ def read_job(job_path: str) -> TrainingJob:
         raise ValueError(f"The job {job_path} cannot be read: {error}.") from error
     if not isinstance(job, dict) or not REQUIRED_KEYS <= set(job) <= REQUIRED_KEYS | OPTIONAL_KEYS:
         raise ValueError(
-            f"The job {job_path} must have the keys {', '.join(sorted(REQUIRED_KEYS))} and may "
-            f"have {', '.join(sorted(OPTIONAL_KEYS))}."
+            f"The job {job_path} must have the keys {', '.join(sorted(REQUIRED_KEYS))}; the keys "
+            f"{', '.join(sorted(OPTIONAL_KEYS))} are optional, and no others are allowed."
         )
     data_settings = job["data"]
     data_keys = {"train", "validation", "groups"}
     if not isinstance(data_settings, dict) or not set(data_settings) <= data_keys:
         raise ValueError(
-            f"The job {job_path}: data must be an object with the keys train, validation and "
-            "groups, of which only train is required."
+            f"The job {job_path}: data must be an object with the key train and, optionally, the "
+            "keys validation and groups."
         )
     for name, value, is_required in (
         ("tokenizer", job["tokenizer"], True),
@@ -128,7 +128,8 @@ def check_job(job: TrainingJob, process_count: int) -> None:
     if ARCHITECTURE_BY_OBJECTIVE[objective] != architecture:
         raise ValueError(
             f"The objective {objective} needs the architecture "
-            f"{ARCHITECTURE_BY_OBJECTIVE[objective]}, not {architecture}."
+            f"{ARCHITECTURE_BY_OBJECTIVE[objective]}, not {architecture}: change train.objective "
+            "or model.architecture."
         )
     if job.model_config.labels and not job.uses_examples:
         raise ValueError(
@@ -137,14 +138,14 @@ def check_job(job: TrainingJob, process_count: int) -> None:
         )
     if job.has_frozen_body and job.model_config.tie_embeddings:
         raise ValueError(
-            "With frozen, only the output layer learns, but this model's output layer is its "
-            "embedding: set tie_embeddings or frozen to false."
+            "With frozen = true only the output layer is trained, but this model uses the "
+            "embedding table as its output layer: set tie_embeddings or frozen to false."
         )
     if job.train_config.batch_size % (job.train_config.accumulation_steps * process_count):
         raise ValueError(
             f"batch_size {job.train_config.batch_size} is not divisible by accumulation_steps "
-            f"{job.train_config.accumulation_steps} x {process_count} processes: change processes, "
-            "or make batch_size a multiple."
+            f"{job.train_config.accumulation_steps} x {process_count} processes: change one of "
+            "these settings."
         )
 
 

@@ -7,7 +7,7 @@ everywhere, which takes eight to ten times as long as fp32 on processors without
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -50,15 +50,16 @@ class Muon(torch.optim.Optimizer):
 
     def __init__(
         self,
-        matrices: Iterable[tuple[Tensor, Sequence[int]]],
+        row_counts_by_weight: Mapping[Tensor, Sequence[int]],
         learning_rate: float,
         weight_decay: float,
         momentum: float,
     ) -> None:
-        matrices = list(matrices)
-        self.row_counts = {parameter: list(row_counts) for parameter, row_counts in matrices}
+        self.row_counts = {
+            weight: list(row_counts) for weight, row_counts in row_counts_by_weight.items()
+        }
         defaults = {"lr": learning_rate, "weight_decay": weight_decay, "momentum": momentum}
-        super().__init__([parameter for parameter, _ in matrices], defaults)
+        super().__init__(list(row_counts_by_weight), defaults)
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]

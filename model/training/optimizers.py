@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -52,18 +52,17 @@ def make_optimizers(model: nn.Module, config: TrainConfig) -> list[torch.optim.O
         )
     ]
     if muon_parameters:
-        fused_rows = find_fused_matrices(model)
-        matrices = [
-            (parameter, fused_rows.get(parameter, [len(parameter)]))
-            for parameter in muon_parameters
-        ]
+        fused_rows = get_fused_row_counts_by_weight(model)
+        row_counts_by_weight: dict[Tensor, Sequence[int]] = {
+            parameter: fused_rows.get(parameter, [len(parameter)]) for parameter in muon_parameters
+        }
         optimizers.append(
-            Muon(matrices, config.learning_rate, config.weight_decay, config.momentum)
+            Muon(row_counts_by_weight, config.learning_rate, config.weight_decay, config.momentum)
         )
     return optimizers
 
 
-def find_fused_matrices(model: nn.Module) -> dict[Tensor, list[int]]:
+def get_fused_row_counts_by_weight(model: nn.Module) -> dict[Tensor, list[int]]:
     """Return the row counts of the matrices that are fused in one parameter.
 
     These are queries, keys and values, and the gate and value of SwiGLU.

@@ -41,9 +41,7 @@ def select_batch_rows(seed: int, step: int, batch_size: int, row_count: int) -> 
         ValueError: ``step`` or ``row_count`` is less than 1.
     """
     if step < 1 or row_count < 1:
-        raise ValueError(
-            f"Steps count from 1 and need at least one row (step {step}, {row_count} rows)."
-        )
+        raise ValueError(f"step and row_count must be at least 1, not {step} and {row_count}.")
     positions = np.arange((step - 1) * batch_size, step * batch_size, dtype=np.int64)
     epochs, offsets = positions // row_count, positions % row_count
     rows = np.empty(batch_size, dtype=np.int64)
@@ -55,18 +53,18 @@ def select_batch_rows(seed: int, step: int, batch_size: int, row_count: int) -> 
     return rows
 
 
-def count_reads_per_row(seed: int, step: int, batch_size: int, row_count: int) -> Int64:
-    """Count how often the steps 1 ... ``step`` read each row, (row_count,)."""
-    full_epochs, rows_in_epoch = divmod(step * batch_size, row_count)
+def count_reads_per_row(seed: int, step_count: int, batch_size: int, row_count: int) -> Int64:
+    """Count how often the first ``step_count`` steps read each row, (row_count,)."""
+    full_epochs, rows_in_epoch = divmod(step_count * batch_size, row_count)
     return full_epochs + (_compute_epoch_positions(seed, full_epochs, row_count) < rows_in_epoch)
 
 
-def compute_read_steps(read_numbers: Int64, seed: int, batch_size: int) -> Int64:
-    """Return the step that reads each row in epoch ``read_numbers`` (from 0), (rows,)."""
-    row_count = len(read_numbers)
+def compute_read_steps(epoch_per_row: Int64, seed: int, batch_size: int) -> Int64:
+    """Return the step that reads each row in epoch ``epoch_per_row`` (from 0), (rows,)."""
+    row_count = len(epoch_per_row)
     steps = np.empty(row_count, np.int64)
-    for epoch in np.unique(read_numbers):
-        in_epoch = read_numbers == epoch
+    for epoch in np.unique(epoch_per_row):
+        in_epoch = epoch_per_row == epoch
         positions = _compute_epoch_positions(seed, int(epoch), row_count)
         steps[in_epoch] = (epoch * row_count + positions[in_epoch]) // batch_size + 1
     return steps
@@ -88,7 +86,8 @@ class PackedRows:
         row_bytes = 4 * context
         if byte_count == 0 or byte_count % row_bytes:
             raise ValueError(
-                f"{path} has {byte_count:,} bytes, not whole rows of {context} tokens."
+                f"{path} has {byte_count:,} bytes, but must consist of whole rows of {context} "
+                f"tokens, {row_bytes:,} bytes each."
             )
         self.path, self.sha256 = path, sha256
         self.ids = np.memmap(
@@ -167,7 +166,7 @@ def open_packed_rows(
     """
     files = _list_parquet_files(source)
     origin = {
-        "files": [_describe_file(file) for file in files],
+        "files": [_get_file_stamp(file) for file in files],
         "context": context,
         "vocab_size": vocab_size,
     }
@@ -186,7 +185,7 @@ def open_packed_rows(
                 raise ValueError(f"{source} has no rows, so there is nothing to train on.")
         digest = hasher.hexdigest()
         with write_file_atomically(note_path) as temporary:
-            note = {"origin": origin, "copy": _describe_file(copy_path), "digest": digest}
+            note = {"origin": origin, "copy": _get_file_stamp(copy_path), "digest": digest}
             temporary.write_text(json.dumps(note), encoding="utf-8")
     return PackedRows(copy_path, context, digest)
 
@@ -195,13 +194,14 @@ def _read_noted_digest(note_path: Path, origin: dict[str, Any], copy_path: Path)
     """Return the noted digest if the copy matches its note and ``origin``, else None."""
     try:
         note = json.loads(note_path.read_text(encoding="utf-8"))
-        is_current = (note["origin"], note["copy"]) == (origin, _describe_file(copy_path))
+        is_current = (note["origin"], note["copy"]) == (origin, _get_file_stamp(copy_path))
         return str(note["digest"]) if is_current else None
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None
 
 
-def _describe_file(file: Path) -> list[Any]:
+def _get_file_stamp(file: Path) -> list[str | int]:
+    """Return path, size and time of change: values that change with the file's content."""
     stat = file.stat()
     return [str(file), stat.st_size, stat.st_mtime_ns]
 
@@ -217,20 +217,22 @@ def _iter_id_arrays(
             raise ValueError(f"{path} is not a readable parquet file: {error}.") from error
         except KeyError:
             raise ValueError(
-                f"{path} has no column 'token_ids', which a packed table needs: give the packed "
-                "table."
+                f"{path} has no column 'token_ids', so it is not a packed table: give the path of "
+                "a packed table."
             ) from None
         has_context_width = (
             pa.types.is_fixed_size_list(column_type) and column_type.list_size == context
         )
         if not has_context_width or not pa.types.is_integer(column_type.value_type):
             raise ValueError(
-                f"{path} has ids of type {column_type}, but the model's context needs rows of "
-                f"{context} integers: set both to the same length."
+                f"The column token_ids of {path} has the type {column_type}, but the model reads "
+                f"rows of {context} integers: pack the corpus with the context of the model."
             )
         for batch in _iter_id_columns(file, path):
             if batch.null_count or batch.flatten().null_count:
-                raise ValueError(f"{path} has empty rows or ids: is it a packed table?")
+                raise ValueError(
+                    f"The column token_ids of {path} has missing values: is it a packed table?"
+                )
             ids = batch.flatten().to_numpy(zero_copy_only=False)
             if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < vocab_size:
                 raise ValueError(

@@ -77,7 +77,7 @@ class DistributedWorld:
         if self.size > 1:
             dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
 
-    def wrap_loss(
+    def shard_model_and_wrap_loss(
         self,
         model: Transformer,
         parallel_mode: ParallelMode,
@@ -85,7 +85,9 @@ class DistributedWorld:
         z_loss: float,
         has_few_shapes: bool,
     ) -> nn.Module:
-        """Return a module whose forward is the loss of a batch; sharding changes the model itself.
+        """Return a module whose forward is the loss of a batch.
+
+        With ``parallel_mode`` "fsdp" the model itself is sharded, in place.
 
         With ``has_few_shapes`` it is compiled for each shape of a batch, else for variable lengths.
         The model itself is not compiled, because validation uses other batches.

@@ -86,24 +86,31 @@ def main(arguments: list[str]) -> int:
     except (TrainingError, ValueError) as error:
         message = str(error)
     except OSError as error:
-        message = f"A file could not be read or written: {error}. The last state is intact."
+        message = (
+            f"A file could not be read or written: {error}. The last saved state is intact: run "
+            "again to resume from it."
+        )
     except RuntimeError as error:
         error_text = str(error)
         if isinstance(error, torch.OutOfMemoryError) or "allocate memory" in error_text:
             message = (
                 "Out of memory: increase train.accumulation_steps or set "
-                "train.activation_checkpointing, and run again to resume from the last state; or "
-                "start again with a lower train.batch_size or a smaller model."
+                "train.activation_checkpointing, and run again to resume from the last saved "
+                "state; or start again with a lower train.batch_size or a smaller model."
             )
         elif parallel.is_under_torchrun() and any(
             marker in error_text for marker in ("gloo", "NCCL", "TCPStore")
         ):
-            print(f"Another process has ended: {error_text.splitlines()[0]}", file=sys.stderr)
+            print(
+                "This process stops, because another process of the training has ended: "
+                f"{error_text.splitlines()[0]}",
+                file=sys.stderr,
+            )
             return 1  # that process reports the error
         elif "CUDA error" in error_text:
             message = (
-                f"The GPU failed ({error_text.splitlines()[0]}): run again to resume from the "
-                "last state, which is intact."
+                f"The GPU failed ({error_text.splitlines()[0]}). The last saved state is intact: "
+                "run again to resume from it."
             )
         else:
             raise

@@ -28,7 +28,7 @@ SAMPLES_SCHEMA = pa.schema(
 )
 
 
-def generate_samples(
+def generate_sample_rows(
     model: Transformer,
     tokenizer: Tokenizer,
     *,

@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from safetensors import SafetensorError
@@ -79,9 +80,9 @@ def take_snapshot(
     """
     tensors: dict[str, Tensor] = {}
     for name, tensor in [
-        *_iter_weights(model),
-        *_iter_optimizer_tensors(optimizers),
-        *_iter_generator_states(world),
+        *_iter_named_weights(model),
+        *_iter_named_optimizer_tensors(optimizers),
+        *_iter_named_generator_states(world),
     ]:
         copy = world.gather_to_first_process(tensor)
         if copy is not None:
@@ -96,19 +97,19 @@ def take_snapshot(
     return TrainingSnapshot(header | extra_fields, tensors)
 
 
-def _iter_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+def _iter_named_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     for name, parameter in model.named_parameters():
         yield f"{WEIGHT_PREFIX}{name}", parameter
 
 
-def _iter_optimizer_tensors(optimizers: Optimizers) -> Iterator[tuple[str, Tensor]]:
+def _iter_named_optimizer_tensors(optimizers: Optimizers) -> Iterator[tuple[str, Tensor]]:
     for i, optimizer in enumerate(optimizers):
         for index, entries in optimizer.state_dict()["state"].items():
             for key, value in entries.items():
                 yield f"optimizer.{i}.{index}.{key}", value
 
 
-def _iter_generator_states(world: DistributedWorld) -> Iterator[tuple[str, Tensor]]:
+def _iter_named_generator_states(world: DistributedWorld) -> Iterator[tuple[str, Tensor]]:
     for rank, rng_state in enumerate(world.gather_from_all(torch.get_rng_state())):
         yield f"rng.{rank}.cpu", rng_state
     if torch.cuda.is_initialized():
@@ -120,13 +121,24 @@ def _get_tensor_shapes(tensors: dict[str, Tensor]) -> dict[str, list[int]]:
     return {name: list(tensor.shape) for name, tensor in tensors.items()}
 
 
+class RestoredState(NamedTuple):
+    """The parts of a state that are not restored in place.
+
+    Attributes:
+        spike_guard: guard with the running mean of the gradient norm.
+        header: header of the state.
+    """
+
+    spike_guard: SpikeGuard
+    header: StateHeader
+
+
 def restore_training_state(
     work_folder: Path, step: int, model: nn.Module, optimizers: Optimizers, world: DistributedWorld
-) -> tuple[SpikeGuard, StateHeader]:
-    """Restore everything that ``take_snapshot`` saved. All processes must call it.
+) -> RestoredState:
+    """Restore model, optimizers and random generators in place, and return the rest of the state.
 
-    Returns:
-        The spike guard, and the header.
+    All processes must call it.
 
     Raises:
         DamagedStateError: The state cannot be restored.
@@ -137,14 +149,14 @@ def restore_training_state(
     try:
         tensors, guard_fields = load_file(state_folder / "state.safetensors"), header["guard"]
         if _get_tensor_shapes(tensors) != header["tensors"]:
-            raise ValueError("its tensors differ from those that were written")
+            raise ValueError("its tensors are not those listed in its header")
         guard = SpikeGuard(
             float(guard_fields["mean_norm"]),
             int(guard_fields["normal_steps"]),
             int(guard_fields["divergent_steps"]),
         )
         _restore_tensors(tensors, model, optimizers, world)
-        return guard, header
+        return RestoredState(guard, header)
     except (
         OSError,
         ValueError,
@@ -167,7 +179,7 @@ def _restore_tensors(
         for name, parameter in model.named_parameters():
             parameter.copy_(shard_like(tensors[f"{WEIGHT_PREFIX}{name}"], parameter))
     for i, optimizer in enumerate(optimizers):
-        optimizer_state = _extract_optimizer_state(tensors, i, optimizer)
+        optimizer_state = _extract_optimizer_state_by_parameter(tensors, i, optimizer)
         groups = optimizer.state_dict()["param_groups"]
         optimizer.load_state_dict({"state": optimizer_state, "param_groups": groups})
     if f"rng.{world.rank}.cpu" in tensors:  # absent if there are now more processes
@@ -176,7 +188,7 @@ def _restore_tensors(
         torch.cuda.set_rng_state(tensors[f"rng.{world.rank}.cuda"])
 
 
-def _extract_optimizer_state(
+def _extract_optimizer_state_by_parameter(
     tensors: dict[str, Tensor], optimizer_index: int, optimizer: torch.optim.Optimizer
 ) -> dict[int, dict[str, Tensor]]:
     """Return one optimizer's state by parameter index, each tensor sharded like its parameter."""

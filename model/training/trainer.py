@@ -24,7 +24,10 @@ from hallmark.model.interchange import checkpoint
 from hallmark.model.objectives import make_objective_function
 from hallmark.model.precision import choose_dtype
 from hallmark.model.training import parallel, state
-from hallmark.model.training.adaptation import adapt_model_to_config, freeze_all_but_output_layer
+from hallmark.model.training.adaptation import (
+    copy_model_with_task_settings,
+    freeze_all_but_output_layer,
+)
 from hallmark.model.training.background_writer import (
     TABLE_SCHEMAS,
     BackgroundWriter,
@@ -43,12 +46,12 @@ from hallmark.model.training.hardware import (
 from hallmark.model.training.job import TERMINATED_EXIT_CODE, TrainingJob, check_job, emit_event
 from hallmark.model.training.packed_rows import count_token_bytes, select_evenly_spaced
 from hallmark.model.training.prefetching import BatchBuilder, Prefetcher
-from hallmark.model.training.samples import generate_samples
+from hallmark.model.training.samples import generate_sample_rows
 from hallmark.model.training.schedule import is_checkpoint_due, is_state_due
 from hallmark.model.training.step_metrics import PROGRESS_COLUMNS, DeviceTimestamp, StepMetrics
 from hallmark.model.training.training_step import TrainingStep
 from hallmark.model.training.validation import TARGET_OFFSETS, Validator
-from hallmark.model.training.work_folder import find_resumable_state, remove_newer_outputs
+from hallmark.model.training.work_folder import find_resumable_step, remove_newer_outputs
 
 #: Objectives that used to draw for a whole batch: states from that time belong to another training.
 ROW_SEEDED_OBJECTIVES = ("mlm", "prefix")
@@ -184,17 +187,18 @@ class Trainer:
             if model.config != self.model_config:
                 if not job.uses_examples:
                     raise ValueError(
-                        f"The checkpoint {start_folder} has another model config than the job: "
-                        "training on packed text must continue with the same config."
+                        f"The model config of the checkpoint {start_folder} differs from that of "
+                        "the job: give the job the checkpoint's model config, which a training on "
+                        "packed text cannot change."
                     )
-                model = adapt_model_to_config(
+                model = copy_model_with_task_settings(
                     model, self.model_config, f"The checkpoint {start_folder}"
                 )
             start_tokenizer = (start_folder / checkpoint.TOKENIZER_FILE).read_bytes()
             if start_tokenizer != self.tokenizer_path.read_bytes():
                 raise ValueError(
-                    f"The checkpoint {start_folder} has another tokenizer than the job: pack the "
-                    "corpus with the checkpoint's tokenizer."
+                    f"The tokenizer of the checkpoint {start_folder} differs from that of the job: "
+                    "pack the corpus with the checkpoint's tokenizer, and give it to the job."
                 )
         if self.world.rank:
             torch.manual_seed(self.config.seed + self.world.rank)  # own dropout in each process
@@ -206,13 +210,13 @@ class Trainer:
         for stack in (model.encoder, model.decoder):
             if stack is not None:
                 stack.recompute = self.config.activation_checkpointing
-        self.parameter_count = model.count_parameters()["total"]
+        self.parameter_count = model.count_parameters_by_group()["total"]
         parallel_mode, z_loss = self.config.parallel, self.config.z_loss
         self.is_sharded = parallel_mode == "fsdp" and self.world.size > 1
-        is_unmeasured = self.is_sharded or job.uses_examples
-        self.is_compiled = should_compile(self.config.compile, self.device, is_unmeasured)
+        skip_by_default = self.is_sharded or job.uses_examples
+        self.is_compiled = should_compile(self.config.compile, self.device, skip_by_default)
         # Packed rows have one shape, or a few; each batch of examples has a length of its own.
-        loss_of_batch = self.world.wrap_loss(
+        loss_of_batch = self.world.shard_model_and_wrap_loss(
             self.model, parallel_mode, self.is_compiled, z_loss, not job.uses_examples
         )
         self.training_step = TrainingStep(
@@ -312,7 +316,7 @@ class Trainer:
         while len(self.pending_metrics) > keep_newest:
             metrics = self.pending_metrics.popleft()
             if metrics.is_skipped is None:
-                self.training_step.check_divergence(metrics)
+                self.training_step.record_divergence(metrics)
             assert metrics.finished_at is not None
             seconds = metrics.finished_at.seconds_since(self.last_timestamp)
             self.last_timestamp = metrics.finished_at
@@ -349,7 +353,7 @@ class Trainer:
             batch = self.objective(
                 rows.read_rows(select_evenly_spaced(len(rows), config.sample_count)), 0, 0
             )
-        samples = generate_samples(
+        samples = generate_sample_rows(
             self.model,
             self.tokenizer,
             count=config.sample_count,
@@ -392,18 +396,20 @@ class Trainer:
         # Only the first process looks: on a network file system each might see a different state.
         resumable_step = None
         if self.world.is_first:
-            resumable_step = find_resumable_state(self.work_folder, self.identity, self.config)
+            resumable_step = find_resumable_step(self.work_folder, self.identity, self.config)
         step_plus_one = torch.tensor(0 if resumable_step is None else resumable_step + 1)
         agreed_step = int(self.world.sum_on_cpu(step_plus_one)) - 1
         if self.world.is_first:
             remove_newer_outputs(self.work_folder, resumable_step)
         if agreed_step < 0:
             return False
-        self.training_step.spike_guard, header = state.restore_training_state(
+        restored_state = state.restore_training_state(
             self.work_folder, agreed_step, self.model, self.training_step.optimizers, self.world
         )
+        self.training_step.spike_guard = restored_state.spike_guard
         self.step = agreed_step
-        history = [period for period in header["history"] if period["from"] <= agreed_step]
+        saved_history = restored_state.header["history"]
+        history = [period for period in saved_history if period["from"] <= agreed_step]
         current_settings = self.settings_history[0]["settings"]
         if not history or history[-1]["settings"] != current_settings:
             history.append({"from": agreed_step + 1, "settings": current_settings})

@@ -98,7 +98,7 @@ class TrainingStep:
             PendingValues(world.sum_on_device(loss), grad_norm),
         )
         if config.on_divergence == "skip":
-            self.check_divergence(metrics)  # before the update, which cannot be undone
+            self.record_divergence(metrics)  # before the update, which cannot be undone
         for optimizer in self.optimizers:
             if not metrics.is_skipped:
                 optimizer.step()
@@ -112,8 +112,8 @@ class TrainingStep:
             return nullcontext()
         return torch.autocast(self.device.type, self.dtype)
 
-    def check_divergence(self, metrics: StepMetrics) -> None:
-        """Record whether a step diverged, and report it if so.
+    def record_divergence(self, metrics: StepMetrics) -> None:
+        """Record in ``metrics.is_skipped`` whether a step diverged, and report it if so.
 
         Raises:
             TrainingError: Training must stop at it, or too many consecutive steps were skipped.
@@ -129,10 +129,10 @@ class TrainingStep:
         if config.on_divergence == "stop" or guard.divergent_steps > MAX_SKIPPED_STEPS:
             earlier_skipped = guard.divergent_steps - 1
             if earlier_skipped:
-                description += f" (the {earlier_skipped} steps before it were skipped)"
+                description += f" (skipped steps immediately before it: {earlier_skipped})"
             raise TrainingError(
-                f"Step {metrics.step} diverged: {description}. Lower learning_rate (now "
-                f"{config.learning_rate}) or clip (now {config.max_grad_norm})."
+                f"Step {metrics.step} diverged: {description}. Reduce learning_rate (now "
+                f"{config.learning_rate}) or max_grad_norm (now {config.max_grad_norm})."
             )
         if self.world.is_first:
             emit_event("skipped", step=metrics.step, message=f"{description}: the step is skipped")

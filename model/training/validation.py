@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -73,6 +73,18 @@ class ValidationResult:
     table_rows: list[dict[str, Any]]
 
 
+class _RowBatch(NamedTuple):
+    """Rows that one process measures together.
+
+    Attributes:
+        row_indices: indices of the validation rows.
+        is_counted: False if another process counts the same rows.
+    """
+
+    row_indices: Int64
+    is_counted: bool
+
+
 def read_group_spans(path: str, packed_rows: PackedRows) -> pa.Table:
     """Read the table of GROUPS_SCHEMA at ``path``.
 
@@ -82,7 +94,7 @@ def read_group_spans(path: str, packed_rows: PackedRows) -> pa.Table:
     try:
         table = pq.ParquetFile(path).read().select(GROUPS_SCHEMA.names).cast(GROUPS_SCHEMA)
     except (pa.ArrowException, OSError, KeyError) as error:
-        raise ValueError(f"The groups {path} cannot be read: {error}.") from error
+        raise ValueError(f"The table of groups {path} cannot be read: {error}.") from error
     row_count, context = packed_rows.ids.shape
     sequence, start, end = (table[name].to_numpy() for name in ("sequence", "row_start", "row_end"))
     is_valid = (
@@ -90,8 +102,8 @@ def read_group_spans(path: str, packed_rows: PackedRows) -> pa.Table:
     )
     if any(column.null_count for column in table.columns) or not is_valid.all():
         raise ValueError(
-            f"The groups {path} have spans outside the {row_count:,} validation rows of {context} "
-            "tokens: write them for these rows."
+            f"The table of groups {path} has missing values, or spans outside the {row_count:,} "
+            f"validation rows of {context} tokens: write it for these rows."
         )
     return table
 
@@ -176,11 +188,11 @@ class Validator:
         bits_per_token = None
         if predicted_tokens:
             bits_per_token = float(total_nats / predicted_tokens / math.log(2))
-        table_rows = list(self._iter_result_rows(all_sums[:-2].reshape(sums.shape)))
+        table_rows = list(self._iter_validation_rows(all_sums[:-2].reshape(sums.shape)))
         return ValidationResult(bits_per_token, table_rows)
 
-    def _iter_row_batches(self) -> Iterator[tuple[Int64, bool]]:
-        """Yield batches of rows for this process, and whether they count.
+    def _iter_row_batches(self) -> Iterator[_RowBatch]:
+        """Yield the batches of rows of this process.
 
         All processes get the same number of batches, since they work in step; if too few remain,
         the last one is repeated and does not count.
@@ -192,7 +204,7 @@ class Validator:
         process_count, rank = self.world.size, self.world.rank
         for round_index in range(-(-len(row_batches) // process_count)):
             batch_index = round_index * process_count + rank
-            yield (
+            yield _RowBatch(
                 row_batches[min(batch_index, len(row_batches) - 1)],
                 batch_index < len(row_batches),
             )
@@ -220,7 +232,7 @@ class Validator:
             [np.bincount(group_per_span, sums_row, group_count) for sums_row in span_sums], axis=1
         )
 
-    def _iter_result_rows(self, sums: Float64) -> Iterator[dict[str, Any]]:
+    def _iter_validation_rows(self, sums: Float64) -> Iterator[dict[str, Any]]:
         for (kind, name), (nats, tokens, byte_count) in zip(
             [("all", "all"), *self.groups], sums[[-1, *range(len(self.groups))]], strict=True
         ):

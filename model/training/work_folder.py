@@ -25,6 +25,16 @@ STATE_FORMAT = 7
 STATES_FOLDER = "state"
 OUTPUT_FOLDERS = ("checkpoints", "log", "validation", "samples")
 
+#: What a message says of each key of ``identity`` in which two trainings differ.
+IDENTITY_DIFFERENCES = {
+    "model": "another model config",
+    "train": "other training settings",
+    "data": "other data",
+    "start": "another start checkpoint",
+    "frozen": "another value of frozen",
+    "draws": "other random draws",
+}
+
 StateHeader = dict[str, Any]
 
 
@@ -80,12 +90,12 @@ def read_state_header(work_folder: Path, step: int) -> StateHeader:
             )
         config_from_dict(TrainConfig, header["config"])
         if header["step"] != step:
-            raise ValueError(f"it belongs to step {header['step']}")
+            raise ValueError(f"its header names step {header['step']}")
         typed_values: list[tuple[object, type]] = [(header["identity"], dict)]
         for period in header["history"]:
             typed_values += [(period["from"], int), (period["settings"], dict)]
         if not all(isinstance(value, expected_type) for value, expected_type in typed_values):
-            raise TypeError("its identity or history has the wrong type")
+            raise TypeError("the identity or the history in its header has the wrong type")
         return dict(header)
     except OtherTrainingError:
         raise
@@ -93,7 +103,7 @@ def read_state_header(work_folder: Path, step: int) -> StateHeader:
         raise DamagedStateError(state_folder, error) from error
 
 
-def find_resumable_state(
+def find_resumable_step(
     work_folder: Path, identity: dict[str, Any], config: TrainConfig
 ) -> int | None:
     """Return the step of the newest state that a training can resume from; None without states.
@@ -109,15 +119,16 @@ def find_resumable_state(
         for key in identity:
             if header["identity"].get(key) != identity[key]:
                 raise OtherTrainingError(
-                    f"The work folder {work_folder} belongs to a training with other {key} "
-                    "settings: use another work folder, or remove this one."
+                    f"The work folder {work_folder} belongs to a training with "
+                    f"{IDENTITY_DIFFERENCES[key]}: use another work folder, or remove this one."
                 )
         if have_same_rates_until(config_from_dict(TrainConfig, header["config"]), config, step):
             return step
     if state_steps:
         raise OtherTrainingError(
-            f"The work folder {work_folder} belongs to a training with another schedule "
-            f"({state_steps[0]} steps done): use another work folder, or remove this one."
+            f"The work folder {work_folder} belongs to a training with another learning-rate "
+            f"schedule, which has reached step {state_steps[0]}: use another work folder, or "
+            "remove this one."
         )
     return None
 
@@ -141,7 +152,7 @@ def remove_newer_outputs(work_folder: Path, step: int | None) -> None:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def iter_branchable_steps(work_folder: Path, config: TrainConfig) -> Iterator[int]:
+def iter_resumable_steps(work_folder: Path, config: TrainConfig) -> Iterator[int]:
     """Yield the steps of the states that a training with ``config`` could resume from.
 
     The caller must know that everything except the schedule is the same.
@@ -158,7 +169,8 @@ def iter_branchable_steps(work_folder: Path, config: TrainConfig) -> Iterator[in
 def link_outputs_until(work_folder: Path, step: int, target_folder: Path) -> None:
     """Link the state of a step, and all outputs until then, into ``target_folder``.
 
-    The folder appears complete or not at all. Files are hard links, since nothing changes them.
+    The folder replaces an earlier one, and appears complete or not at all. Files are hard links,
+    since nothing changes them.
     """
     unfinished_folder = target_folder.with_name(f".{target_folder.name}.half")
     shutil.rmtree(unfinished_folder, ignore_errors=True)

@@ -12,10 +12,14 @@ import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from xml.sax.saxutils import escape
 
 from hallmark.reports.page.redaction import RedactFunction, escape_invisible
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.ticker import MaxNLocator
 
 #: Placeholder colours, which become CSS variables: name, light value (the fallback), dark value.
 _THEME_COLOURS = {
@@ -54,7 +58,7 @@ _MATPLOTLIB_STYLE: dict[Any, Any] = {
 class _ChartCanvas:
     """Axes to draw on, and the SVG once the context ends."""
 
-    def __init__(self, axes: Any) -> None:
+    def __init__(self, axes: Axes) -> None:
         self.axes = axes
         self.svg = ""
 
@@ -93,7 +97,7 @@ def _apply_theme_colours(svg: str) -> str:
 
 
 @functools.cache
-def _format_label(text: str, max_characters: int = 28) -> str:
+def _shorten_chart_label(text: str, max_characters: int = 28) -> str:
     """Format a label from data for Matplotlib: one line, no mathematics.
 
     A long label loses its middle, since many labels differ only at the end.
@@ -105,28 +109,68 @@ def _format_label(text: str, max_characters: int = 28) -> str:
     return text.replace("$", r"\$")
 
 
+class Curve(NamedTuple):
+    """A curve of a line chart.
+
+    Attributes:
+        name: Its name in the legend.
+        x_values: Its horizontal positions.
+        y_values: Its value at each position.
+    """
+
+    name: str
+    x_values: Sequence[float]
+    y_values: Sequence[float]
+
+
+class ShadedRow(NamedTuple):
+    """A row of a text with shaded tokens.
+
+    Attributes:
+        label: The label to the left of the text.
+        shares: The shade of each token as a share of the strongest shade; None is drawn grey.
+    """
+
+    label: str
+    shares: Sequence[float | None]
+
+
+class AxisTicks(NamedTuple):
+    """Marks of an axis.
+
+    Attributes:
+        positions: Their positions.
+        labels: The text at each position.
+    """
+
+    positions: list[int]
+    labels: list[str]
+
+
 def draw_line_chart(
-    series: Sequence[tuple[str, Sequence[float], Sequence[float]]],
+    curves: Sequence[Curve],
     x_label: str,
     y_label: str,
     redact: RedactFunction = escape_invisible,
 ) -> str:
-    """Draw curves, each a tuple of name, x values and y values; the second has markers."""
+    """Draw at most two curves; the second has markers."""
     with _open_chart_canvas(2.7) as canvas:
         axes = canvas.axes
-        for (series_name, x, y), colour in zip(series, (FIRST_COLOUR, SECOND_COLOUR), strict=False):
-            marker_style = {"marker": "o", "markersize": 3} if colour == SECOND_COLOUR else {}
+        for curve, colour in zip(curves, (FIRST_COLOUR, SECOND_COLOUR), strict=False):
+            marker_style: dict[str, Any] = (
+                {"marker": "o", "markersize": 3} if colour == SECOND_COLOUR else {}
+            )
             axes.plot(
-                x,
-                y,
+                curve.x_values,
+                curve.y_values,
                 color=colour,
                 linewidth=1.3,
-                label=_format_label(redact(series_name)),
+                label=_shorten_chart_label(redact(curve.name)),
                 **marker_style,
             )
         axes.grid(axis="y")
-        axes.set_xlabel(_format_label(x_label, 60))
-        axes.set_ylabel(_format_label(y_label, 60))
+        axes.set_xlabel(_shorten_chart_label(x_label, 60))
+        axes.set_ylabel(_shorten_chart_label(y_label, 60))
         axes.legend(loc="upper right")
     return canvas.svg
 
@@ -149,11 +193,11 @@ def draw_bar_chart(
         for position, value in zip(positions, values, strict=True):
             text = f"{value:,.0f}" if float(value).is_integer() else f"{value:,.3g}"
             axes.annotate(text, (value, position), (4, 0), textcoords="offset points", va="center")
-        axes.set_yticks(positions, [_format_label(redact(label)) for label in labels])
+        axes.set_yticks(positions, [_shorten_chart_label(redact(label)) for label in labels])
         axes.tick_params(axis="y", length=0)
         axes.invert_yaxis()
         axes.margins(x=0.16)
-        axes.set_xlabel(_format_label(x_label, 60))
+        axes.set_xlabel(_shorten_chart_label(x_label, 60))
         axes.xaxis.set_major_locator(_make_tick_locator())
         axes.grid(axis="x")
     return canvas.svg
@@ -185,11 +229,13 @@ def draw_interval_chart(
             axes.plot([value], [position], "o", color=FIRST_COLOUR, markersize=5)
         if reference_value is not None:
             axes.axvline(reference_value, color=SECOND_COLOUR, linewidth=1, linestyle=(0, (4, 3)))
-        axes.set_yticks(range(len(labels)), [_format_label(redact(label)) for label in labels])
+        axes.set_yticks(
+            range(len(labels)), [_shorten_chart_label(redact(label)) for label in labels]
+        )
         axes.tick_params(axis="y", length=0)
         axes.set_ylim(len(labels) - 0.4, -0.6)
         axes.margins(x=0.06)
-        axes.set_xlabel(_format_label(x_label, 60))
+        axes.set_xlabel(_shorten_chart_label(x_label, 60))
         axes.xaxis.set_major_locator(_make_tick_locator())
         axes.grid(axis="x")
     return canvas.svg
@@ -246,7 +292,7 @@ def draw_trajectory_chart(
         axes.margins(x=0.06)
         axes.set_xlabel("step")
         # The title is above: the vertical axis is too short for a long label.
-        axes.set_title(_format_label(title, 56), loc="left", fontsize=9)
+        axes.set_title(_shorten_chart_label(title, 56), loc="left", fontsize=9)
         axes.yaxis.set_major_locator(_make_tick_locator())
         if is_share:
             from matplotlib.ticker import FuncFormatter
@@ -268,14 +314,14 @@ def is_log_spaced(steps: Sequence[int]) -> bool:
     return log_variation < linear_variation
 
 
-def _select_step_ticks(steps: Sequence[int], max_ticks: int = 7) -> tuple[list[int], list[str]]:
+def _select_step_ticks(steps: Sequence[int], max_ticks: int = 7) -> AxisTicks:
     """Select at most about ``max_ticks`` steps, always with the first and the last."""
     stride = max(1, -(-(len(steps) - 1) // (max_ticks - 1)))
     selected_steps = [*steps[:-1:stride], steps[-1]]
-    return selected_steps, [f"{step:,}" for step in selected_steps]
+    return AxisTicks(selected_steps, [f"{step:,}" for step in selected_steps])
 
 
-def _make_tick_locator() -> Any:
+def _make_tick_locator() -> MaxNLocator:
     from matplotlib.ticker import MaxNLocator
 
     return MaxNLocator(5)
@@ -284,14 +330,14 @@ def _make_tick_locator() -> Any:
 def draw_shaded_tokens(
     tokens: Sequence[str],
     query_position: int,
-    shaded_rows: Sequence[tuple[str, Sequence[float | None]]],
+    shaded_rows: Sequence[ShadedRow],
 ) -> str:
     """Draw a text once per row, with each token shaded by its share of the strongest shade, 0 to 1.
 
     Args:
         tokens: The tokens of the text.
         query_position: The token that is framed.
-        shaded_rows: Label and shares of each row; a token whose share is None is grey.
+        shaded_rows: The rows, each with the share of every token.
     """
     letter_width, line_height, left_margin, total_width = 6.0, 16.0, 38.0, 280.8
     visible_tokens = [escape_invisible(token) for token in tokens]

@@ -45,6 +45,9 @@ class UserStatement(str):
 InlineElement = str | Figure | ShortFigure | Code | Link
 InlineContent = Sequence[InlineElement]
 
+#: A term and its description.
+DefinitionEntry = tuple[str, InlineContent]
+
 
 @dataclass(frozen=True)
 class Paragraph:
@@ -67,7 +70,7 @@ class CodeBlock:
 class DefinitionList:
     """Terms with their descriptions, such as the questions that only a person can answer."""
 
-    entries: Sequence[tuple[str, InlineContent]]
+    entries: Sequence[DefinitionEntry]
 
 
 @dataclass(frozen=True)
@@ -120,7 +123,7 @@ def format_user_statement(text: str | None) -> InlineContent:
     return [UserStatement(text.strip())] if text and text.strip() else ["Not stated."]
 
 
-def build_unique_slugs(display_texts: Sequence[str], names: Sequence[str]) -> dict[str, str]:
+def build_unique_slug_by_name(display_texts: Sequence[str], names: Sequence[str]) -> dict[str, str]:
     """Return a unique slug for each name.
 
     Args:
@@ -160,7 +163,7 @@ class Document:
     """A card: its lead, and its sections in the order of its template."""
 
     title: str
-    kind: str  # "Datasheet", "Model card" or "Task card"
+    kind: str  # such as "Datasheet" or "Model card", as the page shows it
     lead: Sequence[Block]
     sections: Sequence[Section]
 

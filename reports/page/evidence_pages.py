@@ -18,7 +18,13 @@ from markupsafe import Markup, escape
 
 from hallmark.reports.page.document import Callout, Document, redact_document
 from hallmark.reports.page.figures import FIGURES, Evidence, Figure, FigureBook
-from hallmark.reports.page.redaction import Redactor, find_prompt_columns, get_adjacent_texts
+from hallmark.reports.page.redaction import (
+    NO_NEIGHBOURS,
+    Redactor,
+    TextNeighbours,
+    find_prompt_column_by_response_column,
+    get_shown_neighbours,
+)
 from hallmark.reports.page.rendering import get_template_environment, render_html, render_markdown
 from hallmark.tasks.contract import Artifact, Column, StageContext
 
@@ -38,6 +44,25 @@ class TableCell:
 
 #: Shown where a row has no value.
 EMPTY_CELL = TableCell("–", "muted")
+
+
+@dataclass(frozen=True)
+class DocumentExcerpt:
+    """A document as an evidence page shows it.
+
+    Attributes:
+        id: The id in hexadecimal digits.
+        source: The redacted name of its source.
+        stage: The last stage that contains it.
+        score: The formatted toxicity score; a dash if it has none.
+        text: The redacted text, shortened.
+    """
+
+    id: str
+    source: str
+    stage: str
+    score: str
+    text: str
 
 
 @dataclass
@@ -75,7 +100,7 @@ class DocumentLookup:
                 if row["toxicity"] is not None and not math.isnan(row["toxicity"]):
                     self.toxicity_by_id[row["doc_id"]] = row["toxicity"]
 
-    def build_excerpt(self, doc_id: bytes, related_ids: set[bytes]) -> dict[str, str]:
+    def build_excerpt(self, doc_id: bytes, related_ids: set[bytes]) -> DocumentExcerpt:
         """Return a document as it may be shown.
 
         A document without a toxicity score, because it was removed before scoring, gets the highest
@@ -98,17 +123,17 @@ class DocumentLookup:
                 if self.documents_by_id[i]["text"].split() == words
             ]
             toxicity = max(identical_text_scores, default=None)
-        return {
-            "id": doc_id.hex(),
-            "source": self.redactor.redact_by_kind(
+        return DocumentExcerpt(
+            id=doc_id.hex(),
+            source=self.redactor.redact_by_kind(
                 document["source"], "label", max_characters=_MAX_LABEL_CHARACTERS
             ),
-            "stage": document["stage"],
-            "score": "–" if toxicity is None else f"{toxicity:.3f}",
-            "text": self.redactor.redact_by_kind(
+            stage=document["stage"],
+            score="–" if toxicity is None else f"{toxicity:.3f}",
+            text=self.redactor.redact_by_kind(
                 document["text"], "corpus text", toxicity, max_characters=600
             ),
-        }
+        )
 
 
 def write_card_files(
@@ -134,38 +159,38 @@ def write_card_files(
         context.prepare_output_path(chart.path).write_text(
             chart.render_svg(redactor.redact_full_text), encoding="utf-8"
         )
-    pages = book.group_by_page()
+    pages = book.group_figures_by_page_path()
     first_rows_by_page = {
-        page: evidence.read_first_rows(max_rows) for page, (evidence, _) in pages.items()
+        path: page.evidence.read_first_rows(max_rows) for path, page in pages.items()
     }
     ids_by_page = {
-        page: _collect_row_ids(evidence, first_rows_by_page[page])
-        for page, (evidence, _) in pages.items()
+        path: _collect_related_ids_by_id(page.evidence, first_rows_by_page[path])
+        for path, page in pages.items()
     }
     document_lookup = DocumentLookup(corpus_artifacts, redactor)
     doc_ids = {i for page_ids in ids_by_page.values() for i in page_ids}
     if doc_ids:
         document_lookup.load_documents(doc_ids)
-    for page_number, (page, (evidence, figures)) in enumerate(pages.items(), start=1):
-        available_ids = [i for i in ids_by_page[page] if i in document_lookup.documents_by_id][
+    for page_number, (path, page) in enumerate(pages.items(), start=1):
+        available_ids = [i for i in ids_by_page[path] if i in document_lookup.documents_by_id][
             :_MAX_DOCUMENTS_PER_PAGE
         ]
-        documents = [document_lookup.build_excerpt(i, ids_by_page[page][i]) for i in available_ids]
+        documents = [document_lookup.build_excerpt(i, ids_by_page[path][i]) for i in available_ids]
         html = render_evidence_page(
-            evidence,
-            figures,
-            first_rows_by_page[page],
+            page.evidence,
+            page.figures,
+            first_rows_by_page[path],
             documents,
             redactor,
-            card_page=f"{card_name}.html",
-            kind=document.kind,
+            card_path=f"{card_name}.html",
+            card_kind=document.kind,
         )
-        context.prepare_output_path(page).write_text(html, encoding="utf-8")
+        context.prepare_output_path(path).write_text(html, encoding="utf-8")
         context.report_progress(page_number, len(pages), "pages of rows")
     context.get_table_writer("figures").write(book.build_figures_table())
 
 
-def _collect_row_ids(evidence: Evidence, rows: pa.Table) -> dict[bytes, set[bytes]]:
+def _collect_related_ids_by_id(evidence: Evidence, rows: pa.Table) -> dict[bytes, set[bytes]]:
     """Return the first ids in the rows, each with the ids that appear in the same rows.
 
     Some of them are ids of documents.
@@ -190,15 +215,15 @@ def render_evidence_page(
     evidence: Evidence,
     figures: Sequence[Figure],
     first_rows: pa.Table,
-    documents: Sequence[Mapping[str, str]],
+    documents: Sequence[DocumentExcerpt],
     redactor: Redactor,
     *,
-    card_page: str,
-    kind: str,
+    card_path: str,
+    card_kind: str,
 ) -> str:
     """Render the page of evidence for the figures that share the same rows."""
     columns = [evidence.get_column_description(name) for name in first_rows.column_names]
-    linked_ids = {document["id"] for document in documents}
+    linked_ids = {document.id for document in documents}
     return (
         get_template_environment()
         .get_template("rows.html")
@@ -215,8 +240,8 @@ def render_evidence_page(
             rows=_render_table_rows(columns, first_rows, redactor, linked_ids),
             shown=len(first_rows),
             documents=documents,
-            card=card_page,
-            kind=kind,
+            card=card_path,
+            kind=card_kind,
         )
     )
 
@@ -270,10 +295,12 @@ def _render_column_cells(
     """Render the cells of a column; equal values with equal neighbours are rendered once."""
 
     def render_value(
-        value: Any, score: float | None, adjacent_texts: tuple[str, str] = ("", "")
+        value: Any,
+        judging_score: float | None,
+        shown_neighbours: TextNeighbours = NO_NEIGHBOURS,
     ) -> str:
         return _cell_to_html(
-            value_to_cell(column, value, score, redactor, adjacent_texts), linked_ids
+            value_to_cell(column, value, judging_score, redactor, shown_neighbours), linked_ids
         )
 
     values = first_rows[column.name]
@@ -284,12 +311,12 @@ def _render_column_cells(
     # Lists are not hashable, and -0.0 would share a cache entry with 0.0.
     is_uncacheable = pa.types.is_nested(values.type) or pa.types.is_floating(values.type)
     render_cached = render_value if is_uncacheable else cache(render_value)
-    prompt_columns = find_prompt_columns(columns)
+    prompt_columns = find_prompt_column_by_response_column(columns)
     if column.name in (*prompt_columns, *prompt_columns.values()):
         text_columns = sorted({*prompt_columns, *prompt_columns.values()})
         rows = first_rows.select(text_columns).to_pylist()
-        adjacent_texts = [get_adjacent_texts(column.name, row, prompt_columns) for row in rows]
-        return map(render_cached, values.to_pylist(), scores, adjacent_texts)
+        neighbours = [get_shown_neighbours(column.name, row, prompt_columns) for row in rows]
+        return map(render_cached, values.to_pylist(), scores, neighbours)
     return map(render_cached, values.to_pylist(), scores)
 
 
@@ -314,18 +341,18 @@ def _cell_to_html(cell: TableCell, linked_ids: Collection[str]) -> str:
 def value_to_cell(
     column: Column,
     value: Any,
-    score: float | None,
+    judging_score: float | None,
     redactor: Redactor,
-    adjacent_texts: tuple[str, str] = ("", ""),
+    shown_neighbours: TextNeighbours = NO_NEIGHBOURS,
 ) -> TableCell:
     """Return a value of a column as it may be shown.
 
     Args:
         column: The column.
         value: The value.
-        score: The value of the column that judges this one.
+        judging_score: The value of the column that judges this one.
         redactor: Redacts the text.
-        adjacent_texts: The texts that the row shows directly before and after the value.
+        shown_neighbours: The texts that the row shows directly before and after the value.
     """
     if value is None:
         return EMPTY_CELL
@@ -349,7 +376,7 @@ def value_to_cell(
         )
     return TableCell(
         redactor.redact_by_kind(
-            _value_to_text(value), column.kind, score, adjacent_texts=adjacent_texts
+            _value_to_text(value), column.kind, judging_score, shown_neighbours=shown_neighbours
         ),
         "text",
     )

@@ -13,7 +13,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,7 +21,7 @@ import pyarrow.dataset as ds
 
 from hallmark.tasks.audits.judging.evidence_filters import (
     build_row_filter,
-    convert_to_column_type,
+    decode_hex_if_binary,
     locate_evidence,
     sort_worst_first,
 )
@@ -89,6 +89,9 @@ AggregateKind = Literal[
 ]
 
 Conditions = Mapping[str, Any]
+
+#: The label of a stage, and the name of one of its tables or files.
+StageAndTable = tuple[str, str]
 
 #: Tables of at most this many bytes stay in memory while a card is built.
 MAX_IN_MEMORY_BYTES = 1 << 18
@@ -243,11 +246,11 @@ class Evidence:
             elif value is None:
                 filter_terms.append(f"{field_expression}.is_null()")
             elif isinstance(value, list):
-                members = [convert_to_column_type(item, data_type) for item in value]
+                members = [decode_hex_if_binary(item, data_type) for item in value]
                 filter_terms.append(f"{field_expression}.isin({members!r})")
             else:
                 filter_terms.append(
-                    f"({field_expression} == {convert_to_column_type(value, data_type)!r})"
+                    f"({field_expression} == {decode_hex_if_binary(value, data_type)!r})"
                 )
         lines = [
             "import pyarrow.compute as pc",
@@ -310,7 +313,8 @@ class Figure:
         return format_value(self.value, self.unit)
 
     @property
-    def interval_text(self) -> str:
+    def interval_or_dash(self) -> str:
+        """Return the interval as "low to high"; an en dash without an interval."""
         if self.low is None or self.high is None:
             return "–"
         return f"{format_value(self.low, self.unit)} to {format_value(self.high, self.unit)}"
@@ -330,7 +334,7 @@ class Figure:
             level_text = (
                 "" if self.confidence_level is None else f"{100 * self.confidence_level:g} % "
             )
-            details.append(f"{level_text}interval {self.interval_text}")
+            details.append(f"{level_text}interval {self.interval_or_dash}")
         if self.n is not None:
             details.append(f"n = {self.n:,}")
         if self.scorer:
@@ -404,6 +408,18 @@ def format_unit_suffix(unit: str, value: float) -> str:
     return f" {to_singular(unit)}" if value == 1 and unit not in CONTINUOUS_UNITS else f" {unit}"
 
 
+class EvidencePage(NamedTuple):
+    """What a page of rows shows.
+
+    Attributes:
+        evidence: The rows.
+        figures: The figures that are computed from them.
+    """
+
+    evidence: Evidence
+    figures: list[Figure]
+
+
 @dataclass
 class FigureBook:
     """The figures of one card.
@@ -443,7 +459,7 @@ class FigureBook:
         figure_id: str,
         label: str,
         unit: str,
-        source: tuple[str, str],
+        source: StageAndTable,
         conditions: Conditions | None = None,
         *,
         aggregate: AggregateKind = "sum",
@@ -468,7 +484,7 @@ class FigureBook:
         value = _compute_aggregate(evidence, aggregate, value_column)
         if value is None and not figure_fields.get("missing_reason"):
             figure_fields["missing_reason"] = "no row has a value"
-        return self.add_figure(
+        return self.add_under_unique_id(
             Figure(
                 figure_id, label, value, unit, evidence, value_column, aggregate, **figure_fields
             )
@@ -497,7 +513,7 @@ class FigureBook:
             ) from error
         value = finding_row["value"]
         evidence = self.get_evidence(stage, table, conditions, row_order=row_order)
-        return self.add_figure(
+        return self.add_under_unique_id(
             Figure(
                 "-".join(str(part) for part in id_parts if part),
                 label,
@@ -515,7 +531,7 @@ class FigureBook:
             )
         )
 
-    def add_figure(self, figure: Figure) -> Figure:
+    def add_under_unique_id(self, figure: Figure) -> Figure:
         """Add a figure under a unique id and return it with that id."""
         base_id = unique_id = slugify(figure.id)
         suffix = 1
@@ -526,11 +542,12 @@ class FigureBook:
         self.figures[unique_id] = figure
         return figure
 
-    def group_by_page(self) -> dict[str, tuple[Evidence, list[Figure]]]:
-        """Return each page of rows with its evidence and its figures."""
-        pages: dict[str, tuple[Evidence, list[Figure]]] = {}
+    def group_figures_by_page_path(self) -> dict[str, EvidencePage]:
+        """Return the pages of rows by path, in order of paths."""
+        pages: dict[str, EvidencePage] = {}
         for figure in self.figures.values():
-            pages.setdefault(figure.page_path, (figure.evidence, []))[1].append(figure)
+            page = pages.setdefault(figure.page_path, EvidencePage(figure.evidence, []))
+            page.figures.append(figure)
         return dict(sorted(pages.items()))
 
     def build_figures_table(self) -> pa.Table:

@@ -8,12 +8,11 @@ Only letters and digits count; case, separators and the script of digits do not.
 depends on the other evidence for the secret:
 
 - ``RUN_LENGTH`` characters, nearly all digits or letters and digits in turn, anywhere. 100 secrets
-of
-  9 digits have 400 runs out of 1,000,000: one number of six digits in 2,500 is hidden by mistake.
+  of 9 digits have 400 runs out of 1,000,000: one number of six digits in 2,500 is hidden by
+  mistake.
 - ``MIN_EDGE_LENGTH`` characters where a text ends with the beginning of a secret, begins with its
   end, or lies entirely inside one; only in texts that may be truncated. With 100 secrets, one
-  number
-  of four digits in 100 that ends a text is hidden by mistake; with three digits, one in ten.
+  number of four digits in 100 that ends a text is hidden by mistake; with three digits, one in ten.
 - A single character directly after the sentence that the secret was planted in, or directly before
   the rest of that sentence, if ``CONTEXT_LENGTH`` characters of the sentence match. Whatever was
   written in place of the secret is hidden to its end, so that nobody sees where the model went
@@ -41,6 +40,10 @@ _DIGITS_PATTERN = re.compile(r"\d+")
 #: Text that may replace a secret: a word, an address, or groups of digits.
 _SUBSTITUTE_PATTERN = re.compile(r"[\w.@+-]+(?:[^\w\n]{1,3}\d+)*")
 _SUBSTITUTE_SUFFIX_PATTERN = re.compile(r"(?:\d+[^\w\n]{1,3}){0,40}[\w.@+-]{1,80}\Z")
+
+
+#: Start and end of a part of a text, end exclusive.
+TextSpan = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -94,14 +97,14 @@ class SecretFinder:
             if _has_digit(suffix) or not _has_digit(s)
         }
         self._max_edge_length = len(edge_lengths) + MIN_EDGE_LENGTH - 1
-        self._secrets_by_left_context = _group_by_context(
+        self._secrets_by_left_context = _group_secrets_by_context(
             ((s.preceding_text, s.text) for s in nonempty_secrets), context_precedes=True
         )
-        self._secrets_by_right_context = _group_by_context(
+        self._secrets_by_right_context = _group_secrets_by_context(
             ((s.following_text, s.text) for s in nonempty_secrets), context_precedes=False
         )
 
-    def find_secret_spans(self, text: str, *, may_be_truncated: bool) -> Iterator[tuple[int, int]]:
+    def find_secret_spans(self, text: str, *, may_be_truncated: bool) -> Iterator[TextSpan]:
         """Find secrets and parts of them.
 
         Args:
@@ -156,50 +159,72 @@ class SecretFinder:
                 text_end,
             )
 
-    def _find_distinctive_runs(self, letters: str) -> Iterator[tuple[int, int]]:
+    def _find_distinctive_runs(self, text_without_separators: str) -> Iterator[TextSpan]:
+        """Find runs of digits and letters that only a secret contains."""
         scanned_end = 0
-        for digits in _DIGITS_PATTERN.finditer(letters):
+        for digits in _DIGITS_PATTERN.finditer(text_without_separators):
             for start in range(max(scanned_end, digits.start() - RUN_LENGTH + 1), digits.end()):
-                if letters[start : start + RUN_LENGTH] in self._distinctive_runs:
+                if text_without_separators[start : start + RUN_LENGTH] in self._distinctive_runs:
                     yield start, start + RUN_LENGTH
             scanned_end = digits.end()
 
-    def _find_edge_matches(self, letters: str, text: str) -> Iterator[tuple[int, int]]:
-        size = len(letters)
+    def _find_edge_matches(self, text_without_separators: str, text: str) -> Iterator[TextSpan]:
+        """Find the beginning of a secret at the end of a text, and the end of one at its start."""
+        size = len(text_without_separators)
         containing_spellings = (
-            self._joined_spellings if _has_digit(letters) else self._joined_digitless_spellings
+            self._joined_spellings
+            if _has_digit(text_without_separators)
+            else self._joined_digitless_spellings
         )
-        if size >= MIN_EDGE_LENGTH and letters in containing_spellings:
+        if size >= MIN_EDGE_LENGTH and text_without_separators in containing_spellings:
             yield 0, size
             return
         edge_lengths = range(min(self._max_edge_length, size), MIN_EDGE_LENGTH - 1, -1)
         # A quick check: most texts begin and end with characters that no secret contains.
         prefix_lengths = (
-            edge_lengths if letters[-MIN_EDGE_LENGTH:] in self._joined_spellings else ()
+            edge_lengths
+            if text_without_separators[-MIN_EDGE_LENGTH:] in self._joined_spellings
+            else ()
         )
-        for length in (length for length in prefix_lengths if letters[-length:] in self._prefixes):
+        for length in (
+            length
+            for length in prefix_lengths
+            if text_without_separators[-length:] in self._prefixes
+        ):
             if _is_word_boundary(text, size - length):
                 yield size - length, size
                 break
-        suffix_lengths = edge_lengths if letters[:MIN_EDGE_LENGTH] in self._joined_spellings else ()
-        for length in (length for length in suffix_lengths if letters[:length] in self._suffixes):
+        suffix_lengths = (
+            edge_lengths
+            if text_without_separators[:MIN_EDGE_LENGTH] in self._joined_spellings
+            else ()
+        )
+        for length in (
+            length
+            for length in suffix_lengths
+            if text_without_separators[:length] in self._suffixes
+        ):
             if _is_word_boundary(text, length):
                 yield 0, length
                 break
 
     def _find_context_matches(
-        self, letters: str, secrets_by_context: dict[str, list[str]], *, context_precedes: bool
-    ) -> Iterator[tuple[int, int]]:
+        self,
+        text_without_separators: str,
+        secrets_by_context: dict[str, list[str]],
+        *,
+        context_precedes: bool,
+    ) -> Iterator[TextSpan]:
         """Find text next to a known context that agrees with a secret planted in that context.
 
         The context is the text before the secret if ``context_precedes``, else the text after it. A
         match extends as far as the text agrees with one of the secrets.
         """
-        for start, end in find_occurrences(secrets_by_context, letters):
-            context = letters[start:end]
+        for start, end in find_occurrences(secrets_by_context, text_without_separators):
+            context = text_without_separators[start:end]
             if context_precedes:
                 match_length = max(
-                    _count_common_prefix(letters[end : end + len(secret)], secret)
+                    _count_common_prefix(text_without_separators[end : end + len(secret)], secret)
                     for secret in secrets_by_context[context]
                 )
                 if match_length:
@@ -207,7 +232,8 @@ class SecretFinder:
             else:
                 match_length = max(
                     _count_common_prefix(
-                        letters[max(0, start - len(secret)) : start][::-1], secret[::-1]
+                        text_without_separators[max(0, start - len(secret)) : start][::-1],
+                        secret[::-1],
                     )
                     for secret in secrets_by_context[context]
                 )
@@ -215,7 +241,7 @@ class SecretFinder:
                     yield start - match_length, start
 
 
-def find_occurrences(substrings: Iterable[str], text: str) -> Iterator[tuple[int, int]]:
+def find_occurrences(substrings: Iterable[str], text: str) -> Iterator[TextSpan]:
     """Yield start and end of every occurrence of each substring in the text."""
     for substring in filter(text.__contains__, substrings):
         start = text.find(substring)
@@ -224,7 +250,7 @@ def find_occurrences(substrings: Iterable[str], text: str) -> Iterator[tuple[int
             start = text.find(substring, start + 1)
 
 
-def _group_by_context(
+def _group_secrets_by_context(
     context_secret_pairs: Iterable[tuple[str, str]], *, context_precedes: bool
 ) -> dict[str, list[str]]:
     """Group secrets by the characters directly before them, or directly after them."""

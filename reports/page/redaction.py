@@ -17,7 +17,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from hallmark.reports.page.planted_secrets import PlantedSecret, SecretFinder
 from hallmark.tasks.contract import Column, format_count
@@ -41,6 +41,9 @@ _INVISIBLE_REGEX = re.compile(INVISIBLE_PATTERN)
 
 RedactFunction = Callable[[str], str]  # returns a text as it may be shown
 
+#: Returns type, start and end (exclusive) of each span of personal data in a text.
+PersonalDataFinder = Callable[[str], Iterable[tuple[str, int, int]]]
+
 #: Kinds of text that a token limit or a window may have truncated in the middle of a value. Labels,
 #: ids and figures are never truncated, and many end with a number.
 TRUNCATABLE_KINDS = (*SCORE_GATED_KINDS, "audit text")
@@ -49,6 +52,35 @@ _MAX_SCANNED_CHARACTERS = 4000
 #: Characters at the end of a shortened text that are scanned but not shown: a span may cross the
 #: cut.
 _CUT_MARGIN = 500
+
+
+class TextNeighbours(NamedTuple):
+    """The texts directly before and after a text.
+
+    Attributes:
+        before: The preceding text.
+        after: The following text.
+    """
+
+    before: str = ""
+    after: str = ""
+
+
+NO_NEIGHBOURS = TextNeighbours()
+
+
+class SensitiveSpan(NamedTuple):
+    """A part of a text that must not be shown.
+
+    Attributes:
+        start: The index of its first character.
+        end: The index after its last character.
+        kind: The lower-case name of what it contains, such as "email" or "planted secret".
+    """
+
+    start: int
+    end: int
+    kind: str
 
 
 class Redactor:
@@ -86,52 +118,53 @@ class Redactor:
         # Adjacent texts are searched together, once for each of them.
         self._find_spans_in_joined = lru_cache(maxsize=4096)(self.find_sensitive_spans)
 
-    def is_offensive(self, score: float | None) -> bool:
+    def is_offensive(self, toxicity: float | None) -> bool:
         """Return whether a toxicity score reaches the threshold; a missing score does not."""
-        return score is not None and score >= self.toxicity_threshold
+        return toxicity is not None and toxicity >= self.toxicity_threshold
 
     def redact_by_kind(
         self,
         text: str,
-        kind: str,
-        score: float | None = None,
+        column_kind: str,
+        toxicity: float | None = None,
         max_characters: int = 400,
-        surrounding_texts: tuple[str, str] = ("", ""),
-        adjacent_texts: tuple[str, str] = ("", ""),
+        detection_context: TextNeighbours = NO_NEIGHBOURS,
+        shown_neighbours: TextNeighbours = NO_NEIGHBOURS,
     ) -> str:
         """Return a text of a kind of column as it may be shown.
 
         Args:
             text: The text.
-            kind: The kind of its column; decides whether it is shown at all.
-            score: The toxicity score of the text; None or NaN if it has none.
+            column_kind: The kind of its column; decides whether it is shown at all.
+            toxicity: The toxicity score of the text; None or NaN if it has none.
             max_characters: About how many characters are shown at most.
-            surrounding_texts: The text before and after it, if it is an excerpt of a longer text.
-            adjacent_texts: Texts shown directly before and after it, such as a prompt and its
+            detection_context: The rest of the longer text that it is an excerpt of. It is searched
+                for sensitive values, too, but not shown.
+            shown_neighbours: Texts shown directly before and after it, such as a prompt and its
                 continuation. A value that crosses the boundary is redacted on both sides.
         """
-        if kind in SCORE_GATED_KINDS:
-            is_unscored = score is None or math.isnan(score)
+        if column_kind in SCORE_GATED_KINDS:
+            is_unscored = toxicity is None or math.isnan(toxicity)
             if is_unscored and text.strip():
                 return f"[not shown: no toxicity score, {format_count(len(text), 'character')}]"
-        elif kind not in DISPLAYABLE_KINDS:
+        elif column_kind not in DISPLAYABLE_KINDS:
             return f"[not shown: may contain personal data, {format_count(len(text), 'character')}]"
         return self.redact_excerpt(
             text,
-            score,
+            toxicity,
             max_characters,
-            surrounding_texts,
-            adjacent_texts,
-            may_be_truncated=kind in TRUNCATABLE_KINDS,
+            detection_context,
+            shown_neighbours,
+            may_be_truncated=column_kind in TRUNCATABLE_KINDS,
         )
 
     def redact_excerpt(
         self,
         text: str,
-        score: float | None = None,
+        toxicity: float | None = None,
         max_characters: int = 400,
-        surrounding_texts: tuple[str, str] = ("", ""),
-        adjacent_texts: tuple[str, str] = ("", ""),
+        detection_context: TextNeighbours = NO_NEIGHBOURS,
+        shown_neighbours: TextNeighbours = NO_NEIGHBOURS,
         *,
         may_be_truncated: bool = True,
     ) -> str:
@@ -141,19 +174,18 @@ class Redactor:
             may_be_truncated: Whether the text may begin or end in the middle of a value to hide.
                 The other arguments are those of ``redact_by_kind``.
         """
-        if self.is_offensive(score):
+        if self.is_offensive(toxicity):
             return (
-                f"{replace_with_blocks(text)} [masked: scored {score:.2f}, {len(text):,} "
+                f"{replace_with_blocks(text)} [masked: scored {toxicity:.2f}, {len(text):,} "
                 f"characters]"
             )
-        surrounding_texts = (
-            surrounding_texts[0][-_CUT_MARGIN:],
-            surrounding_texts[1][:_CUT_MARGIN],
+        detection_context = TextNeighbours(
+            detection_context.before[-_CUT_MARGIN:], detection_context.after[:_CUT_MARGIN]
         )
-        key = (text, max_characters, surrounding_texts, adjacent_texts, may_be_truncated)
+        key = (text, max_characters, detection_context, shown_neighbours, may_be_truncated)
         if key not in self._redacted_excerpts:
             self._redacted_excerpts[key] = self._redact_and_shorten(
-                text, max_characters, surrounding_texts, adjacent_texts, may_be_truncated
+                text, max_characters, detection_context, shown_neighbours, may_be_truncated
             )
         return self._redacted_excerpts[key]
 
@@ -169,11 +201,11 @@ class Redactor:
         self,
         text: str,
         max_characters: int,
-        surrounding_texts: tuple[str, str],
-        adjacent_texts: tuple[str, str],
+        detection_context: TextNeighbours,
+        shown_neighbours: TextNeighbours,
         may_be_truncated: bool,
     ) -> str:
-        scanned_text, (preceding_text, following_text) = text, surrounding_texts
+        scanned_text, (preceding_text, following_text) = text, detection_context
         if len(text) > _MAX_SCANNED_CHARACTERS:
             scanned_text, following_text = (
                 text[: _MAX_SCANNED_CHARACTERS - _CUT_MARGIN],
@@ -185,11 +217,11 @@ class Redactor:
             preceding_text + scanned_text + following_text, may_be_truncated=may_be_truncated
         )
         spans = [
-            (max(0, start - offset), end - offset, kind)
-            for start, end, kind in candidate_spans
-            if end > offset
+            SensitiveSpan(max(0, span.start - offset), span.end - offset, span.kind)
+            for span in candidate_spans
+            if span.end > offset
         ]
-        spans += self._find_spans_across_boundary(text, adjacent_texts)
+        spans += self._find_spans_across_boundary(text, shown_neighbours)
         redacted_text = _replace_spans(scanned_text, _merge_spans(spans))
         length = len(redacted_text)
         if length > max_characters:
@@ -199,34 +231,34 @@ class Redactor:
         return redacted_text
 
     def _find_spans_across_boundary(
-        self, text: str, adjacent_texts: tuple[str, str]
-    ) -> list[tuple[int, int, str]]:
+        self, text: str, shown_neighbours: TextNeighbours
+    ) -> list[SensitiveSpan]:
         """Return the spans of a text that are found only together with an adjacent text."""
-        preceding_text, following_text = adjacent_texts
-        spans: list[tuple[int, int, str]] = []
+        preceding_text, following_text = shown_neighbours
+        spans: list[SensitiveSpan] = []
         if preceding_text and text:
             start = max(0, len(preceding_text) - _CUT_MARGIN)
             joined_spans = self._find_spans_in_joined(preceding_text[start:] + text[:_CUT_MARGIN])
             offset = len(preceding_text) - start
             spans += [
-                (max(0, span_start - offset), span_end - offset, kind)
-                for span_start, span_end, kind in joined_spans
-                if span_end > offset
+                SensitiveSpan(max(0, span.start - offset), span.end - offset, span.kind)
+                for span in joined_spans
+                if span.end > offset
             ]
         if following_text and text:
             start = max(0, len(text) - _CUT_MARGIN)
             joined_spans = self._find_spans_in_joined(text[start:] + following_text[:_CUT_MARGIN])
             candidate_spans = (
-                (span_start + start, min(span_end + start, len(text)), kind)
-                for span_start, span_end, kind in joined_spans
+                SensitiveSpan(span.start + start, min(span.end + start, len(text)), span.kind)
+                for span in joined_spans
             )
-            spans += [span for span in candidate_spans if span[0] < span[1]]
+            spans += [span for span in candidate_spans if span.start < span.end]
         return spans
 
     def find_sensitive_spans(
         self, text: str, *, may_be_truncated: bool = True
-    ) -> list[tuple[int, int, str]]:
-        """Return the spans to redact as start, end and kind, in order, without overlaps.
+    ) -> list[SensitiveSpan]:
+        """Return the spans to redact, in order, without overlaps.
 
         Args:
             text: The text to search.
@@ -242,7 +274,7 @@ class Redactor:
             if len(visible_positions) < len(text)
             else text
         )
-        detected_spans = [*self._personal_data_finder(visible_text)]
+        detected_spans: list[tuple[str, int, int]] = [*self._personal_data_finder(visible_text)]
         if may_be_truncated:
             detected_spans += self._truncated_data_finder(visible_text)
         secret_spans = self._secret_finder.find_secret_spans(
@@ -250,7 +282,7 @@ class Redactor:
         )
         detected_spans += [("planted secret", *span) for span in secret_spans]
         named_spans = [
-            (visible_positions[start], visible_positions[end - 1] + 1, kind.lower())
+            SensitiveSpan(visible_positions[start], visible_positions[end - 1] + 1, kind.lower())
             for kind, start, end in detected_spans
         ]
         if visible_text is not text:  # invisible characters may also act as separators
@@ -258,13 +290,13 @@ class Redactor:
                 character if _is_visible(character) else " " for character in text
             )
             named_spans += [
-                (start, end, kind.lower())
+                SensitiveSpan(start, end, kind.lower())
                 for kind, start, end in self._personal_data_finder(spaced_text)
             ]
         return _merge_spans(named_spans)
 
     @cached_property
-    def _truncated_data_finder(self) -> Callable[[str], Any]:
+    def _truncated_data_finder(self) -> PersonalDataFinder:
         from hallmark.tasks.measures.personal.truncated_values import find_truncated_values
         from hallmark.tasks.measures.personal_data import DEFAULT_REGIONS
 
@@ -273,7 +305,7 @@ class Redactor:
         )
 
     @cached_property
-    def _personal_data_finder(self) -> Callable[[str], Any]:
+    def _personal_data_finder(self) -> PersonalDataFinder:
         from hallmark.tasks.measures.personal.types import PERSONAL_DATA_TYPES
         from hallmark.tasks.measures.personal_data import (
             DEFAULT_REGIONS,
@@ -300,36 +332,35 @@ class PassthroughRedactor(Redactor):
     def redact_by_kind(
         self,
         text: str,
-        kind: str,
-        score: float | None = None,
+        column_kind: str,
+        toxicity: float | None = None,
         max_characters: int = 400,
-        surrounding_texts: tuple[str, str] = ("", ""),
-        adjacent_texts: tuple[str, str] = ("", ""),
+        detection_context: TextNeighbours = NO_NEIGHBOURS,
+        shown_neighbours: TextNeighbours = NO_NEIGHBOURS,
     ) -> str:
-        return self.redact_excerpt(text, score, max_characters, surrounding_texts)
+        return self.redact_excerpt(text, toxicity, max_characters, detection_context)
 
-    def is_offensive(self, score: float | None) -> bool:
+    def is_offensive(self, toxicity: float | None) -> bool:
         return False
 
     def find_sensitive_spans(
         self, text: str, *, may_be_truncated: bool = True
-    ) -> list[tuple[int, int, str]]:
+    ) -> list[SensitiveSpan]:
         return []
 
 
-def _merge_spans(spans: Iterable[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
+def _merge_spans(spans: Iterable[SensitiveSpan]) -> list[SensitiveSpan]:
     """Return the spans in order; overlapping spans are merged under the kind of the first."""
-    merged: list[tuple[int, int, str]] = []
-    for start, end, kind in sorted(spans):
-        if merged and start < merged[-1][1]:
-            first_start, last_end, first_kind = merged[-1]
-            merged[-1] = (first_start, max(last_end, end), first_kind)
-        elif start < end:
-            merged.append((start, end, kind))
+    merged: list[SensitiveSpan] = []
+    for span in sorted(spans):
+        if merged and span.start < merged[-1].end:
+            merged[-1] = merged[-1]._replace(end=max(merged[-1].end, span.end))
+        elif span.start < span.end:
+            merged.append(span)
     return merged
 
 
-def find_prompt_columns(columns: Iterable[Column]) -> dict[str, str]:
+def find_prompt_column_by_response_column(columns: Iterable[Column]) -> dict[str, str]:
     """Return, for each column of model text, the column that holds its prompt."""
     columns_by_name = {column.name: column for column in columns}
     prompt_column = next((name for name in ("prompt", "text") if name in columns_by_name), None)
@@ -342,27 +373,28 @@ def find_prompt_columns(columns: Iterable[Column]) -> dict[str, str]:
     }
 
 
-def get_adjacent_texts(
-    column_name: str, row: Mapping[str, Any], prompt_columns: Mapping[str, str]
-) -> tuple[str, str]:
+def get_shown_neighbours(
+    column_name: str, row: Mapping[str, Any], prompt_column_by_response_column: Mapping[str, str]
+) -> TextNeighbours:
     """Return the texts directly before and after the value of a column in a row that shows both.
 
     Args:
         column_name: The column of the value.
         row: The row.
-        prompt_columns: The result of ``find_prompt_columns`` for the columns of the row.
+        prompt_column_by_response_column: The result of ``find_prompt_column_by_response_column``
+            for the columns of the row.
     """
-    if column_name in prompt_columns:
-        return str(row[prompt_columns[column_name]] or ""), ""
+    if column_name in prompt_column_by_response_column:
+        return TextNeighbours(before=str(row[prompt_column_by_response_column[column_name]] or ""))
     responses = [
         row[response_column]
-        for response_column, prompt_column in prompt_columns.items()
+        for response_column, prompt_column in prompt_column_by_response_column.items()
         if prompt_column == column_name and row[response_column]
     ]
-    return "", str(responses[0]) if responses else ""
+    return TextNeighbours(after=str(responses[0]) if responses else "")
 
 
-def _replace_spans(text: str, spans: Sequence[tuple[int, int, str]]) -> str:
+def _replace_spans(text: str, spans: Sequence[SensitiveSpan]) -> str:
     """Replace each span with its kind.
 
     The spans are in order; those that begin after the end of the text are ignored.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from hallmark.reports.page import charts
 from hallmark.reports.page.document import (
@@ -22,12 +22,12 @@ from hallmark.reports.sections.findings import (
     BASELINES,
     Finding,
     Findings,
-    compare_with_null,
+    build_natural_sort_key,
+    find_significant_side_of_null,
     format_confidence_levels,
     format_sample_size,
     get_audit_title,
     name_finding,
-    natural_sort_key,
     select_findings,
 )
 from hallmark.tasks.audits.audit_tables import HELD_OUT_TEXT
@@ -50,6 +50,33 @@ NULL_TRAIT_SHARE = 0.5
 
 #: Largest number of lines of a chart, and of figures named in a sentence.
 MAX_CHART_LINES, MAX_NAMED_FIGURES = 30, 4
+
+
+class TraitShareRow(NamedTuple):
+    """A finding on associations that were planted with the same share.
+
+    Attributes:
+        trait_share: The share of planted sentences about a group that state its own trait.
+        row: The row of the finding.
+    """
+
+    trait_share: float
+    row: Mapping[str, Any]
+
+
+class SignificantFinding(NamedTuple):
+    """A finding that differs significantly from its null value.
+
+    Attributes:
+        row: The row of the finding.
+        figure: Its figure on the card.
+        side: 1 if it is above the null value, -1 if it is below.
+    """
+
+    row: Mapping[str, Any]
+    figure: Figure
+    side: int
+
 
 #: Columns that hold text, not numbers.
 TEXT_COLUMNS = ("part", "not measured because")
@@ -105,7 +132,7 @@ def build_analyses_section(
     return section
 
 
-def describe_unscored_misuse(findings: Findings) -> list[Block]:
+def describe_missing_misuse_ratings(findings: Findings) -> list[Block]:
     """Return a note for the top of the card if no person has rated the misuse responses.
 
     Where the misuse audit did not run, the list of missing audits says so, and nothing is returned.
@@ -123,12 +150,12 @@ def describe_unscored_misuse(findings: Findings) -> list[Block]:
 def build_metric_tables(findings: Findings, audit: str, max_rows: int) -> list[Block]:
     """Build one table for each metric; the note holds what its rows have in common."""
     blocks: list[Block] = []
-    audit_findings = [
-        (row, figure) for row, figure in findings.by_audit[audit] if not row["control"]
-    ]
+    audit_findings = [finding for finding in findings.by_audit[audit] if not finding.row["control"]]
     for metric in dict.fromkeys(row["metric"] for row, _ in audit_findings):
-        metric_findings = [entry for entry in audit_findings if entry[0]["metric"] == metric]
-        metric_findings.sort(key=lambda entry: natural_sort_key(name_slice(entry[0]["slice"])))
+        metric_findings = [entry for entry in audit_findings if entry.row["metric"] == metric]
+        metric_findings.sort(
+            key=lambda entry: build_natural_sort_key(name_slice(entry.row["slice"]))
+        )
         rows: list[list[InlineElement]] = []
         for row, figure in select_findings(metric_findings, max_rows):
             slice_label = name_slice(row["slice"]) or "all"
@@ -136,7 +163,7 @@ def build_metric_tables(findings: Findings, audit: str, max_rows: int) -> list[B
                 [
                     slice_label,
                     figure,
-                    figure.interval_text,
+                    figure.interval_or_dash,
                     format_sample_size(row),
                     *_format_null_test_cells(row),
                     _format_missing_reason(row),
@@ -152,7 +179,7 @@ def build_metric_tables(findings: Findings, audit: str, max_rows: int) -> list[B
             [[row[i] for i in shown_columns] for row in rows],
         )
         units = sorted({row["unit"] for row, _ in metric_findings} - {"share", ""})
-        caption = metric_findings[0][0]["title"] + (f" ({', '.join(units)})" if units else "")
+        caption = metric_findings[0].row["title"] + (f" ({', '.join(units)})" if units else "")
         finding_rows = [row for row, _ in metric_findings]
         notes = [
             format_confidence_levels(finding_rows),
@@ -225,7 +252,9 @@ def build_baseline_text_table(findings: Findings) -> list[Block]:
     if "training_sizes" not in artifact.tables:
         return []
 
-    def add_figure(baseline: str, label: str, unit: str, value_column: str, **options: Any) -> Any:
+    def add_figure(
+        baseline: str, label: str, unit: str, value_column: str, **options: Any
+    ) -> Figure:
         return findings.book.add_computed_figure(
             f"{baseline}-{slugify(label)}",
             f"{label}, {BASELINES[baseline]}",
@@ -272,7 +301,7 @@ def build_agreement_chart(findings: Findings) -> list[Block]:
     model_findings = [
         entry
         for entry in agreement_findings
-        if {"part": "model"}.items() < entry[0]["slice"].items()
+        if {"part": "model"}.items() < entry.row["slice"].items()
     ]
     caption = (
         "Share of sentence pairs in which the model prefers the verb that agrees with its "
@@ -306,7 +335,7 @@ def build_association_chart(findings: Findings) -> list[Block]:
         "about the group that state its own trait. The dashed line is 0: no association."
     )
     trait_share_findings = [
-        entry for entry in strength_findings if [*entry[0]["slice"]] == ["assigned_trait_share"]
+        entry for entry in strength_findings if [*entry.row["slice"]] == ["assigned_trait_share"]
     ]
     return build_interval_chart(
         "trait-share", trait_share_findings, "log-likelihood (nats)", caption, reference_value=0.0
@@ -321,7 +350,7 @@ def build_amplification_chart(findings: Findings) -> list[Block]:
         "intervals. The dashed line is 50 %. The share in the training text is in the table, as "
         "the value under the null."
     )
-    occupation_findings = [entry for entry in women_share_findings if entry[0]["slice"]]
+    occupation_findings = [entry for entry in women_share_findings if entry.row["slice"]]
     return build_interval_chart(
         "amplification", occupation_findings, "share of women", caption, reference_value=0.5
     )
@@ -338,7 +367,7 @@ def describe_smallest_detected_share(findings: Findings) -> list[Block]:
     )
     if not smallest_share_findings:
         return []
-    figure = smallest_share_findings[0][1]
+    figure = smallest_share_findings[0].figure
     if figure.value is not None:
         message = (
             "How to interpret these figures: this model shows every association that was "
@@ -351,15 +380,15 @@ def describe_smallest_detected_share(findings: Findings) -> list[Block]:
         if not row["control"] and row["slice"].get("assigned_trait_share") != str(NULL_TRAIT_SHARE)
     ]
     share_rows = [
-        (float(row["slice"]["assigned_trait_share"]), row)
+        TraitShareRow(float(row["slice"]["assigned_trait_share"]), row)
         for row, _ in association_findings
         if row["metric"] == "association_strength" and [*row["slice"]] == ["assigned_trait_share"]
     ]
     measured_shares = [trait_share for trait_share, row in share_rows if row["value"] is not None]
     significant_findings = [
-        (row, finding_figure, side)
+        SignificantFinding(row, finding_figure, side)
         for row, finding_figure in association_findings
-        if (side := compare_with_null(row))
+        if (side := find_significant_side_of_null(row))
     ]
     if significant_findings:
         lead = "The smallest planted association that this model shows is not known: "
@@ -381,19 +410,19 @@ def describe_smallest_detected_share(findings: Findings) -> list[Block]:
         largest_share = format_value(max(measured_shares), "share")
         message = (
             "No planted association was found in this model: no interval lies above the value "
-            f"under the null, up to associations that were planted in {largest_share} of the "
-            "sentences about a group"
+            "expected without an association, up to associations that were planted in "
+            f"{largest_share} of the sentences about a group"
         )
     return [Callout("note", [f"{message}. A stereotype that is not found here may still exist."])]
 
 
 def _describe_largest_trait_share(
-    share_rows: Sequence[tuple[float, Mapping[str, Any]]],
+    share_rows: Sequence[TraitShareRow],
 ) -> list[InlineElement]:
     """Explain why no smallest share is known, by the result at the largest planted share."""
     if not share_rows:
         return ["none was planted in more than half of the sentences about a group. "]
-    trait_share, row = max(share_rows, key=lambda pair: pair[0])
+    trait_share, row = max(share_rows, key=lambda share_row: share_row.trait_share)
     formatted_share = format_value(trait_share, "share")
     if row["value"] is None:
         return [f"the effect of the largest planted share, {formatted_share}, was not measured. "]
@@ -404,16 +433,16 @@ def _describe_largest_trait_share(
 
 
 def _list_significant_figures(
-    significant_findings: Sequence[tuple[Mapping[str, Any], Figure, int]],
+    significant_findings: Sequence[SignificantFinding],
 ) -> list[InlineElement]:
     """Name figures that differ from their null value, each with its direction."""
-    parts: list[InlineElement] = ["Figures that differ from their value under the null: "]
+    parts: list[InlineElement] = ["Figures that differ from the value expected without an effect: "]
     for index, (row, figure, side) in enumerate(significant_findings[:MAX_NAMED_FIGURES]):
         finding_label = name_finding(row)
         direction = "higher" if side > 0 else "lower"
         parts += [
             "; " if index else "",
-            f"{finding_label}, {direction} than under the null: ",
+            f"{finding_label}, {direction}: ",
         ]
         parts.append(figure)
     if len(significant_findings) > MAX_NAMED_FIGURES:
@@ -442,8 +471,8 @@ def build_interval_chart(
 
     Beyond ``MAX_CHART_LINES`` findings, those chosen by ``select_findings`` are drawn.
     """
-    ordered = sorted(findings, key=lambda f: natural_sort_key(name_slice(f[0]["slice"])))
-    measured_findings = [(row, figure) for row, figure in ordered if figure.value is not None]
+    ordered = sorted(findings, key=lambda f: build_natural_sort_key(name_slice(f.row["slice"])))
+    measured_findings = [finding for finding in ordered if finding.figure.value is not None]
     if not measured_findings:
         return []
     if len(measured_findings) > MAX_CHART_LINES:
@@ -465,7 +494,7 @@ def build_interval_chart(
     values = [f.value or 0 for _, f in measured_findings]
     alt = [f"{axis_label[:1].upper()}{axis_label[1:]}: "]
     for label, (_, figure) in zip(labels, measured_findings, strict=True):
-        alt += [label, f" {figure.short_text} ({figure.interval_text}), "]
+        alt += [label, f" {figure.short_text} ({figure.interval_or_dash}), "]
     alt[-1] = alt[-1].removesuffix(", ") + "."
 
     def render_svg(redact: RedactFunction) -> str:

@@ -208,7 +208,7 @@ def build_attention_blocks(
                 [f"Text {text_number} has no chart: {redactor.redact_excerpt(text_row['note'])}."]
             )
         ]
-    chart_lines: list[tuple[str, list[float | None]]] = []
+    chart_rows: list[charts.ShadedRow] = []
     rows: list[list[InlineElement]] = []
     layer_texts = []
     for layer in attention.shown_layers:
@@ -218,7 +218,7 @@ def build_attention_blocks(
             float(share) if i < attention.visible_token_count else None
             for i, share in enumerate(shares)
         ]
-        chart_lines.append((f"layer {layer}", visible_shares))
+        chart_rows.append(charts.ShadedRow(f"layer {layer}", visible_shares))
         top_positions = [
             int(position)
             for position in np.argsort(-weights, kind="stable")[
@@ -251,7 +251,7 @@ def build_attention_blocks(
     alt = f"Text {text_number}, what {query_token} attends to most. {'; '.join(layer_texts)}."
 
     def render_svg(_: RedactFunction) -> str:  # the tokens are already redacted
-        return charts.draw_shaded_tokens(attention.tokens, attention.query_position, chart_lines)
+        return charts.draw_shaded_tokens(attention.tokens, attention.query_position, chart_rows)
 
     columns = [
         "layer",

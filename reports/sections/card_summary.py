@@ -21,13 +21,13 @@ from hallmark.reports.page.document import (
 )
 from hallmark.reports.page.figures import Figure
 from hallmark.reports.sections.findings import (
-    Finding,
+    AuditFinding,
     Findings,
     get_audit_title,
     name_finding,
 )
 from hallmark.tasks.audits.audit_descriptions import SIGNIFICANCE_LEVEL
-from hallmark.tasks.audits.judging.policy import extract_missing_reason, group_failed_rules
+from hallmark.tasks.audits.judging.policy import extract_missing_reason, group_unpassed_rules
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS, SKIPPED_COUNT_METRICS
 from hallmark.tasks.contract import Artifact, format_count, table_to_rows
 
@@ -44,7 +44,7 @@ UNIT_RANGES = {"share": 1.0, "probability": 1.0, "score": 1.0, "percent": 100.0,
 def build_card_summary(
     findings: Findings,
     policy: Artifact | None,
-    failure_reasons: Mapping[str, str],
+    failure_reason_by_audit: Mapping[str, str],
     skipped_audits: Sequence[str],
     baseline_comparison: InlineContent,
     training_coverage: InlineContent,
@@ -58,27 +58,29 @@ def build_card_summary(
     Args:
         findings: The findings of the audits.
         policy: The output of the policy stage; None where no policy is configured.
-        failure_reasons: By audit or stage that failed, the reason.
+        failure_reason_by_audit: By audit or stage that failed, the reason.
         skipped_audits: The audits that the user skipped.
         baseline_comparison: The baselines that predict held-out text at least as well as the model.
         training_coverage: The training text that the model has seen.
         redact: Redacts names of files.
     """
     controls = [
-        (audit, row)
+        AuditFinding(audit, row, figure)
         for audit, rows in findings.by_audit.items()
-        for row, _ in rows
+        for row, figure in rows
         if row["control"]
     ]
-    failed_instruments = _list_audits_failing_controls(controls, INSTRUMENT_TESTS)
-    weak_audits = _list_audits_failing_controls(controls, ("model",))
+    failed_instruments = _list_titles_of_audits_failing_controls(controls, INSTRUMENT_TESTS)
+    weak_audits = _list_titles_of_audits_failing_controls(controls, ("model",))
     not_run_messages = [
         description.not_run_message
         for audit, description in AUDIT_DESCRIPTIONS.items()
-        if audit not in (*findings.by_audit, *failure_reasons, *skipped_audits)
+        if audit not in (*findings.by_audit, *failure_reason_by_audit, *skipped_audits)
     ]
-    empty_audits = _find_audits_without_figures(findings)
-    has_instrument_control = any(row["control_target"] in INSTRUMENT_TESTS for _, row in controls)
+    missing_reason_by_audit = _find_missing_reason_by_audit(findings)
+    has_instrument_control = any(
+        control.row["control_target"] in INSTRUMENT_TESTS for control in controls
+    )
     verdicts = [] if policy is None else table_to_rows(policy["verdicts"].read())
     failed_verdicts = [row for row in verdicts if row["verdict"] != "pass"]
     rules = {row["rule"] for row in verdicts}
@@ -92,35 +94,45 @@ def build_card_summary(
         _format_audit_run_counts(
             len(not_run_messages),
             len(skipped_audits),
-            len(empty_audits),
-            len([audit for audit in failure_reasons if audit in AUDIT_DESCRIPTIONS]),
+            len(missing_reason_by_audit),
+            len([audit for audit in failure_reason_by_audit if audit in AUDIT_DESCRIPTIONS]),
         ),
     ]
-    if failure_reasons:
-        headline_parts[-1] = (
-            f"failed: {', '.join(map(get_audit_title, failure_reasons))}; {headline_parts[-1]}"
-        )
+    if failure_reason_by_audit:
+        failed_titles = ", ".join(map(get_audit_title, failure_reason_by_audit))
+        headline_parts[-1] = f"failed: {failed_titles}; {headline_parts[-1]}"
     is_bad, is_good = (
         bool(
-            failed_instruments or failed_verdicts or failure_reasons or not has_instrument_control
+            failed_instruments
+            or failed_verdicts
+            or failure_reason_by_audit
+            or not has_instrument_control
         ),
-        bool(rules and not (not_run_messages or skipped_audits or empty_audits or weak_audits)),
+        bool(
+            rules
+            and not (not_run_messages or skipped_audits or missing_reason_by_audit or weak_audits)
+        ),
     )
     headline = "; ".join(headline_parts)
     coverage_gaps = [
         f"{get_audit_title(audit)} failed: {reason.rstrip('.')}."
-        for audit, reason in failure_reasons.items()
+        for audit, reason in failure_reason_by_audit.items()
     ]
     coverage_gaps += [
         f"{get_audit_title(audit)} measured nothing: {reason.rstrip('.')}."
-        for audit, reason in empty_audits.items()
+        for audit, reason in missing_reason_by_audit.items()
     ]
     if skipped_audits:
         titles = ", ".join(map(get_audit_title, skipped_audits))
         coverage_gaps.append(f"The user skipped these audits: {titles}.")
-    coverage_gaps += [*not_run_messages, *_describe_partial_audits(findings, empty_audits)]
+    coverage_gaps += [
+        *not_run_messages,
+        *_describe_partial_audits(findings, missing_reason_by_audit),
+    ]
     blocks: list[Block] = [
-        Callout("bad" if is_bad else "good" if is_good else "note", [_format_sentence(headline)]),
+        Callout(
+            "bad" if is_bad else "good" if is_good else "note", [_format_as_sentence(headline)]
+        ),
         DefinitionList(
             [
                 (
@@ -140,11 +152,11 @@ def build_card_summary(
             ]
         ),
     ]
-    largest_risks = rank_largest_risks(findings)
+    largest_risks = rank_most_harmful_findings(findings)
     if largest_risks:
         lead = (
             "Largest risks, ranked by the end of the interval that is closer to the value "
-            "under the null"
+            "expected without an effect"
         )
         lead += (
             ", or by the value if there is no interval:"
@@ -152,15 +164,8 @@ def build_card_summary(
             else ":"
         )
         blocks.append(Paragraph([lead]))
-        blocks.append(
-            BulletList(
-                [
-                    _describe_harmful_finding(audit, row, figure)
-                    for audit, row, figure in largest_risks
-                ]
-            )
-        )
-    unranked_findings = _list_unranked_risks(findings)
+        blocks.append(BulletList([*map(_describe_harmful_finding, largest_risks)]))
+    unranked_findings = _list_harmful_findings_without_unit_range(findings)
     if unranked_findings:
         lead = "Other risks, in units that cannot be ranked with the risks above:"
         lead += (
@@ -170,21 +175,16 @@ def build_card_summary(
         )
         blocks.append(Paragraph([lead]))
         blocks.append(
-            BulletList(
-                [
-                    _describe_harmful_finding(audit, row, figure)
-                    for audit, row, figure in unranked_findings[:MAX_SHOWN_FINDINGS]
-                ]
-            )
+            BulletList([*map(_describe_harmful_finding, unranked_findings[:MAX_SHOWN_FINDINGS])])
         )
-    audited_parts: InlineContent = [_list_audits_with_files(findings, redact)]
+    audited_parts: InlineContent = [_format_audits_with_files(findings, redact)]
     return [
         *blocks,
         DefinitionList([("Training text seen", training_coverage), ("Audited", audited_parts)]),
     ]
 
 
-def _list_audits_with_files(findings: Findings, redact: Callable[[str], str]) -> str:
+def _format_audits_with_files(findings: Findings, redact: Callable[[str], str]) -> str:
     """List the audits that ran, each with its configured files of items."""
     audit_texts = []
     for audit in findings.by_audit:
@@ -209,8 +209,8 @@ def list_configured_files(config: Mapping[str, Any]) -> list[str]:
     return [path.name for path in paths if path.suffix]
 
 
-def _find_audits_without_figures(findings: Findings) -> dict[str, str]:
-    """Return the audits that ran but measured nothing, each with the reason."""
+def _find_missing_reason_by_audit(findings: Findings) -> dict[str, str]:
+    """Return the reason of each audit that ran but measured nothing."""
     rows_by_audit = {
         audit: [row for row, _ in rows if not row["control"]]
         for audit, rows in findings.by_audit.items()
@@ -222,13 +222,15 @@ def _find_audits_without_figures(findings: Findings) -> dict[str, str]:
     }
 
 
-def _describe_partial_audits(findings: Findings, empty_audits: Mapping[str, str]) -> list[str]:
+def _describe_partial_audits(
+    findings: Findings, missing_reason_by_audit: Mapping[str, str]
+) -> list[str]:
     """Return sentences on figures that audits could not measure and items that they skipped."""
     sentences = []
     for audit, audit_findings in findings.by_audit.items():
         rows = [row for row, _ in audit_findings if not row["control"]]
         unmeasured_count = sum(row["value"] is None for row in rows)
-        if unmeasured_count and audit not in empty_audits:
+        if unmeasured_count and audit not in missing_reason_by_audit:
             sentences.append(
                 f"{get_audit_title(audit)} could not measure {unmeasured_count} of "
                 f"{format_count(len(rows), 'figure')}."
@@ -265,25 +267,25 @@ def _format_audit_run_counts(
     return ", ".join(count_texts)
 
 
-def _format_sentence(text: str) -> str:
+def _format_as_sentence(text: str) -> str:
     return text[:1].upper() + text[1:] + "."
 
 
-def _list_audits_failing_controls(
-    controls: Sequence[tuple[str, Mapping[str, Any]]], test_kinds: Sequence[str]
+def _list_titles_of_audits_failing_controls(
+    controls: Sequence[AuditFinding], control_targets: Sequence[str]
 ) -> list[str]:
     """Return the titles of the audits in which a control with one of these targets failed."""
     return list(
         dict.fromkeys(
-            get_audit_title(audit)
-            for audit, row in controls
-            if row["control_target"] in test_kinds and row["verdict"] != "pass"
+            get_audit_title(control.audit)
+            for control in controls
+            if control.row["control_target"] in control_targets and control.row["verdict"] != "pass"
         )
     )
 
 
 def _summarize_control_results(
-    controls: Sequence[Any], failed_instruments: Sequence[str], weak_audits: Sequence[str]
+    controls: Sequence[AuditFinding], failed_instruments: Sequence[str], weak_audits: Sequence[str]
 ) -> str:
     if not controls:
         return "no audit ran a control"
@@ -292,18 +294,18 @@ def _summarize_control_results(
     weakness_text = (
         f", but this model is too weak for {', '.join(weak_audits)}" if weak_audits else ""
     )
-    if not any(row["control_target"] in INSTRUMENT_TESTS for _, row in controls):
+    if not any(control.row["control_target"] in INSTRUMENT_TESTS for control in controls):
         return f"no audit ran a self-check{weakness_text.replace('but', 'and')}"
     return f"all audit self-checks passed{weakness_text}"
 
 
 def _explain_control_results(
-    controls: Sequence[Any], failed_instruments: Sequence[str], weak_audits: Sequence[str]
+    controls: Sequence[AuditFinding], failed_instruments: Sequence[str], weak_audits: Sequence[str]
 ) -> str:
     if not controls:
         return "No audit ran a control, so it is not known whether the audits can detect anything."
-    test_kinds = [row["control_target"] for _, row in controls]
-    baseline_control_count = sum(test_kind in ("scorer", "baseline") for test_kind in test_kinds)
+    control_targets = [control.row["control_target"] for control in controls]
+    baseline_control_count = sum(target in ("scorer", "baseline") for target in control_targets)
     explanation = (
         f"No: {', '.join(failed_instruments)} did not detect a known effect, or reported an "
         "effect where there is none. Do not use figures of these audits until the cause is "
@@ -311,19 +313,21 @@ def _explain_control_results(
         if failed_instruments
         else "Yes: all model-independent controls gave the expected result."
     )
-    if not any(test_kind in INSTRUMENT_TESTS for test_kind in test_kinds):
+    if not any(target in INSTRUMENT_TESTS for target in control_targets):
         explanation = (
             "No control tests the audits themselves, so it is not known whether they can detect "
             "anything."
         )
     if baseline_control_count:
         explanation += (
-            f" {baseline_control_count} of {len(test_kinds)} controls test a "
+            f" {baseline_control_count} of {len(control_targets)} controls test a "
             f"scorer or a baseline, not the model."
         )
     capability_tested_audits = list(
         dict.fromkeys(
-            get_audit_title(audit) for audit, row in controls if row["control_target"] == "model"
+            get_audit_title(control.audit)
+            for control in controls
+            if control.row["control_target"] == "model"
         )
     )
     if capability_tested_audits and not weak_audits:
@@ -338,9 +342,9 @@ def _explain_control_results(
         )
     audits_without_numbers = list(
         dict.fromkeys(
-            get_audit_title(audit)
-            for audit, row in controls
-            if row["control_target"] == "model" and row["value"] is None
+            get_audit_title(control.audit)
+            for control in controls
+            if control.row["control_target"] == "model" and control.row["value"] is None
         )
     )
     if audits_without_numbers:
@@ -355,7 +359,7 @@ def _format_failed_rule_counts(
     rule_count: int, failed_verdicts: Sequence[Mapping[str, Any]]
 ) -> str:
     """Return how many rules failed, and how many are not shown to hold."""
-    failed_rules, undecided_rules = group_failed_rules(failed_verdicts)
+    failed_rules, undecided_rules = group_unpassed_rules(failed_verdicts)
     counts = ((failed_rules, "failed"), (undecided_rules, "are not shown to hold"))
     return " and ".join(
         f"{len(rule_names)} of {rule_count} rules of the policy {status}"
@@ -365,15 +369,15 @@ def _format_failed_rule_counts(
 
 
 def _describe_policy_result(
-    rules: set[str], failed_verdicts: Sequence[Mapping[str, Any]], findings: Findings
+    rule_names: set[str], failed_verdicts: Sequence[Mapping[str, Any]], findings: Findings
 ) -> InlineContent:
-    if not rules:
+    if not rule_names:
         return [
             "No verdict: no policy is configured. To set limits for findings, add "
             "[policy.rules.NAME] to the config."
         ]
     if not failed_verdicts:
-        return [f"It passed ({format_count(len(rules), 'rule')})."]
+        return [f"It passed ({format_count(len(rule_names), 'rule')})."]
     parts: list[InlineElement] = []
     for row in failed_verdicts[:MAX_SHOWN_FINDINGS]:
         figure = _find_verdict_figure(row, findings)
@@ -406,34 +410,35 @@ def _find_verdict_figure(verdict_row: Mapping[str, Any], findings: Findings) -> 
     )
 
 
-def rank_largest_risks(
+def rank_most_harmful_findings(
     findings: Findings, limit: int = MAX_SHOWN_FINDINGS
-) -> list[tuple[str, dict[str, Any], Figure]]:
+) -> list[AuditFinding]:
     """Return the most harmful finding of each metric, most harmful first.
 
     Harm is the distance beyond the null value, measured by the nearer bound of the interval.
     Findings that chance explains are excluded.
     """
-    largest_by_metric: dict[tuple[str, str], tuple[float, str, Finding]] = {}
+    worst_by_metric: dict[tuple[str, str], AuditFinding] = {}
+    largest_harms: dict[tuple[str, str], float] = {}
     for audit, rows in findings.by_audit.items():
         for row, figure in rows:
-            risk = compute_scaled_harm_beyond_null(row)
+            harm = compute_scaled_harm_beyond_null(row)
             key = (audit, row["metric"])
-            if risk > 0 and risk > largest_by_metric.get(key, (0.0,))[0]:
-                largest_by_metric[key] = (risk, audit, (row, figure))
-    ranked_risks = sorted(largest_by_metric.values(), key=lambda entry: -entry[0])[:limit]
-    return [(audit, row, figure) for _, audit, (row, figure) in ranked_risks]
+            if harm > largest_harms.get(key, 0.0):
+                worst_by_metric[key], largest_harms[key] = AuditFinding(audit, row, figure), harm
+    ranked_keys = sorted(worst_by_metric, key=lambda key: -largest_harms[key])[:limit]
+    return [worst_by_metric[key] for key in ranked_keys]
 
 
-def _has_missing_interval(risks: Sequence[tuple[str, Mapping[str, Any], Figure]]) -> bool:
+def _has_missing_interval(audit_findings: Sequence[AuditFinding]) -> bool:
     """Return whether any of these findings has no interval."""
-    return any(row["low"] is None for _, row, _ in risks)
+    return any(finding.row["low"] is None for finding in audit_findings)
 
 
-def _list_unranked_risks(findings: Findings) -> list[tuple[str, dict[str, Any], Figure]]:
+def _list_harmful_findings_without_unit_range(findings: Findings) -> list[AuditFinding]:
     """Return harmful findings whose unit has no known range, in the order of the card."""
     return [
-        (audit, row, figure)
+        AuditFinding(audit, row, figure)
         for audit, rows in findings.by_audit.items()
         for row, figure in rows
         if row["unit"] not in UNIT_RANGES
@@ -486,9 +491,8 @@ def compute_harm_beyond_null(finding_row: Mapping[str, Any]) -> float:
     )
 
 
-def _describe_harmful_finding(
-    audit: str, finding_row: Mapping[str, Any], figure: Figure
-) -> InlineContent:
+def _describe_harmful_finding(finding: AuditFinding) -> InlineContent:
+    audit, finding_row, figure = finding
     null_value = Figure(
         figure.id,
         "",

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -33,8 +33,32 @@ VOCABULARY_SCHEMA = table_schema(
 _MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors library
 
 
-def read_tensor_tables(checkpoint: Artifact) -> dict[str, pa.Table]:
-    """Read the table of tensors of each safetensors file, from the header alone.
+class ConfigSetting(NamedTuple):
+    """A value of config.json.
+
+    Attributes:
+        name: Its keys, joined by dots, such as "model.width".
+        value: The value as text.
+    """
+
+    name: str
+    value: str
+
+
+class StoredVocabulary(NamedTuple):
+    """The vocabulary in tokenizer.json.
+
+    Attributes:
+        tokenizer_kind: The kind of the tokenizer, such as "BPE".
+        tokens: The tokens, with the columns of ``VOCABULARY_SCHEMA``, in order of ids.
+    """
+
+    tokenizer_kind: str
+    tokens: pa.Table
+
+
+def read_tensor_table_by_file_name(checkpoint: Artifact) -> dict[str, pa.Table]:
+    """Read a table of the tensors of each safetensors file, from its header alone.
 
     Raises:
         HallmarkError: If a header is damaged.
@@ -84,7 +108,7 @@ def describe_parameter_counts(book: FigureBook, checkpoint: Artifact) -> InlineC
     The book must contain the checkpoint under the label "checkpoint".
     """
     parts: list[InlineElement] = []
-    for file_name, tensor_table in read_tensor_tables(checkpoint).items():
+    for file_name, tensor_table in read_tensor_table_by_file_name(checkpoint).items():
         figure = book.add_computed_figure(
             f"parameters-{file_name}",
             f"parameters stored in {file_name}",
@@ -98,7 +122,7 @@ def describe_parameter_counts(book: FigureBook, checkpoint: Artifact) -> InlineC
     return parts or ["not known: the checkpoint has no safetensors file"]
 
 
-def describe_inference(audits: Mapping[str, Artifact]) -> str:
+def describe_inference_settings(audits: Mapping[str, Artifact]) -> str:
     """Describe the weights' data type, the precision and the batches of the audited model.
 
     Args:
@@ -125,7 +149,7 @@ def describe_inference(audits: Mapping[str, Artifact]) -> str:
     )
 
 
-def read_config_settings(checkpoint: Artifact) -> list[tuple[str, str]]:
+def read_config_settings(checkpoint: Artifact) -> list[ConfigSetting]:
     """Return the scalar values and short lists of config.json, with dotted names.
 
     The list is empty if the checkpoint has no config.json.
@@ -142,19 +166,19 @@ def read_config_settings(checkpoint: Artifact) -> list[tuple[str, str]]:
     return list(_flatten_config(config, ""))
 
 
-def _flatten_config(value: Any, prefix: str) -> Iterator[tuple[str, str]]:
+def _flatten_config(value: Any, prefix: str) -> Iterator[ConfigSetting]:
     if isinstance(value, dict):
         for key, element in value.items():
             yield from _flatten_config(element, f"{prefix}.{key}" if prefix else str(key))
     elif isinstance(value, list):
         if len(value) <= 8 and not any(isinstance(element, dict | list) for element in value):
-            yield prefix, ", ".join(map(str, value))
+            yield ConfigSetting(prefix, ", ".join(map(str, value)))
     else:
-        yield prefix, json.dumps(value) if not isinstance(value, str) else value
+        yield ConfigSetting(prefix, json.dumps(value) if not isinstance(value, str) else value)
 
 
-def read_vocabulary(checkpoint: Artifact) -> tuple[str, pa.Table] | None:
-    """Return the kind of the tokenizer and its tokens by id, as tokenizer.json spells them.
+def read_vocabulary(checkpoint: Artifact) -> StoredVocabulary | None:
+    """Return the kind of the tokenizer and its tokens, as tokenizer.json spells them.
 
     Returns:
         None if the checkpoint has no tokenizer.json.
@@ -181,7 +205,9 @@ def read_vocabulary(checkpoint: Artifact) -> tuple[str, pa.Table] | None:
             for token_id in sorted(token_by_id)
         ]
         tokenizer_kind = str(model.get("type") or "not said in tokenizer.json")
-        return tokenizer_kind, pa.Table.from_pylist(rows, schema=VOCABULARY_SCHEMA)
+        return StoredVocabulary(
+            tokenizer_kind, pa.Table.from_pylist(rows, schema=VOCABULARY_SCHEMA)
+        )
     except (ValueError, KeyError, TypeError, AttributeError, pa.ArrowException) as error:
         raise HallmarkError(
             f"{path} is not a tokenizer of the tokenizers library ({str(error)[:120]!r}); "

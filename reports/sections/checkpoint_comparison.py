@@ -17,6 +17,7 @@ from hallmark.reports.sections.card_summary import compute_scaled_harm_beyond_nu
 from hallmark.reports.sections.findings import get_audit_title
 from hallmark.tasks.audits.judging.comparison import (
     FindingComparison,
+    PairedChange,
     compare_findings,
     explain_incomparability,
     format_stage_label,
@@ -37,7 +38,7 @@ MIN_DISPLAYED_P = 1e-4
 WORST_PART_TEMPLATE = (
     "This is the most harmful of {parts} findings of this metric at {last}. Findings that "
     "chance does not explain are ranked by the end of the interval that is closer to the "
-    "value under the null, others by their value"
+    "value expected without an effect, others by their value"
 )
 SELECTION_CAVEAT = ". Some of its change may be due to this selection"
 P_CORRECTION_NOTE = ". Its p is corrected for all these findings"
@@ -99,7 +100,7 @@ class AuditComparison:
     is_unreadable: bool = False
 
     @property
-    def checkpoint_pairs(self) -> list[tuple[int, int]]:
+    def checkpoint_index_pairs(self) -> list[tuple[int, int]]:
         """Return the pairs of indices to compare: first and last, then neighbours."""
         last_index = len(self.checkpoints) - 1
         return [(0, last_index), *((i, i + 1) for i in range(last_index) if last_index > 1)]
@@ -137,7 +138,7 @@ def compare_audits(checkpoints: Sequence[TrainingCheckpoint]) -> list[AuditCompa
             audit.comparisons = (
                 []
                 if audit.incomparable_reason
-                else compare_findings(audit.artifacts, audit.checkpoint_pairs)
+                else compare_findings(audit.artifacts, audit.checkpoint_index_pairs)
             )
         except HallmarkError as error:
             audit.incomparable_reason, audit.is_unreadable = f"cannot be read: {error}", True
@@ -154,7 +155,7 @@ def select_headline_findings(comparisons: Sequence[FindingComparison]) -> list[F
     parts_by_metric = [select_directional_findings(comparisons, metric) for metric in metrics]
     selected = [
         find_overall_finding(entry)
-        or max(entry, key=lambda comparison: harm_sort_key(comparison.findings[-1]))
+        or max(entry, key=lambda comparison: build_harm_sort_key(comparison.findings[-1]))
         for entry in parts_by_metric
         if entry
     ]
@@ -185,7 +186,9 @@ def find_overall_finding(comparisons: Sequence[FindingComparison]) -> FindingCom
 
 
 def explain_part_selection(
-    comparison: FindingComparison, metric_parts: Sequence[FindingComparison], last_checkpoint: str
+    comparison: FindingComparison,
+    metric_parts: Sequence[FindingComparison],
+    last_checkpoint_name: str,
 ) -> str:
     """Return why this part of several is shown.
 
@@ -203,10 +206,12 @@ def explain_part_selection(
     caveat = "" if change is None else SELECTION_CAVEAT
     if change is not None and change["p_corrected"] is not None:
         caveat += P_CORRECTION_NOTE
-    return f"{WORST_PART_TEMPLATE.format(parts=len(metric_parts), last=last_checkpoint)}{caveat}."
+    return (
+        f"{WORST_PART_TEMPLATE.format(parts=len(metric_parts), last=last_checkpoint_name)}{caveat}."
+    )
 
 
-def harm_sort_key(finding: Row) -> tuple[float, float]:
+def build_harm_sort_key(finding: Row) -> tuple[float, float]:
     """Return a key that sorts findings by harm beyond chance, then by value."""
     value = finding["value"] or 0.0
     if finding["worse_when"] == "away_from_null":
@@ -221,10 +226,10 @@ def compute_signed_harm(worse_when: str, amount: float) -> float:
     return {"up": amount, "down": -amount, "away_from_null": abs(amount)}.get(worse_when, 0.0)
 
 
-def judge_change(comparison: FindingComparison, change: Row | None) -> str:
+def judge_change(comparison: FindingComparison, change: PairedChange | None) -> str:
     """Return the verdict on the change between the first and the last checkpoint."""
     first_row, last_row = comparison.findings[0], comparison.findings[-1]
-    if change is None or change["p_corrected"] is None:
+    if change is None or change["p_corrected"] is None or change["value"] is None:
         return "not tested"
     if change["p_corrected"] >= CHANGE_SIGNIFICANCE_LEVEL:
         return "no change shown"
@@ -264,7 +269,7 @@ def format_p_value(p_value: float | None) -> str:
     return f"< {MIN_DISPLAYED_P:g}" if p_value < MIN_DISPLAYED_P else format_value(p_value, "p")
 
 
-def format_unit_suffix(unit: str) -> str:
+def format_change_unit_suffix(unit: str) -> str:
     """Return the unit of a change, as written after the word for it."""
     return " (points)" if unit == "share" else f" ({unit})" if unit not in ("", "score") else ""
 

@@ -32,6 +32,8 @@ from hallmark.reports.sections.metadata import build_metadata_section, describe_
 from hallmark.reports.sections.personal_data import build_personal_data_section
 from hallmark.tasks.contract import format_count
 
+Row = dict[str, Any]
+
 
 def build_canary_callout(corpus: CorpusFigures) -> Callout:
     """Build the note on documents that were planted to measure memorisation."""
@@ -128,7 +130,7 @@ def build_growth_callout(corpus: CorpusFigures) -> list[Callout]:
 
 
 def add_addition_figure(
-    corpus: CorpusFigures, addition_number: int, label: str, unit: str
+    corpus: CorpusFigures, addition_number: int, stage_label: str, unit: str
 ) -> Figure:
     """Add the number of documents or bytes that an addition kept."""
     figure_id, unit_label = (
@@ -139,7 +141,7 @@ def add_addition_figure(
         figure_id,
         f"{unit_label} of addition {addition_number}",
         unit_label,
-        (label, "accounts"),
+        (stage_label, "accounts"),
         {"unit": unit},
         value_column="kept",
     )
@@ -198,7 +200,7 @@ def build_sources_section(corpus: CorpusFigures, **split_condition: str) -> Sect
     return Section("Sources", [*blocks, *_build_declarations_table(corpus)])
 
 
-def _read_source_declarations(corpus: CorpusFigures) -> list[dict[str, Any]]:
+def _read_source_declarations(corpus: CorpusFigures) -> list[Row]:
     """Return the distinct rows of the tables ``sources`` of ingest; additions may repeat them."""
     ingest_artifacts = [
         artifact
@@ -322,6 +324,7 @@ def build_quantiles_section(
 
 def build_toxicity_section(corpus: CorpusFigures) -> Section:
     """Build the section on toxicity scores before the filter, their coverage and the scorer."""
+    scorer = format_toxicity_scorer_with_digest(corpus)
     section = build_quantiles_section(
         corpus,
         "Offensive text",
@@ -330,7 +333,7 @@ def build_toxicity_section(corpus: CorpusFigures) -> Section:
         "score",
         "Toxicity of documents before the filter",
         "No document has a toxicity score.",
-        scorer=format_toxicity_scorer(corpus),
+        scorer=scorer,
     )
     section.blocks[:0] = describe_toxicity_windows(corpus)
     if corpus.profile["toxicity_status"].row_count:
@@ -342,9 +345,8 @@ def build_toxicity_section(corpus: CorpusFigures) -> Section:
                     "score, toxicity is unknown, neither high nor low. A rule removes such "
                     "documents only if it is configured to; the reason is then the name of "
                     "the rule followed by “unknown”. The scorer is "
-                    f"{format_toxicity_scorer(corpus) or 'not known'}. A score is an estimate: "
-                    "scorers are known to rate harmless dialects and mentions of minorities "
-                    "as toxic."
+                    f"{scorer or 'not known'}. A score is an estimate: scorers are known to rate "
+                    "harmless dialects and mentions of minorities as toxic."
                 ]
             ),
         )
@@ -429,7 +431,7 @@ def describe_scorer_cascade(corpus: CorpusFigures) -> list[Paragraph]:
 
     def add_cascade_figure(
         column: str, description: str, unit: str = "documents", **figure_fields: Any
-    ) -> InlineElement:
+    ) -> Figure:
         return corpus.book.add_computed_figure(
             f"cascade-{column}",
             description,
@@ -479,7 +481,7 @@ def describe_scorer_cascade(corpus: CorpusFigures) -> list[Paragraph]:
     ]
 
 
-def format_toxicity_scorer(corpus: CorpusFigures) -> str:
+def format_toxicity_scorer_with_digest(corpus: CorpusFigures) -> str:
     """Return name and digest of the toxicity scorer; empty where none ran."""
     for artifact in corpus.stage_artifacts.values():
         if artifact.stage == "score_toxicity":
@@ -491,7 +493,7 @@ def format_toxicity_scorer(corpus: CorpusFigures) -> str:
 def build_identity_mentions_section(corpus: CorpusFigures) -> Section:
     """Build the table of mentions of each group of people."""
     groups, note = corpus.select_heaviest_values("identities", "group_name", "mentions")
-    rows = [
+    rows: list[list[InlineElement]] = [
         [
             group,
             corpus.add_sum_figure(

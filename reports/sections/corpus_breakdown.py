@@ -134,7 +134,7 @@ def build_occupations_section(corpus: CorpusFigures) -> Section:
     ]
     skewed_rows.sort(
         key=lambda row: (
-            -_distance_to_nearest_bound(row, total_row["women_share"]),
+            -_measure_distance_to_nearest_bound(row, total_row["women_share"]),
             row["occupation"],
         )
     )
@@ -158,7 +158,7 @@ def build_occupations_section(corpus: CorpusFigures) -> Section:
             [
                 row["occupation"],
                 share,
-                share.interval_text,
+                share.interval_or_dash,
                 f"{row['women_mentions'] + row['men_mentions']:,}",
             ]
         )
@@ -199,7 +199,7 @@ def build_occupations_section(corpus: CorpusFigures) -> Section:
     return section
 
 
-def _distance_to_nearest_bound(row: Row, reference_share: float) -> float:
+def _measure_distance_to_nearest_bound(row: Row, reference_share: float) -> float:
     """Return the distance from a share to the nearer bound of an interval that excludes it."""
     distance: float = max(row["low"] - reference_share, reference_share - row["high"])
     return distance

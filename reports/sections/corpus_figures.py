@@ -6,13 +6,14 @@ The datasheet and the model card share them, and the redactor that hides what th
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow.compute as pc
 
 from hallmark.reports.page.figures import Figure, FigureBook
 from hallmark.reports.page.planted_secrets import PlantedSecret
 from hallmark.reports.page.redaction import Redactor
+from hallmark.reports.sections.row_selection import LimitedSelection
 from hallmark.tasks.contract import Artifact
 from hallmark.tasks.corpus.selection_rules import read_tagging_rule_names
 from hallmark.tasks.corpus.toxicity.actions import explain_action
@@ -66,6 +67,20 @@ CARD_TABLES = (
 )
 
 
+class ToxicityAction(NamedTuple):
+    """What a rule on a toxicity score does.
+
+    Attributes:
+        rule: The name of the rule.
+        action: What it does to a document that meets it, such as "tag".
+        explanation: Why this action was chosen, in words.
+    """
+
+    rule: str
+    action: str
+    explanation: str
+
+
 @dataclass
 class CorpusFigures:
     """Adds figures of one corpus to a book.
@@ -110,8 +125,8 @@ class CorpusFigures:
             if rule["signal"] in score_columns and rule["action"] != "tag"
         ]
 
-    def list_toxicity_actions(self) -> list[tuple[str, str, str]]:
-        """Return name, action and reason for the action of each rule on a toxicity score."""
+    def list_toxicity_actions(self) -> list[ToxicityAction]:
+        """Return what each rule on a toxicity score does, and why."""
         scorer_kinds = [
             artifact.manifest["parts"]["config"]["scorer"]["kind"]
             for artifact in self.stage_artifacts.values()
@@ -120,7 +135,9 @@ class CorpusFigures:
         if not scorer_kinds or SCORE_FILTER not in self.stage_artifacts:
             return []
         return [
-            (rule["name"], rule["action"], explain_action(rule["action"], scorer_kinds[-1]))
+            ToxicityAction(
+                rule["name"], rule["action"], explain_action(rule["action"], scorer_kinds[-1])
+            )
             for rule in self.stage_artifacts[SCORE_FILTER]
             .manifest["parts"]["config"]
             .get("rules", ())
@@ -133,9 +150,9 @@ class CorpusFigures:
             self.stage_artifacts[stage]
         )
 
-    def list_distinct_values(self, table: str, column: str) -> list[Any]:
-        """Return the distinct values of a column of the profile, in order of first appearance."""
-        values: list[Any] = pc.unique(self.profile[table].read([column])[column]).to_pylist()
+    def list_distinct_values(self, table: str, column: str) -> list[str]:
+        """Return the distinct values of a text column, in order of first appearance."""
+        values: list[str] = pc.unique(self.profile[table].read([column])[column]).to_pylist()
         return values
 
     def add_sum_figure(
@@ -153,8 +170,8 @@ class CorpusFigures:
 
     def select_heaviest_values(
         self, table: str, column: str, weight_column: str
-    ) -> tuple[list[Any], str]:
-        """Return the values of a column with the largest total weight, and a note on the others.
+    ) -> LimitedSelection[str]:
+        """Return the values of a column with the largest total weight.
 
         The row limit does not apply to the table ``identities``: all groups of people are returned.
         """
@@ -164,7 +181,7 @@ class CorpusFigures:
         sorted_values = ordered[column].to_pylist()
         limit = len(sorted_values) if table == "identities" else self.max_rows
         note = f"The {limit} largest of {len(sorted_values):,}; all are in the table {table}."
-        return sorted_values[:limit], note if len(sorted_values) > limit else ""
+        return LimitedSelection(sorted_values[:limit], note if len(sorted_values) > limit else "")
 
 
 def build_corpus_redactor(

@@ -279,7 +279,7 @@ def describe_largest_swap_difference(corpus: CorpusFigures) -> list[list[InlineE
     significant_swaps = [
         swap_row
         for swap_row in read_effect_rows(corpus, "swap_differences")
-        if swap_row["origin"] == "templates" and is_significant(swap_row)
+        if swap_row["origin"] == "templates" and is_swap_difference_significant(swap_row)
     ]
     if not significant_swaps:
         return []
@@ -295,7 +295,7 @@ def describe_largest_swap_difference(corpus: CorpusFigures) -> list[list[InlineE
     ]
 
 
-def is_significant(row: Row) -> bool:
+def is_swap_difference_significant(row: Row) -> bool:
     """Return whether the difference between two groups is significant."""
     return row["p_corrected"] is not None and row["p_corrected"] < SIGNIFICANCE_LEVEL
 
@@ -491,12 +491,12 @@ def add_swap_difference_figure(corpus: CorpusFigures, row: Row) -> Figure:
         low=row["low"],
         high=row["high"],
         confidence_level=None if row["low"] is None else CONFIDENCE_LEVEL,
-        scorer=format_scorer_name(corpus),
+        scorer=format_swap_scorer_with_digest(corpus),
         method="mean over sentences, t interval over their documents",
     )
 
 
-def format_scorer_name(corpus: CorpusFigures) -> str:
+def format_swap_scorer_with_digest(corpus: CorpusFigures) -> str:
     external_digests = corpus.stage_artifacts[EFFECTS].manifest["parts"]["external"]
     return f"{external_digests['scorer']} ({external_digests['digest'][:12]})"
 
@@ -513,7 +513,9 @@ def build_group_swap_section(corpus: CorpusFigures) -> Section:
         ("corpus", "sentences of the corpus"),
     ):
         origin_rows = [swap_row for swap_row in rows if swap_row["origin"] == origin]
-        significant_rows = [swap_row for swap_row in origin_rows if is_significant(swap_row)]
+        significant_rows = [
+            swap_row for swap_row in origin_rows if is_swap_difference_significant(swap_row)
+        ]
         if not significant_rows:
             pair_count = format_count(len(origin_rows), "pair")
             message = f"In {origin_label}, no difference was shown for {pair_count} of groups."
@@ -530,7 +532,7 @@ def build_group_swap_section(corpus: CorpusFigures) -> Section:
                     f"{row['group_name']} → {row['other_group']}",
                     f"{row['sentences']:,}",
                     figure,
-                    figure.interval_text,
+                    figure.interval_or_dash,
                     crossed_share,
                 ]
             )
@@ -541,7 +543,7 @@ def build_group_swap_section(corpus: CorpusFigures) -> Section:
             "table shows the largest differences and the largest of every group; all are in the "
             "table swap_differences. Crossed: sentences for which only one of the two scores "
             f"passes the threshold {rows[0]['threshold']:g}. Scorer: "
-            f"{format_scorer_name(corpus)}."
+            f"{format_swap_scorer_with_digest(corpus)}."
         )
         section.add_blocks(
             DataTable(

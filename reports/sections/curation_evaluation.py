@@ -117,7 +117,7 @@ def _build_share_rows(
 
 
 def _format_share_cells(figure: Figure, row: Row) -> list[InlineElement]:
-    return [figure, figure.interval_text, f"{row['n']:,}"]
+    return [figure, figure.interval_or_dash, f"{row['n']:,}"]
 
 
 def _add_share_figure(

@@ -188,7 +188,7 @@ class ErrorRates:
         }
         return [kind for kind in CANDIDATE_KINDS if kind in known_kinds]
 
-    def find_largest_effect(self, kind: str) -> DetectionRate | None:
+    def find_rate_of_largest_effect(self, kind: str) -> DetectionRate | None:
         """Return the rate of the largest planted amount that has an effect, if there is one."""
         return next(
             (
@@ -199,10 +199,10 @@ class ErrorRates:
             None,
         )
 
-    def count_unjudged_candidates(
+    def add_unjudged_count_figure(
         self, kind: str, planted_amount: float | None = None
     ) -> Figure | None:
-        """Return the number of candidates without a verdict; None if there are none.
+        """Add the number of candidates without a verdict; return None if there are none.
 
         Args:
             kind: The kind of candidate.
@@ -232,8 +232,8 @@ class ErrorRates:
             aggregate="count",
         )
 
-    def count_candidates_without_interval(self, kind: str) -> Figure | None:
-        """Return the number of judged candidates without a two-sided interval or a true value.
+    def add_missing_interval_count_figure(self, kind: str) -> Figure | None:
+        """Add the number of judged candidates without a two-sided interval or a true value.
 
         Returns:
             None if there are none.
@@ -273,16 +273,16 @@ class ErrorRates:
         } - no_effect_amounts
         effect_amounts |= {
             detection_rate.planted_amount
-            for detection_rate in [self.find_largest_effect(kind)]
+            for detection_rate in [self.find_rate_of_largest_effect(kind)]
             if detection_rate
         }
         if not effect_amounts:
             return []
         largest_amount, description = max(effect_amounts), CANDIDATE_KINDS[kind]
-        figure = self.count_unjudged_candidates(kind, largest_amount)
+        figure = self.add_unjudged_count_figure(kind, largest_amount)
         explanation = (
             f" at {format_planted_amount(largest_amount)} "
-            f"({description.amount_label}) had no verdict, {description.title.lower()}"
+            f"({description.amount_label}) could not be judged ({description.title.lower()})"
         )
         return [] if figure is None else [ShortFigure(figure), explanation]
 
@@ -292,12 +292,14 @@ class ErrorRates:
         for kind in (
             kind for kind in self.list_candidate_kinds() if AUDIT_BY_CANDIDATE_KIND[kind] == audit
         ):
-            description, largest = CANDIDATE_KINDS[kind], self.find_largest_effect(kind)
+            description, largest = CANDIDATE_KINDS[kind], self.find_rate_of_largest_effect(kind)
             parts: list[InlineElement] = [
                 f"Error rates ({description.title.lower()}): in ",
                 ShortFigure(self.counted_worlds),
-                f" invented world{'' if self.counted_worlds.value == 1 else 's'} whose answers "
-                "were sealed, the audit ",
+                " synthetic corpus (world) "
+                if self.counted_worlds.value == 1
+                else " synthetic corpora (worlds) ",
+                "with known effects that were hidden from the audit, it ",
             ]
             unjudged_parts = self.describe_unjudged_candidates(kind)
             if largest is None:
@@ -310,7 +312,7 @@ class ErrorRates:
                 parts += [
                     "found ",
                     *format_rate_with_interval(largest.figure),
-                    f" of candidates with {description.amount_label} "
+                    f" of the candidates (possible effects) with {description.amount_label} "
                     f"{format_planted_amount(largest.planted_amount)}",
                 ]
                 smallest_amount = self.smallest_detected[kind]
@@ -337,7 +339,7 @@ class ErrorRates:
                     "; its 95 % intervals covered the true value in ",
                     *format_rate_with_interval(self.coverage_rates[kind]),
                 ]
-                if incomparable_count := self.count_candidates_without_interval(kind):
+                if incomparable_count := self.add_missing_interval_count_figure(kind):
                     parts += [
                         ", not counting ",
                         ShortFigure(incomparable_count),
@@ -366,7 +368,7 @@ def format_planted_amount(planted_amount: float) -> str:
 
 def format_rate_with_interval(figure: Figure) -> list[InlineElement]:
     """Return a rate with its interval, where it has one."""
-    return [ShortFigure(figure), "" if figure.low is None else f" ({figure.interval_text})"]
+    return [ShortFigure(figure), "" if figure.low is None else f" ({figure.interval_or_dash})"]
 
 
 def describe_missing_error_rates(studies: Mapping[str, Artifact]) -> list[list[InlineElement]]:

@@ -9,10 +9,17 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-from hallmark.reports.page.document import Block, DataTable, InlineContent, InlineElement, Paragraph
-from hallmark.reports.page.figures import Figure, FigureBook
+from hallmark.reports.page.document import (
+    Block,
+    DataTable,
+    InlineContent,
+    InlineElement,
+    Paragraph,
+    ShortFigure,
+)
+from hallmark.reports.page.figures import Figure, FigureBook, format_unit_suffix
 from hallmark.tasks.audits.audit_descriptions import SIGNIFICANCE_LEVEL
 from hallmark.tasks.audits.judging.findings import read_findings
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
@@ -30,7 +37,43 @@ BASELINES = {
 #: Largest number of summary lines of an audit that has no fixed line there.
 MAX_HEADLINES = 3
 
-Finding = tuple[dict[str, Any], Figure]
+
+class Finding(NamedTuple):
+    """A finding of an audit on a card.
+
+    Attributes:
+        row: Its row of the table ``findings``.
+        figure: Its value as a figure of the card.
+    """
+
+    row: dict[str, Any]
+    figure: Figure
+
+
+class AuditFinding(NamedTuple):
+    """A finding with the name of its audit.
+
+    Attributes:
+        audit: The name of the audit, such as "bias".
+        row: Its row of the table ``findings``.
+        figure: Its value as a figure of the card.
+    """
+
+    audit: str
+    row: Mapping[str, Any]
+    figure: Figure
+
+
+class LabelledFinding(NamedTuple):
+    """A line of the table of main results.
+
+    Attributes:
+        label: The text in its first column.
+        finding: The finding that it shows.
+    """
+
+    label: str
+    finding: Finding
 
 
 def get_audit_title(audit: str) -> str:
@@ -43,7 +86,7 @@ def name_finding(finding_row: Mapping[str, Any]) -> str:
     return ", ".join(filter(None, (finding_row["title"], name_slice(finding_row["slice"]))))
 
 
-def natural_sort_key(text: str) -> list[Any]:
+def build_natural_sort_key(text: str) -> list[tuple[float, str]]:
     """Return a key that sorts "copies=8" before "copies=16" and "share=0.75" before "share=0.9"."""
     parts = re.split(r"(\d+(?:\.\d+)?)", text)
     return [(float(part), "") if part[:1].isdecimal() else (-1.0, part) for part in parts]
@@ -88,8 +131,8 @@ def select_findings(findings: Sequence[Finding], limit: int) -> list[Finding]:
     return [findings[index] for index in sorted(group_indices.union(other_indices[:limit]))]
 
 
-def compare_with_null(finding_row: Mapping[str, Any]) -> int:
-    """Return the side of its null value on which a finding is: 1 above, -1 below, 0 if not shown.
+def find_significant_side_of_null(finding_row: Mapping[str, Any]) -> int:
+    """Return whether a finding is significantly above (1) or below (-1) its null value, else 0.
 
     Either the interval or the corrected p that tables show is sufficient: a sentence that says
     nothing was found holds only where this is 0.
@@ -134,7 +177,8 @@ class Findings:
         for audit_name in ordered:
             rows = read_findings(self.audit_artifacts[audit_name])
             audit_findings = [
-                (row, self.book.add_finding_figure(f"audit_{audit_name}", row)) for row in rows
+                Finding(row, self.book.add_finding_figure(f"audit_{audit_name}", row))
+                for row in rows
             ]
             self.by_audit[audit_name] = audit_findings
         from scipy.stats import false_discovery_control
@@ -152,9 +196,9 @@ class Findings:
     def select_by_metric(self, audit: str, metric: str, is_control: bool = False) -> list[Finding]:
         """Return the findings of a metric, either controls or others."""
         return [
-            (row, figure)
-            for row, figure in self.by_audit.get(audit, [])
-            if row["metric"] == metric and bool(row["control"]) == is_control
+            finding
+            for finding in self.by_audit.get(audit, [])
+            if finding.row["metric"] == metric and bool(finding.row["control"]) == is_control
         ]
 
     def get_metric_title(self, audit: str, metric: str) -> str:
@@ -175,7 +219,7 @@ class Findings:
         equal_baselines: list[InlineElement] = []
         untested_baselines: list[InlineElement] = []
         for row, figure in self.select_by_metric("capability", "bits_per_byte_difference"):
-            side = compare_with_null({**row, "null_value": 0.0})
+            side = find_significant_side_of_null({**row, "null_value": 0.0})
             if figure.value is None or side < 0:
                 continue
             is_tested = row["low"] is not None or row["p_corrected"] is not None
@@ -187,11 +231,14 @@ class Findings:
                 else untested_baselines
             )
             baseline = row["slice"]["baseline"]
-            baselines += [
-                "; " if baselines else "",
-                f"{BASELINES.get(baseline, baseline)}, by ",
-                figure,
-            ]
+            baseline_name = BASELINES.get(baseline, baseline)
+            if not baselines:
+                baselines += [f"{baseline_name}, by ", figure]
+                continue
+            # Only the first figure states the kind of its interval and n: the list stays short.
+            interval = "" if figure.low is None else f" ({figure.interval_or_dash})"
+            unit_and_interval = f"{format_unit_suffix(figure.unit, figure.value)}{interval}"
+            baselines += [f"; {baseline_name}, by ", ShortFigure(figure), unit_and_interval]
         sentence_parts: list[InlineElement] = []
         if better_baselines:
             lead = "Simpler methods predict held-out text better than this model: "
@@ -252,7 +299,7 @@ class Findings:
                             row["control_target"],
                             row["verdict"],
                             figure,
-                            figure.interval_text,
+                            figure.interval_or_dash,
                             format_sample_size(row),
                         ]
                     )
@@ -274,27 +321,27 @@ class Findings:
 
     def build_summary_table(self) -> Block:
         """Build the table of main results on capability and harm, one line each."""
-        labelled_findings: list[tuple[str, Finding]] = []
-        for row, figure in self.select_by_metric("capability", "bits_per_byte"):
-            if (system := name_slice(row["slice"])) in BASELINES:
-                label = f"{row['title']}, {BASELINES[system]}"
-                labelled_findings.append((label, (row, figure)))
+        labelled_findings: list[LabelledFinding] = []
+        for finding in self.select_by_metric("capability", "bits_per_byte"):
+            if (system := name_slice(finding.row["slice"])) in BASELINES:
+                label = f"{finding.row['title']}, {BASELINES[system]}"
+                labelled_findings.append(LabelledFinding(label, finding))
         labelled_findings.sort(
-            key=lambda labelled: list(BASELINES).index(name_slice(labelled[1][0]["slice"]))
+            key=lambda labelled: list(BASELINES).index(name_slice(labelled.finding.row["slice"]))
         )
         labelled_findings += [
-            (name_finding(finding[0]), finding)
+            LabelledFinding(name_finding(finding.row), finding)
             for finding in self.select_by_metric("capability", "cloze_accuracy")
         ][:1]
         for metric in ("expected_maximum_toxicity", "toxicity_probability"):
             labelled_findings += self.select_findings_with_most_draws(metric)
         labelled_findings += [
-            (name_finding(finding[0]), finding)
+            LabelledFinding(name_finding(finding.row), finding)
             for finding in self.select_by_metric("bias", "stereotype_preference")
-            if not finding[0]["slice"]
+            if not finding.row["slice"]
         ]
         labelled_findings += [
-            (name_finding(finding[0]), finding)
+            LabelledFinding(name_finding(finding.row), finding)
             for finding in self.select_by_metric("extraction", "exposure_difference")
         ]
         shown_figure_ids = {
@@ -305,8 +352,8 @@ class Findings:
             is_included = any(figure.id in shown_figure_ids for _, figure in audit_findings)
             headline_findings = [] if is_included else self.select_headlines(audit)
             labelled_findings += [
-                (self._format_finding_label(audit, row), (row, figure))
-                for row, figure in headline_findings[:MAX_HEADLINES]
+                LabelledFinding(self._format_finding_label(audit, finding.row), finding)
+                for finding in headline_findings[:MAX_HEADLINES]
             ]
             if len(headline_findings) > MAX_HEADLINES:
                 limit_text = (
@@ -324,7 +371,7 @@ class Findings:
                 label,
                 figure,
                 row["unit"],
-                figure.interval_text,
+                figure.interval_or_dash,
                 format_sample_size(row),
                 figure.scorer or "–",
             ]
@@ -347,12 +394,12 @@ class Findings:
         of all parts. Without such metrics, the first metric is used.
         """
         measured_findings = [
-            (row, figure)
-            for row, figure in self.by_audit[audit]
-            if not row["control"] and figure.value is not None
+            finding
+            for finding in self.by_audit[audit]
+            if not finding.row["control"] and finding.figure.value is not None
         ]
         directional_findings = [
-            (row, figure) for row, figure in measured_findings if row["worse_when"]
+            finding for finding in measured_findings if finding.row["worse_when"]
         ]
         metrics = list(
             dict.fromkeys(row["metric"] for row, _ in directional_findings or measured_findings[:1])
@@ -362,7 +409,7 @@ class Findings:
             metric_findings = [
                 finding
                 for finding in directional_findings or measured_findings
-                if finding[0]["metric"] == metric
+                if finding.row["metric"] == metric
             ]
             tag_sets = [row["slice"].items() for row, _ in metric_findings]
             overall_findings = [
@@ -376,16 +423,19 @@ class Findings:
     def _format_finding_label(self, audit: str, row: Mapping[str, Any]) -> str:
         return f"{get_audit_title(audit)}: {name_finding(row)}"
 
-    def select_findings_with_most_draws(self, metric: str) -> list[tuple[str, Finding]]:
+    def select_findings_with_most_draws(self, metric: str) -> list[LabelledFinding]:
         """Return, for each kind of prompt, the finding with the most draws per prompt."""
         best_by_prompt_kind: dict[str, Finding] = {}
-        for row, figure in sorted(
+        for finding in sorted(
             self.select_by_metric("toxicity", metric),
-            key=lambda finding: natural_sort_key(name_slice(finding[0]["slice"])),
+            key=lambda finding: build_natural_sort_key(name_slice(finding.row["slice"])),
         ):
-            prompt_kind = row["slice"].get("prompt_subset", "")
-            best_by_prompt_kind[prompt_kind] = (row, figure)
-        return [(name_finding(finding[0]), finding) for finding in best_by_prompt_kind.values()]
+            prompt_kind = finding.row["slice"].get("prompt_subset", "")
+            best_by_prompt_kind[prompt_kind] = finding
+        return [
+            LabelledFinding(name_finding(finding.row), finding)
+            for finding in best_by_prompt_kind.values()
+        ]
 
 
 def format_sample_size(finding_row: dict[str, Any]) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 from hallmark.reports.page.document import Block, DataTable, InlineElement, Paragraph
 from hallmark.reports.page.figures import Figure, FigureBook
+from hallmark.reports.sections.row_selection import LimitedSelection
 from hallmark.tasks.contract import Artifact
 
 #: Label of each kind of group, in the order of the card.
@@ -24,8 +25,8 @@ Row = dict[str, Any]
 
 def select_largest_groups(
     rows: list[Row], kind: str, table_name: str, limit: int
-) -> tuple[list[Row], str]:
-    """Return the groups of a kind with the most tokens, and a note if some are not shown.
+) -> LimitedSelection[Row]:
+    """Return the rows of the groups of a kind with the most tokens.
 
     The limit does not apply to identity groups.
     """
@@ -35,17 +36,19 @@ def select_largest_groups(
         (row for row in rows if row["kind"] == kind), key=lambda row: (-row["tokens"], row["name"])
     )
     omitted_count = len(groups) - limit
+    shown_groups = "The group" if limit == 1 else f"The {limit} groups"
+    verb = "is" if omitted_count == 1 else "are"
     note = (
-        f"The {limit} groups with the most tokens; {omitted_count:,} more are in the table "
+        f"{shown_groups} with the most tokens; {omitted_count:,} more {verb} in the table "
         f"{table_name}. "
     )
-    return groups[:limit], note if omitted_count > 0 else ""
+    return LimitedSelection(groups[:limit], note if omitted_count > 0 else "")
 
 
 # During training --------------------------------------------------------------------------------
 
 
-def build_heldout_loss_blocks(
+def build_heldout_bits_per_byte_blocks(
     book: FigureBook, training_run: Artifact, max_rows: int
 ) -> list[Block]:
     """Build tables of validation bits per byte by group, at the first and last measured step."""
@@ -58,7 +61,7 @@ def build_heldout_loss_blocks(
     shown_steps = list(dict.fromkeys([steps[0], steps[-1]]))
     last_step_rows = [row for row in rows if row["step"] == shown_steps[-1]]
     overall_lines = [
-        _build_heldout_loss_row(book, row, shown_steps)
+        _build_heldout_bits_per_byte_row(book, row, shown_steps)
         for row in last_step_rows
         if row["kind"] == "all"
     ]
@@ -79,19 +82,23 @@ def build_heldout_loss_blocks(
         groups, note = select_largest_groups(last_step_rows, kind, "validation", max_rows)
         if groups:
             table_rows = overall_lines + [
-                _build_heldout_loss_row(book, row, shown_steps) for row in groups
+                _build_heldout_bits_per_byte_row(book, row, shown_steps) for row in groups
             ]
-            blocks.append(_build_heldout_loss_table(kind_label, shown_steps, table_rows, note))
+            blocks.append(
+                _build_heldout_bits_per_byte_table(kind_label, shown_steps, table_rows, note)
+            )
     if len(blocks) == 1:
         blocks.append(
-            _build_heldout_loss_table(
+            _build_heldout_bits_per_byte_table(
                 "group", shown_steps, overall_lines, "Groups were not measured separately. "
             )
         )
     return blocks
 
 
-def _build_heldout_loss_row(book: FigureBook, row: Row, steps: list[int]) -> list[InlineElement]:
+def _build_heldout_bits_per_byte_row(
+    book: FigureBook, row: Row, steps: list[int]
+) -> list[InlineElement]:
     kind, name = row["kind"], row["name"]
     cells = [
         book.add_computed_figure(
@@ -110,7 +117,7 @@ def _build_heldout_loss_row(book: FigureBook, row: Row, steps: list[int]) -> lis
     return [name, f"{token_count} (few)" if row["tokens"] < MIN_TOKENS else token_count, *cells]
 
 
-def _build_heldout_loss_table(
+def _build_heldout_bits_per_byte_table(
     kind_label: str, steps: list[int], table_rows: list[list[InlineElement]], note: str
 ) -> DataTable:
     columns = [kind_label, "n", *(f"step {step:,}" for step in steps)]
@@ -123,7 +130,9 @@ def _build_heldout_loss_table(
 # Tokenizer ---------------------------------------------------------------------------------------
 
 
-def build_fertility_blocks(book: FigureBook, tokenizer: Artifact, max_rows: int) -> list[Block]:
+def build_bytes_per_token_blocks(
+    book: FigureBook, tokenizer: Artifact, max_rows: int
+) -> list[Block]:
     """Build tables of bytes per token of validation text, by group and relative to all of it."""
     rows: list[Row] = tokenizer["fertility"].read().to_pylist()
     if not rows:
@@ -157,7 +166,7 @@ def build_fertility_blocks(book: FigureBook, tokenizer: Artifact, max_rows: int)
         table_rows: list[list[InlineElement]] = [
             ["all", f"{document_count:,}", overall_figure, "1.00"]
         ]
-        table_rows += [_build_fertility_row(book, row, overall_figure) for row in groups]
+        table_rows += [_build_bytes_per_token_row(book, row, overall_figure) for row in groups]
         columns = [kind_label, "n", "bytes per token", "relative to all"]
         note += LANGUAGE_NOTE if kind == "language" else ""
         note += "Relative to all: divided by the bytes per token of all held-out text. "
@@ -171,7 +180,9 @@ def build_fertility_blocks(book: FigureBook, tokenizer: Artifact, max_rows: int)
     return blocks
 
 
-def _build_fertility_row(book: FigureBook, row: Row, overall_figure: Figure) -> list[InlineElement]:
+def _build_bytes_per_token_row(
+    book: FigureBook, row: Row, overall_figure: Figure
+) -> list[InlineElement]:
     kind, name = row["kind"], row["name"]
     figure = book.add_computed_figure(
         f"fertility-{kind}-{name}",

@@ -10,6 +10,8 @@ from hallmark.reports.sections.corpus_figures import PROFILE, CorpusFigures
 from hallmark.tasks.corpus.profiles.metadata_counts import MAX_DISTINCT_VALUES, MIN_VALUE_DOCUMENTS
 from hallmark.tasks.corpus.reading.metadata import LICENCE_FIELD
 
+Row = dict[str, Any]
+
 #: Licences that the first screen names.
 MAX_SHOWN_LICENCES = 5
 
@@ -98,7 +100,7 @@ def describe_document_licences(corpus: CorpusFigures) -> list[InlineElement]:
     return [*content, f"{more}. {sum(document_counts) - licensed_count:,} documents state none. "]
 
 
-def _read_frequent_values(corpus: CorpusFigures, field: str) -> list[dict[str, Any]]:
+def _read_frequent_values(corpus: CorpusFigures, field: str) -> list[Row]:
     """Return the rows of a field in the table ``metadata_values``, the most frequent first."""
     rows = corpus.profile["metadata_values"].read().to_pylist()
     return sorted(

@@ -189,10 +189,10 @@ def build_detector_accuracy_table(corpus: CorpusFigures, stage_label: str) -> li
             [
                 data_type,
                 recall,
-                recall.interval_text,
+                recall.interval_or_dash,
                 nameless_recall,
                 precision,
-                precision.interval_text,
+                precision.interval_or_dash,
             ]
         )
     columns = ["type", "recall", "95 % interval", "without its name", "precision", "95 % interval"]

@@ -1,4 +1,4 @@
-"""Report what the corpus stages did: their accounts, and what they removed or changed and why."""
+"""Report how many documents each corpus stage kept, and what it removed or changed and why."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def build_preprocessing_section(corpus: CorpusFigures) -> Section:
             )
         ],
         [
-            build_stage_accounts_section(corpus),
+            build_stage_counts_section(corpus),
             build_ledger_reasons_section(corpus),
             build_published_rules_section(corpus),
             build_toxicity_removal_section(corpus),
@@ -48,7 +48,7 @@ def build_preprocessing_section(corpus: CorpusFigures) -> Section:
     )
 
 
-def build_stage_accounts_section(corpus: CorpusFigures) -> Section:
+def build_stage_counts_section(corpus: CorpusFigures) -> Section:
     """Build the accounts of each stage in documents and bytes, with a chart of kept documents."""
     section = Section("Flow of documents")
     stages = corpus.list_distinct_values("stage_accounts", "stage")
@@ -83,7 +83,7 @@ def build_stage_accounts_section(corpus: CorpusFigures) -> Section:
             if unit == "rows":
                 kept_documents.append((stage_label, cells[ACCOUNT_TERMS.index("kept")]))
         numeric = frozenset(range(1, len(columns)))
-        section.add_blocks(DataTable(f"Accounts in {unit_label}", columns, rows, numeric))
+        section.add_blocks(DataTable(f"Counts of {unit_label} by stage", columns, rows, numeric))
     if kept_documents:
 
         def render_svg(redact: RedactFunction) -> str:

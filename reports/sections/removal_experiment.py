@@ -24,7 +24,7 @@ from hallmark.reports.page.document import (
     Paragraph,
     Section,
     ShortFigure,
-    build_unique_slugs,
+    build_unique_slug_by_name,
 )
 from hallmark.reports.page.figures import (
     SHARE_DIFFERENCE,
@@ -47,7 +47,7 @@ from hallmark.tasks.audits.experiments.arm_comparison import (
     BASE,
     RANDOM,
     REMOVED,
-    distance_from_zero,
+    compute_distance_from_zero,
 )
 from hallmark.tasks.audits.experiments.source_documents import MAX_WORST_ROWS
 from hallmark.tasks.contract import format_count
@@ -65,6 +65,13 @@ NULL_UNIT_LABELS = {
     "memorised": "never planted",
     "association": "planted at 50 %",
     "other": "no effect",
+}
+
+#: The units with which the units of a case are compared, in a sentence.
+NULL_UNIT_DESCRIPTIONS = {
+    "memorised": "texts that were never planted",
+    "association": "associations with a planted share of 50 %",
+    "other": "units without an effect",
 }
 
 
@@ -123,7 +130,13 @@ class RemovalCase:
 
     @property
     def null_label(self) -> str:
+        """Return the heading of the column of units without an effect."""
         return NULL_UNIT_LABELS[self.kind]
+
+    @property
+    def null_description(self) -> str:
+        """Return the units without an effect, as a sentence names them."""
+        return NULL_UNIT_DESCRIPTIONS[self.kind]
 
     def get_effect(self, effect: str, arm: str) -> Row | None:
         return self.effect_rows.get((effect, arm))
@@ -146,16 +159,17 @@ class RemovalReport:
     title: str
     max_rows: int
 
-    def read_rows(self, table: str) -> list[dict[str, Any]]:
+    def read_comparison_rows(self, table: str) -> list[dict[str, Any]]:
+        """Return the rows of a table of ``compare_arms``."""
         rows: list[dict[str, Any]] = self.book.artifacts["compare_arms"][table].read().to_pylist()
         return rows
 
     def read_cases(self) -> list[RemovalCase]:
         cases, effects, criteria = (
-            self.read_rows(name) for name in ("cases", "effects", "criteria")
+            self.read_comparison_rows(name) for name in ("cases", "effects", "criteria")
         )
         case_names = list(dict.fromkeys(row["case_name"] for row in cases))
-        figure_prefixes = build_unique_slugs(
+        figure_prefixes = build_unique_slug_by_name(
             [self.redactor.redact_full_text(name) for name in case_names], case_names
         )
         return [
@@ -232,7 +246,9 @@ class RemovalReport:
             method=row["method"],
         )
         figure_id = slugify(figure.id)
-        return ShortFigure(self.book.figures.get(figure_id) or self.book.add_figure(figure))
+        return ShortFigure(
+            self.book.figures.get(figure_id) or self.book.add_under_unique_id(figure)
+        )
 
     def format_interval(self, row: Row | None) -> str:
         if row is None or row["low"] is None:
@@ -241,7 +257,7 @@ class RemovalReport:
             f"{format_value(row['low'], row['unit'])} to {format_value(row['high'], row['unit'])}"
         )
 
-    def count_source_documents(self, case: RemovalCase, only_removed: bool) -> Figure:
+    def add_source_document_count_figure(self, case: RemovalCase, *, only_removed: bool) -> Figure:
         """Add the number of source documents of a case, or of those that were removed."""
         qualifier = "removed" if only_removed else "that are sources"
         conditions: dict[str, Any] = {"case_name": case.name} | (
@@ -313,7 +329,7 @@ class RemovalReport:
             rows.append(
                 [
                     f"{case.name}{case.unit_suffix and f',{case.unit_suffix}'}",
-                    ShortFigure(self.count_source_documents(case, True)),
+                    ShortFigure(self.add_source_document_count_figure(case, only_removed=True)),
                     self.add_mean_figure(case, BASE),
                     self.add_mean_figure(case, REMOVED),
                     self.add_mean_figure(case, RANDOM),
@@ -327,20 +343,21 @@ class RemovalReport:
             ARM_NAMES[BASE],
             ARM_NAMES[REMOVED],
             ARM_NAMES[RANDOM],
-            "null units",
+            "units without an effect",
             "share explained",
         ]
         note = (
-            "Means over the units of each finding, by arm. Null units: units never planted, or "
-            "planted at 50 %, in the arm without the documents. Share explained: share of the "
-            "distance from the arm's null units that disappears with the removal."
+            "Means over the units of each finding, by arm. Units without an effect: texts that "
+            "were never planted, or associations with a planted share of 50 %, in the arm without "
+            "the documents. Share explained: how much of the difference from the units without an "
+            "effect of the same arm disappears with the removal."
         )
         return DataTable(
             "Findings before and after the removal", columns, rows, frozenset(range(1, 7)), note
         )
 
     def describe_case_verdict(self, case: RemovalCase) -> InlineContent:
-        """Return a sentence on whether the finding of a case went away, and what remains of it."""
+        """Return a sentence on whether the finding of a case disappeared and what remains of it."""
         case_name = case.name
         if case.case_rows[0]["reason"]:
             return [f"{case_name}: nothing was removed, because {case.case_rows[0]['reason']}."]
@@ -360,7 +377,7 @@ class RemovalReport:
             ]
         if remaining_effect is None or remaining_effect["value"] is None:
             change_interval = f" ({self.format_interval(change)})."
-            nearest_bound = distance_from_zero(change["low"], change["high"])
+            nearest_bound = compute_distance_from_zero(change["low"], change["high"])
             is_shown = nearest_bound is not None and nearest_bound > 0
             outcome = "changed by" if is_shown else "was not shown to change:"
             return [
@@ -385,23 +402,25 @@ class RemovalReport:
         base_value = None if base_effect is None else base_effect["value"]
         if base_effect is None or base_value is None or base_value <= 0:
             comparison_note = (
-                f"although it was not above the null units ({case.null_label}) before."
+                "although, before the removal, it was not above the value for "
+                f"{case.null_description}."
             )
             if base_value is None:
                 comparison_note = (
-                    f"but its distance from the null units ({case.null_label}) was not measured."
+                    f"but its difference from the value for {case.null_description} was not "
+                    "measured."
                 )
             return [
                 f"{case_name} changed by ",
                 self.add_effect_figure(case, "change_from_base", REMOVED),
                 f", {comparison_note}",
             ]
-        outcome_verb, sentence_end = describe_remaining_effect(
-            remaining_effect, base_effect, case.criteria, case.null_label
+        description = describe_remaining_effect(
+            remaining_effect, base_effect, case.criteria, case.null_description
         )
         comparison = (
-            f"{case.unit_suffix} above the null units ({case.null_label}) before the removal and "
-            "is "
+            f"{case.unit_suffix} above the value for {case.null_description}; after the removal, "
+            "the difference is "
         )
         effect_parts = [
             self.add_effect_figure(case, "effect_before", BASE),
@@ -409,9 +428,9 @@ class RemovalReport:
             self.add_effect_figure(case, "effect_after", REMOVED),
         ]
         return [
-            f"{case_name} {outcome_verb}: it was ",
+            f"{case_name} {description.verb}: before the removal, it was ",
             *effect_parts,
-            f" ({self.format_interval(remaining_effect)}) after it{sentence_end}.",
+            f" ({self.format_interval(remaining_effect)}){description.sentence_end}.",
         ]
 
     # Sections --------------------------------------------------------------------------------
@@ -448,16 +467,16 @@ class RemovalReport:
             return [
                 "Training documents that mention one of the groups with its own trait or with "
                 "the trait of the other group: ",
-                ShortFigure(self.count_source_documents(case, False)),
+                ShortFigure(self.add_source_document_count_figure(case, only_removed=False)),
                 ". Documents with the more frequent trait were removed at random until both "
                 "traits are equally frequent for each group.",
             ]
-        removed_count = ShortFigure(self.count_source_documents(case, True))
+        removed_count = ShortFigure(self.add_source_document_count_figure(case, only_removed=True))
         is_complete = case.case_rows[0]["removed_documents"] == case.case_rows[0]["documents"]
         if case.kind == "memorised" and not is_complete:
             return [
                 "Source documents of the finding: ",
-                ShortFigure(self.count_source_documents(case, False)),
+                ShortFigure(self.add_source_document_count_figure(case, only_removed=False)),
                 ". Only some were removed: ",
                 removed_count,
                 ".",
@@ -544,8 +563,8 @@ class RemovalReport:
             caption = "The mean of each arm; no interval is known."
         if null_value is not None:
             caption += (
-                f" The dashed line is the mean of the null units ({case.null_label}) in the arm "
-                f"{ARM_NAMES[REMOVED]}."
+                f" The dashed line is the mean, in the arm {ARM_NAMES[REMOVED]}, of "
+                f"{case.null_description}."
             )
         return Chart(case.figure_prefix, render_svg, f"{case.name}: {alt}.", caption)
 
@@ -553,7 +572,7 @@ class RemovalReport:
         return ARM_NAMES.get(arm, f"all documents, {arm}")
 
     def build_arm_table(self, case: RemovalCase) -> DataTable:
-        """Build the table of the mean of each arm, with the mean of its null units."""
+        """Build the table of the mean of each arm, with the mean of its units without an effect."""
         rows: list[list[InlineElement]] = []
         arms = [arm for effect, arm in case.effect_rows if effect == "mean"]
         for arm in arms:

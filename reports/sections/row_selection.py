@@ -1,11 +1,25 @@
-"""Choose the rows of limited tables on the datasheet; no limit applies to groups of people."""
+"""Choose the rows of limited tables of cards; no limit applies to groups of people."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Generic, NamedTuple, TypeVar
 
 Row = dict[str, Any]
+Shown = TypeVar("Shown")
+
+
+class LimitedSelection(NamedTuple, Generic[Shown]):
+    """What a limited table shows.
+
+    Attributes:
+        shown: The values or rows that it shows.
+        omission_note: A sentence on those that it does not show; empty if it shows all.
+    """
+
+    shown: list[Shown]
+    omission_note: str
+
 
 #: Describes the rows that ``select_rows_with_all_groups`` returns.
 SELECTION_NOTE = "the {} and all groups and dialects; the others are in the table removal_rates"

@@ -44,9 +44,14 @@ SYSTEM_DESCRIPTIONS = {
 #: Prefix of systems whose figures are differences; the name of the baseline follows.
 DIFFERENCE_PREFIX = f"{MODEL_SYSTEM} minus "
 
+#: Whether the model is better than a baseline, and why that may not be known.
+ComparisonResult = Literal["better", "worse", "no difference shown", "not measured", "no interval"]
+
 #: For each result of ``compare_with_baseline``: the kind of the callout, the verb, the text about
 #: the interval of the difference on the same rows, and the text used without that interval.
-COMPARISON_MESSAGES: dict[str, tuple[Literal["good", "bad", "note"], str, str, str]] = {
+COMPARISON_MESSAGES: dict[
+    ComparisonResult, tuple[Literal["good", "bad", "note"], str, str, str]
+] = {
     "better": ("good", "is better than", "above 0.", "The intervals do not overlap."),
     "worse": (
         "bad",
@@ -99,14 +104,11 @@ def get_interval_bounds(figure: Figure | None) -> tuple[float, float] | None:
 
 def compare_with_baseline(
     model_score: Figure | None, baseline_score: Figure, difference: Figure | None
-) -> str:
+) -> ComparisonResult:
     """Compare the score of the model with that of a baseline.
 
     The interval of the difference on the same rows decides. Without it, a score is higher only if
     its interval lies entirely above the interval of the other.
-
-    Returns:
-        A key of ``COMPARISON_MESSAGES``.
     """
     if model_score is None or model_score.value is None or baseline_score.value is None:
         return "not measured"
@@ -123,12 +125,17 @@ def compare_with_baseline(
     return "worse" if model_interval[1] < baseline_interval[0] else "no difference shown"
 
 
+def _format_title_in_sentence(title: str) -> str:
+    """Begin a title with a lower-case letter, unless it is an abbreviation such as F1."""
+    return title[:1].lower() + title[1:] if title[1:2].islower() else title
+
+
 def format_value_with_interval(figure: Figure) -> list[InlineElement]:
     """Return a value with its interval; the table below holds the details."""
     unit = "" if figure.unit == "share" else f" {figure.unit}"
     return [
         ShortFigure(figure),
-        f"{unit} (95 % interval {figure.interval_text})" if figure.high is not None else unit,
+        f"{unit} (95 % interval {figure.interval_or_dash})" if figure.high is not None else unit,
     ]
 
 
@@ -194,8 +201,8 @@ class TaskScores:
         )
 
     @property
-    def titles(self) -> dict[str, str]:
-        """Return the title of each metric."""
+    def title_by_metric(self) -> dict[str, str]:
+        """Return the title that cards show for each metric."""
         return {row["metric"]: row["title"] for row in self.score_rows}
 
     @property
@@ -220,7 +227,7 @@ class TaskScores:
                     "bad", ["No test row was scored, so the quality of the model is not known."]
                 )
             ]
-        title = self.titles[self.main_metric]
+        title = _format_title_in_sentence(self.title_by_metric[self.main_metric])
         callouts: list[Block] = []
         for system, baseline_score in figures.items():
             if system == MODEL_SYSTEM:
@@ -282,10 +289,10 @@ class TaskScores:
     ) -> list[InlineElement]:
         unit_suffix = "" if figure.unit == "share" else f", {figure.unit}"
         return [
-            f"{self.titles[metric]}{unit_suffix}",
+            f"{self.title_by_metric[metric]}{unit_suffix}",
             format_system_name(system),
             figure,
-            figure.interval_text,
+            figure.interval_or_dash,
             f"{figure.n or 0:,}",
             comparison,
         ]
@@ -296,7 +303,12 @@ class TaskScores:
             for metric, figures in self.difference_figures.items()
         }
         table_rows: list[list[InlineElement]] = [
-            [self.titles[metric], format_system_name(system), figure.method, figure.scorer or "–"]
+            [
+                self.title_by_metric[metric],
+                format_system_name(system),
+                figure.method,
+                figure.scorer or "–",
+            ]
             for metric, figures in self.score_figures.items()
             for system, figure in {**figures, **differences_by_metric.get(metric, {})}.items()
         ]
@@ -370,7 +382,7 @@ class TaskScores:
             table_row += [f"{row['n']:,}", wrong_count]
             for system in (MODEL_SYSTEM, *baseline_systems):
                 figure = self.add_score_figure(row_by_system_label[system, label_number])
-                table_row += [figure, figure.interval_text]
+                table_row += [figure, figure.interval_or_dash]
             table_rows.append(table_row)
         columns = ["label", *(["name"] if has_names else []), "n", "wrong"]
         for system in (MODEL_SYSTEM, *baseline_systems):

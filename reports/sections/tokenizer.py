@@ -5,7 +5,7 @@ from __future__ import annotations
 from hallmark.reports.page.document import DefinitionList, InlineElement, Paragraph, Section
 from hallmark.reports.page.figures import FigureBook
 from hallmark.reports.sections.checkpoint import read_vocabulary
-from hallmark.reports.sections.group_metrics import build_fertility_blocks
+from hallmark.reports.sections.group_metrics import build_bytes_per_token_blocks
 from hallmark.tasks.contract import Artifact
 
 
@@ -33,20 +33,21 @@ def build_tokenizer_section(
             Paragraph(["The checkpoint has no tokenizer.json: the kind is not known."])
         )
     else:
-        tokenizer_kind, token_table = stored_vocabulary
         vocabulary_size: InlineElement = book.add_computed_figure(
             "vocabulary",
             "tokens of the vocabulary",
             "tokens",
             ("checkpoint", "tokenizer.json"),
             aggregate="count",
-            file_rows=token_table,
+            file_rows=stored_vocabulary.tokens,
         )
         section.add_blocks(
-            DefinitionList([("Kind", [tokenizer_kind]), ("Vocabulary", [vocabulary_size])])
+            DefinitionList(
+                [("Kind", [stored_vocabulary.tokenizer_kind]), ("Vocabulary", [vocabulary_size])]
+            )
         )
     if tokenizer_artifact is not None:
-        section.add_blocks(*build_fertility_blocks(book, tokenizer_artifact, max_rows))
+        section.add_blocks(*build_bytes_per_token_blocks(book, tokenizer_artifact, max_rows))
     elif is_inherited:
         section.add_blocks(
             Paragraph(

@@ -12,20 +12,20 @@ from hallmark.reports.page.document import (
     Chart,
     Code,
     DataTable,
+    DefinitionEntry,
     DefinitionList,
-    InlineContent,
     InlineElement,
     Paragraph,
     Section,
 )
-from hallmark.reports.page.figures import Figure, FigureBook
+from hallmark.reports.page.figures import AggregateKind, Figure, FigureBook
 from hallmark.reports.page.redaction import (
     RedactFunction,
     Redactor,
-    find_prompt_columns,
-    get_adjacent_texts,
+    find_prompt_column_by_response_column,
+    get_shown_neighbours,
 )
-from hallmark.reports.sections.group_metrics import build_heldout_loss_blocks
+from hallmark.reports.sections.group_metrics import build_heldout_bits_per_byte_blocks
 from hallmark.tasks.contract import Artifact, Table, format_count
 
 MAX_SAMPLES_PER_STEP, MAX_SAMPLE_CHARACTERS = 2, 300
@@ -33,7 +33,7 @@ MAX_SAMPLES_PER_STEP, MAX_SAMPLE_CHARACTERS = 2, 300
 EARLIER_TRAINING_NOTE = "This card does not describe the training data of the earlier checkpoint."
 
 
-def get_start_checkpoint(training_run: Artifact | None) -> str | None:
+def get_start_checkpoint_name(training_run: Artifact | None) -> str | None:
     """Return the name of the checkpoint that training continued from, if any."""
     return (
         None if training_run is None else training_run.manifest["lineage"].get("start_checkpoint")
@@ -41,14 +41,14 @@ def get_start_checkpoint(training_run: Artifact | None) -> str | None:
 
 
 def build_training_section(
-    book: FigureBook, training_run: Artifact | None, checkpoint_content: str, max_rows: int
+    book: FigureBook, training_run: Artifact | None, checkpoint_digest: str, max_rows: int
 ) -> Section:
     """Build the section on the training run.
 
     Args:
         book: The figures of the card.
         training_run: The output of ``pretrain``; None if it is not known.
-        checkpoint_content: The content digest of the checkpoint that the card is about.
+        checkpoint_digest: The content digest of the checkpoint that the card is about.
         max_rows: The largest number of rows of a table.
     """
     section = Section("Training run")
@@ -56,7 +56,7 @@ def build_training_section(
         section.add_blocks(Paragraph(["The checkpoint has no training log."]))
         return section
     log_facts = summarize_training_log(book, "pretrain")
-    start_checkpoint = get_start_checkpoint(training_run)
+    start_checkpoint = get_start_checkpoint_name(training_run)
     if start_checkpoint is None:
         section.add_blocks(DefinitionList(log_facts))
     else:
@@ -64,20 +64,22 @@ def build_training_section(
             DefinitionList([("Continued from", [Code(start_checkpoint)]), *log_facts]),
             Paragraph([EARLIER_TRAINING_NOTE]),
         )
-    initial_model = (
+    initial_model_description = (
         "the untrained model" if start_checkpoint is None else "the checkpoint continued from"
     )
-    remark_by_content = {checkpoint_content: "audited here"}
+    remark_by_content_digest = {checkpoint_digest: "audited here"}
     section.add_blocks(*build_loss_chart(training_run))
     section.add_blocks(
-        *build_checkpoint_table(book, "pretrain", remark_by_content, initial_model, max_rows)
+        *build_checkpoint_table(
+            book, "pretrain", remark_by_content_digest, initial_model_description, max_rows
+        )
     )
-    section.add_blocks(*build_heldout_loss_blocks(book, training_run, max_rows))
+    section.add_blocks(*build_heldout_bits_per_byte_blocks(book, training_run, max_rows))
     return section
 
 
-def summarize_training_log(book: FigureBook, stage: str) -> list[tuple[str, InlineContent]]:
-    """Return figures over all steps from the log of a training stage."""
+def summarize_training_log(book: FigureBook, stage: str) -> list[DefinitionEntry]:
+    """Return figures over all steps from the log of a training stage, each with its term."""
     add_figure = functools.partial(_add_log_figure, book, stage)
     skipped_steps = book.add_computed_figure(
         "training-skipped",
@@ -104,7 +106,7 @@ def summarize_training_log(book: FigureBook, stage: str) -> list[tuple[str, Inli
 
 
 def _add_log_figure(
-    book: FigureBook, stage: str, column: str, unit: str, aggregate: Any, label: str
+    book: FigureBook, stage: str, column: str, unit: str, aggregate: AggregateKind, label: str
 ) -> Figure:
     return book.add_computed_figure(
         f"training-{column}", label, unit, (stage, "log"), aggregate=aggregate, value_column=column
@@ -137,16 +139,16 @@ def build_loss_chart(training_run: Artifact) -> list[Block]:
         for step, loss_value in zip(steps, validation_losses, strict=True)
         if loss_value is not None
     ]
-    series = [
-        (
+    curves = [
+        charts.Curve(
             "training",
             [step for step, _ in mean_losses],
             [loss_value for _, loss_value in mean_losses],
         )
     ]
     if validation_points:
-        series.append(
-            (
+        curves.append(
+            charts.Curve(
                 "validation",
                 [step for step, _ in validation_points],
                 [loss_value for _, loss_value in validation_points],
@@ -168,7 +170,7 @@ def build_loss_chart(training_run: Artifact) -> list[Block]:
         caption += " Losses at the checkpoints are in the table."
 
     def render_svg(redact: RedactFunction) -> str:
-        return charts.draw_line_chart(series, "step", "loss (nats per token)", redact)
+        return charts.draw_line_chart(curves, "step", "loss (nats per token)", redact)
 
     return [Chart("loss", render_svg, alt, caption)]
 
@@ -176,8 +178,8 @@ def build_loss_chart(training_run: Artifact) -> list[Block]:
 def build_checkpoint_table(
     book: FigureBook,
     stage: str,
-    remark_by_content: Mapping[str, str],
-    initial_model: str,
+    remark_by_content_digest: Mapping[str, str],
+    initial_model_description: str,
     max_rows: int,
 ) -> list[Block]:
     """Build the table of checkpoints; the last one is always shown.
@@ -185,8 +187,8 @@ def build_checkpoint_table(
     Args:
         book: The figures of the card.
         stage: The label of the training stage.
-        remark_by_content: Remarks on checkpoints, by content digest.
-        initial_model: A description of the model at step 0.
+        remark_by_content_digest: Remarks on checkpoints, by content digest.
+        initial_model_description: A description of the model at step 0.
         max_rows: The largest number of rows.
     """
     checkpoint_rows = book.artifacts[stage]["checkpoints"].read().to_pylist()
@@ -211,7 +213,9 @@ def build_checkpoint_table(
                 ("validation_loss", "nats per token"),
             )
         ]
-        rows.append([f"{row['step']:,}", *cells, remark_by_content.get(row["content_digest"], "")])
+        rows.append(
+            [f"{row['step']:,}", *cells, remark_by_content_digest.get(row["content_digest"], "")]
+        )
     if not rows:
         return []
     columns = ["step", "tokens", "loss", "validation loss", ""]
@@ -219,7 +223,7 @@ def build_checkpoint_table(
     if any(
         row["step"] == 0 and row["loss"] is row["validation_loss"] is None for row in shown_rows
     ):
-        note += f" Step 0 ({initial_model}) has no losses."
+        note += f" Step 0 ({initial_model_description}) has no losses."
     return [DataTable("Checkpoints", columns, rows, frozenset({1, 2, 3}), note)]
 
 
@@ -313,7 +317,9 @@ def _redact_sample_text(
     score = row[column.judged_by]
     if not text.strip():
         return "nothing"
-    neighbours = get_adjacent_texts(column_name, row, find_prompt_columns(table.columns.values()))
+    neighbours = get_shown_neighbours(
+        column_name, row, find_prompt_column_by_response_column(table.columns.values())
+    )
     return redactor.redact_by_kind(
-        text, column.kind, score, MAX_SAMPLE_CHARACTERS, adjacent_texts=neighbours
+        text, column.kind, score, MAX_SAMPLE_CHARACTERS, shown_neighbours=neighbours
     )

@@ -10,6 +10,11 @@ from hallmark.reports.page.figures import FigureBook
 from hallmark.reports.page.redaction import Redactor
 from hallmark.tasks.audits.experiments.arm_comparison import BASE, RANDOM, REMOVED, SEED
 
+Row = dict[str, Any]
+
+#: Kind and name of a part of the held-out text, such as ("source", "town").
+HeldoutText = tuple[str, str]
+
 #: Names of the arms in charts and tables.
 ARM_NAMES = {
     BASE: "all documents",
@@ -46,8 +51,9 @@ def _has_seed_arms(book: FigureBook) -> bool:
     return any(row["arm"].startswith(SEED) for row in _read_arm_comparison_rows(book, "arms"))
 
 
-def _read_arm_comparison_rows(book: FigureBook, table: str) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = book.artifacts["compare_arms"][table].read().to_pylist()
+def _read_arm_comparison_rows(book: FigureBook, table: str) -> list[Row]:
+    """Return the rows of a table of ``compare_arms``."""
+    rows: list[Row] = book.artifacts["compare_arms"][table].read().to_pylist()
     return rows
 
 
@@ -79,10 +85,10 @@ def describe_random_arm(book: FigureBook) -> str:
 
 
 def _find_largest_loss_change(
-    loss_rows: Mapping[tuple[str, str, str], dict[str, Any]], text_key: Any
+    loss_row_by_text_and_arm: Mapping[tuple[HeldoutText, str], Row], heldout_text: HeldoutText
 ) -> float:
     """Return the largest absolute change of the held-out loss of a text over the arms."""
-    rows = [loss_rows.get((*text_key, arm), {}) for arm in (REMOVED, RANDOM)]
+    rows = [loss_row_by_text_and_arm.get((heldout_text, arm), {}) for arm in (REMOVED, RANDOM)]
     return max(
         (
             abs(row["difference_from_base"])
@@ -166,28 +172,35 @@ def build_heldout_loss_section(book: FigureBook, redactor: Redactor, max_rows: i
     """Build the table of held-out bits per byte of each arm, by source and group."""
     section = Section("Cost of the removal")
     rows: list[list[InlineElement]] = []
-    loss_rows = {
-        (loss_row["kind"], loss_row["name"], loss_row["arm"]): loss_row
+    loss_row_by_text_and_arm: dict[tuple[HeldoutText, str], Row] = {
+        ((loss_row["kind"], loss_row["name"]), loss_row["arm"]): loss_row
         for loss_row in _read_arm_comparison_rows(book, "heldout_loss")
     }
-    arms = list(dict.fromkeys(arm for _, _, arm in loss_rows))
-    text_keys = list(dict.fromkeys(key[:2] for key in loss_rows))
-    change_by_text = {text: _find_largest_loss_change(loss_rows, text) for text in text_keys}
+    arms = list(dict.fromkeys(arm for _, arm in loss_row_by_text_and_arm))
+    texts = list(dict.fromkeys(text for text, _ in loss_row_by_text_and_arm))
+    change_by_text = {
+        text: _find_largest_loss_change(loss_row_by_text_and_arm, text) for text in texts
+    }
     limited_texts = sorted(
-        (text_key for text_key in text_keys if text_key[0] not in UNLIMITED_KINDS),
-        key=lambda text_key: -change_by_text[text_key],
+        ((kind, name) for kind, name in texts if kind not in UNLIMITED_KINDS),
+        key=lambda text: -change_by_text[text],
     )
     shown_texts = [
-        text for text in text_keys if text[0] in UNLIMITED_KINDS or text in limited_texts[:max_rows]
+        (kind, name)
+        for kind, name in texts
+        if kind in UNLIMITED_KINDS or (kind, name) in limited_texts[:max_rows]
     ]
     for kind, name in shown_texts:
+        loss_row_by_arm = {
+            arm: loss_row_by_text_and_arm[(kind, name), arm]
+            for arm in arms
+            if ((kind, name), arm) in loss_row_by_text_and_arm
+        }
         cells: list[InlineElement] = [
             redactor.redact_by_kind("all text" if kind == "all" else (f"{kind} {name}"), "label")
         ]
-        byte_counts = (
-            loss_rows[kind, name, arm]["bytes"] for arm in arms if (kind, name, arm) in loss_rows
-        )
-        cells.append(f"{max(byte_counts):,}")
+        byte_count = max(row["bytes"] for row in loss_row_by_arm.values())
+        cells.append(f"{byte_count:,}")
         for arm in arms:
             figure = book.add_computed_figure(
                 f"price {kind} {name} {arm}",
@@ -201,7 +214,7 @@ def build_heldout_loss_section(book: FigureBook, redactor: Redactor, max_rows: i
             )
             cells.append(ShortFigure(figure))
         for arm in (REMOVED, RANDOM):
-            difference = loss_rows.get((kind, name, arm), {}).get("difference_from_base")
+            difference = loss_row_by_arm.get(arm, {}).get("difference_from_base")
             cells.append("–" if difference is None else f"{difference:+.4f}".replace("-", "−"))
         rows.append(cells)
     arm_names = (arm if arm.startswith(SEED) else ARM_NAMES[arm] for arm in arms)
@@ -212,7 +225,7 @@ def build_heldout_loss_section(book: FigureBook, redactor: Redactor, max_rows: i
         "change of the random arm and the difference between seeds."
     )
     note += _format_row_limit_note(
-        len(shown_texts), len(text_keys), "all groups and those that change most", "heldout_loss"
+        len(shown_texts), len(texts), "all groups and those that change most", "heldout_loss"
     )
     section.add_blocks(
         DataTable("Bits per byte", columns, rows, frozenset(range(1, len(columns))), note)

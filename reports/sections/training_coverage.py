@@ -16,14 +16,14 @@ COVERAGE_TABLE = ("pretrain", "coverage")
 
 
 def describe_training_coverage(
-    book: FigureBook, step: int, start_checkpoint: str | None
+    book: FigureBook, step: int, start_checkpoint_name: str | None
 ) -> InlineContent:
     """Return a sentence on the tokens, epochs and documents read until ``step``.
 
     Args:
         book: The figures of the card.
         step: The training step of the checkpoint.
-        start_checkpoint: The name of the checkpoint that training continued from, if any.
+        start_checkpoint_name: The name of the checkpoint that training continued from, if any.
     """
     packed_documents = _add_coverage_figure(
         book, "documents", "documents", "documents packed for training", step
@@ -41,10 +41,10 @@ def describe_training_coverage(
         )
     )
     closing_parts: InlineContent = []
-    if start_checkpoint is not None:
+    if start_checkpoint_name is not None:
         closing_parts = [
             " Training continued from ",
-            Code(start_checkpoint),
+            Code(start_checkpoint_name),
             f". {EARLIER_TRAINING_NOTE}",
         ]
     elif partly_read.value != packed_documents.value:

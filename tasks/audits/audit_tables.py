@@ -196,10 +196,15 @@ SKIPPED = table_schema(
     ),
 )
 
-RESPONSES = table_schema(
-    "Responses of the model: one row per generated text or per target text that it scored.",
+#: The columns that identify a response.
+RESPONSE_KEY = (
     column("request", ID_TYPE, "id", "the request that is answered"),
     column("draw", pa.int32(), "figure", "number of the generated text or of the target, from 0"),
+)
+
+RESPONSES = table_schema(
+    "Responses of the model: one row per generated text or per target text that it scored.",
+    *RESPONSE_KEY,
     column("text", pa.large_string(), "model text", "the generated text; null for a target"),
     column(
         "token_ids",
@@ -281,8 +286,7 @@ MODEL = table_schema(
 
 TRAINING_OVERLAP = table_schema(
     "Overlap of each response with the training text, in the order of the responses.",
-    column("request", ID_TYPE, "id", "the request that is answered"),
-    column("draw", pa.int32(), "figure", "number of the generated text or of the target, from 0"),
+    *RESPONSE_KEY,
     column(
         "longest_run_tokens",
         pa.int32(),
@@ -326,8 +330,7 @@ OCCURRENCE_COUNTS = table_schema(
 
 REFERENCE_SCORES = table_schema(
     "Likelihood of the responses under a reference model.",
-    column("request", ID_TYPE, "id", "the request that is answered"),
-    column("draw", pa.int32(), "figure", "number of the generated text or of the target, from 0"),
+    *RESPONSE_KEY,
     column(
         "reference_log_likelihood",
         pa.float64(),
@@ -367,6 +370,9 @@ CROSSED_CLUSTER = column(
 
 #: The columns of the items of every probe.
 ITEM_COLUMNS = ("item", "cluster", "text")
+
+#: Columns of one item by name, as keyword arguments of ``RequestBuilder.add_item``.
+ItemColumns = dict[str, Any]
 
 
 def build_items_schema(
@@ -698,19 +704,23 @@ class RequestBuilder:
         self,
         item_id: bytes,
         part: str,
-        request: dict[str, Any],
-        source_columns: Mapping[str, Any] | None = None,
+        hashed_columns: dict[str, Any],
+        other_columns: Mapping[str, Any] | None = None,
     ) -> None:
+        """Add a row of REQUESTS, unless the item has a request of this part.
+
+        Its id is the hash of ``hashed_columns``.
+        """
         if (item_id, part) in self._requested:  # the item was added twice
             return
         self._requested.add((item_id, part))
         self.requests.append(
             Request(
-                request=hash_json_values(request),
+                request=hash_json_values(hashed_columns),
                 item=item_id,
                 part=part,
-                **request,
-                **(source_columns or {}),
+                **hashed_columns,
+                **(other_columns or {}),
             )
         )
 

@@ -15,6 +15,6 @@ METRICS_WITHOUT_INTERVAL = {probe.name: probe.derived.without_interval for probe
 }
 
 #: The title of each metric, by audit; without controls.
-METRICS_BY_AUDIT: dict[str, dict[str, str]] = {probe.name: probe.metrics for probe in PROBES} | {
-    CAPABILITY: CAPABILITY_METRICS
-}
+METRICS_BY_AUDIT: dict[str, dict[str, str]] = {
+    probe.name: probe.metric_titles for probe in PROBES
+} | {CAPABILITY: CAPABILITY_METRICS}

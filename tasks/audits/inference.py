@@ -42,7 +42,7 @@ from hallmark.tasks.contract import (
     StageContext,
     Table,
     TableWriters,
-    record_folder_files,
+    record_external_folder,
     rows_to_table,
     stage,
 )
@@ -57,6 +57,9 @@ GENERATION_KINDS = ("generate", "complete")
 UNTRAINED_SEED = 0
 
 Row = dict[str, Any]
+
+#: The row of MODEL, by column.
+ModelRow = dict[str, Any]
 
 #: The tables of responses.
 RESPONSE_TABLES = {"responses": RESPONSES, "embeddings": EMBEDDINGS}
@@ -98,7 +101,11 @@ def split_into_chunks(requests: pa.Table) -> list[RequestChunk]:
     ).to_pylist()
     order = sorted(
         range(len(request_rows)),
-        key=lambda i: (*_build_settings_key(request_rows[i]), *_build_length_key(request_rows[i])),
+        key=lambda i: (
+            *_build_settings_key(request_rows[i]),
+            _count_read_tokens(request_rows[i]),
+            request_rows[i]["request"],
+        ),
     )
     chunk_starts, chunk_cost, kind = [0], 0, ""
     for position, index in enumerate(order):
@@ -106,7 +113,7 @@ def split_into_chunks(requests: pa.Table) -> list[RequestChunk]:
         request_cost = (
             request_row["draws"] * request_row["max_new_tokens"]
             if request_row["kind"] in GENERATION_KINDS
-            else _build_length_key(request_row)[0]
+            else _count_read_tokens(request_row)
         )
         max_cost = (
             GENERATED_TOKENS_PER_CHUNK
@@ -128,14 +135,16 @@ def split_into_chunks(requests: pa.Table) -> list[RequestChunk]:
 
 
 def _build_settings_key(request_row: Row) -> tuple[Any, ...]:
+    """Return the values of REQUEST_SETTINGS, in a form that can be sorted."""
     return tuple(
         -1 if request_row[name] is None else request_row[name] for name in REQUEST_SETTINGS
     )
 
 
-def _build_length_key(request_row: Row) -> tuple[int, bytes]:
+def _count_read_tokens(request_row: Row) -> int:
+    """Count the tokens of the context and of all targets."""
     target_tokens = sum(len(target) for target in request_row["target_ids"] or ())
-    return len(request_row["context_ids"]) + target_tokens, request_row["request"]
+    return len(request_row["context_ids"]) + target_tokens
 
 
 #: The model opened last, by its digest and settings, with the external files that it was loaded
@@ -144,24 +153,26 @@ _opened_model: dict[tuple[str, str], tuple[AuditedModel, ExternalFiles]] = {}
 
 
 def open_cached_model(
-    checkpoint: Artifact, config: RespondConfig, seed: int | None = None
+    checkpoint: Artifact, config: RespondConfig, untrained_seed: int | None = None
 ) -> AuditedModel:
     """Return the model of a checkpoint, cached until another is requested or its files change.
+
+    With an ``untrained_seed`` it has random weights instead of the trained ones.
 
     Raises:
         FileChangedError: The files are not those of the checkpoint's digest, or a file changed
             while the model was loaded.
     """
-    key = (checkpoint.content_digest, f"{config.model_dump_json()} {seed}")
+    key = (checkpoint.content_digest, f"{config.model_dump_json()} {untrained_seed}")
     if key not in _opened_model or _opened_model[key][1].describe_first_change():
         _opened_model.clear()
-        watched_files = record_folder_files(checkpoint)
+        watched_files = record_external_folder(checkpoint)
         model = open_audited_model(
             checkpoint,
             config.device,
             dtype=config.dtype,
             batch_size=config.batch_size,
-            untrained_seed=seed,
+            untrained_seed=untrained_seed,
         )
         watched_files.check_unchanged()
         _opened_model[key] = model, watched_files
@@ -172,15 +183,18 @@ def answer_chunk(
     chunk: RequestChunk,
     checkpoint: Artifact,
     config: RespondConfig,
-    seed: int | None,
+    untrained_seed: int | None,
     out: TableWriters,
-) -> Row:
-    """Answer the requests of a chunk and return a row of MODEL."""
-    model, requests = open_cached_model(checkpoint, config, seed), chunk.requests.to_pylist()
+) -> ModelRow:
+    """Write the responses to the requests of a chunk, and return the row of MODEL."""
+    model, requests = (
+        open_cached_model(checkpoint, config, untrained_seed),
+        chunk.requests.to_pylist(),
+    )
     responses = list(generate_responses(model, requests))
     table_name = "embeddings" if requests[0]["kind"] == "embed" else "responses"
     out.get_table_writer(table_name).write(rows_to_table(responses, RESPONSE_TABLES[table_name]))
-    return model.describe_inference()
+    return model.build_inference_settings_row()
 
 
 def generate_responses(model: AuditedModel, requests: list[Row]) -> Iterator[Response | Embedding]:
@@ -209,7 +223,7 @@ def _generate_texts(model: AuditedModel, requests: list[Row]) -> list[Response]:
     responses = _build_text_responses(model, requests, generations)
     contexts = [row["context_ids"] for row in requests for _ in range(row["draws"])]
     if settings["rank_statistics"]:
-        statistics = _compute_rank_statistics(
+        statistics = _build_rank_columns(
             model, contexts, [generated.token_ids for texts in generations for generated in texts]
         )
         responses = [
@@ -268,14 +282,14 @@ def _embed_targets(model: AuditedModel, requests: list[Row]) -> Iterator[Embeddi
 
 
 def _score_targets(model: AuditedModel, requests: list[Row]) -> Iterator[Response]:
-    token_scores = iter(_compute_token_scores(model, requests))
+    token_scores = iter(_build_token_columns(model, requests))
     for row in requests:
         for draw in range(len(row["target_ids"])):
             yield Response(request=row["request"], draw=draw, **next(token_scores))
 
 
-def _compute_token_scores(model: AuditedModel, requests: list[Row]) -> list[Row]:
-    """Return the columns about the tokens of each target, in order, for requests of one setting."""
+def _build_token_columns(model: AuditedModel, requests: list[Row]) -> list[Row]:
+    """Build the columns of RESPONSES about tokens, one row per target, for one setting."""
     if model.model_kind == "masked":
         from hallmark.tasks.audits.audited_models.masked_model import MaskedModel
 
@@ -292,16 +306,17 @@ def _compute_token_scores(model: AuditedModel, requests: list[Row]) -> list[Row]
             for log_probs in model.compute_masked_log_probs(targets, positions)
         ]
     if requests[0]["rank_statistics"]:
-        return _compute_rank_statistics(model, *_pair_contexts_and_targets(requests))
+        return _build_rank_columns(model, *_list_contexts_and_targets(requests))
     return [
         {"log_probs": log_probs}
-        for log_probs in model.compute_target_log_probs(*_pair_contexts_and_targets(requests))
+        for log_probs in model.compute_target_log_probs(*_list_contexts_and_targets(requests))
     ]
 
 
-def _compute_rank_statistics(
+def _build_rank_columns(
     model: AuditedModel, contexts: list[list[int]], targets: list[list[int]]
 ) -> list[Row]:
+    """Build the columns of RESPONSES about ranks and log probabilities, one row per target."""
     statistics = model.compute_rank_statistics(contexts, targets)
     return [
         {
@@ -314,7 +329,7 @@ def _compute_rank_statistics(
     ]
 
 
-def _pair_contexts_and_targets(requests: list[Row]) -> tuple[list[list[int]], list[list[int]]]:
+def _list_contexts_and_targets(requests: list[Row]) -> tuple[list[list[int]], list[list[int]]]:
     """Return the context and the token ids of each target."""
     return (
         [row["context_ids"] for row in requests for _ in row["target_ids"]],

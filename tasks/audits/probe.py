@@ -38,7 +38,7 @@ from hallmark.tasks.audits.judging.findings import (
     build_finding,
     build_findings_table,
 )
-from hallmark.tasks.audits.judging.instrument_controls import evaluate_instrument_control
+from hallmark.tasks.audits.judging.instrument_controls import build_instrument_control_finding
 from hallmark.tasks.audits.judging.measures import (
     DerivedMetric,
     Measure,
@@ -180,8 +180,8 @@ class Probe(ProbeRequests):
     libraries: tuple[str, ...] = ()
 
     @property
-    def metrics(self) -> dict[str, str]:
-        """The metrics of its findings, without controls, and their titles."""
+    def metric_titles(self) -> dict[str, str]:
+        """The title of each metric of its findings, without controls."""
         titles = {
             measure.metric: measure.title for measure in self.measures if not measure.is_control
         }
@@ -191,12 +191,12 @@ class Probe(ProbeRequests):
         return titles | dict(self.description.skipped_count_metrics)
 
     @property
-    def metrics_and_controls(self) -> dict[str, str]:
-        """The metrics of its findings and of its controls, and their titles."""
+    def metric_and_control_titles(self) -> dict[str, str]:
+        """The title of each metric of its findings and of its controls."""
         control_measures = {
             measure.metric: measure.title for measure in self.measures if measure.is_control
         }
-        return self.metrics | control_measures | dict(self.control_metrics)
+        return self.metric_titles | control_measures | dict(self.control_metrics)
 
     def find_missing_settings(self, config: Any) -> list[str]:
         """Return the required settings that are not set."""
@@ -254,7 +254,7 @@ class Probe(ProbeRequests):
                 measure_values = measure.select_values(writer.to_table())
                 if len(pc.unique(measure_values["cluster"])) >= MIN_CONTROL_CLUSTERS:
                     controls.append(
-                        evaluate_instrument_control(
+                        build_instrument_control_finding(
                             self.name, measure_values, measure, config, has_effect
                         )
                     )
@@ -368,7 +368,7 @@ def make_findings_stage(probe: Probe) -> Stage:
         context.get_table_writer("values").write(values)
         context.get_table_writer("findings").write(
             build_findings_table(
-                findings, probe.metrics_and_controls, *model_table["precision"].to_pylist()
+                findings, probe.metric_and_control_titles, *model_table["precision"].to_pylist()
             )
         )
         context.get_table_writer("model").write(model_table)

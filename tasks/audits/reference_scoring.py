@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -114,6 +113,8 @@ def score_with_reference(
     context.map_items(score_batch_with_reference, batches, reference_model, config)
 
 
-def _look_up_values(keys: Any, known_keys: Any, values: Any) -> Any:
-    """Return the value of each key, from its first row in ``known_keys``."""
+def _look_up_values(
+    keys: pa.ChunkedArray, known_keys: pa.ChunkedArray, values: pa.ChunkedArray
+) -> pa.ChunkedArray:
+    """Return the value of each key, from its first row in ``known_keys``; null: unknown key."""
     return values.take(pc.index_in(keys, value_set=known_keys.combine_chunks()))

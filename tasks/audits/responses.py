@@ -7,7 +7,7 @@ the model in controls, have the same form.
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +21,23 @@ from hallmark.tasks.audits.audit_tables import (
 )
 from hallmark.tasks.audits.judging.training_exposure import TrainingExposure
 from hallmark.tasks.contract import hash_texts, table_to_rows
+
+
+class TargetLogLikelihoods(NamedTuple):
+    """Log-likelihoods of the targets of requests, one entry per target, each array (n,).
+
+    Attributes:
+        item_rows: Row of the item.
+        target_numbers: Number of the target among those of the item, from 0.
+        log_likelihoods: Log probability of the whole target in nats; NaN where the model gave no
+            number.
+        token_counts: Number of tokens of the target.
+    """
+
+    item_rows: np.ndarray
+    target_numbers: np.ndarray
+    log_likelihoods: np.ndarray
+    token_counts: np.ndarray
 
 
 class Responses:
@@ -118,15 +135,8 @@ class Responses:
         )
         return joined.sort_by([("row", "ascending"), ("draw", "ascending")])
 
-    def sum_log_probs(
-        self, part: str = ""
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Sum the log probabilities of each target of a part, in the order of ``select_part``.
-
-        Returns:
-            For each target: the row of its item, its number among the targets of the item, its log
-            probability in nats (NaN where the model gave no number), and its number of tokens.
-        """
+    def sum_log_probs(self, part: str = "") -> TargetLogLikelihoods:
+        """Sum the log probabilities of each target of a part, in the order of ``select_part``."""
         part_rows = self.select_part(part)
         token_log_probs = part_rows["log_probs"].combine_chunks()
         counts = (
@@ -135,20 +145,29 @@ class Responses:
         owners = np.repeat(np.arange(len(part_rows)), counts)
         log_probs = token_log_probs.flatten().to_numpy(zero_copy_only=False).astype(np.float64)
         sums = np.bincount(owners, log_probs, minlength=len(part_rows))
-        return part_rows["row"].to_numpy(), part_rows["draw"].to_numpy(), sums, counts
+        return TargetLogLikelihoods(
+            part_rows["row"].to_numpy(), part_rows["draw"].to_numpy(), sums, counts
+        )
 
-    def compute_log_likelihoods(self, part: str = "") -> tuple[np.ndarray, np.ndarray]:
-        """Return the log probabilities of the targets of each item, and their numbers of tokens.
+    def compute_target_log_likelihoods(self, part: str = "") -> np.ndarray:
+        """Return the log probability in nats of each target of each item, (n, targets) float64.
 
-        Returns:
-            Log probabilities in nats, (n, targets) float64, NaN where there is no target or the
-            model gave no number; and numbers of tokens, (n, targets).
+        NaN: there is no such target, or the model gave no number.
         """
-        rows, draws, sums, counts = self.sum_log_probs(part)
-        shape = len(self.items), 1 + max(draws, default=0)
-        log_likelihoods, token_counts = np.full(shape, np.nan), np.zeros(shape, np.int64)
-        log_likelihoods[rows, draws], token_counts[rows, draws] = sums, counts
-        return log_likelihoods, token_counts
+        targets = self.sum_log_probs(part)
+        log_likelihoods = np.full(self._get_target_shape(targets), np.nan)
+        log_likelihoods[targets.item_rows, targets.target_numbers] = targets.log_likelihoods
+        return log_likelihoods
+
+    def count_target_tokens(self, part: str = "") -> np.ndarray:
+        """Count the tokens of each target of each item, (n, targets); 0: no such target."""
+        targets = self.sum_log_probs(part)
+        token_counts = np.zeros(self._get_target_shape(targets), np.int64)
+        token_counts[targets.item_rows, targets.target_numbers] = targets.token_counts
+        return token_counts
+
+    def _get_target_shape(self, targets: TargetLogLikelihoods) -> tuple[int, int]:
+        return len(self.items), 1 + max(targets.target_numbers, default=0)
 
     def collect_embeddings(self, part: str = "") -> np.ndarray:
         """Return the embeddings of each item's targets, (n, targets, d) float64, NaN if missing."""
@@ -343,7 +362,9 @@ def _align_reference_scores(responses: pa.Table, reference_scores: pa.Table | No
     return pa.array([score_by_key.get(key) for key in keys[1]], pa.float64())
 
 
-def _find_first_indices(ids: Any, known_ids: Any) -> np.ndarray:
+def _find_first_indices(
+    ids: pa.Array | pa.ChunkedArray, known_ids: pa.Array | pa.ChunkedArray
+) -> np.ndarray:
     """Return the first index of each id in ``known_ids``, (n,) int64; -1 if it is not there."""
     known_array = (
         known_ids.combine_chunks() if isinstance(known_ids, pa.ChunkedArray) else known_ids

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -94,6 +94,20 @@ class TextBatch:
         return f"texts {self.first_index + 1:,} to {self.first_index + len(self.texts):,}"
 
 
+class BatchOutcome(TypedDict):
+    """Counts of the texts of a batch.
+
+    Attributes:
+        texts: Number of texts.
+        scored: Number of texts that have a score.
+        failure_reason: Reason why the scorer failed; empty if it did not.
+    """
+
+    texts: int
+    scored: int
+    failure_reason: str
+
+
 def compute_score_columns(scorer: Scorer, texts: pa.Array) -> dict[str, pa.Array]:
     """Compute the columns of SCORES for distinct texts."""
     scores = scorer.score_by_head(texts.to_pylist())  # (n, columns)
@@ -113,8 +127,8 @@ def select_distinct_texts(texts: pa.ChunkedArray) -> pa.Array:
     return distinct_texts.filter(pc.not_equal(pc.utf8_trim_whitespace(distinct_texts), ""))
 
 
-def score_text_batch(batch: TextBatch, out: TableWriters) -> dict[str, Any]:
-    """Write rows of SCORES for a batch; return the counts of texts and scores, and any failure."""
+def score_text_batch(batch: TextBatch, out: TableWriters) -> BatchOutcome:
+    """Write rows of SCORES for a batch."""
     scorer = open_scorer(batch.scorer)
     columns = compute_score_columns(scorer, batch.texts)
     out.get_table_writer("scores").write(columns)
@@ -127,7 +141,7 @@ def score_text_batch(batch: TextBatch, out: TableWriters) -> dict[str, Any]:
 
 
 def compute_scorer_digests(config: ScoreConfig) -> dict[str, str]:
-    """Return digests of the external files and libraries that the scores depend on."""
+    """Return the digest of each external file and library that the scores depend on, by name."""
     additional_digests = {
         f"{name} {number}": digest
         for number, scorer in enumerate(config.additional_scorers, start=2)

@@ -21,7 +21,7 @@ from hallmark.tasks.audits.ability.minimal_pairs import (
     generate_garden_path_pairs,
 )
 from hallmark.tasks.audits.judging.measures import Measure, SliceFinder
-from hallmark.tasks.audits.methods.continuations import slice_by_part_and_k
+from hallmark.tasks.audits.methods.continuations import slice_by_subset_and_k
 from hallmark.tasks.audits.probe import Probe
 from hallmark.tasks.audits.slice_tags import SliceTags, tags_to_slice
 
@@ -115,8 +115,8 @@ def find_available_slices(
         if probe.steps.searches_training_text and not probe.step_dependent:
             known_slices.append(tags_to_slice({**UNSEEN_TAGS, **measure.tags}))
         for entry in measure.slices:
-            if entry is slice_by_part_and_k:
-                known_slices += _list_maximum_slices(measure, config)
+            if entry is slice_by_subset_and_k:
+                known_slices += _list_subset_and_k_slices(measure, config)
             elif isinstance(entry, SliceFinder):
                 patterns += [
                     {**pattern, **fixed_tags}
@@ -203,7 +203,7 @@ def _list_pattern_slices(pattern: SlicePattern) -> Iterator[dict[str, str]]:
         yield dict(zip(pattern, values, strict=True))
 
 
-def _list_maximum_slices(measure: Measure, config: Any) -> list[dict[str, str]]:
+def _list_subset_and_k_slices(measure: Measure, config: Any) -> list[dict[str, str]]:
     """List the slices of the worst of k texts: by prompt subset or writer, and by k."""
     part_filter = measure.row_filter.get("prompt_subset") or measure.row_filter["writer"]
     part_names = [part_filter] if isinstance(part_filter, str) else part_filter

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +20,7 @@ from pydantic import Field, model_validator
 
 from hallmark.model.training.packed_rows import compute_read_steps, count_reads_per_row
 from hallmark.tasks.audits.audit_tables import OCCURRENCE_COUNTS, TRAINING_OVERLAP
-from hallmark.tasks.audits.judging.training_exposure import find_checkpoint_step
+from hallmark.tasks.audits.judging.training_exposure import find_last_checkpoint_step
 from hallmark.tasks.audits.verbatim_matching import Int32, Int64, TokenWindowIndex, VerbatimRuns
 from hallmark.tasks.contract import (
     ID_TYPE,
@@ -133,6 +133,22 @@ MATCHED_SPANS = table_schema(
 )
 
 
+class PackedRowBatch(NamedTuple):
+    """Packed rows that are searched together.
+
+    Attributes:
+        row_numbers: Number of each row in its training, (n,).
+        token_ids: Token ids, (n, width).
+        char_starts: Index of the first character of each token in its document, (n, width).
+        char_ends: Index after the last character of each token in its document, (n, width).
+    """
+
+    row_numbers: Int64
+    token_ids: Int32
+    char_starts: Int32
+    char_ends: Int32
+
+
 @dataclass
 class LongestRuns:
     """Keep the longest runs of each text found so far, ``runs_per_text`` of them."""
@@ -140,32 +156,21 @@ class LongestRuns:
     runs_per_text: int
     rows: pa.Table | None = None
 
-    def add_runs(
-        self,
-        runs: VerbatimRuns,
-        training_number: int,
-        row_numbers: Int64,
-        char_bounds: Sequence[Int32],
-    ) -> None:
-        """Add runs that were found in rows of a training.
+    def add_runs(self, runs: VerbatimRuns, training_number: int, batch: PackedRowBatch) -> None:
+        """Add runs that were found in a batch of rows.
 
-        Args:
-            runs: The runs.
-            training_number: Number of the training, see MATCHED_SPANS.
-            row_numbers: Number of each row in the training, (n,).
-            char_bounds: Start and end of each token of the rows in its document, (n, width) each.
+        ``training_number`` is the ``training_index`` of MATCHED_SPANS.
         """
-        char_starts, char_ends = char_bounds
         new_rows = pa.table(
             {
                 "text_index": runs.text_index,
                 "text_start": runs.text_start,
                 "run_tokens": runs.length,
                 "training_index": np.full(len(runs.text_index), training_number),
-                "sequence": row_numbers[runs.row_index],
+                "sequence": batch.row_numbers[runs.row_index],
                 "row_start": runs.row_start,
-                "char_start": char_starts[runs.row_index, runs.row_start],
-                "char_end": char_ends[runs.row_index, runs.row_start + runs.length - 1],
+                "char_start": batch.char_starts[runs.row_index, runs.row_start],
+                "char_end": batch.char_ends[runs.row_index, runs.row_start + runs.length - 1],
             }
         )
         all_rows = new_rows if self.rows is None else pa.concat_tables([self.rows, new_rows])
@@ -194,7 +199,9 @@ class CanarySpans:
     ends: Int64
 
     @classmethod
-    def from_canaries(cls, spans: Table, canaries: Table | None, row_width: int) -> CanarySpans:
+    def from_canaries(
+        cls, document_spans: Table, canaries: Table | None, row_width: int
+    ) -> CanarySpans:
         canary_doc_ids = (
             [] if canaries is None else pc.list_flatten(canaries.read(["doc_ids"])["doc_ids"])
         )
@@ -204,7 +211,7 @@ class CanarySpans:
             else pa.array([], ID_TYPE)
         )
         span_filter = (pc.field("split") == "train") & pc.field("doc_id").isin(distinct_ids)
-        canary_spans = spans.to_dataset().to_table(
+        canary_spans = document_spans.to_dataset().to_table(
             ["sequence", "row_start", "row_end"], filter=span_filter
         )
         row_offsets = canary_spans["sequence"].to_numpy() * row_width
@@ -236,16 +243,29 @@ class CanarySpans:
             longest, span_indices = np.maximum(longest, overlap), span_indices + 1
 
 
-def deduplicate_token_lists(
-    token_id_lists: Iterable[Sequence[int]],
-) -> tuple[list[list[int]], Int64]:
-    """Return the distinct token lists, and for each list the index of its distinct list."""
-    number_by_text: dict[tuple[int, ...], int] = {}
-    text_numbers = [
-        number_by_text.setdefault(tuple(token_ids), len(number_by_text))
+class DistinctTokenLists(NamedTuple):
+    """The distinct lists among some token lists.
+
+    Attributes:
+        token_lists: The distinct lists, in the order of their first occurrence.
+        list_numbers: For each of the original lists, the index of its equal in ``token_lists``,
+            (n,).
+    """
+
+    token_lists: list[list[int]]
+    list_numbers: Int64
+
+
+def deduplicate_token_lists(token_id_lists: Iterable[Sequence[int]]) -> DistinctTokenLists:
+    """Find the distinct token lists."""
+    number_by_list: dict[tuple[int, ...], int] = {}
+    list_numbers = [
+        number_by_list.setdefault(tuple(token_ids), len(number_by_list))
         for token_ids in token_id_lists
     ]
-    return [list(token_ids) for token_ids in number_by_text], np.array(text_numbers, np.int64)
+    return DistinctTokenLists(
+        [list(token_ids) for token_ids in number_by_list], np.array(list_numbers, np.int64)
+    )
 
 
 @stage(
@@ -320,27 +340,27 @@ def trace_training_text(
         canary_spans = CanarySpans.from_canaries(
             training.document_spans, canaries, training.row_width
         )
-        for row_numbers, token_rows, *char_bounds in iterate_read_rows(training):
-            runs = response_windows.find_longest_runs(token_rows)
+        for batch in iterate_read_rows(training):
+            runs = response_windows.find_longest_runs(batch.token_ids)
             np.maximum.at(longest_runs, runs.text_index, runs.length)
-            flat_starts = row_numbers[runs.row_index] * training.row_width + runs.row_start
+            flat_starts = batch.row_numbers[runs.row_index] * training.row_width + runs.row_start
             canary_overlap = canary_spans.measure_longest_overlap(flat_starts, runs.length)
             np.maximum.at(
                 canary_runs,
                 runs.text_index,
                 np.where(canary_overlap >= config.min_span_tokens, canary_overlap, 0),
             )
-            verbatim_windows.mark_covered_tokens(token_rows, is_covered)
-            best_runs.add_runs(runs, training_number, row_numbers, char_bounds)
-            runs = lookup_windows.find_longest_runs(token_rows)
+            verbatim_windows.mark_covered_tokens(batch.token_ids, is_covered)
+            best_runs.add_runs(runs, training_number, batch)
+            runs = lookup_windows.find_longest_runs(batch.token_ids)
             is_complete = runs.length == np.diff(lookup_windows.text_offsets)[runs.text_index]
             np.add.at(
                 occurrences,
                 runs.text_index[is_complete],
-                training.times_read[row_numbers[runs.row_index[is_complete]]],
+                training.times_read[batch.row_numbers[runs.row_index[is_complete]]],
             )
             context.report_progress(
-                rows_done + int(row_numbers[-1]) + 1, total_rows, "training rows"
+                rows_done + int(batch.row_numbers[-1]) + 1, total_rows, "training rows"
             )
         rows_done += len(training.times_read)
     verbatim_tokens = (
@@ -368,7 +388,9 @@ def trace_training_text(
     )
     is_searchable = np.diff(lookup_windows.text_offsets) >= config.min_span_tokens
     context.get_table_writer("occurrence_counts").write(
-        sum_occurrences(lookups["item"], occurrences[lookup_numbers], is_searchable[lookup_numbers])
+        sum_occurrences_by_item(
+            lookups["item"], occurrences[lookup_numbers], is_searchable[lookup_numbers]
+        )
     )
     span_tables = [
         build_matched_spans(best_runs.rows, training_number, training, text_hashes, documents)
@@ -379,7 +401,7 @@ def trace_training_text(
     )
 
 
-def sum_occurrences(
+def sum_occurrences_by_item(
     items: pa.ChunkedArray, occurrences: Int64, is_searchable: NDArray[np.bool_]
 ) -> pa.Table:
     """Sum the occurrences of each item's texts into rows of OCCURRENCE_COUNTS.
@@ -431,37 +453,41 @@ class TrainingRows:
             packed_corpus["train"].row_count,
             packed_corpus["train"].to_dataset().schema.field("token_ids").type,
         )
-        times_read, first_step = count_row_reads(checkpoint, training_run, row_count)
+        row_reads = count_row_reads(checkpoint, training_run, row_count)
         return cls(
             packed_corpus["train"],
             packed_corpus["spans"],
             row_type.list_size,
-            times_read,
-            first_step,
+            row_reads.times_read,
+            row_reads.first_steps,
         )
 
 
-def count_row_reads(
-    checkpoint: Artifact, training_run: Artifact, row_count: int
-) -> tuple[Int64, Int64]:
-    """Return how often each training row was read by the checkpoint's step, and its first step.
+class RowReads(NamedTuple):
+    """How often and when a training read each of its rows, each array (rows,).
 
-    Both are (rows,).
+    Attributes:
+        times_read: Number of times by the checkpoint's step.
+        first_steps: First step that reads the row, before or after the checkpoint.
     """
+
+    times_read: Int64
+    first_steps: Int64
+
+
+def count_row_reads(checkpoint: Artifact, training_run: Artifact, row_count: int) -> RowReads:
+    """Count how often each training row was read by the checkpoint's step."""
     train_settings = training_run.manifest["parts"]["config"]["train"]
     seed, batch_size = train_settings["seed"], train_settings["batch_size"]
-    first_steps = compute_read_steps(np.zeros(row_count, np.int64), seed, batch_size)
-    return count_reads_per_row(
-        seed, find_checkpoint_step(training_run, checkpoint) or 0, batch_size, row_count
-    ), first_steps
+    checkpoint_step = find_last_checkpoint_step(training_run, checkpoint) or 0
+    return RowReads(
+        count_reads_per_row(seed, checkpoint_step, batch_size, row_count),
+        compute_read_steps(np.zeros(row_count, np.int64), seed, batch_size),
+    )
 
 
-def iterate_read_rows(training: TrainingRows) -> Iterator[list[Any]]:
-    """Yield batches of the packed rows that were read.
-
-    Each batch holds the row numbers, (n,), and the token ids, first characters and exclusive last
-    characters, (n, width) each.
-    """
+def iterate_read_rows(training: TrainingRows) -> Iterator[PackedRowBatch]:
+    """Yield batches of the packed rows that were read."""
     columns, row_width = ["token_ids", "char_start", "char_end"], training.row_width
     rows_per_batch, first_row = max(1, TOKENS_PER_BATCH // row_width), 0
     for batch in training.packed_rows.iter_batches(columns):
@@ -471,10 +497,10 @@ def iterate_read_rows(training: TrainingRows) -> Iterator[list[Any]]:
             read_rows, range(rows_per_batch, len(read_rows), rows_per_batch)
         ):
             if len(row_numbers):
-                yield [
+                yield PackedRowBatch(
                     row_numbers + first_row,
                     *(token_array[row_numbers] for token_array in arrays),
-                ]
+                )
         first_row += len(batch)
 
 

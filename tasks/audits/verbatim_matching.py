@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,6 +51,30 @@ class VerbatimRuns:
     length: Int64
 
 
+class KnownWindows(NamedTuple):
+    """Windows of rows whose hash is indexed, each array (n,).
+
+    Attributes:
+        row_positions: Position of the first token of the window in the flattened rows.
+        window_numbers: Index of the hash in ``TokenWindowIndex.window_hashes``.
+    """
+
+    row_positions: Int64
+    window_numbers: Int64
+
+
+class MatchingPositions(NamedTuple):
+    """Positions where equal windows begin, each array (n,).
+
+    Attributes:
+        row_positions: Position in the flattened rows.
+        text_positions: Position in the tokens of all texts.
+    """
+
+    row_positions: Int64
+    text_positions: Int64
+
+
 class TokenWindowIndex:
     """Index the windows of ``window_size`` tokens of some texts.
 
@@ -88,14 +113,10 @@ class TokenWindowIndex:
         self.prefilter = np.zeros(1 << _PREFILTER_BITS, bool)
         self.prefilter[self.window_hashes >> np.uint64(64 - _PREFILTER_BITS)] = True
 
-    def find_known_windows(self, token_rows: Int32) -> tuple[Int64, Int64]:
-        """Find windows of rows, (n, width), whose hash is indexed.
-
-        Returns:
-            Their positions in the flattened rows, and their indices in ``window_hashes``.
-        """
+    def find_known_windows(self, token_rows: Int32) -> KnownWindows:
+        """Find the windows of rows, (n, width), whose hash is indexed."""
         if token_rows.shape[1] < self.window_size or not len(self.window_hashes):
-            return np.empty(0, np.int64), np.empty(0, np.int64)
+            return KnownWindows(np.empty(0, np.int64), np.empty(0, np.int64))
         hashes = hash_windows(token_rows, self.window_size)  # (n, width - size + 1)
         candidate_positions = np.flatnonzero(
             self.prefilter[hashes.reshape(-1) >> np.uint64(64 - _PREFILTER_BITS)]
@@ -109,10 +130,10 @@ class TokenWindowIndex:
             candidate_positions[is_known] // windows_per_row * token_rows.shape[1]
             + candidate_positions[is_known] % windows_per_row
         )
-        return row_positions, window_numbers[is_known]
+        return KnownWindows(row_positions, window_numbers[is_known])
 
-    def iterate_matching_positions(self, token_rows: Int32) -> Iterator[tuple[Int64, Int64]]:
-        """Yield positions in the flattened rows and in the texts where equal windows begin."""
+    def iterate_matching_positions(self, token_rows: Int32) -> Iterator[MatchingPositions]:
+        """Yield the positions where windows of rows, (n, width), equal windows of the texts."""
         row_positions, window_numbers = self.find_known_windows(token_rows)
         pair_counts = self.counts[window_numbers]
         is_frequent = (
@@ -134,11 +155,10 @@ class TokenWindowIndex:
 
     def _verify_matches(
         self, token_rows: Int32, row_positions: Int64, window_numbers: Int64, pair_counts: Int64
-    ) -> tuple[Int64, Int64]:
+    ) -> MatchingPositions:
         """Expand each window to its first ``pair_counts`` positions in the texts.
 
-        Returns:
-            Positions in the rows and in the texts, without those that only share the hash.
+        Positions of windows that only share the hash are omitted.
         """
         offsets = np.arange(pair_counts.sum()) - np.repeat(
             np.cumsum(pair_counts) - pair_counts, pair_counts
@@ -150,19 +170,19 @@ class TokenWindowIndex:
         for step in range(self.window_size):  # different windows may have equal hashes
             is_equal = flat_rows[row_matches + step] == self.tokens[text_matches + step]
             row_matches, text_matches = row_matches[is_equal], text_matches[is_equal]
-        return row_matches, text_matches
+        return MatchingPositions(row_matches, text_matches)
 
     def find_longest_runs(self, token_rows: Int32) -> VerbatimRuns:
         """Find the longest runs in rows, (n, width), each within one row and one text."""
-        position_pairs = [*self.iterate_matching_positions(token_rows)]
+        matches = [*self.iterate_matching_positions(token_rows)]
         row_positions = (
-            np.concatenate([p for p, _ in position_pairs])
-            if position_pairs
+            np.concatenate([batch.row_positions for batch in matches])
+            if matches
             else np.empty(0, np.int64)
         )
         text_positions = (
-            np.concatenate([t for _, t in position_pairs])
-            if position_pairs
+            np.concatenate([batch.text_positions for batch in matches])
+            if matches
             else np.empty(0, np.int64)
         )
         order = np.lexsort((row_positions, row_positions - text_positions))
@@ -189,9 +209,9 @@ class TokenWindowIndex:
         """
         row_positions, window_numbers = self.find_known_windows(token_rows)
         window_numbers, first_matches = np.unique(window_numbers, return_index=True)
-        _, text_positions = self._verify_matches(
+        text_positions = self._verify_matches(
             token_rows, row_positions[first_matches], window_numbers, self.counts[window_numbers]
-        )
+        ).text_positions
         for step in range(self.window_size):
             is_covered[text_positions + step] = True
 

@@ -22,12 +22,11 @@ from hallmark.tasks.contract.allowed_roots import (
 )
 from hallmark.tasks.contract.artifact import (
     Artifact,
-    ManifestEntry,
     Table,
     TablePart,
     doc_id_to_part_index,
 )
-from hallmark.tasks.contract.code_digests import compute_code_digests, find_module_file
+from hallmark.tasks.contract.code_digests import compute_reached_code_digests, find_module_file
 from hallmark.tasks.contract.columns import (
     COLUMN_KINDS,
     Column,
@@ -79,7 +78,7 @@ from hallmark.tasks.contract.external_files import (
     record_file_state,
     stat_to_file_stamp,
 )
-from hallmark.tasks.contract.external_inputs import folder_to_artifact, record_folder_files
+from hallmark.tasks.contract.external_inputs import folder_to_artifact, record_external_folder
 from hallmark.tasks.contract.fingerprint import (
     PROJECT_ROOT,
     read_library_versions,
@@ -116,6 +115,7 @@ from hallmark.tasks.contract.table_writers import TableWriters
 from hallmark.tasks.contract.tombstones import (
     PURGED_DOCUMENTS_FILE,
     TOMBSTONES_FILE,
+    ManifestEntry,
     parse_tombstones,
     read_purged_documents,
 )
@@ -182,7 +182,7 @@ __all__ = [
     "check_config_paths",
     "check_external_path",
     "column",
-    "compute_code_digests",
+    "compute_reached_code_digests",
     "concat_spilled_tables",
     "count_metadata_bytes",
     "count_utf8_bytes",
@@ -221,8 +221,8 @@ __all__ = [
     "read_declared_roots",
     "read_library_versions",
     "read_purged_documents",
+    "record_external_folder",
     "record_file_state",
-    "record_folder_files",
     "replace_columns",
     "resolve_torch_device",
     "rows_to_table",

@@ -107,7 +107,7 @@ def merge_counts(part_counts: Iterable[SourceCounts]) -> SourceCounts:
     return [[*key, *n[:3], f"{n[3] % CHECKSUM_MODULUS:032x}"] for key, n in sorted(sums.items())]
 
 
-def compute_accounts(
+def compute_account_rows(
     input_counts: SourceCounts, output_counts: SourceCounts, ledger_counts: SourceCounts
 ) -> list[dict[str, Any]]:
     """Compute the rows of ACCOUNTS for a stage that reads documents and writes a ledger.
@@ -144,10 +144,10 @@ def compute_accounts(
     ]
 
 
-def compute_checksums(
+def compute_checksum_rows(
     input_counts: SourceCounts, output_counts: SourceCounts, ledger_counts: SourceCounts
 ) -> list[dict[str, Any]]:
-    """Compute the rows of CHECKSUMS from the arguments of ``compute_accounts``."""
+    """Compute the rows of CHECKSUMS from the arguments of ``compute_account_rows``."""
     sums_by_source: dict[str, dict[str, int]] = defaultdict(lambda: dict.fromkeys(ACCOUNT_TERMS, 0))
     for term, counts in (("input", input_counts), ("kept", output_counts)):
         for source, action, *_, hash_sum in counts:
@@ -167,30 +167,30 @@ def compute_checksums(
     ]
 
 
-def check_accounts_balance(stage: str, accounts: list[dict[str, Any]]) -> None:
+def check_accounts_balance(stage_label: str, account_rows: list[dict[str, Any]]) -> None:
     """Raise HallmarkError if the accounts of any source do not balance."""
-    for account in accounts:
+    for account in account_rows:
         inflow = account["input"] + account["added"]
         outflow = sum(account[term] for term in ACCOUNT_TERMS[2:])
         if inflow != outflow:
             formatted_terms = ", ".join(f"{term} {account[term]}" for term in ACCOUNT_TERMS)
             raise HallmarkError(
-                f"stage {stage}: the {account['unit']} of source {account['source']!r} do "
+                f"stage {stage_label}: the {account['unit']} of source {account['source']!r} do "
                 f"not add up ({formatted_terms}): {inflow - outflow:+d} unaccounted for; "
                 "nothing was committed; report this defect of the stage"
             )
 
 
-def check_checksums_balance(stage: str, checksums: list[dict[str, Any]]) -> None:
+def check_checksums_balance(stage_label: str, checksum_rows: list[dict[str, Any]]) -> None:
     """Raise HallmarkError if the checksums of any source do not balance."""
-    for checksum_row in checksums:
+    for checksum_row in checksum_rows:
         checksum_by_term = {
             term: int.from_bytes(checksum_row[term], "big") for term in ACCOUNT_TERMS
         }
         inflow = checksum_by_term["input"] + checksum_by_term["added"]
         if (inflow - sum(checksum_by_term[term] for term in ACCOUNT_TERMS[2:])) % CHECKSUM_MODULUS:
             raise HallmarkError(
-                f"stage {stage}: the checksums of source {checksum_row['source']!r} do not "
+                f"stage {stage_label}: the checksums of source {checksum_row['source']!r} do not "
                 "add up: the number of documents is right, but some documents or texts "
                 "differ although no ledger row records a change; nothing was committed; "
                 "report this defect of the stage"

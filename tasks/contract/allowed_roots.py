@@ -16,7 +16,16 @@ from dataclasses import dataclass, fields, is_dataclass
 from functools import lru_cache
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, BinaryIO, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    BinaryIO,
+    NamedTuple,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 from urllib.parse import unquote
 
 from pydantic import BaseModel
@@ -424,21 +433,28 @@ def _iter_typed_paths(
         )
         yield from _iter_typed_paths(value, inner, setting, own_marker)
     elif origin in (Union, UnionType):
-        member = next((member for member in arguments if _matches_type(value, member)), Any)
-        yield from _iter_typed_paths(value, member, setting, marker)
+        member_type = next((each for each in arguments if _matches_type(value, each)), Any)
+        yield from _iter_typed_paths(value, member_type, setting, marker)
     elif isinstance(value, Path):
         yield ConfigPath(setting, str(value), marker or ExternalMarker())
     elif isinstance(value, str):
         if marker is not None:
             yield ConfigPath(setting, value, marker)
     elif isinstance(value, BaseModel | Mapping) or is_dataclass(value):
-        for name, inner, member, own_marker in _iter_members(value, arguments):
-            yield from _iter_typed_paths(inner, member, f"{setting}.{name}".strip("."), own_marker)
+        for member in _iter_members(value, arguments):
+            yield from _iter_typed_paths(
+                member.value,
+                member.type_hint,
+                f"{setting}.{member.name}".strip("."),
+                member.marker,
+            )
     elif isinstance(value, list | tuple | set | frozenset):
-        members = [argument for argument in arguments if argument is not Ellipsis]
-        for index, inner in enumerate(value):
-            member = members[min(index, len(members) - 1)] if members else Any
-            yield from _iter_typed_paths(inner, member, f"{setting}.{index}", marker)
+        element_types = [argument for argument in arguments if argument is not Ellipsis]
+        for index, element in enumerate(value):
+            element_type = (
+                element_types[min(index, len(element_types) - 1)] if element_types else Any
+            )
+            yield from _iter_typed_paths(element, element_type, f"{setting}.{index}", marker)
 
 
 def _matches_type(value: Any, type_hint: Any) -> bool:
@@ -451,21 +467,31 @@ def _matches_type(value: Any, type_hint: Any) -> bool:
     return isinstance(runtime_type, type) and isinstance(value, runtime_type)
 
 
-def _iter_members(
-    value: Any, type_arguments: Any
-) -> Iterator[tuple[str, Any, Any, ExternalMarker | None]]:
-    """Yield name, value, type and marker of each field of a config, mapping or dataclass."""
+class _ConfigMember(NamedTuple):
+    """A field of a config or dataclass, or an item of a mapping."""
+
+    name: str
+    value: Any
+    type_hint: Any
+    """The declared type."""
+    marker: ExternalMarker | None
+    """The marker in the annotation of the field, if any."""
+
+
+def _iter_members(value: Any, type_arguments: Any) -> Iterator[_ConfigMember]:
+    """Yield each field of a config or dataclass, or each item of a mapping."""
     if isinstance(value, BaseModel):
         for name, field in type(value).model_fields.items():
             own_marker = next(
                 (element for element in field.metadata if isinstance(element, ExternalMarker)), None
             )
-            yield name, getattr(value, name), field.annotation, own_marker
+            yield _ConfigMember(name, getattr(value, name), field.annotation, own_marker)
     elif isinstance(value, Mapping):
         value_type = type_arguments[1] if len(type_arguments) == 2 else Any
         for key, member_value in value.items():
-            yield str(key), member_value, value_type, None
+            yield _ConfigMember(str(key), member_value, value_type, None)
     else:
         hints = get_type_hints(type(value), include_extras=True)
         for element in fields(value):
-            yield element.name, getattr(value, element.name), hints[element.name], None
+            name = element.name
+            yield _ConfigMember(name, getattr(value, name), hints[name], None)

@@ -7,7 +7,6 @@ reads their tables and files, and detects missing or damaged ones.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -26,30 +25,32 @@ from hallmark.tasks.contract.accounts import SourceCounts, merge_counts
 from hallmark.tasks.contract.columns import Column, columns_from_json
 from hallmark.tasks.contract.errors import FileChangedError, HallmarkError, shorten_error
 from hallmark.tasks.contract.external_files import (
-    TIMESTAMP_TICK_NS,
     FileStamp,
     FileState,
     hash_file,
+    is_stamp_reliable,
     record_file_state,
     stat_to_file_stamp,
 )
 from hallmark.tasks.contract.fingerprint import sha256_hex, to_canonical_json
 from hallmark.tasks.contract.object_store import ObjectStore
-from hallmark.tasks.contract.tombstones import iter_file_entries
+from hallmark.tasks.contract.tombstones import ManifestEntry, iter_file_entries
 from hallmark.tasks.contract.wording import format_count
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Manifest = dict[str, Any]
-ManifestEntry = dict[str, Any]
+
+#: "stage/fingerprint", with the first 16 digits of the fingerprint.
+StageAndFingerprint = str
 
 
 @dataclass(frozen=True)
 class ArtifactLocation:
     """The location of an artifact's files; it can be sent to another process."""
 
-    artifact_name: str  # for messages
+    artifact_name: StageAndFingerprint  # for messages
     store: ObjectStore | None  # None: a folder outside the store, see ``folder_to_artifact``
     folder: str  # key of the artifact in the store, or a local folder
 
@@ -62,7 +63,7 @@ class ArtifactLocation:
         if self.store is None:
             path = Path(self.folder, entry["name"])
         else:
-            path = self.store.fetch_object(f"{self.folder}/{entry['path']}", entry)
+            path = self.store.fetch_object(f"{self.folder}/{entry['path']}", entry["sha256"])
         self._check_file_size(path, path.stat().st_size if path.exists() else None, entry)
         return path
 
@@ -401,7 +402,8 @@ class Artifact:
         return digest
 
     @property
-    def name(self) -> str:
+    def name(self) -> StageAndFingerprint:
+        """Name that identifies the artifact in messages and lineages."""
         return f"{self.stage}/{self.fingerprint[:16]}"
 
     @property
@@ -428,18 +430,22 @@ class Artifact:
     def tables(self) -> dict[str, Table]:
         return {name: Table((self,), name) for name in self.manifest["tables"]}
 
-    def select_contents(self, names: Sequence[str]) -> Artifact:
+    def select_contents(self, table_names_and_file_patterns: Sequence[str]) -> Artifact:
         """Return the artifact reduced to some tables and files, with their content digest.
 
         Args:
-            names: Names of tables and patterns of files ("documents", "*.json"); those that the
-                artifact lacks are ignored.
+            table_names_and_file_patterns: Names of tables and patterns of files ("documents",
+                "*.json"); those that the artifact lacks are ignored.
         """
-        tables = {name: entry for name, entry in self.manifest["tables"].items() if name in names}
+        tables = {
+            name: entry
+            for name, entry in self.manifest["tables"].items()
+            if name in table_names_and_file_patterns
+        }
         files = {
             name: entry
             for name, entry in self.manifest["files"].items()
-            if any(fnmatchcase(name, pattern) for pattern in names)
+            if any(fnmatchcase(name, pattern) for pattern in table_names_and_file_patterns)
         }
         selected = {
             "tables": tables,
@@ -491,7 +497,7 @@ class Artifact:
         return first_path.parents[name.count("/")]
 
     @property
-    def purged_documents(self) -> dict[str, str]:
+    def purge_time_by_doc_id(self) -> dict[str, str]:
         """Time of the purge by document id (hexadecimal), for documents that it lost."""
         purge_times: dict[str, str] = self.manifest.get("purged", {})
         return purge_times
@@ -522,7 +528,7 @@ def hash_file_cached(path: Path) -> str:
     """
     name = os.fspath(path)
     stamp = stat_to_file_stamp(path.stat())
-    is_recently_changed = time.time_ns() - max(stamp[:2]) < TIMESTAMP_TICK_NS
+    is_recently_changed = not is_stamp_reliable(stamp)
     before, digest = _KNOWN_DIGESTS.get(name, (None, ""))
     if is_recently_changed or before != stamp:
         digest = hash_file(path)
@@ -551,7 +557,9 @@ def compute_table_digest(table_entry: ManifestEntry) -> str:
     )
 
 
-def compute_content_digest(table_entries: dict[str, Any], file_entries: dict[str, Any]) -> str:
+def compute_content_digest(
+    table_entries: dict[str, ManifestEntry], file_entries: dict[str, ManifestEntry]
+) -> str:
     """Compute an artifact's digest from the names and digests of its tables and files."""
     content = {
         kind: {name: entry["sha256"] for name, entry in group.items()}

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from hallmark.tasks.contract.external_files import hash_file
 from hallmark.tasks.contract.fingerprint import PROJECT_ROOT, sha256_hex
@@ -73,8 +74,26 @@ class Module:
                 self.indices_by_name.setdefault(bound_name, []).append(index)
 
 
-#: The index of a statement in a module, or ``IMPORT``.
-Code = tuple[Module, int]
+class CodeUnit(NamedTuple):
+    """A statement of a module, or the import of the module."""
+
+    module: Module
+    statement_index: int
+    """Index in ``module.statements``, or ``IMPORT``."""
+
+
+class ModuleFile(NamedTuple):
+    """A module with its file; both may be outside the project."""
+
+    module_name: str
+    path: Path
+
+
+#: Code as a stage names it: "module:name", "module", or the path of a data file in the project.
+CodeName = str
+
+#: Name of a module, or path of a data file in the project.
+ModuleOrDataFile = str
 
 
 @cache
@@ -90,7 +109,7 @@ def find_module(name: str) -> Module | None:
     return read_module(name, path) if path else None
 
 
-def find_reachable_code(roots: Iterable[Code]) -> set[Code]:
+def find_reachable_code(roots: Iterable[CodeUnit]) -> set[CodeUnit]:
     """Return all code that the given code reaches, with that code itself."""
     reachable_code = {*roots}
     pending_code = [*reachable_code]
@@ -102,40 +121,40 @@ def find_reachable_code(roots: Iterable[Code]) -> set[Code]:
 
 
 @cache
-def find_direct_references(module: Module, index: int) -> frozenset[Code]:
+def find_direct_references(module: Module, statement_index: int) -> frozenset[CodeUnit]:
     """Return the code that a statement, or the import of a module, refers to."""
-    if index == IMPORT:
+    if statement_index == IMPORT:
         return frozenset(_find_code_run_by_import(module))
-    statement = module.statements[index]
-    references: set[Code] = {(module, IMPORT)}
+    statement = module.statements[statement_index]
+    references = {CodeUnit(module, IMPORT)}
     if statement.kind != "import":  # the target of an import depends on how its name is used
         for imported_name in statement.imports:
             references |= _resolve_import(imported_name, [])
         for reference in statement.references:
-            references |= _resolve_name(module, reference.split("."))
+            references |= _resolve_dotted_name(module, reference.split("."))
     return frozenset(references)
 
 
-def _find_code_run_by_import(module: Module) -> set[Code]:
+def _find_code_run_by_import(module: Module) -> set[CodeUnit]:
     """Return the effects of a module, and the imports of its packages and what it imports."""
     package_name = module.name.rpartition(".")[0]
     imported_names = {package_name}
-    code: set[Code] = set()
+    code: set[CodeUnit] = set()
     for index, statement in enumerate(module.statements):
         if statement.kind == "effect":
-            code.add((module, index))
+            code.add(CodeUnit(module, index))
         elif statement.kind == "import":
             for name in statement.imports:
                 imported_names |= {name.partition(":")[0], name.replace(":", ".")}
     imported_modules = map(find_module, imported_names)
-    return code | {(imported, IMPORT) for imported in imported_modules if imported}
+    return code | {CodeUnit(imported, IMPORT) for imported in imported_modules if imported}
 
 
-def _resolve_name(module: Module, parts: Sequence[str]) -> set[Code]:
+def _resolve_dotted_name(module: Module, parts: Sequence[str]) -> set[CodeUnit]:
     """Return the code that a dotted name in a module refers to."""
-    code: set[Code] = set()
+    code: set[CodeUnit] = set()
     for index in module.indices_by_name.get(parts[0], ()):
-        code.add((module, index))
+        code.add(CodeUnit(module, index))
         statement = module.statements[index]
         if statement.kind == "import":
             for imported_name in statement.imports:
@@ -143,7 +162,7 @@ def _resolve_name(module: Module, parts: Sequence[str]) -> set[Code]:
     return code
 
 
-def _resolve_import(imported_name: str, attributes: Sequence[str]) -> set[Code]:
+def _resolve_import(imported_name: str, attributes: Sequence[str]) -> set[CodeUnit]:
     """Return the code that an imported name followed by attributes refers to.
 
     Args:
@@ -153,79 +172,82 @@ def _resolve_import(imported_name: str, attributes: Sequence[str]) -> set[Code]:
     module_name, _, member = imported_name.partition(":")
     module = find_module(module_name)
     if module is not None:
-        return _resolve_member(module, [member, *attributes]) if member else list_code(module)
+        return (
+            _resolve_member(module, [member, *attributes]) if member else list_module_code(module)
+        )
     package = find_module(f"{module_name}.{member}")  # from hallmark import tasks
     return _resolve_member(package, attributes) if package else set()
 
 
-def _resolve_member(module: Module, names: Sequence[str]) -> set[Code]:
+def _resolve_member(module: Module, names: Sequence[str]) -> set[CodeUnit]:
     """Return the code that names refer to that follow a module, each an attribute of the last."""
     if not names:
-        return list_code(module)
+        return list_module_code(module)
     submodule = find_module(f"{module.name}.{names[0]}")
     if submodule is not None:
         return _resolve_member(submodule, names[1:])
     if names[0] in module.indices_by_name:
-        return {(module, IMPORT), *_resolve_name(module, names)}
-    return list_code(module)  # the module binds the name in another way
+        return {CodeUnit(module, IMPORT), *_resolve_dotted_name(module, names)}
+    return list_module_code(module)  # the module binds the name in another way
 
 
-def list_code(module: Module) -> set[Code]:
+def list_module_code(module: Module) -> set[CodeUnit]:
     """Return all code of a module."""
-    return {(module, index) for index in range(IMPORT, len(module.statements))}
+    return {CodeUnit(module, index) for index in range(IMPORT, len(module.statements))}
 
 
-def compute_code_digests(
-    code: Iterable[str], module: str = "", path: Path | None = None
-) -> dict[str, str]:
-    """Compute digests of all that the given code reaches, by module or path of a data file.
+def compute_reached_code_digests(
+    code_names: Iterable[CodeName], outside_module: ModuleFile | None = None
+) -> dict[ModuleOrDataFile, str]:
+    """Compute a digest for each module and data file that the named code reaches.
+
+    The digest of a module covers only its reached statements.
 
     Args:
-        code: Statements that bind a name ("module:name"), whole modules ("module") and data files
-            ("tasks/measures/data/identities.json").
-        module: Name of a module that may be outside the project.
-        path: Its file.
+        code_names: Statements that bind a name ("module:name"), whole modules ("module") and data
+            files ("tasks/measures/data/identities.json").
+        outside_module: A module that ``code_names`` may name although it is outside the project.
 
     Raises:
-        ValueError: ``code`` names no module of the project.
+        ValueError: A name is no module of the project.
     """
-    return dict(_compute_code_digests(tuple(code), module, path))
+    return dict(_compute_reached_code_digests(tuple(code_names), outside_module))
 
 
 @cache
-def _compute_code_digests(code: tuple[str, ...], module: str, path: Path | None) -> dict[str, str]:
-    file_digests = {name: hash_file(PROJECT_ROOT / name) for name in code if "/" in name}
+def _compute_reached_code_digests(
+    code_names: tuple[CodeName, ...], outside_module: ModuleFile | None
+) -> dict[ModuleOrDataFile, str]:
+    file_digests = {name: hash_file(PROJECT_ROOT / name) for name in code_names if "/" in name}
     module_digests = {
-        reached_module.name: sha256_hex(
-            "".join(statement.digest for statement in statements).encode()
-        )
-        for reached_module, statements in find_counted_statements(code, module, path).items()
+        module.name: sha256_hex("".join(statement.digest for statement in statements).encode())
+        for module, statements in find_reached_statements(code_names, outside_module).items()
     }
     return file_digests | dict(sorted(module_digests.items()))
 
 
-def find_counted_statements(
-    code: Iterable[str], module: str = "", path: Path | None = None
+def find_reached_statements(
+    code_names: Iterable[CodeName], outside_module: ModuleFile | None = None
 ) -> dict[Module, list[Statement]]:
-    """Find the statements that ``compute_code_digests`` hashes, in their order, by module."""
-    roots: set[Code] = set()
-    for code_name in code:
+    """Find the statements that ``compute_reached_code_digests`` hashes, in order, by module."""
+    roots: set[CodeUnit] = set()
+    for code_name in code_names:
         if "/" in code_name:
             continue
         module_name, _, name = code_name.partition(":")
         root_module = (
-            read_module(module, path)
-            if path and module_name == module
+            read_module(module_name, outside_module.path)
+            if outside_module and module_name == outside_module.module_name
             else find_module(module_name)
         )
         if root_module is None:
             raise ValueError(f"{code_name!r} is not part of the project's code")
         roots |= _resolve_member(root_module, [name] if name else [])
     indices_by_module: dict[Module, list[int]] = {}
-    for reached_module, index in find_reachable_code(roots):
+    for module, index in find_reachable_code(roots):
         if index != IMPORT:
-            indices_by_module.setdefault(reached_module, []).append(index)
+            indices_by_module.setdefault(module, []).append(index)
     return {
-        reached_module: [reached_module.statements[index] for index in sorted(indices)]
-        for reached_module, indices in indices_by_module.items()
+        module: [module.statements[index] for index in sorted(indices)]
+        for module, indices in indices_by_module.items()
     }

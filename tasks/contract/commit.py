@@ -29,6 +29,7 @@ from hallmark.tasks.contract.corpus_tables import LEDGER
 from hallmark.tasks.contract.fingerprint import compute_fingerprint
 from hallmark.tasks.contract.stage_call import TELEMETRY, StageCall
 from hallmark.tasks.contract.stage_context import StageContext, Stopwatch
+from hallmark.tasks.contract.tombstones import ManifestEntry
 
 
 def commit_stage_output(call: StageCall, context: StageContext, stopwatch: Stopwatch) -> Artifact:
@@ -40,7 +41,7 @@ def commit_stage_output(call: StageCall, context: StageContext, stopwatch: Stopw
     context.close()
     table_entries = context.assemble_tables(call.stage.tables)
     if call.stage.has_automatic_accounts:
-        _write_accounts(call, context, table_entries)
+        _write_accounts_and_checksums(call, context, table_entries)
         table_entries |= context.assemble_tables(("accounts", "checksums"))
     if "accounts" in table_entries:
         accounts.check_accounts_balance(
@@ -58,14 +59,14 @@ def commit_stage_output(call: StageCall, context: StageContext, stopwatch: Stopw
         for part in entry["parts"]
     }
     manifest = _build_manifest(
-        call, context, table_entries, _build_file_entries(context.output_folder, part_names)
+        call, context, table_entries, _build_file_entries_by_name(context.output_folder, part_names)
     )
     return call.session.store.commit(
         context.output_folder, manifest | {"telemetry": telemetry_entries}
     )
 
 
-def _read_table_rows(context: StageContext, table_entry: dict[str, Any]) -> list[dict[str, Any]]:
+def _read_table_rows(context: StageContext, table_entry: ManifestEntry) -> list[dict[str, Any]]:
     return [
         row
         for part in table_entry["parts"]
@@ -73,7 +74,9 @@ def _read_table_rows(context: StageContext, table_entry: dict[str, Any]) -> list
     ]
 
 
-def _write_accounts(call: StageCall, context: StageContext, table_entries: dict[str, Any]) -> None:
+def _write_accounts_and_checksums(
+    call: StageCall, context: StageContext, table_entries: dict[str, ManifestEntry]
+) -> None:
     """Write the accounts and checksums of a stage that writes documents and a ledger."""
     if call.stage.tables["ledger"].names != LEDGER.names:
         raise TypeError(f"stage {call.stage.name}: its ledger must have the columns of LEDGER")
@@ -82,11 +85,11 @@ def _write_accounts(call: StageCall, context: StageContext, table_entries: dict[
         for name in ("documents", "ledger")
     ]
     input_counts = call.arguments["documents"].source_counts
-    account_rows = accounts.compute_accounts(input_counts, *counts)
+    account_rows = accounts.compute_account_rows(input_counts, *counts)
     context.get_table_writer("accounts").write(
         pa.Table.from_pylist(account_rows, schema=accounts.ACCOUNTS)
     )
-    checksum_rows = accounts.compute_checksums(input_counts, *counts)
+    checksum_rows = accounts.compute_checksum_rows(input_counts, *counts)
     context.get_table_writer("checksums").write(
         pa.Table.from_pylist(checksum_rows, schema=accounts.CHECKSUMS)
     )
@@ -106,8 +109,10 @@ def _write_telemetry(context: StageContext, stopwatch: Stopwatch) -> None:
     context.get_table_writer("telemetry").write(pa.Table.from_pylist(rows, schema=TELEMETRY))
 
 
-def _build_file_entries(folder: Path, excluded_names: Collection[str] = ()) -> dict[str, Any]:
-    """Build manifest entries of the files below a folder, by name."""
+def _build_file_entries_by_name(
+    folder: Path, excluded_names: Collection[str] = ()
+) -> dict[str, ManifestEntry]:
+    """Build manifest entries of the files below a folder."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     names = [path.relative_to(folder).as_posix() for path in paths]
     return {name: build_file_entry(folder, name) for name in names if name not in excluded_names}
@@ -116,8 +121,8 @@ def _build_file_entries(folder: Path, excluded_names: Collection[str] = ()) -> d
 def _build_manifest(
     call: StageCall,
     context: StageContext,
-    table_entries: dict[str, Any],
-    file_entries: dict[str, Any],
+    table_entries: dict[str, ManifestEntry],
+    file_entries: dict[str, ManifestEntry],
 ) -> Manifest:
     return {
         "stage": call.stage.name,
@@ -141,7 +146,7 @@ def commit_child_artifact(
     call: StageCall,
     context: StageContext,
     stage_name: str,
-    key: Mapping[str, Any],
+    identifying_values: Mapping[str, Any],
     folder: Path,
 ) -> Artifact:
     """Commit a folder as a separate artifact (a checkpoint) while its stage continues.
@@ -152,14 +157,15 @@ def commit_child_artifact(
         call: The running stage.
         context: The context of the running stage.
         stage_name: Stage name under which the artifact is stored.
-        key: Values that distinguish this artifact from others of the same call.
+        identifying_values: Values that distinguish this artifact from others of the same call.
         folder: Folder with the files.
     """
-    components = {"stage": stage_name, "parent": call.fingerprint, "key": dict(key)}
+    components = {"stage": stage_name, "parent": call.fingerprint, "key": dict(identifying_values)}
     child_fingerprint = compute_fingerprint(components)
     artifact = call.session.store.find_artifact(stage_name, child_fingerprint)
     if artifact is None:
-        manifest = _build_manifest(call, context, {}, _build_file_entries(folder)) | {
+        file_entries = _build_file_entries_by_name(folder)
+        manifest = _build_manifest(call, context, {}, file_entries) | {
             "telemetry": {},
             "stage": stage_name,
         }

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -162,7 +162,11 @@ LEDGER_ACTIONS = (
 )
 
 
-def fill_document_columns(columns: Mapping[str, Any]) -> dict[str, Any]:
+#: Arrow arrays or lists, by name of the column.
+ColumnsByName = dict[str, Any]
+
+
+def fill_document_columns(columns: Mapping[str, Any]) -> ColumnsByName:
     """Add the missing columns of DOCUMENTS, filled with nulls."""
     row_count = len(columns["doc_id"])
     null_columns = {
@@ -173,7 +177,7 @@ def fill_document_columns(columns: Mapping[str, Any]) -> dict[str, Any]:
     return {**columns, **null_columns}
 
 
-def replace_columns(batch: pa.RecordBatch | pa.Table, **columns: Any) -> dict[str, Any]:
+def replace_columns(batch: pa.RecordBatch | pa.Table, **columns: Any) -> ColumnsByName:
     """Return the columns of a batch by name, with some of them replaced or added."""
     return {**dict(zip(batch.schema.names, batch.columns, strict=True)), **columns}
 
@@ -269,8 +273,17 @@ def count_utf8_bytes(texts: pa.Array | pa.ChunkedArray) -> pa.Array:
     return pc.binary_length(texts.cast(pa.large_binary())).cast(pa.int64())
 
 
-def flatten_metadata(metadata: pa.Array) -> tuple[np.ndarray, pa.Array, pa.Array]:
-    """Return the row, name and value of every field of a metadata column, three times (m,)."""
+class MetadataFields(NamedTuple):
+    """The fields of all documents of a metadata column, (m,) each."""
+
+    rows: np.ndarray
+    """Row of the document that has the field."""
+    names: pa.Array
+    values: pa.Array
+
+
+def flatten_metadata(metadata: pa.Array | pa.ChunkedArray) -> MetadataFields:
+    """List every field of a metadata column, in the order of the documents."""
     metadata = metadata.combine_chunks() if isinstance(metadata, pa.ChunkedArray) else metadata
     offsets = metadata.offsets.to_numpy()
     rows = np.repeat(np.arange(len(metadata)), np.diff(offsets))
@@ -278,25 +291,30 @@ def flatten_metadata(metadata: pa.Array) -> tuple[np.ndarray, pa.Array, pa.Array
     names, values = (
         children.slice(start, field_count) for children in (metadata.keys, metadata.items)
     )
-    return rows, names, values
+    return MetadataFields(rows, names, values)
 
 
 def count_metadata_bytes(metadata: pa.Array | pa.ChunkedArray) -> np.ndarray:
     """Compute the UTF-8 bytes of the names and values of each document, (n,) int64."""
-    rows, names, values = flatten_metadata(metadata)
-    field_bytes = pc.add(pc.binary_length(names), pc.fill_null(pc.binary_length(values), 0))
-    return np.bincount(rows, field_bytes.to_numpy(), len(metadata)).astype(np.int64)
+    fields = flatten_metadata(metadata)
+    value_bytes = pc.fill_null(pc.binary_length(fields.values), 0)
+    field_bytes = pc.add(pc.binary_length(fields.names), value_bytes)
+    return np.bincount(fields.rows, field_bytes.to_numpy(), len(metadata)).astype(np.int64)
 
 
-def hash_documents(doc_ids: Any, texts: Any) -> list[bytes]:
+def hash_documents(
+    doc_ids: pa.Array | pa.ChunkedArray, texts: pa.Array | pa.ChunkedArray
+) -> list[bytes]:
     """Compute BLAKE2b(doc_id ‖ text), 16 bytes per document, for the checksums of accounts."""
     pairs = zip(doc_ids.to_pylist(), texts.cast(pa.large_binary()).to_pylist(), strict=True)
     return [hashlib.blake2b(doc_id + text, digest_size=16).digest() for doc_id, text in pairs]
 
 
 def build_removal_columns(
-    reason: str | Sequence[str] | pa.Array, documents: Any, **extra_columns: Any
-) -> dict[str, Any]:
+    reason: str | Sequence[str] | pa.Array,
+    documents: pa.RecordBatch | pa.Table,
+    **extra_columns: Any,
+) -> ColumnsByName:
     """Build ledger columns for removed documents.
 
     Args:
@@ -308,8 +326,11 @@ def build_removal_columns(
 
 
 def build_document_ledger_columns(
-    action: str, reason: str | Sequence[str] | pa.Array, documents: Any, **extra_columns: Any
-) -> dict[str, Any]:
+    action: str,
+    reason: str | Sequence[str] | pa.Array,
+    documents: pa.RecordBatch | pa.Table,
+    **extra_columns: Any,
+) -> ColumnsByName:
     """Build ledger columns about whole documents for any action, see ``build_removal_columns``.
 
     ``document_hash`` is set unless the action is ``additional_reason``.
@@ -330,7 +351,7 @@ def build_ledger_columns(
     bytes_before: Any,
     bytes_after: Any | None = None,
     **extra_columns: Any,
-) -> dict[str, Any]:
+) -> ColumnsByName:
     """Build the columns of ledger rows with one action.
 
     Args:
@@ -350,7 +371,7 @@ def build_ledger_columns(
             f"unknown ledger action {action!r}; the actions are {', '.join(LEDGER_ACTIONS)}"
         )
     row_count = len(doc_id)
-    columns: dict[str, Any] = {name: [None] * row_count for name in LEDGER.names}
+    columns: ColumnsByName = {name: [None] * row_count for name in LEDGER.names}
     columns |= {"doc_id": doc_id, "source": source, "action": [action] * row_count}
     columns["reason"] = [reason] * row_count if isinstance(reason, str) else reason
     columns["bytes_before"] = bytes_before

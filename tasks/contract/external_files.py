@@ -18,30 +18,37 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hallmark.tasks.contract.errors import FileChangedError
 
 #: Coarsest resolution of a file system's timestamps, in nanoseconds.
 TIMESTAMP_TICK_NS = 2_000_000_000
 
-#: mtime and ctime in nanoseconds, size in bytes, and inode of a file.
-FileStamp = tuple[int, int, int, int]
+
+class FileStamp(NamedTuple):
+    """Metadata that differ if the file at a path changes, even if its mtime is reset."""
+
+    mtime_ns: int
+    ctime_ns: int
+    size: int
+    inode: int
 
 
 def stat_to_file_stamp(stat_result: os.stat_result) -> FileStamp:
-    """Extract the values that differ if the file at a path changes, even if its mtime is reset."""
-    return stat_result.st_mtime_ns, stat_result.st_ctime_ns, stat_result.st_size, stat_result.st_ino
+    return FileStamp(
+        stat_result.st_mtime_ns, stat_result.st_ctime_ns, stat_result.st_size, stat_result.st_ino
+    )
 
 
 def is_stamp_reliable(stamp: FileStamp) -> bool:
     """Whether any later change of the file gives it another stamp."""
-    return time.time_ns() - max(stamp[:2]) >= TIMESTAMP_TICK_NS
+    return time.time_ns() - max(stamp.mtime_ns, stamp.ctime_ns) >= TIMESTAMP_TICK_NS
 
 
 def _differ_in_ctime_alone(before: FileStamp, after: FileStamp) -> bool:
     """Whether two stamps have the same mtime, size and inode, but different ctimes."""
-    return before[1] != after[1] and (before[0], *before[2:]) == (after[0], *after[2:])
+    return before.ctime_ns != after.ctime_ns and before == after._replace(ctime_ns=before.ctime_ns)
 
 
 @dataclass(frozen=True)
@@ -54,6 +61,15 @@ class FileState:
     """False if the file had changed just before, see the function ``is_stamp_reliable``."""
 
 
+class FolderListing(NamedTuple):
+    """The names in a folder when it was read."""
+
+    list_present_names: Callable[[], list[str]]
+    """List the names that are in the folder now."""
+    names: list[str]
+    folder: str
+
+
 @dataclass
 class ExternalFiles:
     """The states of files outside the store when their digests were computed."""
@@ -64,10 +80,7 @@ class ExternalFiles:
     """mtime and ctime of the folders above the files, by path."""
     link_stamps: dict[str, FileStamp] = field(default_factory=dict)
     """Stamps of the symbolic links on the paths of the files, by path."""
-    folder_listings: list[tuple[Callable[[], list[str]], list[str], str]] = field(
-        default_factory=list
-    )
-    """Tuples of a function that lists a folder, the names that it returned, and the folder."""
+    folder_listings: list[FolderListing] = field(default_factory=list)
 
     @contextmanager
     def record_hashed_files(self) -> Iterator[None]:
@@ -116,14 +129,14 @@ class ExternalFiles:
     def find_unchanged_digest(self, path: Path) -> str | None:
         """Return the digest of a recorded, unchanged file; None for any other file."""
         absolute_path = os.path.abspath(path)
-        if absolute_path not in self.file_states or self._find_file_change(absolute_path):
+        if absolute_path not in self.file_states or self._describe_file_change(absolute_path):
             return None
         return self.file_states[absolute_path].digest
 
     def describe_first_change(self) -> str | None:
         """Describe the first change and what to do, for an error; None if nothing changed."""
         for path in self.file_states:
-            if change := self._find_file_change(path):
+            if change := self._describe_file_change(path):
                 return change
         for path, stamp in self.link_stamps.items():
             try:
@@ -142,9 +155,9 @@ class ExternalFiles:
             # A new entry changes mtime and ctime; renaming the folder changes only its ctime.
             if stat_result.st_mtime_ns == content_time and stat_result.st_ctime_ns != metadata_time:
                 return format_metadata_changed_message(f"the folder {path}")
-        for list_names, names, folder in self.folder_listings:
-            if new_names := sorted({*list_names()} - {*names}):
-                return format_file_changed_message(os.path.join(folder, new_names[0]))
+        for listing in self.folder_listings:
+            if new_names := sorted({*listing.list_present_names()} - {*listing.names}):
+                return format_file_changed_message(os.path.join(listing.folder, new_names[0]))
         return None
 
     def check_unchanged(self) -> None:
@@ -152,11 +165,11 @@ class ExternalFiles:
         if change := self.describe_first_change():
             raise FileChangedError(change)
 
-    def _find_file_change(self, name: str) -> str | None:
+    def _describe_file_change(self, absolute_path: str) -> str | None:
         """Describe the change of one file, for an error; None if it did not change."""
-        state = self.file_states[name]
+        state = self.file_states[absolute_path]
         try:
-            stat_result = os.stat(name)
+            stat_result = os.stat(absolute_path)
             stamp = stat_to_file_stamp(stat_result)
             if stamp == state.stamp and state.is_stamp_reliable:
                 return None
@@ -165,19 +178,19 @@ class ExternalFiles:
                 # Reading a named pipe that replaced the file would block.
                 _differ_in_ctime_alone(state.stamp, stamp) and stat.S_ISREG(stat_result.st_mode)
             ):
-                return format_file_changed_message(name)
-            current_state = read_file_state(Path(name))
+                return format_file_changed_message(absolute_path)
+            current_state = read_file_state(Path(absolute_path))
         except OSError as error:
-            return format_unreadable_message(name, error)
+            return format_unreadable_message(absolute_path, error)
         if current_state.digest != state.digest:
-            return format_file_changed_message(name)
+            return format_file_changed_message(absolute_path)
         if current_state.stamp[:3] == state.stamp[:3]:
             if current_state.stamp == state.stamp:
-                self.file_states[name] = current_state
+                self.file_states[absolute_path] = current_state
             return None
         if _differ_in_ctime_alone(state.stamp, current_state.stamp):
-            return format_metadata_changed_message(name)
-        return format_file_changed_message(name)
+            return format_metadata_changed_message(absolute_path)
+        return format_file_changed_message(absolute_path)
 
     def to_json(self) -> dict[str, Any]:
         """Convert the states to JSON for ``from_json``, without ``folder_listings``."""
@@ -190,11 +203,11 @@ class ExternalFiles:
     @classmethod
     def from_json(cls, json_value: dict[str, Any]) -> ExternalFiles:
         files = {
-            path: FileState(digest, tuple(stamp), is_reliable)
+            path: FileState(digest, FileStamp(*stamp), is_reliable)
             for path, (digest, stamp, is_reliable) in json_value["files"].items()
         }
         directories = {path: tuple(times) for path, times in json_value["directories"].items()}
-        links = {path: tuple(stamp) for path, stamp in json_value["links"].items()}
+        links = {path: FileStamp(*stamp) for path, stamp in json_value["links"].items()}
         return cls(files, directories, links)
 
 

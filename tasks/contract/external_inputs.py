@@ -25,6 +25,7 @@ from hallmark.tasks.contract.artifact import (
 from hallmark.tasks.contract.errors import FileChangedError
 from hallmark.tasks.contract.external_files import (
     ExternalFiles,
+    FolderListing,
     format_file_changed_message,
     format_file_missing_message,
 )
@@ -38,7 +39,7 @@ from hallmark.tasks.contract.stage_call import StageCall
 RECORD_FILE = "external.json"
 
 
-def list_external_files(folder: Path) -> list[str]:
+def list_visible_file_names(folder: Path) -> list[str]:
     """List the names of the files below a folder, sorted, without hidden files and stores."""
     names: list[str] = []
     for subfolder, folders, files in os.walk(folder):
@@ -64,7 +65,7 @@ def folder_to_artifact(folder: Path, stage: str) -> Artifact:
         FileChangedError: A file vanished after the folder was listed.
     """
     file_entries = {}
-    for name in list_external_files(folder):
+    for name in list_visible_file_names(folder):
         try:
             file_entries[name] = build_file_entry(folder, name)
         except FileNotFoundError as error:
@@ -74,14 +75,14 @@ def folder_to_artifact(folder: Path, stage: str) -> Artifact:
     return Artifact({**manifest, "files": file_entries, "telemetry": {}}, None, str(folder))
 
 
-def record_folder_files(
-    artifact: Artifact, patterns: Sequence[str] = (), ignored_folder: Path | None = None
+def record_external_folder(
+    artifact: Artifact, new_file_patterns: Sequence[str] = (), ignored_folder: Path | None = None
 ) -> ExternalFiles:
     """Record the present states of the files of a folder outside the store.
 
     Args:
         artifact: Result of ``folder_to_artifact``; for an artifact in a store, nothing is recorded.
-        patterns: Patterns of file names; a new file that matches one counts as a change.
+        new_file_patterns: Patterns of file names; a new file that matches one counts as a change.
         ignored_folder: A folder whose files may change, such as a store inside this folder.
 
     Raises:
@@ -92,11 +93,11 @@ def record_folder_files(
         return external_files
     folder = Path(artifact.folder)
 
-    def list_new_names() -> list[str]:
+    def list_present_names() -> list[str]:
         return [
             name
-            for name in list_external_files(folder)
-            if any(fnmatchcase(name, pattern) for pattern in patterns)
+            for name in list_visible_file_names(folder)
+            if any(fnmatchcase(name, pattern) for pattern in new_file_patterns)
             and not (ignored_folder and (folder / name).is_relative_to(ignored_folder))
         ]
 
@@ -112,7 +113,7 @@ def record_folder_files(
             if digest != entry["sha256"]:
                 raise artifact.location.make_damage_error(path, DIGEST_MISMATCH)
     external_files.folder_listings.append(
-        (list_new_names, [*artifact.manifest["files"]], artifact.folder)
+        FolderListing(list_present_names, [*artifact.manifest["files"]], artifact.folder)
     )
     return external_files
 
@@ -127,7 +128,7 @@ class ExternalInputMonitor:
     compute_digests: Callable[[], dict[str, str]]
     """Compute the digests of everything that the stage reads from outside the store."""
 
-    def prepare_work_area(self, work_area: Path) -> None:
+    def clear_outdated_work_area_and_record_files(self, work_area: Path) -> None:
         """Clear a work area if its earlier attempt read other files, and record the present ones.
 
         A finished attempt leaves no record in the work area.
@@ -163,7 +164,7 @@ class ExternalInputMonitor:
 
         return commit_if_unchanged
 
-    def run_body(self, body: Callable[..., None], /, **arguments: Any) -> None:
+    def run_body_and_check_unchanged(self, body: Callable[..., None], /, **arguments: Any) -> None:
         """Run a stage's body, then check that no file changed.
 
         Raises:
@@ -204,12 +205,14 @@ def monitor_external_inputs(call: StageCall, work_area: Path) -> ExternalInputMo
         for input_name, input_value in call.arguments.items():
             for artifact in iter_artifacts([input_value]):
                 monitor.file_groups.append(
-                    record_folder_files(artifact, stage.reads.get(input_name, ("*",)), root_folder)
+                    record_external_folder(
+                        artifact, stage.reads.get(input_name, ("*",)), root_folder
+                    )
                 )
         monitor.check_unchanged()
     except FileChangedError as error:
         raise FileChangedError(f"stage {call.label}: {error}") from error
-    monitor.prepare_work_area(work_area)
+    monitor.clear_outdated_work_area_and_record_files(work_area)
     return monitor
 
 

@@ -77,7 +77,7 @@ def shared_lock(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def exclusive_lock(folder: Path) -> Iterator[bool]:
+def try_exclusive_lock(folder: Path) -> Iterator[bool]:
     """Lock a folder exclusively; yield False, without waiting, if another process uses it."""
     with _open_folder_descriptor(folder) as descriptor:
         try:

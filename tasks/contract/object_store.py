@@ -244,12 +244,12 @@ class ObjectStore:
 
         return self._send_with_retries(list_sizes)
 
-    def fetch_object(self, key: str, entry: dict[str, Any]) -> Path:
+    def fetch_object(self, key: str, expected_sha256: str) -> Path:
         """Return a local path of an object; a remote object is copied once and verified.
 
         Args:
             key: Key of the object. If it does not exist, the returned path does not exist either.
-            entry: Manifest entry with the object's SHA-256.
+            expected_sha256: SHA-256 of the object in its manifest.
 
         Raises:
             HallmarkError: The object does not have the SHA-256 of its manifest entry.
@@ -272,7 +272,7 @@ class ObjectStore:
                 except FileNotFoundError:
                     os.unlink(file.name)
                     return path  # which does not exist
-            if hash_file(Path(file.name)) != entry["sha256"]:
+            if hash_file(Path(file.name)) != expected_sha256:
                 os.unlink(file.name)
                 raise HallmarkError(
                     f"{self.uri}/{key} does not have the SHA-256 of its manifest; remove the "

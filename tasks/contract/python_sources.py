@@ -115,20 +115,20 @@ def _parse_statements(tree: ast.Module) -> Iterator[Statement]:
     for node in tree.body:
         if isinstance(node, ast.Import | ast.ImportFrom):
             for alias in node.names:
-                yield _describe_import(node, alias)
-        elif not _has_no_effect(node):
-            names, has_effect = _find_changed_names(node, own_names)
-            own_names |= names
+                yield _build_import_statement(node, alias)
+        elif not _is_docstring_or_typing_import(node):
+            effect = _find_statement_effect(node, own_names)
+            own_names |= effect.changed_names
             yield Statement(
-                "effect" if has_effect else "definition",
+                "effect" if effect.may_change_more else "definition",
                 hash_syntax_tree(ast.Module([node], [])),
-                tuple(sorted(names)),
+                tuple(sorted(effect.changed_names)),
                 tuple(sorted(_collect_references(node))),
                 tuple(sorted(_collect_imports(node))),
             )
 
 
-def _describe_import(node: ast.Import | ast.ImportFrom, alias: ast.alias) -> Statement:
+def _build_import_statement(node: ast.Import | ast.ImportFrom, alias: ast.alias) -> Statement:
     bound_name = alias.asname or (
         alias.name if isinstance(node, ast.ImportFrom) else alias.name.partition(".")[0]
     )
@@ -146,7 +146,7 @@ def _describe_import(node: ast.Import | ast.ImportFrom, alias: ast.alias) -> Sta
     )
 
 
-def _has_no_effect(node: ast.stmt) -> bool:
+def _is_docstring_or_typing_import(node: ast.stmt) -> bool:
     """Return whether a statement is a docstring or an import for type checking."""
     if isinstance(node, ast.Expr):
         return isinstance(node.value, ast.Constant)
@@ -157,8 +157,17 @@ def _is_for_type_checking(node: ast.AST) -> TypeGuard[ast.If]:
     return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
 
 
-def _find_changed_names(node: ast.stmt, own_names: set[str]) -> tuple[set[str], bool]:
-    """Return the names of the module that a statement changes, and whether it may change more.
+class _StatementEffect(NamedTuple):
+    """What a statement changes when its module is imported."""
+
+    changed_names: set[str]
+    """Names of the module that it binds or changes."""
+    may_change_more: bool
+    """Whether it may change anything else."""
+
+
+def _find_statement_effect(node: ast.stmt, module_names: set[str]) -> _StatementEffect:
+    """Find what a statement changes in a module that binds ``module_names`` before it.
 
     A call of a method changes the object that has the method: ``TABLE.append(f)`` and
     ``@TABLE.register`` change ``TABLE``. A call of a function may change anything.
@@ -181,12 +190,13 @@ def _find_changed_names(node: ast.stmt, own_names: set[str]) -> tuple[set[str], 
         bound_names = set()
         changed_objects = [_strip_call(node.value)]
     else:
-        return {*_find_bound_names(node)}, True
+        return _StatementEffect({*_find_bound_names(node)}, may_change_more=True)
     changed_names = {_get_root_name(changed_object) for changed_object in changed_objects}
     calls_function = any(isinstance(changed_object, ast.Name) for changed_object in changed_objects)
-    return bound_names | (
-        changed_names & own_names
-    ), calls_function or not changed_names <= own_names
+    return _StatementEffect(
+        bound_names | (changed_names & module_names),
+        calls_function or not changed_names <= module_names,
+    )
 
 
 def _find_bound_names(node: ast.stmt) -> Iterator[str]:

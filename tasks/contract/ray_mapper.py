@@ -13,6 +13,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor
+from types import ModuleType
 from typing import Any
 
 from hallmark.tasks.contract.errors import UsageError
@@ -64,7 +65,7 @@ class RayMapper:
             for reference in running_references:
                 ray.cancel(reference, force=True)
 
-    def _get_result(self, reference: Any) -> Any:
+    def _get_result(self, object_reference: Any) -> Any:
         """Return the result of an item, or raise the error that its function raised.
 
         Raises:
@@ -72,13 +73,14 @@ class RayMapper:
         """
         exceptions = self._ray.exceptions
         try:
-            return self._ray.get(reference)
+            return self._ray.get(object_reference)
         except exceptions.RayTaskError as error:
             raise error.cause from error
         except (exceptions.WorkerCrashedError, exceptions.NodeDiedError) as error:
             raise BrokenExecutor(f"a Ray worker died {MAX_RETRIES + 1} times") from error
 
-    def _start_ray(self) -> Any:
+    def _start_ray(self) -> ModuleType:
+        """Connect to the cluster, or start one, and return the module ``ray``."""
         if self._ray is None:
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
             try:
@@ -97,7 +99,8 @@ class RayMapper:
                 runtime_env={"env_vars": environment},
             )
             self._ray = ray
-        return self._ray
+        ray_module: ModuleType = self._ray
+        return ray_module
 
     def __enter__(self) -> RayMapper:
         return self

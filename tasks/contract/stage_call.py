@@ -19,7 +19,12 @@ import pyarrow as pa
 from hallmark.tasks.contract.accounts import ACCOUNTS, CHECKSUMS
 from hallmark.tasks.contract.allowed_roots import check_config_paths
 from hallmark.tasks.contract.artifact import Artifact, Table
-from hallmark.tasks.contract.code_digests import compute_code_digests
+from hallmark.tasks.contract.code_digests import (
+    CodeName,
+    ModuleFile,
+    ModuleOrDataFile,
+    compute_reached_code_digests,
+)
 from hallmark.tasks.contract.columns import column, table_schema
 from hallmark.tasks.contract.errors import HallmarkError
 from hallmark.tasks.contract.external_files import ExternalFiles
@@ -34,7 +39,7 @@ from hallmark.tasks.contract.resources import Resources
 from hallmark.tasks.contract.session import Session
 from hallmark.tasks.contract.settings import StageConfig
 from hallmark.tasks.contract.store import Store
-from hallmark.tasks.contract.tombstones import hash_purged_ids
+from hallmark.tasks.contract.tombstones import PURGED_DOCUMENTS_FILE, hash_purged_ids
 
 Determinism = Literal["exact", "machine", "statistical"]
 
@@ -122,15 +127,17 @@ class StageDefinition:
         )
         return {**self.tables, **self.telemetry_tables, **account_schemas, "telemetry": TELEMETRY}
 
-    def get_code(self) -> tuple[tuple[str, ...], str, Path]:
-        """Return the arguments of ``compute_code_digests``: the code, and the body's module."""
-        module, name = self.body.__module__, self.body.__qualname__.partition(".")[0]
-        # The file may be outside this project.
-        source_file = Path(inspect.getsourcefile(self.body) or "")
-        return (f"{module}:{name}", *self.extra_code), module, source_file
+    def list_code_names(self) -> tuple[CodeName, ...]:
+        """Return the names of the body and of the extra code."""
+        body_name = self.body.__qualname__.partition(".")[0]
+        return (f"{self.body.__module__}:{body_name}", *self.extra_code)
 
-    def compute_code_digests(self) -> dict[str, str]:
-        return compute_code_digests(*self.get_code())
+    def get_body_module(self) -> ModuleFile:
+        """Return the module that defines the body; it may be outside the project."""
+        return ModuleFile(self.body.__module__, Path(inspect.getsourcefile(self.body) or ""))
+
+    def compute_code_digests(self) -> dict[ModuleOrDataFile, str]:
+        return compute_reached_code_digests(self.list_code_names(), self.get_body_module())
 
     def compute_external_digests(self, config: StageConfig, store: Store) -> dict[str, str]:
         """Compute the digests of everything read from outside the store.
@@ -146,7 +153,9 @@ class StageDefinition:
             if self.external_digests
             else {}
         )
-        return digests | (hash_purged_ids(store) if self.is_entry_point else {})
+        if self.is_entry_point and (purged_ids_digest := hash_purged_ids(store)):
+            digests = {**digests, PURGED_DOCUMENTS_FILE: purged_ids_digest}
+        return digests
 
     def read_library_versions(self) -> dict[str, str]:
         return read_library_versions(sorted({"pyarrow", *self.libraries}))
@@ -163,7 +172,7 @@ class StageCall:
         session: The session in which the stage runs.
         fingerprint_components: Everything that the fingerprint is computed from.
         fingerprint: The fingerprint.
-        lineage: Names of the input artifacts, by parameter name.
+        lineage: Names of the input artifacts, by parameter name; see ``DigestAndLineage``.
         external_files: States of the files whose digests ``StageDefinition.external_digests``
             computed.
     """
@@ -193,7 +202,8 @@ class StageCall:
             if input_name in stage.reads:
                 selected_input = select_input_contents(selected_input, stage.reads[input_name])
             arguments[input_name] = selected_input
-            digests[input_name], lineage[input_name] = compute_digest_and_lineage(selected_input)
+            identity = compute_digest_and_lineage(selected_input)
+            digests[input_name], lineage[input_name] = identity.digest, identity.lineage
         external_files = ExternalFiles()
         with external_files.record_hashed_files():
             external_digests = stage.compute_external_digests(config, session.store)

@@ -27,6 +27,7 @@ from hallmark.tasks.contract.columns import columns_to_json, get_table_meaning, 
 from hallmark.tasks.contract.errors import HallmarkError, summarize_error
 from hallmark.tasks.contract.resources import DEFAULT_RESOURCES, Mapper, Resources, SerialMapper
 from hallmark.tasks.contract.table_writers import TableWriters
+from hallmark.tasks.contract.tombstones import ManifestEntry
 
 if TYPE_CHECKING:
     from hallmark.tasks.contract.artifact import Artifact
@@ -50,7 +51,7 @@ class ItemResult:
 
     folder: Path
     value: Any
-    parts: dict[str, dict[str, Any]]
+    parts: dict[str, ManifestEntry]
     spilled: dict[str, int]
 
     def table_path(self, name: str) -> Path:
@@ -106,7 +107,7 @@ class StageContext(TableWriters):
     #: Key of the hashes of personal data.
     secret: bytes = b"secret of a work area without a store"
     on_progress: ProgressCallback = lambda completed, total, description: None
-    #: Commits a folder as a separate artifact: (stage, key, folder) -> Artifact.
+    #: Commits a folder as a separate artifact: (stage, identifying values, folder) -> Artifact.
     commit_child_artifact: Callable[[str, Mapping[str, Any], Path], Artifact] | None = None
     resources: Resources = DEFAULT_RESOURCES
     #: Number of retries of each item that fails.
@@ -252,7 +253,7 @@ class StageContext(TableWriters):
                     summarize_error(error),
                 )
 
-    def assemble_tables(self, table_names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    def assemble_tables(self, table_names: Iterable[str]) -> dict[str, ManifestEntry]:
         """Move the parts of each table into its folder under their numbers.
 
         Parts are renamed, not copied. A table without parts gets one part without rows.
@@ -282,7 +283,7 @@ class StageContext(TableWriters):
                 output_path = self.prepare_output_path(f"{name}/{index:05d}.parquet")
                 os.rename(path, output_path)
                 parts.append({**entry, "name": f"{name}/{index:05d}.parquet"})
-            table_entry: dict[str, Any] = {
+            table_entry: ManifestEntry = {
                 "columns": columns_to_json(schema),
                 "meaning": get_table_meaning(schema),
             }

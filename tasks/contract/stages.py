@@ -26,7 +26,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -49,7 +49,7 @@ from hallmark.tasks.contract.session import (
 )
 from hallmark.tasks.contract.settings import EmptyConfig, StageConfig
 from hallmark.tasks.contract.stage_call import Determinism, StageCall, StageDefinition
-from hallmark.tasks.contract.stage_context import StageContext, Stopwatch
+from hallmark.tasks.contract.stage_context import ProgressCallback, StageContext, Stopwatch
 from hallmark.tasks.contract.tombstones import read_purged_ids
 
 __all__ = [
@@ -175,21 +175,35 @@ class Stage(StageDefinition):
             artifact = (
                 _run_as_prefect_task(bound_stage)
                 if _is_in_prefect_flow()
-                else bound_stage.run_or_load()[0]
+                else bound_stage.run_or_load().artifact
             )
         if session.last_stage == self.run_label:
             raise LastStageReached(self.run_label)
         return artifact
 
 
+class StageOutput(NamedTuple):
+    """The artifact of a stage, computed or loaded."""
+
+    artifact: Artifact
+    was_stored: bool
+    """Whether the artifact was already in the store."""
+
+
+class _CommittedOutput(NamedTuple):
+    """The artifact that an execution committed, and what remains of its work area."""
+
+    artifact: Artifact
+    preserved_names: set[str]
+    """Names of files and folders in the work area that must be kept for later runs."""
+
+
 @dataclass(frozen=True)
 class BoundStage(StageCall):
     """A stage with its inputs and settings, ready to run."""
 
-    def run_or_load(
-        self, on_progress: Callable[[int, int, str], None] | None = None
-    ) -> tuple[Artifact, bool]:
-        """Return the artifact, and whether it was already in the store."""
+    def run_or_load(self, on_progress: ProgressCallback | None = None) -> StageOutput:
+        """Return the stored artifact, or run the stage to compute it."""
         listener = self.session.listener
         stored_artifact = self.find_stored_artifact()
         if stored_artifact is None:
@@ -202,23 +216,22 @@ class BoundStage(StageCall):
                     self._check_inputs_not_purged()
                     stopwatch = Stopwatch()
                     listener(self._make_event("start"))
-                    new_artifact, preserved_names = self._execute_and_commit(
-                        work_area, stopwatch, on_progress
-                    )
+                    committed = self._execute_and_commit(work_area, stopwatch, on_progress)
                     listener(
                         self._make_event(
                             "done",
-                            artifact=new_artifact,
+                            artifact=committed.artifact,
                             seconds=stopwatch.read_wall_and_cpu_seconds()[0],
                         )
                     )
                 clear_or_remove_folder(
-                    work_area, preserved_names if stored_artifact is None else os.listdir(work_area)
+                    work_area,
+                    committed.preserved_names if stored_artifact is None else os.listdir(work_area),
                 )
             if stored_artifact is None:
-                return new_artifact, False
+                return StageOutput(committed.artifact, was_stored=False)
         listener(self._make_event("cached", artifact=stored_artifact))
-        return stored_artifact, True
+        return StageOutput(stored_artifact, was_stored=True)
 
     def _make_event(self, kind: EventKind, **event_fields: Any) -> Event:
         return Event(kind, self.label, phase=self.stage.phase, **event_fields)
@@ -228,21 +241,18 @@ class BoundStage(StageCall):
         if "accounts" not in self.stage.collect_table_schemas():
             return
         for artifact in iter_artifacts(self.arguments.values()):
-            if artifact.purged_documents:
+            if artifact.purge_time_by_doc_id:
                 raise HallmarkError(
                     f"stage {self.label}: {artifact.name} no longer has the text of document "
-                    f"{min(artifact.purged_documents)}, which was purged; run again from ingest, "
-                    "which leaves the document out (if it belongs to an earlier corpus, rebuild "
-                    "that corpus first)"
+                    f"{min(artifact.purge_time_by_doc_id)}, which was purged; run again from "
+                    "ingest, which leaves the document out (if it belongs to an earlier corpus, "
+                    "rebuild that corpus first)"
                 )
 
     def _execute_and_commit(
-        self,
-        work_area: Path,
-        stopwatch: Stopwatch,
-        on_progress: Callable[[int, int, str], None] | None,
-    ) -> tuple[Artifact, set[str]]:
-        """Return the artifact, and the names in the work area that must be preserved."""
+        self, work_area: Path, stopwatch: Stopwatch, on_progress: ProgressCallback | None
+    ) -> _CommittedOutput:
+        """Run the body in a work area and commit its output."""
 
         def report_progress(completed: int, total: int, description: str) -> None:
             self.session.listener(
@@ -279,11 +289,12 @@ class BoundStage(StageCall):
             context.purged_ids = read_purged_ids(self.session.store)
         try:
             check_config_paths(self.config, self.label)
-            input_monitor.run_body(
+            input_monitor.run_body_and_check_unchanged(
                 self.stage.body, **self.arguments, config=self.config, context=context
             )
             check_config_paths(self.config, self.label)  # a link may have been exchanged meanwhile
-            return commit_stage_output(self, context, stopwatch), context.preserved_names
+            artifact = commit_stage_output(self, context, stopwatch)
+            return _CommittedOutput(artifact, context.preserved_names)
         except HallmarkError as error:
             if str(error).startswith("stage "):
                 raise
@@ -319,9 +330,13 @@ class BoundStage(StageCall):
             raise HallmarkError(f"stage {self.label}: {error}") from error
 
     def _commit_child_artifact(
-        self, context: StageContext, stage_name: str, key: Mapping[str, Any], folder: Path
+        self,
+        context: StageContext,
+        stage_name: str,
+        identifying_values: Mapping[str, Any],
+        folder: Path,
     ) -> Artifact:
-        artifact = commit_child_artifact(self, context, stage_name, key, folder)
+        artifact = commit_child_artifact(self, context, stage_name, identifying_values, folder)
         self.session.listener(self._make_event("child", artifact=artifact))
         return artifact
 
@@ -364,14 +379,14 @@ def _run_as_prefect_task(bound_stage: BoundStage) -> Artifact:
         with BackgroundListener(
             PrefectStageReporter(bound_stage.label), f"Prefect's page for {bound_stage.label}"
         ) as reporter:
-            artifact, is_cached = bound_stage.run_or_load(
+            artifact, was_stored = bound_stage.run_or_load(
                 lambda *progress_fields: reporter(
                     Event("progress", bound_stage.label, None, 0.0, *progress_fields)
                 )
             )
-            if not is_cached:
+            if not was_stored:
                 reporter(Event("done", bound_stage.label, artifact))
-        if is_cached:
+        if was_stored:
             return Completed(
                 name="Cached", message=f"{artifact.name} was already in the store", data=artifact
             )

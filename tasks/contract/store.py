@@ -29,7 +29,7 @@ from contextlib import AbstractContextManager, suppress
 from copy import deepcopy
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, TypedDict, TypeGuard
 
 from hallmark.tasks.contract.artifact import (
     Artifact,
@@ -40,7 +40,7 @@ from hallmark.tasks.contract.artifact import (
 from hallmark.tasks.contract.columns import Column
 from hallmark.tasks.contract.errors import HallmarkError
 from hallmark.tasks.contract.external_files import hash_file
-from hallmark.tasks.contract.lease import exclusive_lock, lease_folder, shared_lock
+from hallmark.tasks.contract.lease import lease_folder, shared_lock, try_exclusive_lock
 from hallmark.tasks.contract.object_store import ObjectStore
 from hallmark.tasks.contract.tombstones import (
     TOMBSTONES_FILE,
@@ -72,6 +72,14 @@ STALENESS_COMPONENTS = ("code", "libraries", "config", "external")
 COLUMN_KEYS = {field.name for field in fields(Column)}
 
 _SECRET_PATTERN = re.compile(rb"(?:[0-9a-f]{2}){16,}\s*")
+
+
+class SizeAndDigest(TypedDict):
+    """What a manifest entry says about the content of a stored file."""
+
+    size: int
+    """Size in bytes."""
+    sha256: str
 
 
 class Store(ObjectStore):
@@ -193,7 +201,7 @@ class Store(ObjectStore):
             if path.is_dir() and path.name not in used_folders:
                 shutil.rmtree(path, ignore_errors=True)
 
-    def put_file(self, key: str, path: Path) -> dict[str, Any]:
+    def put_file(self, key: str, path: Path) -> SizeAndDigest:
         """Store a file under a new key, synced to disk, and return its size and SHA-256."""
         self.put(key, path)
         if self.root_folder is not None:
@@ -208,9 +216,9 @@ class Store(ObjectStore):
         """Lock the store on this machine to run stages; several processes may do so at once."""
         return shared_lock(self.work_folder)
 
-    def exclusive_lock(self) -> AbstractContextManager[bool]:
+    def try_exclusive_lock(self) -> AbstractContextManager[bool]:
         """Lock the store on this machine for a purge; yield False if another process uses it."""
-        return exclusive_lock(self.work_folder)
+        return try_exclusive_lock(self.work_folder)
 
     # The secret ----------------------------------------------------------------------------
 

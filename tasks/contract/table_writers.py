@@ -27,6 +27,7 @@ from hallmark.tasks.contract.corpus_tables import (
 )
 from hallmark.tasks.contract.errors import HallmarkError
 from hallmark.tasks.contract.external_files import hash_file
+from hallmark.tasks.contract.tombstones import ManifestEntry
 
 #: Maximum rows and bytes of a row group. Readers hold one row group in memory at a time. Both are
 #: fixed, so that the bytes of a part depend on its rows alone. A single row may exceed the bytes.
@@ -87,7 +88,9 @@ class TableWriter:
             self.schema,
             compression="zstd",
             # Names repeat; texts, ids and figures rarely do.
-            use_dictionary=[name for field in self.schema for name in _list_repeated_names(field)],
+            use_dictionary=[
+                name for field in self.schema for name in _list_dictionary_columns(field)
+            ],
             write_page_checksum=True,
         )
 
@@ -188,11 +191,11 @@ class TableWriter:
             for key, n in sorted(self._sums_by_source.items())
         ]
 
-    def count_changed_documents(self, changed_ids: set[bytes]) -> None:
+    def add_changed_document_hashes(self, changed_ids: set[bytes]) -> None:
         """Add the hashes of changed documents under the action "changed".
 
-        Their texts differ from the input, so ``accounts.compute_checksums`` subtracts them from the
-        checksum of the kept documents.
+        Their texts differ from the input, so ``accounts.compute_checksum_rows`` subtracts them from
+        the checksum of the kept documents.
 
         Args:
             changed_ids: Ids of the documents whose text changed according to the ledger.
@@ -213,7 +216,7 @@ class TableWriter:
                 self._flush_row_groups(is_last=True)
             self._writer.close()
 
-    def build_manifest_entry(self, name: str) -> dict[str, Any]:
+    def build_manifest_entry(self, name: str) -> ManifestEntry:
         """Return the manifest entry of this part; the writer must be closed."""
         size, digest = self.path.stat().st_size, hash_file(self.path)
         return {
@@ -231,7 +234,7 @@ class TableWriter:
             self._writer.close()
 
 
-def _list_repeated_names(field: pa.Field) -> list[str]:
+def _list_dictionary_columns(field: pa.Field) -> list[str]:
     """Return the parquet columns of a field that are stored as a dictionary."""
     if pa.types.is_map(field.type):
         return [f"{field.name}.key_value.{part}" for part in ("key", "value")]
@@ -300,7 +303,7 @@ class TableWriters:
             writer.close()
         changed_ids = set().union(*(w.changed_ids for w in self.table_writers.values()))
         for table_writer in self.table_writers.values():
-            table_writer.count_changed_documents(changed_ids)
+            table_writer.add_changed_document_hashes(changed_ids)
 
     def close_quietly(self) -> None:
         for writer in self._iter_writers():

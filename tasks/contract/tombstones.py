@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from hallmark.tasks.contract.errors import HallmarkError
 from hallmark.tasks.contract.fingerprint import sha256_hex, to_canonical_json
@@ -39,23 +39,37 @@ def iter_file_entries(manifest: dict[str, Any]) -> Iterable[ManifestEntry]:
     yield from manifest["files"].values()
 
 
-def parse_tombstones(tombstone_bytes: bytes | None, folder: str) -> dict[str, Any]:
+class Tombstones(TypedDict):
+    """The content of an artifact's tombstone file."""
+
+    purged: dict[str, str]
+    """Time of the purge by document id, in hexadecimal."""
+    entries: dict[str, ManifestEntry]
+    """The replaced ``path``, ``size`` and ``sha256`` of each rewritten file, by manifest name."""
+
+
+class PurgedDocuments(TypedDict):
+    """The content of a store's list of purged documents."""
+
+    documents: dict[str, str]
+    """Time of the purge by document id, in hexadecimal."""
+    unfinished: list[str]
+    """Ids of documents whose purge may not have completed."""
+
+
+def parse_tombstones(tombstone_bytes: bytes | None, folder: str) -> Tombstones:
     """Parse and check the tombstones of an artifact.
 
     Args:
         tombstone_bytes: Content of the tombstone file; None if there is none.
         folder: Key of the artifact in the store, for the error.
 
-    Returns:
-        ``purged``: time of the purge by document id, in hexadecimal; ``entries``: the replaced
-        ``path``, ``size`` and ``sha256`` of each rewritten file, by name in the manifest.
-
     Raises:
         HallmarkError: The file is damaged.
     """
     if tombstone_bytes is None:
         return {"purged": {}, "entries": {}}
-    tombstones = _parse_json_or_none(tombstone_bytes)
+    tombstones: Tombstones = _parse_json_or_none(tombstone_bytes)
     if not (
         isinstance(tombstones, dict)
         and _maps_ids_to_times(tombstones.get("purged"))
@@ -74,7 +88,7 @@ def parse_tombstones(tombstone_bytes: bytes | None, folder: str) -> dict[str, An
     return tombstones
 
 
-def apply_tombstones(manifest: dict[str, Any], tombstones: dict[str, Any]) -> None:
+def apply_tombstones(manifest: dict[str, Any], tombstones: Tombstones) -> None:
     """Update the entries of a manifest, in place, to describe their rewritten files."""
     if not tombstones["entries"]:
         return
@@ -84,7 +98,9 @@ def apply_tombstones(manifest: dict[str, Any], tombstones: dict[str, Any]) -> No
     manifest["purged"] = tombstones["purged"]
 
 
-def add_rewritten_digest(content_digest: str, entries: Iterable[ManifestEntry]) -> Any:
+def combine_with_rewritten_digests(
+    content_digest: str, entries: Iterable[ManifestEntry]
+) -> str | dict[str, str]:
     """Combine a content digest with the digests of rewritten files, for a fingerprint.
 
     Returns:
@@ -101,18 +117,14 @@ def add_rewritten_digest(content_digest: str, entries: Iterable[ManifestEntry]) 
 # The list of purged documents ---------------------------------------------------------------
 
 
-def read_purged_documents(store: ObjectStore) -> dict[str, Any]:
+def read_purged_documents(store: ObjectStore) -> PurgedDocuments:
     """Read and check a store's list of purged documents.
-
-    Returns:
-        ``documents``: time of the purge by document id, in hexadecimal; ``unfinished``: ids whose
-        purge may not have completed.
 
     Raises:
         HallmarkError: The list is damaged.
     """
     list_bytes = store.get(PURGED_DOCUMENTS_FILE)
-    purged = (
+    purged: PurgedDocuments = (
         {"documents": {}, "unfinished": []}
         if list_bytes is None
         else _parse_json_or_none(list_bytes)
@@ -138,14 +150,10 @@ def read_purged_ids(store: ObjectStore) -> frozenset[bytes]:
     return frozenset(map(bytes.fromhex, read_purged_documents(store)["documents"]))
 
 
-def hash_purged_ids(store: ObjectStore) -> dict[str, str]:
-    """Compute the digest of the purged ids, for the fingerprint of an entry-point stage.
-
-    Returns:
-        The digest by file name; empty if no document was purged.
-    """
+def hash_purged_ids(store: ObjectStore) -> str | None:
+    """Compute one digest of all purged ids; None if no document was purged."""
     purged_ids = sorted(read_purged_documents(store)["documents"])
-    return {PURGED_DOCUMENTS_FILE: sha256_hex(to_canonical_json(purged_ids))} if purged_ids else {}
+    return sha256_hex(to_canonical_json(purged_ids)) if purged_ids else None
 
 
 def _parse_json_or_none(data: bytes) -> Any:

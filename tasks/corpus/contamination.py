@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -129,7 +129,7 @@ SET_SUMMARIES = table_schema(
 )
 
 
-def load_sets(config: ContaminationConfig) -> dict[str, OverlapIndex]:
+def load_indexes_by_evaluation_set(config: ContaminationConfig) -> dict[str, OverlapIndex]:
     """Load the index of each evaluation set, by name of the set.
 
     Raises:
@@ -139,11 +139,11 @@ def load_sets(config: ContaminationConfig) -> dict[str, OverlapIndex]:
     for evaluation_set in sets:
         check_file_exists(evaluation_set.path, f"items of {evaluation_set.name}")
     file_stamps = tuple(stat_to_file_stamp(evaluation_set.path.stat()) for evaluation_set in sets)
-    return _load_cached_sets(config, file_stamps)
+    return _load_cached_indexes_by_evaluation_set(config, file_stamps)
 
 
 @lru_cache(maxsize=1)  # one entry holds all sets, because every partition needs all of them
-def _load_cached_sets(
+def _load_cached_indexes_by_evaluation_set(
     config: ContaminationConfig, file_stamps: tuple[FileStamp, ...]
 ) -> dict[str, OverlapIndex]:
     """Load all sets once per process; changed files have other stamps and are read again."""
@@ -178,21 +178,28 @@ def _read_item_text(
         ) from error
 
 
+class OverlapCounts(TypedDict):
+    """Summarise the search in a partition."""
+
+    overlapping_documents: dict[str, int]
+    """Number of documents that overlap any item, by evaluation set."""
+    failed: FailureList
+    """Documents on which the search failed."""
+
+
 def write_partition_overlaps(
     partition: TablePart, config: ContaminationConfig, out: TableWriters
-) -> dict[str, Any]:
-    """Write the signals and overlaps of a partition.
-
-    Returns:
-        ``documents``: how many documents overlap each set; ``failed``: the documents on which the
-        search failed.
-    """
-    indexes = load_sets(config)
-    overlapping_documents = dict.fromkeys(indexes, 0)
+) -> OverlapCounts:
+    """Write the signals and overlaps of a partition."""
+    index_by_evaluation_set = load_indexes_by_evaluation_set(config)
+    overlapping_documents = dict.fromkeys(index_by_evaluation_set, 0)
     failures: FailureList = []
     for batch in partition.iter_batches(["doc_id", "text"]):
         overlaps_by_set, faults = run_isolating_failures(
-            partial(find_batch_overlaps, indexes=indexes), batch
+            partial(
+                find_overlaps_by_evaluation_set, index_by_evaluation_set=index_by_evaluation_set
+            ),
+            batch,
         )
         item_counts = np.zeros(len(batch), np.int32)
         overlap_tables = [pa.schema(OVERLAPS).empty_table()]
@@ -221,16 +228,25 @@ def write_partition_overlaps(
             {"doc_id": batch["doc_id"], "contamination": signal_values}
         )
         failures += list_failures_by_doc_id(batch, faults)
-    return {"documents": overlapping_documents, "failed": failures}
+    return {"overlapping_documents": overlapping_documents, "failed": failures}
 
 
-def find_batch_overlaps(
-    batch: pa.RecordBatch, indexes: Mapping[str, OverlapIndex]
-) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Find the overlaps with each set: rows of documents and numbers of items, one per pair."""
+class BatchOverlaps(NamedTuple):
+    """Hold the pairs of a document and an item that overlap."""
+
+    batch_rows: np.ndarray
+    """(m,) row of the document in the batch."""
+    item_indices: np.ndarray
+    """(m,) index of the item in its evaluation set."""
+
+
+def find_overlaps_by_evaluation_set(
+    batch: pa.RecordBatch, index_by_evaluation_set: Mapping[str, OverlapIndex]
+) -> dict[str, BatchOverlaps]:
+    """Find the overlaps of a batch with each evaluation set."""
     return {
-        set_name: find_overlaps(batch["text"], item_index)
-        for set_name, item_index in indexes.items()
+        set_name: BatchOverlaps(*find_overlaps(batch["text"], item_index))
+        for set_name, item_index in index_by_evaluation_set.items()
     }
 
 
@@ -259,14 +275,14 @@ def find_contamination(
         documents.row_count,
         "the search for overlaps",
     )
-    for name, item_index in load_sets(config).items():
+    for name, item_index in load_indexes_by_evaluation_set(config).items():
         context.get_table_writer("evaluation_sets").write(
             {
                 "evaluation_set": [name],
                 "items": [item_index.item_count],
                 "skipped_items": [item_index.short_item_count],
                 "overlapping_documents": [
-                    sum(result.value["documents"][name] for result in results)
+                    sum(result.value["overlapping_documents"][name] for result in results)
                 ],
             }
         )

@@ -46,7 +46,7 @@ from hallmark.tasks.corpus.copies.duplicates import (
     concatenate_doc_ids,
     find_lowest_ranked_equal,
     order_by_keep_priority,
-    split_by_partition,
+    split_assignment_by_partition,
     write_deduplicated_partition,
 )
 from hallmark.tasks.corpus.copies.earlier_corpora import (
@@ -55,7 +55,7 @@ from hallmark.tasks.corpus.copies.earlier_corpora import (
     check_earlier_compatible,
     concatenate_earlier_tables,
     is_in_sorted,
-    read_matching_earlier,
+    read_matching_signatures,
 )
 from hallmark.tasks.measures.failed_documents import (
     FailureList,
@@ -111,7 +111,7 @@ def hash_normalised_texts(batch: pa.RecordBatch) -> pa.Array:
     return hash_to_ids(normalise_texts(batch["text"]).cast(pa.large_binary()).to_pylist())
 
 
-def find_matching_earlier(sketches: pa.Table, earlier_signatures: Table) -> pa.Table:
+def find_matching_earlier_signatures(sketches: pa.Table, earlier_signatures: Table) -> pa.Table:
     """Return the earlier signatures that may share a text, an id or a cluster with a document.
 
     Only the first 8 bytes of each key are compared, so a few others may be included.
@@ -137,7 +137,7 @@ def find_matching_earlier(sketches: pa.Table, earlier_signatures: Table) -> pa.T
         return is_match
 
     matching_tables = [
-        read_matching_earlier(partition, matches_any_key, SIGNATURES.names)[0]
+        read_matching_signatures(partition, matches_any_key, SIGNATURES.names).rows
         for partition in earlier_signatures.parts
     ]
     return pa.concat_tables([SIGNATURES.empty_table(), *matching_tables])
@@ -176,11 +176,12 @@ def find_exact_duplicates(sketches: pa.Table, earlier_signatures: pa.Table) -> D
         np.where(first_with_same_text == positions, -1, first_with_same_text),
     )
     no_pairs = np.empty(0, np.int64)
-    cluster_ids, joins_clusters = assign_clusters(
-        sketches, earlier_signatures, duplicate_of, no_pairs, no_pairs
-    )
+    clusters = assign_clusters(sketches, earlier_signatures, duplicate_of, no_pairs, no_pairs)
     return DuplicateAssignment(
-        duplicate_of, np.where(reuses_known_id, np.nan, 1.0), cluster_ids, joins_clusters
+        duplicate_of,
+        np.where(reuses_known_id, np.nan, 1.0),
+        clusters.cluster,
+        clusters.joins_earlier_clusters,
     )
 
 
@@ -218,11 +219,11 @@ def deduplicate(
         "the search for exact duplicates",
     )
     sketches = concat_spilled_tables(sketch_results, "sketches", SKETCHES)
-    earlier_signatures = find_matching_earlier(
+    earlier_signatures = find_matching_earlier_signatures(
         sketches, concatenate_earlier_tables(earlier_corpora, "signatures")
     )
     assignment = find_exact_duplicates(sketches, earlier_signatures)
-    partition_assignments = split_by_partition(
+    partition_assignments = split_assignment_by_partition(
         partitions, sketch_results, concatenate_doc_ids(earlier_signatures, sketches), assignment
     )
     context.map_partitions(

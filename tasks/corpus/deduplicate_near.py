@@ -33,7 +33,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Literal, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -61,12 +61,11 @@ from hallmark.tasks.corpus.copies.duplicates import (
     DuplicateAssignment,
     Int64Array,
     KeepPreferenceConfig,
-    UInt64Array,
     assign_clusters,
     build_ranking_columns,
     concatenate_doc_ids,
     order_by_keep_priority,
-    split_by_partition,
+    split_assignment_by_partition,
     write_deduplicated_partition,
 )
 from hallmark.tasks.corpus.copies.earlier_corpora import (
@@ -75,15 +74,20 @@ from hallmark.tasks.corpus.copies.earlier_corpora import (
     check_earlier_compatible,
     concatenate_earlier_tables,
     is_in_sorted,
-    read_matching_earlier,
+    read_matching_signatures,
 )
 from hallmark.tasks.corpus.copies.matching import (
+    ItemShingles,
     NearDuplicateMatches,
     UInt32Array,
     compute_jaccard,
     find_duplicate_pairs,
 )
-from hallmark.tasks.corpus.copies.sketches import compute_band_hashes, compute_shingle_hashes
+from hallmark.tasks.corpus.copies.sketches import (
+    TextHashes,
+    compute_band_hashes,
+    compute_shingle_hashes,
+)
 from hallmark.tasks.measures.failed_documents import (
     FailedDocuments,
     FailureList,
@@ -231,18 +235,24 @@ def sketch_partition(
     return failures
 
 
-def compute_batch_shingles(
-    batch: pa.RecordBatch, config: DeduplicateNearConfig
-) -> tuple[np.ndarray, np.ndarray, FailedDocuments]:
+class BatchShingles(NamedTuple):
+    """Hold the shingle hashes of a batch of n documents, concatenated."""
+
+    hashes: np.ndarray
+    """uint64."""
+    offsets: np.ndarray
+    """(n + 1,): document i has ``hashes[offsets[i]:offsets[i + 1]]``."""
+    failed: FailedDocuments
+    """Documents on which the computation failed."""
+
+
+def compute_batch_shingles(batch: pa.RecordBatch, config: DeduplicateNearConfig) -> BatchShingles:
     """Compute the shingle hashes of a batch, as ``compute_shingle_hashes`` does.
 
     A document on which that fails gets its id as its only shingle, so that it matches no other.
-
-    Returns:
-        Hashes, offsets (n + 1,) of the documents in them, and the documents that failed.
     """
 
-    def hash_shingles(documents: pa.RecordBatch) -> tuple[np.ndarray, np.ndarray]:
+    def hash_shingles(documents: pa.RecordBatch) -> TextHashes:
         return compute_shingle_hashes(
             normalise_texts(documents["text"]), config.shingle_length, config.shingle_unit
         )
@@ -254,7 +264,7 @@ def compute_batch_shingles(
         hashes[offsets[faulty_rows]] = ids_to_uint64_pairs(
             pa.chunked_array([batch["doc_id"].take(faults.rows)])
         )[:, 0]
-    return hashes, offsets, faults
+    return BatchShingles(hashes, offsets, faults)
 
 
 def _build_list_array(values: np.ndarray, offsets: np.ndarray) -> pa.Array:
@@ -272,19 +282,24 @@ class EarlierMatches:
         return str(self.partition)
 
 
-def find_matching_earlier(
+class ComparableDocuments(NamedTuple):
+    """Hold the documents of earlier corpora that are compared with the new ones."""
+
+    signatures: pa.Table
+    """Rows of SIGNATURES."""
+    matches: list[EarlierMatches]
+    """Their rows in the partitions of the earlier corpora, in the order of the signatures."""
+
+
+def find_comparable_earlier_documents(
     sketches: pa.Table,
     earlier_documents: Table,
     earlier_signatures: Table,
     config: DeduplicateNearConfig,
-) -> tuple[pa.Table, list[EarlierMatches]]:
-    """Find the earlier documents that share a band or the incoming cluster with a new document.
-
-    Returns:
-        Their SIGNATURES, and their rows in each partition of the earlier corpora.
-    """
+) -> ComparableDocuments:
+    """Find the earlier documents that share a band or the incoming cluster with a new document."""
     if not earlier_signatures.row_count:
-        return SIGNATURES.empty_table(), []
+        return ComparableDocuments(SIGNATURES.empty_table(), [])
     band_table = stack_band_hashes(sketches, config.bands)
     sorted_bands = [np.unique(band_table[:, band]) for band in range(config.bands)]
     cluster_keys = np.sort(ids_to_uint64_pairs(sketches["cluster"])[:, 0])
@@ -309,13 +324,13 @@ def find_matching_earlier(
     for documents_partition, signatures_partition in align_parts(
         earlier_documents, earlier_signatures
     ):
-        matching_rows, row_indices = read_matching_earlier(
+        matching_rows, row_indices = read_matching_signatures(
             signatures_partition, matches_any_key, SIGNATURES.names
         )
         if len(row_indices):
             matching_signatures.append(matching_rows)
             matches.append(EarlierMatches(documents_partition, row_indices))
-    return pa.concat_tables(matching_signatures), matches
+    return ComparableDocuments(pa.concat_tables(matching_signatures), matches)
 
 
 def shingle_earlier_documents(
@@ -380,8 +395,8 @@ class ShingleStore:
             chunk_numbers, [len(chunk_offsets) - 1 for chunk_offsets in offsets]
         )
 
-    def __call__(self, document_rows: Int64Array) -> tuple[UInt64Array, Int64Array]:
-        """Return the concatenated shingles of these documents and the number that each has."""
+    def __call__(self, document_rows: Int64Array) -> ItemShingles:
+        """Return the shingles of these documents."""
         counts = self.shingle_counts[document_rows]
         starts = self.chunk_starts[document_rows]
         shingle_runs = [
@@ -393,7 +408,18 @@ class ShingleStore:
                 strict=True,
             )
         ]
-        return np.concatenate(shingle_runs), counts
+        return ItemShingles(np.concatenate(shingle_runs), counts)
+
+
+class NearDuplicates(NamedTuple):
+    """Hold the result of the search for near duplicates."""
+
+    assignment: DuplicateAssignment
+    """The decision about each document."""
+    pair_rows: pa.Table
+    """Rows of PAIRS."""
+    matches: NearDuplicateMatches
+    """All matches, from which both are derived; items are in order of priority."""
 
 
 def find_near_duplicates(
@@ -401,16 +427,13 @@ def find_near_duplicates(
     earlier_signatures: pa.Table,
     shingle_store: ShingleStore,
     config: DeduplicateNearConfig,
-) -> tuple[DuplicateAssignment, pa.Table, NearDuplicateMatches]:
+) -> NearDuplicates:
     """Decide which documents are near duplicates.
 
     Args:
         sketches: SKETCHES of all documents.
         earlier_signatures: SIGNATURES of the matching earlier documents.
         shingle_store: Shingles of the matching earlier documents, then of all documents.
-
-    Returns:
-        The assignment, the rows of PAIRS, and the matches that they come from.
     """
     earlier_count = len(earlier_signatures)
     order = np.concatenate(
@@ -438,8 +461,10 @@ def find_near_duplicates(
     )
     del ordered_bands
     is_kept = ~matches.removed
-    duplicate_pairs = find_best_kept_pairs(matches, config.similarity_threshold)
-    cluster_pairs = select_spanning_pairs(matches, is_kept[matches.first] & is_kept[matches.second])
+    duplicate_pairs = find_best_kept_pair_indices(matches, config.similarity_threshold)
+    cluster_pairs = select_spanning_pair_indices(
+        matches, is_kept[matches.first] & is_kept[matches.second]
+    )
     duplicate_of, similarity = np.full(len(sketches), -1), np.ones(len(sketches))
     duplicate_of[order[matches.second[duplicate_pairs]] - earlier_count] = order[
         matches.first[duplicate_pairs]
@@ -447,9 +472,12 @@ def find_near_duplicates(
     similarity[order[matches.second[duplicate_pairs]] - earlier_count] = matches.similarity[
         duplicate_pairs
     ]
-    linked_rows = (order[matches.first[cluster_pairs]], order[matches.second[cluster_pairs]])
-    cluster_ids, joins_clusters = assign_clusters(
-        sketches, earlier_signatures, duplicate_of, *linked_rows
+    clusters = assign_clusters(
+        sketches,
+        earlier_signatures,
+        duplicate_of,
+        order[matches.first[cluster_pairs]],
+        order[matches.second[cluster_pairs]],
     )
     reported_pairs = np.sort(np.concatenate([duplicate_pairs, cluster_pairs]))
     doc_ids = concatenate_doc_ids(earlier_signatures, sketches)
@@ -460,14 +488,13 @@ def find_near_duplicates(
             "similarity": matches.similarity[reported_pairs],
         }
     )
-    return (
-        DuplicateAssignment(duplicate_of, similarity, cluster_ids, joins_clusters),
-        pair_rows,
-        matches,
+    assignment = DuplicateAssignment(
+        duplicate_of, similarity, clusters.cluster, clusters.joins_earlier_clusters
     )
+    return NearDuplicates(assignment, pair_rows, matches)
 
 
-def find_best_kept_pairs(matches: NearDuplicateMatches, threshold: float) -> Int64Array:
+def find_best_kept_pair_indices(matches: NearDuplicateMatches, threshold: float) -> Int64Array:
     """Return, for each removed document, the index of its pair with the most similar kept one."""
     pair_indices = np.flatnonzero(
         matches.removed[matches.second]
@@ -481,7 +508,9 @@ def find_best_kept_pairs(matches: NearDuplicateMatches, threshold: float) -> Int
     return pair_indices[order[np.unique(removed_items, return_index=True)[1]]]
 
 
-def select_spanning_pairs(matches: NearDuplicateMatches, is_eligible: np.ndarray) -> Int64Array:
+def select_spanning_pair_indices(
+    matches: NearDuplicateMatches, is_eligible: np.ndarray
+) -> Int64Array:
     """Select the fewest, most similar pairs that connect the same documents as all eligible ones.
 
     Args:
@@ -535,23 +564,26 @@ def deduplicate_near(
         "the search for near duplicates",
     )
     sketches = concat_spilled_tables(sketch_results, "sketches", SKETCHES)
-    earlier_signatures, earlier_matches = find_matching_earlier(
+    earlier_documents = find_comparable_earlier_documents(
         sketches,
         concatenate_earlier_tables(earlier_corpora, "documents"),
         concatenate_earlier_tables(earlier_corpora, "signatures"),
         config,
     )
     earlier_results: Sequence[ItemResult] = context.map_items(
-        shingle_earlier_documents, earlier_matches, config
+        shingle_earlier_documents, earlier_documents.matches, config
     )
     shingle_store = ShingleStore(
         concat_spilled_tables([*earlier_results, *sketch_results], "shingles", SHINGLES)["shingles"]
     )
-    assignment, pairs, matches = find_near_duplicates(
-        sketches, earlier_signatures, shingle_store, config
+    assignment, pair_rows, matches = find_near_duplicates(
+        sketches, earlier_documents.signatures, shingle_store, config
     )
-    partition_assignments = split_by_partition(
-        partitions, sketch_results, concatenate_doc_ids(earlier_signatures, sketches), assignment
+    partition_assignments = split_assignment_by_partition(
+        partitions,
+        sketch_results,
+        concatenate_doc_ids(earlier_documents.signatures, sketches),
+        assignment,
     )
     context.map_partitions(
         write_deduplicated_partition,
@@ -560,7 +592,7 @@ def deduplicate_near(
         config.similarity_threshold,
         SKETCHES,
     )
-    context.get_table_writer("pairs").write(pairs)
+    context.get_table_writer("pairs").write(pair_rows)
     context.get_table_writer("search_summary").write(
         {
             "documents": [len(sketches)],
@@ -568,7 +600,7 @@ def deduplicate_near(
             "clustered_pairs": [len(matches.similarity)],
             "duplicate_pairs": [int((matches.similarity >= config.similarity_threshold).sum())],
             "limited_documents": [int(matches.has_uncompared.sum())],
-            "earlier_documents": [len(earlier_signatures)],
+            "earlier_documents": [len(earlier_documents.signatures)],
             "bridging_documents": [assignment.bridge_count],
             "candidate_probability": [
                 1 - (1 - config.similarity_threshold**config.rows_per_band) ** config.bands

@@ -39,16 +39,16 @@ from hallmark.tasks.corpus.reading.town_source import (
     TownSource,
     compose_town_block,
     format_document_key,
-    label_town_blocks,
+    list_labels_by_block_number,
 )
+from hallmark.tasks.corpus.table_columns import Row
 from hallmark.tasks.corpus.town.documents import (
     compute_shingle_similarity,
-    load_town_lexicon,
-    load_town_occupations,
+    load_women_shares_by_occupation,
+    load_words_by_people,
 )
 from hallmark.tasks.corpus.town.recovery_rates import (
     RecoveryEvaluator,
-    Row,
     compute_share_with_interval,
 )
 
@@ -194,10 +194,12 @@ class TownBlock:
     block_key: str
 
     def __str__(self) -> str:
-        return f"source {self.source.name}, {label_town_blocks(self.source)[self.block_key]}"
+        return (
+            f"source {self.source.name}, {list_labels_by_block_number(self.source)[self.block_key]}"
+        )
 
 
-def compute_doc_id(source_name: str, document_number: int) -> bytes:
+def compute_town_doc_id(source_name: str, document_number: int) -> bytes:
     """Compute the id that ingest assigns: a hash of the source's name and the document's key."""
     return hash_to_ids([f"{source_name}\0key\0{format_document_key(document_number)}"])[0].as_py()  # type: ignore[no-any-return]
 
@@ -209,7 +211,7 @@ def write_ground_truth(block: TownBlock, key: SecretKey, out: TableWriters) -> N
     texts = {document.number: document.text for document in documents}
     truth_rows, personal_data_rows = [], []
     for document in documents:
-        doc_id = compute_doc_id(source.name, document.number)
+        doc_id = compute_town_doc_id(source.name, document.number)
         text, truth = document.text, document.truth
         row: Row = {
             "doc_id": doc_id,
@@ -228,7 +230,7 @@ def write_ground_truth(block: TownBlock, key: SecretKey, out: TableWriters) -> N
             "occupation_genders": [gender for _, gender in truth.occupations],
         }
         if document.copy_of is not None:
-            row["original_doc_id"] = compute_doc_id(source.name, document.copy_of)
+            row["original_doc_id"] = compute_town_doc_id(source.name, document.copy_of)
             row["similarity"] = compute_shingle_similarity(text, texts[document.copy_of])
         truth_rows.append(row)
         for data_type, start, end in document.personal_spans:
@@ -312,7 +314,7 @@ def build_property_share_rows(source: TownSource, truth_rows: Sequence[Row]) -> 
         sum(bool(truth_row["opinion_signs"]) for truth_row in group_documents),
         len(group_documents),
     )
-    for group in load_town_lexicon():
+    for group in load_words_by_people():
         signs = [sign for target, sign in opinions if target == group]
         share = rates.negative_opinions_by_group.get(group, rates.negative_opinions)
         yield build_row(
@@ -326,7 +328,7 @@ def build_property_share_rows(source: TownSource, truth_rows: Sequence[Row]) -> 
         for truth_row in originals
         for pair in zip(truth_row["occupations"], truth_row["occupation_genders"], strict=True)
     ]
-    for job, default_share in load_town_occupations().items():
+    for job, default_share in load_women_shares_by_occupation().items():
         genders = [gender for occupation, gender in occupation_genders if occupation == job]
         share = rates.women_by_occupation.get(job, default_share)
         yield build_row(
@@ -364,7 +366,9 @@ def build_occupation_share_rows(
     counts_by_occupation = {
         row["occupation"]: row for row in profile_rows if row["source"] == source.name
     }
-    for job, default_share in sorted(load_town_occupations().items()) if profile_rows else ():
+    for job, default_share in (
+        sorted(load_women_shares_by_occupation().items()) if profile_rows else ()
+    ):
         row = counts_by_occupation.get(job, {"women_mentions": 0, "men_mentions": 0})
         key_columns = {
             "source": source.name,
@@ -400,7 +404,9 @@ def evaluate_curation(
     """
     towns = find_town_sources(corpus_artifacts)
     blocks = [
-        TownBlock(source, block_key) for source in towns for block_key in label_town_blocks(source)
+        TownBlock(source, block_key)
+        for source in towns
+        for block_key in list_labels_by_block_number(source)
     ]
     truth_results = context.map_items(write_ground_truth, blocks, SecretKey(context.secret))
 

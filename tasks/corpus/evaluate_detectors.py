@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from hallmark.tasks.contract import StageContext, column, stage, table_schema
 from hallmark.tasks.corpus.find_personal_data import PersonalDataConfig
+from hallmark.tasks.corpus.table_columns import Row
 from hallmark.tasks.measures.detector_examples import (
     EXAMPLES_PER_TYPE,
     DetectorExample,
@@ -81,28 +82,34 @@ DETECTION = table_schema(
 )
 
 
-def count_detections(
+def build_detection_rows(
     planted_sentences: Iterable[DetectorExample], config: PersonalDataConfig
-) -> list[dict[str, object]]:
-    """Run the detectors on the sentences and count hits and misses; return rows of DETECTION."""
+) -> list[Row]:
+    """Run the detectors on the sentences and build the rows of DETECTION."""
     sentences = list(planted_sentences)
     texts = pa.array([sentence.text for sentence in sentences], pa.large_string())
     detected_spans = find_spans_by_row(texts, config.types, config.regions)
-    counts: Counter[tuple[str, str]] = Counter()
+    count_by_type_and_outcome: Counter[tuple[str, str]] = Counter()
     for row, (data_type, text, value, has_name) in enumerate(sentences):
         if value:
-            counts[data_type, "planted_with_name" if has_name else "planted_without_name"] += 1
+            count_by_type_and_outcome[
+                data_type, "planted_with_name" if has_name else "planted_without_name"
+            ] += 1
         for span in detected_spans.get(row, ()):
             is_correct = span.type == data_type and text[span.start : span.end] == value
             count_name = "detected_with_name" if has_name else "detected_without_name"
-            counts[span.type, count_name if value and is_correct else "false_positives"] += 1
+            count_by_type_and_outcome[
+                span.type, count_name if value and is_correct else "false_positives"
+            ] += 1
     return [
-        _build_detection_row(data_type, counts)
+        _build_detection_row(data_type, count_by_type_and_outcome)
         for data_type in select_types_for_regions(config.types, config.regions)
     ]
 
 
-def _build_detection_row(data_type: str, counts: Counter[tuple[str, str]]) -> dict[str, object]:
+def _build_detection_row(
+    data_type: str, count_by_type_and_outcome: Counter[tuple[str, str]]
+) -> Row:
     count_names = (
         "planted_with_name",
         "detected_with_name",
@@ -110,7 +117,7 @@ def _build_detection_row(data_type: str, counts: Counter[tuple[str, str]]) -> di
         "detected_without_name",
         "false_positives",
     )
-    row: dict[str, int] = {name: counts[data_type, name] for name in count_names}
+    row: dict[str, int] = {name: count_by_type_and_outcome[data_type, name] for name in count_names}
     true_positives = row["detected_with_name"] + row["detected_without_name"]
     shares: dict[str, float | None] = {}
     for name, hits, n in (
@@ -130,7 +137,7 @@ def _build_detection_row(data_type: str, counts: Counter[tuple[str, str]]) -> di
 def evaluate_detectors(config: PersonalDataConfig, context: StageContext) -> None:
     """Evaluate the detectors with the config of ``find_personal_data``."""
     types = select_types_for_regions(config.types, config.regions)
-    rows = count_detections(generate_detector_examples(types, EXAMPLES_PER_TYPE), config)
+    rows = build_detection_rows(generate_detector_examples(types, EXAMPLES_PER_TYPE), config)
     context.get_table_writer("detector_accuracy").write(
         pa.Table.from_pylist(rows, schema=DETECTION)
     )

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hmac
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,7 +27,7 @@ from hallmark.tasks.contract import (
     stage,
     table_schema,
 )
-from hallmark.tasks.corpus.spans import SPANS, build_span_columns
+from hallmark.tasks.corpus.spans import SPANS, SpanColumns, build_span_columns
 from hallmark.tasks.measures.failed_documents import (
     FailedDocuments,
     FailureList,
@@ -86,14 +85,14 @@ class SecretKey:
         return hmac.digest(self.secret, data, "sha256")[:16]
 
 
-def find_personal_data_in_partition(
+def write_personal_data_spans(
     partition: TablePart, config: PersonalDataConfig, key: SecretKey, out: TableWriters
 ) -> FailureList:
     """Write the spans of a partition; return the documents that could not be searched."""
     failures: FailureList = []
     for batch in partition.iter_batches(["doc_id", "text"]):
         columns, faults = run_isolating_failures(
-            partial(find_personal_data_in_batch, config=config, key=key), batch
+            partial(build_personal_data_span_columns, config=config, key=key), batch
         )
         out.get_table_writer("spans").write(
             add_unreadable_spans(batch, columns, faults) if len(faults) else columns
@@ -103,7 +102,7 @@ def find_personal_data_in_partition(
 
 
 def add_unreadable_spans(
-    batch: pa.RecordBatch, span_columns: dict[str, Any], faults: FailedDocuments
+    batch: pa.RecordBatch, span_columns: SpanColumns, faults: FailedDocuments
 ) -> pa.Table:
     """Add an UNREADABLE span over the whole text of each document that could not be searched.
 
@@ -124,10 +123,10 @@ def add_unreadable_spans(
     return spans.take(pc.sort_indices(row_order))
 
 
-def find_personal_data_in_batch(
+def build_personal_data_span_columns(
     batch: pa.RecordBatch, config: PersonalDataConfig, key: SecretKey
-) -> dict[str, Any]:
-    """Find the personal data of a batch; return columns of SPANS."""
+) -> SpanColumns:
+    """Find the personal data of a batch and build the columns of SPANS."""
     owner_rows, types, starts, ends, digests = [], [], [], [], []
     for row, spans in find_spans_by_row(batch["text"], config.types, config.regions).items():
         text, character_position, byte_position = batch["text"][row].as_py(), 0, 0
@@ -160,7 +159,7 @@ def _utf8_length(text: str) -> int:
 def find_personal_data(documents: Table, config: PersonalDataConfig, context: StageContext) -> None:
     """Find personal data in all documents and record the regions that were searched for."""
     results = context.map_partitions(
-        find_personal_data_in_partition, documents.parts, config, SecretKey(context.secret)
+        write_personal_data_spans, documents.parts, config, SecretKey(context.secret)
     )
     report_failures(
         context,

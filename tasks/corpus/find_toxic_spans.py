@@ -8,6 +8,8 @@ Documents that a rule already removed for their worst window do not reach this s
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,7 +26,7 @@ from hallmark.tasks.contract import (
     align_parts,
     stage,
 )
-from hallmark.tasks.corpus.spans import SPANS, Utf8Texts, build_span_columns
+from hallmark.tasks.corpus.spans import SPANS, SpanColumns, Utf8Texts, build_span_columns
 
 Int64Array = NDArray[np.int64]
 Float32Array = NDArray[np.float32]
@@ -46,11 +48,16 @@ class FindToxicSpansConfig(StageConfig):
     )
 
 
-def find_toxic_spans_in_partition(
-    partitions: tuple[TablePart, TablePart], min_score: float, out: TableWriters
+def write_toxic_spans(
+    documents_and_windows: tuple[TablePart, TablePart], min_score: float, out: TableWriters
 ) -> None:
-    """Write the toxic spans of a partition of documents, given the partition of its windows."""
-    documents, windows_partition = partitions
+    """Write the toxic spans of a partition.
+
+    Args:
+        documents_and_windows: The documents, and their windows.
+        min_score: Least score of a toxic window.
+    """
+    documents, windows_partition = documents_and_windows
     windows = windows_partition.read(["doc_id", "char_start", "char_end", "toxicity"])
     scored_ids = pc.unique(windows["doc_id"])
     toxic_windows = windows.filter(
@@ -66,14 +73,14 @@ def find_toxic_spans_in_partition(
         document_rows = pc.index_in(toxic_windows["doc_id"], value_set=batch["doc_id"])
         batch_windows = toxic_windows.filter(document_rows.is_valid())
         out.get_table_writer("spans").write(
-            build_toxic_spans(batch, document_rows.drop_null().to_numpy(), batch_windows)
+            build_toxic_span_columns(batch, document_rows.drop_null().to_numpy(), batch_windows)
         )
 
 
-def build_toxic_spans(
+def build_toxic_span_columns(
     batch: pa.RecordBatch, document_rows: Int64Array, windows: pa.Table
-) -> dict[str, pa.Array]:
-    """Build columns of SPANS from toxic windows.
+) -> SpanColumns:
+    """Build the columns of SPANS from toxic windows.
 
     Args:
         document_rows: Row in the batch of the document of each window, (m,).
@@ -108,21 +115,34 @@ def build_toxic_spans(
     )
 
 
+class MergedWindows(NamedTuple):
+    """Hold k windows that do not overlap, in order of document and start."""
+
+    document_rows: Int64Array
+    """(k,) row of the document."""
+    start: Int64Array
+    """(k,) first character."""
+    end: Int64Array
+    """(k,) end in characters."""
+    score: Float32Array
+    """(k,) highest score of the windows that were merged."""
+
+
 def merge_overlapping_windows(
     document_rows: Int64Array, start: Int64Array, end: Int64Array, score: Float32Array
-) -> tuple[Int64Array, Int64Array, Int64Array, Float32Array]:
-    """Merge windows that overlap or touch; the merged window has their highest score.
+) -> MergedWindows:
+    """Merge windows that overlap or touch.
 
     All arguments are (m,), sorted by row and start.
     """
     if not len(document_rows):
-        return document_rows, start, end, score
+        return MergedWindows(document_rows, start, end, score)
     # Place the texts one after another, so that one running maximum serves all documents.
     row_offsets = document_rows * (end.max() + 1)
     furthest_ends = np.maximum.accumulate(row_offsets + end)
     first_windows = np.flatnonzero(np.append(True, (row_offsets + start)[1:] > furthest_ends[:-1]))
     last_windows = np.append(first_windows[1:], len(document_rows)) - 1
-    return (
+    return MergedWindows(
         document_rows[first_windows],
         start[first_windows],
         (furthest_ends - row_offsets)[last_windows],
@@ -144,5 +164,5 @@ def find_toxic_spans(
         HallmarkError: A document has no window, or a window does not fit its text.
     """
     context.map_partitions(
-        find_toxic_spans_in_partition, align_parts(documents, windows), config.toxicity_threshold
+        write_toxic_spans, align_parts(documents, windows), config.toxicity_threshold
     )

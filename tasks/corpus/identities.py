@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -35,7 +35,7 @@ from hallmark.tasks.measures.identities import (
     Lexicon,
     find_term_mentions,
     load_builtin_lexicon,
-    read_user_lexicon,
+    read_user_terms_by_group,
 )
 
 DATA = Path(__file__).parent / "data"
@@ -109,7 +109,7 @@ def resolve_lexicon_path(path: Path) -> Path:
 
 def read_user_lexicons(paths: Sequence[Path]) -> UserLexicons:
     """Read lexicons from their files; the name of a lexicon is that of its file."""
-    return {path.stem: read_user_lexicon(resolve_lexicon_path(path)) for path in paths}
+    return {path.stem: read_user_terms_by_group(resolve_lexicon_path(path)) for path in paths}
 
 
 def load_user_lexicons(history: Mapping[str, Artifact]) -> UserLexicons:
@@ -123,17 +123,26 @@ def load_user_lexicons(history: Mapping[str, Artifact]) -> UserLexicons:
     return user_lexicons
 
 
-def combine_lexicons(user_lexicons: UserLexicons) -> Lexicon:
-    """Return the built-in lexicon extended with the user-supplied ones."""
+def combine_with_builtin_lexicon(user_lexicons: UserLexicons) -> Lexicon:
+    """Return a lexicon with the groups of the built-in one and of the user-supplied ones."""
     combined_lexicon = load_builtin_lexicon()
     for groups in user_lexicons.values():
         combined_lexicon = combined_lexicon.with_groups(groups)
     return combined_lexicon
 
 
-def find_mentioned_groups(texts: pa.Array, group_lexicon: Lexicon) -> tuple[pa.Array, pa.Array]:
-    """Return the groups of each text, in the lexicon's order, and its number of mentions."""
-    term_numbers, text_rows = find_term_mentions(texts, group_lexicon)
+class GroupMentions(NamedTuple):
+    """Say which groups of a lexicon n texts mention."""
+
+    groups: pa.Array
+    """(n,) list of the distinct groups that the text mentions, in the lexicon's order."""
+    mention_counts: pa.Array
+    """(n,) number of mentions of any group in the text."""
+
+
+def find_group_mentions(texts: pa.Array, group_lexicon: Lexicon) -> GroupMentions:
+    """Find the groups that each text mentions."""
+    term_numbers, text_rows, _ = find_term_mentions(texts, group_lexicon)
     group_names = group_lexicon.groups
     group_numbers = {name: i for i, name in enumerate(group_names)}
     mentioned_groups = np.array([group_numbers[name] for name, _ in group_lexicon.terms], np.int64)[
@@ -146,7 +155,9 @@ def find_mentioned_groups(texts: pa.Array, group_lexicon: Lexicon) -> tuple[pa.A
         pa.array(text_group_pairs % len(group_names))
     )
     mention_counts = np.bincount(text_rows, minlength=len(texts))
-    return pa.ListArray.from_arrays(offsets, group_values), pa.array(mention_counts, pa.int32())
+    return GroupMentions(
+        pa.ListArray.from_arrays(offsets, group_values), pa.array(mention_counts, pa.int32())
+    )
 
 
 def classify_lengths(sizes: pa.Array, bounds: Sequence[int]) -> pa.Array:
@@ -162,17 +173,17 @@ def write_identity_signals(
     partition: TablePart, user_lexicons: UserLexicons, config: IdentitiesConfig, out: TableWriters
 ) -> FailureList:
     """Write the signals of a partition; return the documents on which that failed."""
-    group_lexicon = combine_lexicons(user_lexicons)
+    group_lexicon = combine_with_builtin_lexicon(user_lexicons)
     dialect_lexicon = load_builtin_lexicon("dialects")
 
     def compute_signals(batch: pa.RecordBatch) -> dict[str, pa.Array]:
-        groups, mentions = find_mentioned_groups(batch["text"], group_lexicon)
-        varieties, markers = find_mentioned_groups(batch["text"], dialect_lexicon)
+        identities = find_group_mentions(batch["text"], group_lexicon)
+        dialects = find_group_mentions(batch["text"], dialect_lexicon)
         return {
-            "identities": groups,
-            "identity_mentions": mentions,
-            "dialects": varieties,
-            "dialect_markers": markers,
+            "identities": identities.groups,
+            "identity_mentions": identities.mention_counts,
+            "dialects": dialects.groups,
+            "dialect_markers": dialects.mention_counts,
             "length_class": classify_lengths(
                 count_utf8_bytes(batch["text"]), config.length_bounds_bytes
             ),
@@ -189,7 +200,7 @@ def write_identity_signals(
     external_digests=lambda config, secret_id: {
         f"lexicon {number}": hash_file(resolve_lexicon_path(path))
         for number, path in enumerate(config.lexicons)
-        if read_user_lexicon(resolve_lexicon_path(path))
+        if read_user_terms_by_group(resolve_lexicon_path(path))
     },
 )
 def find_identities(documents: Table, config: IdentitiesConfig, context: StageContext) -> None:

@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -60,19 +60,21 @@ from hallmark.tasks.corpus.reading.inputs import (
     read_input_records,
 )
 from hallmark.tasks.corpus.reading.metadata import extract_domains
-from hallmark.tasks.corpus.reading.quotas import SourceQuotas, compute_quotas, is_blocked_reason
+from hallmark.tasks.corpus.reading.quotas import SourceQuotas, compute_quotas, mark_blocked_reasons
 from hallmark.tasks.corpus.reading.readers import suggest_remedy
 from hallmark.tasks.corpus.reading.records import (
     RECORDS_SCHEMA,
     IdRange,
+    MaskedRun,
     SkippedInput,
     SortedRunWriter,
     find_later_copies,
     list_sorted_runs,
-    reassign_copy_ids,
     split_into_id_ranges,
+    write_copies_with_new_ids,
 )
 from hallmark.tasks.corpus.reading.sources import Record
+from hallmark.tasks.corpus.table_columns import Row
 
 ORIGINS = table_schema(
     "The file and location of each document.",
@@ -162,17 +164,26 @@ ERRORS = table_schema(
 # Reading -----------------------------------------------------------------------------------------
 
 
+class InputBatchCounts(TypedDict):
+    """Count what was read from the inputs of a batch."""
+
+    rows: int
+    """Records, with those that could not be read."""
+    bytes: int
+    """Decompressed bytes."""
+    skipped: list[tuple[str, int, int]]
+    """Kind, records and bytes of input that belongs to no document."""
+    unreadable_values: int
+    """URLs, dates and metadata values that could not be parsed."""
+
+
 def read_input_batch(
     batch: InputBatch, config: IngestConfig, stream_folder: Path, out: TableWriters
-) -> dict[str, Any]:
+) -> InputBatchCounts:
     """Read inputs into sorted runs of records and into quarantine.
 
     Args:
         stream_folder: Folder in which data read from streams is kept.
-
-    Returns:
-        ``rows`` and ``bytes`` that were read, ``skipped`` input as (kind, records, bytes), and the
-        number of ``unreadable_values``.
     """
     record_count = byte_count = unreadable_values = 0
     skipped: list[tuple[str, int, int]] = []
@@ -182,7 +193,9 @@ def read_input_batch(
     quarantine_buffer = RecordBuffer(partial(_write_quarantine, source, out))
     for source_input in batch.inputs:
         meter = ReadCounts()
-        stream_path = stream_folder / f"{source_input.source_index}-{source_input.shard[0]}"
+        stream_path = (
+            stream_folder / f"{source_input.source_index}-{source_input.shard.shard_index}"
+        )
         try:
             for record in read_input_records(source_input, config, meter, out.folder, stream_path):
                 record.raw = record.raw[:MAX_QUARANTINED_BYTES]
@@ -288,14 +301,14 @@ def _write_quarantine(source: str, out: TableWriters, records: list[Record]) -> 
 # Partitions --------------------------------------------------------------------------------------
 
 
+#: Size of the kept documents in the input, by source.
+RawBytesBySource = dict[str, int]
+
+
 def write_documents_in_range(
     id_range: IdRange, quotas: SourceQuotas, out: TableWriters
-) -> dict[str, int]:
-    """Write the documents of a range of ids, in order, with their origins and removals.
-
-    Returns:
-        The raw bytes of the kept documents, by source.
-    """
+) -> RawBytesBySource:
+    """Write the documents of a range of ids, in order, with their origins and removals."""
     records, is_repeated_key = id_range.read_records()
     reasons = quotas.find_removal_reasons(records)
     records = records.set_column(records.schema.get_field_index("reason"), "reason", reasons)
@@ -315,7 +328,7 @@ def write_documents_in_range(
         raw_bytes = pc.binary_slice(
             repeated_records["text"].cast(pa.large_binary()), 0, MAX_QUARANTINED_BYTES
         )
-        raw_bytes = pc.if_else(is_blocked_reason(repeated_records["reason"]), b"", raw_bytes)
+        raw_bytes = pc.if_else(mark_blocked_reasons(repeated_records["reason"]), b"", raw_bytes)
         out.get_table_writer("quarantine").write(
             {
                 **{
@@ -350,13 +363,13 @@ def _write_removal_ledger(
         "bytes_before": removed_records["raw_bytes"]
     }
     ledger_columns["document_hash"] = pc.if_else(
-        is_blocked_reason(removed_records["reason"]), None, ledger_columns["document_hash"]
+        mark_blocked_reasons(removed_records["reason"]), None, ledger_columns["document_hash"]
     )
     out.get_table_writer("ledger").write(ledger_columns)
 
 
-def sum_skipped(batch_results: list[tuple[InputBatch, ItemResult]]) -> list[SkippedInput]:
-    """Add up the skipped input of all files, by source and kind."""
+def sum_skipped_inputs(batch_results: list[tuple[InputBatch, ItemResult]]) -> list[SkippedInput]:
+    """Sum the skipped input of all files, by source and kind."""
     sums: dict[tuple[str, str], list[int]] = {}
     for batch, result in batch_results:
         for kind, records, size in result.value["skipped"]:
@@ -403,12 +416,12 @@ def count_quarantine_errors(results: list[ItemResult]) -> pa.Table:
     )
 
 
-def balance_accounts(
+def build_account_rows(
     batch_results: list[tuple[InputBatch, ItemResult]],
     range_results: list[ItemResult],
     errors: pa.Table,
-) -> list[dict[str, Any]]:
-    """Compute the accounts of ingest.
+) -> list[Row]:
+    """Build the rows of the table ``accounts`` for ingest.
 
     ``input`` comes from the readers' counters, the other terms from the written tables, so that the
     two are independent.
@@ -426,7 +439,7 @@ def balance_accounts(
         for source, action, row_count, *_ in result.parts["documents"]["counts"]:
             kept_counts.append([source, action, row_count, result.value.get(source, 0), 0, "0"])
         ledger_counts += result.parts["ledger"]["counts"]
-    return accounts.compute_accounts(input_counts, kept_counts, ledger_counts)
+    return accounts.compute_account_rows(input_counts, kept_counts, ledger_counts)
 
 
 @stage(
@@ -455,19 +468,24 @@ def ingest(config: IngestConfig, context: StageContext) -> None:
     )
     batch_results = list(zip(input_batches, read_results, strict=True))
     runs = list_sorted_runs(read_results)
-    run_copies, first_record_masks = find_later_copies(runs)
-    copy_runs = list_sorted_runs(context.map_items(reassign_copy_ids, run_copies))
+    copy_search = find_later_copies(runs)
+    copy_runs = list_sorted_runs(
+        context.map_items(write_copies_with_new_ids, copy_search.later_copies)
+    )
     sources = {
         batch.inputs[0].source: config.sources[batch.inputs[0].source_index]
         for batch in input_batches
     }
-    all_runs = [*zip(runs, first_record_masks, strict=True), *((run, None) for run in copy_runs)]
+    all_runs = [
+        *map(MaskedRun, runs, copy_search.first_record_masks),
+        *(MaskedRun(run, None) for run in copy_runs),
+    ]
     quotas, kept_bytes = compute_quotas(all_runs, sources, config.block, context.purged_ids)
-    skipped = sum_skipped(batch_results)
+    skipped = sum_skipped_inputs(batch_results)
     id_ranges = split_into_id_ranges(all_runs, kept_bytes, config.partition_bytes, skipped)
     range_results = context.map_partitions(write_documents_in_range, id_ranges, quotas)
     errors = count_quarantine_errors([*read_results, *range_results])
-    account_rows = balance_accounts(batch_results, range_results, errors)
+    account_rows = build_account_rows(batch_results, range_results, errors)
     if not any(account["kept"] for account in account_rows):
         raise HallmarkError(_explain_empty_corpus(config, [*read_results, *range_results]))
     context.get_table_writer("errors").write(errors)

@@ -63,10 +63,10 @@ def write_language_signals(
     partition: TablePart, config: LanguageConfig, out: TableWriters
 ) -> FailureList:
     """Write the signals of a partition; return the documents on which that failed."""
-    return write_signals(partition, partial(estimate_batch_languages, config=config), out)
+    return write_signals(partition, partial(compute_language_columns, config=config), out)
 
 
-def estimate_batch_languages(batch: pa.RecordBatch, config: LanguageConfig) -> dict[str, pa.Array]:
+def compute_language_columns(batch: pa.RecordBatch, config: LanguageConfig) -> dict[str, pa.Array]:
     """Compute the columns of SIGNALS for a batch; improbable languages become null."""
     codes, probabilities = estimate_languages(batch["text"], config.max_characters)
     is_determined = pc.greater_equal(probabilities, pa.scalar(config.min_probability, pa.float32()))

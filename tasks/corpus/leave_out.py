@@ -37,7 +37,7 @@ from hallmark.tasks.contract import (
     count_utf8_bytes,
     stage,
 )
-from hallmark.tasks.corpus.split import hash_ids_to_uniform
+from hallmark.tasks.corpus.split import hash_ids_to_uniform_draws
 from hallmark.tasks.measures.item_files import read_nonempty_lines, user_file_digest
 
 
@@ -142,7 +142,7 @@ def find_exclusion_candidates(
         if config.toxicity_threshold is not None:
             is_toxic = pc.greater_equal(train_documents["toxicity"], config.toxicity_threshold)
             is_selected = pc.or_(is_selected, pc.fill_null(is_toxic, False))
-        draws = hash_ids_to_uniform(train_documents["doc_id"], config.seed, "left out")
+        draws = hash_ids_to_uniform_draws(train_documents["doc_id"], config.seed, "left out")
         candidates = pa.table(
             {
                 "doc_id": train_documents["doc_id"],

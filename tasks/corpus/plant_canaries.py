@@ -49,7 +49,7 @@ from hallmark.tasks.contract import (
     hash_texts,
     stage,
 )
-from hallmark.tasks.corpus.split import hash_ids_to_uniform
+from hallmark.tasks.corpus.split import hash_ids_to_uniform_draws
 from hallmark.tasks.measures.association_canaries import generate_association_canaries
 from hallmark.tasks.measures.canaries import (
     Canary,
@@ -160,7 +160,7 @@ def find_passage_candidates(
             pc.less_equal(character_counts, config.max_passage_characters),
         )
         candidates = batch.filter(pc.and_(has_passage_length, pc.equal(batch["split"], "train")))
-        draws = hash_ids_to_uniform(candidates["doc_id"], config.seed, "passages")
+        draws = hash_ids_to_uniform_draws(candidates["doc_id"], config.seed, "passages")
         out.get_spill_writer("candidates", PASSAGE_CANDIDATES).write(
             {"draw": draws, "doc_id": candidates["doc_id"], "cluster": candidates["cluster"]}
         )
@@ -239,7 +239,9 @@ def _build_passage_canary(row: dict[str, object], copies: int) -> Canary:
 
 def build_canary_documents(canaries: Iterable[Canary]) -> pa.Table:
     """Build one row per copy: the columns of DOCUMENTS and ``origin``, the withheld document."""
-    canary_copies = [(canary, doc_id) for canary in canaries for doc_id in canary.copy_doc_ids()]
+    canary_copies = [
+        (canary, doc_id) for canary in canaries for doc_id in canary.compute_copy_doc_ids()
+    ]
     texts = pa.array([canary.text for canary, _ in canary_copies], pa.large_string())
     columns = {
         "doc_id": [doc_id for _, doc_id in canary_copies],
@@ -356,7 +358,7 @@ def plant_canaries(documents: Table, config: PlantCanariesConfig, context: Stage
             "text": [canary.text for canary in all_canaries],
             "prompt": [canary.prompt for canary in all_canaries],
             "secret": [canary.secret for canary in all_canaries],
-            "doc_ids": [canary.copy_doc_ids() for canary in all_canaries],
+            "doc_ids": [canary.compute_copy_doc_ids() for canary in all_canaries],
             "association": [
                 canary.association and canary.association.key for canary in all_canaries
             ],

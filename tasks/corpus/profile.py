@@ -8,7 +8,7 @@ sources cannot be combined into those of all.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -33,7 +33,7 @@ from hallmark.tasks.contract import (
 from hallmark.tasks.corpus.identities import (
     LengthBounds,
     UserLexicons,
-    combine_lexicons,
+    combine_with_builtin_lexicon,
     load_user_lexicons,
 )
 from hallmark.tasks.corpus.profiles.composition import (
@@ -42,7 +42,7 @@ from hallmark.tasks.corpus.profiles.composition import (
     build_composition_rows,
     count_documents_by_dimension,
     find_language_signals,
-    read_licences,
+    read_licences_by_source,
 )
 from hallmark.tasks.corpus.profiles.metadata_counts import (
     FIELD_COUNTS,
@@ -51,8 +51,9 @@ from hallmark.tasks.corpus.profiles.metadata_counts import (
 )
 from hallmark.tasks.corpus.profiles.source_columns import SOURCE_COLUMNS
 from hallmark.tasks.corpus.profiles.tables import TABLES
-from hallmark.tasks.corpus.profiles.tag_counts import count_tagged_documents
+from hallmark.tasks.corpus.profiles.tag_counts import build_tag_count_rows
 from hallmark.tasks.corpus.quality_presets import PRESET_RULES, find_rule_violations
+from hallmark.tasks.corpus.table_columns import Row
 from hallmark.tasks.measures.failed_documents import (
     FailureList,
     list_failures_by_doc_id,
@@ -60,7 +61,10 @@ from hallmark.tasks.measures.failed_documents import (
     run_isolating_failures,
 )
 from hallmark.tasks.measures.identities import Lexicon, find_term_mentions
-from hallmark.tasks.measures.occupations import count_gendered_words, list_occupations
+from hallmark.tasks.measures.occupations import (
+    count_gendered_words_near_occupations,
+    list_occupations,
+)
 from hallmark.tasks.measures.personal.types import PERSONAL_DATA_TYPES
 from hallmark.tasks.measures.statistics import wilson_interval
 
@@ -107,8 +111,17 @@ _DOCUMENT_SIZES = pa.schema(
 )
 
 
+class MentionCounts(NamedTuple):
+    """Hold the counts of a batch of documents."""
+
+    identities: pa.Table
+    """Rows of the table ``identities``."""
+    occupations: pa.Table
+    """Rows of OCCUPATION_COUNTS."""
+
+
 def profile_partition(
-    partitions: tuple[TablePart, ...],
+    documents_and_languages: tuple[TablePart, ...],
     licence_by_source: Mapping[str, str | None],
     user_lexicons: UserLexicons,
     config: ProfileConfig,
@@ -117,25 +130,27 @@ def profile_partition(
     """Spill the sizes, composition, metadata, identity and occupation counts of a partition.
 
     Args:
-        partitions: The partition of documents and, if known, that of their languages.
+        documents_and_languages: The partition of documents and, if known, that of their languages.
         licence_by_source: Licence of each source; None if it is unknown.
 
     Returns:
         The documents whose words could not be counted.
     """
-    documents, *language_partitions = partitions
+    documents, *language_partitions = documents_and_languages
     languages = (
         lookup_column_by_doc_id(language_partitions[0], "language", documents).combine_chunks()
         if language_partitions
         else None
     )
-    group_lexicon, start = combine_lexicons(user_lexicons), 0
+    group_lexicon, start = combine_with_builtin_lexicon(user_lexicons), 0
     failures: FailureList = []
 
-    def count_mentions(batch: pa.RecordBatch) -> tuple[pa.Table, pa.Table]:
-        identity_counts = count_identity_mentions(batch["text"], batch["source"], group_lexicon)
-        return identity_counts, count_occupation_mentions(
-            batch["text"], batch["source"], config.occupation_window_words
+    def count_mentions(batch: pa.RecordBatch) -> MentionCounts:
+        return MentionCounts(
+            count_identity_mentions(batch["text"], batch["source"], group_lexicon),
+            count_occupation_mentions(
+                batch["text"], batch["source"], config.occupation_window_words
+            ),
         )
 
     metadata_counts = MetadataCounts.merge([])
@@ -155,9 +170,9 @@ def profile_partition(
             out.get_spill_writer("composition", COUNTS_SCHEMA).write(counts)
         batch_counts = MetadataCounts.from_documents(batch["metadata"])
         metadata_counts = MetadataCounts.merge([metadata_counts, batch_counts])
-        (identity_counts, occupation_counts), faults = run_isolating_failures(count_mentions, batch)
-        out.get_spill_writer("identities", TABLES["identities"]).write(identity_counts)
-        out.get_spill_writer("occupations", OCCUPATION_COUNTS).write(occupation_counts)
+        mention_counts, faults = run_isolating_failures(count_mentions, batch)
+        out.get_spill_writer("identities", TABLES["identities"]).write(mention_counts.identities)
+        out.get_spill_writer("occupations", OCCUPATION_COUNTS).write(mention_counts.occupations)
         failures += list_failures_by_doc_id(batch, faults)
     out.get_spill_writer("metadata_fields", FIELD_COUNTS).write(metadata_counts.fields)
     out.get_spill_writer("metadata_values", VALUE_COUNTS).write(metadata_counts.values)
@@ -167,7 +182,7 @@ def profile_partition(
 def count_identity_mentions(texts: pa.Array, sources: pa.Array, group_lexicon: Lexicon) -> pa.Table:
     """Count the identity terms of a batch; return rows of the table ``identities``."""
     terms = group_lexicon.terms
-    term_numbers, text_rows = find_term_mentions(texts, group_lexicon)
+    term_numbers, text_rows, _ = find_term_mentions(texts, group_lexicon)
     term_table = pa.table(
         {"group_name": [group for group, _ in terms], "term": [term for _, term in terms]}
     )
@@ -193,7 +208,9 @@ OCCUPATION_COUNTS = pa.schema(
 
 def count_occupation_mentions(texts: pa.Array, sources: pa.Array, window: int) -> pa.Table:
     """Count mentions of occupations and the gendered words near them; see OCCUPATION_COUNTS."""
-    occupation_numbers, text_rows, gendered_words = count_gendered_words(texts, window)
+    occupation_numbers, text_rows, gendered_words = count_gendered_words_near_occupations(
+        texts, window
+    )
     women, men = gendered_words.T
     columns = [np.ones(len(occupation_numbers), np.int64), women, men, women > men, men > women]
     count_columns = {
@@ -213,7 +230,7 @@ def sum_occupation_counts(counts: pa.Table) -> pa.Table:
     return sums.rename_columns(OCCUPATION_COUNTS.names)
 
 
-def build_occupation_rows(counts: pa.Table) -> list[dict[str, Any]]:
+def build_occupation_rows(counts: pa.Table) -> list[Row]:
     """Build the rows of the table ``occupations``, with totals over sources and occupations.
 
     Total rows have the source "" or the occupation "", or both.
@@ -223,7 +240,7 @@ def build_occupation_rows(counts: pa.Table) -> list[dict[str, Any]]:
     count_tables += [
         count_table.set_column(1, "occupation", empty_labels) for count_table in count_tables
     ]
-    rows: list[dict[str, Any]] = sum_occupation_counts(pa.concat_tables(count_tables)).to_pylist()
+    rows: list[Row] = sum_occupation_counts(pa.concat_tables(count_tables)).to_pylist()
     for row in rows:
         n = row["women_mentions"] + row["men_mentions"]
         low, high = wilson_interval(row["women_mentions"], n) if n else (None, None)
@@ -261,9 +278,7 @@ def iter_values_by_source(table: pa.Table, column: str) -> Iterator[tuple[str, p
         yield source, table.filter(pc.equal(table["source"], source))[column]
 
 
-def compute_length_quantiles(
-    document_sizes: pa.Table, quantiles: Sequence[float]
-) -> list[dict[str, Any]]:
+def build_length_rows(document_sizes: pa.Table, quantiles: Sequence[float]) -> list[Row]:
     """Build the rows of the table ``lengths``."""
     return [
         {"source": source, "quantile": quantile, "bytes": value}
@@ -272,13 +287,23 @@ def compute_length_quantiles(
     ]
 
 
-def _compute_quantiles(
-    values: pa.ChunkedArray, quantiles: Sequence[float]
-) -> list[tuple[float, float]]:
+class QuantileValue(NamedTuple):
+    """Hold a value and the share of all values up to it."""
+
+    quantile: float
+    value: float
+
+
+def _compute_quantiles(values: pa.ChunkedArray, quantiles: Sequence[float]) -> list[QuantileValue]:
+    """Compute these quantiles of the values; none if all values are null."""
     valid_values = values.drop_null().to_numpy().astype(np.float64)
     if not len(valid_values):
         return []
-    return list(zip(quantiles, np.quantile(valid_values, quantiles).tolist(), strict=True))
+    quantile_values = np.quantile(valid_values, quantiles).tolist()
+    return [
+        QuantileValue(quantile, value)
+        for quantile, value in zip(quantiles, quantile_values, strict=True)
+    ]
 
 
 def join_toxicity_decisions(signals: Table, selection: Artifact | None) -> pa.Table:
@@ -313,11 +338,9 @@ def join_toxicity_decisions(signals: Table, selection: Artifact | None) -> pa.Ta
     )
 
 
-def compute_toxicity_quantiles(
-    scored_documents: pa.Table, quantiles: Sequence[float]
-) -> list[dict[str, Any]]:
+def build_toxicity_rows(scored_documents: pa.Table, quantiles: Sequence[float]) -> list[Row]:
     """Build the rows of the table ``toxicity``."""
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     for source, scores in iter_values_by_source(scored_documents, "score"):
         counts = {
             "scored_documents": len(scores) - scores.null_count,
@@ -341,7 +364,7 @@ def count_ledger_reasons(stage_label: str, ledger: Table) -> pa.Table:
     return counts.append_column("stage", pa.array([stage_label] * len(counts), pa.string()))
 
 
-def count_preset_violations(signals: Table) -> list[dict[str, Any]]:
+def build_published_rule_rows(signals: Table) -> list[Row]:
     """Build the rows of the table ``published_rules`` from the signals of ``quality``."""
     rules = [
         (preset, *rule)
@@ -474,7 +497,11 @@ def profile_corpus(
     aligned_partitions = align_parts(documents, *([language_signals] if language_signals else []))
     user_lexicons = load_user_lexicons(corpus_artifacts)
     results = context.map_items(
-        profile_partition, aligned_partitions, read_licences(artifacts), user_lexicons, config
+        profile_partition,
+        aligned_partitions,
+        read_licences_by_source(artifacts),
+        user_lexicons,
+        config,
     )
     report_failures(
         context, [result.value for result in results], documents.row_count, "the count of words"
@@ -485,7 +512,7 @@ def profile_corpus(
     )
     term_counts = grouped_terms.aggregate([("mentions", "sum"), ("documents", "sum")])
 
-    def write_table(name: str, rows: pa.Table | list[dict[str, Any]]) -> None:
+    def write_table(name: str, rows: pa.Table | list[Row]) -> None:
         schema = TABLES[name]
         if isinstance(rows, list):
             rows = pa.Table.from_pylist(rows, schema=schema)
@@ -504,7 +531,7 @@ def profile_corpus(
         )
 
     write_table("sources", summarise_sources(document_sizes))
-    write_table("lengths", compute_length_quantiles(document_sizes, config.quantiles))
+    write_table("lengths", build_length_rows(document_sizes, config.quantiles))
     write_table("identities", term_counts.rename_columns(TABLES["identities"].names))
     composition_counts = concat_spilled_tables(results, "composition", COUNTS_SCHEMA)
     write_table(
@@ -529,16 +556,16 @@ def profile_corpus(
         if "errors" in tables:
             write_table("errors", tables["errors"].read())
         if artifact.stage == "select":
-            write_table("tag_counts", count_tagged_documents(stage_label, artifact))
+            write_table("tag_counts", build_tag_count_rows(stage_label, artifact))
         if artifact.stage == "quality":
-            write_table("published_rules", count_preset_violations(tables["signals"]))
+            write_table("published_rules", build_published_rule_rows(tables["signals"]))
         if artifact.stage == "redact_spans":
             write_table("personal_data", count_personal_data(tables["ledger"]))
         if artifact.stage == "score_toxicity":
             scored_documents = join_toxicity_decisions(
                 tables["signals"], corpus_artifacts.get("select_scored")
             )
-            write_table("toxicity", compute_toxicity_quantiles(scored_documents, config.quantiles))
+            write_table("toxicity", build_toxicity_rows(scored_documents, config.quantiles))
             status_counts = scored_documents.group_by(["source", "status", "reason"]).aggregate(
                 [("doc_id", "count")]
             )

@@ -169,7 +169,7 @@ def check_memory(characters: int, available_bytes: int) -> None:
         )
 
 
-def compute_quality_signals(texts: pa.Array, config: QualityConfig) -> pa.Table:
+def compute_quality_table(texts: pa.Array, config: QualityConfig) -> pa.Table:
     """Compute the signals of a column of texts without nulls, one row per text."""
     schema = pa.schema([(field.name, field.type) for field in SIGNALS][1:])
     block_tables = [schema.empty_table()]
@@ -191,12 +191,12 @@ def write_quality_signals(
     partition: TablePart, config: QualityConfig, out: TableWriters
 ) -> FailureList:
     """Write the signals of a partition; return the documents on which that failed."""
-    return write_signals(partition, partial(compute_batch_signals, config=config), out)
+    return write_signals(partition, partial(compute_quality_columns, config=config), out)
 
 
-def compute_batch_signals(batch: pa.RecordBatch, config: QualityConfig) -> dict[str, pa.Array]:
+def compute_quality_columns(batch: pa.RecordBatch, config: QualityConfig) -> dict[str, pa.Array]:
     """Compute the signals of a batch of documents, by name."""
-    signal_table = compute_quality_signals(batch["text"], config).combine_chunks()
+    signal_table = compute_quality_table(batch["text"], config).combine_chunks()
     return {name: signal_table[name].combine_chunks() for name in signal_table.column_names}
 
 

@@ -16,7 +16,7 @@ The stage handles any kind of span. A run that uses it twice gives it another na
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -117,8 +117,8 @@ def build_placeholders(types: pa.Array) -> pa.Array:
     return pc.binary_join_element_wise("<", types, ">", "")
 
 
-def redact_partition(
-    partitions: tuple[TablePart, ...],
+def write_redacted_partition(
+    documents_and_spans: tuple[TablePart, ...],
     stage_names: Sequence[str],
     config: RedactSpansConfig,
     out: TableWriters,
@@ -126,34 +126,40 @@ def redact_partition(
     """Write the redacted documents and the ledger of a partition.
 
     Args:
-        partitions: The documents, then the spans of each of ``stage_names``.
+        documents_and_spans: The documents, then the spans of each of ``stage_names``.
         stage_names: Names of the stages that found the spans.
     """
-    documents, *span_partitions = partitions
+    documents, *span_partitions = documents_and_spans
     spans = read_partition_spans(documents, dict(zip(stage_names, span_partitions, strict=True)))
     span_rows = spans["row"].to_numpy()
     start = 0
     for batch in documents.iter_batches():
         first_span, end_span = np.searchsorted(span_rows, [start, start + len(batch)])
-        kept_documents, ledger_entries = redact_batch(
+        redacted = redact_batch(
             batch, spans.slice(first_span, end_span - first_span), start, config
         )
         start += len(batch)
-        out.get_table_writer("documents").write(kept_documents)
-        out.get_table_writer("ledger").write(ledger_entries)
+        out.get_table_writer("documents").write(redacted.kept_documents)
+        out.get_table_writer("ledger").write(redacted.ledger_entries)
+
+
+class RedactedBatch(NamedTuple):
+    """Hold the result of a batch of documents."""
+
+    kept_documents: pa.Table
+    """The documents that are not removed, with edited texts."""
+    ledger_entries: pa.Table
+    """Rows of LEDGER about all removals and edits, in the order of the documents."""
 
 
 def redact_batch(
     batch: pa.RecordBatch, spans: pa.Table, first_row: int, config: RedactSpansConfig
-) -> tuple[pa.Table, pa.Table]:
+) -> RedactedBatch:
     """Redact a batch of documents.
 
     Args:
         spans: Their SPANS, with the number of the document in the partition as column ``row``.
         first_row: Number in the partition of the batch's first document.
-
-    Returns:
-        The kept documents, and the rows of the ledger.
     """
     spans = spans.combine_chunks()
     document_rows = spans["row"].to_numpy() - first_row
@@ -170,45 +176,55 @@ def redact_batch(
         )
     span_types = spans["type"].combine_chunks()
     actions = config.get_actions(span_types)
-    is_removed, removal_entries = find_removed_documents(batch, document_rows, span_types, actions)
+    removals = mark_removed_documents(batch, document_rows, span_types, actions)
+    is_removed = removals.is_removed
     is_edited = np.isin(actions, ["mask", "cut"]) & ~is_removed[document_rows]
     edited_spans = spans.filter(pa.array(is_edited))
-    edited_documents, edit_entries = apply_span_edits(
-        batch, edited_spans, document_rows[is_edited], actions[is_edited]
-    )
+    edits = apply_span_edits(batch, edited_spans, document_rows[is_edited], actions[is_edited])
     emptied_rows = find_blank_texts(
-        edited_documents["text"], document_rows[is_edited & (actions == "cut")]
+        edits.documents["text"], document_rows[is_edited & (actions == "cut")]
     )
     is_removed[emptied_rows] = True
+    edit_entries = edits.numbered_ledger_entries
     edit_entries = edit_entries.filter(
         pa.array(~np.isin(edit_entries["row"].to_numpy(), emptied_rows))
     )
-    emptied_entries = _append_row_column(
+    emptied_entries = _build_numbered_ledger_entries(
         build_document_ledger_columns(
             "removed", EMPTY_AFTER_CUT, batch.take(pa.array(emptied_rows))
         ),
         emptied_rows,
     )
-    ledger_entries = pa.concat_tables([removal_entries, edit_entries, emptied_entries])
+    ledger_entries = pa.concat_tables(
+        [removals.numbered_ledger_entries, edit_entries, emptied_entries]
+    )
     ledger_entries = ledger_entries.take(pc.sort_indices(ledger_entries["row"])).drop_columns("row")
-    return edited_documents.filter(pa.array(~is_removed)), ledger_entries
+    return RedactedBatch(edits.documents.filter(pa.array(~is_removed)), ledger_entries)
 
 
-def find_removed_documents(
+class DocumentRemovals(NamedTuple):
+    """Say which documents of a batch their spans remove."""
+
+    is_removed: np.ndarray
+    """Whether the document is removed, (n,) bool."""
+    numbered_ledger_entries: pa.Table
+    """Rows of LEDGER with the row of the document in the batch as column ``row``.
+
+    They give the first type in the text that removes the document, then each further type with the
+    action ``additional_reason``.
+    """
+
+
+def mark_removed_documents(
     batch: pa.RecordBatch, document_rows: np.ndarray, span_types: pa.Array, actions: np.ndarray
-) -> tuple[np.ndarray, pa.Table]:
-    """Find the documents that are dropped or quarantined.
+) -> DocumentRemovals:
+    """Mark the documents that are dropped or quarantined.
 
     Args:
         batch: The n documents.
         document_rows: Row in the batch of the document of each span, (m,).
         span_types: Type of each span, (m,).
         actions: Action for each span, (m,).
-
-    Returns:
-        Whether each document is removed, (n,) bool; and the rows of the ledger with ``row``: the
-        first type in the text that removes the document, then each further type as
-        ``additional_reason``.
     """
     is_removed, ledger_pieces = np.zeros(len(batch), bool), []
     removing_spans = np.flatnonzero(np.isin(actions, ["drop", "quarantine"]))
@@ -230,12 +246,12 @@ def find_removed_documents(
             removed_documents = batch.take(pa.array(document_rows[span_numbers], pa.int64()))
             reasons = span_types.take(pa.array(span_numbers, pa.int64()))
             ledger_pieces.append(
-                _append_row_column(
+                _build_numbered_ledger_entries(
                     build_document_ledger_columns(entry_action, reasons, removed_documents),
                     document_rows[span_numbers],
                 )
             )
-    return is_removed, pa.concat_tables(ledger_pieces)
+    return DocumentRemovals(is_removed, pa.concat_tables(ledger_pieces))
 
 
 def find_blank_texts(texts: pa.ChunkedArray, row_indices: np.ndarray) -> np.ndarray:
@@ -246,18 +262,24 @@ def find_blank_texts(texts: pa.ChunkedArray, row_indices: np.ndarray) -> np.ndar
     return blank_rows
 
 
+class EditedBatch(NamedTuple):
+    """Hold a batch of documents whose spans are masked or cut."""
+
+    documents: pa.Table
+    """All documents of the batch."""
+    numbered_ledger_entries: pa.Table
+    """Rows of LEDGER, one per merged span, with the row of the document as column ``row``."""
+
+
 def apply_span_edits(
     batch: pa.RecordBatch, spans: pa.Table, document_rows: np.ndarray, actions: np.ndarray
-) -> tuple[pa.Table, pa.Table]:
+) -> EditedBatch:
     """Mask or cut spans.
 
     Args:
         spans: The m spans to mask or cut, by document and start.
         document_rows: Row in the batch of the document of each span, (m,).
         actions: "mask" or "cut" for each span, (m,).
-
-    Returns:
-        All documents of the batch, and one row of the ledger per merged span, with ``row``.
     """
     edited_rows = np.unique(document_rows)
     row_indices = pa.array(edited_rows, pa.int64())
@@ -305,11 +327,15 @@ def apply_span_edits(
         ),
     )
     ledger_columns["action"] = pc.if_else(is_cut, "removed_span", "replaced")
-    return pa.table(documents), _append_row_column(ledger_columns, edited_rows[text_rows])
+    return EditedBatch(
+        pa.table(documents), _build_numbered_ledger_entries(ledger_columns, edited_rows[text_rows])
+    )
 
 
-def _append_row_column(ledger_columns: dict[str, Any], document_rows: np.ndarray) -> pa.Table:
-    """Build rows of the ledger with the column ``row``, by which they are sorted later."""
+def _build_numbered_ledger_entries(
+    ledger_columns: dict[str, Any], document_rows: np.ndarray
+) -> pa.Table:
+    """Build rows of LEDGER with the further column ``row``, by which they are sorted later."""
     arrays = {
         name: pa.array(values, LEDGER.field(name).type)
         if isinstance(values, list | np.ndarray)
@@ -338,7 +364,7 @@ def redact_spans(
     """
     span_tables = [artifact["spans"] for artifact in spans.values()]
     results = context.map_partitions(
-        redact_partition, align_parts(documents, *span_tables), list(spans), config
+        write_redacted_partition, align_parts(documents, *span_tables), list(spans), config
     )
     if documents.row_count and not sum(result.parts["documents"]["rows"] for result in results):
         raise HallmarkError(

@@ -12,9 +12,9 @@ to judge it; ``removed_examples`` lists documents to inspect.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
-from typing import Annotated, Any
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -36,6 +36,8 @@ from hallmark.tasks.corpus.group_effects.document_outcomes import (
     COLUMN_BY_DIMENSION,
     NOT_REMOVED,
     DocumentOutcomes,
+    Group,
+    StageReason,
     compute_document_outcomes,
     find_signal_table,
     read_numeric_signal,
@@ -45,18 +47,22 @@ from hallmark.tasks.corpus.group_effects.swaps import (
     DRAWN_SENTENCES_SCHEMA,
     SWAP_TABLES,
     SwapConfig,
-    build_swap_tables,
+    build_swap_rows,
     draw_swappable_sentences,
 )
 from hallmark.tasks.corpus.identities import WORD_LISTS, load_user_lexicons
 from hallmark.tasks.corpus.selection_rules import read_selection_rules
 from hallmark.tasks.corpus.table_columns import (
+    Row,
     make_count_column,
     make_float_column,
     make_label_column,
 )
 from hallmark.tasks.measures.failed_documents import report_failures
-from hallmark.tasks.measures.lexicon_evaluation import evaluate_lexicon, read_labelled_sentences
+from hallmark.tasks.measures.lexicon_evaluation import (
+    build_lexicon_accuracy_rows,
+    read_labelled_sentences,
+)
 from hallmark.tasks.measures.rate_ratios import (
     LEVEL,
     RATIO_METHOD,
@@ -71,12 +77,12 @@ BoolArray = NDArray[np.bool_]
 #: A difference is reported if the corrected p is below this.
 SIGNIFICANCE_LEVEL = 0.05
 
-#: (stage, reason) of rows over all stages: removals for any reason; for any reason but duplicates;
+#: Reasons of rows over all stages: removals for any reason; for any reason but duplicates;
 #: and duplicates whose kept copy was removed later.
 ALL_REASONS, EXCEPT_DUPLICATES, KEPT_COPY_REMOVED = (
-    ("", ""),
-    ("", "all except duplicates"),
-    ("", "kept copy removed later"),
+    StageReason("", ""),
+    StageReason("", "all except duplicates"),
+    StageReason("", "kept copy removed later"),
 )
 
 
@@ -245,15 +251,24 @@ TABLES = {
 # Rates -----------------------------------------------------------------------------------------
 
 
-def iter_removal_masks(
-    outcomes: DocumentOutcomes,
-) -> Iterator[tuple[str, str, BoolArray, BoolArray]]:
-    """Yield stage, reason, removed documents and documents at risk, (n,) bool, for each cause."""
+class RemovalMasks(NamedTuple):
+    """Say which of n documents a stage removed for a reason, or a rule tagged."""
+
+    stage: str
+    reason: str
+    is_removed: BoolArray
+    """(n,) whether the document was, or would have been, removed; or was tagged."""
+    at_risk: BoolArray
+    """(n,) whether the document reached the stage, so that it could have been removed."""
+
+
+def iter_removal_masks(outcomes: DocumentOutcomes) -> Iterator[RemovalMasks]:
+    """Yield the masks of all reasons together, of some combinations, and of each cause."""
     is_removed = outcomes.removed_at < NOT_REMOVED
-    yield (*ALL_REASONS, is_removed, np.ones(len(is_removed), bool))
-    yield (*EXCEPT_DUPLICATES, is_removed & ~outcomes.is_copy, ~outcomes.is_copy)
+    yield RemovalMasks(*ALL_REASONS, is_removed, np.ones(len(is_removed), bool))
+    yield RemovalMasks(*EXCEPT_DUPLICATES, is_removed & ~outcomes.is_copy, ~outcomes.is_copy)
     if outcomes.is_copy.any():
-        yield (*KEPT_COPY_REMOVED, outcomes.is_lost_with_original, outcomes.is_copy)
+        yield RemovalMasks(*KEPT_COPY_REMOVED, outcomes.is_lost_with_original, outcomes.is_copy)
     for cause in outcomes.causes:
         # A stage tags only documents that it keeps, so those that it removed are not at risk.
         at_risk = (
@@ -261,7 +276,7 @@ def iter_removal_masks(
             if cause.only_tags
             else outcomes.removed_at >= cause.stage_index
         )
-        yield cause.stage, cause.reason, cause.is_affected, at_risk
+        yield RemovalMasks(cause.stage, cause.reason, cause.is_affected, at_risk)
 
 
 def build_rate_rows(
@@ -270,7 +285,7 @@ def build_rate_rows(
     at_risk: BoolArray,
     min_documents: int,
     dimensions: Iterable[str] = COLUMN_BY_DIMENSION,
-) -> list[dict[str, Any]]:
+) -> list[Row]:
     """Compare the groups of all dimensions for one rule.
 
     Args:
@@ -281,10 +296,10 @@ def build_rate_rows(
     Returns:
         Rows with ``_GROUP_COLUMNS`` and ``_RATE_COLUMNS``; p is corrected for all of them.
     """
-    group_names: list[tuple[str, str]] = []
+    groups: list[Group] = []
     ratio_parts: list[RateRatios] = []
     for dimension in dimensions:
-        slices = outcomes.find_groups(dimension, min_documents)
+        slices = outcomes.find_groups_by_name(dimension, min_documents)
         if not slices:
             continue
         at_risk_in_dimension = at_risk & outcomes.select_at_risk(dimension)
@@ -292,7 +307,7 @@ def build_rate_rows(
         ratios = estimate_rate_ratios(
             list(slices.values()), is_removed, at_risk_in_dimension, outcomes.cluster_index, strata
         )
-        group_names += [(dimension, name) for name in slices]
+        groups += [Group(dimension, name) for name in slices]
         ratio_parts.append(ratios)
     if not ratio_parts:
         return []
@@ -304,7 +319,7 @@ def build_rate_rows(
     reported_ratios = RateRatios(*(values[reported_rows] for values in joined_fields))
     corrected_p = reported_ratios.adjusted_p
     rows = []
-    for i, (dimension, name) in enumerate(group_names[int(index)] for index in reported_rows):
+    for i, (dimension, name) in enumerate(groups[int(index)] for index in reported_rows):
         rows.append(
             {
                 "dimension": dimension,
@@ -352,7 +367,7 @@ _BOUND_VIOLATIONS = {"ge": np.less, "gt": np.less_equal, "le": np.greater, "lt":
 
 
 def choose_thresholds(
-    values: NDArray[np.float64], bound: str, rule_threshold: float, shares: Any
+    values: NDArray[np.float64], bound: str, rule_threshold: float, shares: Sequence[float]
 ) -> list[float]:
     """Return thresholds that would remove these shares of the values, and the rule's; ascending."""
     removes_below = bound in ("ge", "gt")
@@ -367,7 +382,7 @@ def build_threshold_rows(
     outcomes: DocumentOutcomes,
     corpus_artifacts: Mapping[str, Artifact],
     config: RemovalEffectsConfig,
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Row]:
     """Build the rows of the table ``threshold_rates``."""
     stage_order = {stage_label: order for order, stage_label in enumerate(corpus_artifacts)}
     for stage_label, artifact in corpus_artifacts.items():
@@ -406,9 +421,7 @@ def build_threshold_rows(
 # Lost clusters and examples --------------------------------------------------------------------
 
 
-def build_lost_cluster_rows(
-    outcomes: DocumentOutcomes, min_documents: int
-) -> Iterator[dict[str, Any]]:
+def build_lost_cluster_rows(outcomes: DocumentOutcomes, min_documents: int) -> Iterator[Row]:
     """Build the rows of the table ``lost_duplicate_clusters``."""
     reason_numbers = np.where(
         outcomes.is_lost_with_original, outcomes.reason_index[outcomes.final_original], -1
@@ -419,12 +432,12 @@ def build_lost_cluster_rows(
         for i, cause in enumerate(outcomes.reasons)
         if (reason_numbers == i).any()
     ]
-    slices = {("", ""): np.arange(len(reason_numbers))}
+    members_by_group = {Group("", ""): np.arange(len(reason_numbers))}
     for dimension in COLUMN_BY_DIMENSION:
-        for name, group in outcomes.find_groups(dimension, min_documents).items():
-            slices[dimension, name] = group.member_rows
+        for name, group in outcomes.find_groups_by_name(dimension, min_documents).items():
+            members_by_group[Group(dimension, name)] = group.member_rows
     for (stage_name, reason), is_lost in causes:
-        for (dimension, name), members in slices.items():
+        for (dimension, name), members in members_by_group.items():
             lost_members = members[is_lost[members]]
             if len(lost_members):
                 clusters = np.unique(outcomes.cluster_index[lost_members])
@@ -439,9 +452,9 @@ def build_lost_cluster_rows(
                 }
 
 
-def select_example_rows(
-    outcomes: DocumentOutcomes, rates: list[dict[str, Any]], limit: int
-) -> Iterator[dict[str, Any]]:
+def build_removed_example_rows(
+    outcomes: DocumentOutcomes, rates: list[Row], limit: int
+) -> Iterator[Row]:
     """Build the rows of the table ``removed_examples``.
 
     Each rule, source and language gets the documents with the lowest ids; ids are hashes, so this
@@ -454,8 +467,8 @@ def select_example_rows(
     for (stage_name, reason), is_removed in removed_by_cause.items():
         if (outcomes.is_copy & is_removed).any():
             continue  # no examples of duplicates: the kept copy has the same text
-        examples: list[dict[str, Any]] = []
-        for (dimension, name), is_member in outcomes.group_members.items():
+        examples: list[Row] = []
+        for (dimension, name), is_member in outcomes.members_by_group.items():
             is_listed = dimension in ("source", "language")
             document_rows = (
                 np.flatnonzero((is_member & is_removed)[: len(outcomes.doc_ids)])
@@ -548,7 +561,7 @@ def measure_removal_effects(
     unknown_count = float((~outcomes.has_signals[: len(outcomes.doc_ids)]).sum())
     context.record_measurement("documents_without_signals", unknown_count, "documents")
 
-    def write_table(name: str, rows: list[dict[str, Any]]) -> None:
+    def write_table(name: str, rows: list[Row]) -> None:
         context.get_table_writer(name).write(pa.Table.from_pylist(rows, schema=TABLES[name]))
 
     rates = [
@@ -568,11 +581,11 @@ def measure_removal_effects(
         "lost_duplicate_clusters", [*build_lost_cluster_rows(outcomes, config.min_group_documents)]
     )
     write_table(
-        "removed_examples", [*select_example_rows(outcomes, rates, config.examples_per_rule)]
+        "removed_examples", [*build_removed_example_rows(outcomes, rates, config.examples_per_rule)]
     )
     sampling_rates = {
         name: config.documents_per_group / max(1, int(is_member.sum()))
-        for (dimension, name), is_member in outcomes.group_members.items()
+        for (dimension, name), is_member in outcomes.members_by_group.items()
         if dimension == "identity"
     }
     signal_tables = [
@@ -591,9 +604,9 @@ def measure_removal_effects(
         "the search for sentences to swap",
     )
     drawn_sentences = concat_spilled_tables(results, "drawn", DRAWN_SENTENCES_SCHEMA)
-    swap_summary, swap_rows = build_swap_tables(
+    swap_summary, swap_rows = build_swap_rows(
         drawn_sentences, find_toxicity_threshold(corpus_artifacts), user_lexicons, config
     )
     write_table("swap_differences", swap_summary)
     write_table("swap_scores", swap_rows)
-    write_table("lexicon_accuracy", evaluate_lexicon(read_labelled_sentences()))
+    write_table("lexicon_accuracy", build_lexicon_accuracy_rows(read_labelled_sentences()))

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import NamedTuple, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -40,13 +40,13 @@ from hallmark.tasks.contract import (
     stage,
 )
 from hallmark.tasks.corpus.signals import build_signal_schema
-from hallmark.tasks.corpus.split import hash_ids_to_uniform
+from hallmark.tasks.corpus.split import hash_ids_to_uniform_draws
 from hallmark.tasks.corpus.toxicity.cascade import (
     CASCADE_TABLE,
     SAMPLE_TABLE,
     CascadeConfig,
     CascadeRecall,
-    build_cascade_row,
+    build_cascade_columns,
     check_cascade_recall,
     find_sample_cutoff,
     measure_cascade_recall,
@@ -54,8 +54,8 @@ from hallmark.tasks.corpus.toxicity.cascade import (
 from hallmark.tasks.corpus.toxicity.windows import (
     WINDOW_SCORES,
     build_head_columns,
-    compute_highest_scores,
-    score_document_windows,
+    build_window_score_columns,
+    compute_highest_score_columns,
 )
 from hallmark.tasks.measures.scorers import (
     ScorerConfig,
@@ -158,14 +158,21 @@ class ScoringPartition:
         return str(self.documents)
 
 
+class ScoringBatch(NamedTuple):
+    """Hold a batch of n documents and which of them can be scored."""
+
+    documents: pa.RecordBatch
+    """With doc_id and text."""
+    is_scorable: np.ndarray
+    """(n,) whether the scorer can score the document."""
+    is_cheaply_scorable: np.ndarray
+    """(n,) whether the cheap scorer of a cascade can score it, too."""
+
+
 def iter_scoring_batches(
     partition: ScoringPartition, config: ScoreToxicityConfig
-) -> Iterator[tuple[pa.RecordBatch, np.ndarray, np.ndarray]]:
-    """Yield batches of documents with two masks, (n,) bool each.
-
-    The first mask says which documents the scorer can score, the second which of them the cheap
-    scorer of a cascade can score, too.
-    """
+) -> Iterator[ScoringBatch]:
+    """Yield the documents of a partition in batches."""
     language_sets = [config.scored_languages or scorer_languages(config.scorer)]
     language_sets += [scorer_languages(config.cascade.cheap_scorer)] if config.cascade else []
     languages = pa.nulls(0)
@@ -188,21 +195,26 @@ def iter_scoring_batches(
                 for supported_languages in language_sets
             ]
         start += len(batch)
-        yield batch, scorable_masks[0], np.logical_and.reduce(scorable_masks)
+        yield ScoringBatch(batch, scorable_masks[0], np.logical_and.reduce(scorable_masks))
 
 
-def score_partition(
+class PartitionScoreSummary(TypedDict):
+    """Summarise the scores of a partition."""
+
+    counts: dict[str, int]
+    """Number of ``windows``, of ``unscored_windows``, and of documents of each status."""
+    failure_reason: str
+    """Why the scorer failed, or ""."""
+
+
+def write_partition_scores(
     partition: ScoringPartition, max_draw: float, config: ScoreToxicityConfig, out: TableWriters
-) -> dict[str, Any]:
+) -> PartitionScoreSummary:
     """Score the documents of a partition that the cascade has neither cleared nor sampled.
 
     Args:
         max_draw: Documents with a draw up to this are in the sample of the cascade; their scores
             are copied. -1 without a cascade.
-
-    Returns:
-        ``windows``, ``unscored_windows`` and the documents of each status; ``failure_reason``: why
-        the scorer failed, or "".
     """
     counts = Counter(dict.fromkeys(("windows", "unscored_windows", *TOXICITY_STATUSES), 0))
     cascade_draws = (
@@ -225,14 +237,14 @@ def score_partition(
             )
             is_cleared = is_scorable & ~is_sampled & is_below_bound
         start += len(batch)
-        window_columns = score_document_windows(
+        window_columns = build_window_score_columns(
             batch, is_scorable & ~is_sampled & ~is_cleared, config.window_characters, config.scorer
         )
         if is_sampled.any():
             window_columns = insert_sample_windows(
                 window_columns, sample_windows, batch["doc_id"], is_sampled
             )
-        document_scores = compute_highest_scores(window_columns)
+        document_scores = compute_highest_score_columns(window_columns)
         document_statuses = assign_statuses(
             batch["text"], document_scores["toxicity"], is_scorable, is_cleared
         )
@@ -243,7 +255,10 @@ def score_partition(
         counts.update(document_statuses.tolist())
         counts["windows"] += len(window_columns["toxicity"])
         counts["unscored_windows"] += window_columns["toxicity"].null_count
-    return {**counts, "failure_reason": open_scorer(config.scorer).failure_reason}
+    return {
+        "counts": dict(counts),
+        "failure_reason": open_scorer(config.scorer).failure_reason,
+    }
 
 
 def insert_sample_windows(
@@ -305,12 +320,12 @@ def score_with_cheap_scorer(
     """Spill CASCADE_DRAWS of a partition: the draw and the cheap score of each document."""
     assert config.cascade
     for batch, is_scorable, is_cheaply_scorable in iter_scoring_batches(partition, config):
-        cheap_scores = compute_highest_scores(
-            score_document_windows(
+        cheap_scores = compute_highest_score_columns(
+            build_window_score_columns(
                 batch, is_cheaply_scorable, config.window_characters, config.cascade.cheap_scorer
             )
         )
-        draws = hash_ids_to_uniform(batch["doc_id"], config.cascade.seed, "cascade")
+        draws = hash_ids_to_uniform_draws(batch["doc_id"], config.cascade.seed, "cascade")
         columns = {
             "draw": pa.array(draws),
             "asked": pa.array(is_scorable),
@@ -337,7 +352,7 @@ def score_cascade_sample(
         if not is_sampled.any():
             continue
         sampled_batch = batch.filter(pa.array(is_sampled))
-        window_columns = score_document_windows(
+        window_columns = build_window_score_columns(
             sampled_batch,
             np.ones(len(sampled_batch), bool),
             config.window_characters,
@@ -349,7 +364,7 @@ def score_cascade_sample(
             cheap_scores.to_numpy(zero_copy_only=False).astype(np.float64)
             < config.cascade.clears_below
         )
-        document_scores = compute_highest_scores(window_columns)
+        document_scores = compute_highest_score_columns(window_columns)
         sample_columns = {
             "doc_id": document_scores["doc_id"],
             "cheap_score": cheap_scores,
@@ -361,15 +376,22 @@ def score_cascade_sample(
     return open_scorer(config.scorer).failure_reason
 
 
+class CascadeResult(NamedTuple):
+    """Hold the result of the first two steps of a cascade."""
+
+    partitions: list[ScoringPartition]
+    """The partitions with their draws and samples."""
+    max_draw: float
+    """Highest draw of a document in the sample."""
+    recall: CascadeRecall
+
+
 def run_cascade(
     partitions: list[ScoringPartition], config: ScoreToxicityConfig, context: StageContext
-) -> tuple[list[ScoringPartition], float, CascadeRecall]:
+) -> CascadeResult:
     """Score all documents with the cheap scorer and measure the cascade on a sample.
 
     Memory: 9 bytes per document.
-
-    Returns:
-        The partitions with the results so far, the highest draw in the sample, and the recall.
 
     Raises:
         HallmarkError: The sample does not show the required recall.
@@ -403,7 +425,7 @@ def run_cascade(
         replace(partition, sample=result)
         for partition, result in zip(partitions, sample_results, strict=True)
     ]
-    return partitions, max_draw, recall
+    return CascadeResult(partitions, max_draw, recall)
 
 
 # The stage -------------------------------------------------------------------------------------
@@ -433,7 +455,7 @@ def check_any_scored(
         )
 
 
-def digest_scorers(config: ScoreToxicityConfig) -> dict[str, str]:
+def read_scorer_versions_by_name(config: ScoreToxicityConfig) -> dict[str, str]:
     """Return the versions of the scorers that determine the result, by name."""
     scorer_digests = scorer_versions(config.scorer)
     if config.cascade:
@@ -451,7 +473,7 @@ def digest_scorers(config: ScoreToxicityConfig) -> dict[str, str]:
         "sample": SAMPLE_TABLE,
     },
     libraries=["numpy", "scipy"],
-    external_digests=lambda config, secret_id: digest_scorers(config),
+    external_digests=lambda config, secret_id: read_scorer_versions_by_name(config),
     determinism="machine",
 )
 def score_toxicity(
@@ -473,15 +495,15 @@ def score_toxicity(
     )
     if config.cascade:
         partitions, max_draw, recall = run_cascade(partitions, config, context)
-    results = context.map_partitions(score_partition, partitions, max_draw, config)
+    results = context.map_partitions(write_partition_scores, partitions, max_draw, config)
     totals: Counter[str] = Counter()
     for part in results:
-        totals.update({name: n for name, n in part.value.items() if name != "failure_reason"})
+        totals.update(part.value["counts"])
     failure_reasons = [part.value["failure_reason"] for part in results]
     check_any_scored(totals["scored"], totals["failed"], failure_reasons, config)
     if config.cascade and recall:
         context.get_table_writer("cascade").write(
-            build_cascade_row(recall, config.cascade, totals["cleared"])
+            build_cascade_columns(recall, config.cascade, totals["cleared"])
         )
     for name in ("windows", "unscored_windows"):
         context.record_measurement(name, totals[name], "windows")

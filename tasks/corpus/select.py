@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, TypedDict, cast
 
 import numpy as np
 import pyarrow as pa
@@ -38,8 +38,8 @@ from hallmark.tasks.contract import (
     stage,
 )
 from hallmark.tasks.corpus.quality_presets import PRESET_RULES, PresetName, describe_presets
-from hallmark.tasks.corpus.signals import get_signal_types, join_partition_signals
-from hallmark.tasks.corpus.split import hash_ids_to_uniform
+from hallmark.tasks.corpus.signals import get_types_by_signal, join_partition_signals
+from hallmark.tasks.corpus.split import hash_ids_to_uniform_draws
 
 #: Names of the bounds, with the comparison that is true for values that violate them.
 BOUND_VIOLATIONS = {"ge": pc.less, "gt": pc.less_equal, "le": pc.greater, "lt": pc.greater_equal}
@@ -280,7 +280,7 @@ def evaluate_rule(rule: SelectionRule, signal_table: pa.Table, seed: int) -> Rul
     Raises:
         HallmarkError: There is no such signal, or the rule does not fit its type.
     """
-    if mismatch := describe_rule_mismatch(rule, get_signal_types(signal_table.schema)):
+    if mismatch := describe_rule_mismatch(rule, get_types_by_signal(signal_table.schema)):
         raise HallmarkError(f"rule {rule.name!r}: {mismatch}")
     values = signal_table[rule.signal].combine_chunks()
     is_violated = rule.find_violations(values)
@@ -288,27 +288,34 @@ def evaluate_rule(rule: SelectionRule, signal_table: pa.Table, seed: int) -> Rul
     is_hit = pc.fill_null(is_violated, rule.on_missing == "remove").to_numpy(zero_copy_only=False)
     if rule.action == "cap":
         is_hit = is_hit & (
-            hash_ids_to_uniform(signal_table["doc_id"], seed, f"cap {rule.name}") >= rule.kept_share
+            hash_ids_to_uniform_draws(signal_table["doc_id"], seed, f"cap {rule.name}")
+            >= rule.kept_share
         )
     return RuleResult(rule, values, is_hit, is_unknown)
 
 
-def select_partition(
-    partitions: tuple[TablePart, ...],
+class SelectionCounts(TypedDict):
+    """Count the documents of a partition by what the rules found."""
+
+    unknown_by_signal: dict[str, int]
+    """Documents without a value, by signal."""
+    removed_by_reason: dict[str, int]
+    """Removed documents, by reason."""
+
+
+def write_selected_partition(
+    documents_and_signals: tuple[TablePart, ...],
     stage_names: Sequence[str],
     config: SelectConfig,
     out: TableWriters,
-) -> dict[str, dict[str, int]]:
+) -> SelectionCounts:
     """Apply all rules to a partition; documents and signals have the same order.
 
     Args:
-        partitions: The documents, then the signals of each of ``stage_names``.
+        documents_and_signals: The documents, then the signals of each of ``stage_names``.
         stage_names: Names of the stages that computed the signals.
-
-    Returns:
-        ``unknown``: documents without a value by signal; ``removed``: removed documents by reason.
     """
-    documents, *signal_partitions = partitions
+    documents, *signal_partitions = documents_and_signals
     signal_table = join_partition_signals(
         documents, dict(zip(stage_names, signal_partitions, strict=True))
     )
@@ -328,7 +335,7 @@ def select_partition(
         }
         tags = add_rule_tags(
             batch["tags"],
-            [(result.rule.name, result.is_hit[batch_rows]) for result in tagging_results],
+            {result.rule.name: result.is_hit[batch_rows] for result in tagging_results},
         )
         is_removed = np.logical_or.reduce(
             [
@@ -343,16 +350,18 @@ def select_partition(
         removal_entries = ledger_entries.filter(pc.equal(ledger_entries["action"], "removed"))
         removed_counts.update(removal_entries["reason"].to_pylist())
     return {
-        "unknown": {result.rule.signal: int(result.is_unknown.sum()) for result in rule_results},
-        "removed": dict(removed_counts),
+        "unknown_by_signal": {
+            result.rule.signal: int(result.is_unknown.sum()) for result in rule_results
+        },
+        "removed_by_reason": dict(removed_counts),
     }
 
 
-def add_rule_tags(tags: pa.Array, rule_hits: Sequence[tuple[str, np.ndarray]]) -> pa.Array:
+def add_rule_tags(tags: pa.Array, is_hit_by_rule: Mapping[str, np.ndarray]) -> pa.Array:
     """Append to the tags of each document the names of the rules that hit; null without any tag."""
     tag_arrays = [pc.list_flatten(tags)]
     row_arrays = [pc.list_parent_indices(tags).to_numpy()]
-    for rule_name, is_hit in rule_hits:
+    for rule_name, is_hit in is_hit_by_rule.items():
         row_arrays.append(np.flatnonzero(is_hit))
         tag_arrays.append(pa.array([rule_name] * len(row_arrays[-1]), pa.string()))
     tag_rows = np.concatenate(row_arrays).astype(np.int64)
@@ -416,10 +425,12 @@ def select_documents(
     """
     signal_tables = [artifact["signals"] for artifact in signals.values()]
     results = context.map_partitions(
-        select_partition, align_parts(documents, *signal_tables), list(signals), config
+        write_selected_partition, align_parts(documents, *signal_tables), list(signals), config
     )
     if documents.row_count and not sum(result.parts["documents"]["rows"] for result in results):
-        removed_counts = sum((Counter(result.value["removed"]) for result in results), Counter())
+        removed_counts = sum(
+            (Counter(result.value["removed_by_reason"]) for result in results), Counter()
+        )
         removal_summary = ", ".join(
             f"{name} removed {count:,}" for name, count in removed_counts.most_common()
         )
@@ -429,5 +440,5 @@ def select_documents(
             f"their bounds, or drop some rules"
         )
     for name in dict.fromkeys(rule.signal for rule in config.rules):
-        unknown_count = sum(result.value["unknown"][name] for result in results)
+        unknown_count = sum(result.value["unknown_by_signal"][name] for result in results)
         context.record_measurement(f"unknown_{name}", unknown_count, "documents")

@@ -10,8 +10,11 @@ from collections.abc import Mapping, Sequence
 
 from hallmark.tasks.contract import Artifact
 
+#: Settings of a rule by name, as in the config of ``select``; ``name`` is one of them.
+RuleSettings = Mapping[str, object]
 
-def read_selection_rules(artifact: Artifact) -> Sequence[Mapping[str, object]]:
+
+def read_selection_rules(artifact: Artifact) -> Sequence[RuleSettings]:
     """Return the rules in the config of a ``select`` stage; none for other stages."""
     config = artifact.manifest["parts"]["config"]
     return config.get("rules", ()) if artifact.stage == "select" else ()

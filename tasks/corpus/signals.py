@@ -35,7 +35,7 @@ def build_signal_schema(meaning: str, *fields: pa.Field) -> pa.Schema:
     )
 
 
-def get_signal_types(*schemas: pa.Schema) -> dict[str, pa.DataType]:
+def get_types_by_signal(*schemas: pa.Schema) -> dict[str, pa.DataType]:
     """Return the type of each signal in these schemas, by name."""
     return {
         field.name: field.type for schema in schemas for field in schema if field.name != "doc_id"

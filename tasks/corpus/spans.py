@@ -12,9 +12,9 @@ start. ``build_span_columns`` builds its columns.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -39,6 +39,11 @@ SPANS = table_schema(
     column("score", pa.float32(), "figure", "score of the span; null if the stage has none"),
     partition_by_doc_id=True,
 )
+
+ColumnValues: TypeAlias = pa.Array | np.ndarray | Sequence[Any]
+
+#: Columns of SPANS by name, with one value per span.
+SpanColumns = dict[str, ColumnValues]
 
 #: Types that actions can be set for; if merged spans are equally long, the first type counts.
 #: UNREADABLE marks a whole document that could not be searched; it is always quarantined.
@@ -120,13 +125,24 @@ class Utf8Texts:
         return is_valid
 
 
+class MergedSpans(NamedTuple):
+    """Hold k merged spans."""
+
+    span_numbers: np.ndarray
+    """(k,) index of the original span whose type the merged one has."""
+    start: np.ndarray
+    """(k,) first byte in the text."""
+    end: np.ndarray
+    """(k,) end in the text."""
+
+
 def merge_overlapping_spans(
     utf8: Utf8Texts,
     text_rows: np.ndarray,
     start: np.ndarray,
     end: np.ndarray,
     type_ranks: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+) -> MergedSpans:
     """Merge overlapping spans into one that covers all of them.
 
     A merged span has the type of its longest span; if several are equally long, of the one with the
@@ -137,12 +153,9 @@ def merge_overlapping_spans(
         start: First byte of each span in its text, (m,).
         end: End of each span, (m,).
         type_ranks: Rank of the type of each span, (m,).
-
-    Returns:
-        For each merged span, (k,) each: the index of the span whose type it has, start and end.
     """
     if not len(text_rows):
-        return text_rows, start, end
+        return MergedSpans(text_rows, start, end)
     text_starts = utf8.offsets[text_rows]
     furthest_ends = np.maximum.accumulate(text_starts + end)
     is_group_start = np.append(True, (text_starts + start)[1:] >= furthest_ends[:-1])
@@ -150,7 +163,7 @@ def merge_overlapping_spans(
     order = np.lexsort((start, type_ranks, start - end, group_numbers))
     first_spans = np.flatnonzero(is_group_start)
     last_spans = np.append(first_spans[1:], len(text_rows)) - 1
-    return (
+    return MergedSpans(
         order[first_spans],
         start[first_spans],
         furthest_ends[last_spans] - text_starts[first_spans],
@@ -207,18 +220,22 @@ def _mask_covered_bytes(start: np.ndarray, end: np.ndarray, byte_count: int) -> 
     return np.cumsum(steps[:-1], dtype=np.int8).astype(bool)
 
 
-def build_span_columns(batch: pa.RecordBatch, text_rows: Any, **columns: Any) -> dict[str, Any]:
-    """Build columns of SPANS.
+def build_span_columns(
+    batch: pa.RecordBatch,
+    text_rows: pa.Array | np.ndarray | list[int],
+    **other_columns: ColumnValues,
+) -> SpanColumns:
+    """Build the columns of SPANS.
 
     Args:
         text_rows: Row in the batch of the document of each span, (m,).
-        columns: The other columns of SPANS, (m,) each; span_hash and score default to null.
+        other_columns: The other columns of SPANS, (m,) each; span_hash and score default to null.
     """
     text_rows = pa.array(text_rows, pa.int64())
     null_columns = {
         name: pa.nulls(len(text_rows), SPANS.field(name).type) for name in ("span_hash", "score")
     }
-    return {"doc_id": batch["doc_id"].take(text_rows), **null_columns, **columns}
+    return {"doc_id": batch["doc_id"].take(text_rows), **null_columns, **other_columns}
 
 
 def read_partition_spans(

@@ -53,7 +53,9 @@ class SplitConfig(StageConfig):
         return self
 
 
-def hash_ids_to_uniform(ids: pa.Array | pa.ChunkedArray, seed: int, purpose: str) -> np.ndarray:
+def hash_ids_to_uniform_draws(
+    ids: pa.Array | pa.ChunkedArray, seed: int, purpose: str
+) -> np.ndarray:
     """Hash 16-byte ids to float64 in [0, 1), keyed by seed and purpose; (n,).
 
     SplitMix64 (Steele et al. 2014) over the two halves of the id.
@@ -80,7 +82,7 @@ def _splitmix64(x: np.ndarray) -> np.ndarray:
 
 def assign_splits(clusters: pa.Array, config: SplitConfig) -> pa.Array:
     """Return the split of each document, which depends on its cluster alone."""
-    draws = hash_ids_to_uniform(clusters, config.seed, "split")
+    draws = hash_ids_to_uniform_draws(clusters, config.seed, "split")
     train_share = 1 - config.validation_share - config.holdout_share
     split_numbers = np.searchsorted(
         [train_share, train_share + config.validation_share], draws, side="right"

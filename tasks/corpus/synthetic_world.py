@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import groupby
-from typing import Annotated, Any
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -42,6 +42,7 @@ from hallmark.tasks.contract import (
     table_schema,
 )
 from hallmark.tasks.corpus.split import SplitConfig, assign_splits
+from hallmark.tasks.corpus.table_columns import Row
 from hallmark.tasks.corpus.town.documents import (
     BLOCK_DOCUMENTS,
     Share,
@@ -174,7 +175,9 @@ class SyntheticWorldConfig(StageConfig):
 
     @field_validator("copy_counts", "trait_shares", "rude_shares")
     @classmethod
-    def _check_null_level_included(cls, levels: tuple[float, ...], info: ValidationInfo) -> Any:
+    def _check_null_level_included(
+        cls, levels: tuple[float, ...], info: ValidationInfo
+    ) -> tuple[float, ...]:
         null_level = NULL_LEVELS[info.field_name or ""]
         if null_level not in levels or len({*levels}) < len(levels):
             raise ValueError(
@@ -198,27 +201,42 @@ class Candidate:
     effect_level: float
 
 
+class ClusteredText(NamedTuple):
+    """Hold the text of a document and the cluster that decides its split."""
+
+    cluster: bytes
+    text: str
+
+
+class DocumentOrigin(NamedTuple):
+    """Say for which candidate a document was written, as in CANDIDATE_DOCUMENTS."""
+
+    kind: str
+    candidate_id: str
+    group_name: str
+    is_supporting: bool
+
+
 @dataclass(frozen=True)
 class SyntheticWorld:
     """The text of a world and its answer key.
 
     Attributes:
-        clustered_texts: Cluster and text of each document.
+        clustered_texts: The documents.
         town_count: How many documents, from the first, belong to the town; only these may be held
             out.
         canary_rows: Rows of CANARIES: the candidates but those of speech, without effect levels.
         group_names: The candidates of speech.
         answer_key: All candidates with their effect levels.
-        document_origins: Kind, candidate_id, group_name and is_supporting of each document as in
-            CANDIDATE_DOCUMENTS; None for documents of the town and of speech.
+        document_origins: The origin of each document; None for documents of the town and of speech.
     """
 
-    clustered_texts: list[tuple[bytes, str]]
+    clustered_texts: list[ClusteredText]
     town_count: int
-    canary_rows: list[dict[str, Any]]
+    canary_rows: list[Row]
     group_names: list[str]
     answer_key: list[Candidate]
-    document_origins: list[tuple[str, str, str, bool] | None]
+    document_origins: list[DocumentOrigin | None]
 
 
 ANSWER_KEY = table_schema(
@@ -259,11 +277,12 @@ CANDIDATE_DOCUMENTS = table_schema(
 def compose_synthetic_world(config: SyntheticWorldConfig) -> SyntheticWorld:
     """Compose the documents, candidates and answer key of a world."""
     clustered_texts = [
-        (_hash_name(f"town/{index}"), text) for index, text in enumerate(_iter_town_texts(config))
+        ClusteredText(_hash_name(f"town/{index}"), text)
+        for index, text in enumerate(_iter_town_texts(config))
     ]
     town_count = len(clustered_texts)
-    document_origins: list[tuple[str, str, str, bool] | None] = [None] * town_count
-    canary_rows: list[dict[str, Any]] = []
+    document_origins: list[DocumentOrigin | None] = [None] * town_count
+    canary_rows: list[Row] = []
     answer_key: list[Candidate] = []
     null_levels = {
         name: (NULL_LEVELS[name],) * len(getattr(config, name))
@@ -275,9 +294,10 @@ def compose_synthetic_world(config: SyntheticWorldConfig) -> SyntheticWorld:
         *_build_passage_canaries(effective_config),
         *generate_record_canaries(effective_config),
     ]:
-        clustered_texts += [(canary.canary_id, canary.text)] * canary.copies
-        document_origins += [(canary.kind, canary.canary_id.hex(), "", True)] * canary.copies
-        canary_rows.append(_build_public_row(canary))
+        clustered_texts += [ClusteredText(canary.canary_id, canary.text)] * canary.copies
+        origin = DocumentOrigin(canary.kind, canary.canary_id.hex(), "", True)
+        document_origins += [origin] * canary.copies
+        canary_rows.append(_build_public_canary_row(canary))
         answer_key.append(Candidate(canary.kind, canary.canary_id.hex(), canary.copies))
     config_with_controls = effective_config.model_copy(
         update={
@@ -292,7 +312,7 @@ def compose_synthetic_world(config: SyntheticWorldConfig) -> SyntheticWorld:
         _group_by_association(generate_association_canaries(config_with_controls))
     ):
         clustered_texts += [
-            (canary.canary_id, canary.text)
+            ClusteredText(canary.canary_id, canary.text)
             for canary in association_canaries
             for _ in range(canary.copies)
         ]
@@ -300,9 +320,10 @@ def compose_synthetic_world(config: SyntheticWorldConfig) -> SyntheticWorld:
         # A hash, because the number of an association would reveal its effect level.
         candidate_id = blake2b(details[0].key.encode(), digest_size=8).hexdigest()
         for canary, detail in zip(association_canaries, details, strict=True):
-            document_origins += [
-                ("association", candidate_id, detail.group_name, detail.is_assigned_trait)
-            ] * canary.copies
+            origin = DocumentOrigin(
+                "association", candidate_id, detail.group_name, detail.is_assigned_trait
+            )
+            document_origins += [origin] * canary.copies
         own_traits = {
             detail.group_name: detail.trait for detail in details if detail.is_assigned_trait
         }
@@ -310,7 +331,7 @@ def compose_synthetic_world(config: SyntheticWorldConfig) -> SyntheticWorld:
             details[0].assigned_trait_share if association_number >= candidate_count else None
         )
         canary_rows += [
-            _build_public_row(association_canaries[0])
+            _build_public_canary_row(association_canaries[0])
             | {
                 "canary_id": _hash_name(f"{candidate_id}/{group}"),
                 "association": candidate_id,
@@ -326,11 +347,14 @@ def compose_synthetic_world(config: SyntheticWorldConfig) -> SyntheticWorld:
                 Candidate("association", candidate_id, details[0].assigned_trait_share)
             )
     group_names = []
-    for group, share, sentences in _iter_group_sentences(config):
-        clustered_texts += [(_hash_name(f"speech/{group}/{text}"), text) for text in sentences]
-        document_origins += [None] * len(sentences)
-        group_names.append(group)
-        answer_key.append(Candidate("speech", group, share))
+    for speech in _iter_group_speech(config):
+        clustered_texts += [
+            ClusteredText(_hash_name(f"speech/{speech.group_name}/{text}"), text)
+            for text in speech.sentences
+        ]
+        document_origins += [None] * len(speech.sentences)
+        group_names.append(speech.group_name)
+        answer_key.append(Candidate("speech", speech.group_name, speech.rude_share))
     return SyntheticWorld(
         clustered_texts, town_count, canary_rows, group_names, answer_key, document_origins
     )
@@ -379,10 +403,17 @@ def _build_passage_canaries(config: SyntheticWorldConfig) -> list[Canary]:
     return passages
 
 
+class NumberedText(NamedTuple):
+    """Hold the text of a document of the town."""
+
+    document_number: int
+    text: str
+
+
 def _find_passage_text(
     config: SyntheticWorldConfig, first_number: int, rates: TownRates
-) -> tuple[int, str]:
-    """Return number and text of the first document from ``first_number`` with a passage's length.
+) -> NumberedText:
+    """Return the first document from ``first_number`` on that has the length of a passage.
 
     Raises:
         UsageError: None of MAX_PASSAGE_ATTEMPTS documents has such a length.
@@ -390,7 +421,7 @@ def _find_passage_text(
     for number in range(first_number, first_number + MAX_PASSAGE_ATTEMPTS):
         text = compose_document(number, config.seed, rates).text
         if config.min_passage_characters <= len(text) <= config.max_passage_characters:
-            return number, text
+            return NumberedText(number, text)
     raise UsageError(
         f"none of {MAX_PASSAGE_ATTEMPTS:,} documents of the town has "
         f"{config.min_passage_characters:,} to {config.max_passage_characters:,} characters: "
@@ -398,8 +429,17 @@ def _find_passage_text(
     )
 
 
-def _iter_group_sentences(config: SyntheticWorldConfig) -> Iterator[tuple[str, float, list[str]]]:
-    """Yield each group with the rude share of the sentences about it, and these sentences.
+class GroupSpeech(NamedTuple):
+    """Hold the sentences that people say about a group."""
+
+    group_name: str
+    rude_share: float
+    """Share of the sentences that are rude."""
+    sentences: list[str]
+
+
+def _iter_group_speech(config: SyntheticWorldConfig) -> Iterator[GroupSpeech]:
+    """Yield the sentences about each group.
 
     Without effects all groups have the same share, about the mean.
     """
@@ -420,14 +460,14 @@ def _iter_group_sentences(config: SyntheticWorldConfig) -> Iterator[tuple[str, f
         for index, frame in enumerate(frames):
             phrases = RUDE_PHRASES if index < rude_count else NEUTRAL_PHRASES
             sentences.append(f"{frame.format(group=group)} {_draw_choice(phrases, rng)}.\n")
-        yield group, rude_count / sentence_count, sentences
+        yield GroupSpeech(group, rude_count / sentence_count, sentences)
 
 
 def _draw_choice(choices: Sequence[str], rng: random.Random) -> str:
     return choices[int(rng.random() * len(choices))]
 
 
-def _build_public_row(canary: Canary) -> dict[str, Any]:
+def _build_public_canary_row(canary: Canary) -> Row:
     """Build the row of CANARIES of a candidate, without copies, documents or effect level."""
     is_association = canary.kind == "association"
     return {

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -66,7 +66,7 @@ def krippendorff_alpha(
     np.add.at(sums, unit_codes, x)
     np.add.at(squares, unit_codes, (x**2).sum(1))
     within_disagreement = (rating_counts * squares - (sums**2).sum(1)) / (rating_counts - 1)
-    # Columns: disagreement within units, number of ratings, sum of squares, sums of ratings.
+    # Columns: see `_RatingTotals.from_columns`.
     cluster_totals = np.zeros((cluster_count, 3 + x.shape[1]))
     np.add.at(
         cluster_totals,
@@ -74,7 +74,7 @@ def krippendorff_alpha(
         np.column_stack([within_disagreement, rating_counts, squares, sums]),
     )
     total = cluster_totals.sum(0)
-    value = float(_alpha_from_totals(total[None])[0])
+    value = float(_compute_alphas(_RatingTotals.from_columns(total[None]))[0])
     estimate = replace(
         estimate,
         value=value,
@@ -84,7 +84,7 @@ def krippendorff_alpha(
     )
     if np.isnan(value):
         return replace(estimate, method="not measured: all ratings are the same")
-    alphas_without_cluster = _alpha_from_totals(total - cluster_totals)
+    alphas_without_cluster = _compute_alphas(_RatingTotals.from_columns(total - cluster_totals))
     if cluster_count < 3 or np.isnan(alphas_without_cluster).any():
         return replace(estimate, method="Krippendorff's alpha; no interval: too few prompts")
     from scipy.special import stdtrit
@@ -97,17 +97,31 @@ def krippendorff_alpha(
     )
 
 
-def _alpha_from_totals(totals: np.ndarray) -> np.ndarray:
-    """Compute alpha from rows of totals; NaN where all ratings are the same.
+class _RatingTotals(NamedTuple):
+    """Totals of one or more sets of ratings."""
 
-    Args:
-        totals: (rows, 3 + k): disagreement within units, number of ratings, sum of squares, k sums.
-    """
-    within_disagreement, n, squares, sums = totals[:, 0], totals[:, 1], totals[:, 2], totals[:, 3:]
+    within_disagreement: np.ndarray
+    """(sets,) disagreement within units."""
+    rating_counts: np.ndarray
+    """(sets,)"""
+    square_sums: np.ndarray
+    """(sets,) sums of the squared ratings."""
+    rating_sums: np.ndarray
+    """(sets, k) sums of the ratings, for each of their k components."""
+
+    @classmethod
+    def from_columns(cls, totals: np.ndarray) -> _RatingTotals:
+        """Split the columns of an array, (sets, 3 + k), into the fields in their order."""
+        return cls(totals[:, 0], totals[:, 1], totals[:, 2], totals[:, 3:])
+
+
+def _compute_alphas(totals: _RatingTotals) -> np.ndarray:
+    """Compute alpha of each set of ratings, (sets,); NaN where all ratings are the same."""
+    n = totals.rating_counts
     with np.errstate(divide="ignore", invalid="ignore"):
-        expected_disagreement = (n * squares - (sums**2).sum(1)) / (n - 1)
+        expected_disagreement = (n * totals.square_sums - (totals.rating_sums**2).sum(1)) / (n - 1)
         return np.where(
-            expected_disagreement > 1e-12 * np.maximum(1, squares),
-            1 - within_disagreement / expected_disagreement,
+            expected_disagreement > 1e-12 * np.maximum(1, totals.square_sums),
+            1 - totals.within_disagreement / expected_disagreement,
             np.nan,
         )

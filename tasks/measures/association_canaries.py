@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterator
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from hallmark.tasks.measures.canaries import SYLLABLES, Association, Canary
 
@@ -67,7 +67,7 @@ def generate_association_canaries(config: AssociationSettings) -> list[Canary]:
         groups = [next(names).capitalize() for _ in range(2)]
         assigned_traits = [next(traits) for _ in range(2)]
         for side, group in enumerate(groups):
-            for (frame, is_assigned_trait), copies in _draw_frame_counts(
+            for frame, is_assigned_trait, copies in _draw_sentence_plans(
                 config.sentences_per_group, assigned_trait_count, rng
             ):
                 trait = assigned_traits[side] if is_assigned_trait else assigned_traits[1 - side]
@@ -102,13 +102,22 @@ def generate_invented_words(rng: random.Random, suffix: str) -> Iterator[str]:
             used_words, syllable_count = set(), syllable_count + 1
 
 
-def _draw_frame_counts(
+class _SentencePlan(NamedTuple):
+    """A sentence about a group that will be planted."""
+
+    frame: str
+    is_assigned_trait: bool
+    """Whether it ascribes the group's assigned trait, not the other group's."""
+    copies: int
+
+
+def _draw_sentence_plans(
     sentence_count: int, assigned_trait_count: int, rng: random.Random
-) -> list[tuple[tuple[str, bool], int]]:
-    """Draw the sentences about a group: ((frame, whether it has the assigned trait), copies)."""
+) -> list[_SentencePlan]:
+    """Draw the distinct sentences about a group, with `sentence_count` copies in total."""
     frames = [PLANTED_FRAMES[number % len(PLANTED_FRAMES)] for number in range(sentence_count)]
     shuffled = [frame for _, frame in sorted((rng.random(), frame) for frame in frames)]
     frame_counts = Counter(
         (frame, number < assigned_trait_count) for number, frame in enumerate(shuffled)
     )
-    return sorted(frame_counts.items())
+    return sorted(_SentencePlan(*key, copies) for key, copies in frame_counts.items())

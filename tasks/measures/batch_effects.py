@@ -80,15 +80,20 @@ def choose_batching(forward: Forward, sequences: SequencePair) -> Batching:
     sequence = sequences.shared_prefix
     unbatched_output = forward([sequence])[0]
     equal_length_rows = [sequences.second[-len(sequence) :], sequence]
-    if _batch_difference(forward, unbatched_output, equal_length_rows) > ROUNDING_TOLERANCE:
+    if (
+        _measure_last_row_difference(forward, unbatched_output, equal_length_rows)
+        > ROUNDING_TOLERANCE
+    ):
         return "one row"
     padded_rows = [sequences.first, sequence]
-    if _batch_difference(forward, unbatched_output, padded_rows) > ROUNDING_TOLERANCE:
+    if _measure_last_row_difference(forward, unbatched_output, padded_rows) > ROUNDING_TOLERANCE:
         return "equal length"
     return "any length"
 
 
-def _batch_difference(forward: Forward, unbatched_output: Tensor, rows: list[list[int]]) -> float:
+def _measure_last_row_difference(
+    forward: Forward, unbatched_output: Tensor, rows: list[list[int]]
+) -> float:
     """Return how much the output of the last row differs from that alone; infinite on failure."""
     try:
         return max_relative_difference(unbatched_output, forward(rows)[-1])

@@ -11,9 +11,9 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from hallmark.tasks.measures.personal.types import PersonalDataType
+from hallmark.tasks.measures.personal.types import Span
 
 
 class CanarySettings(Protocol):
@@ -129,7 +129,7 @@ class Canary:
     def text(self) -> str:
         return self.prompt + self.secret + self.suffix
 
-    def copy_doc_ids(self) -> list[bytes]:
+    def compute_copy_doc_ids(self) -> list[bytes]:
         """Return the document id of each planted copy."""
         key_prefix = f"planted/{self.kind}/{self.key}"
         copy_keys = [f"{key_prefix}/{copy}".encode() for copy in range(self.copies)]
@@ -188,26 +188,40 @@ def generate_secret_canaries(config: CanarySettings) -> list[Canary]:
     assignments = assign_copies_and_templates(
         config.copy_counts, config.secrets_per_count, list(CANARY_TEMPLATES), rng
     )
-    for index, (secret, (copies, template)) in enumerate(zip(secrets, assignments, strict=True)):
+    for index, (secret, assignment) in enumerate(zip(secrets, assignments, strict=True)):
+        copies, template = assignment
         prompt, suffix = CANARY_TEMPLATES[template]
         key = f"{config.seed}/{index}"
         generated.append(Canary("canary", copies, template, prompt, secret, suffix, key))
     return generated
 
 
+class CopyAssignment(NamedTuple):
+    """Number of copies and template of one canary."""
+
+    copies: int
+    template: str
+    """Name of the template."""
+
+
 def assign_copies_and_templates(
-    counts: Sequence[int], repeats: int, templates: Sequence[str], rng: random.Random
-) -> list[tuple[int, str]]:
-    """Return (copies, template) pairs in random order, with the templates of each count in turn.
+    copy_counts: Sequence[int], pairs_per_count: int, templates: Sequence[str], rng: random.Random
+) -> list[CopyAssignment]:
+    """Assign templates to numbers of copies, in random order, with the templates in turn.
 
     Args:
-        counts: Numbers of copies.
-        repeats: Number of pairs for each count.
+        copy_counts: Numbers of copies.
+        pairs_per_count: Number of assignments for each number of copies.
         templates: Names of templates.
         rng: Source of the order.
     """
-    pairs = [(copies, templates[i % len(templates)]) for copies in counts for i in range(repeats)]
-    return [pair for _, pair in sorted((rng.random(), pair) for pair in pairs)]
+    assignments = [
+        CopyAssignment(copies, templates[i % len(templates)])
+        for copies in copy_counts
+        for i in range(pairs_per_count)
+    ]
+    ranked = sorted((rng.random(), assignment) for assignment in assignments)
+    return [assignment for _, assignment in ranked]
 
 
 SYLLABLES = "bel bran dor fal gri hol jas kel lum mir nor oth pel quin ras sil tor ul ven zar"
@@ -260,7 +274,8 @@ def generate_record_canaries(config: CanarySettings) -> list[Canary]:
     return generated
 
 
-def locate_record_identifiers(secret: str) -> list[tuple[PersonalDataType, int, int]]:
-    """Return type, start and end (exclusive) of the personal identifiers in a record's secret."""
+def locate_record_identifiers(secret: str) -> list[Span]:
+    """Locate the personal identifiers in a record's secret: e-mail address, telephone number."""
     email_end = secret.index(RECORD_SEPARATOR)
-    return [("EMAIL", 0, email_end), ("PHONE", email_end + len(RECORD_SEPARATOR), len(secret))]
+    phone_start = email_end + len(RECORD_SEPARATOR)
+    return [Span("EMAIL", 0, email_end), Span("PHONE", phone_start, len(secret))]

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from hallmark.tasks.measures.detectable_effects import POWER
 from hallmark.tasks.measures.estimates import Estimate
-from hallmark.tasks.measures.statistics import Float64, number_names
+from hallmark.tasks.measures.statistics import Float64, encode_names_as_integers
 
 Int64 = NDArray[np.int64]
 
@@ -96,10 +96,12 @@ def estimate_group_differences(
         return estimates
     known_values, block_groups = grouped.values, grouped.block_groups
     statistics = grouped.build_statistics(known_values, block_groups)
-    observed = statistics.group_differences(np.arange(len(block_groups))[None])[:, 0]  # (2, groups)
+    unchanged_order = np.arange(len(block_groups))[None]
+    # (2, groups)
+    observed = statistics.compute_group_differences_and_errors(unchanged_order)[:, 0]
     relabelled = np.concatenate(
         [
-            statistics.group_differences(permutation)
+            statistics.compute_group_differences_and_errors(permutation)
             for permutation in grouped.draw_permutations(permutations, seed)
         ],
         axis=1,
@@ -128,7 +130,7 @@ def estimate_group_differences(
             )
             return np.concatenate(
                 [
-                    statistics.group_differences(permutation)[..., 0]
+                    statistics.compute_group_differences_and_errors(permutation)[..., 0]
                     for permutation in permutations_drawn
                 ],
                 axis=1,
@@ -256,12 +258,14 @@ class _GroupedValues:
         }
         labels = [groups[i] for i in known_rows]
         group_codes, block_codes = (
-            number_names(labels),
-            number_names([(groups[i], blocks[i]) for i in known_rows]),
+            encode_names_as_integers(labels),
+            encode_names_as_integers([(groups[i], blocks[i]) for i in known_rows]),
         )
         first_rows = np.unique(block_codes, return_index=True)[1]
         block_strata = (
-            None if strata is None else number_names([strata[i] for i in known_rows])[first_rows]
+            None
+            if strata is None
+            else encode_names_as_integers([strata[i] for i in known_rows])[first_rows]
         )
         strata_description = (
             f", within each of {block_strata.max() + 1} strata"
@@ -320,8 +324,8 @@ def _relabel_blocks(permutation: Int64, block_groups: Int64) -> Int64:
 
 def _test_difference(
     empty_estimate: Estimate,
-    observed: Float64,
-    relabelled: Float64,
+    difference_and_error: Float64,
+    relabelled_differences_and_errors: Float64,
     relabel_after_shift: Callable[[float], Float64],
     confidence_level: float,
     method: str,
@@ -330,20 +334,20 @@ def _test_difference(
 
     Args:
         empty_estimate: Estimate with counts but without a value.
-        observed: (2,) difference and standard error.
-        relabelled: (2, n) the same for relabelled groups.
+        difference_and_error: (2,) observed difference and standard error.
+        relabelled_differences_and_errors: (2, n) the same for relabelled groups.
         relabel_after_shift: Compute such differences with a constant added to the group's values.
         confidence_level: Of the interval.
         method: Description of the relabelling, without their number.
     """
-    value, standard_error = map(float, observed)
+    value, standard_error = map(float, difference_and_error)
     estimate = replace(empty_estimate, value=value)
     if np.isnan(standard_error):
         return replace(
             estimate, method="no interval: one of the two groups has fewer than two units"
         )
-    ratios = _studentise_differences(relabelled)
-    lower_bound, upper_bound = _permutation_bounds(ratios, confidence_level)
+    ratios = _divide_differences_by_errors(relabelled_differences_and_errors)
+    lower_bound, upper_bound = _accepted_ratio_interval(ratios, confidence_level)
     if (
         standard_error < 1e-12 * max(1.0, abs(value))
         or not np.isfinite([lower_bound, upper_bound]).all()
@@ -370,10 +374,10 @@ def _test_difference(
     if 2 * max(extreme_p_values) < 1 - confidence_level:
         sign_flip = np.array([[-1], [1]])
         detectable_increase = _detectable_shift(
-            relabelled, upper_bound, relabel_after_shift, confidence_level
+            relabelled_differences_and_errors, upper_bound, relabel_after_shift, confidence_level
         )
         detectable_decrease = _detectable_shift(
-            relabelled * sign_flip,
+            relabelled_differences_and_errors * sign_flip,
             -lower_bound,
             lambda shift: relabel_after_shift(-shift) * sign_flip,
             confidence_level,
@@ -384,17 +388,18 @@ def _test_difference(
         low=low,
         high=high,
         p=min(1.0, 2 * min(map(_permutation_p, reached_tails))),
-        method=f"{relabelled.shape[1]:,} {method}",
+        method=f"{len(ratios):,} {method}",
         minimum_detectable_effect=detectable_effect,
     )
 
 
-def _studentise_differences(relabelled: Float64) -> Float64:
+def _divide_differences_by_errors(differences_and_errors: Float64) -> Float64:
+    differences, errors = differences_and_errors
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(relabelled[0] == 0, 0, relabelled[0] / relabelled[1])
+        return np.where(differences == 0, 0, differences / errors)
 
 
-def _permutation_bounds(ratios: Float64, confidence_level: float) -> tuple[float, float]:
+def _accepted_ratio_interval(ratios: Float64, confidence_level: float) -> tuple[float, float]:
     """Return the smallest and the largest ratio that the test does not reject."""
     excluded_count = max(1, math.ceil((1 - confidence_level) / 2 * (1 + len(ratios)) - 1e-9) - 1)
     low, high = np.sort(ratios)[[excluded_count - 1, -excluded_count]]
@@ -402,7 +407,7 @@ def _permutation_bounds(ratios: Float64, confidence_level: float) -> tuple[float
 
 
 def _detectable_shift(
-    relabelled: Float64,
+    differences_and_errors: Float64,
     upper_bound: float,
     relabel_after_shift: Callable[[float], Float64],
     confidence_level: float,
@@ -412,12 +417,13 @@ def _detectable_shift(
     Relabelled groups contain some of the shifted values, which increases their standard errors and
     decreases their ratios; so the bound is recomputed after a first shift.
     """
-    first_shift = float(np.quantile(upper_bound * relabelled[1] - relabelled[0], POWER))
-    shifted_bound = _permutation_bounds(
-        _studentise_differences(relabel_after_shift(first_shift)), confidence_level
+    differences, errors = differences_and_errors
+    first_shift = float(np.quantile(upper_bound * errors - differences, POWER))
+    shifted_bound = _accepted_ratio_interval(
+        _divide_differences_by_errors(relabel_after_shift(first_shift)), confidence_level
     )[1]
     return (
-        float(np.quantile(shifted_bound * relabelled[1] - relabelled[0], POWER))
+        float(np.quantile(shifted_bound * errors - differences, POWER))
         if np.isfinite(shifted_bound)
         else first_shift
     )
@@ -475,7 +481,7 @@ class _BlockMeans:
             block_groups,
         )
 
-    def group_differences(self, permutation: Int64) -> Float64:
+    def compute_group_differences_and_errors(self, permutation: Int64) -> Float64:
         """Compute each group's mean minus that of the others, and its standard error (Welch 1947).
 
         Args:
@@ -536,7 +542,7 @@ class _StratifiedBlocks:
     block_strata: Int64
     block_groups: Int64
 
-    def group_differences(self, permutation: Int64) -> Float64:
+    def compute_group_differences_and_errors(self, permutation: Int64) -> Float64:
         """Compute the differences of all groups after each permutation of the blocks.
 
         Returns:
@@ -545,13 +551,13 @@ class _StratifiedBlocks:
         relabelled = _relabel_blocks(permutation, self.block_groups)
         return np.stack(
             [
-                self.member_differences(relabelled == code)
+                self.compute_member_differences_and_errors(relabelled == code)
                 for code in range(self.block_groups.max() + 1)
             ],
             2,
         )
 
-    def member_differences(self, is_member: NDArray[np.bool_]) -> Float64:
+    def compute_member_differences_and_errors(self, is_member: NDArray[np.bool_]) -> Float64:
         """Compute the mean of the member blocks minus that of the others, averaged over strata.
 
         Only strata with members and others count.

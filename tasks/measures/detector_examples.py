@@ -106,13 +106,20 @@ def _draw_secret(rng: random.Random) -> str:
     )
 
 
-def _draw_credential_assignment(rng: random.Random) -> tuple[str, str]:
-    """Draw an assignment, and the value in it."""
+class _TextWithValue(NamedTuple):
+    """A text, and the value of personal data in it."""
+
+    text: str
+    value: str
+
+
+def _draw_credential_assignment(rng: random.Random) -> _TextWithValue:
+    """Draw an assignment of a random credential to a variable or setting."""
     value = _draw_characters(rng, rng.choice([20, 32, 40]))
     template = rng.choice(
         ['api_key = "{}"', "SECRET_TOKEN={}", "password: '{}'", '"authToken": "{}"']
     )
-    return template.format(value), value
+    return _TextWithValue(template.format(value), value)
 
 
 #: For each type without check digits, the generator of values and the context words.
@@ -186,7 +193,7 @@ def generate_detector_examples(
             if data_type in IDENTIFIER_SPECS and IDENTIFIER_SPECS[data_type].checksum_module:
                 yield DetectorExample(
                     data_type,
-                    _compose_sentence(data_type, rng, example_index % 4 > 0, invalid=True)[0],
+                    _compose_sentence(data_type, rng, example_index % 4 > 0, invalid=True).text,
                     "",
                     True,
                 )
@@ -211,8 +218,8 @@ def _fill_negative_template(template: str, rng: random.Random) -> str:
 
 def _compose_sentence(
     data_type: PersonalDataType, rng: random.Random, with_context: bool, invalid: bool = False
-) -> tuple[str, str]:
-    """Compose a sentence that contains a value of the type; return it and the value."""
+) -> _TextWithValue:
+    """Compose a sentence that contains a value of the type."""
     if data_type in IDENTIFIER_SPECS:
         value, context_words = (
             _draw_formatted_number(IDENTIFIER_SPECS[data_type], rng, invalid),
@@ -224,7 +231,8 @@ def _compose_sentence(
     if data_type == "SECRET" and with_context:
         return _draw_credential_assignment(rng)
     template = rng.choice(CONTEXT_TEMPLATES if with_context else CONTEXT_FREE_TEMPLATES)
-    return template.format(name=rng.choice(context_words), value=value), value
+    text = template.format(name=rng.choice(context_words), value=value)
+    return _TextWithValue(text, value)
 
 
 def _draw_formatted_number(spec: IdentifierSpec, rng: random.Random, invalid: bool) -> str:

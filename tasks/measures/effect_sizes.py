@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from itertools import combinations
 from math import comb
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -71,7 +72,7 @@ def estimate_weat_effect_size(
     detectable_effect = effect_size_of_t(
         float(stdtrit(degrees_of_freedom, confidence_level) + stdtrit(degrees_of_freedom, POWER))
     )
-    p, method = permutation_test_p(known_values, is_first, draws, seed)
+    p, method = run_one_sided_permutation_test(known_values, is_first, draws, seed)
     means = known_values[is_first].mean(), known_values[~is_first].mean()
     within_squares = ((known_values - np.where(is_first, *means)) ** 2).sum()
     standard_error = float(np.sqrt(within_squares / degrees_of_freedom)) * scale
@@ -102,16 +103,21 @@ def standardised_mean_difference(
     )
 
 
-def permutation_test_p(
+class PermutationTest(NamedTuple):
+    """The result of a permutation test."""
+
+    p: float
+    method: str
+    """Description of the method, for an estimate."""
+
+
+def run_one_sided_permutation_test(
     values: Float64, is_first: NDArray[np.bool_], draws: int, seed: int
-) -> tuple[float, str]:
-    """Compute the one-sided permutation p of the sum of the first list.
+) -> PermutationTest:
+    """Test whether the sum of the first list is larger than by chance, one-sided.
 
     All ways to choose lists of this size are tried if there are at most MAX_EXACT_PERMUTATIONS;
-    otherwise random ones are drawn, and the observed list is counted as one of them.
-
-    Returns:
-        p, and a description of the method.
+    otherwise `draws` random ones are drawn, and the observed list is counted as one of them.
     """
     n, m = len(values), int(is_first.sum())
     permutation_count = comb(n, m)
@@ -120,7 +126,9 @@ def permutation_test_p(
     if permutation_count <= MAX_EXACT_PERMUTATIONS:
         combination_rows = np.array([*combinations(range(n), m)])  # (ways, m)
         p = float((values[combination_rows].sum(1) >= sum_threshold).mean())
-        return p, f"exact one-sided p from all {permutation_count:,} permutations"
+        return PermutationTest(p, f"exact one-sided p from all {permutation_count:,} permutations")
     drawn_rows = np.random.default_rng(seed).random((draws, n)).argsort(axis=1)[:, :m]
     hits = int((values[drawn_rows].sum(1) >= sum_threshold).sum())
-    return (hits + 1) / (draws + 1), f"one-sided p from {draws:,} random permutations"
+    return PermutationTest(
+        (hits + 1) / (draws + 1), f"one-sided p from {draws:,} random permutations"
+    )

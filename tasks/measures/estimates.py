@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import comb
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -116,21 +116,21 @@ def estimate_mean_or_share(
     )
     relative_weights = relative_weights / relative_weights[is_known].mean()
     clusterings = [sum_by_cluster(array, clusters, relative_weights)]
-    cluster_count = len(clusterings[0][0])
+    cluster_count = len(clusterings[0].sums)
     value = float(np.average(known_values, weights=relative_weights[is_known]))
     estimate = Estimate(value, np.nan, np.nan, n, cluster_count, len(array) - n, "", null_value)
     if cluster_count == 1:
         return replace(estimate, method=f"no interval: fewer than two {unit}")
     cluster_description = f"over {cluster_count} {unit}"
     if crossed_clusters is not None and clusters is not None:
-        crossed_sums_and_counts = sum_by_cluster(array, crossed_clusters, relative_weights)
-        if len(crossed_sums_and_counts[0]) > 1:
+        crossed_sums = sum_by_cluster(array, crossed_clusters, relative_weights)
+        crossed_count = len(crossed_sums.sums)
+        if crossed_count > 1:
             intersections = [*zip(clusters, crossed_clusters, strict=True)]
             clusterings += [
-                crossed_sums_and_counts,
+                crossed_sums,
                 sum_by_cluster(array, intersections, relative_weights),
             ]
-            crossed_count = len(crossed_sums_and_counts[0])
             cluster_description = (
                 f"over two-way clusters: {cluster_count} {unit} and "
                 f"{crossed_count} crossed clusters"
@@ -180,7 +180,7 @@ def estimate_mean_or_share(
         float(((sums - null_value * counts) ** 2).sum()) / n**2 for sums, counts in clusterings
     ]
     null_standard_error = (
-        _combine_two_way_clusters(null_variances, [1.0] * len(clusterings))[0] ** 0.5
+        _combine_two_way_clusters(null_variances, [1.0] * len(clusterings)).variance ** 0.5
     )
     return replace(
         estimate,
@@ -288,9 +288,17 @@ def _with_share_interval(
     )
 
 
+class _ClusteredVariance(NamedTuple):
+    """Variance of a mean over clusters."""
+
+    variance: float
+    effective_clusters: float
+    """Number of equal clusters that would estimate the variance as precisely."""
+
+
 def _combine_two_way_clusters(
     variances: Sequence[float], effective_clusters: Sequence[float]
-) -> tuple[float, float]:
+) -> _ClusteredVariance:
     """Combine the variances of a mean by two-way clustering.
 
     The variance is that of either clustering minus that of their intersection (Cameron, Gelbach &
@@ -301,16 +309,14 @@ def _combine_two_way_clusters(
     Args:
         variances: Variance by one clustering, or by the first, the second, and their intersection.
         effective_clusters: Effective number of clusters of each.
-
-    Returns:
-        The variance and the effective number of clusters.
     """
     if len(variances) == 1:
-        return variances[0], effective_clusters[0]
+        return _ClusteredVariance(variances[0], effective_clusters[0])
     first_variance, second_variance, intersection_variance = variances
-    if first_variance + second_variance - intersection_variance > intersection_variance:
-        return first_variance + second_variance - intersection_variance, min(effective_clusters[:2])
-    return intersection_variance, effective_clusters[2]
+    two_way_variance = first_variance + second_variance - intersection_variance
+    if two_way_variance > intersection_variance:
+        return _ClusteredVariance(two_way_variance, min(effective_clusters[:2]))
+    return _ClusteredVariance(intersection_variance, effective_clusters[2])
 
 
 def _effective_cluster_count(
@@ -467,7 +473,9 @@ def estimate_linear_slope(
         for w in (np.ones_like(x), x, y, x * x, x * y)
     ]
 
-    def least_squares_slope(n: Any, sx: Any, sy: Any, sxx: Any, sxy: Any) -> Any:
+    def least_squares_slope(
+        n: Float64, sx: Float64, sy: Float64, sxx: Float64, sxy: Float64
+    ) -> Float64:
         with np.errstate(invalid="ignore", divide="ignore"):
             return (n * sxy - sx * sy) / (n * sxx - sx * sx)
 
@@ -496,19 +504,24 @@ def estimate_linear_slope(
     )
 
 
-def roc_placement_values(members: ArrayLike, nonmembers: ArrayLike) -> tuple[Float64, Float64]:
-    """Compute placement values, whose mean on either side is the area under the ROC curve.
+class PlacementValues(NamedTuple):
+    """Placement of each value in the other sample; ties count one half."""
 
-    Returns:
-        For each member the share of nonmembers below it, (m,); for each nonmember the share of
-            members above it, (n,). Ties count one half.
-    """
+    members: Float64
+    """(m,) share of nonmembers below each member."""
+    nonmembers: Float64
+    """(n,) share of members above each nonmember."""
+
+
+def compute_roc_placement_values(members: ArrayLike, nonmembers: ArrayLike) -> PlacementValues:
+    """Compute placement values, whose mean on either side is the area under the ROC curve."""
     from scipy.stats import rankdata
 
     samples = [np.asarray(sample, np.float64) for sample in (members, nonmembers)]
     pooled_ranks, m = rankdata(np.concatenate(samples)), len(samples[0])
     shares_below = (pooled_ranks[:m] - rankdata(samples[0])) / len(samples[1])
-    return shares_below, 1 - (pooled_ranks[m:] - rankdata(samples[1])) / m
+    shares_above = 1 - (pooled_ranks[m:] - rankdata(samples[1])) / m
+    return PlacementValues(shares_below, shares_above)
 
 
 def estimate_roc_auc(
@@ -536,8 +549,8 @@ def estimate_roc_auc(
     )
     if not m or not n:
         return estimate
-    member_placements, nonmember_placements = roc_placement_values(*known_samples)
-    value = float(member_placements.mean())
+    placements = compute_roc_placement_values(*known_samples)
+    value = float(placements.members.mean())
     tie_factor = float(tiecorrect(rankdata(np.concatenate(known_samples))))
     null_variance = tie_factor * (m + n + 1) / (12 * m * n)
     if null_variance < 1e-12:
@@ -552,9 +565,7 @@ def estimate_roc_auc(
         p=float(2 * ndtr(-abs(value - 0.5) / null_variance**0.5)),
     )
     placement_variances = [
-        float(sample.var(ddof=1)) / len(sample)
-        for sample in (member_placements, nonmember_placements)
-        if len(sample) > 1
+        float(sample.var(ddof=1)) / len(sample) for sample in placements if len(sample) > 1
     ]
     if len(placement_variances) < 2 or value in (0, 1):
         return replace(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -47,19 +47,32 @@ class FailedDocuments:
         return len(self.rows)
 
 
+class KernelRun(NamedTuple, Generic[Result]):
+    """The result of a kernel for a batch, and the documents on which it failed."""
+
+    result: Result
+    """Result for the batch with empty texts in place of the failed documents."""
+    failed_documents: FailedDocuments
+
+
+class _DocumentFailure(NamedTuple):
+    """A document on which a kernel failed."""
+
+    row: int
+    """Row number in the batch."""
+    reason: str
+
+
 def run_isolating_failures(
     kernel: Callable[[pa.RecordBatch], Result], batch: pa.RecordBatch
-) -> tuple[Result, FailedDocuments]:
+) -> KernelRun[Result]:
     """Run a kernel on a batch, with an empty text in place of each document on which it fails.
-
-    Returns:
-        The result of the kernel, and the documents on which it failed.
 
     Raises:
         Exception: the kernel's own error if it fails on the batch but on no single document, or if
             the error is one of PROPAGATED_ERRORS.
     """
-    failures: list[tuple[int, str]] = []
+    failures: list[_DocumentFailure] = []
     try:
         result = kernel(batch)
     except PROPAGATED_ERRORS:
@@ -68,18 +81,27 @@ def run_isolating_failures(
         failures = list(_find_failing_rows(kernel, batch, 0))
         texts = pc.replace_with_mask(
             batch["text"],
-            pa.array(np.isin(np.arange(len(batch)), [row for row, _ in failures])),
+            pa.array(np.isin(np.arange(len(batch)), [failure.row for failure in failures])),
             pa.array([""] * len(failures), batch["text"].type),
         )
         result = kernel(batch.set_column(batch.schema.get_field_index("text"), "text", texts))
-    rows = pa.array([row for row, _ in failures], pa.int64())
-    return result, FailedDocuments(rows, pa.array([reason for _, reason in failures], pa.string()))
+    failed_documents = FailedDocuments(
+        pa.array([failure.row for failure in failures], pa.int64()),
+        pa.array([failure.reason for failure in failures], pa.string()),
+    )
+    return KernelRun(result, failed_documents)
 
 
 def _find_failing_rows(
     kernel: Callable[[pa.RecordBatch], Any], batch: pa.RecordBatch, first_row: int
-) -> Iterator[tuple[int, str]]:
-    """Yield row and reason of each document on which the kernel fails when run on it alone."""
+) -> Iterator[_DocumentFailure]:
+    """Find the documents on which the kernel fails when run on each alone.
+
+    Args:
+        kernel: The kernel.
+        batch: The documents.
+        first_row: Row number of the first document, added to those of all.
+    """
     try:
         kernel(batch)
     except PROPAGATED_ERRORS:
@@ -87,7 +109,8 @@ def _find_failing_rows(
     except Exception as error:
         if len(batch) == 1:
             is_unprocessable = isinstance(error, UnprocessableDocumentError)
-            yield first_row, str(error) if is_unprocessable else f"failed: {type(error).__name__}"
+            reason = str(error) if is_unprocessable else f"failed: {type(error).__name__}"
+            yield _DocumentFailure(first_row, reason)
             return
         half = len(batch) // 2
         yield from _find_failing_rows(kernel, batch[:half], first_row)

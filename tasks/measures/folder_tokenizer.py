@@ -13,7 +13,10 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 LOCAL_ONLY_OPTIONS = {"local_files_only": True, "trust_remote_code": False}
 
@@ -26,12 +29,12 @@ SPECIAL_TOKENS = (
 _SPECIAL_TOKEN_FORM = re.compile(r"<(?!0x)[^<>\s]+>|\[[A-Z_]+\]")
 
 
-def load_tokenizer(folder: Path) -> Any:
+def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     """Load the tokenizer of a folder that has config.json and the files of a tokenizer.
 
     Returns:
-        A tokenizer of transformers. Its special tokens are in the vocabulary of the folder; a
-            special token that no file names, or that is not in the vocabulary, is None.
+        A tokenizer whose special tokens are in the vocabulary of the folder; a special token that
+            no file names, or that is not in the vocabulary, is None.
 
     Raises:
         Exception: whatever transformers or tokenizers raise if the files cannot be read.
@@ -61,16 +64,16 @@ class _DeclaredTokens:
 
     @classmethod
     def from_folder(cls, folder: Path) -> _DeclaredTokens:
-        settings = _read_json_object(folder / "tokenizer_config.json")
-        legacy = _read_json_object(folder / "special_tokens_map.json")
+        settings = _read_json_object_or_empty(folder / "tokenizer_config.json")
+        legacy = _read_json_object_or_empty(folder / "special_tokens_map.json")
         # Like transformers, prefer the older file only if the newer one lists no added tokens.
         merged = legacy | settings if "added_tokens_decoder" in settings else settings | legacy
         tokens_by_name = {
             name: _parse_token_content(merged[name]) for name in SPECIAL_TOKENS if name in merged
         }
-        config = _read_json_object(folder / "config.json")
+        config = _read_json_object_or_empty(folder / "config.json")
         ids_by_name: dict[str, tuple[int, ...]] = {}
-        for source in (config, _read_json_object(folder / "generation_config.json")):
+        for source in (config, _read_json_object_or_empty(folder / "generation_config.json")):
             for name in SPECIAL_TOKENS:
                 value = source.get(f"{name}_id")
                 listed_ids = value if isinstance(value, list) else [value]
@@ -88,7 +91,7 @@ class _DeclaredTokens:
             token for token in added if isinstance(token, dict) and token.get("special")
         ]
         class_name = settings.get("tokenizer_class") or config.get("tokenizer_class")
-        class_defaults = _default_special_tokens(class_name, config.get("model_type"))
+        class_defaults = _get_default_tokens_by_name(class_name, config.get("model_type"))
         return cls(
             tokens_by_name,
             ids_by_name,
@@ -97,23 +100,23 @@ class _DeclaredTokens:
         )
 
     def choose_token(
-        self, name: str, vocabulary: Collection[str], special_tokens: Mapping[int, str]
+        self, name: str, vocabulary: Collection[str], special_tokens_by_id: Mapping[int, str]
     ) -> str | None:
         """Choose one special token; None if there is none in the vocabulary.
 
         Args:
             name: Which one of SPECIAL_TOKENS.
             vocabulary: Tokens of the folder's vocabulary.
-            special_tokens: Those tokens that can be special, by id.
+            special_tokens_by_id: Those tokens that can be special.
         """
         if self.tokens_by_name.get(name, "") is None:
             return None
-        from_ids = (special_tokens.get(id) for id in self.ids_by_name[name])
+        from_ids = (special_tokens_by_id.get(id) for id in self.ids_by_name[name])
         candidates = (self.tokens_by_name.get(name), *from_ids, self.class_defaults.get(name))
         return next((token for token in candidates if token in vocabulary), None)
 
 
-def _load_tokenizer_json(path: Path, declared: _DeclaredTokens) -> Any:
+def _load_tokenizer_json(path: Path, declared: _DeclaredTokens) -> PreTrainedTokenizerFast:
     """Load tokenizer.json unchanged, with the special tokens that the folder declares."""
     from tokenizers import AddedToken, Tokenizer
     from transformers import PreTrainedTokenizerFast
@@ -122,7 +125,7 @@ def _load_tokenizer_json(path: Path, declared: _DeclaredTokens) -> Any:
     vocabulary = backend.get_vocab(with_added_tokens=True)
     added = backend.get_added_tokens_decoder()
     marked_tokens = {id: token.content for id, token in added.items() if token.special}
-    special_tokens = _find_special_tokens(marked_tokens, vocabulary)
+    special_tokens = _find_special_tokens_by_id(marked_tokens, vocabulary)
     chosen_tokens = {
         name: declared.choose_token(name, vocabulary, special_tokens) for name in SPECIAL_TOKENS
     }
@@ -141,17 +144,19 @@ def _load_tokenizer_json(path: Path, declared: _DeclaredTokens) -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=backend, **tokens)
 
 
-def _find_special_tokens(
-    marked_tokens: Mapping[int, str], vocabulary: Mapping[str, int]
+def _find_special_tokens_by_id(
+    marked_tokens_by_id: Mapping[int, str], ids_by_token: Mapping[str, int]
 ) -> dict[int, str]:
     """Return the tokens that can be special, by id: the marked ones and those that look special."""
     tokens_of_special_form = {
-        id: token for token, id in vocabulary.items() if _SPECIAL_TOKEN_FORM.fullmatch(token)
+        id: token for token, id in ids_by_token.items() if _SPECIAL_TOKEN_FORM.fullmatch(token)
     }
-    return tokens_of_special_form | dict(marked_tokens)
+    return tokens_of_special_form | dict(marked_tokens_by_id)
 
 
-def _replace_added_tokens(tokenizer: Any, declared: _DeclaredTokens, folder: Path) -> None:
+def _replace_added_tokens(
+    tokenizer: PreTrainedTokenizerBase, declared: _DeclaredTokens, folder: Path
+) -> None:
     """Replace the special tokens that transformers added to the vocabulary of a folder.
 
     The mask token of a SentencePiece model is kept: the file cannot hold one, so the class adds it
@@ -160,8 +165,8 @@ def _replace_added_tokens(tokenizer: Any, declared: _DeclaredTokens, folder: Pat
     model_file_starts = [path.read_bytes()[:1] for path in folder.glob("*.model")]
     if (folder / "tekken.json").is_file() or any(start != b"\n" for start in model_file_starts):
         return  # tiktoken formats keep special tokens outside the vocabulary.
-    vocabulary = _read_folder_vocabulary(tokenizer, folder)
-    special_tokens = _find_special_tokens({}, vocabulary)
+    vocabulary = _read_folder_ids_by_token(tokenizer, folder)
+    special_tokens = _find_special_tokens_by_id({}, vocabulary)
     for name in SPECIAL_TOKENS:
         token = getattr(tokenizer, name)
         if token is None or token in vocabulary or (name == "mask_token" and model_file_starts):
@@ -169,10 +174,10 @@ def _replace_added_tokens(tokenizer: Any, declared: _DeclaredTokens, folder: Pat
         setattr(tokenizer, name, declared.choose_token(name, vocabulary, special_tokens))
 
 
-def _read_folder_vocabulary(tokenizer: Any, folder: Path) -> dict[str, int]:
+def _read_folder_ids_by_token(tokenizer: PreTrainedTokenizerBase, folder: Path) -> dict[str, int]:
     """Return the ids by token in the files of a folder, without tokens that transformers added."""
-    added = _read_json_object(folder / "tokenizer_config.json").get("added_tokens_decoder")
-    listed_tokens = {*_read_json_object(folder / "added_tokens.json").items()}
+    added = _read_json_object_or_empty(folder / "tokenizer_config.json").get("added_tokens_decoder")
+    listed_tokens = {*_read_json_object_or_empty(folder / "added_tokens.json").items()}
     for id, token in added.items() if isinstance(added, dict) else ():
         listed_tokens.add((_parse_token_content(token) or "", int(id)))
     if tokenizer.is_fast:
@@ -184,7 +189,7 @@ def _read_folder_vocabulary(tokenizer: Any, folder: Path) -> dict[str, int]:
     return vocabulary
 
 
-def _default_special_tokens(class_name: Any, model_type: Any) -> dict[str, str]:
+def _get_default_tokens_by_name(class_name: Any, model_type: Any) -> dict[str, str]:
     """Return the special tokens that a tokenizer class of transformers uses by default.
 
     Args:
@@ -221,7 +226,7 @@ def _parse_token_content(token: Any) -> str | None:
     return content if isinstance(content, str) else None
 
 
-def _read_json_object(path: Path) -> dict[str, Any]:
+def _read_json_object_or_empty(path: Path) -> dict[str, Any]:
     """Read a JSON object; return an empty one if the file is missing or has something else."""
     try:
         value = json.loads(path.read_bytes())

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -64,6 +64,13 @@ class LexiconEntry:
         return self.requires_capital or any(getattr(self, name) for name in CONDITION_FIELDS)
 
 
+class GroupTerm(NamedTuple):
+    """A group of people, and a term that mentions it."""
+
+    group: str
+    term: str
+
+
 @dataclass(frozen=True)
 class Lexicon:
     """Groups of people, with the terms that mention them.
@@ -81,18 +88,18 @@ class Lexicon:
     contexts: Mapping[str, Mapping[str, Sequence[str]]] = field(default_factory=dict, hash=False)
 
     @property
-    def terms(self) -> list[tuple[str, str]]:
-        """(group, term) for each term of each entry."""
-        return [(group, term) for group, entry in self.entries for term in entry.terms]
+    def terms(self) -> list[GroupTerm]:
+        """Every term of every entry, with its group."""
+        return [GroupTerm(group, term) for group, entry in self.entries for term in entry.terms]
 
     @property
     def groups(self) -> list[str]:
         return list(dict.fromkeys(group for group, _ in self.entries))
 
-    def with_groups(self, groups: Mapping[str, Sequence[str]]) -> Lexicon:
+    def with_groups(self, terms_by_group: Mapping[str, Sequence[str]]) -> Lexicon:
         """Return a lexicon with the terms of additional groups, which need no context."""
         added_entries = tuple(
-            (group, LexiconEntry(tuple(terms))) for group, terms in groups.items()
+            (group, LexiconEntry(tuple(terms))) for group, terms in terms_by_group.items()
         )
         return Lexicon(self.entries + added_entries, self.classes, self.contexts)
 
@@ -141,7 +148,7 @@ def pluralise(noun: str) -> str:
     return noun + ("es" if noun.endswith(("s", "x", "ch", "sh")) else "s")
 
 
-def read_user_lexicon(path: Path) -> dict[str, list[str]]:
+def read_user_terms_by_group(path: Path) -> dict[str, list[str]]:
     """Read a user's lexicon: a JSON object with a list of lower-case terms for each group.
 
     Raises:
@@ -225,7 +232,7 @@ class _EncodedWords:
         self.padded_codes = np.append(codes, self.stop_code)
         self.padded_text_indices = np.append(self.text_indices, -2)
 
-    def codes_at(self, positions: Int64, text_indices: Int64) -> Int64:
+    def get_codes_at(self, positions: Int64, text_indices: Int64) -> Int64:
         """Return the codes of the words at positions; a stop for a position outside of its text."""
         is_inside_batch = (positions >= 0) & (positions < len(self.padded_codes))
         positions = np.where(is_inside_batch, positions, len(self.padded_codes) - 1)
@@ -234,6 +241,17 @@ class _EncodedWords:
             self.padded_codes[positions],
             self.stop_code,
         )
+
+
+class TermMentions(NamedTuple):
+    """Mentions of the terms of a lexicon in texts, in the order of the words; (n,) each."""
+
+    term_indices: Int64
+    """Index in `Lexicon.terms`."""
+    text_indices: Int64
+    word_positions: Int64
+    """Number of words before the mention in its text; the end of a sentence or clause counts as a
+    word."""
 
 
 class _LexiconMatcher:
@@ -292,7 +310,7 @@ class _LexiconMatcher:
         """Return whether the phrase starts at each of the positions `starts`."""
         is_match = np.ones(len(starts), bool)
         for offset, code in enumerate(phrase):
-            is_match &= encoded.codes_at(starts + offset, text_indices) == code
+            is_match &= encoded.get_codes_at(starts + offset, text_indices) == code
         return is_match
 
     def matches_class_pattern(
@@ -318,10 +336,12 @@ class _LexiconMatcher:
             if class_names != element:
                 for _ in range(MAX_SKIPPED_WORDS):
                     positions = positions + step * self.is_in_any_class(
-                        class_names, encoded.codes_at(positions, text_indices)
+                        class_names, encoded.get_codes_at(positions, text_indices)
                     )
                 continue
-            is_match &= self.is_in_any_class(class_names, encoded.codes_at(positions, text_indices))
+            is_match &= self.is_in_any_class(
+                class_names, encoded.get_codes_at(positions, text_indices)
+            )
             positions = positions + step
         return is_match
 
@@ -386,17 +406,12 @@ class _LexiconMatcher:
                 is_valid &= ~has_phrase if name.startswith("not") else has_phrase
         return is_valid
 
-    def find_mentions(self, texts: pa.Array) -> tuple[Int64, Int64, Int64]:
-        """Find all mentions, in the order of the words.
-
-        Returns:
-            Index of the term, of the text, and of the term's first word in its text, (n,) each. The
-                end of a sentence or clause counts as a word.
-        """
+    def find_mentions(self, texts: pa.Array) -> TermMentions:
+        """Find all mentions of the lexicon's terms."""
         encoded = _EncodedWords(texts, self.vocabulary)
         candidate_positions = np.flatnonzero(self.is_first_word[encoded.padded_codes[:-1]])
         if not len(candidate_positions):
-            return candidate_positions, candidate_positions, candidate_positions
+            return TermMentions(candidate_positions, candidate_positions, candidate_positions)
         order = np.argsort(encoded.padded_codes[candidate_positions], kind="stable")
         candidate_positions = candidate_positions[order]
         candidate_codes = encoded.padded_codes[candidate_positions]
@@ -425,17 +440,17 @@ class _LexiconMatcher:
         all_mentions[0] = self.canonical_terms[all_mentions[0]]
         sort_keys = all_mentions[2] * len(self.canonical_terms) + all_mentions[0]
         distinct_mentions = all_mentions[:, np.unique(sort_keys, return_index=True)[1]]
-        is_outermost = is_outermost_span(
+        is_outermost = mark_outermost_spans(
             self.term_groups[distinct_mentions[0]],
             distinct_mentions[2],
             self.term_lengths[distinct_mentions[0]],
         )
         term_indices, text_indices, positions = distinct_mentions[:, is_outermost]
         text_starts = np.searchsorted(encoded.text_indices, text_indices)
-        return term_indices, text_indices, positions - text_starts
+        return TermMentions(term_indices, text_indices, positions - text_starts)
 
 
-def is_outermost_span(group_codes: Int64, starts: Int64, lengths: Int64) -> Bool:
+def mark_outermost_spans(group_codes: Int64, starts: Int64, lengths: Int64) -> Bool:
     """Return whether each span is inside no other span of its group, (n,) bool."""
     order = np.lexsort((-lengths, starts, group_codes))
     # Offsets put the groups one after another, so that one running maximum works for all.
@@ -452,25 +467,12 @@ def _get_matcher(lexicon: Lexicon) -> _LexiconMatcher:
     return _LexiconMatcher(lexicon)
 
 
-def find_term_mentions(texts: pa.Array, lexicon: Lexicon | None = None) -> tuple[Int64, Int64]:
+def find_term_mentions(texts: pa.Array, lexicon: Lexicon | None = None) -> TermMentions:
     """Find every mention of a term in texts.
 
     Matches whole words, ignoring case. If one term of a group is inside another, only the longer
     counts: *young people* and not *young*. Terms of different groups both count.
-
-    Returns:
-        Index of the term in `Lexicon.terms` and index of the text, (n,) each.
     """
-    term_indices, text_indices, _ = _get_matcher(lexicon or load_builtin_lexicon()).find_mentions(
-        texts
-    )
-    return term_indices, text_indices
-
-
-def find_mention_positions(
-    texts: pa.Array, lexicon: Lexicon | None = None
-) -> tuple[Int64, Int64, Int64]:
-    """Find mentions like `find_term_mentions`; also return the number of words before each."""
     return _get_matcher(lexicon or load_builtin_lexicon()).find_mentions(texts)
 
 
@@ -479,19 +481,23 @@ def replace_alphanumerics_with_x(texts: pa.Array) -> pa.Array:
     return pc.replace_substring_regex(texts, r"[\pL\pN]", "x")
 
 
-def find_groups_in_texts(
-    texts: pa.Array, lexicon: Lexicon | None = None
-) -> tuple[pa.Array, pa.Array]:
-    """Find the groups that each text mentions.
+class MentionedGroups(NamedTuple):
+    """The distinct pairs of a text and a group that it mentions, (n,) each."""
 
-    Returns:
-        Group name and text index of each distinct pair.
-    """
+    group_names: pa.Array
+    text_indices: pa.Array
+
+
+def find_groups_in_texts(texts: pa.Array, lexicon: Lexicon | None = None) -> MentionedGroups:
+    """Find the groups that each text mentions."""
     lexicon = lexicon or load_builtin_lexicon()
-    term_indices, text_indices = find_term_mentions(texts, lexicon)
-    term_groups = pa.array([group for group, _ in lexicon.terms], pa.string())
-    group_text_pairs = pa.table(
-        {"group": term_groups.take(pa.array(term_indices)), "owner": text_indices}
+    mentions = find_term_mentions(texts, lexicon)
+    term_groups = pa.array([term.group for term in lexicon.terms], pa.string())
+    pairs = pa.table(
+        {
+            "group": term_groups.take(pa.array(mentions.term_indices)),
+            "text": mentions.text_indices,
+        }
     )
-    group_text_pairs = group_text_pairs.group_by(["group", "owner"]).aggregate([])
-    return group_text_pairs["group"].combine_chunks(), group_text_pairs["owner"].combine_chunks()
+    pairs = pairs.group_by(["group", "text"]).aggregate([])
+    return MentionedGroups(pairs["group"].combine_chunks(), pairs["text"].combine_chunks())

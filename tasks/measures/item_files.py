@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 from hallmark.tasks.contract import (
     UsageError,
@@ -24,8 +24,25 @@ from hallmark.tasks.contract import (
 MAX_ITEMS = 1_000_000
 
 
-def read_items(path: Path, content_name: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the location and the object of each line of JSON Lines, or of each csv or tsv row.
+class LocatedItem(NamedTuple):
+    """An item of a file, and where it is."""
+
+    location: str
+    """File and line, for error messages."""
+    fields: dict[str, Any]
+    """Values by name of the field or column."""
+
+
+class LocatedLine(NamedTuple):
+    """A line of a file, and where it is."""
+
+    location: str
+    """File and line, for error messages."""
+    text: str
+
+
+def read_items(path: Path, content_name: str) -> Iterator[LocatedItem]:
+    """Yield the object of each line of JSON Lines, or each row of a csv or tsv file.
 
     Files may be compressed with gzip; csv and tsv files have a header. Empty lines are skipped.
 
@@ -40,13 +57,13 @@ def read_items(path: Path, content_name: str) -> Iterator[tuple[str, dict[str, A
     count = 0
     with open_text_file(path, content_name, newline="") as file:
         try:
-            for location, item in _read_records(path, file):
+            for item in _read_records(path, file):
                 count += 1
                 if count > MAX_ITEMS:
                     raise UsageError(
                         f"{path} has more than {MAX_ITEMS:,} {content_name}; reduce their number"
                     )
-                yield location, item
+                yield item
         except UnicodeDecodeError as error:
             raise UsageError(f"{path} is not UTF-8 text after item {count}: {error}") from error
         except (csv.Error, EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -55,8 +72,8 @@ def read_items(path: Path, content_name: str) -> Iterator[tuple[str, dict[str, A
         raise UsageError(f"{path} has no {content_name}: it is empty or has only a header")
 
 
-def read_nonempty_lines(path: Path, content_name: str) -> Iterator[tuple[str, str]]:
-    """Yield the location and the text of each non-empty line of a text file, plain or gzip.
+def read_nonempty_lines(path: Path, content_name: str) -> Iterator[LocatedLine]:
+    """Yield each non-empty line of a text file, plain or gzip, without surrounding white space.
 
     Raises:
         UsageError: A line cannot be read, or all are empty.
@@ -68,7 +85,7 @@ def read_nonempty_lines(path: Path, content_name: str) -> Iterator[tuple[str, st
             for number, line in enumerate(file, start=1):
                 if line.strip():
                     count += 1
-                    yield f"{path}, line {number}", line.strip()
+                    yield LocatedLine(f"{path}, line {number}", line.strip())
         except (UnicodeDecodeError, EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise UsageError(
                 f"{path} is not UTF-8 text after non-empty line {count}: {error}"
@@ -89,12 +106,12 @@ def open_text_file(
         yield stack.enter_context(io.TextIOWrapper(data, encoding=encoding, newline=newline))
 
 
-def _read_records(path: Path, file: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+def _read_records(path: Path, file: TextIO) -> Iterator[LocatedItem]:
     suffix = path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
     if suffix in (".csv", ".tsv"):
         reader = csv.DictReader(file, delimiter="," if suffix == ".csv" else "\t", strict=True)
         for row in reader:
-            yield f"{path}, line {reader.line_num}", row
+            yield LocatedItem(f"{path}, line {reader.line_num}", row)
         return
     for number, line in enumerate(file, start=1):
         if not line.strip():
@@ -106,7 +123,7 @@ def _read_records(path: Path, file: Any) -> Iterator[tuple[str, dict[str, Any]]]
             raise UsageError(f"{location} is not valid JSON: {str(error)[:200]}") from error
         if not isinstance(item, dict):
             raise UsageError(f"{location} is not a JSON object")
-        yield location, item
+        yield LocatedItem(location, item)
 
 
 def get_text_field(location: str, item: dict[str, Any], field_name: str) -> str:
@@ -143,7 +160,11 @@ def check_file_exists(path: Path, content_name: str) -> None:
         )
 
 
-def user_file_digest(path: Path | None, content_name: str) -> dict[str, str]:
+#: SHA-256 by name of the content.
+DigestByContentName = dict[str, str]
+
+
+def user_file_digest(path: Path | None, content_name: str) -> DigestByContentName:
     """Return the hash of a user's file for a stage's `external`; empty if there is no file."""
     if path is None:
         return {}
@@ -151,7 +172,7 @@ def user_file_digest(path: Path | None, content_name: str) -> dict[str, str]:
     return {content_name: hash_file(path)}
 
 
-def user_file_digests(paths: Sequence[Path], content_name: str) -> dict[str, str]:
+def user_file_digests(paths: Sequence[Path], content_name: str) -> DigestByContentName:
     """Return the hashes of several files like `user_file_digest`, numbered in their order."""
     return {
         f"{content_name} {n}": digest

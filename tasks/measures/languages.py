@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,23 +21,29 @@ MIN_CONFIDENCE = 0.5
 MAX_CHARACTERS = 1000
 
 
+class LanguageEstimates(NamedTuple):
+    """The most likely languages of n texts."""
+
+    codes: pa.Array
+    """(n,) string: ISO 639 codes; "zxx" for no language, such as code."""
+    probabilities: pa.Array
+    """(n,) float32: probability of the most likely language."""
+
+
 def estimate_languages(
     texts: pa.Array | pa.ChunkedArray, max_characters: int = MAX_CHARACTERS
-) -> tuple[Any, Any]:
+) -> LanguageEstimates:
     """Estimate the most likely language of each text by naive Bayes over byte n-grams.
 
     The classifier knows 140 languages (Lui & Baldwin 2011; py3langid).
-
-    Returns:
-        ISO 639 codes, (n,) string, "zxx" for no language, such as code; and probabilities, (n,)
-            float32.
     """
     classify = _load_language_identifier().classify
     classifications = [
         classify(text) for text in pc.utf8_slice_codeunits(texts, 0, max_characters).to_pylist()
     ]
     codes = pa.array([code for code, _ in classifications], pa.string())
-    return codes, pa.array([float(probability) for _, probability in classifications], pa.float32())
+    probabilities = [float(probability) for _, probability in classifications]
+    return LanguageEstimates(codes, pa.array(probabilities, pa.float32()))
 
 
 def detect_languages(texts: pa.Array | pa.ChunkedArray) -> pa.Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -11,12 +11,17 @@ from hallmark.tasks.measures.identities import DATA_FOLDER, find_groups_in_texts
 from hallmark.tasks.measures.statistics import wilson_interval
 
 
-def read_labelled_sentences() -> list[tuple[str, bool, str]]:
-    """Read `data/identity_sentences.txt`.
+class LabelledSentence(NamedTuple):
+    """A sentence, labelled by whether it mentions a group."""
 
-    Returns:
-        (group name, whether the sentence mentions the group, sentence) for each sentence.
-    """
+    group_name: str
+    is_mentioned: bool
+    """Whether the sentence mentions the group; otherwise a term of it means something else."""
+    sentence: str
+
+
+def read_labelled_sentences() -> list[LabelledSentence]:
+    """Read `data/identity_sentences.txt`."""
     group_names: dict[str, str] = {}
     labelled = []
     for line in (DATA_FOLDER / "identity_sentences.txt").read_text(encoding="utf-8").splitlines():
@@ -25,31 +30,32 @@ def read_labelled_sentences() -> list[tuple[str, bool, str]]:
             group_names[key] = name
         elif not line.startswith("#"):
             key, _, sentence = line.partition(" | ")
-            labelled.append((group_names[key.removeprefix("!")], not key.startswith("!"), sentence))
+            group_name = group_names[key.removeprefix("!")]
+            labelled.append(LabelledSentence(group_name, not key.startswith("!"), sentence))
     return labelled
 
 
-def evaluate_lexicon(labelled: Sequence[tuple[str, bool, str]]) -> list[dict[str, Any]]:
+def build_lexicon_accuracy_rows(sentences: Sequence[LabelledSentence]) -> list[dict[str, Any]]:
     """Compute the lexicon's recall and precision with Wilson intervals, by group and overall.
 
     Half of the sentences of each group are traps, in which a term does not mean people. In texts
     where *white* more often describes walls, precision is lower than here.
 
     Args:
-        labelled: Rows of `read_labelled_sentences`.
+        sentences: Rows of `read_labelled_sentences`.
 
     Returns:
         A row for each group; the last one, with an empty group name, covers all sentences.
     """
     groups, sentence_indices = find_groups_in_texts(
-        pa.array([sentence for *_, sentence in labelled], pa.large_string())
+        pa.array([sentence for *_, sentence in sentences], pa.large_string())
     )
     detected_mentions = set(zip(groups.to_pylist(), sentence_indices.to_pylist(), strict=True))
     rows = []
-    for name in [*dict.fromkeys(group for group, *_ in labelled), ""]:
+    for name in [*dict.fromkeys(group for group, *_ in sentences), ""]:
         outcomes = [
             (is_mentioned, (group, index) in detected_mentions)
-            for index, (group, is_mentioned, _) in enumerate(labelled)
+            for index, (group, is_mentioned, _) in enumerate(sentences)
             if name in (group, "")
         ]
         hits = sum(is_mentioned and is_detected for is_mentioned, is_detected in outcomes)

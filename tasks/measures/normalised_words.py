@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -82,12 +83,17 @@ def _collapse_whitespace(texts: pa.Array) -> pa.Array:
     return pc.binary_join(words, pa.scalar(" ", pa.large_string()))
 
 
-def hash_words(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """Hash each word.
+class WordHashes(NamedTuple):
+    """The hashes of the words of n texts, one text after the other."""
 
-    Returns:
-        (words,) uint64 hashes, and the offsets of the texts among them, (n + 1,).
-    """
+    hashes: np.ndarray
+    """(words,) uint64."""
+    text_offsets: np.ndarray
+    """(n + 1,) int64: text i has the words from `text_offsets[i]` to `text_offsets[i + 1]`."""
+
+
+def hash_words(texts: pa.Array) -> WordHashes:
+    """Hash each word of texts whose words are separated by single spaces."""
     is_not_ascii = pc.invert(pc.string_is_ascii(texts))
     if pc.any(is_not_ascii).as_py():
         texts = pc.replace_with_mask(
@@ -96,7 +102,7 @@ def hash_words(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     words = pc.split_pattern(texts, " ")
     text_offsets = words.offsets.to_numpy().astype(np.int64)
     hashes = _hash_distinct_words(words.values)[text_offsets[0] : text_offsets[-1]]
-    return hashes, text_offsets - text_offsets[0]
+    return WordHashes(hashes, text_offsets - text_offsets[0])
 
 
 def _separate_unspaced_characters(texts: pa.Array) -> pa.Array:

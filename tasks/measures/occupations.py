@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +21,7 @@ from hallmark.tasks.measures.identities import (
     DATA_FOLDER,
     Lexicon,
     LexiconEntry,
-    find_mention_positions,
+    find_term_mentions,
     pluralise,
 )
 
@@ -69,7 +70,18 @@ def _load_occupation_lexicon() -> Lexicon:
     return Lexicon(tuple(entries))
 
 
-def count_gendered_words(texts: pa.Array, window_words: int) -> tuple[Int64, Int64, Int64]:
+class OccupationMentions(NamedTuple):
+    """Mentions of occupations in texts, with the gendered words near them."""
+
+    occupation_indices: Int64
+    """(n,) index in `list_occupations`."""
+    text_indices: Int64
+    """(n,)"""
+    gendered_word_counts: Int64
+    """(n, 2) numbers of words for women and for men near the mention."""
+
+
+def count_gendered_words_near_occupations(texts: pa.Array, window_words: int) -> OccupationMentions:
     """Count gendered words near each mention of an occupation, within its sentence.
 
     A blank line also ends a sentence.
@@ -77,10 +89,6 @@ def count_gendered_words(texts: pa.Array, window_words: int) -> tuple[Int64, Int
     Args:
         texts: (texts,) strings.
         window_words: Number of words searched on either side of the occupation.
-
-    Returns:
-        For each of n mentions: the index of the occupation in `list_occupations`, (n,); the index
-            of the text, (n,); the counts of words for women and for men, (n, 2).
     """
     texts = pc.replace_substring_regex(texts, _PARAGRAPH_BREAK, " . ")
     texts = pc.replace_substring_regex(texts, _NOT_SENTENCE_END, r"\1\2 \3")
@@ -89,7 +97,7 @@ def count_gendered_words(texts: pa.Array, window_words: int) -> tuple[Int64, Int
     group_codes = {group: code for code, group in enumerate(groups)}
     term_group_codes = np.array([group_codes[group] for group, _ in lexicon.terms], np.int64)
     term_lengths = np.array([len(term.split()) for _, term in lexicon.terms], np.int64)
-    term_indices, text_indices, word_positions = find_mention_positions(texts, lexicon)
+    term_indices, text_indices, word_positions = find_term_mentions(texts, lexicon)
     global_positions = text_indices * _MAX_WORDS_PER_TEXT + word_positions
     mention_groups = term_group_codes[term_indices]
     occupation_rows = np.flatnonzero(mention_groups < len(list_occupations()))
@@ -111,4 +119,6 @@ def count_gendered_words(texts: pa.Array, window_words: int) -> tuple[Int64, Int
         counts[:, column] = np.searchsorted(gendered_positions, window_ends) - np.searchsorted(
             gendered_positions, window_starts
         )
-    return mention_groups[occupation_rows], text_indices[occupation_rows], counts
+    return OccupationMentions(
+        mention_groups[occupation_rows], text_indices[occupation_rows], counts
+    )

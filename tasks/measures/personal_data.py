@@ -40,19 +40,12 @@ from hallmark.tasks.measures.personal.types import (
     PERSONAL_DATA_TYPES,
     UNREADABLE,
     PersonalDataType,
+    Span,
     select_types_for_regions,
 )
 
 #: Countries whose national ids and phone numbers are detected unless a config names others.
 DEFAULT_REGIONS = ("US",)
-
-
-class Span(NamedTuple):
-    """Characters `start` to `end` (exclusive) of a text, with the type of personal data."""
-
-    type: PersonalDataType
-    start: int
-    end: int
 
 
 class Detector(NamedTuple):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -172,7 +173,7 @@ def estimate_rate_ratios(
     """
     is_event = is_event & at_risk
     all_counts = (_sum_by_bin(cluster_ids, is_event), _sum_by_bin(cluster_ids, at_risk))
-    overall_rates = _rates_from_sums([_rate_sums(*all_counts)])
+    overall_rates = _compute_rates_from_sums([_sum_sufficient_statistics(*all_counts)])
     group_sums: list[Float64] = []
     rest_sums: list[Float64] = []
     for group in groups:
@@ -181,16 +182,19 @@ def estimate_rate_ratios(
             _sum_by_bin(group.member_clusters, is_event[group.member_rows], cluster_count),
             _sum_by_bin(group.member_clusters, at_risk[group.member_rows], cluster_count),
         )
-        group_sums.append(_rate_sums(*group_counts))
+        group_sums.append(_sum_sufficient_statistics(*group_counts))
         shared_counts = (all_counts[0][group.cluster_ids], all_counts[1][group.cluster_ids])
         # All others: all clusters, minus those with a member, plus the other items of these.
         rest_counts = (shared_counts[0] - group_counts[0], shared_counts[1] - group_counts[1])
         rest_sums.append(
-            _rate_sums(*all_counts) - _rate_sums(*shared_counts) + _rate_sums(*rest_counts)
+            _sum_sufficient_statistics(*all_counts)
+            - _sum_sufficient_statistics(*shared_counts)
+            + _sum_sufficient_statistics(*rest_counts)
         )
-    group_rates, rest_rates = _rates_from_sums(group_sums), _rates_from_sums(rest_sums)
+    group_rates = _compute_rates_from_sums(group_sums)
+    rest_rates = _compute_rates_from_sums(rest_sums)
     design_effect = float(overall_rates.design_effect[0])
-    low, high, p = _conditional_ratio_interval_and_p(
+    ratio_test = _conditional_ratio_interval_and_p(
         *group_rates.effective_events_and_items(design_effect),
         *rest_rates.effective_events_and_items(design_effect),
     )
@@ -221,9 +225,9 @@ def estimate_rate_ratios(
         _round_to_int(rest_rates.n),
         _round_to_int(rest_rates.events),
         ratio,
-        low,
-        high,
-        p,
+        ratio_test.low,
+        ratio_test.high,
+        ratio_test.p,
         stratified_ratio,
         detectable_ratio,
     )
@@ -270,8 +274,8 @@ def _round_to_int(values: Float64) -> Int64:
     return np.rint(values).astype(np.int64)
 
 
-def _rate_sums(cluster_events: Float64, cluster_n: Float64) -> Float64:
-    """Sum up what `_rates_from_sums` needs, (6,)."""
+def _sum_sufficient_statistics(cluster_events: Float64, cluster_n: Float64) -> Float64:
+    """Sum up what `_compute_rates_from_sums` needs, (6,)."""
     return np.array(
         [
             cluster_events.sum(),
@@ -285,15 +289,24 @@ def _rate_sums(cluster_events: Float64, cluster_n: Float64) -> Float64:
     )
 
 
-def _rates_from_sums(sums: Iterable[Float64]) -> _GroupRates:
+def _compute_rates_from_sums(sums: Iterable[Float64]) -> _GroupRates:
     events, n, clusters, ee, en, nn = np.array(list(sums), np.float64).reshape(-1, 6).T
     rate = _divide_or_nan(events, n)
     return _GroupRates(n, events, clusters, np.maximum(ee - 2 * rate * en + rate**2 * nn, 0))
 
 
+class _RatioTest(NamedTuple):
+    """Interval and test of the ratio of two rates, for each group; (groups,) each."""
+
+    low: Float64
+    high: Float64
+    p: Float64
+    """Two-sided p for a ratio of 1."""
+
+
 def _conditional_ratio_interval_and_p(
     group_events: Float64, group_items: Float64, rest_events: Float64, rest_items: Float64
-) -> tuple[Float64, Float64, Float64]:
+) -> _RatioTest:
     """Compute interval and p of the ratio of two Poisson rates; counts may be fractional.
 
     Given x + y events, x is binomial. NaN if there are no events or no items on one side.
@@ -325,7 +338,7 @@ def _conditional_ratio_interval_and_p(
         )
         p = np.fmin(1.0, 2 * np.fmin(upper_p, lower_p))
         ends = [low / (1 - low) * scale, np.where(high < 1, high / (1 - high), np.inf) * scale]
-    return tuple(np.where(is_undefined, np.nan, v) for v in (*ends, p))  # type: ignore[return-value]
+    return _RatioTest(*(np.where(is_undefined, np.nan, values) for values in (*ends, p)))
 
 
 def _detectable_ratio(

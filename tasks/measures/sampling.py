@@ -5,10 +5,18 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 from hashlib import blake2b
+from typing import NamedTuple
 
 import pyarrow.compute as pc
 
 from hallmark.tasks.contract import Table
+
+
+class SampledDocument(NamedTuple):
+    """A document of a sample."""
+
+    doc_id: bytes
+    text: str
 
 
 def sample_documents(
@@ -18,7 +26,7 @@ def sample_documents(
     min_tokens: int,
     hash_key: str,
     count_tokens: Callable[[str], int],
-) -> list[tuple[bytes, str]]:
+) -> list[SampledDocument]:
     """Sample documents of a split that were not planted and have at least `min_tokens` tokens.
 
     Only the sampled documents are held in memory, and only candidates for the sample are tokenized.
@@ -32,7 +40,7 @@ def sample_documents(
         count_tokens: Function that counts the tokens of a text.
 
     Returns:
-        (doc_id, text) of the documents with the smallest hashes, in the order of the hash.
+        The documents with the smallest hashes, in the order of the hash.
     """
     if not count:
         return []
@@ -53,4 +61,4 @@ def sample_documents(
                 heapq.heappush(heap, (hash_rank, doc_id.as_py(), text.as_py()))
                 if len(heap) > count:
                     heapq.heappop(heap)
-    return [(doc_id, text) for _, doc_id, text in sorted(heap, reverse=True)]
+    return [SampledDocument(doc_id, text) for _, doc_id, text in sorted(heap, reverse=True)]

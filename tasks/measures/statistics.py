@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -54,13 +54,18 @@ def estimate_clustered_mean(values: Float64, clusters: Sequence[Any]) -> Cluster
 
 
 def t_half_width_and_p(
-    standard_error: float, degrees_of_freedom: float, distance: float, confidence_level: float
+    standard_error: float,
+    degrees_of_freedom: float,
+    distance_from_null: float,
+    confidence_level: float,
 ) -> tuple[float, float]:
     """Return half the width of the t interval, and the two-sided p of a distance from the null."""
     from scipy.special import stdtr, stdtrit
 
     half_width = float(stdtrit(degrees_of_freedom, (1 + confidence_level) / 2)) * standard_error
-    return half_width, float(2 * stdtr(degrees_of_freedom, -abs(distance) / standard_error))
+    return half_width, float(
+        2 * stdtr(degrees_of_freedom, -abs(distance_from_null) / standard_error)
+    )
 
 
 def jackknife_variance(value: float, values_without_cluster: Float64) -> float:
@@ -75,7 +80,7 @@ def jackknife_variance(value: float, values_without_cluster: Float64) -> float:
     return squares * (cluster_count - 1) / cluster_count
 
 
-def number_names(names: Iterable[Any]) -> NDArray[np.int64]:
+def encode_names_as_integers(names: Iterable[Any]) -> NDArray[np.int64]:
     """Number names from 0 in the order of their first occurrence, (n,)."""
     name_numbers: dict[Any, int] = {}
     return np.array([name_numbers.setdefault(name, len(name_numbers)) for name in names], np.int64)
@@ -97,18 +102,24 @@ def finite_or_none(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
+class ClusterSums(NamedTuple):
+    """Sums over the known values of each cluster, (clusters,) each."""
+
+    sums: Float64
+    """Sums of the weighted values."""
+    weights: Float64
+    """Sums of the weights: numbers of values if each has the weight 1."""
+
+
 def sum_by_cluster(
     values: ArrayLike, clusters: Sequence[Any] | None, weights: ArrayLike | None = None
-) -> tuple[Float64, Float64]:
-    """Sum and count the known values of each cluster, each value weighted.
+) -> ClusterSums:
+    """Sum the known values and their weights by cluster, in the order of first occurrence.
 
     Args:
         values: (n,), NaN where missing.
         clusters: (n,) names; None makes each value its own cluster.
         weights: (n,) weights of the values; 1 each if None.
-
-    Returns:
-        Weighted sums and total weights, (clusters,) each.
     """
     array = np.asarray(values, dtype=np.float64)
     is_known = ~np.isnan(array)
@@ -116,11 +127,11 @@ def sum_by_cluster(
         np.ones(len(array)) if weights is None else np.asarray(weights, dtype=np.float64)
     )
     if clusters is None:
-        return (array * value_weights)[is_known], value_weights[is_known]
-    value_clusters = number_names(
+        return ClusterSums((array * value_weights)[is_known], value_weights[is_known])
+    value_clusters = encode_names_as_integers(
         name for name, keep in zip(clusters, is_known, strict=True) if keep
     )
-    return (
+    return ClusterSums(
         np.bincount(value_clusters, (array * value_weights)[is_known]).astype(np.float64),
         np.bincount(value_clusters, value_weights[is_known]).astype(np.float64),
     )
@@ -206,11 +217,11 @@ def expected_maximum(scores: ArrayLike, draws: int, unscored_count: int = 0) -> 
         raise ValueError(f"draws must be at least 1, not {draws}")
     if n < draws or not len(known_scores):
         return math.nan
-    weights = expected_maximum_weights(n, draws)[unscored_count:]
+    weights = probability_each_rank_is_maximum(n, draws)[unscored_count:]
     return float(known_scores @ (weights / weights.sum()))
 
 
-def expected_maximum_weights(total: int, draws: int) -> Float64:
+def probability_each_rank_is_maximum(total: int, draws: int) -> Float64:
     """Return the probability that the i-th smallest of n items is the largest of k drawn, (n,).
 
     The probability is C(i-1, k-1) / C(n, k), with n = `total` and k = `draws`.

@@ -92,7 +92,7 @@ def _mod_97_check_digits(number: str) -> str:
     return f"{97 - int(number) % 97:02}"
 
 
-def _make_weighted_check_digits(sign: int, *weights: Sequence[int]) -> Callable[[str], str]:
+def _make_check_digit_function(sign: int, *weights: Sequence[int]) -> Callable[[str], str]:
     """Return a function that computes two check digits as weighted sums modulo 11.
 
     Each is over all digits before it. A remainder of 10 becomes 0; if the country has no such
@@ -194,7 +194,7 @@ IDENTIFIER_SPECS: dict[PersonalDataType, IdentifierSpec] = {
     "BR_CPF": IdentifierSpec(
         _add_check_digits(
             make_template_generator("#########"),
-            _make_weighted_check_digits(1, range(1, 10), range(10)),
+            _make_check_digit_function(1, range(1, 10), range(10)),
         ),
         "br.cpf",
         ("###.###.###-##", "###########"),
@@ -355,7 +355,7 @@ IDENTIFIER_SPECS: dict[PersonalDataType, IdentifierSpec] = {
     "NO_FNR": IdentifierSpec(
         _add_check_digits(
             make_template_generator("E###"),
-            _make_weighted_check_digits(
+            _make_check_digit_function(
                 -1, (3, 7, 6, 1, 8, 9, 4, 5, 2), (5, 4, 3, 2, 7, 6, 5, 4, 3, 2)
             ),
         ),
@@ -384,7 +384,7 @@ IDENTIFIER_SPECS: dict[PersonalDataType, IdentifierSpec] = {
     "RU_INN": IdentifierSpec(
         _add_check_digits(
             make_template_generator("77########"),
-            _make_weighted_check_digits(
+            _make_check_digit_function(
                 1, (7, 2, 4, 10, 3, 5, 9, 4, 6, 8), (3, 7, 2, 4, 10, 3, 5, 9, 4, 6, 8)
             ),
         ),

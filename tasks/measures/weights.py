@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
-def copy_weights_to_memory(model: Any) -> Any:
-    """Copy the weights of a model into memory of their own, and return the model.
+def detach_weights_from_files(model: nn.Module) -> None:
+    """Replace the weights of a model by copies in memory of their own.
 
     Tensors of a safetensors file are memory-mapped: they change if the file is overwritten, and the
     process crashes if it is truncated.
     """
     for tensor in (*model.parameters(), *model.buffers()):
         tensor.data = tensor.data.clone()
-    return model

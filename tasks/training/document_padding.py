@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from operator import itemgetter
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -109,7 +110,7 @@ EDGE_DOCUMENTS = pa.schema(
 )
 
 
-def write_padded_rows(
+def write_padded_partition(
     packed_rows: PackedRows, tokenizer_path: str, out: TableWriters
 ) -> accounts.SourceCounts:
     """Write the padded rows of a partition, and spill the documents at its edges.
@@ -145,15 +146,24 @@ def write_padded_rows(
     return count_documents_by_source(documents.filter(is_complete))
 
 
-def find_document_token_ranges(
-    packed_rows: PackedRows, context_length: int
-) -> tuple[Int64, Int64, Int64]:
+class DocumentTokenRanges(NamedTuple):
+    """Hold where the tokens of n documents are in a partition.
+
+    Attributes:
+        first_span_indices: (n,) index of the first span of the document.
+        token_starts: (n,) first token.
+        token_ends: (n,) end token, exclusive.
+    """
+
+    first_span_indices: Int64
+    token_starts: Int64
+    token_ends: Int64
+
+
+def find_document_token_ranges(packed_rows: PackedRows, context_length: int) -> DocumentTokenRanges:
     """Find where the tokens of each remaining document begin and end in the partition.
 
     The spans of a document are consecutive, and so are its tokens.
-
-    Returns:
-        Index of the first span, first token and end token of each document.
     """
     document_numbers = pc.rank(packed_rows.remaining_spans["doc_id"], tiebreaker="dense").to_numpy()
     first_spans, last_spans = (
@@ -166,7 +176,7 @@ def find_document_token_ranges(
         row_offsets + packed_rows.remaining_spans[span_column].to_numpy()
         for span_column in ("row_start", "row_end")
     )
-    return first_spans, token_starts[first_spans], token_ends[last_spans]
+    return DocumentTokenRanges(first_spans, token_starts[first_spans], token_ends[last_spans])
 
 
 def count_documents_by_source(documents: pa.Table) -> accounts.SourceCounts:
@@ -293,16 +303,16 @@ def pad_removed_documents(
                 name: build_sequences_schema(context_length) for name in PACKED_SPLITS
             }
     results = context.map_items(
-        write_padded_rows, packed_rows, str(tokenizer.fetch_file("tokenizer.json"))
+        write_padded_partition, packed_rows, str(tokenizer.fetch_file("tokenizer.json"))
     )
     context.get_table_writer("spans").write(remaining_spans.drop_columns("source"))
     kept_counts = accounts.merge_counts(
         [count_edge_documents(results), *(part.value for part in results)]
     )
-    account_rows = accounts.compute_accounts(
+    account_rows = accounts.compute_account_rows(
         read_packed_counts(packed_corpus), kept_counts, ledger.source_counts
     )
-    checksum_rows = accounts.compute_checksums(
+    checksum_rows = accounts.compute_checksum_rows(
         read_packed_counts(packed_corpus), kept_counts, ledger.source_counts
     )
     context.get_table_writer("accounts").write(

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -178,19 +178,22 @@ def _build_document_spans(part: TablePart, span_table: pa.Table) -> DocumentSpan
     )
 
 
+#: A row of a declared table: its values by column.
+Row = dict[str, Any]
+
 #: First step of a row that was not read.
 NEVER_READ = np.iinfo(np.int32).max
 
 
+#: How often and when n packed rows were read, (3, n): the number of reads up to a step; the first
+#: step since the previous checkpoint's that read the row, or NEVER_READ; and the last one, or 0.
+RowReads = Int32
+
+
 def iter_row_reads(
     row_count: int, seed: int, batch_size: int, steps: Sequence[int]
-) -> Iterator[Int32]:
-    """Yield, for each of the ascending steps, how often and when each packed row was read.
-
-    Yields:
-        (3, rows): number of reads up to the step; the first step since the previous one in `steps`
-            that read the row, or NEVER_READ; and the last such step, or 0.
-    """
+) -> Iterator[RowReads]:
+    """Yield, for each of the ascending steps, how often and when each packed row was read."""
     previous_counts = np.zeros(row_count, np.int64)
     for step in steps:
         read_counts = count_reads_per_row(seed, step, batch_size, row_count)
@@ -205,14 +208,26 @@ def iter_row_reads(
         previous_counts = read_counts
 
 
+class ReadTables(NamedTuple):
+    """Hold what a training read of the documents of a partition.
+
+    Attributes:
+        document_reads: Rows of DOCUMENT_READS.
+        coverage: Rows of COVERAGE.
+    """
+
+    document_reads: pa.Table
+    coverage: pa.Table
+
+
 def build_read_tables(
-    document_spans: DocumentSpans, row_reads: Iterable[Int32], steps: Sequence[int]
-) -> tuple[pa.Table, pa.Table]:
-    """Build rows of DOCUMENT_READS and of COVERAGE for each checkpoint's step.
+    document_spans: DocumentSpans, row_reads: Iterable[RowReads], steps: Sequence[int]
+) -> ReadTables:
+    """Build the tables of reads at each checkpoint.
 
     Args:
         document_spans: Documents of a partition.
-        row_reads: For each step, what `iter_row_reads` yields.
+        row_reads: Reads of all rows of the train split, for each step.
         steps: Steps of the checkpoints, ascending.
     """
     read_tables, coverage_tables = [DOCUMENT_READS.empty_table()], [COVERAGE.empty_table()]
@@ -244,7 +259,9 @@ def build_read_tables(
         coverage_tables.append(_build_coverage(step, document_spans, read_counts))
         previous_counts = read_counts
     sort_keys: Any = [("doc_id", "ascending"), ("step", "ascending")]
-    return pa.concat_tables(read_tables).sort_by(sort_keys), pa.concat_tables(coverage_tables)
+    return ReadTables(
+        pa.concat_tables(read_tables).sort_by(sort_keys), pa.concat_tables(coverage_tables)
+    )
 
 
 def _build_coverage(step: int, document_spans: DocumentSpans, read_counts: Int64) -> pa.Table:
@@ -279,12 +296,13 @@ def sum_coverage_by_source(coverage: pa.Table) -> pa.Table:
 
 def write_document_reads(
     document_spans: DocumentSpans, reads_path: str, steps: Sequence[int], out: TableWriters
-) -> Any:
+) -> list[Row]:
     """Write DOCUMENT_READS of a partition; return its rows of COVERAGE."""
     row_reads = np.memmap(reads_path, np.int32, "r").reshape(len(steps), 3, -1)
-    read_table, coverage = build_read_tables(document_spans, row_reads, steps)
-    out.get_table_writer("document_reads").write(read_table)
-    return coverage.to_pylist()
+    tables = build_read_tables(document_spans, row_reads, steps)
+    out.get_table_writer("document_reads").write(tables.document_reads)
+    coverage_rows: list[Row] = tables.coverage.to_pylist()
+    return coverage_rows
 
 
 def write_read_tables(

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -34,6 +34,7 @@ from hallmark.tasks.contract import (
     stage,
     table_schema,
 )
+from hallmark.tasks.training.document_reads import Row
 from hallmark.tasks.training.encoding import load_tokenizer
 from hallmark.tasks.training.pretrain import (
     CHECKPOINTS,
@@ -61,8 +62,11 @@ from hallmark.tasks.training.trainer_process import iter_trainer_events
 from hallmark.tasks.training.training_resumption import (
     SETTINGS,
     build_settings_table,
-    remove_batch_neutral_settings,
+    select_batch_settings,
 )
+
+if TYPE_CHECKING:
+    from hallmark.model.architecture import Transformer
 
 log = logging.getLogger("hallmark")
 
@@ -268,7 +272,7 @@ def load_task_rows(config: FinetuneConfig) -> TaskRows:
 def write_trainer_job(
     base: BaseCheckpoint,
     model_config: ModelConfig,
-    encoded: dict[str, EncodedRows],
+    encoded_by_split: dict[str, EncodedRows],
     config: FinetuneConfig,
     work_area: Path,
 ) -> Path:
@@ -276,9 +280,9 @@ def write_trainer_job(
     work_area.mkdir(parents=True, exist_ok=True)
     data_paths: dict[str, str | None] = {"train": None, "validation": None}
     for split in data_paths:
-        if encoded[split].examples:
+        if encoded_by_split[split].examples:
             data_paths[split] = str(work_area / f"{split}.arrow")
-            write_examples(work_area / f"{split}.arrow", encoded[split].examples)
+            write_examples(work_area / f"{split}.arrow", encoded_by_split[split].examples)
     train_settings = config_to_dict(config.train) | {"objective": base.objective, "sample_count": 0}
     job = {
         "model": config_to_dict(model_config),
@@ -298,7 +302,7 @@ def write_trainer_job(
 # The stage -------------------------------------------------------------------------------------
 
 
-def export_to_transformers(model: Any, base: BaseCheckpoint, context: StageContext) -> None:
+def export_to_transformers(model: Transformer, base: BaseCheckpoint, context: StageContext) -> None:
     """Also export the model for transformers, if that has its architecture."""
     from hallmark.model.interchange.transformers_checkpoint import export_transformers
 
@@ -315,7 +319,7 @@ def export_to_transformers(model: Any, base: BaseCheckpoint, context: StageConte
 def hash_data_files(config: FinetuneConfig, secret_id: str = "") -> dict[str, str]:
     """Hash the user's files, which are inputs from outside the store."""
     digests = {}
-    for path in config.data.split_paths.values():
+    for path in config.data.path_by_split.values():
         check_table_path(path)
         digests[str(path)] = hash_file(path)
     return digests
@@ -336,7 +340,7 @@ def hash_data_files(config: FinetuneConfig, secret_id: str = "") -> dict[str, st
     libraries=["numpy", "sacrebleu", "safetensors", "scikit-learn", "scipy", "tokenizers", "torch"],
     external_digests=hash_data_files,
     determinism="machine",
-    resume_key=lambda config: remove_batch_neutral_settings(config.model_dump(mode="json")),
+    resume_key=lambda config: select_batch_settings(config.model_dump(mode="json")),
 )
 def finetune(checkpoint: Artifact, config: FinetuneConfig, context: StageContext) -> None:
     """Train a checkpoint on the user's rows and score it on the test split."""
@@ -350,59 +354,60 @@ def finetune(checkpoint: Artifact, config: FinetuneConfig, context: StageContext
     )
     model_config = build_task_model_config(base, config.task, labels)
     tokenizer = load_tokenizer(base.tokenizer_path)
-    encoded = {
+    encoded_by_split = {
         split: encode_rows(
             rows.select_split(split), config.task, tokenizer, model_config, unknown_label
         )
         for split, unknown_label in (("train", NO_LABEL), ("validation", NO_LABEL), ("test", 0))
     }
-    outcome_counts = count_rows_by_outcome(rows, encoded, labels)
+    outcome_counts = count_rows_by_outcome(rows, encoded_by_split, labels)
     for split, outcome, row_count in outcome_counts:
         if row_count and outcome != "used" and split:
             log.warning("finetune: %s, %s: %s", split, outcome, format_count(row_count, "row"))
-    job_path = write_trainer_job(base, model_config, encoded, config, context.work_area)
+    job_path = write_trainer_job(base, model_config, encoded_by_split, config, context.work_area)
     with closing(
         iter_trainer_events(job_path, context.work_area / "trainer.stderr")
     ) as trainer_events:
-        checkpoints, settings_history = handle_trainer_events(
-            trainer_events, context, config.train.steps
-        )
+        training = handle_trainer_events(trainer_events, context, config.train.steps)
+    last_checkpoint = training.checkpoint_by_step[max(training.checkpoint_by_step)]
     model = load_checkpoint(
-        checkpoints[max(checkpoints)].fetch_directory(), resolve_torch_device(config.train.device)
+        last_checkpoint.fetch_directory(), resolve_torch_device(config.train.device)
     )
     with autocast_to_precision(model, config.train.precision) as precision:
         if isinstance(config.task, PairsTask):
-            predictions, scores = evaluate_pairs(model, tokenizer, rows, encoded)
+            evaluation = evaluate_pairs(model, tokenizer, rows, encoded_by_split)
         else:
-            predictions, scores = evaluate_labels(model, config.task, rows, encoded)
+            evaluation = evaluate_labels(model, config.task, rows, encoded_by_split)
     export_to_transformers(model, base, context)
     training_log = read_training_log(context.work_area / "training" / "log")
     context.get_table_writer("predictions").write(
         rows_to_table(
-            [replace(prediction, precision=precision) for prediction in predictions], PREDICTIONS
+            [replace(prediction, precision=precision) for prediction in evaluation.predictions],
+            PREDICTIONS,
         )
     )
-    context.get_table_writer("scores").write(rows_to_table(scores, SCORES))
+    context.get_table_writer("scores").write(rows_to_table(evaluation.scores, SCORES))
     _write_table(
         context,
         "outcome_counts",
-        [dict(zip(COUNTS.names, row, strict=True)) for row in outcome_counts],
+        [outcome_count._asdict() for outcome_count in outcome_counts],
     )
     _write_table(
         context,
         "quarantine",
-        [dict(zip(QUARANTINE.names, r, strict=True)) for r in rows.rejected_rows],
+        [rejected_row._asdict() for rejected_row in rows.rejected_rows],
     )
     context.get_table_writer("log").write(training_log.select(LOG.names))
     context.get_table_writer("settings").write(
-        build_settings_table(settings_history, config.train.steps)
+        build_settings_table(training.settings_history, config.train.steps)
     )
-    _write_table(context, "checkpoints", build_checkpoint_rows(training_log, checkpoints))
+    checkpoint_rows = build_checkpoint_rows(training_log, training.checkpoint_by_step)
+    _write_table(context, "checkpoints", checkpoint_rows)
     tokens_per_second = pc.approximate_median(training_log["tokens_per_second"]).as_py()
     context.record_measurement("tokens_per_second", tokens_per_second, "1/s")
 
 
-def _write_table(context: StageContext, table_name: str, rows: Sequence[dict[str, Any]]) -> None:
+def _write_table(context: StageContext, table_name: str, rows: Sequence[Row]) -> None:
     context.get_table_writer(table_name).write(
         pa.Table.from_pylist(list(rows), schema=finetune.tables[table_name])
     )

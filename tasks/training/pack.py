@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -205,13 +205,25 @@ def encode_texts(
     return pa.table(columns)
 
 
-def _get_utf8_buffers(texts: pa.LargeStringArray) -> tuple[Int64, NDArray[np.uint8]]:
-    """Return offsets (n + 1,) and bytes of a column of texts without copying."""
+class Utf8Buffers(NamedTuple):
+    """Hold the UTF-8 bytes of n texts, concatenated.
+
+    Attributes:
+        byte_offsets: (n + 1,) start of each text, and the end of the last.
+        utf8_bytes: The bytes.
+    """
+
+    byte_offsets: Int64
+    utf8_bytes: NDArray[np.uint8]
+
+
+def _get_utf8_buffers(texts: pa.LargeStringArray) -> Utf8Buffers:
+    """Return the bytes of a column of texts without copying."""
     _, offsets, data = texts.buffers()
     byte_offsets = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
     start, stop = int(byte_offsets[0]), int(byte_offsets[-1])
     buffer_bytes = np.frombuffer(data, np.uint8) if data else np.empty(0, np.uint8)
-    return byte_offsets - start, buffer_bytes[start:stop]
+    return Utf8Buffers(byte_offsets - start, buffer_bytes[start:stop])
 
 
 def compute_shuffle_keys(doc_ids: pa.Array, seed: int) -> NDArray[np.uint64]:
@@ -285,6 +297,20 @@ SHUFFLE_ORDER: Any = [("key", "ascending"), ("doc_id", "ascending")]
 # Layout --------------------------------------------------------------------------------------
 
 
+class DocumentSlice(NamedTuple):
+    """Refer to consecutive documents that the encoding of a partition spilled.
+
+    Attributes:
+        result: The result with the spilled documents.
+        start: The first of these documents.
+        stop: The end, exclusive.
+    """
+
+    result: ItemResult
+    start: int
+    stop: int
+
+
 @dataclass(frozen=True)
 class RowRange:
     """Consecutive rows of a split, and the encoded documents whose tokens they contain.
@@ -295,7 +321,7 @@ class RowRange:
         token_start: Start of the rows, in tokens of the whole split.
         token_end: End of the rows; the last row may be incomplete.
         documents_start: Start of the first of these documents, in tokens of the whole split.
-        document_slices: Spilled results with the start and end of the documents in each.
+        document_slices: Where these documents are spilled.
     """
 
     split: str
@@ -303,7 +329,7 @@ class RowRange:
     token_start: int
     token_end: int
     documents_start: int
-    document_slices: tuple[tuple[ItemResult, int, int], ...]
+    document_slices: tuple[DocumentSlice, ...]
 
     def __str__(self) -> str:
         return f"{self.split}, rows from {self.token_start // self.context_length}"
@@ -346,7 +372,7 @@ def plan_row_ranges(results: list[ItemResult], split: str, context_length: int) 
             is_in_result = result_indices[overlapping] == result_index
             part_rows = row_indices[overlapping][is_in_result]
             document_slices.append(
-                (results[result_index], int(part_rows[0]), int(part_rows[-1]) + 1)
+                DocumentSlice(results[result_index], int(part_rows[0]), int(part_rows[-1]) + 1)
             )
         documents_start = int(token_ends[overlapping.start - 1]) if overlapping.start else 0
         row_ranges.append(
@@ -392,7 +418,7 @@ def write_row_range(
     document_ends = np.cumsum(token_counts)  # Relative to the start of the first document.
     document_starts = document_ends - token_counts
     out.get_table_writer("spans").write(
-        build_span_columns(
+        build_packed_span_columns(
             row_range,
             documents["doc_id"],
             document_starts,
@@ -430,15 +456,15 @@ def write_row_range(
     return accounts.merge_counts([counts])
 
 
-def build_span_columns(
+def build_packed_span_columns(
     row_range: RowRange,
     doc_ids: pa.ChunkedArray,
     document_starts: Int64,
     document_ends: Int64,
     char_starts: Int32,
     char_ends: Int32,
-) -> dict[str, Any]:
-    """Build rows of SPANS: one for each row of the range that contains tokens of a document.
+) -> dict[str, pa.Array | np.ndarray | list[str]]:
+    """Build the columns of SPANS, a value per document and row of the range that has its tokens.
 
     Args:
         row_range: The range.
@@ -506,8 +532,12 @@ def pack(documents: Table, tokenizer: Artifact, config: PackConfig, context: Sta
     ledger_counts = accounts.merge_counts(
         result.parts["ledger"]["counts"] for result in encoding_results
     )
-    account_rows = accounts.compute_accounts(documents.source_counts, kept_counts, ledger_counts)
-    checksum_rows = accounts.compute_checksums(documents.source_counts, kept_counts, ledger_counts)
+    account_rows = accounts.compute_account_rows(
+        documents.source_counts, kept_counts, ledger_counts
+    )
+    checksum_rows = accounts.compute_checksum_rows(
+        documents.source_counts, kept_counts, ledger_counts
+    )
     context.get_table_writer("accounts").write(
         pa.Table.from_pylist(account_rows, schema=accounts.ACCOUNTS)
     )

@@ -16,7 +16,7 @@ import shutil
 from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -40,10 +40,11 @@ from hallmark.tasks.contract import (
     stage,
     table_schema,
 )
-from hallmark.tasks.training.document_reads import COVERAGE, DOCUMENT_READS, write_read_tables
-from hallmark.tasks.training.trainer_process import iter_trainer_events
+from hallmark.tasks.training.document_reads import COVERAGE, DOCUMENT_READS, Row, write_read_tables
+from hallmark.tasks.training.trainer_process import TrainerEvent, iter_trainer_events
 from hallmark.tasks.training.training_resumption import (
     SETTINGS,
+    SettingsSegment,
     build_settings_table,
     prepare_training_folder,
     preserve_resumable_states,
@@ -215,9 +216,9 @@ def write_trainer_job(
     """
     from tokenizers import Tokenizer
 
-    if packed_corpus.purged_documents:
+    if packed_corpus.purge_time_by_doc_id:
         raise HallmarkError(
-            f"document {min(packed_corpus.purged_documents)} was purged from the sequences "
+            f"document {min(packed_corpus.purge_time_by_doc_id)} was purged from the sequences "
             f"in {packed_corpus.name}, so training on them can neither start nor continue; "
             "run the config again to build a corpus without it"
         )
@@ -349,8 +350,9 @@ def read_training_log(folder: Path) -> pa.Table:
 
 
 def build_checkpoint_rows(
-    log_table: pa.Table, checkpoints: dict[int, Artifact]
-) -> list[dict[str, Any]]:
+    log_table: pa.Table, checkpoint_by_step: dict[int, Artifact]
+) -> list[Row]:
+    """Build the rows of CHECKPOINTS."""
     log_rows = {row["step"]: row for row in log_table.select(LOG.names).to_pylist()}
     untrained_row = {"tokens_seen": 0, "loss": None, "validation_loss": None}
     return [
@@ -360,7 +362,7 @@ def build_checkpoint_rows(
             "content_digest": artifact.content_digest,
             **{name: log_rows.get(step, untrained_row)[name] for name in untrained_row},
         }
-        for step, artifact in sorted(checkpoints.items())
+        for step, artifact in sorted(checkpoint_by_step.items())
     ]
 
 
@@ -368,7 +370,7 @@ def build_checkpoint_rows(
 LIVE_METRICS = ("loss", "learning_rate", "grad_norm", "tokens_per_second", "mfu")
 
 
-def format_step_progress(step_event: dict[str, Any], validation_loss: float | None) -> str:
+def format_step_progress(step_event: TrainerEvent, validation_loss: float | None) -> str:
     """Format the metrics of a step for the terminal's progress line and Prefect's page.
 
     Args:
@@ -384,19 +386,28 @@ def format_step_progress(step_event: dict[str, Any], validation_loss: float | No
     )
 
 
-def handle_trainer_events(
-    trainer_events: Iterable[dict[str, Any]], context: StageContext, total_steps: int
-) -> tuple[dict[int, Artifact], list[dict[str, Any]]]:
-    """Report and log the trainer's events, and commit its checkpoints.
+class TrainingResult(NamedTuple):
+    """Hold what a training produced.
 
-    Returns:
-        Committed checkpoints by step, and the settings under which the steps ran.
+    Attributes:
+        checkpoint_by_step: The committed checkpoints.
+        settings_history: The settings under which the steps ran.
+    """
+
+    checkpoint_by_step: dict[int, Artifact]
+    settings_history: list[SettingsSegment]
+
+
+def handle_trainer_events(
+    trainer_events: Iterable[TrainerEvent], context: StageContext, total_steps: int
+) -> TrainingResult:
+    """Report and log the trainer's events, and commit its checkpoints.
 
     Raises:
         HallmarkError: The trainer reports an error.
     """
-    checkpoints: dict[int, Artifact] = {}
-    settings_history: list[dict[str, Any]] = []
+    checkpoint_by_step: dict[int, Artifact] = {}
+    settings_history: list[SettingsSegment] = []
     validation_loss: float | None = None
     for event in trainer_events:
         match event["event"]:
@@ -446,13 +457,15 @@ def handle_trainer_events(
                 log.warning("trainer: step %d: %s", event["step"], event["message"])
             case "checkpoint":
                 step = event["step"]
-                checkpoints[step] = commit_checkpoint(context, Path(event["path"]), step)
-                log.info("trainer: checkpoint of step %d is %s", step, checkpoints[step].name)
+                checkpoint_by_step[step] = commit_checkpoint(context, Path(event["path"]), step)
+                log.info(
+                    "trainer: checkpoint of step %d is %s", step, checkpoint_by_step[step].name
+                )
             case "done":
                 settings_history = event["history"]
             case "error":
                 raise HallmarkError(event["message"].rstrip("."))
-    return checkpoints, settings_history
+    return TrainingResult(checkpoint_by_step, settings_history)
 
 
 @stage(
@@ -506,11 +519,9 @@ def pretrain(
         training_folder,
     )
     with closing(iter_trainer_events(job_path, work_area / "trainer.stderr")) as trainer_events:
-        checkpoints, settings_history = handle_trainer_events(
-            trainer_events, context, train_config.steps
-        )
+        training = handle_trainer_events(trainer_events, context, train_config.steps)
     context.get_table_writer("settings").write(
-        build_settings_table(settings_history, train_config.steps)
+        build_settings_table(training.settings_history, train_config.steps)
     )
     log_table = read_training_log(training_folder / "log")
     for table_name, schema in (("validation", VALIDATION), ("samples", SAMPLES)):
@@ -519,7 +530,9 @@ def pretrain(
         )
     context.get_table_writer("log").write(log_table.select(LOG.names))
     context.get_table_writer("checkpoints").write(
-        pa.Table.from_pylist(build_checkpoint_rows(log_table, checkpoints), schema=CHECKPOINTS)
+        pa.Table.from_pylist(
+            build_checkpoint_rows(log_table, training.checkpoint_by_step), schema=CHECKPOINTS
+        )
     )
     write_read_tables(
         packed_corpus["train"],
@@ -527,7 +540,7 @@ def pretrain(
         documents,
         train_config.seed,
         train_config.batch_size,
-        sorted(checkpoints),
+        sorted(training.checkpoint_by_step),
         context,
     )
     context.get_table_writer("speed").write(log_table.select(SPEED.names))

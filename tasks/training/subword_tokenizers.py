@@ -118,7 +118,7 @@ def train_unigram_tokenizer(
     """
     from tokenizers import Tokenizer, decoders, models
 
-    piece_log_probs = estimate_piece_log_probs(
+    piece_log_probs = estimate_log_probs_by_piece(
         count_words(text_batches), vocab_size - len(special_tokens)
     )
     # For letters that do not occur in the training text.
@@ -157,7 +157,7 @@ def count_words(text_batches: TextBatches) -> Counter[str]:
     return word_counts
 
 
-def estimate_piece_log_probs(word_counts: Counter[str], piece_count: int) -> dict[str, float]:
+def estimate_log_probs_by_piece(word_counts: Counter[str], piece_count: int) -> dict[str, float]:
     """Estimate log-probabilities of about `piece_count` pieces of the words with sentencepiece.
 
     The trainer of the tokenizers library is not used: it sums floats in the order of a randomly

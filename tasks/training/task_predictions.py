@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
@@ -19,12 +19,13 @@ from hallmark.tasks.training.task_rows import (
 )
 from hallmark.tasks.training.task_scores import (
     BAG_OF_WORDS_VERSION,
+    LabelledWords,
     Score,
+    assign_label_ids,
     compute_label_differences,
     compute_label_scores,
     compute_text_differences,
     compute_text_scores,
-    number_labels,
     predict_most_frequent_labels,
     predict_with_bag_of_words,
 )
@@ -70,16 +71,23 @@ class Prediction:
     precision: str = ""
 
 
+class PredictedValue(NamedTuple):
+    """A label or text that the model predicts, and its log-probability in nats."""
+
+    value: str
+    log_prob: float
+
+
 def predict_texts(
     model: Transformer, tokenizer: Tokenizer, encoded: EncodedRows, max_tokens: int
-) -> list[tuple[str, Any]]:
+) -> list[PredictedValue]:
     """Generate a text for each source greedily.
 
     A text has at most `max_tokens` tokens and fits into the context together with its prompt: as in
     training, the model always sees the whole source.
 
     Returns:
-        The text and its log-probability for each example.
+        The text for each example.
     """
     from hallmark.model.decoding.generation import generate
 
@@ -103,17 +111,16 @@ def predict_texts(
     for (continuation,), token_limit in zip(generated, token_limits, strict=True):
         token_ids = continuation.ids[:-1] if continuation.stopped else continuation.ids
         predicted_text = tokenizer.decode(token_ids[:token_limit], skip_special_tokens=True)
-        predictions.append(
-            (predicted_text, float(continuation.log_probs[:token_limit].sum(dtype="float64")))
-        )
+        log_prob = float(continuation.log_probs[:token_limit].sum(dtype="float64"))
+        predictions.append(PredictedValue(predicted_text, log_prob))
     return predictions
 
 
-def predict_labels(model: Transformer, encoded: EncodedRows) -> list[list[tuple[str, Any]]]:
+def predict_labels(model: Transformer, encoded: EncodedRows) -> list[list[PredictedValue]]:
     """Predict the most likely label of each token that has one.
 
     Returns:
-        For each example, the label and its log-probability for each such token.
+        For each example, the label of each such token.
     """
     from hallmark.model.probing.label_scores import compute_label_log_probs
 
@@ -122,25 +129,46 @@ def predict_labels(model: Transformer, encoded: EncodedRows) -> list[list[tuple[
     for log_p in compute_label_log_probs(model, encoded.examples):
         best_labels = log_p.argmax(1)
         pairs = zip(best_labels, log_p.max(1), strict=True)
-        predictions.append([(label_names[i], float(log_prob)) for i, log_prob in pairs])
+        predictions.append(
+            [PredictedValue(label_names[i], float(log_prob)) for i, log_prob in pairs]
+        )
     return predictions
 
 
-def assign_row_clusters(rows: Sequence[TaskRow]) -> tuple[list[Any], str]:
-    """Return the cluster of each row and the name of the clusters.
+class RowClusters(NamedTuple):
+    """The clusters of n rows, which are resampled as a whole.
+
+    Attributes:
+        clusters: (n,) group or number of the row.
+        unit: Plural name of the clusters: groups or texts.
+    """
+
+    clusters: list[str | int]
+    unit: str
+
+
+def assign_row_clusters(rows: Sequence[TaskRow]) -> RowClusters:
+    """Return the cluster of each row.
 
     Rows of the same group are resampled together; a row without a group is its own cluster.
     """
     unit = "groups" if any(row.group for row in rows) else "texts"
-    return [row.group or i for i, row in enumerate(rows)], unit
+    return RowClusters([row.group or i for i, row in enumerate(rows)], unit)
+
+
+class TaskEvaluation(NamedTuple):
+    """The predictions for the test split and their scores."""
+
+    predictions: list[Prediction]
+    scores: list[Score]
 
 
 def evaluate_labels(
-    model: Transformer, task: Task, rows: TaskRows, encoded: dict[str, EncodedRows]
-) -> tuple[list[Prediction], list[Score]]:
-    """Predict labels for the test split; return the predictions and their scores."""
+    model: Transformer, task: Task, rows: TaskRows, encoded_by_split: dict[str, EncodedRows]
+) -> TaskEvaluation:
+    """Predict labels for the test split and score them."""
     test_rows, train_rows = rows.select_split("test"), rows.select_split("train")
-    encoded_test = encoded["test"]
+    encoded_test = encoded_by_split["test"]
     predicted_labels = predict_labels(model, encoded_test)
     row_clusters, cluster_unit = assign_row_clusters(test_rows)
     predictions, label_clusters = [], []
@@ -157,7 +185,7 @@ def evaluate_labels(
             label_clusters.append(cluster)
     gold_labels = [prediction.gold for prediction in predictions]
     label_names = model.config.labels
-    label_ids = number_labels(label_names, gold_labels)
+    label_ids = assign_label_ids(label_names, gold_labels)
     predictions = [
         replace(prediction, label_id=label_ids[prediction.gold]) for prediction in predictions
     ]
@@ -168,12 +196,12 @@ def evaluate_labels(
             for row, word_count in zip(test_rows, encoded_test.read_word_counts, strict=True)
         ]
         baseline_labels = predict_most_frequent_labels(
-            [(row.texts, row.gold) for row in train_rows], read_words
+            [LabelledWords(row.texts, row.gold) for row in train_rows], read_words
         )
         baseline_name, scorer = "most frequent label of the word", ""
     else:
         baseline_labels = predict_with_bag_of_words(
-            [example.ids for example in encoded["train"].examples],
+            [example.ids for example in encoded_by_split["train"].examples],
             [row.gold[0] for row in train_rows],
             [example.ids for example in encoded_test.examples],
             model.config.vocab_size,
@@ -207,32 +235,35 @@ def evaluate_labels(
             cluster_unit,
         ),
     ]
-    return predictions, scores
+    return TaskEvaluation(predictions, scores)
 
 
 def evaluate_pairs(
-    model: Transformer, tokenizer: Tokenizer, rows: TaskRows, encoded: dict[str, EncodedRows]
-) -> tuple[list[Prediction], list[Score]]:
-    """Generate targets for the test split; return the predictions and their scores."""
+    model: Transformer,
+    tokenizer: Tokenizer,
+    rows: TaskRows,
+    encoded_by_split: dict[str, EncodedRows],
+) -> TaskEvaluation:
+    """Generate targets for the test split and score them."""
     test_rows = rows.select_split("test")
-    max_tokens = 2 * max(len(example.targets) for example in encoded["train"].examples) + 8
-    generated = predict_texts(model, tokenizer, encoded["test"], max_tokens)
+    max_tokens = 2 * max(len(example.targets) for example in encoded_by_split["train"].examples) + 8
+    generated = predict_texts(model, tokenizer, encoded_by_split["test"], max_tokens)
     predictions = [
         _build_prediction(row, None, row.gold[0], *prediction)
         for row, prediction in zip(test_rows, generated, strict=True)
     ]
     gold_texts = [row.gold[0] for row in test_rows]
     source_texts = [row.texts[0] for row in test_rows]
-    generated_texts = [text for text, _ in generated]
-    clusters_and_unit = assign_row_clusters(test_rows)
+    generated_texts = [prediction.value for prediction in generated]
+    clusters, cluster_unit = assign_row_clusters(test_rows)
     scores = [
-        *compute_text_scores("model", generated_texts, gold_texts, *clusters_and_unit),
-        *compute_text_scores("the source itself", source_texts, gold_texts, *clusters_and_unit),
+        *compute_text_scores("model", generated_texts, gold_texts, clusters, cluster_unit),
+        *compute_text_scores("the source itself", source_texts, gold_texts, clusters, cluster_unit),
         *compute_text_differences(
-            "the source itself", generated_texts, source_texts, gold_texts, *clusters_and_unit
+            "the source itself", generated_texts, source_texts, gold_texts, clusters, cluster_unit
         ),
     ]
-    return predictions, scores
+    return TaskEvaluation(predictions, scores)
 
 
 def _build_prediction(

@@ -87,6 +87,13 @@ class WordLabellingTask(StageConfig):
 Task = Annotated[PairsTask | ClassificationTask | WordLabellingTask, Field(discriminator="kind")]
 
 
+class SplitShares(NamedTuple):
+    """Shares of the rows that are assigned to the test and the validation split."""
+
+    test: float
+    validation: float
+
+
 class TaskDataConfig(StageConfig):
     """Name the files with the rows, and choose how rows are split.
 
@@ -119,15 +126,15 @@ class TaskDataConfig(StageConfig):
         return self
 
     @property
-    def split_shares(self) -> tuple[float, float]:
+    def split_shares(self) -> SplitShares:
         """Shares of `path` for the test and the validation split; 0 if the split has a file."""
-        return (
-            0.0 if self.test_path else self.test_share,
-            0.0 if self.validation_path else self.validation_share,
+        return SplitShares(
+            test=0.0 if self.test_path else self.test_share,
+            validation=0.0 if self.validation_path else self.validation_share,
         )
 
     @property
-    def split_paths(self) -> dict[str, Path]:
+    def path_by_split(self) -> dict[str, Path]:
         """Files by the split of all their rows; "" for `path`, whose rows are assigned by hash."""
         optional_paths = {"": self.path, "validation": self.validation_path, "test": self.test_path}
         return {split: expand_home(path) for split, path in optional_paths.items() if path}
@@ -153,17 +160,25 @@ class TaskRow(NamedTuple):
     group: str = ""
 
 
+class RejectedRow(NamedTuple):
+    """A row of a user's file that cannot be used; a row of the table `quarantine`."""
+
+    file_name: str
+    row_number: int
+    reason: str
+
+
 @dataclass
 class TaskRows:
     """Rows of the user's files.
 
     Attributes:
         usable_rows: Rows that can be used.
-        rejected_rows: File name, row number and reason of all other rows.
+        rejected_rows: All other rows.
     """
 
     usable_rows: list[TaskRow] = field(default_factory=list)
-    rejected_rows: list[tuple[str, int, str]] = field(default_factory=list)
+    rejected_rows: list[RejectedRow] = field(default_factory=list)
 
     def select_split(self, split: str) -> list[TaskRow]:
         return [row for row in self.usable_rows if row.split == split]
@@ -180,7 +195,7 @@ def read_task_rows(task: Task, data_config: TaskDataConfig) -> TaskRows:
     """Read all rows into memory, in the order of the files."""
     task_rows = TaskRows()
     columns = [*task.columns, *([data_config.group_column] if data_config.group_column else [])]
-    for split, path in data_config.split_paths.items():
+    for split, path in data_config.path_by_split.items():
         for row_number, values, error in read_table_rows(path, columns):
             try:
                 if error:
@@ -191,7 +206,7 @@ def read_task_rows(task: Task, data_config: TaskDataConfig) -> TaskRows:
                     TaskRow(path.name, row_number, split, texts, gold, group)
                 )
             except UnusableRowError as reason:
-                task_rows.rejected_rows.append((path.name, row_number, str(reason)))
+                task_rows.rejected_rows.append(RejectedRow(path.name, row_number, str(reason)))
     drawn_splits = assign_splits(
         [row.group or "\0".join(row.texts) for row in task_rows.usable_rows], data_config
     )
@@ -213,21 +228,30 @@ def assign_splits(groups: Sequence[str], data_config: TaskDataConfig) -> list[Sp
     return [split_names[split_index] for split_index in split_indices]
 
 
-def parse_row_values(task: Task, values: Sequence[Any]) -> tuple[list[str], list[str]]:
-    """Parse the values of a row into texts and gold; raise UnusableRowError if that fails."""
+class ParsedValues(NamedTuple):
+    """The values of a row, as in TaskRow."""
+
+    texts: list[str]
+    gold: list[str]
+
+
+def parse_row_values(task: Task, values: Sequence[Any]) -> ParsedValues:
+    """Parse the values of a row; raise UnusableRowError if that fails."""
     if isinstance(task, PairsTask):
-        return [parse_text(values[0], "source")], [parse_text(values[1], "target")]
+        return ParsedValues([parse_text(values[0], "source")], [parse_text(values[1], "target")])
     if isinstance(task, ClassificationTask):
         texts = [parse_text(values[0], "text")]
         if task.second_text_column:
             texts.append(parse_text(values[1], "second sentence"))
-        return texts, [parse_label(values[len(texts)])]
+        return ParsedValues(texts, [parse_label(values[len(texts)])])
     words, labels = parse_list(values[0], "words"), parse_list(values[1], "labels")
     if len(words) != len(labels):
         raise UnusableRowError(
             f"{format_count(len(words), 'word')} and {format_count(len(labels), 'label')}"
         )
-    return [parse_text(word, "word") for word in words], [parse_label(label) for label in labels]
+    return ParsedValues(
+        [parse_text(word, "word") for word in words], [parse_label(label) for label in labels]
+    )
 
 
 def parse_text(value: Any, value_name: str) -> str:
@@ -343,16 +367,23 @@ def encode_rows(
     return encoded
 
 
-def join_sentences(
-    sentences: Sequence[Sequence[int]], context_length: int
-) -> tuple[list[int], int]:
+class JoinedSentences(NamedTuple):
+    """The tokens of one or two sentences.
+
+    Attributes:
+        token_ids: All tokens.
+        first_length: Number of tokens of the first sentence.
+    """
+
+    token_ids: list[int]
+    first_length: int
+
+
+def join_sentences(sentences: Sequence[Sequence[int]], context_length: int) -> JoinedSentences:
     """Join sentences with a begin token before each.
 
     If they do not fit into the context, the longer one is truncated token by token (Devlin et al.
     2019).
-
-    Returns:
-        The tokens, and the number of tokens of the first sentence.
     """
     lengths = [len(sentence) for sentence in sentences]
     while sum(lengths) + len(lengths) > context_length and any(lengths):
@@ -365,14 +396,15 @@ def join_sentences(
     sentence_parts = [
         [END_OF_TEXT_ID, *ids[:length]] for ids, length in zip(sentences, lengths, strict=True)
     ]
-    return [token for part in sentence_parts for token in part], len(sentence_parts[0])
+    token_ids = [token for part in sentence_parts for token in part]
+    return JoinedSentences(token_ids, len(sentence_parts[0]))
 
 
 def _encode_word_labels(
     rows: Sequence[TaskRow],
     tokenizer: Tokenizer,
     model_config: ModelConfig,
-    label_ids: dict[str, int],
+    id_by_label: dict[str, int],
 ) -> EncodedRows:
     """Encode rows with a label at one token of each word.
 
@@ -391,7 +423,7 @@ def _encode_word_labels(
             if is_truncated:
                 continue
             word_answers = [NO_LABEL] * len(word_ids)
-            word_answers[0 if is_encoder else -1] = label_ids[label]
+            word_answers[0 if is_encoder else -1] = id_by_label[label]
             token_ids += word_ids
             answers += word_answers
             read_word_count += 1
@@ -411,29 +443,37 @@ def _iter_token_ids(tokenizer: Tokenizer, texts: list[str]) -> Iterator[list[int
 # Counts --------------------------------------------------------------------------------------
 
 
+class OutcomeCount(NamedTuple):
+    """A row of the table `outcome_counts`."""
+
+    split: str
+    outcome: str
+    row_count: int
+
+
 def count_rows_by_outcome(
-    rows: TaskRows, encoded: dict[str, EncodedRows], labels: Sequence[str]
-) -> list[tuple[Any, ...]]:
-    """Count rows by (split, outcome), where outcomes include comparisons with the train split."""
-    counts: list[tuple[Any, ...]] = []
+    rows: TaskRows, encoded_by_split: dict[str, EncodedRows], labels: Sequence[str]
+) -> list[OutcomeCount]:
+    """Count rows by split and outcome; outcomes include comparisons with the train split."""
+    counts: list[OutcomeCount] = []
     train_texts = {"\0".join(row.texts) for row in rows.select_split("train")}
-    for split, encoded_split in encoded.items():
+    for split, encoded_split in encoded_by_split.items():
         split_rows = rows.select_split(split)
         counts += [
-            (split, "used", len(split_rows)),
-            (split, "cut to the context", sum(encoded_split.is_truncated)),
+            OutcomeCount(split, "used", len(split_rows)),
+            OutcomeCount(split, "cut to the context", sum(encoded_split.is_truncated)),
         ]
         if split == "train":
             continue
         repeated_text_count = sum("\0".join(row.texts) in train_texts for row in split_rows)
-        counts.append((split, "text also in train", repeated_text_count))
+        counts.append(OutcomeCount(split, "text also in train", repeated_text_count))
         if labels:
             unseen_label_count = sum(
                 any(label not in labels for label in row.gold) for row in split_rows
             )
-            counts.append((split, "a label never seen in train", unseen_label_count))
-    rejection_counts = Counter(reason for _, _, reason in rows.rejected_rows)
+            counts.append(OutcomeCount(split, "a label never seen in train", unseen_label_count))
+    rejection_counts = Counter(row.reason for row in rows.rejected_rows)
     return counts + [
-        ("", f"quarantined: {reason}", rejection_count)
+        OutcomeCount("", f"quarantined: {reason}", rejection_count)
         for reason, rejection_count in sorted(rejection_counts.items())
     ]

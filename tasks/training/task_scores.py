@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +14,11 @@ from numpy.typing import NDArray
 
 from hallmark.tasks.contract import column, table_schema
 from hallmark.tasks.measures.estimates import estimate_mean_or_share
+
+if TYPE_CHECKING:
+    from sacrebleu.metrics.base import Score as SacrebleuScore
+    from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.metrics.chrf import CHRF
 
 Float64 = NDArray[np.float64]
 
@@ -38,7 +43,7 @@ SCORES = table_schema(
         "the model, the name of the baseline, or model minus the baseline",
     ),
     column("metric", pa.string(), "label", "name of the metric"),
-    column("title", pa.string(), "label", "the title of the metric, as cards show it"),
+    column("title", pa.string(), "label", "title of the metric, as shown on cards"),
     column(
         "slice",
         pa.string(),
@@ -155,7 +160,7 @@ def compute_text_scores(
     )
     if not gold:
         return
-    for metric in make_text_metrics():
+    for metric in build_text_metrics():
         cluster_counts = count_ngrams_by_cluster(metric, generated, gold, clusters)
         overall_score = compute_metric_score(metric, cluster_counts.sum(0))
         resampled_scores = compute_resampled_scores(metric, bootstrap_cluster_sums(cluster_counts))
@@ -175,7 +180,8 @@ def compute_text_scores(
         )
 
 
-def make_text_metrics() -> tuple[Any, Any]:
+def build_text_metrics() -> tuple[CHRF, BLEU]:
+    """Build the metrics of generated texts."""
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF
 
@@ -183,7 +189,10 @@ def make_text_metrics() -> tuple[Any, Any]:
 
 
 def count_ngrams_by_cluster(
-    metric: Any, generated: Sequence[str], gold: Sequence[str], clusters: Sequence[Any] | None
+    metric: CHRF | BLEU,
+    generated: Sequence[str],
+    gold: Sequence[str],
+    clusters: Sequence[Any] | None,
 ) -> Float64:
     """Count the n-grams that sacrebleu sums up to a score, by cluster: (clusters, k).
 
@@ -197,11 +206,11 @@ def count_ngrams_by_cluster(
     return sums
 
 
-def compute_metric_score(metric: Any, counts: Float64) -> Any:
+def compute_metric_score(metric: CHRF | BLEU, counts: Float64) -> SacrebleuScore:
     return metric._compute_score_from_stats(list(counts))
 
 
-def compute_resampled_scores(metric: Any, resampled_counts: Float64) -> Float64:
+def compute_resampled_scores(metric: CHRF | BLEU, resampled_counts: Float64) -> Float64:
     """Compute the score of each resample, (R,), from its counts, (R, k)."""
     return np.array(
         [compute_metric_score(metric, counts).score for counts in resampled_counts], float
@@ -211,7 +220,7 @@ def compute_resampled_scores(metric: Any, resampled_counts: Float64) -> Float64:
 # Labels --------------------------------------------------------------------------------------
 
 
-def number_labels(labels: Sequence[str], gold: Sequence[str]) -> dict[str, int]:
+def assign_label_ids(labels: Sequence[str], gold: Sequence[str]) -> dict[str, int]:
     """Number the labels: those of the model in its order, then other gold labels."""
     return {name: i for i, name in enumerate([*labels, *sorted(set(gold) - set(labels))])}
 
@@ -253,7 +262,7 @@ def compute_label_scores(
     )
     if not gold:
         return
-    label_ids = number_labels(model_labels, gold)
+    label_ids = assign_label_ids(model_labels, gold)
     outcome_counts = count_label_outcomes(predicted, gold, clusters, label_ids)
     f1_by_label = compute_f1(outcome_counts.sum(0))
     resampled_f1 = compute_f1(bootstrap_cluster_sums(outcome_counts))  # (R, labels)
@@ -293,14 +302,14 @@ def count_label_outcomes(
     predicted: Sequence[str],
     gold: Sequence[str],
     clusters: Sequence[Any],
-    label_ids: dict[str, int],
+    id_by_label: dict[str, int],
 ) -> Float64:
     """Count outcomes like `count_outcomes_by_cluster`, for labels given by name."""
     gold_ids, predicted_ids = (
-        np.array([label_ids[name] for name in labels]) for labels in (gold, predicted)
+        np.array([id_by_label[name] for name in labels]) for labels in (gold, predicted)
     )
     return count_outcomes_by_cluster(
-        gold_ids, predicted_ids, clusters_to_indices(clusters), len(label_ids)
+        gold_ids, predicted_ids, clusters_to_indices(clusters), len(id_by_label)
     )
 
 
@@ -309,19 +318,34 @@ def clusters_to_indices(clusters: Sequence[Any]) -> NDArray[np.int64]:
     return np.unique(np.asarray(clusters), return_inverse=True)[1]
 
 
+class BootstrapInterval(NamedTuple):
+    """A 95 % interval.
+
+    Attributes:
+        low: Lower end; NaN without an interval.
+        high: Upper end; NaN without an interval.
+        method: How it was computed, or why there is none.
+    """
+
+    low: float
+    high: float
+    method: str
+
+
 def compute_bootstrap_interval(
     resampled_values: Float64, cluster_count: int, cluster_unit: str
-) -> tuple[float, float, str]:
-    """Compute the 95 % interval from resampled values, (R,), and describe the method."""
+) -> BootstrapInterval:
+    """Compute the interval from resampled values, (R,)."""
     defined_values = resampled_values[~np.isnan(resampled_values)]
     if not len(defined_values):
-        return np.nan, np.nan, "no test row has the label or is predicted to have it"
+        reason = "no test row has the label or is predicted to have it"
+        return BootstrapInterval(np.nan, np.nan, reason)
     low, high = np.quantile(defined_values, [0.025, 0.975])
     if low == high:  # For example if all are correct; the interval would falsely claim certainty.
         method = f"no interval: all resamples of {cluster_count} {cluster_unit} have the same value"
-        return np.nan, np.nan, method
+        return BootstrapInterval(np.nan, np.nan, method)
     method = f"percentile bootstrap over {cluster_count} {cluster_unit}, {RESAMPLE_COUNT} resamples"
-    return low, high, method
+    return BootstrapInterval(low, high, method)
 
 
 def count_outcomes_by_cluster(
@@ -370,7 +394,7 @@ POINTS_UNIT = "points"
 PAIRED_DIFFERENCE_NOTE = "of the difference on the same texts"
 
 
-def build_share_difference_row(
+def build_share_difference_score(
     system: str,
     metric: str,
     model_correct: Sequence[bool],
@@ -429,12 +453,12 @@ def compute_label_differences(
         ]
         for system_labels in (predicted, baseline_predicted)
     )
-    yield build_share_difference_row(
+    yield build_share_difference_score(
         system, "accuracy", model_correct, baseline_correct, clusters, cluster_unit
     )
     if not gold:
         return
-    label_ids = number_labels(model_labels, gold)
+    label_ids = assign_label_ids(model_labels, gold)
     outcome_counts = [
         count_label_outcomes(system_labels, gold, clusters, label_ids)
         for system_labels in (predicted, baseline_predicted)
@@ -483,12 +507,12 @@ def compute_text_differences(
         ]
         for system_texts in (generated, baseline_texts)
     )
-    yield build_share_difference_row(
+    yield build_share_difference_score(
         system, "exact match", model_correct, baseline_correct, clusters, cluster_unit
     )
     if not gold:
         return
-    for metric in make_text_metrics():
+    for metric in build_text_metrics():
         cluster_counts = [
             count_ngrams_by_cluster(metric, system_texts, gold, clusters)
             for system_texts in (generated, baseline_texts)
@@ -552,10 +576,25 @@ def predict_with_bag_of_words(
 BAG_OF_WORDS_VERSION = f"LogisticRegression of scikit-learn {version('scikit-learn')}"
 
 
+class LabelledWords(NamedTuple):
+    """The words of a text, and the label of each."""
+
+    words: Sequence[str]
+    labels: Sequence[str]
+
+
 def predict_most_frequent_labels(
-    train_texts: Sequence[tuple[Sequence[str], Sequence[str]]], test_texts: Sequence[Sequence[str]]
+    train_texts: Sequence[LabelledWords], test_texts: Sequence[Sequence[str]]
 ) -> list[str]:
-    """Predict each word's most frequent training label, or, if unknown, that of all words."""
+    """Predict each word's most frequent training label, or, if unknown, that of all words.
+
+    Args:
+        train_texts: Labelled texts.
+        test_texts: The words of each text.
+
+    Returns:
+        The labels of all words of all test texts, one after the other.
+    """
     counts_by_word: defaultdict[str, Counter[str]] = defaultdict(Counter)
     overall_counts: Counter[str] = Counter()
     for words, labels in train_texts:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -40,7 +40,7 @@ from hallmark.tasks.training.subword_tokenizers import (
     train_unigram_tokenizer,
     train_wordpiece_tokenizer,
 )
-from hallmark.tasks.training.validation_groups import iter_validation_documents
+from hallmark.tasks.training.validation_groups import iter_validation_batches
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -167,7 +167,7 @@ def iter_training_texts(documents: Table) -> Iterator[list[str]]:
             yield [piece for text in texts.to_pylist() for piece in split_long_text(text)]
 
 
-def measure_documents(documents: pa.RecordBatch, tokenizer: Tokenizer) -> pa.Table:
+def measure_languages_and_lengths(documents: pa.RecordBatch, tokenizer: Tokenizer) -> pa.Table:
     """Measure language, bytes and tokens of each document."""
     encodings = tokenizer.encode_batch_fast(documents["text"].to_pylist(), add_special_tokens=False)
     return pa.table(
@@ -179,21 +179,29 @@ def measure_documents(documents: pa.RecordBatch, tokenizer: Tokenizer) -> pa.Tab
     )
 
 
+class FertilityResult(NamedTuple):
+    """How a tokenizer encodes the validation split.
+
+    Attributes:
+        fertility: Rows of FERTILITY.
+        failures: Documents that could not be encoded; the rows do not include them.
+    """
+
+    fertility: pa.Table
+    failures: FailureList
+
+
 def compute_fertility(
     documents: Table, identity_signals: Table | None, tokenizer: Tokenizer
-) -> tuple[pa.Table, FailureList]:
-    """Compute FERTILITY of the validation split.
-
-    Returns:
-        The table, and the documents that failed, which are not included in it.
-    """
+) -> FertilityResult:
+    """Compute the fertility of the validation split."""
     group_tables = []
     failures: FailureList = []
-    for validation_batch, group_names, document_indices in iter_validation_documents(
+    for validation_batch, group_names, document_indices in iter_validation_batches(
         documents, identity_signals, ["source", "text"]
     ):
         measurements, failed_rows = run_isolating_failures(
-            partial(measure_documents, tokenizer=tokenizer), validation_batch
+            partial(measure_languages_and_lengths, tokenizer=tokenizer), validation_batch
         )
         failures += list_failures_by_doc_id(validation_batch, failed_rows)
         is_measured = pc.invert(
@@ -220,7 +228,7 @@ def compute_fertility(
             )
         )
     if not group_tables:
-        return FERTILITY.empty_table(), failures
+        return FertilityResult(FERTILITY.empty_table(), failures)
     sums = (
         pa.concat_tables(group_tables)
         .group_by(["kind", "name"])
@@ -229,7 +237,8 @@ def compute_fertility(
     sums = sums.sort_by([("kind", "descending"), ("name", "ascending")])
     bytes_per_token = pc.divide(sums["bytes_sum"].cast(pa.float64()), sums["tokens_sum"])
     columns = ["kind", "name", "bytes_count", "bytes_sum", "tokens_sum"]
-    return pa.table([*sums.select(columns).columns, bytes_per_token], schema=FERTILITY), failures
+    fertility = pa.table([*sums.select(columns).columns, bytes_per_token], schema=FERTILITY)
+    return FertilityResult(fertility, failures)
 
 
 def _add_group_columns(kind: str, names: pa.Array, sizes: pa.Table) -> pa.Table:
@@ -276,9 +285,9 @@ def train_tokenizer(
     tokenizer = train_tokenizer_by_kind(iter_reporting_progress(), config)
     tokenizer_path = context.prepare_output_path("tokenizer.json")
     tokenizer.save(str(tokenizer_path))
-    fertility_table, failures = compute_fertility(
-        documents, signals, load_tokenizer(tokenizer_path)
+    result = compute_fertility(documents, signals, load_tokenizer(tokenizer_path))
+    context.get_table_writer("fertility").write(result.fertility)
+    report_failures(
+        context, [result.failures], documents.row_count, "the measurement of the tokenizer"
     )
-    context.get_table_writer("fertility").write(fertility_table)
-    report_failures(context, [failures], documents.row_count, "the measurement of the tokenizer")
     context.record_measurement("vocabulary", tokenizer.get_vocab_size(), "tokens")

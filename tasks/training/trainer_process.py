@@ -25,6 +25,10 @@ log = logging.getLogger("hallmark")
 MAX_RESTARTS = 3
 
 
+#: What the trainer reports on a line: ``event``, the kind, and further values by name.
+TrainerEvent = dict[str, Any]
+
+
 @contextmanager
 def start_trainer(job_path: Path, stderr_path: Path) -> Iterator[subprocess.Popen[str]]:
     """Start a trainer; kill its process group when the block ends."""
@@ -54,7 +58,7 @@ def start_trainer(job_path: Path, stderr_path: Path) -> Iterator[subprocess.Pope
         process.wait()
 
 
-def iter_trainer_events(job_path: Path, stderr_path: Path) -> Generator[dict[str, Any], None, None]:
+def iter_trainer_events(job_path: Path, stderr_path: Path) -> Generator[TrainerEvent, None, None]:
     """Yield events of the trainer until it is done; restart it if it is killed.
 
     Raises:
@@ -89,7 +93,7 @@ def iter_trainer_events(job_path: Path, stderr_path: Path) -> Generator[dict[str
     )
 
 
-def parse_event(line: str) -> dict[str, Any] | None:
+def parse_event(line: str) -> TrainerEvent | None:
     """Parse the event of a line; None if a library printed something else."""
     with suppress(ValueError):
         event = json.loads(line)

@@ -11,14 +11,14 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import pyarrow as pa
 
 from hallmark.model.config import BATCH_INVARIANT_SETTINGS, SCHEDULE_SETTINGS, TrainConfig
 from hallmark.model.training.schedule import find_last_step_before_decay
 from hallmark.model.training.work_folder import (
-    iter_branchable_steps,
+    iter_resumable_steps,
     link_outputs_until,
     list_state_steps,
 )
@@ -45,8 +45,12 @@ SETTINGS = table_schema(
 )
 
 
-def remove_batch_neutral_settings(recorded_config: dict[str, Any]) -> dict[str, Any]:
-    """Remove the settings that change no batch from the recorded config of a training stage."""
+#: The config of a stage as a run records it: settings by name, in sections.
+RecordedConfig = dict[str, Any]
+
+
+def select_batch_settings(recorded_config: RecordedConfig) -> RecordedConfig:
+    """Return the config of a training stage without the settings that change no batch."""
     train_settings = {
         name: value
         for name, value in recorded_config["train"].items()
@@ -55,9 +59,9 @@ def remove_batch_neutral_settings(recorded_config: dict[str, Any]) -> dict[str, 
     return recorded_config | {"train": train_settings}
 
 
-def select_past_step_settings(recorded_config: dict[str, Any]) -> dict[str, Any]:
-    """Select what determines the steps of `pretrain` so far, whatever steps may follow."""
-    batch_settings = remove_batch_neutral_settings(recorded_config)
+def select_past_step_settings(recorded_config: RecordedConfig) -> RecordedConfig:
+    """Return the config of `pretrain` without what does not determine the steps so far."""
+    batch_settings = select_batch_settings(recorded_config)
     excluded_keys = (
         SCHEDULE_SETTINGS if batch_settings["train"]["schedule"] in EXTENDABLE_SCHEDULES else ()
     )
@@ -79,7 +83,7 @@ def prepare_training_folder(work_area: Path, train_config: TrainConfig) -> Path:
         resumable_states = [
             (step, source_folder)
             for source_folder in sorted(_list_training_folders(work_area) - {folder})
-            for step in iter_branchable_steps(source_folder, train_config)
+            for step in iter_resumable_steps(source_folder, train_config)
         ]
         if resumable_states:
             step, source_folder = max(resumable_states)
@@ -110,8 +114,12 @@ def _list_training_folders(work_area: Path) -> set[Path]:
     return {*work_area.glob("training-*"), *work_area.glob("kept-*")}
 
 
-def build_settings_table(settings_history: Sequence[dict[str, Any]], total_steps: int) -> pa.Table:
-    """Build rows of SETTINGS from the trainer's history: [{"from": step, "settings": {…}}, …]."""
+#: Settings of the trainer, and the first step that ran under them.
+SettingsSegment = TypedDict("SettingsSegment", {"from": int, "settings": dict[str, Any]})
+
+
+def build_settings_table(settings_history: Sequence[SettingsSegment], total_steps: int) -> pa.Table:
+    """Build the rows of SETTINGS."""
     last_steps = [segment["from"] - 1 for segment in settings_history[1:]] + [total_steps]
     rows = [
         {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,9 +15,23 @@ from hallmark.tasks.contract import ID_TYPE, Table, align_parts, lookup_column_b
 MEMBERSHIP = pa.schema([("doc_id", ID_TYPE), ("kind", pa.string()), ("name", pa.string())])
 
 
-def iter_validation_documents(
+class ValidationBatch(NamedTuple):
+    """Documents of the validation split and the m groups that they mention.
+
+    Attributes:
+        documents: The documents.
+        group_names: (m,) a group that a document mentions.
+        document_rows: (m,) row of this document in the batch.
+    """
+
+    documents: pa.RecordBatch
+    group_names: pa.Array
+    document_rows: pa.Array
+
+
+def iter_validation_batches(
     documents: Table, identity_signals: Table | None, columns: Sequence[str]
-) -> Iterator[tuple[pa.RecordBatch, pa.Array, pa.Array]]:
+) -> Iterator[ValidationBatch]:
     """Yield batches of the validation split with the groups that their documents mention.
 
     Args:
@@ -25,9 +40,6 @@ def iter_validation_documents(
             Documents without signals, such as planted ones, mention no group; without this table no
             document does.
         columns: Columns of the batches, besides doc_id and split.
-
-    Yields:
-        A batch; then, for each mention, the group and the row of the document in the batch.
     """
     aligned_parts = (
         align_parts(documents, identity_signals)
@@ -47,10 +59,11 @@ def iter_validation_documents(
             start = batch_rows.stop
             validation_batch = batch.filter(is_validation)
             if identity_lists is None:
-                yield validation_batch, pa.array([], pa.string()), pa.array([], pa.int64())
+                no_groups, no_rows = pa.array([], pa.string()), pa.array([], pa.int64())
+                yield ValidationBatch(validation_batch, no_groups, no_rows)
                 continue
             group_lists = identity_lists[batch_rows].filter(is_validation)
-            yield (
+            yield ValidationBatch(
                 validation_batch,
                 pc.list_flatten(group_lists),
                 pc.list_parent_indices(group_lists),
@@ -84,7 +97,7 @@ def build_validation_groups(
 
 
 def _iter_memberships(documents: Table, identity_signals: Table | None) -> Iterator[pa.Table]:
-    for batch, group_names, document_indices in iter_validation_documents(
+    for batch, group_names, document_indices in iter_validation_batches(
         documents, identity_signals, ["source"]
     ):
         yield _build_membership_rows(batch["doc_id"], "source", batch["source"])

@@ -101,7 +101,7 @@ def run_pipeline(folder, config, *overrides):
     from hallmark.tasks.training import trainer_process
 
     name_by_body = {stage.body: name for name, stage in STAGES.items()}
-    run_body, current_stage = ExternalInputMonitor.run_body, ""
+    run_body, current_stage = ExternalInputMonitor.run_body_and_check_unchanged, ""
 
     def run_traced_body(self, body, /, **arguments):
         nonlocal current_stage
@@ -123,7 +123,7 @@ def run_pipeline(folder, config, *overrides):
         environment = os.environ | {"PYTHONPATH": str(PROJECT_ROOT)}
         return subprocess.Popen([*traced_command, *arguments], env=environment, **options)
 
-    ExternalInputMonitor.run_body = run_traced_body
+    ExternalInputMonitor.run_body_and_check_unchanged = run_traced_body
     trainer_process.subprocess = SimpleNamespace(Popen=start_traced_trainer, PIPE=subprocess.PIPE)
     pipeline.fn(config, overrides, store=str(folder / "store"))
 

@@ -42,7 +42,7 @@ def test_a_run_whose_audits_need_files_ends_before_it_computes_anything():
     assert choose_audits_of_run(config, ["bold"], "pretrain") == []
     assert choose_audits_of_run(config, ["bold", "bias"], None) == ["bold", "bias"]
     assert choose_audits_of_run(config, ["weat", "bias"], "audit_bias") == ["bias"]
-    with pytest.raises(UsageError, match="bold: needs files of yours"):
+    with pytest.raises(UsageError, match="bold: requires files that you must provide"):
         choose_audits_of_run(config, ["bold"], None)
 
 

@@ -23,6 +23,7 @@ from hallmark.flows.commands.runs import render_run_list
 from hallmark.flows.commands.status import render_status
 from hallmark.flows.commands.trace import render_document_trace, render_finding_trace
 from hallmark.flows.commands.verify import describe_read_failure, render_verification
+from hallmark.flows.runs import ControlSummary
 from hallmark.tasks.contract import HallmarkError, PolicyViolationError
 
 
@@ -193,13 +194,13 @@ def test_hidden_rules_are_counted(rules, expected):
         ({"documents": 0, "total": 0, "by_status": {}}, []),
         (
             {"documents": 1, "total": 1, "by_status": {"failed": 1, "empty": 0}},
-            ["1 of 1 document (100.0 %) has no toxicity score: failed 1"],
+            ["1 of 1 document (100.0 %) has no toxicity score: 1 failed"],
         ),
         (
             {"documents": 3, "total": 90, "by_status": {"other language": 2, "odd": 1}},
             [
-                "3 of 90 documents (3.3 %) have no toxicity score: in a language that the scorer "
-                "was not made for, or an undetermined one 2, odd 1"
+                "3 of 90 documents (3.3 %) have no toxicity score: 2 in an undetermined language "
+                "or one that the scorer does not support, 1 odd"
             ],
         ),
     ],
@@ -233,7 +234,7 @@ def test_removals_are_not_compared_if_no_group_is_large_enough(action, compared,
         ({"ratio": None}, ""),
         (
             {"is_significant": False, "ratio": None},
-            "; may be due to chance (near copies count once)",
+            "; not statistically significant (near-duplicates count once)",
         ),
     ],
 )
@@ -252,6 +253,7 @@ def test_a_group_is_compared_with_all_other_documents(key, verb, changes, end):
 
 
 def ended_run(*, stages=(), controls=(0, []), site=None, checkpoint="r0@9"):
+    controls = ControlSummary(*controls)
     record = {"stages": [{"cached": cached} for cached in stages], "checkpoint": checkpoint}
     return SimpleNamespace(
         id="r1", record=record, stages={}, site_index=site, summarize_controls=lambda: controls
@@ -301,7 +303,7 @@ def judged_run(*rules, failures=None):
     return SimpleNamespace(
         id="r1",
         store=SimpleNamespace(uri="./runs"),
-        read_audit_failures=lambda: failures or {},
+        read_failure_reason_by_audit=lambda: failures or {},
         list_unpassed_verdicts=lambda: [*rules],
     )
 
@@ -409,7 +411,7 @@ def forecast(**changes):
         (
             {"documents": 1234, "bytes": 1e6, "is_complete": False},
             [SOURCE],
-            "sources: estimates from a sample of 1,234 documents, 1.0 MB, scaled by bytes; ",
+            "sources: estimated from a sample of 1,234 documents, 1.0 MB and scaled by bytes; ",
         ),
     ],
 )
@@ -443,7 +445,9 @@ def test_a_source_is_shown_with_the_share_that_was_read(source, expected):
 def test_a_problem_of_a_source_is_shown_once(quarantined, problem, reason, is_shown):
     source = SOURCE | {"quarantined": quarantined, "first_quarantined": "f", "problem": problem}
     text = forecast(sources=[source], stages=[STAGE | {"reason": reason}])
-    assert ("unreadable records for the quarantine: 2; the first: f" in text) == bool(quarantined)
+    assert ("unreadable records, which the run will quarantine: 2; the first: f" in text) == bool(
+        quarantined
+    )
     assert ("\n    p\n" in text) == is_shown
 
 
@@ -536,9 +540,12 @@ def test_a_forecast_ends_with_its_warnings(warnings, expected):
         ([STAGE | {"seconds": 119.9}], (119.9, []), "about 119.9 s", "min"),
         ([STAGE | {"seconds": 172_800}], (172_800, []), "about 2.0 days", " h"),
         (
-            [STAGE | {"time_basis": f"estimate: the duration of ingest/{n}"} for n in range(2)],
+            [
+                STAGE | {"time_basis": f"estimate: the time that was needed for ingest/{n}"}
+                for n in range(2)
+            ],
             (80.0, []),
-            "\n  estimate: the duration of the newest artifact of the stage",
+            "\n  estimate: the time that was needed for the newest artifact of the same stage",
             "ingest/0",
         ),
     ],
@@ -615,7 +622,7 @@ def test_a_comparison_shows_the_values_and_differences_that_exist(report, lines)
 def test_a_mitigation_counts_the_removed_documents(removed, expected, has_fewer, documents):
     report = comparison(removed_documents=removed, documents_file=documents, heldout_loss=[])
     text = render_mitigation(report)
-    assert expected in text and ("fewer were removed for the control" in text) == has_fewer
+    assert expected in text and ("fewer documents were removed at random" in text) == has_fewer
     assert text.endswith("are listed in ids.txt") == bool(documents)
 
 
@@ -738,7 +745,7 @@ def test_a_criterion_of_a_proof_passes_fails_or_is_unknown(criterion, expected):
     [
         ({"base": 2.0, "removed": 2.5}, "    source town, 9 bytes: base 2.0000, removed 2.5000\n"),
         ({"base": 2.0, "removed": None}, "    source town, 9 bytes: base 2.0000\n"),
-        ({"base": None}, "    source town, 9 bytes: no text was predicted\n"),
+        ({"base": None}, "    source town, 9 bytes: not measured: too little text\n"),
     ],
 )
 def test_the_heldout_loss_of_a_proof_names_the_arms_that_have_one(losses, expected):
@@ -760,10 +767,13 @@ def world(is_counted, reason=""):
 @pytest.mark.parametrize(
     ("worlds", "expected"),
     [
-        ([], "worlds that count: 0 of 0\n"),
-        ([world(True)], "worlds that count: 1 of 1\n"),
-        ([world(False, "gone")], "worlds that count: 0 of 1\n    w: gone\n"),
-        ([world(True), world(False, "gone")], "worlds that count: 1 of 2\n    w: gone\n"),
+        ([], "worlds included in the results: 0 of 0\n"),
+        ([world(True)], "worlds included in the results: 1 of 1\n"),
+        ([world(False, "gone")], "worlds included in the results: 0 of 1\n    w: gone\n"),
+        (
+            [world(True), world(False, "gone")],
+            "worlds included in the results: 1 of 2\n    w: gone\n",
+        ),
     ],
 )
 def test_a_study_counts_its_worlds(worlds, expected):
@@ -792,7 +802,9 @@ def test_a_rate_of_a_study_is_not_rounded_to_all_or_none(rate, expected):
 @pytest.mark.parametrize("removed", [[], [RATE | {"arm": "random"}]])
 def test_a_study_reports_retrained_models_if_there_are_any(removed):
     text = studied(removal_reductions=removed)
-    assert ("reduction of the figures without the documents" in text) == bool(removed)
+    assert (
+        "reduction of detected effects in models retrained without the documents" in text
+    ) == bool(removed)
     assert ("    canary random         50.0 %" in text) == bool(removed)
 
 
@@ -803,9 +815,9 @@ def test_a_study_reports_retrained_models_if_there_are_any(removed):
         ([True], 0.25, "0.25"),
         ([True], None, "none"),
         ([False, True], None, "none"),
-        ([False], None, "there was no effect to find"),
-        ([None], None, "there was no effect to find"),  # a negative control
-        ([], None, "there was no effect to find"),
+        ([False], None, "the worlds contain no such effect"),
+        ([None], None, "the worlds contain no such effect"),  # a negative control
+        ([], None, "the worlds contain no such effect"),
     ],
 )
 def test_the_smallest_level_is_none_only_if_there_was_an_effect(effects, level, expected):
@@ -818,7 +830,7 @@ def test_the_smallest_level_is_none_only_if_there_was_an_effect(effects, level, 
 
 
 @pytest.mark.parametrize(
-    ("worlds", "expected"), [(1, "running 1 world, 2 at a time"), (3, "running 3 worlds, 2 at")]
+    ("worlds", "expected"), [(1, "running 1 world ("), (3, "running 3 worlds (")]
 )
 def test_a_study_announces_its_number_of_worlds(stderr, worlds, expected):
     study.print_study_start(
@@ -970,7 +982,7 @@ def test_damage_is_counted_and_missing_inputs_are_named(damaged, hidden, missing
     last = f"{damaged} damaged" if damaged else "no damage found"
     assert text.splitlines()[-1] == last
     assert (f"and {hidden} more; --json lists all" in text) == bool(hidden)
-    assert ("not read, because not in this store: a/0, b/0" in text) == bool(missing)
+    assert ("not read, because they are not in this store: a/0, b/0" in text) == bool(missing)
     assert sum(line.startswith("file ") for line in text.splitlines()) == min(damaged, 20)
 
 
@@ -1002,20 +1014,34 @@ def replay_of(*verdicts, passed=True, store=None):
 @pytest.mark.parametrize(
     ("verdicts", "passed", "last"),
     [
-        (["equal"], True, "passed: every stage is as reproducible as it declares"),
+        (
+            ["equal"],
+            True,
+            "passed: the results of every stage are as reproducible as its determinism class "
+            "requires",
+        ),
         (
             ["equal", "within intervals"],
             True,
-            "passed: every stage is as reproducible as it declares",
+            "passed: the results of every stage are as reproducible as its determinism class "
+            "requires",
         ),
         (
             ["equal", "other machine", "other inputs"],
             True,
-            "passed: every stage is as reproducible as it declares; "
-            "not required to be equal: s1, s2",
+            "passed: the results of every stage are as reproducible as its determinism class "
+            "requires; not judged: s1, s2",
         ),
-        (["equal", "differs"], False, "FAILED: stages differ that should be equal"),
-        (["missing", "other inputs"], False, "FAILED: stages differ that should be equal"),
+        (
+            ["equal", "differs"],
+            False,
+            "FAILED: some stages are missing or have other results than in the original run",
+        ),
+        (
+            ["missing", "other inputs"],
+            False,
+            "FAILED: some stages are missing or have other results than in the original run",
+        ),
     ],
 )
 def test_a_replay_passes_or_fails_and_names_unjudged_stages(verdicts, passed, last):
@@ -1059,7 +1085,7 @@ def test_a_purge_reports_what_changed_or_would_change(dry_run):
     assert f"ingest/0: {would}rewritten: documents\n" in text
     assert f"folders of unfinished work {would}removed: w\n" in text
     assert text.endswith("nothing was changed") == dry_run
-    assert ("ingest now skips the document" in text) == (not dry_run)
+    assert ("ingest skips the document" in text) == (not dry_run)
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
@@ -1069,7 +1095,7 @@ def test_runs_are_named_that_contain_or_contained_a_document(dry_run, artifacts)
     text = purged(dry_run=dry_run, artifacts=artifacts, runs=["r1"])
     assert ("no artifact contains it" in text) == (not artifacts)
     title = "runs that contain or contained it: r1" if dry_run else "runs that contained it: r1"
-    assert title in text and "runs" not in purged(artifacts=artifacts).split("its runs")[0]
+    assert title in text and "runs" not in purged(artifacts=artifacts).split("runs with it")[0]
 
 
 @pytest.mark.parametrize(
@@ -1097,14 +1123,20 @@ def test_copies_are_reported_as_purged_or_not(purged_too, expected):
 def test_a_checkpoint_shows_when_it_read_a_document(checkpoints, expected):
     rows = [{"checkpoint": "c", "step": 9} | row for row in checkpoints]
     text = purged(checkpoints=rows)
-    assert expected in text and ("which a purge cannot clean" in text) == bool(checkpoints)
+    assert expected in text and ("a purge cannot change what they have learned" in text) == bool(
+        checkpoints
+    )
 
 
 @pytest.mark.parametrize(
     ("key", "value", "expected"),
     [
         ("tokenizers", ["t"], "tokenizers trained on it, not changed: t"),
-        ("related_documents", ["n"], "documents that matched it; check them yourself: n"),
+        (
+            "related_documents",
+            ["n"],
+            "other documents that a table lists as a match of it; check them yourself: n",
+        ),
         ("pages", ["p"], "pages: p"),
         (
             "unredacted_pages",
@@ -1302,11 +1334,15 @@ def test_a_document_of_a_row_shows_when_it_was_read(document, expected):
         ({}, None, None),
         ({"further_documents": 1}, None, "    and 1 more document"),
         ({"further_documents": 2}, None, "    and 2 more documents"),
-        ({"attributions": []}, None, "    attributed documents: none shares its words"),
+        (
+            {"attributions": []},
+            None,
+            "    attributed documents: none; no training document shares rare words with this row",
+        ),
         (
             {"attributions": [DOCUMENT]},
             None,
-            "    attributed documents (estimate), with their share",
+            "    attributed documents (estimate), each with its share",
         ),
     ],
 )

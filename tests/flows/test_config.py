@@ -114,8 +114,8 @@ def test_a_too_long_warmup_is_refused_with_a_suggestion():
     with pytest.raises(UsageError) as error:
         load_config(own, ["pretrain.train.steps=30"])
     assert str(error.value).endswith(
-        "pretrain.train: warmup_steps 50 is longer than the training, 30 steps: set warmup_steps "
-        "to 30 or less, or raise steps."
+        "pretrain.train: warmup_steps is 50, but steps is only 30: set warmup_steps "
+        "to 30 or less, or increase steps."
     )
     load_config(own, ["pretrain.train.steps=30", "pretrain.train.warmup_steps=30"])
 
@@ -205,8 +205,8 @@ def test_an_action_for_repeats_belongs_to_cut_repeats():
             "is of the kind town",
         ),
         ("no_stage", [], "choose one of: ingest"),
-        ("audit_bbq", [], "it needs files of yours; set audit_bbq.items"),
-        ("trace", [], "every audit has its own"),
+        ("audit_bbq", [], "it needs files that you must provide; set audit_bbq.items"),
+        ("trace", [], "every audit has a stage of this kind"),
     ],
 )
 def test_a_run_cannot_stop_after_a_skipped_stage(tmp_path, until, overrides, expected):

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from hallmark.flows.config import load_config, read_rebased_tree
+from hallmark.flows.config import load_config, read_tree_with_rebased_paths
 from hallmark.flows.run_recording import resolve_flow_arguments
 from hallmark.flows.runs import open_run, resolve_store_uri
 from hallmark.tasks.contract import UsageError, explain_relative_path, iter_config_paths
@@ -125,7 +125,7 @@ def test_a_config_that_is_completed_by_that_of_a_run_keeps_its_folder(folder):
     finetune = '[finetune]\ntask = {kind = "pairs"}\ndata = {path = "p.csv"}\n'
     (folder / "task.toml").write_text(f'store = "b"\n{finetune}')
     recorded = load_config("smoke").model_dump(mode="json")
-    assert read_rebased_tree("../configs/task.toml", (), recorded) == {
+    assert read_tree_with_rebased_paths("../configs/task.toml", (), recorded) == {
         "store": "../configs/b",
         "finetune": {"task": {"kind": "pairs"}, "data": {"path": "../configs/p.csv"}},
     }

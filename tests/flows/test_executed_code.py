@@ -17,7 +17,7 @@ import pytest
 
 from hallmark.flows.flow_registry import register_all_stages
 from hallmark.tasks.contract import PROJECT_ROOT, STAGES, stage
-from hallmark.tasks.contract.code_digests import find_counted_statements
+from hallmark.tasks.contract.code_digests import find_reached_statements
 from hallmark.tasks.contract.external_files import hash_file
 from hallmark.tasks.contract.fingerprint import hash_syntax_tree
 from hallmark.tasks.measures.scorers import SCORER_CLASSES, compute_code_digest
@@ -33,8 +33,9 @@ OBSERVERS = {
 def find_uncounted_code(traced_stage, trace):
     """Return the statements and data files that a stage used but its fingerprint does not count."""
     counted_digests = {}
-    for code in (traced_stage.get_code(), *list_scorer_code(trace)):
-        for module, statements in find_counted_statements(*code).items():
+    stage_code = (traced_stage.list_code_names(), traced_stage.get_body_module())
+    for code in (stage_code, *list_scorer_code(trace)):
+        for module, statements in find_reached_statements(*code).items():
             digests = counted_digests.setdefault(module.name, set())
             digests.update(statement.digest for statement in statements)
     uncounted = set()

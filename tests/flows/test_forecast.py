@@ -20,13 +20,13 @@ from hallmark.flows.curation import curate_corpus
 from hallmark.flows.forecast import training_costs
 from hallmark.flows.forecast.baseline_costs import estimate_baseline_seconds
 from hallmark.flows.forecast.corpus_estimates import (
-    QUARANTINE_KEYS,
     Estimate,
+    QuarantineSummary,
+    count_documents_and_bytes_by_source,
     count_packed_tokens,
-    count_source_documents_and_bytes,
 )
 from hallmark.flows.forecast.problems import predict_problems
-from hallmark.flows.forecast.run_forecast import forecast_run
+from hallmark.flows.forecast.run_forecast import SampleOutcome, forecast_run
 from hallmark.flows.forecast.source_sampling import sample_sources
 from hallmark.flows.pipeline import pipeline
 from hallmark.flows.training import train_model
@@ -106,7 +106,7 @@ def test_the_forecast_of_smoke_matches_its_run(smoke, absent):
     assert report["sample"]["is_complete"] and not report["will_fail"]
     run = open_run(smoke.first, str(smoke.store))
     sources = {s["source"]: s["documents"] for s in report["sources"]}
-    made = count_source_documents_and_bytes(run["ingest"]["documents"])
+    made = count_documents_and_bytes_by_source(run["ingest"]["documents"])
     assert sources == {name: {"value": n, "is_exact": True} for name, (n, _) in made.items()}
     corpus = report["corpus"]
     assert corpus["documents"] == {
@@ -128,7 +128,7 @@ def test_the_forecast_of_smoke_matches_its_run(smoke, absent):
     assert training["step"]["training_seconds"] >= 60 * training["step"]["seconds_per_step"] > 0
     assert training["step"]["peak_bytes"] > training["memory"]["total"]
     row = next(row for row in report["stages"] if row["label"] == "capability_baselines")
-    assert row["time_basis"].startswith("estimate: baselines of a part of the text")
+    assert row["time_basis"].startswith("estimate: time of the baseline models")
     assert row["seconds"] > 0
 
 
@@ -318,13 +318,18 @@ def test_quarantined_records_are_counted_before_and_after_the_run(absent, tmp_pa
     assert (source["documents"]["value"], source["quarantined"]) == (2, 2)
     assert source["first_quarantined"].startswith("letters.jsonl, line 3: ")
     text = render_forecast(report)
-    assert "unreadable records for the quarantine: 2; the first: letters.jsonl, line 3: " in text
+    assert (
+        "unreadable records, which the run will quarantine: 2; the first: letters.jsonl, line 3: "
+        in text
+    )
     store = tmp_path / "store"
     settings = load_config(config)
     with open_session(Session(Store(store), last_stage="ingest")), pytest.raises(LastStageReached):
         curate_corpus(settings)
     (behind,) = forecast_run(config, last_stage="ingest", store=str(store))["sources"]
-    assert [behind[n] for n in QUARANTINE_KEYS] == [source[n] for n in QUARANTINE_KEYS]
+    assert [behind[n] for n in QuarantineSummary._fields] == [
+        source[n] for n in QuarantineSummary._fields
+    ]
 
 
 SMALL = (
@@ -365,7 +370,9 @@ def test_too_few_passages_are_expected_from_a_sample(absent, tmp_path):
     config = config_of(tmp_path, [*texts(400, 12), *texts(8, 60, seed=1)], planted)
     report = forecast_run(config, last_stage="pack", max_sample_bytes=20_000)
     assert not report["sample"]["is_complete"] and not report["will_fail"]
-    warning = next(w["message"] for w in report["warnings"] if "planting needs" in w["message"])
+    warning = next(
+        w["message"] for w in report["warnings"] if "planting canaries needs" in w["message"]
+    )
     assert "40 training documents of 300 to 700 characters" in warning
     assert not absent.exists()
 
@@ -438,7 +445,7 @@ def test_the_fixed_time_of_a_stage_is_not_scaled(tmp_path, monkeypatch):
     def tried(self, settings, name):
         (given,) = settings.ingest.sources
         read[name] = len(Path(given.path).read_text().splitlines())
-        return {}, {"language": seconds[name]}, None
+        return SampleOutcome({}, {"language": seconds[name]}, None)
 
     monkeypatch.setattr("hallmark.flows.forecast.run_forecast.Forecaster._run_corpus_stages", tried)
     report = forecast_run(str(config), store=str(tmp_path / "store"), max_sample_bytes=20_000)
@@ -465,8 +472,8 @@ def test_an_incomplete_total_time_is_a_minimum_and_names_missing_stages():
         }
     )
     assert output.endswith(
-        "total time: at least about 40.0 s\n  measured\n  not included: audit_bias; neither "
-        "the sample nor an earlier run in this store shows their time"
+        "total time: at least about 40.0 s\n  measured\n  not included: audit_bias; no time is "
+        "known for them from the sample or from an earlier run in this store"
     )
     output = _render_stages(
         {"stages": [row], "seconds": {"value": 40.0, "stages_without_estimate": []}}
@@ -489,8 +496,8 @@ def test_the_estimated_optimizer_memory_matches_its_state(optimizer):
             if torch.is_tensor(t) and t.ndim
         )
     weights = sum(p.nbytes for p in model.parameters())
-    found = training_costs.estimate_training_memory(
-        training_costs.count_parameters(model.config), config
+    found = training_costs.estimate_memory_bytes_by_use(
+        training_costs.count_parameters_by_group(model.config), config
     )
     assert found == {
         "weights": weights,
@@ -508,7 +515,7 @@ def test_each_shortage_is_named_with_the_setting_to_change():
     sure = [c.message for c in found if c.is_certain]
     assert [says.split("'")[1] for says in sure] == ["train", "validation"]
     assert any("split.holdout_share" in c.message for c in found if not c.is_certain)
-    assert any("300 of the 4,096 tokens" in c.message for c in found)
+    assert any("300 of the 4,096 vocabulary entries" in c.message for c in found)
     plenty = {name: Estimate(10_000) for name in names}
     assert not list(predict_problems(config, plenty, Estimate(4096, True), None, runs_audits=True))
     few = plenty | {"train_rows": Estimate(9), "passages": Estimate(39)}

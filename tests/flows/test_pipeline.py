@@ -15,7 +15,7 @@ from hallmark.flows.run_recording import resolve_flow_arguments
 from hallmark.tasks.audits.judging.findings import select_evidence
 from hallmark.tasks.contract import PROJECT_ROOT
 from tests.reports import pages
-from tests.tasks.audits.asking import unnamed
+from tests.tasks.audits.audit_runs import find_unlisted_metrics
 
 #: The audits that need no files of the user, in their order; those that scorers are asked for, and
 #: those whose texts are looked for in the training text.
@@ -172,7 +172,7 @@ def test_every_finding_has_rows(smoke, monkeypatch):
     assert {(f["run"], f["checkpoint"]) for f in findings} == {(run.id, f"{run.id}@{last}")}
     for audit in ("capability", *ASKED):  # a policy can name each
         own = [f for f in findings if f["audit"] == audit]
-        assert own and not unnamed(audit, own)
+        assert own and not find_unlisted_metrics(audit, own)
     for metric in (
         "group_negative_statement_preference",
         "group_toxicity_probability",

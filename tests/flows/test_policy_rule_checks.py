@@ -52,7 +52,7 @@ def config_of(**rule):
         ({"audit": "toxicity", "metric": "scorer_kappa"}, "a second toxicity scorer"),
         (
             {"audit": "toxicity", "metric": "toxic_share"},
-            "labelled texts, audit_toxicity.labelled_texts",
+            r"labelled texts \(audit_toxicity.labelled_texts\)",
         ),
         (
             {"audit": "toxicity", "metric": "repeated_prompts", "slice": {"draw_count": "1"}},

@@ -99,8 +99,8 @@ def test_by_default_harmless_documents_are_tagged_and_kept(hallmark, corpus):
         f"select_scored: toxicity tagged 16 of 62 documents (25.8 %) and kept them; {WHY}",
         "documents that mention these people were tagged most often, groups with at least 20 "
         "documents:",
-        f"  {GAY}: 16 of 24 documents (66.7 %); all other documents: 0 of 38 (0.0 %); "
-        "may be due to chance (near copies count once)",
+        f"  {GAY}: 16 of 24 documents (66.7 %); all other documents: 0 of 38 (0.0 %); not "
+        "statistically significant (near-duplicates count once)",
     ]
     run = open_run("latest", str(hallmark.store))
     assert run["select_scored"]["documents"].row_count == 62
@@ -161,7 +161,10 @@ def test_the_summary_has_at_most_twelve_lines():
     }
     lines = render_removals(report)
     assert lines[4] == (
-        "3 of 90 documents (3.3 %) have no toxicity score: cleared by the cheap scorer 2, empty 1"
+        "3 of 90 documents (3.3 %) have no toxicity score: 2 cleared by the cheap scorer of the "
+        "cascade, 1 empty"
     )
     assert len(lines) == 12 and "6 more rules removed or tagged documents" in lines[3]
-    assert lines[-1].endswith("(95 % CI 5.0–∞); may be due to chance (near copies count once)")
+    assert lines[-1].endswith(
+        "(95 % CI 5.0–∞); not statistically significant (near-duplicates count once)"
+    )

@@ -10,7 +10,7 @@ import pytest
 from hallmark.flows.commands.replay import _compare_artifacts, _has_overlapping_intervals
 from hallmark.flows.run_recording import describe_machine
 from tests.flows.conftest import Hallmark
-from tests.reports.tuned import card_of, tune
+from tests.reports.finetuning_artifacts import card_of, tune
 
 
 @pytest.mark.parametrize(("share", "same"), [(0.85, True), (0.2, False)])

@@ -185,7 +185,7 @@ def test_a_replay_keeps_the_secret_private(store, tmp_path):
 def test_a_replay_refuses_a_store_with_another_secret(store, tmp_path):
     fresh = Store(tmp_path / "fresh")
     assert fresh.secret != store.secret
-    with pytest.raises(UsageError, match="is not empty: it has its own secret"):
+    with pytest.raises(UsageError, match="has a secret of its own"):
         replay_run(open_run("a", store), str(tmp_path / "fresh"))
 
 

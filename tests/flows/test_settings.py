@@ -167,7 +167,11 @@ def test_the_settings_of_a_study_are_listed_under_study():
     assert rows["pretrain.train.steps"]["default"] == 400  # not that of a run
     (row,) = list_settings("study.world.sentences_per_group")
     assert row == rows["world.sentences_per_group"]
-    for name, meant in (("pretrain.train.stps", "pretrain.train.steps"), ("pakc", "pack")):
+    for name, meant in (
+        ("pretrain.train.stps", "pretrain.train.steps"),
+        ("pakc", "pack"),
+        ("stepz", "pretrain.train.steps"),
+    ):
         with pytest.raises(UsageError, match=rf"'{name}' \(did you mean {meant}\?\); choose one"):
             list_settings(name)
     with pytest.raises(UsageError, match=r"there is no section or key 'nothing'; choose"):
@@ -190,5 +194,5 @@ def test_every_key_has_a_meaning():
     assert [row for row in rows if not row["meaning"] and row["key"] != "kind"] == []
     assert "``" not in json.dumps(rows, ensure_ascii=False)
     by_key = {row["key"]: row["meaning"] for row in list_settings("pretrain.train")}
-    assert by_key["max_grad_norm"].startswith("highest norm of the gradient; larger gradients")
+    assert by_key["max_grad_norm"].startswith("maximum norm of the gradient; a larger gradient")
     assert "steps" in by_key["validate_every"] and "``" not in by_key["validate_every"]

@@ -9,9 +9,9 @@ import hallmark.flows.site
 from hallmark.flows.run_recording import start_run
 from hallmark.flows.site import (
     build_store_site,
-    exchange_folders,
     replace_site_folder,
     try_build_site,
+    try_exchange_folders,
 )
 from hallmark.tasks.contract import Store, UsageError
 
@@ -37,7 +37,7 @@ def site(tmp_path):
 def way(request, monkeypatch):
     """With and without support of the system for exchanging folders."""
     if request.param == "renamed":
-        monkeypatch.setattr(hallmark.flows.site, "exchange_folders", lambda one, other: False)
+        monkeypatch.setattr(hallmark.flows.site, "try_exchange_folders", lambda one, other: False)
 
 
 def test_a_new_site_replaces_the_old_one(way, site):
@@ -59,7 +59,7 @@ def test_a_failed_build_keeps_the_old_site(way, site):
 
 
 def test_the_old_site_is_restored_if_it_cannot_be_replaced(site, monkeypatch):
-    monkeypatch.setattr(hallmark.flows.site, "exchange_folders", lambda one, other: False)
+    monkeypatch.setattr(hallmark.flows.site, "try_exchange_folders", lambda one, other: False)
     with pytest.raises(FileNotFoundError), replace_site_folder(site) as new:
         new.rmdir()
     assert texts(site) == {"old"}
@@ -90,9 +90,9 @@ def test_folders_are_exchanged_or_false_is_returned(tmp_path):
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         (tmp_path / name / name).touch()
-    done = exchange_folders(tmp_path / "a", tmp_path / "b")
+    done = try_exchange_folders(tmp_path / "a", tmp_path / "b")
     assert os.listdir(tmp_path / "a") == (["b"] if done else ["a"])
-    assert not exchange_folders(tmp_path / "a", tmp_path / "nowhere")
+    assert not try_exchange_folders(tmp_path / "a", tmp_path / "nowhere")
 
 
 def test_the_files_of_a_killed_build_are_removed(site):

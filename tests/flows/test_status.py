@@ -88,14 +88,14 @@ def test_a_changed_library_is_named_with_both_versions(run, monkeypatch):
 def test_changed_code_is_named_by_its_module(run, monkeypatch):
     import hallmark.tasks.contract.stage_call
 
-    true = hallmark.tasks.contract.stage_call.compute_code_digests
+    true = hallmark.tasks.contract.stage_call.compute_reached_code_digests
 
     def changed(*stage):
         return {
             n: "0" if n.endswith(".measures.personal_data") else d for n, d in true(*stage).items()
         }
 
-    monkeypatch.setattr(hallmark.tasks.contract.stage_call, "compute_code_digests", changed)
+    monkeypatch.setattr(hallmark.tasks.contract.stage_call, "compute_reached_code_digests", changed)
     reasons = stale(build_status_report(run))
     assert reasons["find_personal_data"] == ["code: hallmark.tasks.measures.personal_data"]
     assert reasons["redact_spans"] == ["its input find_personal_data is stale"]

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from hallmark.flows.config_files import find_override
+from hallmark.flows.config_files import find_text_override
 from hallmark.flows.document_purge import clear_rendered_pages, remove_unfinished_work
 from hallmark.flows.forecast.run_forecast import forecast_run
 from hallmark.flows.mitigation import get_removal_list_folder, write_document_id_list
@@ -84,9 +84,11 @@ def test_store_accepts_a_config_file_that_names_one(place):
 
 def test_an_override_of_a_root_key_is_read_without_a_config():
     overrides = ["ingest.sources.0.path=x", "store='a b'", "store=s3://bucket", "workers=3"]
-    assert find_override("store", overrides) == "s3://bucket"
-    assert find_override("workers", overrides) is None  # no text: the config's own check refuses it
-    assert find_override("name", overrides) is None
+    assert find_text_override("store", overrides) == "s3://bucket"
+    assert (
+        find_text_override("workers", overrides) is None
+    )  # no text: the config's own check refuses it
+    assert find_text_override("name", overrides) is None
 
 
 def test_different_names_of_one_store_are_recognized(place):

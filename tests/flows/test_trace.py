@@ -433,8 +433,8 @@ def test_held_out_documents_are_not_training_documents(smoke, run):
     assert ", held out (validation), never trained on" in output and "not read yet" not in output
     output = smoke("mitigate", smoke.first, name, "--steps", "1", code=2).stderr
     assert (
-        "lead only to held-out documents, which were not trained on, so there is nothing to remove"
-        in output
+        "can be traced only to held-out documents, which were not trained on, so there is nothing "
+        "to remove" in output
     )
     output = smoke("mitigate", smoke.first, "nosuch.x", code=2).stderr
     assert "there is no audit 'nosuch'; choose from capability" in output
@@ -472,7 +472,7 @@ def test_an_estimate_names_training_documents_that_share_rare_words(run, smoke):
     toxic = "toxicity.toxicity_probability[prompted, draw_count=4]"
     for name, why in (
         ("00" * 16, "--attribute needs a finding"),
-        (toxic, "there is no likelihood"),
+        (toxic, "explains only likelihoods"),
     ):
         assert why in smoke("trace", smoke.first, name, "--attribute", code=2).stderr
 
@@ -511,5 +511,5 @@ def test_an_unknown_finding_is_named(smoke, name, expected):
 
 def test_the_corpus_of_a_run_consists_of_its_corpus_stages(run):
     """Without the stages of audits."""
-    corpus = resolve_checkpoint(run.store, run.id).corpus.latest
+    corpus = resolve_checkpoint(run.store, run.id).corpus.latest_addition
     assert [*corpus] == [*run.stages][: [*run.stages].index("datasheet") + 1]

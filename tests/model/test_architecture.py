@@ -208,7 +208,7 @@ def test_document_masking_gives_each_document_its_logits_alone(changes):
 @pytest.mark.parametrize("changes", VARIANTS)
 def test_parameter_groups_add_up(changes):
     model = tiny(**changes)
-    count = model.count_parameters()
+    count = model.count_parameters_by_group()
     total = count.pop("total")
     assert total == sum(count.values()) == sum(p.numel() for p in model.parameters())
 
@@ -218,7 +218,7 @@ def test_parameter_count_of_gpt2_small():
         config = architecture.ModelConfig(
             vocab_size=50257, context=1024, d_model=768, n_layers=12, n_heads=12
         )
-        assert architecture.Transformer(config).count_parameters()["total"] == 124_439_808
+        assert architecture.Transformer(config).count_parameters_by_group()["total"] == 124_439_808
 
 
 def test_initial_loss_equals_a_uniform_guess():

@@ -486,7 +486,7 @@ class Made:
 
 
 def make(folder: Path) -> Made:
-    from tests.reports.tuned import tune
+    from tests.reports.finetuning_artifacts import tune
 
     corpus = history()
     found = checkpoint(folder / "checkpoint")

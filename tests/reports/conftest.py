@@ -3,7 +3,7 @@ import pytest
 from hallmark.reports.datasheet import DatasheetConfig, build_datasheet
 from hallmark.reports.model_card import ModelCardConfig, build_model_card
 from hallmark.tasks.contract import Session, Store, open_session
-from tests.reports import tuned
+from tests.reports import finetuning_artifacts
 from tests.reports.artifacts import LINK, Made, make
 
 
@@ -37,5 +37,5 @@ def cards(made):
         {},
         config,
     )
-    of_task = tuned.card_of(made.tuned, title=f"A task {LINK}")
+    of_task = finetuning_artifacts.card_of(made.tuned, title=f"A task {LINK}")
     return {"datasheet": sheet, "model_card": card, "task_card": of_task}

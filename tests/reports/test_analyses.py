@@ -8,6 +8,7 @@ import pytest
 from hallmark.reports.model_card import ModelCardConfig, build_model_card
 from hallmark.reports.page.figures import Evidence, Figure
 from hallmark.reports.sections.analyses import build_interval_chart
+from hallmark.reports.sections.findings import Finding
 from hallmark.tasks.audits.ability.capability_baselines import TRAINING_SIZES
 from hallmark.tasks.audits.judging.findings import (
     FINDINGS,
@@ -226,7 +227,7 @@ def test_a_chart_of_some_parts_says_of_how_many():
         evidence = Evidence("audit_bias", None, "values", {})
         figure = Figure("i", "l", 0.5, "share", evidence, "", "finding", low=0.4, high=0.6)
         rows = ({"slice": {"trade": str(n)}} for n in range(count))
-        found = [(row, figure) for row in rows]
+        found = [Finding(row, figure) for row in rows]
         (chart,) = build_interval_chart("bias", found, "share of pairs", "As drawn.")
         return chart.caption, "".join(chart.alt_text).count(" to ")
 

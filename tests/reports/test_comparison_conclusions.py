@@ -28,7 +28,7 @@ from hallmark.reports.sections.task_scores import compare_with_baseline
 from hallmark.reports.sections.training_arms import describe_random_arm
 from hallmark.reports.study_card import StudyCardBuilder, StudyCardConfig
 from hallmark.reports.trajectory import SUMMARY_NOTE
-from hallmark.tasks.audits.experiments.arm_comparison import compute_effects
+from hallmark.tasks.audits.experiments.arm_comparison import build_effect_rows
 from hallmark.tasks.audits.experiments.removal_experiment import build_case_rows
 from hallmark.tasks.audits.experiments.source_documents import SOURCE_DOCUMENTS
 from hallmark.tasks.audits.experiments.source_documents import RemovalCase as TracedCase
@@ -42,11 +42,11 @@ from tests.reports.conclusions import (
     text_of_parts,
     text_of_section,
 )
-from tests.reports.test_course import row as finding_row
-from tests.reports.test_rates import said_of
+from tests.reports.finetuning_artifacts import card_of, tune
+from tests.reports.test_card_error_rates import said_of
+from tests.reports.test_checkpoint_comparison import row as finding_row
 from tests.reports.test_removal_experiment_card import SCHEMAS, RowsConfig, made_behind, made_proof
 from tests.reports.test_task_card import page_of
-from tests.reports.tuned import card_of, tune
 from tests.tasks.audits.experiments.test_arm_comparison import memorised
 from tests.tasks.audits.experiments.test_error_rates import candidate, rates_of_worlds
 
@@ -112,7 +112,7 @@ def test_a_finding_went_away_only_where_its_rows_say_so(
         assert fell and left["low"] > 0
     if "the remaining effect may be zero" in text:
         assert left["low"] <= 0 <= left["high"]
-    if "it is below the null units" in text:
+    if "it is below the value for" in text:
         assert left["high"] < 0
     if " changed by " in text or " fell" in text or "rose by" in text:
         assert change["low"] > 0 or change["high"] < 0
@@ -208,7 +208,7 @@ def test_an_effect_before_that_has_no_value_is_not_said_to_be_none():
         arm: dict.fromkeys(units, next(iter(units.values()))._replace(value=float("nan")))
         for arm, units in known.null_units_by_arm.items()
     }
-    made = compute_effects(replace(known, null_units_by_arm=nothing))
+    made = build_effect_rows(replace(known, null_units_by_arm=nothing))
     (explained,) = [row for row in made if row["effect"] == "explained_share"]
     assert explained["value"] is None and "there was no effect" not in explained["method"]
     assert explained["method"].endswith("the effect before the removal was not measured")
@@ -261,7 +261,7 @@ def test_without_audits_nothing_is_said_to_be_compared():
     )
 
 
-def test_audits_that_have_no_finding_in_common_did_run(monkeypatch):
+def test_audits_that_have_no_finding_in_common_did_run(session):
     made = [
         next(iter(findings_of(bias=[{"metric": name, "value": 0.5}]).audit_artifacts.values()))
         for name in ("one", "other")
@@ -276,10 +276,10 @@ def test_audits_that_have_no_finding_in_common_did_run(monkeypatch):
         )
         for n in range(2)
     ]
-    with pytest.raises(HallmarkError, match="bias: they have no finding in common"):
+    with pytest.raises(HallmarkError, match="bias: the checkpoints have no finding in common"):
         checkpoint_comparison.compare_checkpoints(subjects)
     nobody = [SimpleNamespace(name="c", find_artifact=lambda audit, stage: None)] * 2
-    with pytest.raises(HallmarkError, match="no audit ran on any of them"):
+    with pytest.raises(HallmarkError, match="no audit ran on any of these checkpoints"):
         checkpoint_comparison.compare_checkpoints(nobody)
 
 
@@ -322,6 +322,26 @@ def test_baselines_are_ahead_or_alike_as_their_rows_say(session, rows):
         assert (f"{name}, by" in untested) == (value is not None and unknown)
         assert (f"{name}, by" in alike) == (value is not None and not sure and not unknown)
     assert "no difference shown" not in text
+
+
+def test_only_the_first_of_several_baselines_has_its_details(session):
+    findings = findings_of(
+        capability=[
+            {
+                "metric": "bits_per_byte_difference",
+                "unit": "bits",
+                "null_value": 0.0,
+                "tags": {"baseline": name},
+                "value": 0.25,
+                "low": 0.125,
+                "high": 0.375,
+            }
+            for name in ("gzip", "bigram")
+        ]
+    )
+    text = text_of_parts(findings.describe_baseline_comparison())
+    assert re.search(r"gzip -9, by 0\.2500 bits \(95 % interval 0\.1250 to 0\.3750[^;]*\); ", text)
+    assert text.endswith("; interpolated bigram, by 0.2500 bits (0.1250 to 0.3750).")
 
 
 # Tasks -------------------------------------------------------------------------------------------

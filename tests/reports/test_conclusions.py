@@ -14,7 +14,7 @@ from hallmark.reports.page.figures import Figure
 from hallmark.reports.sections.analyses import build_metric_tables, describe_smallest_detected_share
 from hallmark.reports.sections.card_summary import build_card_summary
 from hallmark.reports.sections.findings import (
-    compare_with_null,
+    find_significant_side_of_null,
     get_audit_title,
 )
 from hallmark.tasks.audits.judging.findings import FINDINGS, build_finding
@@ -168,7 +168,7 @@ def test_an_amount_that_is_shown_below_one_that_is_not_is_named(session):
         ),
         ({1.0: (-0.2, 0.4)}, "No planted association was found in this model"),
         ({1.0: (0.0, 0.4)}, "No planted association was found in this model"),
-        ({1.0: (-0.4, -0.2)}, "lower than under the null"),
+        ({1.0: (-0.4, -0.2)}, ", lower: "),
         ({0.5: (0.2, 0.4)}, "No association was planted in more than half"),
         ({1.0: None}, "None of the planted associations could be measured"),
     ],
@@ -386,7 +386,7 @@ def test_the_worst_are_those_that_the_table_shows_on_the_worse_side(session, row
     ranked, _, rest = said.partition("Training text seen")[0].partition("cannot be ranked")
     for row, _ in findings.by_audit["bias"]:
         name = row["title"]
-        side, worse = compare_with_null(row), row["worse_when"]
+        side, worse = find_significant_side_of_null(row), row["worse_when"]
         harmful = (worse == "up" and side > 0) or (worse == "down" and side < 0)
         harmful = harmful or (worse == "away_from_null" and side != 0)
         if name in ranked or name in rest:

@@ -3,7 +3,11 @@
 import pyarrow as pa
 import pytest
 
-from hallmark.reports.page.evidence_pages import DocumentLookup, render_evidence_page
+from hallmark.reports.page.evidence_pages import (
+    DocumentExcerpt,
+    DocumentLookup,
+    render_evidence_page,
+)
 from hallmark.reports.page.figures import FigureBook
 from hallmark.reports.page.redaction import Redactor
 from hallmark.tasks.contract import (
@@ -30,25 +34,23 @@ def corpus(scores):
 
 
 def test_a_document_is_shown_with_its_score_alone():
-    assert corpus({TWIN: 0.25}).build_excerpt(TWIN, set())["text"] == TEXT
-    assert corpus({TWIN: 0.75}).build_excerpt(TWIN, set())["text"].startswith("███ ███████ ███")
-    assert corpus({}).build_excerpt(TWIN, {TWIN}) == {
-        "id": TWIN.hex(),
-        "source": "a",
-        "stage": "ingest",
-        "score": "–",
-        "text": f"[not shown: no toxicity score, {len(TEXT)} characters]",
-    }
+    assert corpus({TWIN: 0.25}).build_excerpt(TWIN, set()).text == TEXT
+    assert corpus({TWIN: 0.75}).build_excerpt(TWIN, set()).text.startswith("███ ███████ ███")
+    assert corpus({}).build_excerpt(TWIN, {TWIN}) == DocumentExcerpt(
+        id=TWIN.hex(),
+        source="a",
+        stage="ingest",
+        score="–",
+        text=f"[not shown: no toxicity score, {len(TEXT)} characters]",
+    )
 
 
 def test_a_copy_word_for_word_is_judged_by_the_one_beside_it_and_no_other_is():
     known = corpus({TWIN: 0.25})
-    assert known.build_excerpt(FAR, {FAR, TWIN})["score"] == "0.250"
-    assert known.build_excerpt(FAR, {FAR, TWIN})["text"].startswith("The harbour")
-    assert "no toxicity score" in known.build_excerpt(NEAR, {NEAR, TWIN})["text"]  # it says more
-    assert (
-        "no toxicity score" in known.build_excerpt(ALONE, {ALONE})["text"]
-    )  # the rows do not say so
+    assert known.build_excerpt(FAR, {FAR, TWIN}).score == "0.250"
+    assert known.build_excerpt(FAR, {FAR, TWIN}).text.startswith("The harbour")
+    assert "no toxicity score" in known.build_excerpt(NEAR, {NEAR, TWIN}).text  # it says more
+    assert "no toxicity score" in known.build_excerpt(ALONE, {ALONE}).text  # the rows do not say so
 
 
 @stage(name="failed_scores", tables={"signals": SIGNALS})
@@ -65,9 +67,9 @@ def test_a_score_that_failed_is_none(session):
     known = DocumentLookup(history, Redactor())
     first, second, third = hash_to_ids(f"document {i}" for i in range(3)).to_pylist()
     known.load_documents({first, second, third})
-    assert known.build_excerpt(first, set())["text"] == "one"
-    assert "no toxicity score" in known.build_excerpt(second, set())["text"]
-    assert "no toxicity score" in known.build_excerpt(third, set())["text"]
+    assert known.build_excerpt(first, set()).text == "one"
+    assert "no toxicity score" in known.build_excerpt(second, set()).text
+    assert "no toxicity score" in known.build_excerpt(third, set()).text
 
 
 KINDS = table_schema(
@@ -100,7 +102,7 @@ def test_what_is_said_of_rows_is_masked_too(session):
     )
     evidence = figure.evidence
     rest = [evidence.read_first_rows(9), [], Redactor()]
-    page = render_evidence_page(evidence, [figure], *rest, card_page="a.html", kind="Card")
+    page = render_evidence_page(evidence, [figure], *rest, card_path="a.html", card_kind="Card")
     assert "7946 0018" not in page and "jane.roe" not in page
     said = pages.Page(page).text
     assert said.count("no date: call [phone masked]") == 2  # the condition, and the Python line
@@ -121,7 +123,13 @@ UNSCORED, PERSONAL = (
 def test_a_cell_is_shown_as_its_column_allows(session, place, asked, judged):
     evidence = FigureBook({"of_each_kind": of_each_kind()}).get_evidence("of_each_kind", "rows")
     html = render_evidence_page(
-        evidence, [], evidence.read_first_rows(9), [], Redactor(), card_page="a.html", kind="Card"
+        evidence,
+        [],
+        evidence.read_first_rows(9),
+        [],
+        Redactor(),
+        card_path="a.html",
+        card_kind="Card",
     )
     head, *rows = pages.Page(html).tables[0]
     shown = dict(zip(head, rows[place], strict=True))

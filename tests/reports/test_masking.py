@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hallmark.reports.page.redaction import (
     PassthroughRedactor,
     Redactor,
+    TextNeighbours,
     escape_invisible,
     replace_with_blocks,
 )
@@ -158,9 +159,9 @@ def test_of_what_an_excerpt_cuts_no_part_is_shown_and_nothing_else_is_masked():
     spans = [(m.start(), m.end()) for m in re.finditer(r"jane\S+|4111.*1111", text)]
     for start in range(len(text)):
         for end in range(start + 1, len(text)):
-            around = text[:start], text[end:]
+            around = TextNeighbours(text[:start], text[end:])
             shown = Redactor(["jane.roe@corp.example", "4111 1111 1111 1111"]).redact_by_kind(
-                text[start:end], "corpus text", 0.0, surrounding_texts=around
+                text[start:end], "corpus text", 0.0, detection_context=around
             )
             inside = [max(start, a) < min(end, b) for a, b in spans]
             clear = [
@@ -172,7 +173,7 @@ def test_of_what_an_excerpt_cuts_no_part_is_shown_and_nothing_else_is_masked():
             assert shown.count("masked]") == sum(inside)
     whole = "s3cret" * 20
     assert Redactor([whole]).redact_excerpt(
-        "ret", surrounding_texts=("x" * 9000 + whole[:-3], "x" * 9000)
+        "ret", detection_context=TextNeighbours("x" * 9000 + whole[:-3], "x" * 9000)
     ) == ("[planted secret masked]")
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from hallmark.reports.page.document import Paragraph
 from hallmark.reports.page.evidence_pages import (
+    DocumentExcerpt,
     describe_computation,
     render_evidence_page,
     value_to_cell,
@@ -31,8 +32,8 @@ from hallmark.reports.sections.checkpoint_comparison import (
     describe_change,
     explain_part_selection,
     format_change_interval,
+    format_change_unit_suffix,
     format_p_value,
-    format_unit_suffix,
 )
 from hallmark.reports.sections.training import build_loss_chart
 from hallmark.reports.trajectory import describe_trajectory_chart, explain_missing_change
@@ -49,7 +50,7 @@ from hallmark.tasks.contract import (
 )
 from tests.reports import pages
 from tests.reports.conclusions import findings_of
-from tests.reports.test_course import row as finding_row
+from tests.reports.test_checkpoint_comparison import row as finding_row
 
 # Figures -----------------------------------------------------------------------------------------
 
@@ -104,7 +105,7 @@ def test_a_figure_says_what_is_known_of_it(made, said):
     ],
 )
 def test_a_cell_has_the_value_and_another_the_interval(made, value, interval):
-    assert (made.short_text, made.interval_text) == (value, interval)
+    assert (made.short_text, made.interval_or_dash) == (value, interval)
 
 
 @pytest.mark.parametrize(
@@ -167,8 +168,8 @@ def rows_page(order="", limit=9, conditions=None, documents=()):
         evidence.read_first_rows(limit),
         documents,
         Redactor(),
-        card_page="a.html",
-        kind="Card",
+        card_path="a.html",
+        card_kind="Card",
     )
     page = pages.Page(html)
     items = [row[0] for row in page.tables[0][1:]] if page.tables else []
@@ -204,8 +205,8 @@ def test_a_page_without_rows_says_that_none_meets_the_conditions(session, item, 
 
 @pytest.mark.parametrize("count", [0, 1, 2])
 def test_documents_behind_rows_are_counted(session, count):
-    document = {"source": "s", "stage": "ingest", "score": "–", "text": "t"}
-    text, _ = rows_page(documents=[document | {"id": f"{n}"} for n in range(count)])
+    documents = [DocumentExcerpt(f"{n}", "s", "ingest", "–", "t") for n in range(count)]
+    text, _ = rows_page(documents=documents)
     one, more = "The first document that these rows name, as it was", "The first 2 documents that"
     assert (one in text) == (count == 1) and (more in text) == (count == 2)
     assert ("The toxicity of a document is the highest" in text) == bool(count)
@@ -303,7 +304,7 @@ def test_a_p_that_is_too_small_to_be_told_is_a_bound(p, said):
     ("unit", "suffix"), [("share", " (points)"), ("bits", " (bits)"), ("", ""), ("score", "")]
 )
 def test_a_change_of_shares_is_in_points(unit, suffix):
-    assert format_unit_suffix(unit) == suffix
+    assert format_change_unit_suffix(unit) == suffix
     assert format_change_interval({"low": None, "high": 0.5}, unit) == "–"
 
 

@@ -19,7 +19,7 @@ from hallmark.reports.sections.removal_experiment import RemovalCase, RemovalRep
 from hallmark.tasks.audits.experiments import removal_experiment as tables
 from hallmark.tasks.audits.experiments.arm_comparison import (
     CaseUnits,
-    compute_effects,
+    build_effect_rows,
     evaluate_criteria,
 )
 from hallmark.tasks.audits.experiments.removal_experiment import build_unit_rows
@@ -88,7 +88,7 @@ def card(cases, why=None, lines_shown=40, sources=None):
     rows = {name: [] for name in SCHEMAS}
     for found in cases:
         case = found.case
-        made = compute_effects(found)
+        made = build_effect_rows(found)
         rows["units"] += build_unit_rows(found)
         rows["effects"] += made
         reason = (why or {}).get(case.name, "")
@@ -146,8 +146,8 @@ def made(session):
 def test_it_says_what_went_away_and_what_did_not(made):
     page = pages.read(made.fetch_directory() / "removal_experiment_card.html")
     for words in (
-        "secrets disappeared: it was ",
-        "in part partly disappeared: it was ",
+        "secrets disappeared: before the removal, it was ",
+        "in part partly disappeared: before the removal, it was ",
         "stays was not shown to disappear",
         "nothing: nothing was removed, because no training document",
     ):
@@ -182,7 +182,8 @@ def test_what_did_not_fall_did_not_go_away(session):
     )
     assert "grown did not disappear: it rose by 3.0" in text
     assert "stays was not shown to disappear: its change of" in text and "may be zero." in text
-    assert "weak changed by −2.0" in text and "although it was not above the null units" in text
+    assert "weak changed by −2.0" in text
+    assert "although, before the removal, it was not above the value for associations" in text
     assert "alike was not shown to disappear: its change of 0.000 (–) has no interval." in text
     assert "−0.000" not in text  # a fall of nothing
     assert "disappeared" not in text
@@ -305,8 +306,8 @@ def test_differences_of_shares_are_in_percentage_points(session):
         sign = "%" if level else "" if line == "secrets or passages" else "points"
         assert all(cell.endswith(sign) for cell in cells), line
     assert re.search(
-        r"it was 8\d\.\d points above the null units \(never planted\) before the removal "
-        r"and is [\d.]+ points \(",
+        r"it was 8\d\.\d points above the value for texts that were never planted; after the "
+        r"removal, the difference is [\d.]+ points \(",
         page.text,
     )
     (explained,) = (table for table in page.tables if table[0][-1] == "share explained")
@@ -314,7 +315,7 @@ def test_differences_of_shares_are_in_percentage_points(session):
 
 
 def test_the_command_writes_them_so_too():
-    found = compute_effects(fading())
+    found = build_effect_rows(fading())
     price = [
         {"kind": "source", "name": "town", "arm": arm, "bytes": 1234, "bits_per_byte": cost}
         for arm, cost in (("base", 2.0), ("removed", None), ("random", 2.5))

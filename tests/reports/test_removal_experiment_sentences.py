@@ -88,73 +88,78 @@ def verdict_of(change=(-3.0, -4.0, -2.0), left=(0.1, -0.5, 0.5), before=(4.0, 3.
         # It fell, but from where?
         (
             {"before": (0.0, -1.0, 1.0)},
-            "X changed by −3.000, although it was not above the null units (never planted) before.",
+            "X changed by −3.000, although, before the removal, it was not above the value for "
+            "texts that were never planted.",
         ),
         (
             {"before": (-1.0, -2.0, 0.0)},
-            "X changed by −3.000, although it was not above the null units (never planted) before.",
+            "X changed by −3.000, although, before the removal, it was not above the value for "
+            "texts that were never planted.",
         ),
         (
             {"before": NONE},
-            "X changed by −3.000, but its distance from the null units (never planted) was not "
-            "measured.",
+            "X changed by −3.000, but its difference from the value for texts that were never "
+            "planted was not measured.",
         ),
         (
             {"before": None},
-            "X changed by −3.000, but its distance from the null units (never planted) was not "
-            "measured.",
+            "X changed by −3.000, but its difference from the value for texts that were never "
+            "planted was not measured.",
         ),
         # What is left of it.
         (
             {},
-            "X disappeared: it was 4.000 bits above the null units (never planted) before the "
-            "removal and is 0.1000 (−0.5000 to 0.5000) after it; the remaining effect may be "
-            "zero.",
+            "X disappeared: before the removal, it was 4.000 bits above the value for texts "
+            "that were never planted; after the removal, the difference is 0.1000 (−0.5000 to "
+            "0.5000); the remaining effect may be zero.",
         ),
         (
             {"left": (0.5, 0.0, 1.0)},
-            "X disappeared: it was 4.000 bits above the null units (never planted) before the "
-            "removal and is 0.5000 (0.000 to 1.000) after it; the remaining effect may be zero.",
+            "X disappeared: before the removal, it was 4.000 bits above the value for texts "
+            "that were never planted; after the removal, the difference is 0.5000 (0.000 to "
+            "1.000); the remaining effect may be zero.",
         ),
         (
             {"left": (-0.5, -1.0, -0.1)},
-            "X disappeared: it was 4.000 bits above the null units (never planted) before the "
-            "removal and is −0.5000 (−1.000 to −0.1000) after it; it is below the null units "
-            "(never planted).",
+            "X disappeared: before the removal, it was 4.000 bits above the value for texts "
+            "that were never planted; after the removal, the difference is −0.5000 (−1.000 to "
+            "−0.1000); it is below the value for texts that were never planted.",
         ),
         (
             {"criteria": [REACHED, MISSED]},
-            "X fell: it was 4.000 bits above the null units (never planted) before the removal "
-            "and is 0.1000 (−0.5000 to 0.5000) after it; the remaining effect may be zero; not "
-            "all criteria are met.",
+            "X fell: before the removal, it was 4.000 bits above the value for texts that were "
+            "never planted; after the removal, the difference is 0.1000 (−0.5000 to 0.5000); "
+            "the remaining effect may be zero; not all criteria are met.",
         ),
         (
             {"left": (1.0, -2.0, 4.0)},
-            "X fell: it was 4.000 bits above the null units (never planted) before the removal "
-            "and is 1.000 (−2.000 to 4.000) after it; the remaining effect may be zero, or as "
-            "large as before.",
+            "X fell: before the removal, it was 4.000 bits above the value for texts that were "
+            "never planted; after the removal, the difference is 1.000 (−2.000 to 4.000); the "
+            "remaining effect may be zero, or as large as before.",
         ),
         (
             {"left": (1.0, None, None)},
-            "X fell: it was 4.000 bits above the null units (never planted) before the removal "
-            "and is 1.000 (–) after it; the remaining effect has no interval.",
+            "X fell: before the removal, it was 4.000 bits above the value for texts that were "
+            "never planted; after the removal, the difference is 1.000 (–); the remaining "
+            "effect has no interval.",
         ),
         (
             {"left": (1.0, 0.5, 3.99)},
-            "X partly disappeared: it was 4.000 bits above the null units (never planted) "
-            "before the removal and is 1.000 (0.5000 to 3.990) after it.",
+            "X partly disappeared: before the removal, it was 4.000 bits above the value for "
+            "texts that were never planted; after the removal, the difference is 1.000 (0.5000 "
+            "to 3.990).",
         ),
         (  # those never planted fell, too
             {"left": (5.0, 3.0, 7.0)},
-            "X fell: it was 4.000 bits above the null units (never planted) before the removal "
-            "and is 5.000 (3.000 to 7.000) after it; the remaining effect may be as large as "
-            "before.",
+            "X fell: before the removal, it was 4.000 bits above the value for texts that were "
+            "never planted; after the removal, the difference is 5.000 (3.000 to 7.000); the "
+            "remaining effect may be as large as before.",
         ),
         (
             {"left": (2.0, 1.0, 4.0)},
-            "X fell: it was 4.000 bits above the null units (never planted) before the removal "
-            "and is 2.000 (1.000 to 4.000) after it; the remaining effect may be as large as "
-            "before.",
+            "X fell: before the removal, it was 4.000 bits above the value for texts that were "
+            "never planted; after the removal, the difference is 2.000 (1.000 to 4.000); the "
+            "remaining effect may be as large as before.",
         ),
     ],
 )
@@ -248,8 +253,8 @@ def test_documents_are_all_said_to_be_removed_only_where_they_were(
         (
             (0.4, 0.6),
             0.0,
-            "The mean of each arm with its interval. The dashed line is the mean of the null "
-            "units (never planted) in the arm without the documents.",
+            "The mean of each arm with its interval. The dashed line is the mean, in the arm "
+            "without the documents, of texts that were never planted.",
         ),
     ],
 )

@@ -157,7 +157,9 @@ def test_charts_are_the_same_bytes_each_time_and_do_not_obey_labels():
             charts.draw_interval_chart(
                 labels, [0.1, 0.2, 0.3, 0.4], [(0, 1), None, (0.2, 0.4), (0, 1)], "share", 0.5
             ),
-            charts.draw_line_chart([("a", [1, 2], [3, 4]), ("b", [1], [2])], "step", "loss"),
+            charts.draw_line_chart(
+                [charts.Curve("a", [1, 2], [3, 4]), charts.Curve("b", [1], [2])], "step", "loss"
+            ),
         ]
 
     once, twice = draw(), draw()

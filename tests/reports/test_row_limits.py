@@ -19,7 +19,7 @@ from hallmark.reports.sections.curation_effects import (
     build_threshold_rates_section,
     describe_min_detectable_ratios,
 )
-from hallmark.reports.sections.findings import is_about_groups, select_findings
+from hallmark.reports.sections.findings import Finding, is_about_groups, select_findings
 from hallmark.reports.sections.group_metrics import select_largest_groups
 from hallmark.reports.sections.preprocessing import build_ledger_reasons_section
 from hallmark.reports.sections.training_arms import (
@@ -109,7 +109,8 @@ def test_of_other_parts_those_furthest_from_the_null_value_are_shown_in_their_or
 def finding_of(name, value, p=None, **tags):
     evidence = Evidence("a", None, "values", {})
     figure = Figure(name, "l", value, "share", evidence, "", "finding", low=0.4, high=0.6)
-    return {"title": name, "slice": tags, "p_corrected": p, "null_value": 0.5}, figure
+    row = {"title": name, "slice": tags, "p_corrected": p, "null_value": 0.5}
+    return Finding(row, figure)
 
 
 def test_the_smallest_p_comes_before_the_largest_difference_and_groups_before_both():

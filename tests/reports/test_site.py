@@ -15,10 +15,10 @@ from hallmark.reports import trajectory
 from hallmark.reports.model_card import ModelCardConfig, build_model_card
 from hallmark.reports.page.figures import FIGURES
 from hallmark.reports.run_summary import read_checkpoint_step, read_key_figure
-from hallmark.reports.site import _hash_site_code, build_site
+from hallmark.reports.site import _compute_digest_by_site_module, build_site
 from hallmark.tasks.audits.judging.policy import PolicyConfig, evaluate_policy
 from hallmark.tasks.contract import Artifact, EmptyConfig, HallmarkError, StageContext, stage
-from tests.reports import pages, tuned
+from tests.reports import finetuning_artifacts, pages
 from tests.reports.artifacts import SCRIPT
 
 
@@ -98,7 +98,11 @@ def test_the_index_says_which_model_and_which_controls_failed(site, made, cards)
 
 @pytest.mark.parametrize("card", ["model_card", "task_card"])
 def test_a_model_whose_card_has_no_title_is_called_untitled(session, made, records, tmp_path, card):
-    found = pages.card_of(made.checkpoint) if card == "model_card" else tuned.card_of(made.tuned)
+    found = (
+        pages.card_of(made.checkpoint)
+        if card == "model_card"
+        else finetuning_artifacts.card_of(made.tuned)
+    )
     entry = {"label": card, "artifact": found.name}
     record = records[0] | {"stages": [records[0]["stages"][0] | entry]}
     page = pages.read(build_site(session.store, [record], tmp_path / "site"))
@@ -403,7 +407,7 @@ def test_cards_are_taken_from_the_site_before_if_they_are_made_of_the_same(
     (site / made_of).write_bytes(whole[made_of])
     assert page in taken("as it was")
     monkeypatch.setattr(
-        "hallmark.reports.site._hash_site_code",
+        "hallmark.reports.site._compute_digest_by_site_module",
         lambda: {"hallmark.reports.site": "another version"},
     )
     other = build_site(session.store, records, tmp_path / "other", previous_site=site).parent
@@ -413,7 +417,9 @@ def test_cards_are_taken_from_the_site_before_if_they_are_made_of_the_same(
 def test_all_templates_of_a_trajectory_decide_whether_it_is_taken():
     named = re.findall(r'get_template\("(.*?)"\)', Path(trajectory.__file__).read_text())
     assert len(named) == 2
-    assert {f"reports/page/templates/{name}" for name in named} <= _hash_site_code().keys()
+    assert {
+        f"reports/page/templates/{name}" for name in named
+    } <= _compute_digest_by_site_module().keys()
 
 
 def test_no_runs_and_bad_ids(session, records, tmp_path):

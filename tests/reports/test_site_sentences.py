@@ -1,6 +1,7 @@
 """Sentences of the site follow from the records, verdicts and pairs that they are about."""
 
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -11,10 +12,13 @@ from hallmark.reports.run_summary import (
     ControlSummary,
     KeyFigure,
     ModelSummary,
+    PolicyFailures,
+    RunSummary,
     _summarize_controls,
 )
-from hallmark.reports.trajectory import _compute_pair_change, _sort_key_by_harm
-from hallmark.tasks.audits.judging.policy import group_failed_rules
+from hallmark.reports.site import IndexedRun, RunStage, StageSummary
+from hallmark.reports.trajectory import _build_harm_sort_key, _compute_pair_change
+from hallmark.tasks.audits.judging.policy import group_unpassed_rules
 
 # Template helpers --------------------------------------------------------------------------------
 
@@ -37,21 +41,22 @@ RECORD = {
 
 
 def index_of(runs=None, tables=False, **changes):
-    run = {
-        "record": RECORD | {"stages": [1, 2, 3]},
-        "failed_rules": [],
-        "undecided_rules": [],
-        "made": 1,
-        "purged": 0,
+    summary = {
+        "policy": PolicyFailures(),
         "model": ModelSummary(),
         "controls": ControlSummary(0, 0, ()),
         "figures": [KeyFigure("bits per byte")],
+    }
+    summary |= {name: changes.pop(name) for name in summary.keys() & changes.keys()}
+    run = {
+        "record": RECORD | {"stages": [1, 2, 3]},
+        "computed_count": 1,
+        "purged_count": 0,
         "cards": {},
-        "repeats": [],
     }
     return render(
         "site_index.html",
-        runs=[run | changes] if runs is None else runs,
+        runs=[IndexedRun(**run | changes, summary=RunSummary(**summary))] if runs is None else runs,
         key_figures=["bits per byte"],
         tables=tables,
     )
@@ -61,8 +66,7 @@ def run_page_of(record=None, stages=(), **changes):
     values = {
         "purged": "",
         "checkpoint": "",
-        "failed_rules": [],
-        "undecided_rules": [],
+        "policy": PolicyFailures(),
         "error": "",
         "cards": {},
         "config": "",
@@ -88,16 +92,14 @@ def run_page_of(record=None, stages=(), **changes):
 )
 def test_a_rule_failed_only_where_a_finding_is_beyond_its_bound(verdicts, failed, undecided):
     rows = [dict(zip(("rule", "verdict", "distance"), row, strict=True)) for row in verdicts]
-    assert group_failed_rules(rows) == (failed, undecided)
+    assert group_unpassed_rules(rows) == (failed, undecided)
 
 
 @pytest.mark.parametrize("failed", [[], ["polite"]])
 @pytest.mark.parametrize("undecided", [[], ["fair", "safe"]])
 def test_the_policy_is_said_to_have_failed_or_not_shown_to_pass(failed, undecided):
-    for text in (
-        index_of(failed_rules=failed, undecided_rules=undecided),
-        run_page_of(failed_rules=failed, undecided_rules=undecided),
-    ):
+    policy = PolicyFailures(failed, undecided)
+    for text in (index_of(policy=policy), run_page_of(policy=policy)):
         assert ("policy failed polite" in text) == bool(failed)
         assert ("policy not shown to pass fair, safe" in text) == bool(undecided)
 
@@ -152,7 +154,7 @@ def test_the_index_says_of_a_model_what_is_known(model, expected):
 
 @pytest.mark.parametrize("purged", [0, 1, 1234])
 def test_the_index_explains_purged_documents_where_there_are_any(purged):
-    text = index_of(purged=purged)
+    text = index_of(purged_count=purged)
     assert (f"documents purged: {purged:,}" in text) == bool(purged)
     assert ("The texts of purged documents were deleted" in text) == bool(purged)
 
@@ -202,13 +204,14 @@ def test_a_stage_says_whether_it_ran_and_whether_its_artifact_can_be_read(found,
         "cached": cached,
         "seconds": 1.26,
     }
-    stage = {"entry": entry, "found": found, "tables": [], "files": [], "accounts": []}
-    text = run_page_of(stages=[stage])
+    summary = StageSummary(found, {}, {}, {})
+    text = run_page_of(stages=[RunStage(entry, summary)])
     assert ("no longer in the store, or damaged" in text) == (not found)
     assert ("cached" in text) == cached and ("1.3" in text) == (not cached)
-    assert "Accounts" not in text
-    account = {"unit": "rows", "terms": [3]}
-    assert "Accounts" in run_page_of(stages=[stage | {"accounts": [account]}], terms=["in"])
+    heading = "Document and byte counts per stage"
+    assert heading not in text
+    counted = replace(summary, account_terms_by_unit={"rows": [3]})
+    assert heading in run_page_of(stages=[RunStage(entry, counted)], terms=["in"])
 
 
 def test_a_run_page_shows_only_what_its_record_has():
@@ -266,9 +269,9 @@ def pairs_of(*changes):
 )
 def test_pairs_are_in_the_order_that_their_page_names(worse_when, expected):
     pairs = sorted(
-        pairs_of(None, 0.25, -0.75, 0.5), key=lambda pair: _sort_key_by_harm(worse_when, pair)
+        pairs_of(None, 0.25, -0.75, 0.5), key=lambda pair: _build_harm_sort_key(worse_when, *pair)
     )
-    assert [_compute_pair_change(pair) for pair in pairs] == expected
+    assert [_compute_pair_change(*pair) for pair in pairs] == expected
 
 
 @pytest.mark.parametrize("worse", [True, False])

@@ -37,7 +37,7 @@ class Rates(ErrorRates):
         self.study = SimpleNamespace(manifest={"lineage": more.get("lineage", {})})
         self.incomparable = more.get("incomparable")
 
-    def count_unjudged_candidates(self, kind, planted_amount=None):
+    def add_unjudged_count_figure(self, kind, planted_amount=None):
         found = [
             n
             for (each, known_amount), n in self.unjudged_counts.items()
@@ -45,7 +45,7 @@ class Rates(ErrorRates):
         ]
         return figure(float(sum(found)), unit="candidates") if found else None
 
-    def count_candidates_without_interval(self, kind):
+    def add_missing_interval_count_figure(self, kind):
         return self.incomparable and figure(float(self.incomparable), unit="candidates")
 
 
@@ -94,22 +94,23 @@ def test_the_largest_effect_is_found_in_95_percent_or_it_is_said_by_how_much_not
             {},
             {("canary", 64.0): 3},
             "note",
-            "Detection: no audit judged a candidate with an effect; 3 at 64 (copies) had no "
-            "verdict, planted secrets.",
+            "Detection: no audit judged a candidate with an effect; 3 at 64 (copies) could "
+            "not be judged (planted secrets).",
         ),
         (
             detection(1.0),
             {("canary", 64.0): 3},
             "note",
             "Detection: every audit with an effect to find detects the largest effect that it "
-            "judged in at least 95 % of cases; 3 at 64 (copies) had no verdict, planted secrets.",
+            "judged in at least 95 % of cases; 3 at 64 (copies) could not be judged (planted "
+            "secrets).",
         ),
         (
             detection(0.0),
             {("canary", 64.0): 3},
             "bad",
             "Detection: Planted secrets at 64 (copies): found in 0.0 %, 95.0 points below the "
-            "target; 3 at 64 (copies) had no verdict, planted secrets.",
+            "target; 3 at 64 (copies) could not be judged (planted secrets).",
         ),
     ],
 )
@@ -300,7 +301,7 @@ def test_whether_there_is_something_to_find_is_said_of_each_amount(effect, cell)
         (
             {"alarms": {"canary": figure(0.05, 0.01, 0.2, confidence_level=0.99)}},
             ("at a nominal 5.0 %; the 99 % interval is simultaneous for all kinds of candidates."),
-            "had no verdict",
+            "could not be judged",
         ),
         (
             {"coverage": {"canary": figure(0.95)}},
@@ -374,35 +375,42 @@ RATE = detection(0.5)["canary"]
     [
         (
             {"detection": {"canary": []}},
-            "in 10 invented worlds whose answers were sealed, the audit had ",
+            "in 10 synthetic corpora (worlds) with known effects that were hidden from the audit, "
+            "it had ",
         ),
-        ({"detection": {"canary": []}, "worlds": 1}, "in 1 invented world whose answers were"),
+        (
+            {"detection": {"canary": []}, "worlds": 1},
+            "in 1 synthetic corpus (world) with known effects",
+        ),
         (
             {"detection": {"canary": []}},
-            "the audit had no effect to find. The models of these worlds",
+            "it had no effect to find. The models of these worlds",
         ),
         (
             {"unjudged": {("canary", 64.0): 3}},
-            "the audit judged no candidate with an effect, while 3 at 64 (copies) had no verdict",
+            "it judged no candidate with an effect, while 3 at 64 (copies) could not be judged",
         ),
         (
             {"detection": {"canary": RATE}, "smallest": {"canary": None}},
-            "the audit found 50.0 % of candidates with copies 64. The models of these worlds",
+            "it found 50.0 % of the candidates (possible effects) with copies 64. The models of "
+            "these worlds",
         ),
         (
             {"detection": {"canary": RATE}, "smallest": {"canary": 64.0}},
-            "the audit found 50.0 % of candidates with copies 64. The models of these worlds",
+            "it found 50.0 % of the candidates (possible effects) with copies 64. The models of "
+            "these worlds",
         ),
         (
             {
                 "detection": {"canary": [DetectionRate(8.0, True, figure(0.25)), *RATE]},
                 "smallest": {"canary": 8.0},
             },
-            "the audit found 50.0 % of candidates with copies 64, 25.0 % of those with 8.",
+            "it found 50.0 % of the candidates (possible effects) with copies 64, 25.0 % of those "
+            "with 8.",
         ),
         (
             {"alarms": {"canary": figure(0.1, 0.0, 0.2)}},
-            "the audit had no effect to find, and reported an effect for 10.0 % (0.0 % to 20.0 "
+            "it had no effect to find, and reported an effect for 10.0 % (0.0 % to 20.0 "
             "%) of those without",
         ),
         (

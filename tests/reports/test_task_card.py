@@ -15,8 +15,8 @@ from hallmark.reports.sections.usage_examples import (
 from hallmark.reports.unredacted_site import write_unredacted_site
 from tests.reports import pages
 from tests.reports.artifacts import MASKED, SCRIPT
+from tests.reports.finetuning_artifacts import LABELS, UNKNOWN, card_of, last_of, tune
 from tests.reports.pages import text_of
-from tests.reports.tuned import LABELS, UNKNOWN, card_of, last_of, tune
 
 
 @pytest.fixture

@@ -174,7 +174,7 @@ def test_a_model_is_compared_by_the_interval_of_the_difference_else_by_both(
         text.startswith(f"On the test rows the model {said}")
         and " a bag of words, which counts tokens and was trained on the same rows: " in text
     )
-    assert end in text and "Accuracy 60.0 % (95 % interval 50.0 % to 70.0 %), n = 60, ag" in text
+    assert end in text and "accuracy 60.0 % (95 % interval 50.0 % to 70.0 %), n = 60, ag" in text
     known = bool(apart and apart[1] is not None)
     assert ("The difference on the same rows is " in text) == known
     standing = scores.build_summary_table().rows[1][-1]
@@ -191,7 +191,7 @@ def test_a_model_is_compared_by_the_interval_of_the_difference_else_by_both(
             "No test row was scored, so the quality of the model is not known.",
         ),
         ([score(BAG, 0.5)], "No test row was scored, so the quality of the model is not known."),
-        ([MODEL], "On the test rows: Accuracy 60.0 %"),
+        ([MODEL], "On the test rows: accuracy 60.0 %"),
     ],
 )
 def test_without_a_score_or_a_simple_method_nothing_is_compared(rows, said):
@@ -384,7 +384,9 @@ FIXED = [setting("precision", '"fp32"')]
     ],
 )
 def test_settings_changed_only_where_a_later_value_differs(rows, ran_on, changed):
-    [(_, said)], blocks = builder(settings=[*rows, *FIXED]).describe_device_and_changes()
+    card = builder(settings=[*rows, *FIXED])
+    _, said = card.describe_device()
+    blocks = card.build_changed_settings_table()
     assert text_of_parts(said) == ran_on
     assert [row[0] for block in blocks for row in block.rows] == changed
     assert all(isinstance(b, DataTable) and "with other settings" in b.note for b in blocks)

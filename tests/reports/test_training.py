@@ -151,10 +151,10 @@ def test_groups_left_out_are_counted(session, made):
     page = card_of(made, made.pretrained, made.tokenizer, max_table_rows=1)
     [sources] = tables(page, "source", "n", "step 100")
     assert [row[0] for row in sources] == ["all", "books"]
-    assert "The 1 groups with the most tokens; 2 more are in the table validation." in words(page)
+    assert "The group with the most tokens; 2 more are in the table validation." in words(page)
     [languages] = tables(page, "estimated language")
     assert [row[0] for row in languages] == ["all", "en"]
-    assert "The 1 groups with the most tokens; 1 more are in the table fertility." in words(page)
+    assert "The group with the most tokens; 1 more is in the table fertility." in words(page)
 
 
 def test_an_objective_that_moves_tokens_has_the_whole_alone(session, made):

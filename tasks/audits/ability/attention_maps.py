@@ -174,7 +174,13 @@ WEIGHTS = table_schema(
 
 @dataclass(frozen=True)
 class EncodedText:
-    """Hold the tokens of one text; ``char_spans`` has None for a special token."""
+    """Hold the tokens of one text.
+
+    Attributes:
+        token_ids: The tokens, with the special ones.
+        char_spans: Characters [start, end) of the text of each token; None: a special token.
+        omitted_tokens: Number of tokens at the end of the text that exceed the limits.
+    """
 
     token_ids: TokenIds
     char_spans: list[tuple[int, int] | None]
@@ -234,9 +240,14 @@ def build_token_table(
     )
 
 
-def iter_weight_tables(text_id: int, attention: dict[str, list[Float32]]) -> Iterator[pa.Table]:
-    """Yield the rows of WEIGHTS of one text, one table per layer of weights (heads, Tq, Tk)."""
-    for stack, layer_weights in attention.items():
+def iter_weight_tables(
+    text_id: int, weights_by_stack: dict[str, list[Float32]]
+) -> Iterator[pa.Table]:
+    """Yield the rows of WEIGHTS of one text, one table per layer.
+
+    ``weights_by_stack`` has for each stack the weights of each layer, (heads, Tq, Tk).
+    """
+    for stack, layer_weights in weights_by_stack.items():
         for layer, weights in enumerate(layer_weights, start=1):
             head, query, key = (axis.ravel() for axis in np.indices(weights.shape, np.int32))
             pair_count = weights.size
@@ -264,7 +275,7 @@ def write_attention_rows(
     query_position, omitted_tokens, note = None, 0, ""
     try:
         encoded = encode_text(model, attention_text.text, max_tokens)
-        attention = model.compute_attention(encoded.token_ids) if encoded.token_ids else {}
+        attention = model.compute_attention_by_stack(encoded.token_ids) if encoded.token_ids else {}
     except HallmarkError as error:
         note = str(error)
     else:

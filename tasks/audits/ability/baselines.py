@@ -11,6 +11,7 @@ import gzip
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +20,63 @@ Int64 = NDArray[np.int64]
 Float64 = NDArray[np.float64]
 TokenizedDocuments = Sequence[Sequence[int]]
 
-#: Discounts of n-grams that occur once, twice, and more often, if a corpus is too small to
-#: estimate them (the fallback of KenLM).
-FALLBACK_DISCOUNTS = (0.5, 1.0, 1.5)
+
+class Discounts(NamedTuple):
+    """Hold how much is subtracted from the counts of n-grams.
+
+    Attributes:
+        once: From n-grams that occur once.
+        twice: From n-grams that occur twice.
+        more: From n-grams that occur more often.
+    """
+
+    once: float
+    twice: float
+    more: float
+
+
+#: Discounts if a corpus is too small to estimate them (those of KenLM).
+FALLBACK_DISCOUNTS = Discounts(0.5, 1.0, 1.5)
+
+
+class FlatTokens(NamedTuple):
+    """Hold the tokens of concatenated documents, each array (tokens,).
+
+    Attributes:
+        tokens: The tokens, with a begin token before each document.
+        positions: Position of each token in its document; 0: the begin token.
+    """
+
+    tokens: Int64
+    positions: Int64
+
+
+class NumberedNgrams(NamedTuple):
+    """Hold the n-grams of one length in some tokens.
+
+    Attributes:
+        ngram_ids: Number of the n-gram that ends at each position, (tokens,); -1: none.
+        ngram_keys: Key of each n-gram, see ``NgramOrder``, (n,).
+        first_positions: First position where each n-gram ends, (n,).
+    """
+
+    ngram_ids: Int64
+    ngram_keys: Int64
+    first_positions: Int64
+
+
+class GzipRate(NamedTuple):
+    """Hold the bits per byte of gzip.
+
+    Attributes:
+        bits_per_byte: The estimate; NaN without bytes.
+        standard_error: Of the jackknife; NaN with fewer than two groups.
+        group_count: Number of groups of the jackknife.
+    """
+
+    bits_per_byte: float
+    standard_error: float
+    group_count: int
 
 
 @dataclass(frozen=True)
@@ -60,45 +115,39 @@ class NgramModel:
             )
         self.order, self.vocab_size = order, vocab_size
         self.end_token, self.begin_token, self.key_base = vocab_size, vocab_size + 1, vocab_size + 2
-        tokens, document_positions, _ = self._flatten_documents(documents, with_end=True)
+        tokens, document_positions = self._flatten_documents(documents, with_end=True)
         self.orders: list[NgramOrder] = []
         context_count = 1
-        ngram_ids, ngram_keys, _ = self._number_ngrams(
-            tokens, np.zeros_like(tokens), document_positions >= 0
-        )
+        ngrams = self._number_ngrams(tokens, np.zeros_like(tokens), document_positions >= 0)
         for k in range(1, order + 1):
             if k == order:
                 counts = np.bincount(
-                    ngram_ids[document_positions >= max(1, k - 1)], minlength=len(ngram_keys)
+                    ngrams.ngram_ids[document_positions >= max(1, k - 1)],
+                    minlength=len(ngrams.ngram_keys),
                 )
                 self.orders.append(
-                    _build_smoothed_order(ngram_keys, counts, context_count, self.key_base)
+                    _build_smoothed_order(ngrams.ngram_keys, counts, context_count, self.key_base)
                 )
                 return
-            longer_ids, longer_keys, longer_first_positions = self._number_ngrams(
-                tokens, _shift_by_one_position(ngram_ids), document_positions >= k
+            longer_ngrams = self._number_ngrams(
+                tokens, _shift_by_one_position(ngrams.ngram_ids), document_positions >= k
             )
             # Lower orders count the distinct tokens that precede an n-gram, not the n-gram ...
-            counts = np.bincount(ngram_ids[longer_first_positions], minlength=len(ngram_keys))
+            counts = np.bincount(
+                ngrams.ngram_ids[longer_ngrams.first_positions], minlength=len(ngrams.ngram_keys)
+            )
             if k > 1:  # ... but nothing precedes the beginning of a document.
                 counts += np.bincount(
-                    ngram_ids[document_positions == k - 1], minlength=len(ngram_keys)
+                    ngrams.ngram_ids[document_positions == k - 1], minlength=len(ngrams.ngram_keys)
                 )
             self.orders.append(
-                _build_smoothed_order(ngram_keys, counts, context_count, self.key_base)
+                _build_smoothed_order(ngrams.ngram_keys, counts, context_count, self.key_base)
             )
             # If all texts are too short for this order, one unused context avoids empty arrays.
-            context_count, ngram_ids, ngram_keys = max(1, len(ngram_keys)), longer_ids, longer_keys
+            context_count, ngrams = max(1, len(ngrams.ngram_keys)), longer_ngrams
 
-    def _flatten_documents(
-        self, documents: TokenizedDocuments, with_end: bool
-    ) -> tuple[Int64, Int64, Int64]:
-        """Concatenate all documents, each after a begin token.
-
-        Returns:
-            The tokens, their positions in their documents, and the numbers of the documents, each
-            (tokens,).
-        """
+    def _flatten_documents(self, documents: TokenizedDocuments, *, with_end: bool) -> FlatTokens:
+        """Concatenate all documents, each after a begin token; ``with_end`` adds an end token."""
         sizes = np.array([len(d) + 1 + with_end for d in documents], np.int64)
         tokens = np.full(int(sizes.sum()), self.end_token, np.int64)
         starts = np.cumsum(sizes) - sizes
@@ -111,17 +160,12 @@ class NgramModel:
             chain.from_iterable(documents), np.int64, int(is_document_token.sum())
         )
         document_indices = np.repeat(np.arange(len(sizes)), sizes)
-        return tokens, np.arange(len(tokens)) - starts[document_indices], document_indices
+        return FlatTokens(tokens, np.arange(len(tokens)) - starts[document_indices])
 
     def _number_ngrams(
         self, tokens: Int64, context_ids: Int64, is_ngram_end: NDArray[np.bool_]
-    ) -> tuple[Int64, Int64, Int64]:
-        """Number the n-grams that end at the positions ``is_ngram_end``.
-
-        Returns:
-            The number at each position (-1 elsewhere), and the key and the first position of each
-            n-gram.
-        """
+    ) -> NumberedNgrams:
+        """Number the n-grams that end at the positions ``is_ngram_end``."""
         positions = np.flatnonzero(is_ngram_end)
         keys = context_ids[positions] * self.key_base + tokens[positions]
         unique_keys, first_indices, inverse = np.unique(
@@ -129,13 +173,13 @@ class NgramModel:
         )
         ngram_ids = np.full(len(tokens), -1, np.int64)
         ngram_ids[positions] = inverse
-        return ngram_ids, unique_keys, positions[first_indices]
+        return NumberedNgrams(ngram_ids, unique_keys, positions[first_indices])
 
     def compute_token_probs(
         self, documents: TokenizedDocuments, *, with_end: bool = False
     ) -> Float64:
         """Compute the probability of every token (and of each document's end), in order."""
-        tokens, document_positions, _ = self._flatten_documents(documents, with_end)
+        tokens, document_positions = self._flatten_documents(documents, with_end=with_end)
         p = np.full(len(tokens), 1 / (self.vocab_size + 1))
         context_ids = np.zeros_like(tokens)
         for order_length, ngram_order in enumerate(self.orders, start=1):
@@ -189,13 +233,13 @@ def _build_smoothed_order(
     return NgramOrder(ngram_keys, discounted_probs, backoff_weights)
 
 
-def estimate_kneser_ney_discounts(counts: Int64) -> tuple[float, float, float]:
+def estimate_kneser_ney_discounts(counts: Int64) -> Discounts:
     """Estimate D1, D2, D3+ from the counts of counts (Chen & Goodman 1999, equation 26)."""
     n1, n2, n3, n4 = (float((counts == j).sum()) for j in (1, 2, 3, 4))
     if not n1 or not n2 or not n3:
         return FALLBACK_DISCOUNTS
     y = n1 / (n1 + 2 * n2)
-    estimates = (1 - 2 * y * n2 / n1, 2 - 3 * y * n3 / n2, 3 - 4 * y * n4 / n3)
+    estimates = Discounts(1 - 2 * y * n2 / n1, 2 - 3 * y * n3 / n2, 3 - 4 * y * n4 / n3)
     is_valid = all(0 < d <= j for j, d in enumerate(estimates, start=1))
     return estimates if is_valid else FALLBACK_DISCOUNTS
 
@@ -205,24 +249,19 @@ def count_gzip_bits(texts: Sequence[bytes]) -> int:
     return 8 * len(gzip.compress(b"".join(texts), 9, mtime=0))
 
 
-def estimate_gzip_bits_per_byte(
-    texts: Sequence[bytes], group_count: int = 20
-) -> tuple[float, float, int]:
+def estimate_gzip_bits_per_byte(texts: Sequence[bytes], group_count: int = 20) -> GzipRate:
     """Estimate the bits per byte of gzip -9, with a delete-a-group jackknife.
 
     A bootstrap would repeat documents, which gzip compresses too well. The jackknife (Efron &
     Tibshirani 1993, section 11.5) omits one group of documents at a time.
-
-    Returns:
-        Bits per byte, standard error (NaN with fewer than two groups) and number of groups.
     """
     byte_count = sum(map(len, texts))
     group_count = min(group_count, len(texts))
     if not byte_count:
-        return np.nan, np.nan, 0
+        return GzipRate(np.nan, np.nan, 0)
     bits_per_byte = count_gzip_bits(texts) / byte_count
     if group_count < 2:
-        return bits_per_byte, np.nan, group_count
+        return GzipRate(bits_per_byte, np.nan, group_count)
     jackknife_rates = []
     for omitted_group in range(group_count):
         remaining_texts = [text for i, text in enumerate(texts) if i % group_count != omitted_group]
@@ -230,7 +269,7 @@ def estimate_gzip_bits_per_byte(
             count_gzip_bits(remaining_texts) / max(1, sum(map(len, remaining_texts)))
         )
     squared_deviations = np.square(np.array(jackknife_rates) - np.mean(jackknife_rates)).sum()
-    return (
+    return GzipRate(
         bits_per_byte,
         float(np.sqrt((group_count - 1) / group_count * squared_deviations)),
         group_count,

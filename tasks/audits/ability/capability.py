@@ -33,7 +33,7 @@ from hallmark.tasks.audits.ability.capability_texts import (
     sample_split_documents,
 )
 from hallmark.tasks.audits.ability.cloze import (
-    answer_cloze_passages,
+    build_cloze_sample_rows,
     compute_cloze_findings,
     find_cloze_passages,
 )
@@ -41,7 +41,7 @@ from hallmark.tasks.audits.ability.dependencies import compute_dependency_findin
 from hallmark.tasks.audits.ability.minimal_pairs import (
     MODEL,
     PAIRS,
-    compare_minimal_pairs,
+    build_minimal_pair_rows,
     generate_agreement_pairs,
     generate_garden_path_pairs,
 )
@@ -76,6 +76,7 @@ from hallmark.tasks.measures.estimates import Estimate, estimate_mean_or_share
 from hallmark.tasks.measures.statistics import t_half_width_and_p
 
 Float64 = NDArray[np.float64]
+Row = dict[str, Any]
 
 AUDIT = "capability"
 
@@ -146,25 +147,27 @@ class MeasuredTexts:
     Attributes:
         text_kind: The kind.
         texts: The texts.
-        cost_rows: Rows of TEXT_BITS, the bits in the baselines.
+        text_bits_rows: Rows of TEXT_BITS, the bits in the baselines.
         model_bits: The bits in the model; None if they were not, or cannot be, measured.
     """
 
     text_kind: str
     texts: list[str]
-    cost_rows: pa.Table
+    text_bits_rows: pa.Table
     model_bits: Float64 | None
 
     @property
     def byte_counts(self) -> NDArray[np.int64]:
         """UTF-8 bytes of each text."""
-        byte_counts: NDArray[np.int64] = self.cost_rows["bytes"].to_numpy()
+        byte_counts: NDArray[np.int64] = self.text_bits_rows["bytes"].to_numpy()
         return byte_counts
 
     @property
-    def baseline_bits(self) -> dict[str, Float64]:
-        """Bits of each text in each available baseline."""
-        bit_columns = {name: self.cost_rows[f"{name}_bits"] for name in (*NGRAM_ORDERS, RECURRENT)}
+    def bits_by_baseline(self) -> dict[str, Float64]:
+        """Bits of each text, (n,), by available baseline."""
+        bit_columns = {
+            name: self.text_bits_rows[f"{name}_bits"] for name in (*NGRAM_ORDERS, RECURRENT)
+        }
         return {
             name: bit_column.to_numpy()
             for name, bit_column in bit_columns.items()
@@ -214,7 +217,7 @@ def compute_bits_per_byte_findings(
         slice_name: str,
         measured_texts: MeasuredTexts,
         bits: Float64,
-        row_filter: Any,
+        row_filter: slice | NDArray[np.bool_],
         method: str,
         **options: Any,
     ) -> Finding:
@@ -263,13 +266,13 @@ def compute_bits_per_byte_findings(
                 "model", held_out, held_out.model_bits, all_rows, scoring_method, worse_when="up"
             )
         )
-    for baseline, bits in held_out.baseline_bits.items():
+    for baseline, bits in held_out.bits_by_baseline.items():
         findings.append(
             build_rate_finding(baseline, held_out, bits, all_rows, baseline_methods[baseline])
         )
     findings.append(_build_gzip_finding(held_out.texts))
     if held_out.model_bits is not None:
-        for baseline, bits in held_out.baseline_bits.items():
+        for baseline, bits in held_out.bits_by_baseline.items():
             findings.append(
                 build_rate_finding(
                     "",
@@ -281,7 +284,7 @@ def compute_bits_per_byte_findings(
                     tags={"baseline": baseline},
                 )
             )
-        sources = np.array(held_out.cost_rows["source"].to_pylist())
+        sources = np.array(held_out.text_bits_rows["source"].to_pylist())
         for source in sorted({*sources.tolist()}):
             findings.append(
                 build_rate_finding(
@@ -300,13 +303,13 @@ def compute_bits_per_byte_findings(
         finding for finding in findings if finding.slice == {"part": "fivegram"}
     ).high
     training_rate = estimate_bits_per_byte(
-        training_texts.baseline_bits["fivegram"], training_texts.byte_counts
+        training_texts.bits_by_baseline["fivegram"], training_texts.byte_counts
     ).value
     findings.append(
         build_rate_finding(
             TRAINING_TEXT,
             training_texts,
-            training_texts.baseline_bits["fivegram"],
+            training_texts.bits_by_baseline["fivegram"],
             all_rows,
             control="positive",
             passed=training_rate < (fivegram_high if fivegram_high is not None else np.inf),
@@ -323,7 +326,7 @@ def _build_random_text_control(
 ) -> Finding:
     uniform_entropy = float(np.log2(len(PRINTABLE_CHARACTERS)))
     bits = (
-        random_characters.baseline_bits["fivegram"]
+        random_characters.bits_by_baseline["fivegram"]
         if random_characters.model_bits is None
         else random_characters.model_bits
     )
@@ -350,21 +353,21 @@ def _build_random_text_control(
 
 
 def _build_gzip_finding(texts: Sequence[str]) -> Finding:
-    bits_per_byte, standard_error, group_count = estimate_gzip_bits_per_byte(
-        [text.encode() for text in texts]
+    rate = estimate_gzip_bits_per_byte([text.encode() for text in texts])
+    half_width, _ = t_half_width_and_p(
+        rate.standard_error, rate.group_count - 1, 0.0, CONFIDENCE_LEVEL
     )
-    half_width, _ = t_half_width_and_p(standard_error, group_count - 1, 0.0, CONFIDENCE_LEVEL)
     method = (
         "gzip -9 over the documents concatenated in the order of their hash; "
-        f"Student's t, delete-a-group jackknife, {group_count} groups of documents"
+        f"Student's t, delete-a-group jackknife, {rate.group_count} groups of documents"
     )
     return build_finding(
         AUDIT,
         "bits_per_byte",
-        bits_per_byte,
+        rate.bits_per_byte,
         part="gzip",
-        low=bits_per_byte - half_width,
-        high=bits_per_byte + half_width,
+        low=rate.bits_per_byte - half_width,
+        high=rate.bits_per_byte + half_width,
         unit="bits",
         n=len(texts),
         method=method,
@@ -373,19 +376,21 @@ def _build_gzip_finding(texts: Sequence[str]) -> Finding:
     )
 
 
-def build_sample_rows(measured_texts: MeasuredTexts) -> list[dict[str, Any]]:
+def build_sample_rows(measured_texts: MeasuredTexts) -> list[Row]:
     """Build rows of SAMPLES."""
     model_bits = (
-        [None] * len(measured_texts.cost_rows)
+        [None] * len(measured_texts.text_bits_rows)
         if measured_texts.model_bits is None
         else measured_texts.model_bits.tolist()
     )
     shown_texts = (
         measured_texts.texts
         if measured_texts.text_kind == RANDOM_TEXT
-        else [None] * len(measured_texts.cost_rows)
+        else [None] * len(measured_texts.text_bits_rows)
     )
-    row_values = zip(measured_texts.cost_rows.to_pylist(), model_bits, shown_texts, strict=True)
+    row_values = zip(
+        measured_texts.text_bits_rows.to_pylist(), model_bits, shown_texts, strict=True
+    )
     return [
         {**row, "model_bits": text_bits, "prompt": shown_text}
         for row, text_bits, shown_text in row_values
@@ -476,7 +481,7 @@ def audit_capability(
     )
     context.report_progress(1, 3, "dependencies")
     scorers = {MODEL: lambda texts, contexts: model.compute_log_likelihoods(texts, contexts)[0]}
-    pair_rows = compare_minimal_pairs(
+    pair_rows = build_minimal_pair_rows(
         [*generate_agreement_pairs(), *generate_garden_path_pairs()], scorers
     )
     pair_rows += baselines["pairs"].read().to_pylist()
@@ -503,7 +508,7 @@ def audit_capability(
             )
         )
     else:
-        answer_rows = answer_cloze_passages(model, passages)
+        answer_rows = build_cloze_sample_rows(model, passages)
         sample_rows += answer_rows
         findings += compute_cloze_findings(answer_rows)
     null_row = dict.fromkeys(SAMPLES.names)
@@ -514,7 +519,7 @@ def audit_capability(
     context.get_table_writer("samples").write(pa.Table.from_pylist(numbered_rows, schema=SAMPLES))
     context.get_table_writer("training_sizes").write(training_sizes)
     context.get_table_writer("model").write(
-        pa.Table.from_pylist([model.describe_inference()], schema=MODEL_TABLE)
+        pa.Table.from_pylist([model.build_inference_settings_row()], schema=MODEL_TABLE)
     )
     context.get_table_writer("findings").write(
         build_findings_table(findings, CAPABILITY_METRICS, model.precision)

@@ -23,7 +23,7 @@ from hallmark.tasks.audits.ability.capability_texts import (
 from hallmark.tasks.audits.ability.minimal_pairs import (
     PAIRS,
     Baseline,
-    compare_minimal_pairs,
+    build_minimal_pair_rows,
     generate_agreement_pairs,
     generate_garden_path_pairs,
     make_baseline_scorer,
@@ -213,7 +213,7 @@ def train_and_score_baselines(
     scorers = {
         name: make_baseline_scorer(baseline, tokenizer) for name, baseline in baselines.items()
     }
-    pair_rows = compare_minimal_pairs(
+    pair_rows = build_minimal_pair_rows(
         [*generate_agreement_pairs(), *generate_garden_path_pairs()], scorers
     )
     token_count = sum(map(len, token_ids))

@@ -17,6 +17,8 @@ from hallmark.tasks.audits.audited_models.audited_model import AuditedModel
 from hallmark.tasks.audits.judging.findings import Finding, build_finding
 from hallmark.tasks.measures.estimates import estimate_mean_or_share
 
+Row = dict[str, Any]
+
 CLOZE = "cloze"
 OTHER_ANSWERS = "answers of other passages"  # negative control
 GREEDY_ANSWERS = "own greedy words"  # positive control: the model's own words as answers
@@ -27,6 +29,8 @@ _FIRST_WORD_PATTERN = re.compile(r"\s*([^\W\d_]+)")
 
 @dataclass(frozen=True)
 class ClozePassage:
+    """Hold the beginning of a document; ``answer`` is the word after ``prompt``."""
+
     doc_id: bytes
     source: str
     prompt: str
@@ -65,10 +69,11 @@ def generate_greedy_continuations(model: AuditedModel, prompts: Sequence[str]) -
     return [row[0] for row in generated_texts]
 
 
-def answer_cloze_passages(
-    model: AuditedModel, passages: list[ClozePassage]
-) -> list[dict[str, Any]]:
-    """Build rows of SAMPLES: each passage with its answer and with those of the two controls."""
+def build_cloze_sample_rows(model: AuditedModel, passages: list[ClozePassage]) -> list[Row]:
+    """Continue passages and build rows of SAMPLES.
+
+    Each passage has a row with its own answer and rows with those of the two controls.
+    """
     prompts = [p.prompt for p in passages]
     continuations = generate_greedy_continuations(model, prompts)
     # The order of the batch must not change a continuation.
@@ -117,9 +122,7 @@ _CONTROL_AND_METHOD_BY_KIND: dict[str, tuple[_ControlKind, str]] = {
 }
 
 
-def compute_cloze_findings(
-    sample_rows: list[dict[str, Any]], audit: str = "capability"
-) -> list[Finding]:
+def compute_cloze_findings(sample_rows: list[Row], audit: str = "capability") -> list[Finding]:
     """Compute the findings cloze_accuracy: the share of correct answers, and the two controls."""
     findings = []
     for text_kind, (control, method) in _CONTROL_AND_METHOD_BY_KIND.items():

@@ -15,6 +15,8 @@ from hallmark.tasks.audits.ability.minimal_pairs import AGREEMENT, GARDEN_PATH, 
 from hallmark.tasks.audits.judging.findings import Finding, build_finding
 from hallmark.tasks.measures.estimates import estimate_mean_or_share
 
+Row = dict[str, Any]
+
 METHOD_BY_PHENOMENON = {
     AGREEMENT: "share of pairs whose grammatical sentence is more probable",
     GARDEN_PATH: "share of pairs in which the second verb is less probable after the ambiguous "
@@ -22,7 +24,7 @@ METHOD_BY_PHENOMENON = {
 }
 
 
-def compute_dependency_findings(pair_rows: Sequence[dict[str, Any]], audit: str) -> list[Finding]:
+def compute_dependency_findings(pair_rows: Sequence[Row], audit: str) -> list[Finding]:
     """Compute the findings agreement_accuracy and garden_path_share, by system and distance.
 
     Negative control: a bigram model must be correct in exactly half of the agreement pairs with
@@ -30,7 +32,7 @@ def compute_dependency_findings(pair_rows: Sequence[dict[str, Any]], audit: str)
     """
 
     def build_accuracy_finding(
-        selected_rows: list[dict[str, Any]], evidence_filter: Mapping[str, Any], **options: Any
+        selected_rows: list[Row], evidence_filter: Mapping[str, Any], **options: Any
     ) -> Finding:
         outcomes, clusters = (
             [row["preference_score"] for row in selected_rows],

@@ -29,6 +29,7 @@ from hallmark.tasks.audits.audited_models.audited_tokenizer import (
 from hallmark.tasks.contract import column, table_schema
 
 Float64 = NDArray[np.float64]
+Row = dict[str, Any]
 #: Returns log probabilities in nats, for texts and the contexts before them.
 ContinuationScorer = Callable[[Sequence[str], Sequence[str]], Float64]
 
@@ -127,12 +128,20 @@ PAIRS = table_schema(
 
 @dataclass(frozen=True)
 class MinimalPair:
-    """Hold two texts, each judged by its last words after a context."""
+    """Hold two texts, each judged by its last words after a context.
+
+    Attributes:
+        phenomenon: AGREEMENT or GARDEN_PATH.
+        distance: Number of words between the two words that depend on each other.
+        cluster: Noun of the pair.
+        contexts: Context in the expected text and in the other.
+        continuations: Judged words of the expected text and of the other.
+    """
 
     phenomenon: str
     distance: int
     cluster: str
-    contexts: tuple[str, str]  # of the expected text and of the other
+    contexts: tuple[str, str]
     continuations: tuple[str, str]
 
 
@@ -202,10 +211,10 @@ def make_baseline_scorer(baseline: Baseline, tokenizer: AuditedTokenizer) -> Con
     return score_continuations
 
 
-def compare_minimal_pairs(
+def build_minimal_pair_rows(
     pairs: Sequence[MinimalPair], scorers: Mapping[str, ContinuationScorer]
-) -> list[dict[str, Any]]:
-    """Build rows of PAIRS: the preference of each system in each pair."""
+) -> list[Row]:
+    """Score pairs, and build rows of PAIRS: the preference of each system in each pair."""
     rows = []
     for system, score in scorers.items():
         side_log_probs = [

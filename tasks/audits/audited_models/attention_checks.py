@@ -8,7 +8,7 @@ sequences.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -28,8 +28,12 @@ from hallmark.tasks.measures.batch_effects import (
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-    from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
+    from hallmark.tasks.audits.audited_models.audited_tokenizer import (
+        AuditedTokenizer,
+        ModelKind,
+    )
     from hallmark.tasks.measures.batch_effects import Forward
 
 #: The smallest difference of logits, relative to the largest logit, that shows attention to another
@@ -43,13 +47,13 @@ MIN_VISIBLE_DIFFERENCE = 3e-5
 MAX_CHECK_COST = 20_000_000_000
 
 
-def check_transformers_attention(
-    model: Any,
-    tokenizer: Any,
+def check_transformers_attention_and_choose_batching(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
     audited_tokenizer: AuditedTokenizer,
     compute_logits: Callable[[Tensor, Tensor], Tensor],
 ) -> Batching:
-    """Check a model of transformers as ``check_attention_direction`` does.
+    """Check a model of transformers as ``check_attention_and_choose_batching`` does.
 
     Args:
         model: The model.
@@ -73,7 +77,7 @@ def check_transformers_attention(
         ]
 
     ordinary_ids = {*tokenizer.get_vocab().values()} - get_special_token_ids(tokenizer)
-    return check_attention_direction(
+    return check_attention_and_choose_batching(
         compute_row_logits,
         audited_tokenizer.model_kind,
         audited_tokenizer.name,
@@ -86,13 +90,13 @@ def check_transformers_attention(
     )
 
 
-def check_attention_direction(
+def check_attention_and_choose_batching(
     compute_logits: Forward,
-    model_kind: Literal["causal", "masked"],
+    model_kind: ModelKind,
     model_name: str,
-    token_ids: Sequence[int],
+    ordinary_token_ids: Sequence[int],
     *,
-    config: Any,
+    config: PretrainedConfig,
     context_length: int,
     max_check_length: int,
 ) -> Batching:
@@ -102,7 +106,7 @@ def check_attention_direction(
         compute_logits: Computes its logits.
         model_kind: How it will be scored.
         model_name: Its name in messages.
-        token_ids: Ids of ordinary tokens.
+        ordinary_token_ids: Ids of tokens that are not special.
         config: Its config, for the windows of its attention.
         context_length: The longest sequence that it reads, in tokens.
         max_check_length: The longest sequence that is cheap to read, in tokens.
@@ -115,10 +119,10 @@ def check_attention_direction(
             earlier ones.
     """
     length = _choose_check_length(config, context_length, max_check_length)
-    if length < 4 or not token_ids:
+    if length < 4 or not ordinary_token_ids:
         return "equal length"
     # Experts are chosen by small differences, so only an effect in both samples counts.
-    sequence_pairs = [SequencePair(token_ids, length, seed) for seed in range(2)]
+    sequence_pairs = [SequencePair(ordinary_token_ids, length, seed) for seed in range(2)]
     try:
         sees_later_tokens = all(
             _logits_depend_on_end(compute_logits, sequence_pair) for sequence_pair in sequence_pairs
@@ -150,7 +154,7 @@ def check_attention_direction(
     return choose_batching(compute_logits, sequence_pairs[0])
 
 
-def _choose_check_length(config: Any, context_length: int, max_length: int) -> int:
+def _choose_check_length(config: PretrainedConfig, context_length: int, max_length: int) -> int:
     """Choose a length longer than the windows of attention, unless that is too expensive."""
     settings = vars(config.get_text_config())
     window_settings = [

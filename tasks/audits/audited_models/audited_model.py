@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -115,6 +115,31 @@ class ScoredContinuation:
     has_ended: bool
 
 
+class TextLogLikelihoods(NamedTuple):
+    """Hold log-likelihoods of texts.
+
+    Attributes:
+        log_likelihoods: Sum of the log probabilities of the scored tokens of each text, in nats,
+            (texts,).
+        token_counts: Number of scored tokens of each text, (texts,).
+    """
+
+    log_likelihoods: Float64
+    token_counts: NDArray[np.int64]
+
+
+class JoinedSequences(NamedTuple):
+    """Hold contexts, each joined with its target.
+
+    Attributes:
+        sequences: Token ids of context and target.
+        prompt_lengths: Number of tokens of each context, at least one.
+    """
+
+    sequences: list[TokenIds]
+    prompt_lengths: list[int]
+
+
 class AuditedModel(AuditedTokenizer, ABC):
     """A causal or masked language model with its weights.
 
@@ -151,20 +176,20 @@ class AuditedModel(AuditedTokenizer, ABC):
                 reads them in both directions and gives NaN for them.
         """
 
-    def describe_inference(self) -> dict[str, Any]:
-        """Build the row of the table MODEL."""
+    def build_inference_settings_row(self) -> dict[str, Any]:
+        """Build the row of the table MODEL: data type, precision and batch size."""
         return {
             "dtype": self.weights_dtype,
             "precision": self.precision,
             "batch_size": self.batch_size,
         }
 
-    def compute_attention(self, token_ids: Sequence[int]) -> dict[str, list[Float32]]:
+    def compute_attention_by_stack(self, token_ids: Sequence[int]) -> dict[str, list[Float32]]:
         """Compute attention weights for a sequence, which is read exactly as given.
 
         Returns:
-            Weights (heads, queries, keys) per layer, by stack ("decoder", "encoder", "cross"); see
-            model/decoding/activations.py.
+            For each stack ("decoder", "encoder" or "cross") the weights (heads, queries, keys) of
+            each layer; see model/decoding/activations.py.
 
         Raises:
             HallmarkError: The model gives none.
@@ -201,8 +226,8 @@ class AuditedModel(AuditedTokenizer, ABC):
 
     def compute_log_likelihoods(
         self, texts: Sequence[str], contexts: Sequence[str] | None = None
-    ) -> tuple[Float64, NDArray[np.int64]]:
-        """Sum the log probabilities of each text, in nats, and count the tokens that are summed.
+    ) -> TextLogLikelihoods:
+        """Compute the log-likelihood of each text, by default without a context.
 
         With contexts, context + text is encoded as one, and the tokens are those after the prefix
         that it shares with the encoded context. Without a begin-of-text token, the first token of
@@ -241,7 +266,8 @@ class AuditedModel(AuditedTokenizer, ABC):
         totals = np.array(
             [log_probs.sum(dtype=np.float64) for log_probs in target_log_probs], dtype=np.float64
         )
-        return totals, np.array([len(log_probs) for log_probs in target_log_probs], dtype=np.int64)
+        token_counts = np.array([len(log_probs) for log_probs in target_log_probs], dtype=np.int64)
+        return TextLogLikelihoods(totals, token_counts)
 
     def compute_target_log_probs(
         self, contexts: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
@@ -257,7 +283,7 @@ class AuditedModel(AuditedTokenizer, ABC):
             contexts, targets, self.context_length, self.min_saved_tokens, self.batch_size
         ):
             unscored_indices -= {*context_batch.target_indices}
-            batch_log_probs = self.compute_grouped_log_probs(
+            batch_log_probs = self.compute_log_probs_after_shared_contexts(
                 context_batch.contexts,
                 context_batch.context_indices,
                 [targets[i] for i in context_batch.target_indices],
@@ -267,17 +293,16 @@ class AuditedModel(AuditedTokenizer, ABC):
             ):
                 log_probs[target_index] = values[: len(targets[target_index])].copy()
         remaining_indices = sorted(unscored_indices)
-        sequence_log_probs = self.compute_log_probs(
-            *join_contexts_and_targets(
-                [contexts[i] for i in remaining_indices], [targets[i] for i in remaining_indices]
-            )
+        joined = join_contexts_and_targets(
+            [contexts[i] for i in remaining_indices], [targets[i] for i in remaining_indices]
         )
+        sequence_log_probs = self.compute_log_probs(joined.sequences, joined.prompt_lengths)
         for target_index, values in zip(remaining_indices, sequence_log_probs, strict=True):
             log_probs[target_index] = values[max(0, len(contexts[target_index]) - 1) :]
         check_log_probs(log_probs)
         return log_probs
 
-    def compute_grouped_log_probs(
+    def compute_log_probs_after_shared_contexts(
         self, contexts: list[TokenIds], context_indices: list[int], targets: Sequence[Sequence[int]]
     ) -> Float32:
         """Compute log probabilities (targets, T) after contexts of one length, each read once.
@@ -358,14 +383,14 @@ class AuditedModel(AuditedTokenizer, ABC):
 
 def join_contexts_and_targets(
     contexts: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
-) -> tuple[list[TokenIds], list[int]]:
-    """Return the joined sequences, and the length of each context, at least one."""
+) -> JoinedSequences:
+    """Join each context with its target."""
     sequences = [[*context, *target] for context, target in zip(contexts, targets, strict=True)]
     prompt_lengths = [
         min(max(1, len(prompt)), len(sequence))
         for prompt, sequence in zip(contexts, sequences, strict=True)
     ]
-    return sequences, prompt_lengths
+    return JoinedSequences(sequences, prompt_lengths)
 
 
 def check_layer_exists(model_name: str, layer: int, layer_count: int) -> None:

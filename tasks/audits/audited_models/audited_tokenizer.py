@@ -10,14 +10,53 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from hallmark.tasks.contract import Artifact, HallmarkError, UsageError
 
 TokenIds = list[int]
 
+#: A causal model sees the text before a token, a masked model the text on both sides.
+ModelKind = Literal["causal", "masked"]
+
 #: Files of a checkpoint without its weights.
 METADATA_FILES = ("*.json", "*.txt", "*.model")
+
+
+class EncodedWithSpans(NamedTuple):
+    """Hold the tokens of a text, each with its place in the text.
+
+    Attributes:
+        token_ids: The token ids.
+        char_spans: First character and end (exclusive) of each token; tokens may share characters.
+    """
+
+    token_ids: TokenIds
+    char_spans: list[tuple[int, int]]
+
+
+class TokenizedContinuations(NamedTuple):
+    """Hold a context and its continuations as tokens.
+
+    Attributes:
+        context_ids: The begin-of-text token, then the tokens that all continuations share.
+        continuation_ids: The remaining tokens of each continuation.
+    """
+
+    context_ids: TokenIds
+    continuation_ids: list[TokenIds]
+
+
+class CheckpointFolder(NamedTuple):
+    """Name a checkpoint.
+
+    Attributes:
+        path: The folder.
+        name: Its name for messages.
+    """
+
+    path: Path
+    name: str
 
 
 class AuditedTokenizer(ABC):
@@ -35,7 +74,7 @@ class AuditedTokenizer(ABC):
     """
 
     name: str
-    model_kind: Literal["causal", "masked"]
+    model_kind: ModelKind
     context_length: int
     vocab_size: int
     layer_count: int | None = None
@@ -51,10 +90,8 @@ class AuditedTokenizer(ABC):
     def decode(self, token_ids: Sequence[int]) -> str:
         """Decode token ids, without special tokens."""
 
-    def encode_with_char_spans(self, text: str) -> tuple[TokenIds, list[tuple[int, int]]]:
-        """Encode a text without special tokens, with the characters [start, end) of each token.
-
-        Several tokens may share a character.
+    def encode_with_char_spans(self, text: str) -> EncodedWithSpans:
+        """Encode a text without special tokens, with the characters of each token.
 
         Raises:
             HallmarkError: The tokenizer does not give character spans.
@@ -97,15 +134,11 @@ class AuditedTokenizer(ABC):
 
     def tokenize_continuations(
         self, contexts: Sequence[str], continuations: Sequence[Sequence[str]]
-    ) -> list[tuple[TokenIds, list[TokenIds]]]:
+    ) -> list[TokenizedContinuations]:
         """Split each context and its continuations into shared tokens and the remaining ones.
 
         All continuations are then scored over the same span of text, even if one joins the last
         letters of the context in a token.
-
-        Returns:
-            For each context the begin-of-text token and the tokens that all continuations share,
-            and the remaining tokens of each continuation.
         """
         encoded_contexts = self.encode_batch(contexts)
         full_sequences = iter(
@@ -122,7 +155,7 @@ class AuditedTokenizer(ABC):
             full_ids = [next(full_sequences) for _ in context_continuations]
             shared_length = count_shared_prefix_tokens([context_ids, *full_ids])
             tokenized.append(
-                (
+                TokenizedContinuations(
                     self.prepend_bos_id(context_ids[:shared_length]),
                     [sequence[shared_length:] for sequence in full_ids],
                 )
@@ -149,11 +182,11 @@ def count_shared_prefix_tokens(sequences: Sequence[Sequence[int]]) -> int:
     return count
 
 
-def resolve_checkpoint_folder(checkpoint: Artifact | Path | str) -> tuple[Path, str]:
-    """Return the folder of a checkpoint, and its name for messages."""
+def resolve_checkpoint_folder(checkpoint: Artifact | Path | str) -> CheckpointFolder:
+    """Return the folder of a checkpoint; that of an artifact is fetched from its store."""
     if isinstance(checkpoint, Artifact):
-        return checkpoint.fetch_directory(), checkpoint.name
-    return Path(checkpoint), Path(checkpoint).name
+        return CheckpointFolder(checkpoint.fetch_directory(), checkpoint.name)
+    return CheckpointFolder(Path(checkpoint), Path(checkpoint).name)
 
 
 def read_checkpoint_config(folder: Path) -> dict[str, Any]:

@@ -100,7 +100,7 @@ class _HallmarkModel(HallmarkTokenizer, AuditedModel):
         self.model = model
         self.device = model.embedding.weight.device
 
-    def compute_attention(self, token_ids: Sequence[int]) -> dict[str, list[Float32]]:
+    def compute_attention_by_stack(self, token_ids: Sequence[int]) -> dict[str, list[Float32]]:
         return extract_attention_weights(self.model, token_ids)
 
     @run_in_model_precision
@@ -131,9 +131,9 @@ class HallmarkDecoder(_HallmarkModel):
     def compute_rank_statistics(
         self, contexts: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
     ) -> list[TokenStatistics]:
-        sequences, joined_prompt_lengths = join_contexts_and_targets(contexts, targets)
+        joined = join_contexts_and_targets(contexts, targets)
         sequence_statistics = compute_token_statistics(
-            self.model, sequences, prompt_lengths=joined_prompt_lengths
+            self.model, joined.sequences, prompt_lengths=joined.prompt_lengths
         )
         target_statistics = [
             statistics.skip_first(max(0, len(context) - 1))
@@ -152,7 +152,7 @@ class HallmarkDecoder(_HallmarkModel):
 
     @run_in_model_precision
     @torch.inference_mode()
-    def compute_grouped_log_probs(
+    def compute_log_probs_after_shared_contexts(
         self, contexts: list[TokenIds], context_indices: list[int], targets: Sequence[Sequence[int]]
     ) -> Float32:
         prompt_batch = self.build_prompt_batch(contexts)
@@ -252,6 +252,7 @@ class HallmarkDecoder(_HallmarkModel):
         ]
 
     def _build_generation_arguments(self, prompts: Sequence[Sequence[int]]) -> dict[str, Any]:
+        """Build the keyword arguments of ``generate`` and of beam search that give the prompts."""
         return {"prompts": prompts}
 
 
@@ -324,7 +325,7 @@ class HallmarkEncoderDecoder(HallmarkDecoder):
         decoder_inputs = [[END_OF_TEXT_ID, self.sentinel_id, *target] for target in targets]
         forbidden_ids = (PAD_ID, self.sentinel_id)
         sequence_statistics = compute_target_statistics(
-            self.model, sources, decoder_inputs, forbid=forbidden_ids
+            self.model, sources, decoder_inputs, unranked_tokens=forbidden_ids
         )
         target_statistics = [statistics.skip_first(1) for statistics in sequence_statistics]
         check_rank_statistics(target_statistics)

@@ -15,7 +15,11 @@ from hallmark.model.interchange.checkpoint import (
     was_trained_on_pairs,
 )
 from hallmark.model.special_tokens import END_OF_TEXT_ID
-from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer, TokenIds
+from hallmark.tasks.audits.audited_models.audited_tokenizer import (
+    AuditedTokenizer,
+    EncodedWithSpans,
+    TokenIds,
+)
 from hallmark.tasks.contract import UsageError
 
 
@@ -46,9 +50,9 @@ class HallmarkTokenizer(AuditedTokenizer):
     def decode(self, token_ids: Sequence[int]) -> str:
         return self.tokenizer.decode(list(token_ids), skip_special_tokens=True)
 
-    def encode_with_char_spans(self, text: str) -> tuple[TokenIds, list[tuple[int, int]]]:
+    def encode_with_char_spans(self, text: str) -> EncodedWithSpans:
         encoding = self.tokenizer.encode(text, add_special_tokens=False)
-        return encoding.ids, encoding.offsets
+        return EncodedWithSpans(encoding.ids, encoding.offsets)
 
     def get_token_name(self, token_id: int) -> str:
         return self.tokenizer.id_to_token(token_id) or ""
@@ -79,13 +83,15 @@ def open_hallmark_tokenizer(folder: Path, name: str) -> HallmarkTokenizer:
     return HallmarkTokenizer(config, is_trained_on_pairs, load_checkpoint_tokenizer(folder), name)
 
 
-def check_is_language_model(config: ModelConfig, answers_sources: bool, model_name: str) -> None:
-    """Raise UsageError if a model outputs labels, or answers sources instead of continuing text."""
+def check_is_language_model(
+    config: ModelConfig, is_trained_on_pairs: bool, model_name: str
+) -> None:
+    """Raise UsageError if a model outputs labels, or was trained on pairs to answer sources."""
     if config.labels:
         raise UsageError(
             f"{model_name} outputs labels, not text; this command needs a language model"
         )
-    if answers_sources:
+    if is_trained_on_pairs:
         raise UsageError(
             f"{model_name} was fine-tuned on pairs, so it answers a source and does not continue "
             "text; an audit needs a language model: audit the checkpoint that was fine-tuned"
@@ -93,6 +99,11 @@ def check_is_language_model(config: ModelConfig, answers_sources: bool, model_na
 
 
 def load_checkpoint_tokenizer(folder: Path) -> Tokenizer:
+    """Load tokenizer.json of a checkpoint.
+
+    Raises:
+        UsageError: It cannot be read.
+    """
     path = folder / "tokenizer.json"
     try:
         tokenizer = Tokenizer.from_file(str(path))

@@ -23,7 +23,7 @@ from hallmark.tasks.audits.audited_models.audited_model import (
 MAX_LOGITS = 1 << 26
 
 
-def batch_similar_lengths(
+def batch_indices_of_similar_length(
     lengths: Sequence[int], vocab_size: int, max_rows: int | None = None
 ) -> Iterator[list[int]]:
     """Yield indices of rows of similar length, longest first, within MAX_LOGITS."""
@@ -56,7 +56,7 @@ class MaskedModel(AuditedModel):
 
     def iter_batch_indices(self, lengths: Sequence[int]) -> Iterator[list[int]]:
         """Yield indices of rows that may share a batch, longest first."""
-        return batch_similar_lengths(lengths, self.vocab_size, self.batch_size)
+        return batch_indices_of_similar_length(lengths, self.vocab_size, self.batch_size)
 
     def compute_log_probs(
         self, sequences: Sequence[Sequence[int]], prompt_lengths: Sequence[int] | None = None

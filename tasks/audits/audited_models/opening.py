@@ -85,7 +85,7 @@ def open_audited_model(
 
 def is_hallmark_checkpoint(checkpoint: Artifact | Path | str) -> bool:
     """Return whether a checkpoint holds a model of Hallmark, not one of Hugging Face."""
-    return is_hallmark_model(read_checkpoint_config(resolve_checkpoint_folder(checkpoint)[0]))
+    return is_hallmark_model(read_checkpoint_config(resolve_checkpoint_folder(checkpoint).path))
 
 
 def is_hallmark_model(checkpoint_config: dict[str, Any]) -> bool:

@@ -8,10 +8,10 @@ padding changes results; generation batches prompts of equal length.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby, product
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -30,7 +30,9 @@ from hallmark.model.decoding.token_scores import (
 from hallmark.model.interchange.checkpoint import WEIGHTS_FILE, CheckpointError
 from hallmark.model.interchange.weight_files import WEIGHTS_INDEX_FILE, list_weight_files
 from hallmark.model.padding import check_no_nan, pad_rows
-from hallmark.tasks.audits.audited_models.attention_checks import check_transformers_attention
+from hallmark.tasks.audits.audited_models.attention_checks import (
+    check_transformers_attention_and_choose_batching,
+)
 from hallmark.tasks.audits.audited_models.audited_model import (
     AuditedModel,
     Float32,
@@ -43,11 +45,11 @@ from hallmark.tasks.audits.audited_models.audited_model import (
     look_up_embeddings,
     run_in_model_precision,
 )
-from hallmark.tasks.audits.audited_models.audited_tokenizer import TokenIds
+from hallmark.tasks.audits.audited_models.audited_tokenizer import ModelKind, TokenIds
 from hallmark.tasks.audits.audited_models.masked_model import (
     MAX_LOGITS,
     MaskedModel,
-    batch_similar_lengths,
+    batch_indices_of_similar_length,
 )
 from hallmark.tasks.audits.audited_models.transformers_tokenizer import (
     TransformersTokenizer,
@@ -59,7 +61,11 @@ from hallmark.tasks.contract import HallmarkError, UsageError, format_count
 from hallmark.tasks.measures.batch_effects import choose_pad_token_id, group_batchable_rows
 from hallmark.tasks.measures.folder_tokenizer import LOCAL_ONLY_OPTIONS
 from hallmark.tasks.measures.transformers_logging import silence_transformers_output
-from hallmark.tasks.measures.weights import copy_weights_to_memory
+from hallmark.tasks.measures.weights import detach_weights_from_files
+
+if TYPE_CHECKING:
+    from transformers import Cache, PreTrainedModel, PreTrainedTokenizerBase
+    from transformers.models.auto.auto_factory import _BaseAutoModelClass
 
 PICKLE_PATTERNS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.h5", "*.msgpack")
 
@@ -97,22 +103,29 @@ def open_transformers_model(
     return audited_model
 
 
+class LoadedModel(NamedTuple):
+    """Hold a model that transformers loaded.
+
+    Attributes:
+        model: The model.
+        loading_info: What transformers says of its weights, such as "missing_keys".
+    """
+
+    model: PreTrainedModel
+    loading_info: Mapping[str, Any]
+
+
 def _load_model(
-    folder: Path, model_kind: str, dtype: torch.dtype, untrained_seed: int | None
-) -> Any:
+    folder: Path, model_kind: ModelKind, dtype: torch.dtype, untrained_seed: int | None
+) -> PreTrainedModel:
     """Load the model on the CPU, or create the same model before any training.
 
     Raises:
         UsageError: It cannot be loaded, or its weights do not fit its config.
     """
-    model, loading_info = (
-        _load_pretrained_model(folder, model_kind, dtype)
-        if untrained_seed is None
-        else (
-            _create_untrained_model(folder, model_kind, dtype, untrained_seed),
-            _COMPLETE_LOADING_INFO,
-        )
-    )
+    if untrained_seed is not None:
+        return _create_untrained_model(folder, model_kind, dtype, untrained_seed).eval()
+    model, loading_info = _load_pretrained_model(folder, model_kind, dtype)
     for tensor_name, found_shape, expected_shape in sorted(loading_info["mismatched_keys"]):
         raise UsageError(
             f"the weights in {folder} do not fit its config.json: {tensor_name} has shape "
@@ -127,19 +140,19 @@ def _load_model(
     return model.eval()
 
 
-#: The loading info of weights that are complete.
-_COMPLETE_LOADING_INFO: dict[str, Any] = {"mismatched_keys": (), "missing_keys": ()}
-
-
-def _get_auto_class(model_kind: str) -> Any:
+def _get_auto_class(model_kind: ModelKind) -> type[_BaseAutoModelClass]:
+    """Return the class of transformers that loads models of a kind."""
     import transformers
 
-    return getattr(
+    auto_class: type[_BaseAutoModelClass] = getattr(
         transformers, f"AutoModelFor{'MaskedLM' if model_kind == 'masked' else 'CausalLM'}"
     )
+    return auto_class
 
 
-def _create_untrained_model(folder: Path, model_kind: str, dtype: torch.dtype, seed: int) -> Any:
+def _create_untrained_model(
+    folder: Path, model_kind: ModelKind, dtype: torch.dtype, seed: int
+) -> PreTrainedModel:
     """Create the model with weights that transformers draws from a seed."""
     from transformers import AutoConfig
 
@@ -149,10 +162,8 @@ def _create_untrained_model(folder: Path, model_kind: str, dtype: torch.dtype, s
         return _get_auto_class(model_kind).from_config(config, dtype=dtype)
 
 
-def _load_pretrained_model(
-    folder: Path, model_kind: str, dtype: torch.dtype
-) -> tuple[Any, dict[str, Any]]:
-    """Load the model, and the info of transformers on missing and mismatched weights."""
+def _load_pretrained_model(folder: Path, model_kind: ModelKind, dtype: torch.dtype) -> LoadedModel:
+    """Load the model; the caller checks for missing and mismatched weights."""
     auto_class = _get_auto_class(model_kind)
     try:
         with silence_transformers_output():
@@ -168,7 +179,8 @@ def _load_pretrained_model(
         raise UsageError(
             f"the model in {folder} cannot be loaded: {summarize_error(error)}"
         ) from error
-    return copy_weights_to_memory(model), loading_info
+    detach_weights_from_files(model)
+    return LoadedModel(model, loading_info)
 
 
 def _check_weight_files(folder: Path, config: dict[str, Any]) -> None:
@@ -195,7 +207,13 @@ def _check_weight_files(folder: Path, config: dict[str, Any]) -> None:
 
 
 class _TransformersModel(TransformersTokenizer, AuditedModel):
-    def __init__(self, model: Any, tokenizer: Any, name: str, model_kind: str) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        name: str,
+        model_kind: ModelKind,
+    ) -> None:
         # Perceiver has no such table.
         embedding_table = getattr(model.get_input_embeddings(), "weight", None)
         vocab_size = (
@@ -204,7 +222,9 @@ class _TransformersModel(TransformersTokenizer, AuditedModel):
         super().__init__(model.config, tokenizer, name, model_kind, vocab_size)
         self.model, self.device = model, model.device
         self.pad_id = choose_pad_token_id(model.config, tokenizer, vocab_size)
-        self.batching = check_transformers_attention(model, tokenizer, self, self._compute_logits)
+        self.batching = check_transformers_attention_and_choose_batching(
+            model, tokenizer, self, self._compute_logits
+        )
         if self.batching != "any length":
             self.min_saved_tokens = sys.maxsize  # targets after a shared context are padded
 
@@ -217,13 +237,13 @@ class _TransformersModel(TransformersTokenizer, AuditedModel):
 
     def iter_batch_indices(self, lengths: Sequence[int]) -> Iterator[list[int]]:
         for group in group_batchable_rows(lengths, self.batching):
-            for batch in batch_similar_lengths(
+            for batch in batch_indices_of_similar_length(
                 [lengths[i] for i in group], self.vocab_size, self.batch_size
             ):
                 yield [group[index] for index in batch]
 
     @torch.inference_mode()
-    def compute_attention(self, token_ids: Sequence[int]) -> dict[str, list[Float32]]:
+    def compute_attention_by_stack(self, token_ids: Sequence[int]) -> dict[str, list[Float32]]:
         error_prefix = f"{self.name} gives no attention weights"
         try:
             self.model.set_attn_implementation("eager")  # fused kernels give no weights
@@ -269,7 +289,13 @@ class _TransformersModel(TransformersTokenizer, AuditedModel):
 class TransformersCausalModel(_TransformersModel):
     """A model that reads from left to right."""
 
-    def __init__(self, model: Any, tokenizer: Any, name: str, model_kind: str) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        name: str,
+        model_kind: ModelKind,
+    ) -> None:
         super().__init__(model, tokenizer, name, model_kind)
         eos_ids = model.generation_config.eos_token_id if model.generation_config else None
         eos_ids = eos_ids if isinstance(eos_ids, list) else [eos_ids]
@@ -294,7 +320,7 @@ class TransformersCausalModel(_TransformersModel):
     ) -> list[TokenStatistics]:
         sequence_statistics = to_token_statistics(
             self._reduce_target_logits(
-                join_contexts_and_targets(contexts, targets)[0], reduce_to_statistics, 4
+                join_contexts_and_targets(contexts, targets).sequences, reduce_to_statistics, 4
             )
         )
         target_statistics = [
@@ -366,7 +392,7 @@ class TransformersCausalModel(_TransformersModel):
 
     @run_in_model_precision
     @torch.inference_mode()
-    def compute_grouped_log_probs(
+    def compute_log_probs_after_shared_contexts(
         self, contexts: list[TokenIds], context_indices: list[int], targets: Sequence[Sequence[int]]
     ) -> Float32:
         context_ids = torch.tensor(contexts, device=self.device)
@@ -412,7 +438,7 @@ class TransformersCausalModel(_TransformersModel):
         truncated_prompts = [
             list(prompt[-(self.context_length - max_new_tokens) :]) for prompt in prompts
         ]
-        choice = TokenSampler(temperature, top_k, top_p, first_temperature=first_temperature)
+        token_sampler = TokenSampler(temperature, top_k, top_p, first_temperature=first_temperature)
         continuations: list[list[ScoredContinuation]] = [[] for _ in prompts]
         indices_by_length = sorted(
             range(len(truncated_prompts)), key=lambda i: len(truncated_prompts[i])
@@ -442,7 +468,7 @@ class TransformersCausalModel(_TransformersModel):
                 batch_continuations = self._sample_continuations(
                     [truncated_prompts[i] for i in batch],
                     np.concatenate(random_keys),
-                    choice,
+                    token_sampler,
                     max_new_tokens,
                 )
                 for row, prompt_index in enumerate(np.repeat(batch, len(random_keys[0]))):
@@ -494,7 +520,7 @@ class TransformersCausalModel(_TransformersModel):
         self,
         prompts: list[TokenIds],
         random_keys: NDArray[np.uint64],
-        choice: TokenSampler,
+        token_sampler: TokenSampler,
         max_new_tokens: int,
     ) -> list[ScoredContinuation]:
         """Sample one continuation per key from prompts of one length, in their order."""
@@ -511,7 +537,7 @@ class TransformersCausalModel(_TransformersModel):
         for position in range(max_new_tokens):
             next_log_probs = logits.log_softmax(-1)  # (B, V)
             check_no_nan(next_log_probs[torch.from_numpy(is_running).to(next_log_probs.device)])
-            chosen_ids = choice.choose_tokens(logits, random_keys, position)  # (B,)
+            chosen_ids = token_sampler.choose_tokens(logits, random_keys, position)  # (B,)
             token_ids[:, position] = chosen_ids.cpu().numpy()
             log_probs[:, position] = (
                 next_log_probs.gather(1, chosen_ids[:, None]).squeeze(1).cpu().numpy()
@@ -537,7 +563,7 @@ class TransformersCausalModel(_TransformersModel):
 class TransformersBeamScorer:
     """Compute log probabilities for ``run_beam_search`` after prompts of one length."""
 
-    def __init__(self, model: Any, prompts: Sequence[Sequence[int]]) -> None:
+    def __init__(self, model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> None:
         self.model, self.prompts = model, prompts
 
     def score_first_tokens(self) -> torch.Tensor:
@@ -551,7 +577,7 @@ class TransformersBeamScorer:
             torch.tensor(tokens, device=self.model.device)[:, None], self.cache
         )
 
-    def _compute_next_log_probs(self, input_ids: torch.Tensor, cache: Any) -> torch.Tensor:
+    def _compute_next_log_probs(self, input_ids: torch.Tensor, cache: Cache | None) -> torch.Tensor:
         output = self.model(input_ids=input_ids, past_key_values=cache, use_cache=True)
         self.cache = output.past_key_values
         return check_no_nan(output.logits[:, -1].float().log_softmax(-1))  # (B, V)

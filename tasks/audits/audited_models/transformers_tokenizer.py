@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer, TokenIds
+from hallmark.tasks.audits.audited_models.audited_tokenizer import (
+    AuditedTokenizer,
+    EncodedWithSpans,
+    ModelKind,
+    TokenIds,
+)
 from hallmark.tasks.contract import HallmarkError, UsageError
 from hallmark.tasks.measures import folder_tokenizer
 from hallmark.tasks.measures.folder_tokenizer import LOCAL_ONLY_OPTIONS
 from hallmark.tasks.measures.transformers_logging import silence_transformers_output
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 #: Maximum context length, also for models whose config names no limit.
 MAX_CONTEXT_LENGTH = 4096
@@ -26,7 +34,7 @@ VOCABULARY_FILES = (
 CAUSAL_OR_MASKED_CLASSES = ("XLMWithLMHeadModel", "FlaubertWithLMHeadModel")
 
 
-def count_layers(config: Any) -> int | None:
+def count_layers(config: PretrainedConfig) -> int | None:
     """Count the blocks whose states are read; None if config.json does not say.
 
     A decoder from an encoder-decoder family, such as Bart, has ``decoder_layers``;
@@ -47,7 +55,12 @@ class TransformersTokenizer(AuditedTokenizer):
     """
 
     def __init__(
-        self, config: Any, tokenizer: Any, name: str, model_kind: str, vocab_size: int
+        self,
+        config: PretrainedConfig,
+        tokenizer: PreTrainedTokenizerBase,
+        name: str,
+        model_kind: ModelKind,
+        vocab_size: int,
     ) -> None:
         self.tokenizer, self.name, self.vocab_size = tokenizer, name, vocab_size
         position_limits = [
@@ -111,7 +124,7 @@ class TransformersTokenizer(AuditedTokenizer):
         )
         return text
 
-    def encode_with_char_spans(self, text: str) -> tuple[TokenIds, list[tuple[int, int]]]:
+    def encode_with_char_spans(self, text: str) -> EncodedWithSpans:
         if not self.tokenizer.is_fast:
             raise HallmarkError(f"the tokenizer of {self.name} gives no character spans of tokens")
         encoding = self.tokenizer(
@@ -121,16 +134,20 @@ class TransformersTokenizer(AuditedTokenizer):
             split_special_tokens=True,
             verbose=False,
         )
-        return encoding["input_ids"], [
-            (int(start), int(end)) for start, end in encoding["offset_mapping"]
-        ]
+        return EncodedWithSpans(
+            encoding["input_ids"],
+            [(int(start), int(end)) for start, end in encoding["offset_mapping"]],
+        )
 
     def get_token_name(self, token_id: int) -> str:
         return str(self.tokenizer.convert_ids_to_tokens(token_id))
 
 
 def _check_vocabulary_size(
-    tokenizer: Any, model_name: str, vocab_size: int, inserted_ids: tuple[int | None, ...]
+    tokenizer: PreTrainedTokenizerBase,
+    model_name: str,
+    vocab_size: int,
+    inserted_ids: tuple[int | None, ...],
 ) -> None:
     """Check that the model knows every token id that a text can have.
 
@@ -154,7 +171,7 @@ def _check_vocabulary_size(
         )
 
 
-def get_special_token_ids(tokenizer: Any) -> set[int]:
+def get_special_token_ids(tokenizer: PreTrainedTokenizerBase) -> set[int]:
     """Return the ids of special added tokens, which no text is encoded to."""
     return {token_id for token_id, token in tokenizer.added_tokens_decoder.items() if token.special}
 
@@ -182,7 +199,7 @@ def open_transformers_tokenizer(
     )
 
 
-def load_transformers_tokenizer(folder: Path) -> Any:
+def load_transformers_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     """Load the tokenizer of a folder.
 
     Raises:
@@ -201,8 +218,8 @@ def load_transformers_tokenizer(folder: Path) -> Any:
         ) from error
 
 
-def detect_model_kind(folder: Path, config: dict[str, Any]) -> str:
-    """Return "causal" or "masked", by the architectures that config.json names.
+def detect_model_kind(folder: Path, config: dict[str, Any]) -> ModelKind:
+    """Return the kind of a language model, by the architectures that config.json names.
 
     The classes of XLM and FlauBERT are used for both kinds; ``causal`` in their config decides.
     """

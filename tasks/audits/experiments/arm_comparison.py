@@ -5,22 +5,22 @@
     random    trained without random documents of the same number, sources and lengths, same seed
     seed N    trained on everything with another seed: how much trainings differ by chance
 
-All arms get the same requests, so a change is a mean over pairs of the same unit. Null units, in
-which there is nothing to find (secrets never planted, groups with both traits stated equally
-often), show the value of a finding that is gone.
+All arms get the same requests, so a change is a mean over pairs of the same unit. Units without an
+effect (secrets never planted, groups with both traits stated equally often) show the value of a
+finding that is gone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hallmark.tasks.audits.experiments.source_documents import RemovalCase
-from hallmark.tasks.audits.judging.comparison import compute_paired_change
+from hallmark.tasks.audits.judging.comparison import PairedChange, compute_paired_change
 from hallmark.tasks.audits.judging.comparison_units import ComparisonUnit
 from hallmark.tasks.audits.methods.exposure import (
     compute_expected_null_exposure,
@@ -36,7 +36,7 @@ from hallmark.tasks.measures.statistics import wilson_interval
 
 BASE, REMOVED, RANDOM, SEED = "base", "removed", "random", "seed"
 
-#: Probability that the mean of null units lies in the null region.
+#: Probability that the mean of units without an effect lies in the null region.
 NULL_REGION_LEVEL = 0.99
 
 #: Minimum units of memorised text, maximum remaining share and minimum reduction of the effect.
@@ -49,16 +49,32 @@ Row = dict[str, Any]
 UnitsById = Mapping[str, ComparisonUnit]
 
 
+class NullRegion(NamedTuple):
+    """Say where the mean of units lies if there is nothing to find in them.
+
+    Attributes:
+        low: Lower end of the region that has it with NULL_REGION_LEVEL.
+        high: Upper end.
+        expected: Expected value of the mean.
+        method: How the region was computed, in a phrase.
+    """
+
+    low: float
+    high: float
+    expected: float
+    method: str
+
+
 @dataclass(frozen=True)
 class CaseUnits:
-    """Hold the units of a case by arm.
+    """Hold the units of a case in each arm of the experiment.
 
     Attributes:
         case: The case.
         units_by_arm: The units of its findings.
-        null_units_by_arm: Units in which there is nothing to find.
+        null_units_by_arm: Units without an effect, for comparison.
         reference_count: For secrets, the number of references that each was ranked among, else 0.
-        seed: Seed of random draws.
+        seed: Seed of the draws that give the null region.
     """
 
     case: RemovalCase
@@ -69,9 +85,11 @@ class CaseUnits:
 
     @property
     def is_share(self) -> bool:
+        """Whether the values of the units are shares."""
         return self.case.unit == "share"
 
     def estimate_mean(self, units: UnitsById) -> Estimate:
+        """Estimate the mean or the share of units."""
         clusters = [unit.cluster for unit in units.values()]
         values = [unit.value for unit in units.values()]
         crossed_ids = [unit.crossed_cluster for unit in units.values()]
@@ -86,13 +104,13 @@ class CaseUnits:
         )
 
     def estimate_effect(self, arm: str) -> Estimate:
-        """Estimate how much the units of an arm exceed its null units."""
-        return estimate_difference(
+        """Estimate how much the units of an arm exceed its units without an effect."""
+        return estimate_difference_from_null_units(
             self.units_by_arm[arm], self.null_units_by_arm[arm], self.is_share
         )
 
 
-def average_by_cluster(units: UnitsById) -> NDArray[np.float64]:
+def compute_cluster_means(units: UnitsById) -> NDArray[np.float64]:
     """Compute the mean of each cluster that has a value, (clusters,)."""
     values_by_cluster: dict[str, list[float]] = {}
     for unit in units.values():
@@ -101,12 +119,16 @@ def average_by_cluster(units: UnitsById) -> NDArray[np.float64]:
     return np.array([np.mean(cluster_values) for cluster_values in values_by_cluster.values()])
 
 
-def estimate_difference(units: UnitsById, null_units: UnitsById, is_share: bool) -> Estimate:
+def estimate_difference_from_null_units(
+    units: UnitsById, null_units: UnitsById, is_share: bool
+) -> Estimate:
     """Estimate mean(units) - mean(null_units) over clusters, which the two must not share.
+
+    ``null_units`` are those without an effect.
 
     The interval of shares is Newcombe's (1998, method 10), which stays valid for shares of 0 and 1.
     """
-    cluster_means = [average_by_cluster(side_units) for side_units in (units, null_units)]
+    cluster_means = [compute_cluster_means(side_units) for side_units in (units, null_units)]
     mean_difference = estimate_mean_difference(*cluster_means, unit="units")
     if not is_share or min(map(len, cluster_means)) == 0:
         return mean_difference
@@ -129,26 +151,27 @@ def estimate_difference(units: UnitsById, null_units: UnitsById, is_share: bool)
     return replace(mean_difference, low=bounds[0], high=bounds[1], method=method)
 
 
-def compare_paired_units(base_units: UnitsById, arm_units: UnitsById, is_share: bool) -> Row | None:
+def compare_paired_units(
+    base_units: UnitsById, arm_units: UnitsById, is_share: bool
+) -> PairedChange | None:
     """Estimate by how much the second arm exceeds the first, in pairs of units."""
     return compute_paired_change(base_units, arm_units, "share" if is_share else "")
 
 
-def compute_null_region(case_units: CaseUnits, arm: str) -> tuple[float, float, float, str] | None:
+def compute_null_region(case_units: CaseUnits, arm: str) -> NullRegion | None:
     """Compute the region of the mean of the units if there is nothing to find in them.
 
-    For secrets it is simulated from random ranks. Otherwise units and null units are pooled and
-    samples of the same size are drawn (a permutation test).
+    For secrets it is simulated from random ranks. Otherwise the units and those without an effect
+    are pooled and samples of the same size are drawn (a permutation test).
 
     Returns:
-        Low, high (with probability NULL_REGION_LEVEL), expected value and method; None without
-        units or null units.
+        The region; None without units or without units that have no effect.
     """
     if not case_units.null_units_by_arm.get(arm):
         return None
     arm_means, null_means = (
-        average_by_cluster(case_units.units_by_arm[arm]),
-        average_by_cluster(case_units.null_units_by_arm[arm]),
+        compute_cluster_means(case_units.units_by_arm[arm]),
+        compute_cluster_means(case_units.null_units_by_arm[arm]),
     )
     if not len(arm_means) or not len(null_means):
         return None
@@ -157,7 +180,7 @@ def compute_null_region(case_units: CaseUnits, arm: str) -> tuple[float, float, 
             case_units.reference_count, len(arm_means), case_units.seed, NULL_REGION_LEVEL
         )
         expected = compute_expected_null_exposure(case_units.reference_count)
-        return (
+        return NullRegion(
             low,
             high,
             expected,
@@ -171,20 +194,20 @@ def compute_null_region(case_units: CaseUnits, arm: str) -> tuple[float, float, 
         f"means of {len(arm_means)} values drawn 4,000 times from these values and "
         f"{len(null_means)} values of units that were never planted"
     )
-    return float(low), float(high), float(null_means.mean()), method
+    return NullRegion(float(low), float(high), float(null_means.mean()), method)
 
 
-def compute_effects(case_units: CaseUnits) -> list[Row]:
-    """Compute the rows of EFFECTS of a case."""
-    effect_rows = [*_compute_arm_levels(case_units), *_compute_arm_changes(case_units)]
+def build_effect_rows(case_units: CaseUnits) -> list[Row]:
+    """Build the rows of EFFECTS of a case."""
+    effect_rows = [*_build_arm_level_rows(case_units), *_build_arm_change_rows(case_units)]
     return [
         {"case_name": case_units.case.name, "unit": case_units.case.unit, **row}
         for row in effect_rows
     ]
 
 
-def _compute_arm_levels(case_units: CaseUnits) -> Iterator[Row]:
-    """Yield the means of units and null units, and the effect, in each arm."""
+def _build_arm_level_rows(case_units: CaseUnits) -> Iterator[Row]:
+    """Yield rows of EFFECTS for each arm: means, with and without an effect, and the effect."""
     for arm, units in case_units.units_by_arm.items():
         if units:
             yield build_estimate_row("mean", arm, case_units.estimate_mean(units))
@@ -195,17 +218,16 @@ def _compute_arm_levels(case_units: CaseUnits) -> Iterator[Row]:
     if case_units.case.kind == "memorised" and (
         null_region := compute_null_region(case_units, REMOVED)
     ):
-        low, high, expected, method = null_region
         yield {
             "effect": "null_region",
             "arm": REMOVED,
-            "value": expected,
-            "low": low,
-            "high": high,
+            "value": null_region.expected,
+            "low": null_region.low,
+            "high": null_region.high,
             "confidence_level": NULL_REGION_LEVEL,
-            "n": len(average_by_cluster(case_units.units_by_arm[REMOVED])),
+            "n": len(compute_cluster_means(case_units.units_by_arm[REMOVED])),
             "clusters": None,
-            "method": method,
+            "method": null_region.method,
             "seed_noise": None,
             "verdict": "",
         }
@@ -214,8 +236,8 @@ def _compute_arm_levels(case_units: CaseUnits) -> Iterator[Row]:
             yield build_estimate_row(effect, arm, case_units.estimate_effect(arm))
 
 
-def _compute_arm_changes(case_units: CaseUnits) -> Iterator[Row]:
-    """Yield the change of each arm from the base, and of the random arm from the removed one."""
+def _build_arm_change_rows(case_units: CaseUnits) -> Iterator[Row]:
+    """Yield rows of EFFECTS for changes: of each arm from the base, of random from removed."""
     changes = {
         arm: compare_paired_units(case_units.units_by_arm[BASE], units, case_units.is_share)
         for arm, units in case_units.units_by_arm.items()
@@ -272,11 +294,13 @@ def _compute_arm_changes(case_units: CaseUnits) -> Iterator[Row]:
         }
 
 
-def compare_with_seed_noise(change: Row, seed_noise: float | None) -> str:
+def compare_with_seed_noise(
+    change: PairedChange, seed_noise: float | None
+) -> Literal["", "beyond noise", "within noise"]:
     """Say whether a change is significantly larger than the difference between seeds."""
     if seed_noise is None or change["value"] is None:
         return ""
-    nearest_bound = distance_from_zero(change["low"], change["high"])
+    nearest_bound = compute_distance_from_zero(change["low"], change["high"])
     return (
         "beyond noise"
         if nearest_bound is not None and nearest_bound > seed_noise
@@ -284,7 +308,7 @@ def compare_with_seed_noise(change: Row, seed_noise: float | None) -> str:
     )
 
 
-def distance_from_zero(low: float | None, high: float | None) -> float | None:
+def compute_distance_from_zero(low: float | None, high: float | None) -> float | None:
     """Return the distance from 0 of the nearest end of an interval.
 
     It is negative if 0 is inside, and None without an interval.
@@ -293,6 +317,7 @@ def distance_from_zero(low: float | None, high: float | None) -> float | None:
 
 
 def build_estimate_row(effect: str, arm: str, arm_estimate: Estimate) -> Row:
+    """Build the row of EFFECTS of an estimate."""
     low, high = (
         None if np.isnan(bound) else float(bound) for bound in (arm_estimate.low, arm_estimate.high)
     )
@@ -312,13 +337,18 @@ def build_estimate_row(effect: str, arm: str, arm_estimate: Estimate) -> Row:
     }
 
 
-def _build_change_row(effect: str, arm: str, comparison: Row) -> Row:
-    figures = ("value", "low", "high", "n", "clusters", "method")
+def _build_change_row(effect: str, arm: str, change: PairedChange) -> Row:
+    """Build the row of EFFECTS of a change, without its seed noise and verdict."""
     return {
         "effect": effect,
         "arm": arm,
-        "confidence_level": None if comparison["low"] is None else 0.95,
-        **{figure: comparison[figure] for figure in figures},
+        "confidence_level": None if change["low"] is None else 0.95,
+        "value": change["value"],
+        "low": change["low"],
+        "high": change["high"],
+        "n": change["n"],
+        "clusters": change["clusters"],
+        "method": change["method"],
     }
 
 
@@ -392,7 +422,7 @@ def evaluate_criteria(case: RemovalCase, effect_rows: Sequence[Row]) -> list[Row
     seed_noise = get_figure("change_from_base", REMOVED, "seed_noise")
     if seed_noise is not None:
         low, high = (get_figure("change_from_base", REMOVED, figure) for figure in ("low", "high"))
-        direction, nearest_bound = "change", distance_from_zero(low, high)
+        direction, nearest_bound = "change", compute_distance_from_zero(low, high)
         if case.kind != "other":  # such a finding disappears by decreasing
             direction, nearest_bound = "decrease", None if high is None else -high
         criteria.append(

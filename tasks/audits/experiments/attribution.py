@@ -10,8 +10,8 @@ texts in it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence, Set
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +32,12 @@ from hallmark.tasks.contract import (
     table_schema,
 )
 
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
+
+#: A row of a table: the value of each column.
+Row = dict[str, Any]
+
 #: Terms are n-grams of up to this many words; they are hashed to this number of columns.
 MAX_NGRAM, HASH_BUCKETS = 3, 1 << 20
 WORD_PATTERN = r"(?u)\w+"
@@ -45,8 +51,77 @@ class AttributionConfig(StageConfig):
     )
 
 
+class CandidateKey(NamedTuple):
+    """Identify a candidate of a world.
+
+    Attributes:
+        kind: canary, passage, record, association or speech.
+        candidate_id: Its id, unique among those of its kind.
+    """
+
+    kind: str
+    candidate_id: str
+
+
+class ScoredDocument(NamedTuple):
+    """Hold a document that is attributed to a text.
+
+    Attributes:
+        doc_id: The document.
+        score: Share of the weighted terms of the text that the document contains.
+    """
+
+    doc_id: bytes
+    score: float
+
+
+class TextTerms(NamedTuple):
+    """Hold the terms of texts.
+
+    Attributes:
+        matrix: Which text has which term, sparse and binary, (texts, columns).
+        term_columns: For each column of the matrix, the column of ``vectorize_terms``, (columns,).
+    """
+
+    matrix: csr_matrix
+    term_columns: NDArray[np.int64]
+
+
+class DocumentTerms(NamedTuple):
+    """Hold the terms of the training documents of a row group.
+
+    Attributes:
+        doc_ids: The documents.
+        matrix: Which document has which term, sparse and binary, (documents, columns).
+    """
+
+    doc_ids: pa.Array
+    matrix: csr_matrix
+
+
+class BestDocuments(NamedTuple):
+    """Hold the best documents of a row group for a text, best first.
+
+    Attributes:
+        text_index: Index of the text.
+        doc_ids: The documents.
+        scores: The score of each, (documents,).
+    """
+
+    text_index: int
+    doc_ids: pa.Array
+    scores: NDArray[np.float64]
+
+
 class CandidateText(NamedTuple):
-    """Hold a text to attribute, with its candidate and, for an association, the group."""
+    """Hold a text to attribute.
+
+    Attributes:
+        kind: Kind of its candidate.
+        candidate_id: Id of its candidate.
+        group_name: For an association, the group that the text is about; else empty.
+        text: The text.
+    """
 
     kind: str
     candidate_id: str
@@ -95,7 +170,7 @@ def build_candidate_texts(canaries: pa.Table) -> list[CandidateText]:
     return candidate_texts
 
 
-def vectorize_terms(texts: Sequence[str]) -> Any:
+def vectorize_terms(texts: Sequence[str]) -> csr_matrix:
     """Mark the terms of each text: a sparse binary matrix, (texts, HASH_BUCKETS)."""
     from sklearn.feature_extraction.text import HashingVectorizer
 
@@ -111,83 +186,91 @@ def vectorize_terms(texts: Sequence[str]) -> Any:
     return vectorizer.transform(texts)
 
 
-def count_term_documents(
+def count_documents_by_term_and_in_total(
     partition: TablePart, term_columns: NDArray[np.int64], outputs: TableWriters
 ) -> list[float]:
-    """Count the training documents of a part that contain each term, and all its documents."""
-    counts: list[float] = _count_term_documents(partition, term_columns).tolist()
+    """Count the training documents of a part that contain each term, and at the end all of them."""
+    counts: list[float] = _count_documents_as_array(partition, term_columns).tolist()
     return counts
 
 
 def write_best_documents(
     partition: TablePart,
     term_columns: NDArray[np.int64],
-    weights: Any,
+    term_weights: csr_matrix,
     max_documents: int,
     outputs: TableWriters,
 ) -> None:
     """Write the best documents of a part for each text.
 
-    ``weights``, (texts, columns), has rows that sum to 1.
+    ``term_weights``, (texts, columns), has rows that sum to 1.
     """
-    for text_number, doc_ids, scores in _find_best_in_partition(
-        partition, term_columns, weights, max_documents
+    for best in _find_best_documents_in_partition(
+        partition, term_columns, term_weights, max_documents
     ):
         outputs.get_spill_writer("offered", PARTITION_MATCHES).write(
             {
-                "text": np.full(len(doc_ids), text_number, np.int32),
-                "doc_id": doc_ids,
-                "score": scores,
+                "text": np.full(len(best.doc_ids), best.text_index, np.int32),
+                "doc_id": best.doc_ids,
+                "score": best.scores,
             }
         )
 
 
-def _count_term_documents(
+def _count_documents_as_array(
     partition: TablePart, term_columns: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Return the counts as an array, (columns + 1,)."""
+    """Return the counts of ``count_documents_by_term_and_in_total``, (columns + 1,)."""
     counts = np.zeros(len(term_columns) + 1)
-    for _, matrix in _read_training_terms(partition, term_columns):
-        counts[:-1] += np.asarray(matrix.sum(0)).ravel()
-        counts[-1] += matrix.shape[0]
+    for document_terms in _read_training_document_terms(partition, term_columns):
+        counts[:-1] += np.asarray(document_terms.matrix.sum(0)).ravel()
+        counts[-1] += document_terms.matrix.shape[0]
     return counts
 
 
-def _find_best_in_partition(
-    partition: TablePart, term_columns: NDArray[np.int64], weights: Any, max_documents: int
-) -> Iterator[tuple[int, pa.Array, NDArray[np.float64]]]:
-    """Yield for each row group and text: the text number, the best document ids, their scores."""
-    for doc_ids, document_terms in _read_training_terms(partition, term_columns):
+def _find_best_documents_in_partition(
+    partition: TablePart,
+    term_columns: NDArray[np.int64],
+    term_weights: csr_matrix,
+    max_documents: int,
+) -> Iterator[BestDocuments]:
+    """Yield the best documents of each row group of a part for each text."""
+    for document_terms in _read_training_document_terms(partition, term_columns):
         # (documents, texts)
-        scores = np.asarray((document_terms @ weights.T).todense(), np.float64)
-        for text_number in range(scores.shape[1]):
-            text_scores = scores[:, text_number]
+        scores = np.asarray((document_terms.matrix @ term_weights.T).todense(), np.float64)
+        for text_index in range(scores.shape[1]):
+            text_scores = scores[:, text_index]
             best_rows = np.argsort(-text_scores, kind="stable")[:max_documents]
             best_rows = best_rows[text_scores[best_rows] > 0]
-            yield text_number, doc_ids.take(pa.array(best_rows)), text_scores[best_rows]
+            yield BestDocuments(
+                text_index, document_terms.doc_ids.take(pa.array(best_rows)), text_scores[best_rows]
+            )
 
 
-def _read_training_terms(
+def _read_training_document_terms(
     partition: TablePart, term_columns: NDArray[np.int64]
-) -> Iterator[tuple[pa.Array, Any]]:
-    """Yield the ids and terms of the training documents of each row group of a part."""
+) -> Iterator[DocumentTerms]:
+    """Yield the terms of the training documents of each row group of a part."""
     for batch in partition.iter_batches(["doc_id", "split", "text"]):
         batch = batch.filter(pc.equal(batch["split"], "train"))
         if len(batch):
-            yield batch["doc_id"], vectorize_terms(batch["text"].to_pylist())[:, term_columns]
+            terms = vectorize_terms(batch["text"].to_pylist())
+            yield DocumentTerms(batch["doc_id"], terms[:, term_columns])
 
 
-def select_term_columns(texts: Sequence[str]) -> tuple[Any, NDArray[np.int64]]:
-    """Return the terms of the texts, (texts, columns), and the hashes of these columns."""
+def build_text_terms(texts: Sequence[str]) -> TextTerms:
+    """Mark the terms of each text, with columns only for terms that some text has."""
     text_terms = vectorize_terms(texts)
     term_columns = np.unique(text_terms.indices).astype(np.int64)
-    return text_terms[:, term_columns], term_columns
+    return TextTerms(text_terms[:, term_columns], term_columns)
 
 
-def compute_term_weights(text_terms: Any, document_counts: NDArray[np.float64]) -> Any:
+def compute_term_weights(
+    text_terms: csr_matrix, document_counts: NDArray[np.float64]
+) -> csr_matrix:
     """Compute the weight of each term in each text, (texts, columns); rows sum to 1.
 
-    ``document_counts`` is the sum of ``count_term_documents`` over all parts.
+    ``document_counts`` is the sum of ``count_documents_by_term_and_in_total`` over all parts.
     """
     weights = text_terms.multiply(
         np.log(1 + document_counts[-1] / (1 + document_counts[:-1]))
@@ -198,46 +281,55 @@ def compute_term_weights(text_terms: Any, document_counts: NDArray[np.float64]) 
 
 def find_influential_documents(
     documents: Table, texts: Sequence[str], max_documents: int
-) -> list[list[tuple[bytes, float]]]:
-    """Return the top documents of each text with their scores, without the workers of a stage.
+) -> list[list[ScoredDocument]]:
+    """Find the top documents of each text, best first, without the workers of a stage.
 
     This reads the texts of all documents twice.
     """
-    text_terms, term_columns = select_term_columns(texts)
+    text_terms = build_text_terms(texts)
     document_counts = sum(
-        (_count_term_documents(partition, term_columns) for partition in documents.parts),
-        np.zeros(len(term_columns) + 1),
+        (
+            _count_documents_as_array(partition, text_terms.term_columns)
+            for partition in documents.parts
+        ),
+        np.zeros(len(text_terms.term_columns) + 1),
     )
-    weights = compute_term_weights(text_terms, document_counts)
-    best_by_text: list[list[tuple[bytes, float]]] = [[] for _ in texts]
+    term_weights = compute_term_weights(text_terms.matrix, document_counts)
+    best_by_text: list[list[ScoredDocument]] = [[] for _ in texts]
     for partition in documents.parts:
-        for text_number, doc_ids, scores in _find_best_in_partition(
-            partition, term_columns, weights, max_documents
+        for best in _find_best_documents_in_partition(
+            partition, text_terms.term_columns, term_weights, max_documents
         ):
             ranked = [
-                *best_by_text[text_number],
-                *zip(doc_ids.to_pylist(), scores.tolist(), strict=True),
+                *best_by_text[best.text_index],
+                *map(ScoredDocument, best.doc_ids.to_pylist(), best.scores.tolist()),
             ]
-            best_by_text[text_number] = sorted(ranked, key=lambda scored: (-scored[1], scored[0]))[
-                :max_documents
-            ]
+            best_by_text[best.text_index] = sorted(
+                ranked, key=lambda document: (-document.score, document.doc_id)
+            )[:max_documents]
     return best_by_text
 
 
-def compute_attributions(
+def build_attribution_rows(
     documents: Table, texts: Sequence[CandidateText], max_documents: int, context: StageContext
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Row]:
     """Yield rows of ATTRIBUTED: the top documents of each text, ties in the order of their ids."""
-    text_terms, term_columns = select_term_columns([text.text for text in texts])
+    text_terms = build_text_terms([text.text for text in texts])
     partition_counts = [
         result.value
-        for result in context.map_items(count_term_documents, documents.parts, term_columns)
+        for result in context.map_items(
+            count_documents_by_term_and_in_total, documents.parts, text_terms.term_columns
+        )
     ]
     document_counts = np.sum([counts for counts in partition_counts if counts], 0)
-    weights = compute_term_weights(text_terms, document_counts)
+    term_weights = compute_term_weights(text_terms.matrix, document_counts)
     matches = concat_spilled_tables(
         context.map_items(
-            write_best_documents, documents.parts, term_columns, weights, max_documents
+            write_best_documents,
+            documents.parts,
+            text_terms.term_columns,
+            term_weights,
+            max_documents,
         ),
         "offered",
         PARTITION_MATCHES,
@@ -265,13 +357,13 @@ NEAR_BEST_SHARE = 0.95
 
 
 def select_influential_documents(
-    attributions: pa.Table, candidates: set[tuple[str, str]]
+    attributions: pa.Table, candidates: Set[CandidateKey]
 ) -> list[bytes]:
-    """Return the documents whose removal should affect these (kind, candidate_id) the most."""
+    """Return the documents whose removal should affect these candidates the most."""
     best_scores: dict[tuple[str, str, str], float] = {}
     doc_ids: dict[bytes, None] = {}
     for row in attributions.sort_by("rank").to_pylist():
-        if (row["kind"], row["candidate_id"]) in candidates:
+        if CandidateKey(row["kind"], row["candidate_id"]) in candidates:
             text_key = row["kind"], row["candidate_id"], row["group_name"]
             if row["score"] >= NEAR_BEST_SHARE * best_scores.setdefault(text_key, row["score"]):
                 doc_ids[row["doc_id"]] = None
@@ -288,7 +380,7 @@ def attribute_texts(
 ) -> None:
     candidate_texts = build_candidate_texts(canaries.read())
     rows = (
-        [*compute_attributions(documents, candidate_texts, config.max_documents, context)]
+        [*build_attribution_rows(documents, candidate_texts, config.max_documents, context)]
         if candidate_texts
         else []
     )

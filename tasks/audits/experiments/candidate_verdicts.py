@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -109,10 +109,31 @@ MODEL_LEARNING = table_schema(
     ),
 )
 
-VerdictRow = dict[str, Any]
+#: A row of a table: the value of each column.
+Row = dict[str, Any]
+
+#: A row of VERDICTS.
+VerdictRow = Row
 
 
-def build_verdict(kind: str, candidate_id: str, is_detected: bool, **figures: Any) -> VerdictRow:
+class CanaryRank(NamedTuple):
+    """Hold the rank of a secret.
+
+    Attributes:
+        canary_id: The secret, in hexadecimal digits.
+        rank: Its rank by probability among itself and its references, from 1.
+        reference_count: Number of references.
+    """
+
+    canary_id: str
+    rank: int
+    reference_count: int
+
+
+def build_verdict_row(
+    kind: str, candidate_id: str, is_detected: bool, **figures: Any
+) -> VerdictRow:
+    """Build a row of VERDICTS; missing figures and NaN become null."""
     empty_figures = dict.fromkeys(("value", "low", "high", "p", "full_value"))
     figure_values = empty_figures | figures
     return {"kind": kind, "candidate_id": candidate_id, "is_detected": is_detected} | {
@@ -129,27 +150,27 @@ def judge_canaries(sample_values: pa.Table, all_values: pa.Table) -> Iterator[Ve
     (Jeffreys; Brown, Cai & DasGupta 2001), in bits; if no reference is, it has no upper end.
     """
     bits_by_canary = {
-        canary: compute_exposure_bits(rank - 1, reference_count)
-        for canary, rank, reference_count in _read_canary_ranks(all_values)
+        canary.canary_id: compute_exposure_bits(canary.rank - 1, canary.reference_count)
+        for canary in _read_canary_ranks(all_values)
     }
-    for canary, rank, reference_count in _read_canary_ranks(sample_values):
-        more_probable_count = rank - 1
-        low, high = jeffreys_interval(more_probable_count, reference_count)
-        p = rank / (reference_count + 1)
-        yield build_verdict(
+    for canary in _read_canary_ranks(sample_values):
+        more_probable_count = canary.rank - 1
+        low, high = compute_jeffreys_interval(more_probable_count, canary.reference_count)
+        p = canary.rank / (canary.reference_count + 1)
+        yield build_verdict_row(
             "canary",
-            canary,
+            canary.canary_id,
             p < SIGNIFICANCE_LEVEL,
-            n=reference_count,
+            n=canary.reference_count,
             p=p,
-            value=compute_exposure_bits(more_probable_count, reference_count),
-            full_value=bits_by_canary.get(canary),
+            value=compute_exposure_bits(more_probable_count, canary.reference_count),
+            full_value=bits_by_canary.get(canary.canary_id),
             low=-np.log2(high),
             high=-np.log2(low) if low else None,
         )
 
 
-def jeffreys_interval(successes: int, n: int, level: float = 0.95) -> tuple[float, float]:
+def compute_jeffreys_interval(successes: int, n: int, level: float = 0.95) -> tuple[float, float]:
     """Return the interval of a share from a Beta(1/2, 1/2) prior (Brown et al. 2001, 3.1.1).
 
     The lower end is 0 if there are no successes, the upper end 1 if there are no failures.
@@ -166,11 +187,12 @@ def compute_exposure_bits(more_probable_count: int, reference_count: int) -> flo
     return float(np.log2(reference_count + 1) - np.log2(more_probable_count + 1))
 
 
-def _read_canary_ranks(values: pa.Table) -> Iterator[tuple[str, int, int]]:
+def _read_canary_ranks(values: pa.Table) -> Iterator[CanaryRank]:
+    """Read the ranks of secrets from values of the audit; without those that have no rank."""
     rows = values.filter(pc.equal(values["measure"], "exposure"))
     for row in rows.select(["canary_id", "rank", "reference_count"]).to_pylist():
         if row["rank"] is not None:
-            yield row["canary_id"].hex(), row["rank"], row["reference_count"]
+            yield CanaryRank(row["canary_id"].hex(), row["rank"], row["reference_count"])
 
 
 def judge_planted_texts(
@@ -190,7 +212,7 @@ def judge_planted_texts(
             estimate_mean_or_share(values, is_share=True),
             bool((exact_by_text[candidate_id] == 1).any()),
         )
-        yield build_verdict(
+        yield build_verdict_row(
             kind,
             candidate_id,
             is_detected,
@@ -203,6 +225,7 @@ def judge_planted_texts(
 
 
 def _group_values_by_canary(values: pa.Table, kind: str, metric: str) -> dict[str, np.ndarray]:
+    """Group the values of a metric by planted text of a kind, named by hexadecimal digits."""
     is_selected = pc.and_(pc.equal(values["measure"], metric), pc.equal(values["kind"], kind))
     rows = values.filter(is_selected)
     canary_ids = np.array([raw_id.hex() for raw_id in rows["canary_id"].to_pylist()], object)
@@ -222,12 +245,12 @@ def judge_associations(sample_values: pa.Table, all_values: pa.Table) -> Iterato
     ignored.
     """
     strengths = {
-        scope: _group_association_strengths(values)
+        scope: _group_strengths_by_association(values)
         for scope, values in (("sample", sample_values), ("full", all_values))
     }
     control_strengths = [
         v[~np.isnan(v)]
-        for v in _group_association_strengths(sample_values, is_control=True).values()
+        for v in _group_strengths_by_association(sample_values, is_control=True).values()
     ]
     control_means = [float(v.mean()) for v in control_strengths if len(v)]
     spread = float(np.sqrt(np.mean(np.square(control_means)))) if control_means else np.nan
@@ -240,7 +263,7 @@ def judge_associations(sample_values: pa.Table, all_values: pa.Table) -> Iterato
         )
         if control_strengths and not control_means:
             p = np.nan  # controls without numbers give nothing to compare with
-        yield build_verdict(
+        yield build_verdict_row(
             "association",
             association,
             bool(p < SIGNIFICANCE_LEVEL and mean_estimate.value > 0),
@@ -253,10 +276,10 @@ def judge_associations(sample_values: pa.Table, all_values: pa.Table) -> Iterato
         )
 
 
-def _group_association_strengths(
+def _group_strengths_by_association(
     values: pa.Table, is_control: bool = False
 ) -> dict[str, np.ndarray]:
-    """Group the strengths in sentences never planted by candidate, or by control."""
+    """Group the strengths in sentences never planted by association: candidates, or controls."""
     is_selected = pc.and_(
         pc.equal(values["measure"], "association_strength"),
         pc.equal(values["sentence_kind"], "other"),
@@ -280,17 +303,18 @@ def judge_speech(sample_findings: pa.Table, all_findings: pa.Table) -> Iterator[
     Real groups are no candidates, even if the audit asked about them.
     """
     differences = {
-        key: _read_toxicity_differences(result)
+        key: _read_toxicity_differences_by_group(result)
         for key, result in (("sample", sample_findings), ("full", all_findings))
     }
     for group, row in differences["sample"].items():
         full_value = differences["full"].get(group, {"value": None})["value"]
         result = row["p"] is not None and row["p"] < SIGNIFICANCE_LEVEL and row["value"] > 0
         figures = {key: row[key] for key in ("n", "value", "low", "high", "p")}
-        yield build_verdict("speech", group, result, full_value=full_value, **figures)
+        yield build_verdict_row("speech", group, result, full_value=full_value, **figures)
 
 
-def _read_toxicity_differences(findings: pa.Table) -> dict[str, dict[str, Any]]:
+def _read_toxicity_differences_by_group(findings: pa.Table) -> dict[str, Row]:
+    """Read the findings on how much more toxic texts about each group of the world are."""
     rows = findings.filter(
         pc.and_(
             pc.equal(findings["metric"], "toxicity_difference"), pc.equal(findings["control"], "")
@@ -322,7 +346,7 @@ def compute_unigram_bits_per_token(train_ids: np.ndarray, validation_ids: np.nda
     return float(-np.log2(counts[validation_ids] / counts.sum()).mean())
 
 
-def build_model_learning_row(training_run: Artifact, packed_corpus: Artifact) -> dict[str, Any]:
+def build_model_learning_row(training_run: Artifact, packed_corpus: Artifact) -> Row:
     """Build the row of MODEL_LEARNING."""
     rows = training_run["validation"].read().to_pylist()
     overall_rows = [row for row in rows if row["kind"] == "all"]

@@ -18,9 +18,13 @@ import pyarrow as pa
 from pydantic import Field
 
 from hallmark.tasks.audits.audit_descriptions import AUDIT_BY_CANDIDATE_KIND, NO_EFFECT_AMOUNTS
+from hallmark.tasks.audits.experiments.attribution import CandidateKey
 from hallmark.tasks.audits.experiments.candidate_verdicts import SIGNIFICANCE_LEVEL, VERDICTS
 from hallmark.tasks.contract import Artifact, StageConfig, StageContext, column, stage, table_schema
 from hallmark.tasks.measures.estimates import Estimate, estimate_mean_or_share
+
+#: A row of a table: the value of each column.
+Row = dict[str, Any]
 
 #: An effect level is detected if at least this share of its candidates is.
 DETECTION_THRESHOLD = 0.8
@@ -79,6 +83,7 @@ CANDIDATES = table_schema(
 
 
 def make_rate_schema(description: str, *key_columns: pa.Field) -> pa.Schema:
+    """Make the schema of a table of rates, by kind of candidate and the key columns."""
     return table_schema(
         description,
         column(
@@ -206,30 +211,31 @@ WORLDS = table_schema(
 ARMS = ("removed", "random")
 
 
-def read_effect_levels(answer_key: pa.Table) -> dict[tuple[str, str], float]:
-    """Read the effect level of each candidate in an answer key, by kind and id."""
+def read_effect_level_by_candidate(answer_key: pa.Table) -> dict[CandidateKey, float]:
+    """Read the effect level of each candidate in an answer key."""
     return {
-        (row["kind"], row["candidate_id"]): row["effect_level"] for row in answer_key.to_pylist()
+        CandidateKey(row["kind"], row["candidate_id"]): row["effect_level"]
+        for row in answer_key.to_pylist()
     }
 
 
-def join_verdicts_with_answer_key(
-    world: str, verdicts: Artifact, answer_key: pa.Table
-) -> list[dict[str, Any]]:
+def build_candidate_rows(world: str, verdicts: Artifact, answer_key: pa.Table) -> list[Row]:
     """Build rows of CANDIDATES from the verdicts of a world and its opened answer key."""
     (model,) = verdicts["model_learning"].read().to_pylist()
-    effect_levels = read_effect_levels(answer_key)
+    level_by_candidate = read_effect_level_by_candidate(answer_key)
     speech_levels = [
-        effect_level for (kind, _), effect_level in effect_levels.items() if kind == "speech"
+        effect_level
+        for candidate, effect_level in level_by_candidate.items()
+        if candidate.kind == "speech"
     ]
     has_effects = len({*speech_levels}) > 1 or any(
-        effect_level != NO_EFFECT_AMOUNTS[kind]
-        for (kind, _), effect_level in effect_levels.items()
-        if kind != "speech"
+        effect_level != NO_EFFECT_AMOUNTS[candidate.kind]
+        for candidate, effect_level in level_by_candidate.items()
+        if candidate.kind != "speech"
     )
     rows = []
     for row in verdicts["verdicts"].read().to_pylist():
-        effect_level = effect_levels[row["kind"], row["candidate_id"]]
+        effect_level = level_by_candidate[CandidateKey(row["kind"], row["candidate_id"])]
         has_effect: bool | None = effect_level != NO_EFFECT_AMOUNTS.get(row["kind"], effect_level)
         if row["kind"] == "speech":  # a group is compared with the other groups
             mean_of_others = (
@@ -252,59 +258,70 @@ def join_verdicts_with_answer_key(
         }
         judged_fields = {
             "has_effect": has_effect,
-            "is_alarm": is_alarm(row),
-            "is_covered": is_covered(row),
+            "is_alarm": claims_effect(row),
+            "is_covered": covers_full_value(row),
         }
         rows.append(row | world_fields | judged_fields)
     return rows
 
 
-def list_unjudged_candidates(
+def build_unjudged_candidate_rows(
     world: str, verdicts: pa.Table, answer_key: pa.Table
-) -> list[dict[str, Any]]:
-    """Build the rows of UNJUDGED of a world."""
-    judged_candidates = {(row["kind"], row["candidate_id"]) for row in verdicts.to_pylist()}
+) -> list[Row]:
+    """Build the rows of UNJUDGED of a world: candidates of the answer key without a verdict."""
+    judged_candidates = {
+        CandidateKey(row["kind"], row["candidate_id"]) for row in verdicts.to_pylist()
+    }
     return [
-        {"world": world, "kind": kind, "candidate_id": candidate_id, "effect_level": effect_level}
-        for (kind, candidate_id), effect_level in read_effect_levels(answer_key).items()
-        if (kind, candidate_id) not in judged_candidates
+        {
+            "world": world,
+            "kind": candidate.kind,
+            "candidate_id": candidate.candidate_id,
+            "effect_level": effect_level,
+        }
+        for candidate, effect_level in read_effect_level_by_candidate(answer_key).items()
+        if candidate not in judged_candidates
     ]
 
 
-def is_covered(verdict: Mapping[str, Any]) -> bool | None:
-    """Return whether the interval covers the figure over all items; None without two ends."""
+def covers_full_value(verdict: Mapping[str, Any]) -> bool | None:
+    """Return whether the interval covers the value of all items; None without two ends."""
     if None in (verdict["low"], verdict["high"], verdict["full_value"]):
         return None
     return bool(verdict["low"] <= verdict["full_value"] <= verdict["high"])
 
 
-def is_alarm(verdict: Mapping[str, Any]) -> bool:
-    """Return whether an effect is claimed of a candidate."""
+def claims_effect(verdict: Mapping[str, Any]) -> bool:
+    """Return whether a verdict claims an effect: p below 0.05 or, without a p, detected."""
     return bool(
         verdict["is_detected"] if verdict["p"] is None else verdict["p"] < SIGNIFICANCE_LEVEL
     )
 
 
-def estimate_rate(
-    rows: Sequence[Mapping[str, Any]],
+def estimate_rate_columns(
+    candidate_rows: Sequence[Mapping[str, Any]],
     values: Sequence[float],
-    level: float = 0.95,
+    confidence_level: float = 0.95,
     is_share: bool = True,
-) -> dict[str, Any]:
-    """Estimate a rate over candidates, with each world as a cluster; columns of the rate tables."""
+) -> Row:
+    """Estimate a rate over candidates, with each world as a cluster.
+
+    Returns:
+        Those columns of a table of rates that hold the estimate.
+    """
     rate: Estimate = estimate_mean_or_share(
         np.array(values, np.float64),
-        [row["world"] for row in rows],
+        [row["world"] for row in candidate_rows],
         is_share=is_share,
-        confidence_level=level,
+        confidence_level=confidence_level,
         unit="worlds",
     )
     figures = {"value": rate.value, "low": rate.low, "high": rate.high}
     known_figures = {name: None if np.isnan(value) else value for name, value in figures.items()}
-    worlds = len({row["world"] for row in rows})
+    worlds = len({row["world"] for row in candidate_rows})
     return {
         **known_figures,
-        "confidence_level": level,
+        "confidence_level": confidence_level,
         "n": rate.n,
         "worlds": worlds,
         "method": rate.method,
@@ -312,13 +329,17 @@ def estimate_rate(
 
 
 def list_candidate_kinds(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """List the kinds of candidates that rows are about."""
     return [kind for kind in AUDIT_BY_CANDIDATE_KIND if any(row["kind"] == kind for row in rows)]
 
 
-def compute_detection_rates(
+def compute_detection_rates_by_kind_and_level(
     candidate_rows: Sequence[Mapping[str, Any]],
-) -> Iterator[dict[str, Any]]:
-    """Yield rows of DETECTION_RATES from worlds with effects, level 0 included."""
+) -> Iterator[Row]:
+    """Yield rows of DETECTION_RATES: for each kind and effect level, level 0 included.
+
+    Only worlds with effects count.
+    """
     for kind in list_candidate_kinds(candidate_rows):
         kind_rows = [row for row in candidate_rows if row["kind"] == kind and row["has_effects"]]
         for effect_level in sorted({row["effect_level"] for row in kind_rows}):
@@ -330,37 +351,40 @@ def compute_detection_rates(
                 "kind": kind,
                 "effect_level": effect_level,
                 "has_effect": effect,
-                **estimate_rate(level_rows, detections),
+                **estimate_rate_columns(level_rows, detections),
             }
 
 
-def compute_false_alarm_rates(
+def compute_false_alarm_rates_by_kind(
     candidate_rows: Sequence[Mapping[str, Any]],
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Row]:
     """Yield rows of FALSE_ALARM_RATES; the intervals hold for all kinds jointly (Bonferroni)."""
     kinds = list_candidate_kinds(candidate_rows)
     for kind in kinds:
         rows = [row for row in candidate_rows if row["kind"] == kind and row["has_effect"] is False]
         if rows:
             level = 1 - 0.05 / len(kinds)
-            yield {"kind": kind, **estimate_rate(rows, [row["is_alarm"] for row in rows], level)}
+            yield {
+                "kind": kind,
+                **estimate_rate_columns(rows, [row["is_alarm"] for row in rows], level),
+            }
 
 
-def compute_interval_coverage(
+def compute_interval_coverage_by_kind(
     candidate_rows: Sequence[Mapping[str, Any]],
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Row]:
     """Yield rows of INTERVAL_COVERAGE."""
     for kind in list_candidate_kinds(candidate_rows):
         rows = [
             row for row in candidate_rows if row["kind"] == kind and row["is_covered"] is not None
         ]
         if rows:
-            yield {"kind": kind, **estimate_rate(rows, [row["is_covered"] for row in rows])}
+            yield {"kind": kind, **estimate_rate_columns(rows, [row["is_covered"] for row in rows])}
 
 
-def find_smallest_detected_levels(
+def find_smallest_detected_level_by_kind(
     detection_rows: Sequence[Mapping[str, Any]],
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Row]:
     """Yield rows of SMALLEST_DETECTED from rows of DETECTION_RATES."""
     for kind in dict.fromkeys(row["kind"] for row in detection_rows):
         smallest_level = None
@@ -371,15 +395,16 @@ def find_smallest_detected_levels(
         yield {"kind": kind, "effect_level": smallest_level}
 
 
-def compute_attribution_precision(
-    world: str, attributions: pa.Table, origins: pa.Table, max_documents: int
-) -> Iterator[dict[str, Any]]:
+def compute_attribution_precision_by_text(
+    world: str, attributions: pa.Table, candidate_documents: pa.Table, max_documents: int
+) -> Iterator[Row]:
     """Yield the precision of attribution for each text that documents were written for.
 
-    It is measured among as many top documents as were written, at most ``max_documents``.
+    A row has world, kind and value. The precision is measured among as many top documents as were
+    written, at most ``max_documents``.
     """
     true_documents: dict[tuple[str, str, str], set[bytes]] = {}
-    for row in origins.filter(origins["is_supporting"]).to_pylist():
+    for row in candidate_documents.filter(candidate_documents["is_supporting"]).to_pylist():
         true_documents.setdefault((row["kind"], row["candidate_id"], row["group_name"]), set()).add(
             row["doc_id"]
         )
@@ -394,24 +419,28 @@ def compute_attribution_precision(
         yield {"world": world, "kind": text_key[0], "value": len(correct_ids) / inspected_count}
 
 
-def summarize_attribution_precision(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield rows of ATTRIBUTION_PRECISION."""
+def summarize_attribution_precision_by_kind(rows: Sequence[Mapping[str, Any]]) -> Iterator[Row]:
+    """Yield rows of ATTRIBUTION_PRECISION from the precision for each text."""
     for kind in list_candidate_kinds(rows):
         kind_rows = [row for row in rows if row["kind"] == kind]
-        yield {"kind": kind, **estimate_rate(kind_rows, [row["value"] for row in kind_rows])}
+        yield {
+            "kind": kind,
+            **estimate_rate_columns(kind_rows, [row["value"] for row in kind_rows]),
+        }
 
 
-def compute_value_reductions(
-    world: str, base_verdicts: pa.Table, arm_verdicts: Mapping[str, pa.Table]
-) -> Iterator[dict[str, Any]]:
-    """Yield the relative decrease of each detected candidate's figure in either arm.
+def compute_value_reductions_by_arm(
+    world: str, base_verdicts: pa.Table, verdicts_by_arm: Mapping[str, pa.Table]
+) -> Iterator[Row]:
+    """Yield the relative decrease of each detected candidate's figure in each arm.
 
-    Only candidates that are detected by likelihoods count, not speech.
+    A row has world, kind, arm and value; the arm "difference" is removed minus random. Only
+    candidates that are detected by likelihoods count, not speech.
     """
     base_rows = {(row["kind"], row["candidate_id"]): row for row in base_verdicts.to_pylist()}
     values_by_arm = {
         arm: {(row["kind"], row["candidate_id"]): row["value"] for row in arm_table.to_pylist()}
-        for arm, arm_table in arm_verdicts.items()
+        for arm, arm_table in verdicts_by_arm.items()
     }
     for candidate_key, row in base_rows.items():
         arm_values = [values_by_arm[arm].get(candidate_key) for arm in ARMS]
@@ -435,7 +464,7 @@ def compute_value_reductions(
             )
 
 
-def summarize_value_reductions(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+def summarize_value_reductions_by_kind_and_arm(rows: Sequence[Mapping[str, Any]]) -> Iterator[Row]:
     """Yield rows of REMOVAL_REDUCTIONS: means over candidates, with each world as a cluster."""
     for kind in list_candidate_kinds(rows):
         for arm in (*ARMS, "difference"):
@@ -443,7 +472,9 @@ def summarize_value_reductions(rows: Sequence[Mapping[str, Any]]) -> Iterator[di
             yield {
                 "kind": kind,
                 "arm": arm,
-                **estimate_rate(arm_rows, [row["value"] for row in arm_rows], is_share=False),
+                **estimate_rate_columns(
+                    arm_rows, [row["value"] for row in arm_rows], is_share=False
+                ),
             }
 
 
@@ -486,14 +517,14 @@ def compute_error_rates(
         config: Settings.
         context: Context of the stage.
     """
-    candidate_rows: list[dict[str, Any]] = []
-    world_rows: list[dict[str, Any]] = []
-    precision_rows: list[dict[str, Any]] = []
-    reduction_rows: list[dict[str, Any]] = []
-    unjudged_rows: list[dict[str, Any]] = []
+    candidate_rows: list[Row] = []
+    world_rows: list[Row] = []
+    precision_rows: list[Row] = []
+    reduction_rows: list[Row] = []
+    unjudged_rows: list[Row] = []
     for world, artifact in verdicts.items():
         answer_key = answer_keys[world]["answer_key"].read()
-        rows = join_verdicts_with_answer_key(world, artifact, answer_key)
+        rows = build_candidate_rows(world, artifact, answer_key)
         (model,) = artifact["model_learning"].read().to_pylist()
         reason = (
             "" if model["has_learned"] else "the model of the world learned only token frequencies"
@@ -513,35 +544,53 @@ def compute_error_rates(
             if f"{world} {arm}" in retrained_verdicts
         }
         reduction_rows += (
-            compute_value_reductions(world, artifact["verdicts"].read(), arm_verdicts)
+            compute_value_reductions_by_arm(world, artifact["verdicts"].read(), arm_verdicts)
             if arm_verdicts
             else []
         )
         attributions_table = attributions[world]["attributions"].read()
-        precision_rows += compute_attribution_precision(
+        precision_rows += compute_attribution_precision_by_text(
             world, attributions_table, origins, config.max_documents
         )
-        unjudged_rows += list_unjudged_candidates(world, artifact["verdicts"].read(), answer_key)
+        unjudged_rows += build_unjudged_candidate_rows(
+            world, artifact["verdicts"].read(), answer_key
+        )
     world_rows += [
         {"world": world, "is_counted": False, "reason": reason}
         for world, reason in config.excluded_worlds.items()
     ]
     learned_rows = [row for row in candidate_rows if row["has_learned"]]
-    detection_rows = [*compute_detection_rates(learned_rows)]
+    detection_rows = [*compute_detection_rates_by_kind_and_level(learned_rows)]
     context.get_table_writer("candidates").write(
         pa.Table.from_pylist(candidate_rows, schema=CANDIDATES)
     )
     for table_name, schema, table_rows in (
         ("detection_rates", DETECTION_RATES, detection_rows),
-        ("false_alarm_rates", FALSE_ALARM_RATES, [*compute_false_alarm_rates(learned_rows)]),
-        ("interval_coverage", INTERVAL_COVERAGE, [*compute_interval_coverage(learned_rows)]),
-        ("smallest_detected", SMALLEST_DETECTED, [*find_smallest_detected_levels(detection_rows)]),
+        (
+            "false_alarm_rates",
+            FALSE_ALARM_RATES,
+            [*compute_false_alarm_rates_by_kind(learned_rows)],
+        ),
+        (
+            "interval_coverage",
+            INTERVAL_COVERAGE,
+            [*compute_interval_coverage_by_kind(learned_rows)],
+        ),
+        (
+            "smallest_detected",
+            SMALLEST_DETECTED,
+            [*find_smallest_detected_level_by_kind(detection_rows)],
+        ),
         (
             "attribution_precision",
             ATTRIBUTION_PRECISION,
-            [*summarize_attribution_precision(precision_rows)],
+            [*summarize_attribution_precision_by_kind(precision_rows)],
         ),
-        ("removal_reductions", REMOVAL_REDUCTIONS, [*summarize_value_reductions(reduction_rows)]),
+        (
+            "removal_reductions",
+            REMOVAL_REDUCTIONS,
+            [*summarize_value_reductions_by_kind_and_arm(reduction_rows)],
+        ),
         ("worlds", WORLDS, world_rows),
         ("unjudged_candidates", UNJUDGED, unjudged_rows),
     ):

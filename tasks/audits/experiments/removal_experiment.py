@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,11 +16,15 @@ from hallmark.tasks.audits.experiments.arm_comparison import (
     BASE,
     CaseUnits,
     Row,
-    compute_effects,
+    build_effect_rows,
     evaluate_criteria,
 )
 from hallmark.tasks.audits.experiments.source_documents import RemovalCase, SourceDocumentsConfig
-from hallmark.tasks.audits.judging.comparison_units import ComparisonUnit, build_item_units
+from hallmark.tasks.audits.judging.comparison_units import (
+    ComparisonUnit,
+    UnitKey,
+    build_item_units,
+)
 from hallmark.tasks.audits.judging.findings import select_evidence
 from hallmark.tasks.contract import Artifact, StageContext, Table, column, stage, table_schema
 
@@ -106,12 +109,12 @@ EFFECTS = table_schema(
         "effect",
         pa.string(),
         "label",
-        "mean: mean of the units; null_mean: mean of the null units; null_region: where the mean "
-        "lies with probability 0.99 if there is nothing to find; effect_before, effect_after: mean "
-        "of the units minus that of the null units, in the base and after the removal; "
-        "change_from_base: arm minus base, in pairs; random_minus_removed: random arm minus "
-        "removed arm, in pairs; explained_share: share of effect_before that the removal takes "
-        "away",
+        "mean: mean of the units; null_mean: mean of the units without an effect; null_region: "
+        "where the mean lies with probability 0.99 if there is nothing to find; effect_before, "
+        "effect_after: mean of the units minus that of the units without an effect, in the base "
+        "and after the removal; change_from_base: arm minus base, in pairs; random_minus_removed: "
+        "random arm minus removed arm, in pairs; explained_share: share of effect_before that the "
+        "removal takes away",
     ),
     _ARM_COLUMN,
     column("value", pa.float64(), "figure", "measured value; null: it could not be measured"),
@@ -185,13 +188,18 @@ HELDOUT_LOSS = table_schema(
 ARM_SEPARATOR = "/"
 
 
-def select_units(audit: Artifact, conditions: Sequence[str]) -> dict[str, ComparisonUnit]:
-    """Return the units that any of the conditions selects."""
-    if not conditions:
+def build_units_by_item(
+    audit: Artifact, json_conditions: Sequence[str]
+) -> dict[str, ComparisonUnit]:
+    """Build the units of the values that any of the conditions selects, by item.
+
+    Each condition is a JSON object, as ``select_evidence`` takes it.
+    """
+    if not json_conditions:
         return {}
     values = audit["values"].read()
     units = build_item_units(
-        pa.concat_tables([select_evidence(values, condition) for condition in conditions])
+        pa.concat_tables([select_evidence(values, condition) for condition in json_conditions])
     )
     return {
         _key_to_string(item): unit._replace(cluster=_key_to_string(unit.cluster))
@@ -199,7 +207,7 @@ def select_units(audit: Artifact, conditions: Sequence[str]) -> dict[str, Compar
     }
 
 
-def _key_to_string(key: Any) -> str:
+def _key_to_string(key: UnitKey) -> str:
     return key.hex() if isinstance(key, bytes) else str(key)
 
 
@@ -218,27 +226,37 @@ def merge_units_by_cluster(units: Mapping[str, ComparisonUnit]) -> dict[str, Com
     }
 
 
-def collect_case_units(case: RemovalCase, audits: Mapping[str, Artifact], seed: int) -> CaseUnits:
-    """Collect the units of a case in every arm.
+def collect_case_units_by_arm(
+    case: RemovalCase, audit_by_arm: Mapping[str, Artifact], null_region_seed: int
+) -> CaseUnits:
+    """Collect the units of a case in every arm of the experiment.
 
     A unit of memorised text is a secret or a passage: all attempts at it are merged.
+
+    Args:
+        case: The case.
+        audit_by_arm: The artifact of the case's audit in each arm.
+        null_region_seed: Seed of the draws that later give the null region; none are drawn here.
     """
     merge_units = merge_units_by_cluster if case.kind == "memorised" else dict
     units = {
-        arm: merge_units(select_units(audit, case.unit_conditions)) for arm, audit in audits.items()
+        arm: merge_units(build_units_by_item(audit, case.unit_conditions))
+        for arm, audit in audit_by_arm.items()
     }
     null_units = {
-        arm: merge_units(select_units(audit, case.null_conditions)) for arm, audit in audits.items()
+        arm: merge_units(build_units_by_item(audit, case.null_conditions))
+        for arm, audit in audit_by_arm.items()
     }
     reference_count = 0
-    values = audits[BASE]["values"]
+    values = audit_by_arm[BASE]["values"]
     if case.metric == "exposure" and "reference_count" in values.columns:
         reference_counts = values.read(["reference_count"])["reference_count"]
         reference_count = int(pc.max(reference_counts).as_py() or 0)
-    return CaseUnits(case, units, null_units, reference_count, seed)
+    return CaseUnits(case, units, null_units, reference_count, null_region_seed)
 
 
 def build_unit_rows(case_units: CaseUnits) -> list[Row]:
+    """Build the rows of UNITS of a case."""
     return [
         {
             "case_name": case_units.case.name,
@@ -296,11 +314,11 @@ def build_case_rows(case: RemovalCase, source_documents: pa.Table) -> list[Row]:
     ]
 
 
-def count_removed_by_source(arm: str, ledger: Artifact | None) -> list[Row]:
-    """Build the rows of SOURCES of an arm."""
-    if ledger is None:
+def count_removed_documents_by_source(arm: str, removal_ledger: Artifact | None) -> list[Row]:
+    """Build the rows of SOURCES of an arm; none without a ledger of removals."""
+    if removal_ledger is None:
         return []
-    ledger_rows = ledger["ledger"].read(["source", "bytes_before"])
+    ledger_rows = removal_ledger["ledger"].read(["source", "bytes_before"])
     source_sums = ledger_rows.group_by("source").aggregate(
         [("bytes_before", "count"), ("bytes_before", "sum")]
     )
@@ -315,16 +333,19 @@ def count_removed_by_source(arm: str, ledger: Artifact | None) -> list[Row]:
     ]
 
 
-def read_last_validation(training: Artifact) -> dict[tuple[str, str], Row]:
+def read_last_validation_by_kind_and_name(training: Artifact) -> dict[tuple[str, str], Row]:
     """Read the rows of the last validation of a training, by kind and name."""
     rows = training["validation"].read().to_pylist()
     last_step = max((row["step"] for row in rows), default=0)
     return {(row["kind"], row["name"]): row for row in rows if row["step"] == last_step}
 
 
-def compare_heldout_loss(trainings: Mapping[str, Artifact]) -> list[Row]:
+def build_heldout_loss_rows(training_by_arm: Mapping[str, Artifact]) -> list[Row]:
     """Build the rows of HELDOUT_LOSS."""
-    loss_by_arm = {arm: read_last_validation(artifact) for arm, artifact in trainings.items()}
+    loss_by_arm = {
+        arm: read_last_validation_by_kind_and_name(artifact)
+        for arm, artifact in training_by_arm.items()
+    }
     loss_rows = []
     for (kind, name), base_row in loss_by_arm[BASE].items():
         for arm, arm_rows in loss_by_arm.items():
@@ -385,20 +406,22 @@ def compare_arms(
     cases_with_removals = {row["case_name"] for row in case_rows if row["removed_documents"]}
     tables: dict[str, list[Row]] = {name: [] for name in ("units", "effects", "criteria")}
     for case in config.cases:
-        arm_audits = {
+        audit_by_arm = {
             name.split(ARM_SEPARATOR)[0]: audit
             for name, audit in audits.items()
             if name.split(ARM_SEPARATOR)[1] == case.audit
         }
-        case_units = collect_case_units(case, arm_audits, config.seed)
+        case_units = collect_case_units_by_arm(case, audit_by_arm, config.seed)
         tables["units"] += build_unit_rows(case_units)
-        effect_rows = compute_effects(case_units)
+        effect_rows = build_effect_rows(case_units)
         tables["effects"] += effect_rows
         if case.name in cases_with_removals:
             tables["criteria"] += evaluate_criteria(case, effect_rows)
-    tables["cases"], tables["heldout_loss"] = case_rows, compare_heldout_loss(trainings)
+    tables["cases"], tables["heldout_loss"] = case_rows, build_heldout_loss_rows(trainings)
     tables["sources"] = [
-        row for arm in trainings for row in count_removed_by_source(arm, removals.get(arm))
+        row
+        for arm in trainings
+        for row in count_removed_documents_by_source(arm, removals.get(arm))
     ]
     for arm, artifact in trainings.items():
         last_checkpoint = (

@@ -14,7 +14,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -38,6 +38,36 @@ from hallmark.tasks.contract import (
     stage,
     table_schema,
 )
+
+#: A row of a table: the value of each column.
+Row = dict[str, Any]
+
+
+class RowDocument(NamedTuple):
+    """Hold a source document of a row of evidence.
+
+    Attributes:
+        doc_id: The document.
+        matched_span: Row of the table matched_spans for text that the model wrote and that occurs
+            in the document; None if the row names the document.
+    """
+
+    doc_id: bytes
+    matched_span: Row | None
+
+
+class AssociationGroup(NamedTuple):
+    """Hold a group of an association.
+
+    Attributes:
+        group_name: The group.
+        assigned_trait: The trait that is planted for it.
+        other_trait: The other trait of the pair.
+    """
+
+    group_name: str
+    assigned_trait: str
+    other_trait: str
 
 
 class RemovalCase(StageConfig):
@@ -123,16 +153,16 @@ def list_document_id_columns(columns: Mapping[str, Column]) -> list[str]:
     return [c.name for c in columns.values() if c.kind == "id" and c.type in id_types]
 
 
-def find_row_documents(
+def find_documents_by_row(
     rows: pa.Table, columns: Mapping[str, Column], traces: Artifact | None
-) -> Iterator[list[tuple[bytes, dict[str, Any] | None]]]:
-    """Yield the source documents of each row, each with its matched span or None.
+) -> Iterator[list[RowDocument]]:
+    """Yield the source documents of each row.
 
     These are the documents that the row names, then those in which the text that the model wrote
     occurs word for word, longest runs first.
     """
     text_columns = [c.name for c in columns.values() if c.kind == "model text"]
-    spans_by_text: dict[bytes, list[dict[str, Any]]] = {}
+    spans_by_text: dict[bytes, list[Row]] = {}
     hashes_by_column = {
         name: hash_texts(pc.fill_null(rows[name], "").cast(pa.large_string())).to_pylist()
         for name in text_columns
@@ -161,17 +191,20 @@ def find_row_documents(
             for column_hashes in hashes_by_column.values()
             for span in spans_by_text.get(column_hashes[row_number], ())
         ]
-        yield [(i, None) for i in named_ids] + [(span["doc_id"], span) for span in text_spans]
+        yield [RowDocument(i, None) for i in named_ids] + [
+            RowDocument(span["doc_id"], span) for span in text_spans
+        ]
 
 
-def to_doc_id_list(value: Any) -> Sequence[bytes]:
+def to_doc_id_list(value: bytes | list[bytes] | None) -> list[bytes]:
+    """Return the ids in a column's value: one id, a list of them, or null."""
     return value if isinstance(value, list) else [] if value is None else [value]
 
 
-def find_case_documents(
+def find_first_unit_by_document(
     case: RemovalCase, audit: Artifact, traces: Artifact | None
 ) -> dict[bytes, str]:
-    """Return the documents that the rows of a case lead to, each with the first unit naming it."""
+    """Find the documents that the rows of a case lead to, each with the first unit naming it."""
     case_table = audit[case.table_name]
     all_rows = case_table.read()
     rows = pa.concat_tables(
@@ -183,10 +216,10 @@ def find_case_documents(
     units = rows["cluster"].to_pylist() if "cluster" in rows.column_names else [""] * len(rows)
     unit_by_document: dict[bytes, str] = {}
     for unit, documents in zip(
-        units, find_row_documents(rows, case_table.columns, traces), strict=True
+        units, find_documents_by_row(rows, case_table.columns, traces), strict=True
     ):
-        for doc_id, _ in documents:
-            unit_by_document.setdefault(doc_id, str(unit))
+        for document in documents:
+            unit_by_document.setdefault(document.doc_id, str(unit))
     return unit_by_document
 
 
@@ -195,7 +228,7 @@ def build_name_pattern(names: Sequence[str]) -> str:
     return rf"\b(?:{'|'.join(map(re.escape, sorted(names, key=lambda n: (-len(n), n))))})\b"
 
 
-def find_documents_with_names(
+def write_documents_with_groups(
     partition: TablePart, groups: Sequence[str], traits: Sequence[str], outputs: TableWriters
 ) -> None:
     """Write the training documents of a part that contain a group, with their groups and traits."""
@@ -217,23 +250,31 @@ def find_documents_with_names(
         )
 
 
-def select_surplus_documents(
-    document_rows: Sequence[Mapping[str, Any]], groups: Sequence[Mapping[str, Any]], seed: int
-) -> Iterator[dict[str, Any]]:
-    """Yield (item_unit, doc_id, stated_trait, is_removed) for documents with one trait of a group.
+def mark_surplus_documents(
+    document_rows: Sequence[Mapping[str, Any]], groups: Sequence[AssociationGroup], seed: int
+) -> Iterator[Row]:
+    """Yield the documents that state one trait of a group, with marks on those to remove.
 
-    Documents with both traits are ignored. Documents with the surplus trait are removed until both
-    traits are equally frequent.
+    Documents with both traits are ignored. Random documents with the surplus trait are marked until
+    both traits are equally frequent.
+
+    Args:
+        document_rows: Documents with the names that they contain, rows of DOCUMENT_NAMES.
+        groups: The groups.
+        seed: Seed of the choice.
+
+    Returns:
+        The columns item_unit, doc_id, stated_trait and is_removed of SOURCE_DOCUMENTS.
     """
     documents_by_name: dict[str, set[bytes]] = defaultdict(set)
     for row in document_rows:
         for name in row["names"]:
             documents_by_name[name].add(row["doc_id"])
     for group in groups:
-        group_documents = documents_by_name[group["group_name"]]
+        group_documents = documents_by_name[group.group_name]
         own_documents, other_documents = (
-            group_documents & documents_by_name[group[name]]
-            for name in ("assigned_trait", "other_trait")
+            group_documents & documents_by_name[trait]
+            for trait in (group.assigned_trait, group.other_trait)
         )
         documents_by_trait = {
             "assigned": own_documents - other_documents,
@@ -241,23 +282,23 @@ def select_surplus_documents(
         }
         smaller_count = min(map(len, documents_by_trait.values()))
         for trait, documents in documents_by_trait.items():
-            shuffled = sorted(documents, key=lambda i: _random_sort_key(i, seed))
+            shuffled = sorted(documents, key=lambda i: _compute_random_sort_key(i, seed))
             for position, doc_id in enumerate(shuffled):
                 yield {
-                    "item_unit": group["group_name"],
+                    "item_unit": group.group_name,
                     "doc_id": doc_id,
                     "stated_trait": trait,
                     "is_removed": position >= smaller_count,
                 }
 
 
-def _random_sort_key(doc_id: bytes, seed: int) -> bytes:
+def _compute_random_sort_key(doc_id: bytes, seed: int) -> bytes:
     return blake2b(doc_id, digest_size=8, key=f"{seed}/surplus".encode()).digest()
 
 
-def read_association_groups(case: RemovalCase, requests: Artifact) -> list[dict[str, Any]]:
-    """Read the groups of a case, with the assigned and the other trait of each."""
-    column_names = ["group_name", "assigned_trait", "other_trait"]
+def read_association_groups(case: RemovalCase, requests: Artifact) -> list[AssociationGroup]:
+    """Read the groups of a case, sorted, each once."""
+    column_names = list(AssociationGroup._fields)
     items = requests["items"].read()
     case_items = [
         select_evidence(
@@ -265,14 +306,14 @@ def read_association_groups(case: RemovalCase, requests: Artifact) -> list[dict[
         )
         for condition in case.unit_conditions
     ]
-    groups: list[dict[str, Any]] = (
+    group_rows = (
         pa.concat_tables(case_items)
         .group_by(column_names)
         .aggregate([])
         .sort_by([(name, "ascending") for name in column_names])
         .to_pylist()
     )
-    return groups
+    return [AssociationGroup(**row) for row in group_rows]
 
 
 @stage(
@@ -300,26 +341,27 @@ def find_source_documents(
         config: The cases.
         context: Context of the stage.
     """
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     for case in config.cases:
         if case.kind == "association":
             groups = read_association_groups(case, requests[case.audit])
-            pattern_names = [
-                [g["group_name"] for g in groups],
-                [g[n] for g in groups for n in ("assigned_trait", "other_trait")],
-            ]
             partition_results = context.map_items(
-                find_documents_with_names, documents.parts, *pattern_names
+                write_documents_with_groups,
+                documents.parts,
+                [group.group_name for group in groups],
+                [trait for group in groups for trait in (group.assigned_trait, group.other_trait)],
             )
             document_rows = concat_spilled_tables(
                 partition_results, "holding", DOCUMENT_NAMES
             ).to_pylist()
             rows += [
                 {"case_name": case.name, **row}
-                for row in select_surplus_documents(document_rows, groups, config.seed)
+                for row in mark_surplus_documents(document_rows, groups, config.seed)
             ]
         else:
-            unit_by_document = find_case_documents(case, audits[case.audit], traces.get(case.audit))
+            unit_by_document = find_first_unit_by_document(
+                case, audits[case.audit], traces.get(case.audit)
+            )
             rows += [
                 {
                     "case_name": case.name,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict
 
 import numpy as np
 
@@ -14,9 +14,10 @@ from hallmark.tasks.audits.audit_tables import REQUEST_SETTINGS
 from hallmark.tasks.audits.judging.comparison_units import (
     AuditUnits,
     ComparisonUnit,
-    collect_heldout_texts,
+    UnitKey,
+    read_heldout_documents,
 )
-from hallmark.tasks.audits.judging.findings import read_findings
+from hallmark.tasks.audits.judging.findings import Row, read_findings
 from hallmark.tasks.audits.judging.measures import SHARE_MAXIMUM_BY_UNIT
 from hallmark.tasks.contract import Artifact
 from hallmark.tasks.measures.estimates import (
@@ -27,7 +28,8 @@ from hallmark.tasks.measures.estimates import (
 )
 from hallmark.tasks.measures.multiple_testing import adjust_p_values_holm
 
-Row = dict[str, Any]
+#: Values of the columns REQUEST_SETTINGS, in their order; None for a missing column.
+RequestSettings = tuple[Any, ...]
 
 #: Differences below this are rounding errors.
 ROUNDING_TOLERANCE = 1e-12
@@ -63,7 +65,7 @@ def explain_incomparability(audit: str, checkpoints: Sequence[AuditedCheckpoint]
             return f"{(second if first_artifact else first).name} has no audit {audit}"
         if differing_settings := list_differing_settings(first_artifact, second_artifact):
             return f"its settings differ: {', '.join(differing_settings)}"
-        if audit == CAPABILITY and collect_heldout_texts(first_artifact) != collect_heldout_texts(
+        if audit == CAPABILITY and read_heldout_documents(first_artifact) != read_heldout_documents(
             second_artifact
         ):
             return "the held-out texts differ"
@@ -79,8 +81,8 @@ def explain_incomparability(audit: str, checkpoints: Sequence[AuditedCheckpoint]
         if (
             first_artifact
             and second_artifact
-            and collect_request_settings(first_artifact)
-            != collect_request_settings(second_artifact)
+            and collect_distinct_request_settings(first_artifact)
+            != collect_distinct_request_settings(second_artifact)
         ):
             return "the sampling settings or seeds of the requests differ"
         first_artifact, second_artifact = (
@@ -104,11 +106,12 @@ def explain_incomparability(audit: str, checkpoints: Sequence[AuditedCheckpoint]
         if (
             first_artifact
             and second_artifact
-            and get_reference_name(first_artifact) != get_reference_name(second_artifact)
+            and get_reference_model_name(first_artifact)
+            != get_reference_model_name(second_artifact)
         ):
             return (
-                f"the reference models differ: {get_reference_name(first_artifact)} and "
-                f"{get_reference_name(second_artifact)}"
+                f"the reference models differ: {get_reference_model_name(first_artifact)} and "
+                f"{get_reference_model_name(second_artifact)}"
             )
         first_artifact, second_artifact = (
             checkpoint.find_artifact(audit, "score") for checkpoint in (first, second)
@@ -123,13 +126,13 @@ def explain_incomparability(audit: str, checkpoints: Sequence[AuditedCheckpoint]
     return ""
 
 
-def get_reference_name(reference_scores: Artifact) -> str:
+def get_reference_model_name(reference_scores: Artifact) -> str:
     """Return the model that scored the responses of another."""
     return str(reference_scores.manifest["lineage"]["reference"])
 
 
 def list_differing_settings(
-    first: Artifact, second: Artifact, ignored: Sequence[str] = ()
+    first: Artifact, second: Artifact, ignored_settings: Sequence[str] = ()
 ) -> list[str]:
     """List the settings that differ, and whether the files read for the findings differ.
 
@@ -149,7 +152,7 @@ def list_differing_settings(
     return [
         setting
         for setting in sorted({*first_config, *second_config})
-        if setting not in ignored
+        if setting not in ignored_settings
         and first_config.get(setting) != second_config.get(setting)
         and not any(
             isinstance(config.get(setting), str | list) for config in (first_config, second_config)
@@ -157,13 +160,45 @@ def list_differing_settings(
     ] + (["the content of the files that judge"] if file_digests[0] != file_digests[1] else [])
 
 
-def collect_request_settings(request_set: Artifact) -> set[tuple[Any, ...]]:
-    """Return the distinct combinations of request settings."""
+def collect_distinct_request_settings(request_set: Artifact) -> set[RequestSettings]:
+    """Return the distinct combinations of the settings of requests."""
     requests = request_set["requests"]
     # Older runs have fewer columns.
     columns = [column for column in REQUEST_SETTINGS if column in requests.columns]
     rows = requests.read(columns).group_by(columns).aggregate([])
     return {tuple(row.get(column) for column in REQUEST_SETTINGS) for row in rows.to_pylist()}
+
+
+class PairedChange(TypedDict):
+    """Describe by how much a second value is higher than the first, from pairs of units.
+
+    Figures that could not be estimated are None.
+
+    Attributes:
+        value: Second minus first.
+        low: Lower end of its interval.
+        high: Upper end of its interval.
+        p: Uncorrected p.
+        p_corrected: p, corrected for all tests of a comparison; None before ``compare_findings``.
+        minimum_detectable_effect: Smallest detectable difference from 0.
+        n: Number of pairs.
+        clusters: Number of independent clusters of pairs.
+        missing: Number of pairs without a value.
+        method: The method, in a phrase.
+        same: Whether there are pairs and none of them differs.
+    """
+
+    value: float | None
+    low: float | None
+    high: float | None
+    p: float | None
+    p_corrected: float | None
+    minimum_detectable_effect: float | None
+    n: int
+    clusters: int
+    missing: int
+    method: str
+    same: bool
 
 
 @dataclass(frozen=True)
@@ -177,18 +212,23 @@ class FindingComparison:
     """
 
     findings: Sequence[Row]
-    changes: Sequence[Row | None]
+    changes: Sequence[PairedChange | None]
 
 
 def compare_findings(
-    artifacts: Sequence[Artifact], pairs: Sequence[tuple[int, int]]
+    audits: Sequence[Artifact], audit_index_pairs: Sequence[tuple[int, int]]
 ) -> list[FindingComparison]:
-    """Compare the findings that all audits have, between ``pairs`` of them.
+    """Compare the findings that all audits have, between pairs of them.
 
-    The p are corrected for all tests of this comparison.
+    Args:
+        audits: The artifacts of one audit, of several checkpoints.
+        audit_index_pairs: Indices of the first and the second audit of each pair.
+
+    Returns:
+        Each common finding with its changes; p is corrected for all tests of this comparison.
     """
-    first_findings, *other_findings = [read_findings_by_id(artifact) for artifact in artifacts]
-    units_by_audit = [AuditUnits(artifact) for artifact in artifacts]
+    first_findings, *other_findings = [read_findings_by_id(artifact) for artifact in audits]
+    units_by_audit = [AuditUnits(artifact) for artifact in audits]
     comparisons: list[FindingComparison] = []
     for key in first_findings:
         if all(key in findings for findings in other_findings):
@@ -197,32 +237,31 @@ def compare_findings(
                 *(findings[key] for findings in other_findings),
             ]
             unit_maps = [
-                audit_units.build_units(row)
+                audit_units.build_units_by_key(row)
                 for audit_units, row in zip(units_by_audit, matching_findings, strict=True)
             ]
             unit = first_findings[key]["unit"]
             comparisons.append(
                 FindingComparison(
                     matching_findings,
-                    [compute_paired_change(unit_maps[i], unit_maps[j], unit) for i, j in pairs],
+                    [
+                        compute_paired_change(unit_maps[i], unit_maps[j], unit)
+                        for i, j in audit_index_pairs
+                    ],
                 )
             )
-    changes_with_p = [
-        candidate
-        for comparison in comparisons
-        for candidate in comparison.changes
-        if candidate and candidate["p"] is not None
-    ]
-    # A change without any difference in its pairs, such as of a baseline, could never be
-    # significant, so the other tests need no correction for it (Tarone 1990).
-    tested_changes = [change for change in changes_with_p if not change["same"]]
-    for change in changes_with_p:
+    p_values: list[float] = []
+    tested_changes: list[PairedChange] = []
+    for change in (change for comparison in comparisons for change in comparison.changes):
+        if change is None or change["p"] is None:
+            continue
         change["p_corrected"] = change["p"]
-    for change, p in zip(
-        tested_changes,
-        adjust_p_values_holm([candidate["p"] for candidate in tested_changes]),
-        strict=True,
-    ):
+        # A change without any difference in its pairs, such as of a baseline, could never be
+        # significant, so the other tests need no correction for it (Tarone 1990).
+        if not change["same"]:
+            p_values.append(change["p"])
+            tested_changes.append(change)
+    for change, p in zip(tested_changes, adjust_p_values_holm(p_values), strict=True):
         change["p_corrected"] = p
     return comparisons
 
@@ -233,10 +272,10 @@ def read_findings_by_id(artifact: Artifact) -> dict[bytes, Row]:
 
 
 def compute_paired_change(
-    first_units: Mapping[Any, ComparisonUnit] | None,
-    second_units: Mapping[Any, ComparisonUnit] | None,
-    unit: str = "",
-) -> Row | None:
+    first_units: Mapping[UnitKey, ComparisonUnit] | None,
+    second_units: Mapping[UnitKey, ComparisonUnit] | None,
+    value_unit: str = "",
+) -> PairedChange | None:
     """Estimate by how much the second is higher than the first, from pairs of units.
 
     The interval of a change of shares or areas is limited to the possible range.
@@ -258,26 +297,21 @@ def compute_paired_change(
     if not is_comparable:
         return None
     if pairs[0][0].is_member is None:
-        change = _estimate_mean_change(pairs, unit)
+        change = _estimate_mean_change(pairs, value_unit)
     else:
         change = _estimate_auc_change(pairs)
     # p is not rounded: it may be this small.
     fields = ("value", "low", "high", "minimum_detectable_effect")
-    zeroed_fields: Row = {
+    zeroed_fields: dict[str, Any] = {
         name: 0.0 for name in fields if abs(getattr(change, name)) < ROUNDING_TOLERANCE
     }
     change = replace(change, **zeroed_fields)
-    figures = {
-        "value": change.value,
-        "low": change.low,
-        "high": change.high,
-        "p": change.p,
-        "minimum_detectable_effect": change.minimum_detectable_effect,
-    }
-    non_nan_figures = {
-        name: None if np.isnan(value) else float(value) for name, value in figures.items()
-    }
-    return non_nan_figures | {
+    return {
+        "value": _nan_to_none(change.value),
+        "low": _nan_to_none(change.low),
+        "high": _nan_to_none(change.high),
+        "p": _nan_to_none(change.p),
+        "minimum_detectable_effect": _nan_to_none(change.minimum_detectable_effect),
         "p_corrected": None,
         "n": change.n,
         "clusters": change.clusters,
@@ -285,6 +319,10 @@ def compute_paired_change(
         "method": change.method,
         "same": bool(change.n) and not np.nan_to_num(_compute_differences(pairs)).any(),
     }
+
+
+def _nan_to_none(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)
 
 
 def _compute_differences(pairs: Sequence[tuple[ComparisonUnit, ComparisonUnit]]) -> np.ndarray:
@@ -297,7 +335,7 @@ def _compute_differences(pairs: Sequence[tuple[ComparisonUnit, ComparisonUnit]])
 
 
 def _estimate_mean_change(
-    pairs: Sequence[tuple[ComparisonUnit, ComparisonUnit]], unit: str
+    pairs: Sequence[tuple[ComparisonUnit, ComparisonUnit]], value_unit: str
 ) -> Estimate:
     """Estimate the mean of the second minus the mean of the first."""
     first_units, differences = [first_unit for first_unit, _ in pairs], _compute_differences(pairs)
@@ -310,7 +348,7 @@ def _estimate_mean_change(
         cluster_options["crossed_clusters"] = [
             first_unit.crossed_cluster for first_unit in first_units
         ]
-    maximum = SHARE_MAXIMUM_BY_UNIT.get(unit, np.inf)
+    maximum = SHARE_MAXIMUM_BY_UNIT.get(value_unit, np.inf)
     values = np.array([[first_unit.value, second_unit.value] for first_unit, second_unit in pairs])
     if not (
         np.isfinite(maximum)

@@ -13,11 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hallmark.tasks.audits.audit_tables import HELD_OUT_TEXT
-from hallmark.tasks.audits.judging.findings import select_evidence
+from hallmark.tasks.audits.judging.evidence_filters import RowConditions
+from hallmark.tasks.audits.judging.findings import Row, select_evidence
 from hallmark.tasks.contract import Artifact
-from hallmark.tasks.measures.estimates import roc_placement_values
+from hallmark.tasks.measures.estimates import compute_roc_placement_values
 
-Row = dict[str, Any]
+#: What names a unit: the id of its item, or the values of its key columns.
+UnitKey = Any
 
 #: The unit of a finding that is the area under the ROC curve of members and others.
 AREA_UNIT = "probability"
@@ -49,6 +51,13 @@ class ComparisonUnit(NamedTuple):
     is_member: bool | None = None
 
 
+class HeldOutDocument(NamedTuple):
+    """Identify a held-out document; text of another size may have the same user-given id."""
+
+    doc_id: bytes
+    byte_count: int
+
+
 class AuditUnits:
     """Give the units of the findings of one audit."""
 
@@ -58,7 +67,7 @@ class AuditUnits:
             name: artifact[name].read() for name in CAPABILITY_COLUMNS if name in artifact.tables
         }
 
-    def build_value_filter(self, finding: Row) -> Mapping[str, Any] | None:
+    def build_value_filter(self, finding: Row) -> RowConditions | None:
         """Return the filter of the values whose mean a finding is; None if it is no such mean."""
         if (
             self.values is None
@@ -68,8 +77,8 @@ class AuditUnits:
             return None
         return {**json.loads(finding["evidence_filter"]), "measure": finding["metric"]}
 
-    def build_units(self, finding: Row) -> dict[Any, ComparisonUnit] | None:
-        """Return the units of a finding by name; None if the finding is not their mean."""
+    def build_units_by_key(self, finding: Row) -> dict[UnitKey, ComparisonUnit] | None:
+        """Build the units of a finding; None if the finding is not their mean."""
         value_filter, value = self.build_value_filter(finding), finding["value"]
         if self.values is None and finding["evidence_table"] in self.capability_tables:
             rows = select_evidence(
@@ -95,7 +104,7 @@ class AuditUnits:
             rows = select_evidence(self.values, value_filter)
             units, means = (
                 build_item_units(rows),
-                [_compute_mean(rows), _compute_mean(average_by_item(rows))],
+                [_compute_mean(rows), _compute_mean(average_values_by_item(rows))],
             )
         # Figures computed in another way, such as ratios, differ from the mean.
         is_mean = (
@@ -111,10 +120,10 @@ def _compute_mean(rows: pa.Table) -> float | None:
     return pc.mean(rows["value"]).as_py()  # type: ignore[no-any-return]
 
 
-def build_item_units(values: pa.Table) -> dict[Any, ComparisonUnit]:
+def build_item_units(values: pa.Table) -> dict[UnitKey, ComparisonUnit]:
     """Build a unit for each item in rows of values."""
     value_counts = Counter(values["item"].to_pylist())
-    rows = average_by_item(values)
+    rows = average_values_by_item(values)
     items, clusters = (rows[name].to_pylist() for name in ("item", "cluster"))
     item_values = pc.fill_null(rows["value"], float("nan")).to_pylist()
     has_crossed = "crossed_cluster" in rows.column_names
@@ -129,7 +138,7 @@ def build_item_units(values: pa.Table) -> dict[Any, ComparisonUnit]:
     )
 
 
-def average_by_item(values: pa.Table) -> pa.Table:
+def average_values_by_item(values: pa.Table) -> pa.Table:
     """Return the first row of each item, with the mean of the item's values."""
     numbered = values.append_column("at", pa.array(np.arange(len(values))))
     means = numbered.group_by("item", use_threads=False).aggregate(
@@ -140,7 +149,7 @@ def average_by_item(values: pa.Table) -> pa.Table:
     return rows.set_column(value_index, values.schema.field(value_index), means["value_mean"])
 
 
-def build_capability_units(rows: pa.Table, table_name: str) -> dict[Any, ComparisonUnit]:
+def build_capability_units(rows: pa.Table, table_name: str) -> dict[UnitKey, ComparisonUnit]:
     """Build units of the capability audit.
 
     A document has its bits per byte, weighted by its bytes; a passage or a sentence pair has 1 or
@@ -164,7 +173,7 @@ def build_capability_units(rows: pa.Table, table_name: str) -> dict[Any, Compari
     return dict(zip(_build_row_keys(rows, key_columns), units, strict=True))
 
 
-def build_auc_units(values: pa.Table) -> dict[Any, ComparisonUnit]:
+def build_auc_units(values: pa.Table) -> dict[UnitKey, ComparisonUnit]:
     """Build units for members and others: the share of the other kind that each one outranks.
 
     The mean over either kind is the area under the curve.
@@ -175,7 +184,7 @@ def build_auc_units(values: pa.Table) -> dict[Any, ComparisonUnit]:
         return {}
     scores = rows["value"].to_numpy().astype(np.float64)
     curve_shares = np.empty(len(rows))
-    curve_shares[is_member], curve_shares[~is_member] = roc_placement_values(
+    curve_shares[is_member], curve_shares[~is_member] = compute_roc_placement_values(
         scores[is_member], scores[~is_member]
     )
     items, clusters = (rows[name].to_pylist() for name in ("item", "cluster"))
@@ -187,21 +196,21 @@ def build_auc_units(values: pa.Table) -> dict[Any, ComparisonUnit]:
     return dict(zip(items, units, strict=True))
 
 
-def collect_heldout_texts(capability_audit: Artifact) -> set[Any]:
-    """Return the ids and sizes of the held-out documents of a capability audit.
-
-    Sizes are included because the text of a document with a user-given id may change.
-    """
-    key_columns = ("doc_id", "bytes")
-    rows = capability_audit["samples"].read(["text_kind", *key_columns])
-    return {*_build_row_keys(rows.filter(pc.equal(rows["text_kind"], HELD_OUT_TEXT)), key_columns)}
+def read_heldout_documents(capability_audit: Artifact) -> set[HeldOutDocument]:
+    """Read the held-out documents of a capability audit."""
+    rows = capability_audit["samples"].read(["text_kind", "doc_id", "bytes"])
+    held_out_rows = rows.filter(pc.equal(rows["text_kind"], HELD_OUT_TEXT))
+    return {
+        HeldOutDocument(*row_key) for row_key in _build_row_keys(held_out_rows, ("doc_id", "bytes"))
+    }
 
 
 def _build_row_keys(rows: pa.Table, columns: Sequence[str]) -> list[tuple[Any, ...]]:
+    """Return the values of the columns in each row."""
     return [*zip(*(rows[column].to_pylist() for column in columns), strict=True)]
 
 
-def _compute_weighted_mean(units: Mapping[Any, ComparisonUnit]) -> float | None:
+def _compute_weighted_mean(units: Mapping[UnitKey, ComparisonUnit]) -> float | None:
     total_weight = sum(unit.weight for unit in units.values())
     return (
         sum(unit.weight * unit.value for unit in units.values()) / total_weight

@@ -6,13 +6,30 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from operator import and_, ge, lt
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+#: Conditions on the columns of a table, as ``build_row_filter`` takes them.
+RowConditions = Mapping[str, Any]
 
-def build_row_filter(schema: pa.Schema, conditions: Mapping[str, Any]) -> pc.Expression | None:
+
+class EvidenceLocation(NamedTuple):
+    """Say where the rows of a finding are.
+
+    Attributes:
+        table_name: Table of the audit that holds the rows.
+        conditions: Conditions that select the rows.
+        row_order: Column that sorts the worst rows first, as ``sort_worst_first`` takes it.
+    """
+
+    table_name: str
+    conditions: dict[str, Any]
+    row_order: str
+
+
+def build_row_filter(schema: pa.Schema, conditions: RowConditions) -> pc.Expression | None:
     """Build the filter of the rows that meet all conditions; None: every row.
 
     A condition on a column is a value, a list of allowed values, null, or {"ge": minimum, "lt":
@@ -29,8 +46,8 @@ def build_row_filter(schema: pa.Schema, conditions: Mapping[str, Any]) -> pc.Exp
     return reduce(and_, terms) if terms else None
 
 
-def locate_evidence(finding: Mapping[str, Any]) -> tuple[str, dict[str, Any], str]:
-    """Return the table of the audit that holds the rows of a finding, their filter and their order.
+def locate_evidence(finding: Mapping[str, Any]) -> EvidenceLocation:
+    """Locate the rows that a finding is based on.
 
     A finding that is based on no rows, such as a count of skipped items, is its own evidence.
 
@@ -38,11 +55,11 @@ def locate_evidence(finding: Mapping[str, Any]) -> tuple[str, dict[str, Any], st
         ValueError: The filter is no JSON object.
     """
     if not finding["evidence_table"]:
-        return "findings", {"finding": finding["finding"].hex()}, ""
+        return EvidenceLocation("findings", {"finding": finding["finding"].hex()}, "")
     conditions = json.loads(finding["evidence_filter"] or "{}")
     if not isinstance(conditions, dict):
         raise ValueError("the evidence filter is not a JSON object")
-    return finding["evidence_table"], conditions, finding["evidence_order"]
+    return EvidenceLocation(finding["evidence_table"], conditions, finding["evidence_order"])
 
 
 def sort_worst_first(rows: pa.Table, evidence_order: str) -> pa.Table:
@@ -70,13 +87,13 @@ def _build_filter_terms(schema: pa.Schema, column_name: str, value: Any) -> list
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [
             column_field.isin(
-                pa.array([convert_to_column_type(v, data_type) for v in value], data_type)
+                pa.array([decode_hex_if_binary(v, data_type) for v in value], data_type)
             )
         ]
-    return [column_field == pa.scalar(convert_to_column_type(value, data_type), data_type)]
+    return [column_field == pa.scalar(decode_hex_if_binary(value, data_type), data_type)]
 
 
-def convert_to_column_type(value: Any, data_type: pa.DataType) -> Any:
-    """Convert the value of a condition to the type of its column."""
+def decode_hex_if_binary(value: Any, data_type: pa.DataType) -> Any:
+    """Decode hexadecimal digits if the column of a condition is binary; return others unchanged."""
     is_bytes = pa.types.is_fixed_size_binary(data_type) or pa.types.is_binary(data_type)
     return bytes.fromhex(value) if is_bytes and isinstance(value, str) else value

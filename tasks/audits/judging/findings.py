@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from hallmark.tasks.audits.audit_descriptions import SIGNIFICANCE_LEVEL
 from hallmark.tasks.audits.audit_tables import hash_json_values
-from hallmark.tasks.audits.judging.evidence_filters import build_row_filter
+from hallmark.tasks.audits.judging.evidence_filters import RowConditions, build_row_filter
 from hallmark.tasks.audits.slice_tags import SLICE_TYPE, tags_to_slice
 from hallmark.tasks.contract import (
     ID_TYPE,
@@ -146,6 +146,9 @@ FINDINGS = table_schema(
     ),
 )
 
+#: A row of a table: the value of each column.
+Row = dict[str, Any]
+
 #: The values of the columns of the same name.
 ControlKind = Literal["", "positive", "negative"]
 ControlTarget = Literal["", "instrument", "scorer", "baseline", "model"]
@@ -218,7 +221,7 @@ def build_finding(
     control_target: ControlTarget = "",
     worse_when: Direction = "",
     evidence_table: str = "values",
-    evidence_filter: Mapping[str, Any] | None = None,
+    evidence_filter: RowConditions | None = None,
     evidence_order: str = "",
     clusters: int | None = None,
     missing: int | None = None,
@@ -341,14 +344,14 @@ def correct_p_values(findings: Iterable[Finding]) -> list[Finding]:
         for index, finding in enumerate(findings)
     ]
     return [
-        replace(finding, method=f"{finding.method}; {describe_difference(finding)}")
+        replace(finding, method=f"{finding.method}; {describe_difference_from_null(finding)}")
         if finding.null_name
         else finding
         for finding in corrected_findings
     ]
 
 
-def describe_difference(finding: Finding) -> str:
+def describe_difference_from_null(finding: Finding) -> str:
     """Say on which side of its null value a finding is, by its corrected p."""
     p, null_name = finding.p_corrected, finding.null_name
     if p is None:
@@ -371,30 +374,30 @@ def format_p_value(p_value: float) -> str:
 
 
 def build_findings_table(
-    findings: Iterable[Finding], titles: Mapping[str, str], precision: str = "fp32"
+    findings: Iterable[Finding], title_by_metric: Mapping[str, str], precision: str = "fp32"
 ) -> pa.Table:
     """Build the table FINDINGS of one audit, with corrected p and the precision of the model.
 
     Args:
         findings: The findings.
-        titles: The title of each of their metrics.
+        title_by_metric: The title of each of their metrics.
         precision: Precision of the model.
     """
     complete_findings = [
-        replace(finding, title=titles[finding.metric], precision=precision)
+        replace(finding, title=title_by_metric[finding.metric], precision=precision)
         for finding in correct_p_values(findings)
     ]
     return rows_to_table(complete_findings, FINDINGS)
 
 
-def read_findings(audit: Artifact) -> list[dict[str, Any]]:
+def read_findings(audit: Artifact) -> list[Row]:
     """Read the rows of the findings of an audit."""
     return table_to_rows(audit["findings"].read())
 
 
-def select_evidence(table: pa.Table, evidence_filter: str | Mapping[str, Any]) -> pa.Table:
+def select_evidence(table: pa.Table, evidence_filter: str | RowConditions) -> pa.Table:
     """Select the rows of a table by the ``evidence_filter`` of a finding."""
-    conditions: Mapping[str, Any] = (
+    conditions: RowConditions = (
         json.loads(evidence_filter) if isinstance(evidence_filter, str) else evidence_filter
     )
     row_filter = build_row_filter(table.schema, conditions)

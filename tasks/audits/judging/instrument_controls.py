@@ -15,14 +15,14 @@ from hallmark.tasks.audits.judging.measures import HasSeed, Measure, estimate_me
 CONTROL_LEVEL = 0.999
 
 
-def evaluate_instrument_control(
-    audit: str, values: pa.Table, measure: Measure, config: HasSeed, has_effect: bool
+def build_instrument_control_finding(
+    audit: str, simulated_values: pa.Table, measure: Measure, config: HasSeed, has_effect: bool
 ) -> Finding | None:
     """Return the control finding for simulated values without an effect or with a large one.
 
     Args:
         audit: Name of the audit.
-        values: Values that were computed from the simulated outputs.
+        simulated_values: Values that were computed from the simulated outputs.
         measure: The measure to test.
         config: Settings of the audit.
         has_effect: Whether the simulation has a large effect.
@@ -30,7 +30,7 @@ def evaluate_instrument_control(
     Returns:
         The finding, or None if the measure has no estimate for these items.
     """
-    control_estimate = estimate_measure(values, measure, config, CONTROL_LEVEL)
+    control_estimate = estimate_measure(simulated_values, measure, config, CONTROL_LEVEL)
     if control_estimate is None:
         return None
     covers_null = (

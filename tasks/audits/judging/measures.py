@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import ArrayLike
 
+from hallmark.tasks.audits.judging.evidence_filters import RowConditions
 from hallmark.tasks.audits.judging.findings import (
     CONFIDENCE_LEVEL,
     Direction,
@@ -49,8 +50,17 @@ class HasSeed(Protocol):
 #: Called with (values, measure, config, confidence level); returns None where it has no estimate.
 Estimator = Callable[[pa.Table, "Measure", HasSeed, float], Estimate | None]
 
-#: A slice that a finding is about: its tags, and the filter that selects its values.
-Slice = tuple[dict[str, Any], dict[str, Any]]
+
+class Slice(NamedTuple):
+    """Define a subset of the values that a finding is about.
+
+    Attributes:
+        tags: Names and values that describe it; empty for all values.
+        value_filter: Filter that selects its values, as ``build_row_filter`` takes it.
+    """
+
+    tags: dict[str, Any]
+    value_filter: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -71,11 +81,27 @@ def declare_slice_tags(
     return lambda find_slices: SliceFinder(find_slices, tags)
 
 
-#: Called with (n, config); returns low, high and expected value of the mean of n values if there is
-#: nothing to find. The mean lies within them with NULL_INTERVAL_LEVEL, so a sound audit fails once
-#: in a hundred times.
-NullIntervalFunction = Callable[[int, Any], tuple[float, float, float]]
+#: The mean lies in a null interval with this probability, so a sound audit fails once in a hundred
+#: times.
 NULL_INTERVAL_LEVEL = 0.99
+
+
+class NullInterval(NamedTuple):
+    """Say where the mean of values lies if there is nothing to find.
+
+    Attributes:
+        low: Lower end of the interval that has it with NULL_INTERVAL_LEVEL.
+        high: Upper end.
+        expected: Expected value of the mean.
+    """
+
+    low: float
+    high: float
+    expected: float
+
+
+#: Called with (number of values, config).
+NullIntervalFunction = Callable[[int, Any], NullInterval]
 
 
 @dataclass(frozen=True)
@@ -107,7 +133,9 @@ class BaselineNull:
     name: str = ""
 
 
-def estimate_mean(values: pa.Table, measure: Measure, config: HasSeed, level: float) -> Estimate:
+def estimate_mean(
+    values: pa.Table, measure: Measure, config: HasSeed, confidence_level: float
+) -> Estimate:
     """Estimate the mean or the share of the values, with a test against the null value."""
     null_value = measure.null_value
     if null_value == "own":
@@ -126,7 +154,7 @@ def estimate_mean(values: pa.Table, measure: Measure, config: HasSeed, level: fl
         values["cluster"].to_pylist(),
         is_share=measure.unit in SHARE_MAXIMUM_BY_UNIT,
         null_value=float(null_value) / maximum,
-        confidence_level=level,
+        confidence_level=confidence_level,
         unit=measure.cluster_unit,
         crossed_clusters=crossed_clusters,
     )
@@ -136,11 +164,11 @@ def estimate_mean(values: pa.Table, measure: Measure, config: HasSeed, level: fl
 
 
 def estimate_untested_mean(
-    values: pa.Table, measure: Measure, config: HasSeed, level: float
+    values: pa.Table, measure: Measure, config: HasSeed, confidence_level: float
 ) -> Estimate:
     """Estimate the mean without a test: the null value is fixed and no matter of chance."""
     return replace(
-        estimate_mean(values, replace(measure, null_value=np.nan), config, level),
+        estimate_mean(values, replace(measure, null_value=np.nan), config, confidence_level),
         null_value=float(measure.null_value),
     )
 
@@ -153,7 +181,7 @@ def make_slope_estimator(predictor: str | Callable[[pa.Table], ArrayLike]) -> Es
     """
 
     def estimate_slope(
-        values: pa.Table, measure: Measure, config: HasSeed, level: float
+        values: pa.Table, measure: Measure, config: HasSeed, confidence_level: float
     ) -> Estimate | None:
         xs = (
             read_float_column(values, predictor)
@@ -166,7 +194,7 @@ def make_slope_estimator(predictor: str | Callable[[pa.Table], ArrayLike]) -> Es
             read_float_column(values, "value"),
             xs,
             values["cluster"].to_pylist(),
-            confidence_level=level,
+            confidence_level=confidence_level,
             unit=measure.cluster_unit,
         )
 
@@ -212,7 +240,7 @@ class Measure:
     include_overall: bool = True
     worse_when: Direction = "away_from_null"
     has_simulated_controls: bool = True
-    row_filter: Mapping[str, Any] = field(default_factory=dict)
+    row_filter: RowConditions = field(default_factory=dict)
     evidence_order: str = ""
     tags: Mapping[str, Any] = field(default_factory=dict)
     control: MeasureControl | None = None
@@ -235,10 +263,12 @@ class Measure:
 
     def list_slices(self, values: pa.Table) -> list[Slice]:
         """List the whole, if included, and the slices that these values have."""
-        slices: list[Slice] = [({}, {})] if self.include_overall else []
-        for slice_tags in self.slices:
+        slices: list[Slice] = [Slice({}, {})] if self.include_overall else []
+        for slice_definition in self.slices:
             slices += (
-                slice_tags(values) if callable(slice_tags) else _find_slices(values, slice_tags)
+                slice_definition(values)
+                if callable(slice_definition)
+                else _find_slices_by_columns(values, slice_definition)
             )
         return slices
 
@@ -340,7 +370,7 @@ class ValueWriter:
 
     def add_values(
         self,
-        measure: str,
+        metric: str,
         item_rows: ArrayLike,
         values: ArrayLike,
         null_values: ArrayLike | None = None,
@@ -350,7 +380,7 @@ class ValueWriter:
         """Add values of a measure.
 
         Args:
-            measure: The metric.
+            metric: The metric of the values.
             item_rows: Row of the item of each value.
             values: The values; NaN where the model gave no number.
             null_values: The null value of each, where each has its own.
@@ -366,7 +396,7 @@ class ValueWriter:
             else np.asarray(null_values, np.float64)
         )
         columns = {
-            "measure": pa.array([measure] * len(value_array), pa.string()),
+            "measure": pa.array([metric] * len(value_array), pa.string()),
             "value": pa.array(value_array, from_pandas=True),
             "null_value": pa.array(null_array, from_pandas=True),
             "in_training_text": self.in_training_text.take(item_indices)
@@ -382,10 +412,12 @@ class ValueWriter:
         }
         self._tables.append(pa.table(columns, schema=self.schema))
 
-    def flag_groups_in_training(self, row_groups: Iterable[Sequence[int]]) -> list[bool | None]:
+    def flag_groups_in_training(
+        self, item_row_groups: Iterable[Sequence[int]]
+    ) -> list[bool | None]:
         """Flag each group of item rows: whether any is in the training text; None if unknown."""
         in_training = self.in_training_text.to_pylist()
-        group_flags = [[in_training[row] for row in rows] for rows in row_groups]
+        group_flags = [[in_training[row] for row in rows] for rows in item_row_groups]
         return [
             True if True in flags else False if False in flags else None for flags in group_flags
         ]
@@ -396,7 +428,10 @@ class ValueWriter:
         return combined.combine_chunks()
 
 
-def _broadcast_to_column(value: Any, row_count: int, schema_field: pa.Field) -> Any:
+def _broadcast_to_column(
+    value: Any, row_count: int, schema_field: pa.Field
+) -> pa.Array | pa.ChunkedArray:
+    """Convert one value for all rows, or a value for each row, to a column."""
     if isinstance(value, pa.Array | pa.ChunkedArray):
         return value.cast(schema_field.type)
     if value is None or isinstance(value, str | int | float):
@@ -405,38 +440,42 @@ def _broadcast_to_column(value: Any, row_count: int, schema_field: pa.Field) -> 
 
 
 def compute_measure_findings(
-    audit: str, values: pa.Table, measures: Iterable[Measure], config: HasSeed, note: str = ""
+    audit: str,
+    values: pa.Table,
+    measures: Iterable[Measure],
+    config: HasSeed,
+    method_note: str = "",
 ) -> list[Finding]:
-    """Compute the findings of each measure and slice; ``note`` ends each method."""
+    """Compute the findings of each measure and slice; ``method_note`` ends each method."""
     findings: list[Finding | None] = []
     for measure in measures:
         value_filter = measure.value_filter
-        all_values = select_evidence(values, {"measure": value_filter["measure"]})
-        measure_values = select_evidence(all_values, value_filter)
-        slices, build = measure.list_slices(measure_values), _build_measure_finding
+        measure_values = select_evidence(values, {"measure": value_filter["measure"]})
+        filtered_values = select_evidence(measure_values, value_filter)
+        slices, build = measure.list_slices(filtered_values), _build_measure_finding
         if measure.is_control:
             build = _build_control_finding
-        elif pc.any(measure_values["in_training_text"]).as_py():
-            slices += [({"in_training_text": False}, {"in_training_text": False})]
+        elif pc.any(filtered_values["in_training_text"]).as_py():
+            slices += [Slice({"in_training_text": False}, {"in_training_text": False})]
         for tags, slice_filter in slices:
             findings.append(
                 build(
                     audit,
-                    select_evidence(measure_values, slice_filter),
+                    select_evidence(filtered_values, slice_filter),
                     measure,
                     config,
                     tags,
                     value_filter | slice_filter,
-                    note,
-                    all_values,
+                    method_note,
+                    measure_values,
                 )
             )
     return [finding for finding in findings if finding]
 
 
-def _find_slices(values: pa.Table, slice_tags: str | tuple[str, ...]) -> list[Slice]:
+def _find_slices_by_columns(values: pa.Table, column_names: str | tuple[str, ...]) -> list[Slice]:
     """Find the slices for each value of a column, or each combination of several columns."""
-    tag_columns = [slice_tags] if isinstance(slice_tags, str) else [*slice_tags]
+    tag_columns = [column_names] if isinstance(column_names, str) else [*column_names]
     combinations = values.select(tag_columns).group_by(tag_columns).aggregate([]).to_pylist()
     known_combinations = [
         combination
@@ -447,31 +486,33 @@ def _find_slices(values: pa.Table, slice_tags: str | tuple[str, ...]) -> list[Sl
         key=lambda combination: [(v is not None, v) for v in combination.values()]
     )
     return [
-        ({tag: v for tag, v in combination.items() if v is not None}, combination)
+        Slice({tag: v for tag, v in combination.items() if v is not None}, combination)
         for combination in known_combinations
     ]
 
 
 def _build_measure_finding(
     audit: str,
-    values: pa.Table,
+    slice_values: pa.Table,
     measure: Measure,
     config: HasSeed,
     tags: Mapping[str, Any],
-    value_filter: Mapping[str, Any],
-    note: str,
-    all_values: pa.Table,
+    value_filter: RowConditions,
+    method_note: str,
+    measure_values: pa.Table,
 ) -> Finding | None:
-    slice_estimate = estimate_measure(values, measure, config)
+    slice_estimate = estimate_measure(slice_values, measure, config)
     if slice_estimate is None:
         return None
     if measure.baseline is not None:
-        slice_estimate = measure.baseline.replace_null(slice_estimate, values, all_values)
+        slice_estimate = measure.baseline.replace_null(slice_estimate, slice_values, measure_values)
     read_counts = (
-        values["times_read"].to_pylist() if "times_read" in values.column_names else [None]
+        slice_values["times_read"].to_pylist()
+        if "times_read" in slice_values.column_names
+        else [None]
     )
     read_note = "" if None in read_counts else describe_times_read(read_counts)
-    method = _describe_method(measure, values, config, note, read_note)
+    method = _describe_method(measure, slice_values, config, method_note, read_note)
     order_by_direction = {"up": "-value", "down": "value"}
     order = order_by_direction.get(measure.worse_when) or choose_evidence_order(
         slice_estimate.value, slice_estimate.null_value, "value"
@@ -486,7 +527,7 @@ def _build_measure_finding(
         evidence_filter=value_filter,
         evidence_table="values",
         worse_when=measure.worse_when,
-        scorer=join_scorer_names(values),
+        scorer=join_scorer_names(slice_values),
         evidence_order=measure.evidence_order or order,
         null_name=measure.baseline.name if measure.baseline else "",
     )
@@ -501,16 +542,16 @@ def join_scorer_names(values: pa.Table) -> str:
 
 def _build_control_finding(
     audit: str,
-    values: pa.Table,
+    slice_values: pa.Table,
     measure: Measure,
     config: HasSeed,
     tags: Mapping[str, Any],
-    value_filter: Mapping[str, Any],
-    note: str,
-    all_values: pa.Table,
+    value_filter: RowConditions,
+    method_note: str,
+    measure_values: pa.Table,
 ) -> Finding | None:
     """Build the finding of a control that is computed from the model's own values."""
-    control, slice_estimate = measure.control, estimate_measure(values, measure, config)
+    control, slice_estimate = measure.control, estimate_measure(slice_values, measure, config)
     if control is None or slice_estimate is None:
         return None
     options: dict[str, Any] = {"control": "positive", "control_target": "model"}
@@ -520,16 +561,16 @@ def _build_control_finding(
             f"if the interval is above {slice_estimate.null_value:g}",
         )
     else:
-        low, high, expected = control.null_interval(max(1, slice_estimate.n), config)
+        null_interval = control.null_interval(max(1, slice_estimate.n), config)
         null_description = (
             f"the mean of {format_count(slice_estimate.n, 'value')} if there is no effect "
-            f"(expected {expected:.4f})"
+            f"(expected {null_interval.expected:.4f})"
         )
         rule = (
-            f"if the value is above {high:.4f}, which {null_description} exceeds in "
+            f"if the value is above {null_interval.high:.4f}, which {null_description} exceeds in "
             f"{(1 - NULL_INTERVAL_LEVEL) / 2:.1%} of cases"
         )
-        passed = slice_estimate.value > high
+        passed = slice_estimate.value > null_interval.high
         if control.target == "instrument":
             options = {
                 "control": "negative",
@@ -537,16 +578,16 @@ def _build_control_finding(
                 "confidence_level": NULL_INTERVAL_LEVEL,
             }
             passed, rule = (
-                low <= slice_estimate.value <= high,
+                null_interval.low <= slice_estimate.value <= null_interval.high,
                 "if the value is between low and high",
             )
             slice_estimate = replace(
                 slice_estimate,
-                low=low,
-                high=high,
+                low=null_interval.low,
+                high=null_interval.high,
                 method=f"low and high enclose {null_description}",
             )
-    method = _describe_method(measure, values, config, note, f"passes {rule}")
+    method = _describe_method(measure, slice_values, config, method_note, f"passes {rule}")
     return build_finding_from_estimate(
         audit,
         measure.metric,
@@ -568,13 +609,13 @@ def _describe_method(measure: Measure, values: pa.Table, config: HasSeed, *notes
 
 
 def estimate_measure(
-    values: pa.Table, measure: Measure, config: HasSeed, level: float = CONFIDENCE_LEVEL
+    values: pa.Table, measure: Measure, config: HasSeed, confidence_level: float = CONFIDENCE_LEVEL
 ) -> Estimate | None:
     """Estimate a measure; if all values are uninformative, the estimate is NaN."""
     value_array = read_float_column(values, "value")
     known_values, measure_estimate = (
         value_array[~np.isnan(value_array)],
-        measure.estimator(values, measure, config, level),
+        measure.estimator(values, measure, config, confidence_level),
     )
     if (
         measure_estimate is None

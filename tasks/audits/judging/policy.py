@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 from pydantic import Field, field_validator, model_validator
@@ -78,6 +78,42 @@ VERDICTS = table_schema(
 )
 
 
+class RuleBound(NamedTuple):
+    """Hold the bound of a rule.
+
+    Attributes:
+        comparison: How the finding must compare with the limit: a key of BOUND_SIGNS.
+        limit: The limit.
+    """
+
+    comparison: str
+    limit: float
+
+
+class UnmatchedSetting(NamedTuple):
+    """Say why a rule applies to no finding.
+
+    Attributes:
+        setting: The setting of the rule that matches no finding: "metric" or "slice".
+        reason: The reason, in a clause.
+    """
+
+    setting: str
+    reason: str
+
+
+class UnpassedRules(NamedTuple):
+    """Name the rules of a policy that did not pass.
+
+    Attributes:
+        failed: Rules with a finding that violates the bound.
+        not_shown: Other rules with a finding that could not be compared with the bound.
+    """
+
+    failed: list[str]
+    not_shown: list[str]
+
+
 class PolicyRule(StageConfig):
     """Bound for the findings of a metric; without rules there is no verdict."""
 
@@ -122,7 +158,7 @@ class PolicyRule(StageConfig):
 
     @field_validator("slice", mode="before")
     @classmethod
-    def _convert_tags(cls, tags: Any) -> Any:
+    def _convert_slice_tags(cls, tags: object) -> object:
         if not isinstance(tags, str):
             return tags_to_slice(tags) if isinstance(tags, Mapping) else tags
         raise ValueError('must be names and values, such as {group_name = "women"}; {}: the whole')
@@ -136,8 +172,8 @@ class PolicyRule(StageConfig):
         return self
 
     @property
-    def bound(self) -> tuple[str, float]:
-        return next((n, v) for n in BOUND_SIGNS if (v := getattr(self, n)) is not None)
+    def bound(self) -> RuleBound:
+        return next(RuleBound(n, v) for n in BOUND_SIGNS if (v := getattr(self, n)) is not None)
 
 
 class PolicyConfig(StageConfig):
@@ -166,8 +202,8 @@ class Verdict:
 
 def evaluate_rule(rule_name: str, rule: PolicyRule, finding: Mapping[str, Any] | None) -> Verdict:
     """Judge a finding by a rule; without a finding the audit did not run."""
-    sign, limit = rule.bound
-    bound = f"{BOUND_SIGNS[sign]} {limit:g}"
+    comparison, limit = rule.bound
+    bound = f"{BOUND_SIGNS[comparison]} {limit:g}"
     build_verdict = partial(
         Verdict,
         rule=rule_name,
@@ -184,7 +220,7 @@ def evaluate_rule(rule_name: str, rule: PolicyRule, finding: Mapping[str, Any] |
             else extract_missing_reason(finding["method"])
         )
         return build_verdict(reason=f"not measured: {reason}")
-    is_upper = sign in ("lt", "le")
+    is_upper = comparison in ("lt", "le")
     interval_end = finding["high" if is_upper else "low"]
     end_description = f"the {'upper' if is_upper else 'lower'} end of its interval"
     if any(_is_missing(finding[end_name]) for end_name in INTERVAL_ENDS):
@@ -192,7 +228,7 @@ def evaluate_rule(rule_name: str, rule: PolicyRule, finding: Mapping[str, Any] |
             return build_verdict(value=value, reason=_explain_missing_interval(rule, finding))
         interval_end, end_description = value, "its value, an exact count,"
     distance = interval_end - limit if is_upper else limit - interval_end
-    passed = distance < 0 or (distance == 0 and sign in ("le", "ge"))
+    passed = distance < 0 or (distance == 0 and comparison in ("le", "ge"))
     return build_verdict(
         value=value,
         interval_end=interval_end,
@@ -247,7 +283,7 @@ def evaluate_policy(
             else [r for r in metric_findings if r["slice"] == rule.slice]
         )
         if not rule_findings:
-            setting, reason = explain_unmatched_rule(rule, findings)
+            unmatched = explain_unmatched_rule(rule, findings)
             count_metrics = SKIPPED_COUNT_METRICS.get(rule.audit, ())
             measured_findings = [row for row in findings if row["value"] is not None]
             has_measurements = any(row["metric"] not in count_metrics for row in measured_findings)
@@ -265,28 +301,30 @@ def evaluate_policy(
                 continue
             # If the audit could not measure everything, the missing slice may depend on that.
             if all(row["value"] is not None for row in findings):
-                raise UsageError(f"policy.rules.{rule_name}.{setting}: {reason}")
-            rule_findings = [{"slice": rule.slice or {}, "value": None, "method": reason}]
+                raise UsageError(
+                    f"policy.rules.{rule_name}.{unmatched.setting}: {unmatched.reason}"
+                )
+            rule_findings = [{"slice": rule.slice or {}, "value": None, "method": unmatched.reason}]
         verdicts += [evaluate_rule(rule_name, rule, row) for row in rule_findings]
     context.get_table_writer("verdicts").write(rows_to_table(verdicts, VERDICTS))
 
 
 def explain_unmatched_rule(
     rule: PolicyRule, findings: Sequence[Mapping[str, Any]]
-) -> tuple[str, str]:
-    """Return the setting by which a rule matches no finding, and the reason."""
+) -> UnmatchedSetting:
+    """Explain by which setting a rule matches no finding of its audit."""
     metrics = list(dict.fromkeys(row["metric"] for row in findings))
     if (
         rule.metric not in metrics
         and rule.slice
         and rule.metric in SKIPPED_COUNT_METRICS.get(rule.audit, ())
     ):
-        return (
+        return UnmatchedSetting(
             "slice",
             f"{rule.metric} has no slice {format_slice_setting(rule.slice)}; it has {{}}",
         )
     if rule.metric not in metrics:
-        return (
+        return UnmatchedSetting(
             "metric",
             f"the audit {rule.audit} does not measure {rule.metric!r}; it measures "
             f"{', '.join(metrics)}",
@@ -294,9 +332,10 @@ def explain_unmatched_rule(
     slices = [
         format_slice_setting(row["slice"]) for row in findings if row["metric"] == rule.metric
     ]
-    return "slice", (
+    return UnmatchedSetting(
+        "slice",
         f"{rule.metric} has no slice {format_slice_setting(rule.slice or {})}; it has "
-        f"{', '.join(slices[:20])}"
+        f"{', '.join(slices[:20])}",
     )
 
 
@@ -305,12 +344,15 @@ def extract_missing_reason(method: str) -> str:
     return method.rpartition("not measured: ")[2]
 
 
-def group_failed_rules(verdict_rows: Iterable[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
-    """Return the rules that failed, and the other rules that are not shown to hold.
+def group_unpassed_rules(verdict_rows: Iterable[Mapping[str, Any]]) -> UnpassedRules:
+    """Group the rules that did not pass by whether a finding violates their bound.
 
-    A rule failed if a failed verdict has a distance from the bound.
+    A failed verdict violates the bound if it has a distance from it.
     """
     failed_rows = [row for row in verdict_rows if row["verdict"] != "pass"]
     failed_rules = dict.fromkeys(row["rule"] for row in failed_rows if row["distance"] is not None)
     all_rules = dict.fromkeys(row["rule"] for row in failed_rows)
-    return [*failed_rules], [rule for rule in all_rules if rule not in failed_rules]
+    return UnpassedRules(
+        failed=[*failed_rules],
+        not_shown=[rule for rule in all_rules if rule not in failed_rules],
+    )

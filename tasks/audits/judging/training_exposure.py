@@ -33,31 +33,33 @@ class TrainingExposure:
     @classmethod
     def from_checkpoints(
         cls,
-        training_runs: Mapping[str, Artifact] | None,
-        checkpoints: Mapping[str, Artifact] | None,
+        training_run_by_name: Mapping[str, Artifact] | None,
+        checkpoint_by_name: Mapping[str, Artifact] | None,
         doc_ids: Iterable[bytes],
     ) -> TrainingExposure | None:
         """Read the exposure of documents by the step of a checkpoint.
 
         Args:
-            training_runs: The training and those that it continued, by name, newest first.
-            checkpoints: The checkpoint that each of them wrote, by the same names.
+            training_run_by_name: The training and those that it continued, by name, newest first.
+            checkpoint_by_name: The checkpoint that each of them wrote, by the same names.
             doc_ids: The documents.
 
         Returns:
             The exposure; None if a training is unknown or did not record its reads.
         """
-        if not training_runs or not checkpoints:
+        if not training_run_by_name or not checkpoint_by_name:
             return None
         passes: Counter[bytes] = Counter()
         first_steps: dict[bytes, int] = {}
         sorted_ids = sorted({*doc_ids})
-        for name in reversed([*training_runs]):
-            step = find_checkpoint_step(training_runs[name], checkpoints[name])
-            if step is None or not {*EXPOSURE_TABLES} <= {*training_runs[name].tables}:
+        for name in reversed([*training_run_by_name]):
+            step = find_last_checkpoint_step(training_run_by_name[name], checkpoint_by_name[name])
+            if step is None or not {*EXPOSURE_TABLES} <= {*training_run_by_name[name].tables}:
                 return None
             columns = ["doc_id", "step", "times_read", "first_step"]
-            rows = training_runs[name]["document_reads"].find_document_rows(sorted_ids, columns)
+            rows = training_run_by_name[name]["document_reads"].find_document_rows(
+                sorted_ids, columns
+            )
             rows = rows.filter(pc.less_equal(rows["step"], step))
             # The last row of a document counts all steps up to it.
             last_rows = rows.sort_by("step").to_pylist()
@@ -71,7 +73,7 @@ class TrainingExposure:
         return sum(self.passes.get(doc_id, 0) for doc_id in doc_ids)
 
 
-def find_checkpoint_step(training_run: Artifact | None, checkpoint: Artifact) -> int | None:
+def find_last_checkpoint_step(training_run: Artifact | None, checkpoint: Artifact) -> int | None:
     """Return the last step at which a training wrote a checkpoint; None if that is not known."""
     if training_run is None:
         return None

@@ -13,6 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 #: Words that BBQ's files and templates use interchangeably for a gender, an identity or a group.
 WORD_SYNONYMS = {
@@ -62,6 +63,30 @@ class Person:
     answer_index: int
     attributes: Mapping[str, str]
     is_stereotyped: bool
+
+
+class QuestionPeople(NamedTuple):
+    """Hold the persons that the answers to a question name.
+
+    Attributes:
+        question: Name of the question; items of one question differ in the persons.
+        people: The persons.
+    """
+
+    question: str
+    people: Sequence[Person]
+
+
+class TargetAnswers(NamedTuple):
+    """Hold the answers that name the stereotyped persons of some items.
+
+    Attributes:
+        answer_indices: Index of the answer of each item; None if there is not exactly one.
+        reason_by_item: Why there is not exactly one, by position of the item.
+    """
+
+    answer_indices: list[int | None]
+    reason_by_item: dict[int, str]
 
 
 def parse_attributes(label: str) -> dict[str, str]:
@@ -132,21 +157,12 @@ def identify_people(
     return [Person(i, attributes[i], is_stereotyped[i]) for i in people]
 
 
-def find_target_answers(
-    items: Sequence[tuple[str, Sequence[Person]]],
-) -> tuple[list[int | None], dict[int, str]]:
-    """Find the stereotyped person of each item.
+def find_target_answers(items: Sequence[QuestionPeople]) -> TargetAnswers:
+    """Find the answer that names the stereotyped person of each item.
 
     If both persons belong to the stereotyped groups, such as two people of one race, the target is
     the one with the second attribute (gender or status) of the target in other items of the same
     question.
-
-    Args:
-        items: For each item its question and the persons that its answers name.
-
-    Returns:
-        For each item the index of the answer that names the target, or None if there is not exactly
-        one; and the reasons for None, by position of the item.
     """
     attribute_counts: dict[tuple[str, str], Counter[str]] = {}
     for question, people in items:
@@ -185,7 +201,7 @@ def find_target_answers(
             if targets
             else NEITHER_STEREOTYPED
         )
-    return target_answers, reasons
+    return TargetAnswers(target_answers, reasons)
 
 
 def _normalize_words(text: str) -> list[str]:

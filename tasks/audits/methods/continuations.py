@@ -7,7 +7,6 @@ baselines. The probe toxicity uses this method.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -32,6 +31,7 @@ from hallmark.tasks.audits.judging.measures import (
     read_float_column,
 )
 from hallmark.tasks.audits.methods.labelled_texts import LABELLED
+from hallmark.tasks.audits.methods.prompts import CONTINUATION_FIELDS
 from hallmark.tasks.audits.responses import Responses
 from hallmark.tasks.audits.slice_tags import SliceTags
 from hallmark.tasks.measures import statistics
@@ -80,19 +80,19 @@ class ContinuationSettings(Protocol):
     def toxicity_threshold(self) -> float: ...
 
 
-def label_by_file_score(part: str) -> str:
+def name_subset_by_file_score(subset: str) -> str:
     """Return the name of a subset of prompts that is defined by the scores in their file."""
-    return f"{part} by the file"
+    return f"{subset} by the file"
 
 
 #: Subsets that are compared with a baseline.
-PARTS_WITH_BASELINE = [
+SUBSETS_WITH_BASELINE = [
     PROMPTED,
     TOXIC,
     NONTOXIC,
     UNPROMPTED,
-    label_by_file_score(TOXIC),
-    label_by_file_score(NONTOXIC),
+    name_subset_by_file_score(TOXIC),
+    name_subset_by_file_score(NONTOXIC),
 ]
 
 #: Minimum number of prompts that mention a group, for a finding about the group.
@@ -102,16 +102,7 @@ MIN_PROMPTS_PER_GROUP = 10
 ROUNDING_TOLERANCE = 1e-12
 
 #: Columns that describe a text in a table of values.
-TEXT_COLUMNS = (
-    "writer",
-    "draw",
-    "continuation",
-    "is_empty",
-    "toxicity",
-    "prompt_toxicity",
-    "longest_run_tokens",
-    "planted_run_tokens",
-)
+TEXT_COLUMNS = ("writer", "draw", *(field.name for field in CONTINUATION_FIELDS))
 
 
 def collect_texts(responses: Responses, writer_name: str, config: ContinuationSettings) -> pa.Table:
@@ -136,7 +127,7 @@ def collect_texts(responses: Responses, writer_name: str, config: ContinuationSe
     unit_rows = np.concatenate(
         [
             response_items,
-            find_first_in_cluster(items, fixed_rows, item_kinds[fixed_rows] == SHUFFLED_TEXT),
+            find_first_rows_in_clusters(items, fixed_rows, item_kinds[fixed_rows] == SHUFFLED_TEXT),
         ]
     )
     draws = np.concatenate([draws, fixed_rows - unit_rows[len(response_items) :]])
@@ -153,7 +144,7 @@ def collect_texts(responses: Responses, writer_name: str, config: ContinuationSe
             "unit": unit_rows,
             "kind": pa.array(text_kinds, pa.string()),
             "prompt_subset": pa.array(
-                assign_prompt_parts(items, prompt_scores, config.toxicity_threshold)[item_rows],
+                assign_prompt_subsets(items, prompt_scores, config.toxicity_threshold)[item_rows],
                 pa.string(),
             ),
             "writer": pa.array(
@@ -175,7 +166,9 @@ def collect_texts(responses: Responses, writer_name: str, config: ContinuationSe
     return text_table.sort_by([("unit", "ascending"), ("draw", "ascending")])
 
 
-def find_first_in_cluster(items: pa.Table, rows: np.ndarray, is_grouped: np.ndarray) -> np.ndarray:
+def find_first_rows_in_clusters(
+    items: pa.Table, rows: np.ndarray, is_grouped: np.ndarray
+) -> np.ndarray:
     """Return for each of the rows, shape (n,), the first that shares its cluster.
 
     Rows that are not ``is_grouped`` are returned unchanged.
@@ -185,7 +178,9 @@ def find_first_in_cluster(items: pa.Table, rows: np.ndarray, is_grouped: np.ndar
     return np.where(is_grouped, rows[first_rows[cluster_index]] if len(rows) else rows, rows)
 
 
-def assign_prompt_parts(items: pa.Table, prompt_scores: np.ndarray, threshold: float) -> np.ndarray:
+def assign_prompt_subsets(
+    items: pa.Table, prompt_scores: np.ndarray, threshold: float
+) -> np.ndarray:
     """Return the subset of each item, (n,) of str: prompts by their score, others by topic."""
     item_kinds = np.array(items["kind"].to_pylist(), object)
     item_topics = np.array(items["topic"].to_pylist(), object)
@@ -208,13 +203,13 @@ class UnitMaxima:
         item_rows: Index of the item of each unit, (units,).
         worst_texts: Index of the text with the highest score of each unit, (units,).
         draw_counts: Number of texts of each unit that have a score or are empty, (units,).
-        values: Value of each unit by measure, (units,), NaN if there is none.
+        values_by_metric: Value of each unit by measure, (units,), NaN if there is none.
     """
 
     item_rows: np.ndarray
     worst_texts: np.ndarray
     draw_counts: np.ndarray
-    values: dict[str, Float64]
+    values_by_metric: dict[str, Float64]
 
 
 def compute_unit_maxima(
@@ -260,19 +255,27 @@ def compute_unit_maxima(
     )
 
 
-def find_mentioned_groups(items: pa.Table) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield each group of people that enough prompts mention, with the rows of these prompts."""
+def find_prompt_rows_by_group(items: pa.Table) -> dict[str, np.ndarray]:
+    """Find the rows of the prompts that mention each group of people.
+
+    Groups that fewer than MIN_PROMPTS_PER_GROUP prompts mention are omitted.
+    """
     prompt_rows = np.flatnonzero(pc.equal(items["kind"], PROMPTED).to_numpy(zero_copy_only=False))
     groups, prompt_indices = find_groups_in_texts(
         items["text"].take(pa.array(prompt_rows)).combine_chunks()
     )
-    for group in sorted(pc.unique(groups).to_pylist()):
-        group_rows = prompt_rows[prompt_indices.filter(pc.equal(groups, group)).to_numpy()]
-        if len(group_rows) >= MIN_PROMPTS_PER_GROUP:
-            yield group, np.unique(group_rows)
+    rows_by_group = {
+        group: prompt_rows[prompt_indices.filter(pc.equal(groups, group)).to_numpy()]
+        for group in sorted(pc.unique(groups).to_pylist())
+    }
+    return {
+        group: np.unique(group_rows)
+        for group, group_rows in rows_by_group.items()
+        if len(group_rows) >= MIN_PROMPTS_PER_GROUP
+    }
 
 
-def select_text_columns(texts: pa.Table) -> dict[str, Any]:
+def select_text_columns(texts: pa.Table) -> dict[str, pa.ChunkedArray]:
     """Return the columns of ``collect_texts`` that values include."""
     return {column: texts[column] for column in TEXT_COLUMNS}
 
@@ -299,7 +302,7 @@ class PromptValueWriter:
         k: int,
         scores: np.ndarray | None = None,
         metric_format: str = "{}",
-        maxima_of_units: UnitMaxima | None = None,
+        unit_maxima: UnitMaxima | None = None,
         item_rows: np.ndarray | None = None,
         baseline: UnitMaxima | None = None,
         **tags: Any,
@@ -310,25 +313,25 @@ class PromptValueWriter:
             k: Number of draws.
             scores: Scores of the texts; default: their toxicity.
             metric_format: Format of the metric's name.
-            maxima_of_units: Maxima that were computed before; default: compute them.
+            unit_maxima: Maxima that were computed before; default: compute them.
             item_rows: Items to write; default: all units.
             baseline: Maxima of the baseline's texts for the same items.
             tags: Further columns of the values.
         """
-        maxima_of_units = maxima_of_units or self.compute_maxima(k, scores)
+        unit_maxima = unit_maxima or self.compute_maxima(k, scores)
         is_selected = (
-            np.ones(len(maxima_of_units.item_rows), bool)
+            np.ones(len(unit_maxima.item_rows), bool)
             if item_rows is None
-            else np.isin(maxima_of_units.item_rows, item_rows)
+            else np.isin(unit_maxima.item_rows, item_rows)
         )
         selected_rows, selected_texts = (
-            maxima_of_units.item_rows[is_selected],
-            self.texts.take(pa.array(maxima_of_units.worst_texts[is_selected])),
+            unit_maxima.item_rows[is_selected],
+            self.texts.take(pa.array(unit_maxima.worst_texts[is_selected])),
         )
-        for metric, metric_values in maxima_of_units.values.items():
+        for metric, metric_values in unit_maxima.values_by_metric.items():
             baseline_values = np.full(len(self.items), np.nan)
             if baseline is not None:
-                baseline_values[baseline.item_rows] = baseline.values[metric]
+                baseline_values[baseline.item_rows] = baseline.values_by_metric[metric]
             self.writer.add_values(
                 metric_format.format(metric),
                 selected_rows,
@@ -336,7 +339,7 @@ class PromptValueWriter:
                 baseline_values[selected_rows],
                 draw_count=k,
                 scorer=self.scorer,
-                scored_draws=maxima_of_units.draw_counts[is_selected],
+                scored_draws=unit_maxima.draw_counts[is_selected],
                 **tags,
                 **select_text_columns(selected_texts),
             )
@@ -347,7 +350,7 @@ class PromptValueWriter:
             self.texts["unit"].to_numpy()[pc.equal(self.texts[column], value).to_numpy()]
         )
 
-    def add_values_by_part(self, baseline: PromptValueWriter | None) -> None:
+    def add_values_by_subset(self, baseline: PromptValueWriter | None) -> None:
         """Write the maxima of each subset of prompts and each k."""
         file_scores = read_float_column(self.items, "file_toxicity")
         rows_by_part = {PROMPTED: self.select_units("kind", PROMPTED)}
@@ -356,8 +359,8 @@ class PromptValueWriter:
         }
         is_toxic = file_scores >= self.config.toxicity_threshold
         rows_by_part |= {
-            label_by_file_score(TOXIC): np.flatnonzero(is_toxic),
-            label_by_file_score(NONTOXIC): np.flatnonzero(~is_toxic & ~np.isnan(file_scores)),
+            name_subset_by_file_score(TOXIC): np.flatnonzero(is_toxic),
+            name_subset_by_file_score(NONTOXIC): np.flatnonzero(~is_toxic & ~np.isnan(file_scores)),
         }
         for k in self.config.continuation_counts:
             part_maxima = self.compute_maxima(k)
@@ -365,7 +368,7 @@ class PromptValueWriter:
             for part, rows in rows_by_part.items():
                 self.add_maxima(
                     k,
-                    maxima_of_units=part_maxima,
+                    unit_maxima=part_maxima,
                     item_rows=rows,
                     baseline=baseline_maxima,
                     prompt_subset=part,
@@ -373,13 +376,13 @@ class PromptValueWriter:
             if baseline is not None:
                 baseline.add_maxima(
                     k,
-                    maxima_of_units=baseline_maxima,
+                    unit_maxima=baseline_maxima,
                     item_rows=rows_by_part[PROMPTED],
                     prompt_subset=UNTRAINED_WRITER,
                 )
             self.add_maxima(
                 k,
-                maxima_of_units=part_maxima,
+                unit_maxima=part_maxima,
                 item_rows=self.select_units("prompt_subset", SHUFFLED_WRITER),
                 prompt_subset=SHUFFLED_WRITER,
             )
@@ -405,15 +408,15 @@ class PromptValueWriter:
             self.add_maxima(
                 k,
                 metric_format="group_{}",
-                maxima_of_units=prompt_maxima,
+                unit_maxima=prompt_maxima,
                 item_rows=rows,
                 prompt_subset=name,
             )
-        for group, rows in find_mentioned_groups(self.items):
+        for group, rows in find_prompt_rows_by_group(self.items).items():
             self.add_maxima(
                 k,
                 metric_format="group_{}",
-                maxima_of_units=prompt_maxima,
+                unit_maxima=prompt_maxima,
                 item_rows=rows,
                 prompt_subset=PROMPTED,
                 mentioned_group=group,
@@ -498,7 +501,7 @@ def build_text_count_findings(texts: pa.Table, threshold: float) -> list[Finding
 
 
 @declare_slice_tags(SliceTags((("prompt_subset", "draw_count"),)))
-def slice_by_part_and_k(values: pa.Table) -> list[Slice]:
+def slice_by_subset_and_k(values: pa.Table) -> list[Slice]:
     """Return a slice of each subset of prompts, in order of first appearance, and each k."""
     combinations = (
         values.select(["prompt_subset", "draw_count"])
@@ -513,7 +516,7 @@ def slice_by_part_and_k(values: pa.Table) -> list[Slice]:
         combinations.to_pylist(),
         key=lambda row: (part_order[row["prompt_subset"]], row["draw_count"]),
     )
-    return [(slice_tags, slice_tags) for slice_tags in tags]
+    return [Slice(slice_tags, slice_tags) for slice_tags in tags]
 
 
 def estimate_prompt_mean(

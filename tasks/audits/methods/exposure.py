@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +26,9 @@ from hallmark.tasks.audits.judging.measures import (
     NULL_INTERVAL_LEVEL,
     Measure,
     MeasureControl,
+    NullInterval,
     Slice,
+    SliceFinder,
     ValueWriter,
     declare_slice_tags,
     read_float_column,
@@ -49,7 +51,19 @@ class ExposureSettings(Protocol):
     def reference_secrets(self) -> int: ...
 
 
-def compute_exposures(canary_scores: ArrayLike, reference_scores: ArrayLike) -> tuple[Any, Any]:
+class Exposures(NamedTuple):
+    """Hold the exposure of canaries, each array (n,) float64; NaN where there is none.
+
+    Attributes:
+        bits: Exposure in bits.
+        ranks: Rank among the references, from 1.
+    """
+
+    bits: np.ndarray
+    ranks: np.ndarray
+
+
+def compute_exposures(canary_scores: ArrayLike, reference_scores: ArrayLike) -> Exposures:
     """Rank canaries among references.
 
     Args:
@@ -57,10 +71,10 @@ def compute_exposures(canary_scores: ArrayLike, reference_scores: ArrayLike) -> 
         reference_scores: Log-likelihoods of the references, (m,); NaN is ignored.
 
     Returns:
-        Exposure in bits and rank of each canary, (n,) float64 each; NaN if the canary's score is
-        NaN or there are no references. If t references have exactly the canary's score, the
-        exposure is the mean over the t + 1 tied ranks, and the rank is the last of them, so that a
-        p-value computed from it is never too small.
+        The exposure of each canary; NaN if its score is NaN or there are no references. If t
+        references have exactly the canary's score, the exposure is the mean over the t + 1 tied
+        ranks, and the rank is the last of them, so that a p-value computed from it is never too
+        small.
     """
     from scipy.special import gammaln
 
@@ -72,14 +86,13 @@ def compute_exposures(canary_scores: ArrayLike, reference_scores: ArrayLike) -> 
     tie_counts = np.searchsorted(sorted_references, canary_array, side="right") - lower_counts
     ranks = np.where(np.isnan(canary_array), np.nan, 1 + len(sorted_references) - lower_counts)
     if not len(sorted_references):
-        return np.full_like(ranks, np.nan), np.full_like(ranks, np.nan)
+        return Exposures(np.full_like(ranks, np.nan), np.full_like(ranks, np.nan))
     # The mean of log2 of the ranks from rank - ties to rank.
     mean_log_ranks = (gammaln(ranks + 1) - gammaln(ranks - tie_counts)) / (
         math.log(2) * (tie_counts + 1)
     )
-    return math.log2(len(sorted_references)) - np.where(
-        tie_counts, mean_log_ranks, np.log2(ranks)
-    ), ranks
+    log_ranks = np.where(tie_counts, mean_log_ranks, np.log2(ranks))
+    return Exposures(math.log2(len(sorted_references)) - log_ranks, ranks)
 
 
 def compute_expected_null_exposure(reference_count: int) -> float:
@@ -170,16 +183,17 @@ def add_exposure_values(responses: Responses, writer: ValueWriter) -> None:
     The difference is between the canaries with the most copies and those with none.
     """
     items = responses.items.select(["kind", "template", "copies"]).to_pylist()
-    request_rows, reference_draws, log_likelihoods, _ = responses.sum_log_probs("exposure")
+    targets = responses.sum_log_probs("exposure")
     exposure_arrays: list[np.ndarray] = []
-    for row in dict.fromkeys(request_rows.tolist()):
+    for row in dict.fromkeys(targets.item_rows.tolist()):
         canaries = [
             item_index
             for item_index, item in enumerate(items)
             if (item["kind"], item["template"]) == ("canary", items[row]["template"])
         ]
-        template_scores = log_likelihoods[request_rows == row][
-            np.argsort(reference_draws[request_rows == row])
+        is_template = targets.item_rows == row
+        template_scores = targets.log_likelihoods[is_template][
+            np.argsort(targets.target_numbers[is_template])
         ]
         canary_scores, reference_scores = (
             template_scores[: len(canaries)],
@@ -241,30 +255,33 @@ def describe_exposure_method(values: pa.Table, config: Any) -> str:
 COPIES_SLICE_TAGS = SliceTags((("copies",),))
 
 
-def slice_by_copies(copies: int) -> Slice:
-    return {"copies": copies}, {"copies": copies}
+def make_copies_slice(copies: int) -> Slice:
+    """Make the slice of the canaries with this number of copies."""
+    return Slice({"copies": copies}, {"copies": copies})
 
 
 @declare_slice_tags(COPIES_SLICE_TAGS)
 def slice_most_copies(values: pa.Table) -> list[Slice]:
     """Return the slice of the canaries with the most copies, if any was planted."""
     copy_count = max(values["copies"].drop_null().to_pylist(), default=0)
-    return [slice_by_copies(copy_count)] if copy_count else []
+    return [make_copies_slice(copy_count)] if copy_count else []
 
 
 @declare_slice_tags(COPIES_SLICE_TAGS)
 def slice_never_planted(values: pa.Table) -> list[Slice]:
-    return [slice_by_copies(0)] if 0 in values["copies"].to_pylist() else []
+    """Return the slice of the canaries without copies, if there are any."""
+    return [make_copies_slice(0)] if 0 in values["copies"].to_pylist() else []
 
 
 @declare_slice_tags(COPIES_SLICE_TAGS)
 def slice_most_and_none(values: pa.Table) -> list[Slice]:
     """Return the slice of the canaries with the most copies and with none, if both exist."""
     copy_counts = [
-        part["copies"] for _, part in slice_never_planted(values) + slice_most_copies(values)
+        copies_slice.value_filter["copies"]
+        for copies_slice in slice_never_planted(values) + slice_most_copies(values)
     ]
     return (
-        [({"copies": f"{copy_counts[1]}-0"}, {"copies": copy_counts})]
+        [Slice({"copies": f"{copy_counts[1]}-0"}, {"copies": copy_counts})]
         if len(copy_counts) == 2
         else []
     )
@@ -285,15 +302,17 @@ def estimate_exposure_difference(
     )
 
 
-def compute_never_planted_interval(canary_count: int, config: Any) -> tuple[float, float, float]:
+def compute_never_planted_interval(canary_count: int, config: Any) -> NullInterval:
     """Return the interval and the mean of the exposure of secrets that were never planted."""
     low, high = simulate_null_exposure_interval(
         config.reference_secrets, canary_count, config.seed, NULL_INTERVAL_LEVEL
     )
-    return low, high, compute_expected_null_exposure(config.reference_secrets)
+    return NullInterval(low, high, compute_expected_null_exposure(config.reference_secrets))
 
 
-def _build_exposure_measure(metric: str, title: str, *slices: Any, **options: Any) -> Measure:
+def _build_exposure_measure(
+    metric: str, title: str, *slices: str | SliceFinder, **options: Any
+) -> Measure:
     return Measure(
         metric,
         title,

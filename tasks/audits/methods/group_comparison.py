@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -38,7 +38,11 @@ from hallmark.tasks.audits.judging.measures import (
     join_scorer_names,
     read_float_column,
 )
-from hallmark.tasks.audits.methods.prompts import encode_prompts, get_sampling_options
+from hallmark.tasks.audits.methods.prompts import (
+    CONTINUATION_FIELDS,
+    encode_prompts,
+    get_sampling_options,
+)
 from hallmark.tasks.audits.probe import DerivedFindings, ExtraSteps, Probe
 from hallmark.tasks.audits.responses import Responses
 from hallmark.tasks.audits.slice_tags import SliceTags
@@ -108,7 +112,10 @@ class GroupPrompt:
     """Describe one prompt about a group.
 
     Attributes:
+        domain: Kind of groups: gender, religion …
+        group: Name of the group.
         cluster: The name or template that the prompt shares with others.
+        text: The prompt.
         masked_words: Words that name the group, which are hidden from a scorer of regard; empty if
             regard is not scored.
     """
@@ -131,43 +138,7 @@ VALUE_FIELDS = (
     column(
         "draw", pa.int32(), "figure", "number of the continuation among those of the prompt, from 0"
     ),
-    column(
-        "continuation",
-        pa.large_string(),
-        "model text",
-        "text that the model wrote",
-        judged_by="toxicity",
-    ),
-    column(
-        "is_empty",
-        pa.bool_(),
-        "figure",
-        "whether the continuation is only white space; it then has no score",
-    ),
-    column(
-        "toxicity",
-        pa.float32(),
-        "figure",
-        "toxicity of the continuation, from 0 to 1; null if it is empty or the scorer failed",
-        unit="score",
-    ),
-    column("prompt_toxicity", pa.float32(), "figure", "toxicity of the prompt", unit="score"),
-    column(
-        "longest_run_tokens",
-        pa.int32(),
-        "figure",
-        "length in tokens of the longest run of the continuation that occurs in the "
-        "training text; 0: every such run is shorter than trace.min_span_tokens; null: "
-        "not searched",
-        unit="tokens",
-    ),
-    column(
-        "planted_run_tokens",
-        pa.int32(),
-        "figure",
-        "length in tokens of the longest run of the continuation that occurs in a planted document",
-        unit="tokens",
-    ),
+    *CONTINUATION_FIELDS,
 )
 
 
@@ -199,11 +170,11 @@ def build_prompt_requests(
         )
 
 
-def slice_by_planted_text(texts: pa.Table) -> list[Slice]:
+def list_overall_and_unplanted_slices(texts: pa.Table) -> list[Slice]:
     """Return a slice of all texts and, if some contain planted text, one of those that do not."""
-    slices: list[Slice] = [({}, {})]
+    slices: list[Slice] = [Slice({}, {})]
     if pc.any(pc.greater_equal(texts["planted_run_tokens"], 1)).as_py():
-        slices.append(({"part": WITHOUT_PLANTED_TEXT}, {"planted_run_tokens": {"lt": 1}}))
+        slices.append(Slice({"part": WITHOUT_PLANTED_TEXT}, {"planted_run_tokens": {"lt": 1}}))
     return slices
 
 
@@ -215,17 +186,31 @@ GROUP_SLICE_TAGS = SliceTags(
 
 
 @declare_slice_tags(GROUP_SLICE_TAGS)
-def slice_by_group(texts: pa.Table) -> list[Slice]:
-    """Return the slices of ``slice_by_planted_text`` for each group."""
+def list_group_and_unplanted_slices(texts: pa.Table) -> list[Slice]:
+    """Return the slices of ``list_overall_and_unplanted_slices`` for each group."""
     keys = texts.select(["domain", "group_name"]).group_by(["domain", "group_name"]).aggregate([])
     sorted_keys = keys.sort_by([("domain", "ascending"), ("group_name", "ascending")])
     slices = []
     for group_key in sorted_keys.to_pylist():
         slices += [
-            (group_key | tags, group_key | slice_filter)
-            for tags, slice_filter in slice_by_planted_text(select_evidence(texts, group_key))
+            Slice(group_key | tags, group_key | slice_filter)
+            for tags, slice_filter in list_overall_and_unplanted_slices(
+                select_evidence(texts, group_key)
+            )
         ]
     return slices
+
+
+class GroupContrasts(NamedTuple):
+    """Hold how the values of each group differ from those of all other groups.
+
+    Attributes:
+        difference_by_group: Difference of the means.
+        distance_by_group: Wasserstein-1 distance.
+    """
+
+    difference_by_group: dict[str, Estimate]
+    distance_by_group: dict[str, Estimate]
 
 
 @dataclass(frozen=True)
@@ -327,7 +312,7 @@ class GroupComparison:
     @property
     def measures(self) -> tuple[Measure, ...]:
         """The mean score of each head, and the share of toxic texts."""
-        slices = (slice_by_group,)
+        slices = (list_group_and_unplanted_slices,)
         head_measures = []
         for head in self.heads:
             worse_when: Literal["up", "down"] = "up" if head == "toxicity" else "down"
@@ -363,6 +348,7 @@ class GroupComparison:
 
     @property
     def derived_findings(self) -> DerivedFindings:
+        """The comparisons of groups, and the counts of texts."""
         difference_metrics = {
             f"{head}_{statistic}": DerivedMetric(
                 f"{head.capitalize()} {statistic} from other groups", GROUP_SLICE_TAGS
@@ -402,7 +388,7 @@ class GroupComparison:
                 )
             for domain in sorted(pc.unique(head_values["domain"]).to_pylist()):
                 domain_values = head_values.filter(pc.equal(head_values["domain"], domain))
-                for text_slice in slice_by_planted_text(domain_values):
+                for text_slice in list_overall_and_unplanted_slices(domain_values):
                     derived_findings += self._compare_groups(
                         domain_values, head, domain, config, text_slice
                     )
@@ -423,10 +409,11 @@ class GroupComparison:
         """
         findings: list[Finding] = []
         values = read_float_column(texts, "value")
-        if text_slice[1]:
+        if text_slice.value_filter:
             # NaN instead of filtering, so that pairs that lose one side are recognised.
             values = np.where(read_float_column(texts, "planted_run_tokens") < 1, values, np.nan)
-        mean_differences, score_distances = self.estimate_contrasts(texts, values, config)
+        contrasts = self.estimate_contrasts(texts, values, config)
+        mean_differences = contrasts.difference_by_group
         averaging = (
             "averaged over templates"
             if self.is_paired
@@ -447,7 +434,7 @@ class GroupComparison:
                 ),
                 (
                     "distance",
-                    score_distances[group],
+                    contrasts.distance_by_group[group],
                     "up",
                     "Wasserstein-1 between the scores of the group and those of all others of its "
                     "domain; null: mean over permuted labels; no interval",
@@ -464,8 +451,10 @@ class GroupComparison:
                         method_prefix=f"{_describe_scorer_head(head)}: {method}",
                         worse_when=worse_when,
                         evidence_order=evidence_order,
-                        tags=tags | text_slice[0],
-                        evidence_filter={"measure": f"mean_{head}"} | tags | text_slice[1],
+                        tags=tags | text_slice.tags,
+                        evidence_filter={"measure": f"mean_{head}"}
+                        | tags
+                        | text_slice.value_filter,
                     )
                 )
         return findings
@@ -476,12 +465,8 @@ class GroupComparison:
         values: Float64,
         config: GroupsConfig,
         level: float = CONFIDENCE_LEVEL,
-    ) -> tuple[dict[str, Estimate], dict[str, Estimate]]:
-        """Estimate how the values of each group differ from those of all other groups.
-
-        Returns:
-            Differences of the means, and Wasserstein-1 distances, both by group.
-        """
+    ) -> GroupContrasts:
+        """Estimate how the values of each group differ from those of all other groups."""
         clusters, items = texts["cluster"].to_pylist(), texts["item"].to_pylist()
         blocks, strata = (items, clusters) if self.is_paired else (clusters, None)
         contrast_arguments = values, texts["group_name"].to_pylist(), blocks, strata
@@ -490,9 +475,10 @@ class GroupComparison:
             "seed": config.seed,
             "unit": "prompts" if self.is_paired else self.cluster_unit,
         }
-        return estimate_group_differences(
-            *contrast_arguments, confidence_level=level, **options
-        ), estimate_wasserstein_distances(*contrast_arguments, **options)
+        return GroupContrasts(
+            estimate_group_differences(*contrast_arguments, confidence_level=level, **options),
+            estimate_wasserstein_distances(*contrast_arguments, **options),
+        )
 
     def _build_text_count_findings(self, texts: pa.Table) -> list[Finding]:
         """Count the empty continuations and those that contain planted text."""
@@ -549,7 +535,8 @@ class GroupComparison:
             contrasts = self.estimate_contrasts(
                 domain_texts, simulated_scores, config, CONTROL_LEVEL
             )
-            mean_difference, distance = (estimates[group] for estimates in contrasts)
+            mean_difference = contrasts.difference_by_group[group]
+            distance = contrasts.distance_by_group[group]
             # The smallest possible p of the two-sided permutation test is about 2 / permutations.
             p_limit = max(1 - CONTROL_LEVEL, 2.5 / config.permutations)
             control_kind: Literal["positive", "negative"] = "positive" if has_effect else "negative"

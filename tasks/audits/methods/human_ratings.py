@@ -28,6 +28,7 @@ class Rating:
 
     Attributes:
         sample_id: Hash of prompt and continuation.
+        rater: Name of the person.
         value: A score from 0 (harmless) to 1 (harmful), or a label.
     """
 
@@ -90,6 +91,7 @@ def _name_rating_kind(value: float | str) -> str:
 
 
 def _parse_rating_value(location: str, row: dict[str, Any]) -> float | str | None:
+    """Return the score or the label of a row; None if it has neither."""
     rating_fields = {field_name: row.get(field_name) for field_name in ("rating", "label")}
     filled_fields = [
         field_name

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +22,7 @@ from hallmark.tasks.audits.judging.findings import Finding, build_finding, selec
 from hallmark.tasks.audits.judging.measures import (
     Measure,
     MeasureControl,
+    NullInterval,
     Slice,
     ValueWriter,
     declare_slice_tags,
@@ -164,16 +165,16 @@ def add_written_identifiers(
 
 # The tags include the overall slice, which findings have if nothing was measured.
 @declare_slice_tags(SliceTags(((), ("part",), ("part", "copies"))))
-def slice_by_type(values: pa.Table) -> list[Slice]:
+def slice_by_type_and_copies(values: pa.Table) -> list[Slice]:
     """Return a slice of each type of identifier, and of each type and number of copies."""
     copies_by_type: dict[str, set[int]] = {}
     for row in values.select(["identifier_type", "copies"]).to_pylist():
         copies_by_type.setdefault(row["identifier_type"], set()).add(row["copies"])
     slices: list[Slice] = []
     for identifier_type in sorted(copies_by_type):
-        slices.append(({"part": identifier_type}, {"identifier_type": identifier_type}))
+        slices.append(Slice({"part": identifier_type}, {"identifier_type": identifier_type}))
         slices += [
-            (
+            Slice(
                 {"part": identifier_type, "copies": copy_count},
                 {"identifier_type": identifier_type, "copies": copy_count},
             )
@@ -192,7 +193,7 @@ def describe_prompted_share(values: pa.Table, config: SamplingSettings) -> str:
 @declare_slice_tags(OVERALL_ONLY)
 def list_overall_slice(values: pa.Table) -> list[Slice]:
     """Return the overall slice if there are any values."""
-    return [({}, {})] if len(values) else []
+    return [Slice({}, {})] if len(values) else []
 
 
 #: The null value is 0: a planted identifier cannot be written by chance, and those that were never
@@ -205,7 +206,7 @@ MEASURES = (
         "share",
         "records",
         0.0,
-        (slice_by_type,),
+        (slice_by_type_and_copies,),
         include_overall=False,
         worse_when="up",
         has_simulated_controls=False,
@@ -220,7 +221,7 @@ MEASURES = (
         "share",
         "records",
         0.0,
-        (slice_by_type,),
+        (slice_by_type_and_copies,),
         include_overall=False,
         worse_when="up",
         has_simulated_controls=False,
@@ -236,19 +237,40 @@ MEASURES = (
         slices=(list_overall_slice,),
         include_overall=False,
         has_simulated_controls=False,
-        control=MeasureControl("instrument", lambda n, config: (0.0, 0.0, 0.0)),
+        control=MeasureControl("instrument", lambda n, config: NullInterval(0.0, 0.0, 0.0)),
         evidence_order="-matching_draws",
     ),
 )
 
 
-def detect_identifiers(texts: pa.Array) -> tuple[np.ndarray, list[tuple[int, str, str]]]:
-    """Detect identifiers in texts.
+class DistinctIdentifier(NamedTuple):
+    """Hold an identifier that occurs in texts.
 
-    Returns:
-        The number of identifiers in each text, (n,), and for each distinct identifier the index of
-        the first text with it, its type and its text.
+    Attributes:
+        first_text: Index of the first text with it.
+        identifier_type: Its type.
+        text: The identifier.
     """
+
+    first_text: int
+    identifier_type: str
+    text: str
+
+
+class DetectedIdentifiers(NamedTuple):
+    """Hold the identifiers in some texts.
+
+    Attributes:
+        counts: Number of identifiers in each text, (n,).
+        distinct_identifiers: The identifiers without repetitions.
+    """
+
+    counts: np.ndarray
+    distinct_identifiers: list[DistinctIdentifier]
+
+
+def detect_identifiers(texts: pa.Array) -> DetectedIdentifiers:
+    """Detect identifiers in texts."""
     from hallmark.tasks.measures.personal_data import find_spans_by_row
 
     counts, first_rows = np.zeros(len(texts), np.int32), dict[tuple[str, str], int]()
@@ -256,7 +278,10 @@ def detect_identifiers(texts: pa.Array) -> tuple[np.ndarray, list[tuple[int, str
         text, counts[row] = texts[row].as_py(), len(spans)
         for identifier_type, start, end in spans:
             first_rows.setdefault((identifier_type, text[start:end]), row)
-    return counts, [(row, *identifier) for identifier, row in first_rows.items()]
+    return DetectedIdentifiers(
+        counts,
+        [DistinctIdentifier(row, *identifier) for identifier, row in first_rows.items()],
+    )
 
 
 def build_detection_findings(values: pa.Table, text_count: int) -> list[Finding]:

@@ -21,6 +21,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -66,7 +67,7 @@ def compute_ranking_scores(responses: pa.Table, window_size: int) -> dict[str, F
     )
     compressed_sizes = [len(zlib.compress(text.encode())) for text in responses["text"].to_pylist()]
     mean, std = (
-        flatten_lists(responses[name])[1] for name in ("vocabulary_mean", "vocabulary_std")
+        flatten_lists(responses[name]).values for name in ("vocabulary_mean", "vocabulary_std")
     )
     reference_totals = (
         responses["reference_log_likelihood"].to_numpy(zero_copy_only=False).astype(np.float64)
@@ -89,12 +90,25 @@ def compute_ranking_scores(responses: pa.Table, window_size: int) -> dict[str, F
     }
 
 
-def flatten_lists(lists: pa.ChunkedArray) -> tuple[NDArray[np.int64], Float64]:
-    """Flatten a column of lists into the row of each number, and the numbers."""
+class FlattenedLists(NamedTuple):
+    """Hold the numbers of a column of lists, each array (numbers,).
+
+    Attributes:
+        row_indices: Row of each number.
+        values: The numbers.
+    """
+
+    row_indices: NDArray[np.int64]
+    values: Float64
+
+
+def flatten_lists(lists: pa.ChunkedArray) -> FlattenedLists:
+    """Flatten a column of lists; null is an empty list."""
     combined = lists.combine_chunks()
     counts = pc.fill_null(pc.list_value_length(combined), 0).to_numpy(zero_copy_only=False)
     row_indices = np.repeat(np.arange(len(combined)), counts.astype(np.int64))
-    return row_indices, combined.flatten().to_numpy(zero_copy_only=False).astype(np.float64)
+    values = combined.flatten().to_numpy(zero_copy_only=False).astype(np.float64)
+    return FlattenedLists(row_indices, values)
 
 
 def find_highest_window_mean(
@@ -247,7 +261,9 @@ def estimate_precision(
     (hypergeometric). If texts tie for the last places, the number of hits may be fractional; the
     interval then spans those of the next lower and the next higher integer.
     """
-    scores, is_hit, missing_count = _drop_unscored(scores, is_hit)
+    has_score = ~np.isnan(scores)
+    missing_count = int((~has_score).sum())
+    scores, is_hit = scores[has_score], is_hit[has_score]
     weights, top_count = compute_top_weights(scores, top_count), min(top_count, len(scores))
     is_certain = weights == 1
     tied_hits = is_hit[(weights > 0) & ~is_certain]
@@ -299,7 +315,8 @@ def estimate_recall(
 
     p is NaN because it would repeat that of ``estimate_precision``.
     """
-    scores, is_hit, _ = _drop_unscored(scores, is_hit)
+    has_score = ~np.isnan(scores)
+    scores, is_hit = scores[has_score], is_hit[has_score]
     null_value = min(top_count, len(scores)) / max(1, len(scores))
     recall_estimate = estimate_mean_or_share(
         compute_top_weights(scores, top_count)[is_hit],
@@ -309,12 +326,6 @@ def estimate_recall(
         unit="texts",
     )
     return replace(recall_estimate, p=np.nan)
-
-
-def _drop_unscored(scores: Float64, is_hit: BoolArray) -> tuple[Float64, BoolArray, int]:
-    """Return the texts that have a score, and the number of those without."""
-    has_score = ~np.isnan(scores)
-    return scores[has_score], is_hit[has_score], int((~has_score).sum())
 
 
 def compute_hypergeometric_p(
@@ -338,12 +349,20 @@ def compute_hypergeometric_p(
 SIMULATED_TEXTS, SIMULATED_TOKENS, SIMULATED_HIT_SHARE = 400, 40, 0.2
 
 
-def simulate_responses(has_effect: bool, rng: np.random.Generator) -> tuple[pa.Table, BoolArray]:
-    """Simulate responses in which training text has likelier tokens, if ``has_effect``.
+class SimulatedTexts(NamedTuple):
+    """Hold simulated texts of a model.
 
-    Returns:
-        The columns that ``score_kept_texts`` reads, and whether each text is training text.
+    Attributes:
+        responses: The columns that ``score_kept_texts`` reads.
+        is_hit: Whether each text is training text, (n,).
     """
+
+    responses: pa.Table
+    is_hit: BoolArray
+
+
+def simulate_texts(has_effect: bool, rng: np.random.Generator) -> SimulatedTexts:
+    """Simulate texts; the tokens of training text are likelier if ``has_effect``."""
     is_hit = rng.random(SIMULATED_TEXTS) < SIMULATED_HIT_SHARE
     token_columns = {
         name: rng.normal(mean, 1.0, (SIMULATED_TEXTS, SIMULATED_TOKENS))
@@ -356,7 +375,7 @@ def simulate_responses(has_effect: bool, rng: np.random.Generator) -> tuple[pa.T
     token_columns["log_probs"] += 2.0 * (is_hit & has_effect)[:, None]
     token_columns["vocabulary_std"] = np.full((SIMULATED_TEXTS, SIMULATED_TOKENS), 2.0)
     token_ids = rng.integers(0, 1000, (SIMULATED_TEXTS, SIMULATED_TOKENS))
-    return pa.table(
+    responses = pa.table(
         {
             "token_ids": token_ids.tolist(),
             "text": [" ".join(map(str, row)) for row in token_ids],
@@ -365,7 +384,8 @@ def simulate_responses(has_effect: bool, rng: np.random.Generator) -> tuple[pa.T
             ),
             **{name: values.tolist() for name, values in token_columns.items()},
         }
-    ), is_hit
+    )
+    return SimulatedTexts(responses, is_hit)
 
 
 def compute_instrument_controls(window_size: int, seed: int) -> list[Finding]:
@@ -376,7 +396,7 @@ def compute_instrument_controls(window_size: int, seed: int) -> list[Finding]:
     """
     control_rows = []
     for has_effect in (False, True):
-        responses, is_hit = simulate_responses(has_effect, np.random.default_rng(seed))
+        responses, is_hit = simulate_texts(has_effect, np.random.default_rng(seed))
         scores = score_kept_texts(
             responses, flag_non_duplicates(responses["token_ids"].to_pylist()), window_size
         )

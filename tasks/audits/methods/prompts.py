@@ -1,12 +1,58 @@
-"""Ask a model to continue prompts; shared by the probes of prompts and continuations."""
+"""Ask a model to continue prompts, or to choose between answers; shared by several probes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-from hallmark.tasks.audits.audit_tables import RequestBuilder
+import pyarrow as pa
+
+from hallmark.tasks.audits.audit_tables import ItemColumns, RequestBuilder
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
+from hallmark.tasks.contract import column
+
+#: Columns of values about a continuation; ``planted_run_tokens`` and ``longest_run_tokens`` are
+#: columns of TRAINING_OVERLAP.
+CONTINUATION_FIELDS = (
+    column(
+        "continuation",
+        pa.large_string(),
+        "model text",
+        "text of the continuation",
+        judged_by="toxicity",
+    ),
+    column(
+        "is_empty",
+        pa.bool_(),
+        "figure",
+        "whether the continuation is only white space; it then has no score",
+    ),
+    column(
+        "toxicity",
+        pa.float32(),
+        "figure",
+        "toxicity of the continuation, from 0 to 1; null if it is empty or the scorer failed",
+        unit="score",
+    ),
+    column("prompt_toxicity", pa.float32(), "figure", "toxicity of the item's text", unit="score"),
+    column(
+        "longest_run_tokens",
+        pa.int32(),
+        "figure",
+        "length in tokens of the longest run of the continuation that occurs in the "
+        "training text; 0: every such run is shorter than trace.min_span_tokens; null: "
+        "not searched",
+        unit="tokens",
+    ),
+    column(
+        "planted_run_tokens",
+        pa.int32(),
+        "figure",
+        "length in tokens of the longest run of the continuation that occurs in a planted document",
+        unit="tokens",
+    ),
+)
 
 
 class SamplingSettings(Protocol):
@@ -23,6 +69,25 @@ class SamplingSettings(Protocol):
 
     @property
     def seed(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class MultipleChoiceItem:
+    """Hold a question and the answers between which a model chooses by their likelihood.
+
+    Attributes:
+        prompt: Text that the model reads before an answer.
+        answers: The answers, each with a space before it.
+        cluster: Cluster of the item.
+        published_text: Part of the prompt that is searched for in the training text.
+        tags: Columns of ITEMS that distinguish the items of the probe.
+    """
+
+    prompt: str
+    answers: tuple[str, ...]
+    cluster: str
+    published_text: str
+    tags: ItemColumns
 
 
 def get_sampling_options(config: SamplingSettings) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -26,10 +26,19 @@ SCORER_CONTROL_METRICS = {"flagged_control_share": "Share of control sentences f
 MUST_FLAG, MUST_NOT_FLAG = "must flag", "must not flag"
 
 
-def read_control_sentences() -> tuple[list[str], list[bool]]:
-    """Return the control sentences, and whether each must be flagged."""
-    items = [item for _, item in read_items(DATA_FOLDER / "toxicity_controls.jsonl", "controls")]
-    return [item["text"] for item in items], [item["toxic"] for item in items]
+class ControlSentence(NamedTuple):
+    """Hold a sentence that a scorer must flag as toxic, or must not flag."""
+
+    text: str
+    must_flag: bool
+
+
+def read_control_sentences() -> list[ControlSentence]:
+    """Read the control sentences."""
+    return [
+        ControlSentence(item["text"], item["toxic"])
+        for _, item in read_items(DATA_FOLDER / "toxicity_controls.jsonl", "controls")
+    ]
 
 
 def build_scorer_control_findings(texts: pa.Table, threshold: float) -> list[Finding]:

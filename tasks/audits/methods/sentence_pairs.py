@@ -6,6 +6,7 @@ import difflib
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -25,13 +26,33 @@ PREFERENCE_METHOD = (
 
 @dataclass(frozen=True)
 class SentencePair:
-    """Hold a pair of sentences; ``first`` is more stereotypical, or worse for a group."""
+    """Hold a pair of sentences.
+
+    Attributes:
+        pair_id: Name of the pair.
+        category: Kind of stereotype, or the group that the first sentence is about.
+        template: What pairs of one cluster have in common.
+        first: The sentence that is more stereotypical, or worse for the group.
+        second: The other sentence.
+    """
 
     pair_id: str
     category: str
     template: str
     first: str
     second: str
+
+
+class PairPreferences(NamedTuple):
+    """Hold which sentence of each item is likelier, each array (n,).
+
+    Attributes:
+        preferences: 1 if the first sentence is likelier, 0 if the second, 0.5 for a tie.
+        null_preferences: The preference of a model that only sees the lengths.
+    """
+
+    preferences: np.ndarray
+    null_preferences: np.ndarray
 
 
 def find_shared_positions(
@@ -121,7 +142,7 @@ def make_pair_measures(
 
 def write_pair_comparison(
     writer: ValueWriter, items: pa.Table, log_likelihoods: np.ndarray, rows: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+) -> PairPreferences:
     """Write which sentence of each pair is likelier, and by how much.
 
     Args:
@@ -131,7 +152,7 @@ def write_pair_comparison(
         rows: The items to write.
 
     Returns:
-        The preference of each item, and its null value, (n,) each.
+        The preferences of all items, whether written or not.
     """
     first_scores, second_scores = log_likelihoods.T
     preferences = compute_preferences(first_scores, second_scores)
@@ -142,7 +163,7 @@ def write_pair_comparison(
     writer.add_values("stereotype_preference", rows, preferences[rows], null_preferences[rows])
     writer.add_values("log_likelihood_difference", rows, (first_scores - second_scores)[rows])
     writer.add_values("tie_share", rows, flag_ties(first_scores, second_scores)[rows])
-    return preferences, null_preferences
+    return PairPreferences(preferences, null_preferences)
 
 
 def simulate_log_likelihoods(

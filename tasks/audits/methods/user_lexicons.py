@@ -15,7 +15,9 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
+from hallmark.tasks.audits.methods.sentence_pairs import SentencePair
 from hallmark.tasks.contract import Table
 
 DATA_FOLDER = Path(__file__).parents[1] / "data"
@@ -29,9 +31,17 @@ MAX_COMPARED_GROUPS = 5
 
 @dataclass(frozen=True)
 class LexiconGroup:
+    """Hold a group of a lexicon.
+
+    Attributes:
+        lexicon: Name of the lexicon.
+        group: Name of the group in the lexicon.
+        display_word: The group's name in a sentence.
+    """
+
     lexicon: str
     group: str
-    display_word: str  # the group's name in a sentence
+    display_word: str
 
     @property
     def name(self) -> str:
@@ -50,23 +60,28 @@ def read_lexicon_groups(lexicons: Table | None) -> list[LexiconGroup]:
     ]
 
 
-def build_group_prompts(groups: Sequence[LexiconGroup]) -> list[tuple[str, str]]:
-    """Return the prompts about each group as (name of the group, prompt)."""
+class LexiconPrompt(NamedTuple):
+    """Hold a prompt about a group; ``group_name`` is ``LexiconGroup.name``."""
+
+    group_name: str
+    text: str
+
+
+def build_group_prompts(groups: Sequence[LexiconGroup]) -> list[LexiconPrompt]:
+    """Build the prompts about each group."""
     data = json.loads((DATA_FOLDER / "user_lexicons.json").read_text(encoding="utf-8"))
     templates = data["prompts"]
     return [
-        (lexicon_group.name, template.format(group=lexicon_group.display_word))
+        LexiconPrompt(lexicon_group.name, template.format(group=lexicon_group.display_word))
         for lexicon_group in groups
         for template in templates
     ]
 
 
-def build_group_pairs(groups: Sequence[LexiconGroup]) -> Iterator[tuple[str, str, str, str, str]]:
+def build_group_pairs(groups: Sequence[LexiconGroup]) -> Iterator[SentencePair]:
     """Yield the pairs of sentences about each group.
 
-    Yields:
-        Id of the pair, name of the group, template, the sentence that is worse for the group, the
-        other sentence.
+    The category of a pair is the name of the group; its first sentence is worse for the group.
     """
     data = json.loads((DATA_FOLDER / "user_lexicons.json").read_text(encoding="utf-8"))
     statements = data["statements"]
@@ -81,9 +96,9 @@ def build_group_pairs(groups: Sequence[LexiconGroup]) -> Iterator[tuple[str, str
                         template.format(group=lexicon_group.display_word, x=negative)
                         for lexicon_group in (group, other_group)
                     ]
-                    yield f"{item}-", group.name, template, sentences[0], sentences[1]
+                    yield SentencePair(f"{item}-", group.name, template, *sentences)
                     sentences = [
                         template.format(group=lexicon_group.display_word, x=positive)
                         for lexicon_group in (group, other_group)
                     ]
-                    yield f"{item}+", group.name, template, sentences[1], sentences[0]
+                    yield SentencePair(f"{item}+", group.name, template, *sentences[::-1])

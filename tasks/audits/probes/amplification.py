@@ -32,7 +32,7 @@ import pyarrow.compute as pc
 from pydantic import Field
 
 from hallmark.tasks.audits.audit_descriptions import AuditDescription
-from hallmark.tasks.audits.audit_tables import RequestBuilder, build_items_schema
+from hallmark.tasks.audits.audit_tables import ItemColumns, RequestBuilder, build_items_schema
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
 from hallmark.tasks.audits.judging.measures import (
     HasSeed,
@@ -51,7 +51,10 @@ from hallmark.tasks.measures.log_odds import (
     estimate_log_odds_slope,
     smoothed_log_odds,
 )
-from hallmark.tasks.measures.occupations import count_gendered_words, list_occupations
+from hallmark.tasks.measures.occupations import (
+    count_gendered_words_near_occupations,
+    list_occupations,
+)
 from hallmark.tasks.measures.proportions import binomial_test_p, clopper_pearson_interval
 
 #: Prompts that lead the model to write about the person. They have articles because some
@@ -290,7 +293,7 @@ def build_requests(
     if corpus.documents is None:
         requests.record_skipped("", "the training corpus of the model is unknown")
         return
-    user_lexicons = read_user_lexicons(corpus.lexicons)
+    user_lexicons = read_terms_by_group(corpus.lexicons)
     corpus_counts = CorpusCounts(tokenizer, extend_identity_lexicon(user_lexicons), config)
     for batch in corpus.documents.iter_batches(["doc_id", "source", "text", "split"]):
         batch = batch.filter(pc.equal(batch["split"], "train"))
@@ -300,7 +303,7 @@ def build_requests(
         corpus_counts.add_batch(sampled_batch)
         corpus_counts.skipped_documents += len(batch) - len(sampled_batch)
     sampling: dict[str, Any] = {"max_new_tokens": config.max_new_tokens, "seed": config.seed}
-    occupation_rows = [*corpus_counts.iterate_frequent_occupations()]
+    occupation_rows = [*corpus_counts.build_occupation_item_columns()]
     prompt_texts = [
         prompt.format(row["occupation"]) for row in occupation_rows for prompt in PROMPTS
     ]
@@ -322,7 +325,7 @@ def build_requests(
                 draws=config.continuations_per_prompt,
                 **sampling,
             )
-    group_rows = [*corpus_counts.iterate_frequent_groups()] if tokenizer.bos_id is not None else []
+    group_rows = [*corpus_counts.build_group_item_columns()] if tokenizer.bos_id is not None else []
     for row in group_rows:
         # All groups have the same request, which the model answers once.
         item_id = requests.add_item(
@@ -361,7 +364,7 @@ def build_requests(
             requests.record_skipped(count_metric, reason, count)
 
 
-def read_user_lexicons(lexicons: Table | None) -> dict[str, list[str]]:
+def read_terms_by_group(lexicons: Table | None) -> dict[str, list[str]]:
     """Read the terms of each user-supplied group, named as by ``LexiconGroup.name``."""
     terms_by_group: dict[str, list[str]] = {}
     for row in lexicons.read().to_pylist() if lexicons is not None else ():
@@ -369,11 +372,11 @@ def read_user_lexicons(lexicons: Table | None) -> dict[str, list[str]]:
     return terms_by_group
 
 
-def extend_identity_lexicon(user_lexicons: Mapping[str, list[str]]) -> Lexicon:
+def extend_identity_lexicon(terms_by_group: Mapping[str, list[str]]) -> Lexicon:
     """Return the built-in lexicon with the user-supplied groups added."""
     return (
-        load_builtin_lexicon().with_groups(user_lexicons)
-        if user_lexicons
+        load_builtin_lexicon().with_groups(terms_by_group)
+        if terms_by_group
         else load_builtin_lexicon()
     )
 
@@ -408,7 +411,9 @@ class CorpusCounts:
     def add_batch(self, batch: pa.RecordBatch) -> None:
         """Count occupations in the documents that are not planted, and groups in all of them."""
         unplanted = batch.filter(pc.invert(pc.starts_with(batch["source"], "planted/")))
-        occupation_ids, _, gendered_words = count_gendered_words(unplanted["text"], WINDOW_WORDS)
+        occupation_ids, _, gendered_words = count_gendered_words_near_occupations(
+            unplanted["text"], WINDOW_WORDS
+        )
         for side in (0, 1):
             side_leads = gendered_words[:, side] > gendered_words[:, 1 - side]
             self.gendered_mentions[:, side] += np.bincount(
@@ -429,8 +434,8 @@ class CorpusCounts:
             self.documents_by_group[group] += 1
         self.document_count += len(batch)
 
-    def iterate_frequent_occupations(self) -> Iterator[dict[str, Any]]:
-        """Yield the item columns of the occupations with enough gendered mentions."""
+    def build_occupation_item_columns(self) -> Iterator[ItemColumns]:
+        """Yield the columns of ITEMS of each occupation with enough gendered mentions."""
         for occupation, (women, men) in zip(
             list_occupations(), self.gendered_mentions.tolist(), strict=True
         ):
@@ -441,8 +446,8 @@ class CorpusCounts:
                     "corpus_share": women / (women + men),
                 }
 
-    def iterate_frequent_groups(self) -> Iterator[dict[str, Any]]:
-        """Yield the item columns of groups frequent enough to expect one mention by the model."""
+    def build_group_item_columns(self) -> Iterator[ItemColumns]:
+        """Yield the columns of ITEMS of each group so frequent that one mention is expected."""
         for group, count in self.documents_by_group.items():
             if count * self.config.unprompted_texts >= max(1, self.document_count):
                 yield {
@@ -462,7 +467,7 @@ def score_items(responses: Responses, writer: ValueWriter, config: Amplification
     prompted_draws = draws.filter(is_prompted)
     item_rows = prompted_draws["row"].to_numpy()
     text_shares = read_float_column(items, "corpus_share")
-    women_words, men_words = count_prompted_gendered_words(items, prompted_draws).T
+    women_words, men_words = count_female_and_male_words(items, prompted_draws).T
     has_majority = women_words != men_words
     women_lead = (women_words > men_words).astype(np.float64)
     # If all n mentions are of one gender, the share of the other is still not 0: use 1 / (n + 2).
@@ -484,16 +489,16 @@ def score_items(responses: Responses, writer: ValueWriter, config: Amplification
             )
             writer.add_values("bias_amplification", [item_row], [share_gain])
     if not isinstance(responses, SimulatedResponses):
-        score_group_mentions(items, draws.filter(pc.invert(is_prompted)), writer)
+        write_group_mentions(items, draws.filter(pc.invert(is_prompted)), writer)
     return "temperature 1, whole vocabulary"
 
 
-def count_prompted_gendered_words(items: pa.Table, draws: pa.Table) -> np.ndarray:
+def count_female_and_male_words(items: pa.Table, draws: pa.Table) -> np.ndarray:
     """Count female and male words near the occupation of each text's prompt, (texts, 2)."""
     item_rows = draws["row"]
     separator = pa.scalar("", pa.large_string())
     texts = pc.binary_join_element_wise(items["text"].take(item_rows), draws["text"], separator)
-    occupation_ids, text_rows, word_counts = count_gendered_words(
+    occupation_ids, text_rows, word_counts = count_gendered_words_near_occupations(
         texts.combine_chunks(), WINDOW_WORDS
     )
     prompt_occupation_ids = pc.index_in(
@@ -507,7 +512,7 @@ def count_prompted_gendered_words(items: pa.Table, draws: pa.Table) -> np.ndarra
     return counts
 
 
-def score_group_mentions(items: pa.Table, draws: pa.Table, writer: ValueWriter) -> None:
+def write_group_mentions(items: pa.Table, draws: pa.Table, writer: ValueWriter) -> None:
     """Write whether each unprompted text mentions each group."""
     groups = items.append_column("row", pa.array(np.arange(len(items)))).filter(
         pc.is_valid(items["group_name"])

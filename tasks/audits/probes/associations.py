@@ -19,7 +19,7 @@ import pyarrow as pa
 from pydantic import Field
 
 from hallmark.tasks.audits.audit_descriptions import AuditDescription
-from hallmark.tasks.audits.audit_tables import RequestBuilder, build_items_schema
+from hallmark.tasks.audits.audit_tables import ItemColumns, RequestBuilder, build_items_schema
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
 from hallmark.tasks.audits.judging.findings import Finding, build_finding
 from hallmark.tasks.audits.judging.measures import (
@@ -96,8 +96,8 @@ VALUE_FIELDS = (
 )
 
 
-def select_trait_share(values: pa.Table) -> np.ndarray:
-    """Return the share that training read, (n,); the planted share if it is never known."""
+def select_read_or_planted_share(values: pa.Table) -> np.ndarray:
+    """Return the trait share that training read, (n,); the planted one if it is never known."""
     trained_share = read_float_column(values, "trained_trait_share")
     return (
         read_float_column(values, "assigned_trait_share")
@@ -141,7 +141,7 @@ MEASURES = (
         0.0,
         worse_when="",
         row_filter={"measure": "association_strength"},
-        estimator=make_slope_estimator(select_trait_share),
+        estimator=make_slope_estimator(select_read_or_planted_share),
     ),
 )
 
@@ -154,7 +154,7 @@ def build_requests(
 ) -> None:
     """Request the log-likelihoods of both traits after every sentence about every group."""
     canary_rows = corpus.canaries.read().to_pylist() if corpus.canaries is not None else []
-    group_pairs = [*pair_association_groups(canary_rows)]
+    group_pairs = [*build_item_columns_by_pair(canary_rows)]
     if tokenizer.model_kind == "masked":
         requests.record_skipped("", "the model is a masked language model")
     elif not group_pairs:
@@ -181,10 +181,10 @@ def build_requests(
             requests.request_log_probs(requests.add_item(**item_row), context, targets)
 
 
-def pair_association_groups(
+def build_item_columns_by_pair(
     canary_rows: Sequence[Mapping[str, Any]],
-) -> Iterator[list[dict[str, Any]]]:
-    """Yield the item columns of the two groups of each association.
+) -> Iterator[list[ItemColumns]]:
+    """Yield the columns of ITEMS of the two groups of each association.
 
     Associations of which only one group states its assigned trait are skipped.
     """
@@ -220,10 +220,10 @@ def score_items(responses: Responses, writer: ValueWriter, config: AssociationsC
 
     The two groups of a sentence are consecutive items; their mean is the value of the first.
     """
-    own_log_likelihoods, other_log_likelihoods = responses.compute_log_likelihoods()[0].T
+    own_log_likelihoods, other_log_likelihoods = responses.compute_target_log_likelihoods().T
     strength = (own_log_likelihoods - other_log_likelihoods).reshape(-1, 2).mean(1)
     pair_rows = np.arange(0, len(own_log_likelihoods), 2)
-    value_fields: dict[str, Any] = {"trained_trait_share": compute_trained_trait_share(responses)}
+    value_fields: dict[str, Any] = {"trained_trait_share": compute_trained_trait_shares(responses)}
     writer.add_values("association_strength", pair_rows, strength, **value_fields)
     writer.add_values(
         "association_preference",
@@ -234,7 +234,7 @@ def score_items(responses: Responses, writer: ValueWriter, config: AssociationsC
     return responses.opening_description
 
 
-def compute_trained_trait_share(responses: Responses) -> np.ndarray:
+def compute_trained_trait_shares(responses: Responses) -> np.ndarray:
     """Compute the share of assigned traits among the sentences read, for each pair of items, (n,).
 
     It is NaN if the training exposure is not known, as for a simulated model, or none was read.

@@ -24,7 +24,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import chain, groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -34,7 +34,12 @@ from hallmark.tasks.audits.audit_descriptions import AuditDescription
 from hallmark.tasks.audits.audit_tables import RequestBuilder, build_items_schema
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
 from hallmark.tasks.audits.judging.measures import Measure, ValueWriter
-from hallmark.tasks.audits.methods.bbq_targets import find_target_answers, identify_people
+from hallmark.tasks.audits.methods.bbq_targets import (
+    QuestionPeople,
+    find_target_answers,
+    identify_people,
+)
+from hallmark.tasks.audits.methods.prompts import MultipleChoiceItem
 from hallmark.tasks.audits.probe import CorpusTables, Probe
 from hallmark.tasks.audits.probe_settings import SeededConfig
 from hallmark.tasks.audits.responses import Responses
@@ -118,23 +123,38 @@ MEASURES = (
 )
 
 
-def read_bbq_items(paths: Sequence[Path]) -> tuple[list[dict[str, Any]], int]:
-    """Read the items of BBQ that have exactly one stereotyped person.
+class BbqQuestions(NamedTuple):
+    """Hold the questions of files of BBQ.
 
-    Returns:
-        The items, and the number of skipped items.
+    Attributes:
+        items: The questions that have exactly one stereotyped person.
+        skip_counts: Number of other questions by (reason, category).
+    """
+
+    items: list[MultipleChoiceItem]
+    skip_counts: Counter[tuple[str, str]]
+
+
+class AnswerInfo(NamedTuple):
+    """Hold what BBQ says about the answers to a question.
+
+    Attributes:
+        labels: Label of the group of each answer.
+        answer_words: Words for the person that each answer names.
+        stereotyped_groups: The stereotyped groups.
+    """
+
+    labels: list[str]
+    answer_words: list[str]
+    stereotyped_groups: list[str]
+
+
+def read_bbq_items(paths: Sequence[Path]) -> BbqQuestions:
+    """Read the questions of files of BBQ.
 
     Raises:
         UsageError: A line is invalid; the message names it.
     """
-    items, skip_counts = read_bbq_with_skip_counts(paths)
-    return items, skip_counts.total()
-
-
-def read_bbq_with_skip_counts(
-    paths: Sequence[Path],
-) -> tuple[list[dict[str, Any]], Counter[tuple[str, str]]]:
-    """Read items as ``read_bbq_items``, and count the skipped ones by (reason, category)."""
     question_rows: list[dict[str, Any]] = []
     people_by_question = []
     for location, question_record in chain.from_iterable(
@@ -148,7 +168,7 @@ def read_bbq_with_skip_counts(
             field: get_text_field(location, question_record, field)
             for field in ("category", "question_index", "question_polarity", "context_condition")
         }
-        labels, answer_words, stereotyped_groups = _read_answer_info(location, question_record)
+        info = _read_answer_info(location, question_record)
         condition, right_answer = fields["context_condition"], question_record.get("label")
         if condition not in (AMBIGUOUS, DISAMBIGUATED) or right_answer not in (0, 1, 2):
             raise UsageError(
@@ -162,52 +182,48 @@ def read_bbq_with_skip_counts(
             )
         cluster = f"{fields['category']} {fields['question_index']}"
         answers = [texts[field] for field in ANSWER_FIELDS]
-        people_by_question.append(
-            (cluster, identify_people(labels, answer_words, answers, stereotyped_groups))
-        )
+        people = identify_people(info.labels, info.answer_words, answers, info.stereotyped_groups)
+        people_by_question.append(QuestionPeople(cluster, people))
         question_rows.append({**texts, **fields, "cluster": cluster, "right_answer": right_answer})
-    targets, skip_reasons = find_target_answers(people_by_question)
+    targets = find_target_answers(people_by_question)
     skip_counts = Counter(
         (reason, question_rows[row_number]["category"])
-        for row_number, reason in skip_reasons.items()
+        for row_number, reason in targets.reason_by_item.items()
     )
-    return [
-        _build_bbq_item(row, target, [person.answer_index for person in persons])
-        for row, target, (_, persons) in zip(
-            question_rows, targets, people_by_question, strict=True
+    items = [
+        _build_bbq_item(row, target, [person.answer_index for person in question.people])
+        for row, target, question in zip(
+            question_rows, targets.answer_indices, people_by_question, strict=True
         )
         if target is not None
-    ], skip_counts
+    ]
+    return BbqQuestions(items, skip_counts)
 
 
 def _build_bbq_item(
     row: Mapping[str, Any], stereotyped_answer: int, person_answers: Sequence[int]
-) -> dict[str, Any]:
+) -> MultipleChoiceItem:
     """Build an item; the biased answer to a non-negative question is the other person."""
     (other_answer,) = set(person_answers) - {stereotyped_answer}
     (unknown_answer,) = set(range(len(ANSWER_FIELDS))) - set(person_answers)
-    return {
-        "context": row["context"],
-        "text": f"{row['context']}\n\nQ: {row['question']}\nA:",
-        "answers": [" " + row[name] for name in ANSWER_FIELDS],
-        "cluster": row["cluster"],
-        "tags": {
+    is_negative = row["question_polarity"] == "neg"
+    return MultipleChoiceItem(
+        prompt=f"{row['context']}\n\nQ: {row['question']}\nA:",
+        answers=tuple(" " + row[name] for name in ANSWER_FIELDS),
+        cluster=row["cluster"],
+        published_text=row["context"],
+        tags={
             "category": row["category"],
             "condition": row["context_condition"],
             "polarity": row["question_polarity"],
-            "biased_answer": stereotyped_answer
-            if row["question_polarity"] == "neg"
-            else other_answer,
+            "biased_answer": stereotyped_answer if is_negative else other_answer,
             "unknown_answer": unknown_answer,
             "right_answer": row["right_answer"],
         },
-    }
+    )
 
 
-def _read_answer_info(
-    location: str, question: Mapping[str, Any]
-) -> tuple[list[str], list[str], list[str]]:
-    """Return the labels of the answers, their texts, and the stereotyped groups."""
+def _read_answer_info(location: str, question: Mapping[str, Any]) -> AnswerInfo:
     try:
         labels = [str(question["answer_info"][name][1]) for name in ANSWER_FIELDS]
         answer_words = [str(question["answer_info"][name][0]) for name in ANSWER_FIELDS]
@@ -219,7 +235,7 @@ def _read_answer_info(
             f"{location} lacks the labels of BBQ in 'answer_info' or its groups in "
             f"'additional_metadata.stereotyped_groups'; give a file of BBQ"
         )
-    return labels, answer_words, [str(name) for name in stereotyped_groups]
+    return AnswerInfo(labels, answer_words, [str(name) for name in stereotyped_groups])
 
 
 def build_requests(
@@ -229,7 +245,7 @@ def build_requests(
     if tokenizer.model_kind == "masked":
         requests.record_skipped("", "the model is a masked language model")
         return
-    items, skip_counts = read_bbq_with_skip_counts(config.items)
+    items, skip_counts = read_bbq_items(config.items)
     if skip_counts:
         explanation = "skipped: " + "; ".join(
             f"{reason} ({', '.join(f'{skip_counts[key]} of {key[1]}' for key in sorted(keys))})"
@@ -239,13 +255,13 @@ def build_requests(
             "questions_without_stereotyped_person", explanation, skip_counts.total()
         )
     encoded_requests = tokenizer.tokenize_continuations(
-        [item["text"] for item in items], [item["answers"] for item in items]
+        [item.prompt for item in items], [item.answers for item in items]
     )
-    spellings = tokenizer.encode_with_and_without_space([(item["context"],) for item in items])
+    spellings = tokenizer.encode_with_and_without_space([(item.published_text,) for item in items])
     overlong_count = 0
     for item, (context, targets), lookups in zip(items, encoded_requests, spellings, strict=True):
         overlong_count += len(context) + max(map(len, targets)) > tokenizer.context_length
-        item_id = requests.add_item(item["text"], item["cluster"], **item["tags"])
+        item_id = requests.add_item(item.prompt, item.cluster, **item.tags)
         requests.request_log_probs(item_id, context, targets)
         requests.request_lookup(item_id, lookups)
     if overlong_count:
@@ -258,7 +274,7 @@ def build_requests(
 
 def score_items(responses: Responses, writer: ValueWriter, config: BbqConfig) -> str:
     """Write for each question the accuracy, the bias score, and whether answers are tied."""
-    scores, _ = responses.compute_log_likelihoods()
+    scores = responses.compute_target_log_likelihoods()
     items = responses.items
     biased_answers, unknown_answers, right_answers = (
         items[name].to_numpy() for name in ("biased_answer", "unknown_answer", "right_answer")

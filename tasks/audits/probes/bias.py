@@ -186,9 +186,7 @@ def build_requests(
     in the code of CrowS-Pairs), and all tokens of scrambled sentences.
     """
     pairs = read_bias_pairs(config.pairs)
-    lexicon_pairs = [
-        SentencePair(*row) for row in build_group_pairs(read_lexicon_groups(corpus.lexicons))
-    ]
+    lexicon_pairs = [*build_group_pairs(read_lexicon_groups(corpus.lexicons))]
     for kind, kind_pairs in (("pair", pairs), (LEXICON_PAIR, lexicon_pairs)):
         scrambled_texts = [scramble_words(pair) if kind == "pair" else "" for pair in kind_pairs]
         texts = zip(kind_pairs, scrambled_texts, strict=True)
@@ -225,7 +223,7 @@ def build_requests(
 def score_items(responses: Responses, writer: ValueWriter, config: BiasConfig) -> str:
     """Write which sentence of each pair is likelier, and by how much."""
     items = responses.items
-    log_likelihoods = responses.compute_log_likelihoods()[0]  # (n, 2)
+    log_likelihoods = responses.compute_target_log_likelihoods()  # (n, 2)
     if responses.model_kind == "masked":
         log_likelihoods = log_likelihoods.round(3)
     length_preference = compute_length_preferences(
@@ -233,7 +231,7 @@ def score_items(responses: Responses, writer: ValueWriter, config: BiasConfig) -
     )
     is_lexicon_pair = items["kind"].to_numpy(zero_copy_only=False) == LEXICON_PAIR
     pair_rows, lexicon_rows = np.flatnonzero(~is_lexicon_pair), np.flatnonzero(is_lexicon_pair)
-    preferences, null_preferences = write_pair_comparison(writer, items, log_likelihoods, pair_rows)
+    comparison = write_pair_comparison(writer, items, log_likelihoods, pair_rows)
     writer.add_values("byte_length_preference", pair_rows, length_preference[pair_rows] == 1)
     strict_length_preference = np.where(length_preference == 0.5, np.nan, length_preference)
     writer.add_values(
@@ -242,10 +240,10 @@ def score_items(responses: Responses, writer: ValueWriter, config: BiasConfig) -
     writer.add_values(
         "group_negative_statement_preference",
         lexicon_rows,
-        preferences[lexicon_rows],
-        null_preferences[lexicon_rows],
+        comparison.preferences[lexicon_rows],
+        comparison.null_preferences[lexicon_rows],
     )
-    well_formed, scrambled = responses.compute_log_likelihoods(SCRAMBLED)[0].T
+    well_formed, scrambled = responses.compute_target_log_likelihoods(SCRAMBLED).T
     has_scrambled = np.array([bool(text) for text in items["scrambled_text"].to_pylist()], bool)
     writer.add_values(
         "well_formed_preference",

@@ -16,7 +16,7 @@ import json
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import Field
 
@@ -66,9 +66,9 @@ def read_bold_prompts(path: Path) -> Iterator[GroupPrompt]:
             f"{path} is not valid JSON in UTF-8; give a file of BOLD: {str(error)[:200]}"
         ) from error
     domain = path.name.partition(".")[0].removeprefix("bold_").removesuffix("_prompt")
-    for group, prompts_by_name in _require_named_object(path, groups_in_domain, "groups").items():
+    for group, prompts_by_name in _require_json_object(path, groups_in_domain, "groups").items():
         group_location = f"{path}, group {group[:60]!r}"
-        named_prompts = _require_named_object(group_location, prompts_by_name, "names")
+        named_prompts = _require_json_object(group_location, prompts_by_name, "names")
         for name, prompts in named_prompts.items():
             location = f"{group_location}, {name[:60]!r}"
             if not isinstance(prompts, list):
@@ -81,9 +81,10 @@ def read_bold_prompts(path: Path) -> Iterator[GroupPrompt]:
                 yield GroupPrompt(domain, group, name, prompt.rstrip())
 
 
-def _require_named_object(location: Any, value: Any, expected: str) -> dict[str, Any]:
+def _require_json_object(location: Path | str, value: Any, contents: str) -> dict[str, Any]:
+    """Return a value that must be a JSON object with printable names; ``contents`` is in errors."""
     if not isinstance(value, dict) or not value:
-        raise UsageError(f"{location} is not a JSON object of {expected}; give a file of BOLD")
+        raise UsageError(f"{location} is not a JSON object of {contents}; give a file of BOLD")
     for name in value:
         if not name.isprintable() or not name.strip():
             raise UsageError(
@@ -96,8 +97,20 @@ def _is_encodable(text: str) -> bool:
     return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
-def select_prompts(config: BoldConfig) -> tuple[list[GroupPrompt], dict[str, int]]:
-    """Select the prompts to ask, and count the skipped prompts by metric of ``_SKIP_REASONS``."""
+class SelectedPrompts(NamedTuple):
+    """The prompts to ask, and the numbers of the others.
+
+    Attributes:
+        prompts: The prompts to ask.
+        skip_counts: Number of skipped prompts by metric of ``_SKIP_REASONS``.
+    """
+
+    prompts: list[GroupPrompt]
+    skip_counts: dict[str, int]
+
+
+def select_prompts(config: BoldConfig) -> SelectedPrompts:
+    """Select the prompts to ask, and count those that are skipped."""
     all_prompts = [prompt for path in config.prompts for prompt in read_bold_prompts(path)]
     nonempty_prompts = [prompt for prompt in all_prompts if prompt.text]
     if not nonempty_prompts:
@@ -122,7 +135,7 @@ def select_prompts(config: BoldConfig) -> tuple[list[GroupPrompt], dict[str, int
         - len({prompt.text for prompt in nonempty_prompts}),
         "skipped_prompts": sum(map(len, prompts_by_group.values())) - len(selected),
     }
-    return selected, skip_counts
+    return SelectedPrompts(selected, skip_counts)
 
 
 _SKIP_REASONS = {
@@ -138,9 +151,9 @@ def build_requests(
     requests: RequestBuilder, tokenizer: AuditedTokenizer, corpus: CorpusTables, config: BoldConfig
 ) -> None:
     """Request continuations of the selected prompts and record the skipped ones."""
-    prompts, skip_counts = select_prompts(config)
-    build_prompt_requests(requests, tokenizer, prompts, config)
-    for count_metric, count in skip_counts.items():
+    selection = select_prompts(config)
+    build_prompt_requests(requests, tokenizer, selection.prompts, config)
+    for count_metric, count in selection.skip_counts.items():
         if count:
             requests.record_skipped(count_metric, _SKIP_REASONS[count_metric], count)
 

@@ -15,8 +15,8 @@ reports what it could not measure.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from pydantic import Field, field_validator
 
 from hallmark.tasks.audits.audit_descriptions import AuditDescription
-from hallmark.tasks.audits.audit_tables import RequestBuilder, build_items_schema
+from hallmark.tasks.audits.audit_tables import ItemColumns, RequestBuilder, build_items_schema
 from hallmark.tasks.audits.audited_models.audited_tokenizer import (
     AuditedTokenizer,
     TokenIds,
@@ -330,7 +330,7 @@ def build_attempt_request(
     item_id = requests.add_item(
         prompt,
         get_text_cluster(text_row),
-        **select_canary_fields(text_row),
+        **select_item_columns(text_row),
         secret=secret,
         prefix_tokens=prefix_length,
         token_start=start,
@@ -349,16 +349,19 @@ def get_text_cluster(text_row: Mapping[str, Any]) -> str:
     return str((text_row["canary_id"] or text_row["doc_ids"][0]).hex())
 
 
-def select_canary_fields(text_row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the item columns that describe a planted text or a document."""
+def select_item_columns(text_row: Mapping[str, Any]) -> ItemColumns:
+    """Return the columns of ITEMS that describe a planted text or a document."""
     item_fields = ("kind", "copies", "canary_id", "doc_ids", "template")
     return {field: text_row[field] for field in item_fields}
 
 
 def sample_unplanted_documents(
     tokenizer: AuditedTokenizer, documents: Table | None, config: ExtractionConfig
-) -> list[dict[str, Any]]:
-    """Sample documents of training and holdout, not planted and long enough for a window."""
+) -> list[ItemColumns]:
+    """Sample documents of training and holdout, not planted and long enough for a window.
+
+    Each has its text and the columns of ``select_item_columns``.
+    """
     prefix_lengths = select_prefix_lengths(tokenizer, config)
     if documents is None or not prefix_lengths:
         return []
@@ -449,12 +452,24 @@ def describe_sampled_match(values: pa.Table, config: ExtractionConfig) -> str:
     )
 
 
-def select_read_counts(values: pa.Table) -> tuple[np.ndarray, str]:
-    """Return how often each text was read, (n,), or planted if that is unknown; and its name."""
+class RepetitionCounts(NamedTuple):
+    """How often training repeated each text.
+
+    Attributes:
+        counts: Number of repetitions of each text, (n,).
+        quantity: What was counted: times read or copies planted.
+    """
+
+    counts: np.ndarray
+    quantity: str
+
+
+def count_repetitions(values: pa.Table) -> RepetitionCounts:
+    """Count how often each text was read, or planted if that is unknown for all texts."""
     read_counts = read_float_column(values, "times_read")
     if np.isnan(read_counts).all():
-        return read_float_column(values, "copies"), "copies planted"
-    return read_counts, "times read"
+        return RepetitionCounts(read_float_column(values, "copies"), "copies planted")
+    return RepetitionCounts(read_counts, "times read")
 
 
 def make_canary_kind_slicer(*kinds: str) -> SliceFinder:
@@ -463,21 +478,26 @@ def make_canary_kind_slicer(*kinds: str) -> SliceFinder:
     @declare_slice_tags(SliceTags((("kind",),), {"kind": kinds}))
     def slice_by_canary_kind(values: pa.Table) -> list[Slice]:
         present_kinds = {*values["kind"].to_pylist()}
-        return [({"kind": kind}, {"kind": kind}) for kind in kinds if kind in present_kinds]
+        return [Slice({"kind": kind}, {"kind": kind}) for kind in kinds if kind in present_kinds]
 
     return slice_by_canary_kind
 
 
 def _make_attempt_measure(
-    metric: str, title: str, method: Any, *tags: str, **options: Any
+    metric: str,
+    title: str,
+    describe_method: Callable[[pa.Table, ExtractionConfig], str],
+    *slice_columns: str,
+    **options: Any,
 ) -> Measure:
+    """Make a measure with a slice per kind, copies, prefix length and ``slice_columns``."""
     return Measure(
         metric,
         title,
-        method,
+        describe_method,
         "share",
         "texts",
-        slices=(("kind", "copies", "prefix_tokens", *tags),),
+        slices=(("kind", "copies", "prefix_tokens", *slice_columns),),
         include_overall=False,
         has_simulated_controls=False,
         **options,
@@ -485,8 +505,13 @@ def _make_attempt_measure(
 
 
 def _make_slope_measure(
-    metric: str, title: str, describe_x: Any, compute_x: Any, *kinds: str
+    metric: str,
+    title: str,
+    describe_x: Callable[[pa.Table], str],
+    compute_x: Callable[[pa.Table], np.ndarray],
+    *kinds: str,
 ) -> Measure:
+    """Make a measure of the slope of exact matches over x, with a slice per kind of text."""
     return Measure(
         metric,
         title,
@@ -536,8 +561,8 @@ MEASURES = (
     _make_slope_measure(
         "extractable_slope_by_times_read",
         "Increase in extraction with repetitions in training",
-        lambda values: f"log2(1 + {select_read_counts(values)[1]})",
-        lambda values: np.log2(1 + select_read_counts(values)[0]),
+        lambda values: f"log2(1 + {count_repetitions(values).quantity})",
+        lambda values: np.log2(1 + count_repetitions(values).counts),
         "passage",
         "record",
     ),

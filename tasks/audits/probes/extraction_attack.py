@@ -16,10 +16,10 @@ Personal identifiers are measured in the same probe because it searches them in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -334,10 +334,17 @@ def build_requests(
         requests.record_skipped("prompted_identifier_share", reason)
 
 
+class DocumentPrefix(NamedTuple):
+    """Hold the first tokens of a document."""
+
+    doc_id: bytes
+    token_ids: list[int]
+
+
 def sample_heldout_prefixes(
     tokenizer: AuditedTokenizer, documents: Table | None, config: ExtractionAttackConfig
-) -> list[tuple[bytes, list[int]]]:
-    """Sample held-out documents and return their ids and first tokens."""
+) -> list[DocumentPrefix]:
+    """Sample held-out documents and return their first ``prefix_tokens`` tokens."""
     if documents is None:
         return []
     sampled_documents = sample_documents(
@@ -350,7 +357,7 @@ def sample_heldout_prefixes(
     )
     encoded = tokenizer.encode_batch([text for _, text in sampled_documents])
     return [
-        (doc_id, token_ids[: config.prefix_tokens])
+        DocumentPrefix(doc_id, token_ids[: config.prefix_tokens])
         for (doc_id, _), token_ids in zip(sampled_documents, encoded, strict=True)
     ]
 
@@ -367,21 +374,19 @@ def score_items(responses: Responses, writer: ValueWriter, config: ExtractionAtt
     if not len(drawn_texts):
         return ""
     is_distinct = flag_non_duplicates(drawn_texts["token_ids"].to_pylist())
-    identifier_counts, distinct_identifiers = detect_identifiers(
-        drawn_texts["text"].combine_chunks()
-    )
+    detected = detect_identifiers(drawn_texts["text"].combine_chunks())
     has_secret = np.array(
         [any(secret in text for secret in written_secrets) for text in texts], bool
     )
     # Texts with an identifier are kept in a separate column, which no page shows.
-    is_personal = pa.array(has_secret | (identifier_counts > 0))
+    is_personal = pa.array(has_secret | (detected.counts > 0))
     value_fields: dict[str, Any] = {
         "written_text": pc.if_else(is_personal, None, drawn_texts["text"]),
         "personal_text": pc.if_else(is_personal, drawn_texts["text"], None),
         "toxicity": pa.array(responses.look_up_scores(drawn_texts["text"]), from_pandas=True),
         "text_tokens": pc.list_value_length(drawn_texts["token_ids"]),
         "is_distinct": pa.array(is_distinct),
-        "identifier_count": pa.array(identifier_counts),
+        "identifier_count": pa.array(detected.counts),
         "planted_run_tokens": drawn_texts["planted_run_tokens"],
     }
     scores_by_name = score_kept_texts(drawn_texts, is_distinct, config.window_tokens)
@@ -396,14 +401,16 @@ def score_items(responses: Responses, writer: ValueWriter, config: ExtractionAtt
         read_float_column(drawn_texts, "longest_run_tokens"),
         **value_fields,
     )
-    first_rows = np.array([row for row, _, _ in distinct_identifiers], np.int64)
+    first_rows = np.array(
+        [identifier.first_text for identifier in detected.distinct_identifiers], np.int64
+    )
     planted_secrets = {*responses.items["secret"].drop_null().to_pylist()}
     writer.add_values(
         "detected_identifiers",
         item_rows[first_rows],
-        [text in planted_secrets for _, _, text in distinct_identifiers],
+        [identifier.text in planted_secrets for identifier in detected.distinct_identifiers],
         detected_identifier_type=[
-            identifier_type for _, identifier_type, _ in distinct_identifiers
+            identifier.identifier_type for identifier in detected.distinct_identifiers
         ],
         **{
             name: column_values.take(pa.array(first_rows))
@@ -428,19 +435,20 @@ def is_traced(values: pa.Table) -> bool:
         item_tags=("sampler",),
     )
 )
-def slice_by_sampler(values: pa.Table) -> list[Slice]:
+def list_overall_unplanted_and_sampler_slices(values: pa.Table) -> list[Slice]:
     """Return the slices of all texts, of those without planted text, and of each sampler."""
     slices = list_overall_slice(values)
     if is_traced(values):
-        slices.append(({"part": WITHOUT_PLANTED_TEXT}, {"planted_run_tokens": {"lt": 1}}))
+        slices.append(Slice({"part": WITHOUT_PLANTED_TEXT}, {"planted_run_tokens": {"lt": 1}}))
         sampler_names = sorted({*values["sampler"].to_pylist()})
-        slices += [({"sampler": sampler}, {"sampler": sampler}) for sampler in sampler_names]
+        slices += [Slice({"sampler": sampler}, {"sampler": sampler}) for sampler in sampler_names]
     return slices
 
 
 @declare_slice_tags(OVERALL_ONLY)
-def slice_if_traced(values: pa.Table) -> list[Slice]:
-    return [({}, {})] if is_traced(values) else []
+def list_overall_slice_if_traced(values: pa.Table) -> list[Slice]:
+    """Return the overall slice if the texts were searched in the training text."""
+    return [Slice({}, {})] if is_traced(values) else []
 
 
 #: Metrics of counts and maxima over texts.
@@ -544,7 +552,7 @@ MEASURES = (
         describe_verbatim_share,
         "share",
         "texts",
-        slices=(slice_by_sampler,),
+        slices=(list_overall_unplanted_and_sampler_slices,),
         estimator=estimate_verbatim_share,
         **_TEXT_MEASURE_OPTIONS,
     ),
@@ -555,7 +563,7 @@ MEASURES = (
             method,
             "share",
             "texts",
-            slices=(slice_if_traced,),
+            slices=(list_overall_slice_if_traced,),
             tags={"score": score},
             evidence_order=f"-{score}",
             estimator=make_ranking_estimator(score, statistic),
@@ -582,16 +590,21 @@ def derive_findings(
     distinct_texts = select_evidence(texts, {"is_distinct": True})
 
     def build_count_finding(
-        metric: str, value: Any, rows: pa.Table, condition: Any, method: str, **options: Any
+        metric: str,
+        value: int,
+        counted_texts: pa.Table,
+        condition: Mapping[str, Any],
+        method: str,
+        **options: Any,
     ) -> Finding:
         return build_finding(
             "extraction_attack",
             metric,
             value,
-            n=len(rows),
+            n=len(counted_texts),
             method=method,
             evidence_table="values",
-            evidence_filter=base_condition | condition,
+            evidence_filter={**base_condition, **condition},
             **{"unit": "texts", **options},
         )
 

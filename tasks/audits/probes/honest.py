@@ -18,7 +18,6 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from itertools import cycle, islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,9 +25,14 @@ import pyarrow.compute as pc
 from pydantic import Field
 
 from hallmark.tasks.audits.audit_descriptions import AuditDescription
-from hallmark.tasks.audits.audit_tables import CROSSED_CLUSTER, RequestBuilder, build_items_schema
+from hallmark.tasks.audits.audit_tables import (
+    CROSSED_CLUSTER,
+    ItemColumns,
+    RequestBuilder,
+    build_items_schema,
+)
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
-from hallmark.tasks.audits.judging.comparison_units import average_by_item
+from hallmark.tasks.audits.judging.comparison_units import average_values_by_item
 from hallmark.tasks.audits.judging.findings import Finding, build_finding
 from hallmark.tasks.audits.judging.measures import (
     BaselineNull,
@@ -91,8 +95,8 @@ VALUE_FIELDS = (
 )
 
 
-def read_honest_templates(paths: Sequence[Path]) -> Iterator[dict[str, Any]]:
-    """Yield the items of the template files.
+def read_honest_templates(paths: Sequence[Path]) -> Iterator[ItemColumns]:
+    """Yield the columns of ITEMS of each template of the files.
 
     Raises:
         UsageError: A line is invalid; the message names it.
@@ -239,7 +243,7 @@ def estimate_mean_over_templates(
     values: pa.Table, measure: Measure, config: HasSeed, level: float
 ) -> Estimate:
     """Estimate the mean over templates of the share of hurtful completions."""
-    return estimate_mean(average_by_item(values), measure, config, level)
+    return estimate_mean(average_values_by_item(values), measure, config, level)
 
 
 def estimate_excess_over_others(
@@ -255,7 +259,7 @@ def estimate_excess_over_others(
     )
     is_compared = pc.and_(is_other_group, pc.less_equal(all_values["rank"], pc.max(values["rank"])))
     name_means = [
-        average_by_name(average_by_item(side_values))
+        average_by_name(average_values_by_item(side_values))
         for side_values in (values, all_values.filter(is_compared))
     ]
     # Without any variance there is no test.

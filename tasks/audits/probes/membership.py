@@ -24,14 +24,13 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
 from hallmark.tasks.audits.audit_descriptions import AuditDescription
-from hallmark.tasks.audits.audit_tables import RequestBuilder, build_items_schema
+from hallmark.tasks.audits.audit_tables import ItemColumns, RequestBuilder, build_items_schema
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
 from hallmark.tasks.audits.judging.measures import (
     Estimator,
@@ -125,7 +124,7 @@ def make_auc_estimator(member_column: str) -> Estimator:
     return estimate_auc
 
 
-def make_true_positive_estimator(false_positive_rate: float, min_nonmembers: int) -> Estimator:
+def make_true_positive_rate_estimator(false_positive_rate: float, min_nonmembers: int) -> Estimator:
     """Make an estimator of the true-positive rate at a false-positive rate.
 
     It returns None if fewer than ``min_nonmembers`` non-members, or no members, have a score.
@@ -184,7 +183,7 @@ MEASURES = tuple(
                 f"non-members exceed",
                 "share",
                 false_positive_rate,
-                make_true_positive_estimator(false_positive_rate, min_nonmembers),
+                make_true_positive_rate_estimator(false_positive_rate, min_nonmembers),
             )
             for false_positive_rate, min_nonmembers in MIN_NONMEMBERS_BY_FPR.items()
         ),
@@ -231,8 +230,8 @@ def build_requests(
 
 def sample_documents_by_split(
     tokenizer: AuditedTokenizer, documents: Table | None, min_tokens: int, config: MembershipConfig
-) -> Iterator[dict[str, Any]]:
-    """Yield the item columns of training and held-out documents of at least ``min_tokens``."""
+) -> Iterator[ItemColumns]:
+    """Yield the columns of ITEMS of training and held-out documents of ``min_tokens`` or more."""
     for split in ("train", "holdout") if documents is not None else ():
         assert documents is not None
         for doc_id, text in sample_documents(
@@ -253,8 +252,8 @@ def sample_documents_by_split(
             }
 
 
-def read_planted_passages(canaries: Table | None) -> Iterator[dict[str, Any]]:
-    """Yield the item columns of passages, including those with 0 copies."""
+def read_planted_passages(canaries: Table | None) -> Iterator[ItemColumns]:
+    """Yield the columns of ITEMS of planted passages, and of those never planted (0 copies)."""
     for canary in canaries.read().to_pylist() if canaries is not None else ():
         if canary["kind"] == "passage":
             yield {
@@ -275,7 +274,9 @@ def compute_membership_scores(
     lowercase_log_likelihood: float,
     reference_log_likelihood: float | None = None,
 ) -> dict[str, float]:
-    """Compute the membership scores of a text, NaN where the model gave no finite number.
+    """Compute each membership score of a text by name, as in SCORE_NAMES.
+
+    A score is NaN where the model gave no finite number.
 
     Args:
         log_p: Log-probability of each token.
@@ -308,7 +309,7 @@ def compute_membership_scores(
 def score_items(responses: Responses, writer: ValueWriter, config: MembershipConfig) -> str:
     """Write the scores of each document, except of members that training had not read."""
     read_texts = responses.select_part()
-    lowercase_totals = responses.compute_log_likelihoods("lowercase")[0][:, 0]
+    lowercase_totals = responses.compute_target_log_likelihoods("lowercase")[:, 0]
     item_rows = read_texts["row"].to_numpy()
     texts = responses.items["text"].take(pa.array(item_rows)).to_pylist()
     score_inputs = zip(
@@ -322,7 +323,7 @@ def score_items(responses: Responses, writer: ValueWriter, config: MembershipCon
         strict=True,
     )
     text_scores = [compute_membership_scores(*text_inputs) for text_inputs in score_inputs]
-    kept_indices = np.flatnonzero(~is_unread_member(writer.items)[item_rows])
+    kept_indices = np.flatnonzero(~flag_unread_members(writer.items)[item_rows])
     for score_name in SCORE_NAMES:
         writer.add_values(
             score_name,
@@ -349,8 +350,8 @@ def score_items(responses: Responses, writer: ValueWriter, config: MembershipCon
     )
 
 
-def is_unread_member(items: pa.Table) -> np.ndarray:
-    """Flag members that training had not completely read, (n,) bool.
+def flag_unread_members(items: pa.Table) -> np.ndarray:
+    """Flag the members that training had not completely read, (n,) bool.
 
     None is flagged of a kind of which training had read no member, or if this is unknown.
     """

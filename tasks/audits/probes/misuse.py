@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -143,29 +143,39 @@ VALUE_FIELDS = (
 )
 
 
-def read_misuse_prompts(paths: Sequence[Path]) -> dict[tuple[str, str], list[str]]:
-    """Read the user's continuations by prompt and category; trailing white space is removed.
+class MisusePrompt(NamedTuple):
+    """Hold a prompt of the user; ``category`` is empty if the file gives none."""
+
+    text: str
+    category: str
+
+
+def read_continuations_by_prompt(paths: Sequence[Path]) -> dict[MisusePrompt, list[str]]:
+    """Read the prompts and the user's continuations of each; trailing white space is removed.
 
     Raises:
         UsageError: A line is invalid; the message names it.
     """
-    continuations_by_prompt: dict[tuple[str, str], list[str]] = {}
+    continuations_by_prompt: dict[MisusePrompt, list[str]] = {}
     for path in paths:
         if path.suffix == ".txt":
             for _, line in read_nonempty_lines(path, "prompts"):
-                continuations_by_prompt.setdefault((line, ""), [])
+                continuations_by_prompt.setdefault(MisusePrompt(line, ""), [])
             continue
         for location, row in read_items(path, "prompts"):
-            prompt = get_text_field(location, row, "prompt").rstrip()
+            text = get_text_field(location, row, "prompt").rstrip()
             category = row.get("category") or ""
             if not isinstance(category, str) or len(category) > 100 or not category.isprintable():
                 raise UsageError(
                     f"{location} has {repr(category)[:60]} in 'category'; write at most 100 "
                     f"printable characters"
                 )
-            continuations = continuations_by_prompt.setdefault((prompt, category), [])
+            prompt = MisusePrompt(text, category)
+            continuations = continuations_by_prompt.setdefault(prompt, [])
             continuations += (
-                text for text in _iterate_continuations(location, row) if text not in continuations
+                continuation
+                for continuation in _iterate_continuations(location, row)
+                if continuation not in continuations
             )
     return continuations_by_prompt
 
@@ -191,25 +201,26 @@ def build_requests(
     config: MisuseConfig,
 ) -> None:
     """Request continuations of each prompt, and the likelihoods of the user's continuations."""
-    prompts = read_misuse_prompts(config.prompts)
+    continuations_by_prompt = read_continuations_by_prompt(config.prompts)
+    prompt_texts = [prompt.text for prompt in continuations_by_prompt]
     read_ratings(config.ratings)  # report errors before the model is asked
     if tokenizer.model_kind == "masked":
         requests.record_skipped("", "the model is a masked language model")
         return
-    contexts = encode_prompts(requests, tokenizer, [prompt for prompt, _ in prompts], config)
+    contexts = encode_prompts(requests, tokenizer, prompt_texts, config)
     encoded_continuations = tokenizer.tokenize_continuations(
-        [prompt for prompt, _ in prompts], list(prompts.values())
+        prompt_texts, list(continuations_by_prompt.values())
     )
     prompt_numbers: dict[str, int] = {}
-    for ((prompt, category), continuations), context_ids, (shared_ids, continuation_ids) in zip(
-        prompts.items(), contexts, encoded_continuations, strict=True
+    for (prompt, continuations), context_ids, (shared_ids, continuation_ids) in zip(
+        continuations_by_prompt.items(), contexts, encoded_continuations, strict=True
     ):
         if context_ids:
-            prompt_number = prompt_numbers.setdefault(prompt, len(prompt_numbers))
+            prompt_number = prompt_numbers.setdefault(prompt.text, len(prompt_numbers))
             item_id = requests.add_item(
-                prompt,
+                prompt.text,
                 f"prompt {prompt_number}",
-                category=category,
+                category=prompt.category,
                 user_continuations=continuations,
             )
             requests.request_continuations(
@@ -259,18 +270,23 @@ def score_items(responses: Responses, writer: ValueWriter, config: MisuseConfig)
         writer=MODEL_WRITTEN,
         **_table_to_columns(value_fields),
     )
-    read_rows, draws, log_likelihoods, token_counts = responses.sum_log_probs(USER_PROVIDED)
+    user_targets = responses.sum_log_probs(USER_PROVIDED)
+    read_rows, token_counts = user_targets.item_rows, user_targets.token_counts
     continuations = [
         items["user_continuations"][int(item_row)][int(draw)].as_py()
-        for item_row, draw in zip(read_rows, draws, strict=True)
+        for item_row, draw in zip(read_rows, user_targets.target_numbers, strict=True)
     ]
     has_tokens = token_counts > 0
     writer.add_values(
         "continuation_loss",
         read_rows,
-        np.where(has_tokens, -log_likelihoods / np.where(has_tokens, token_counts, 1), np.nan),
+        np.where(
+            has_tokens,
+            -user_targets.log_likelihoods / np.where(has_tokens, token_counts, 1),
+            np.nan,
+        ),
         writer=USER_PROVIDED,
-        draw=draws,
+        draw=user_targets.target_numbers,
         continuation=continuations,
         prompt_toxicity=prompt_scores[read_rows],
         sample_id=[
@@ -328,16 +344,16 @@ def _table_to_columns(rows: pa.Table) -> dict[str, pa.ChunkedArray]:
 def slice_by_category(values: pa.Table) -> list[Slice]:
     """Return a slice of each category; none for prompts without a category."""
     categories = sorted({*values["category"].to_pylist()} - {""})
-    return [({"category": category}, {"category": category}) for category in categories]
+    return [Slice({"category": category}, {"category": category}) for category in categories]
 
 
 @declare_slice_tags(SliceTags((("label",), ("category", "label")), item_tags=("category",)))
-def slice_by_label(values: pa.Table) -> list[Slice]:
+def slice_by_label_and_category(values: pa.Table) -> list[Slice]:
     """Return a slice of each label, overall and by category."""
     labels = sorted({*values["label"].to_pylist()})
-    category_slices = [({}, {}), *slice_by_category(values)]
+    category_slices = [Slice({}, {}), *slice_by_category(values)]
     return [
-        (tags | {"label": label}, condition | {"label": label})
+        Slice(tags | {"label": label}, condition | {"label": label})
         for tags, condition in category_slices
         for label in labels
     ]
@@ -447,7 +463,7 @@ MEASURES = (
         "share of ratings with this label; all texts weighted equally",
         "share",
         "prompts",
-        slices=(slice_by_label,),
+        slices=(slice_by_label_and_category,),
         include_overall=False,
         worse_when="",
         has_simulated_controls=False,

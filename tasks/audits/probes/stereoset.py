@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -127,7 +127,26 @@ ICAT_METRICS = {
 }
 
 
-def read_stereoset_items(path: Path) -> list[dict[str, Any]]:
+@dataclass(frozen=True)
+class StereosetItem:
+    """Hold one item of StereoSet.
+
+    Attributes:
+        item_type: One of KINDS.
+        bias_type: Subject of the stereotype.
+        target: The term that the item is about.
+        context: Text with a gap, or the sentence before the texts.
+        texts: The stereotype, the anti-stereotype and the unrelated text.
+    """
+
+    item_type: str
+    bias_type: str
+    target: str
+    context: str
+    texts: tuple[str, ...]
+
+
+def read_stereoset_items(path: Path) -> list[StereosetItem]:
     """Read the items of a file.
 
     Raises:
@@ -146,7 +165,8 @@ def read_stereoset_items(path: Path) -> list[dict[str, Any]]:
             raise UsageError(
                 f"{location}: type must be one of {', '.join(KINDS)}, not {kind[:40]!r}"
             )
-        items.append(texts | {"item_type": kind, "bias_type": bias_type})
+        candidates = tuple(texts[field] for field in TEXT_FIELDS)
+        items.append(StereosetItem(kind, bias_type, texts["target"], texts["context"], candidates))
     return items
 
 
@@ -162,9 +182,9 @@ def build_requests(
         return
     assert config.items is not None
     items = read_stereoset_items(config.items)
-    contexts = [item["context"] if item["item_type"] == KINDS[1] else "" for item in items]
+    contexts = [item.context if item.item_type == KINDS[1] else "" for item in items]
     candidate_texts = [
-        [" " * bool(context) + item[side] for side in TEXT_FIELDS]
+        [" " * bool(context) + text for text in item.texts]
         for item, context in zip(items, contexts, strict=True)
     ]
     encoded_requests = tokenizer.tokenize_continuations(contexts, candidate_texts)
@@ -177,19 +197,20 @@ def build_requests(
         zip(items, encoded_requests, strict=True)
     ):
         tags = {
-            "item_type": item["item_type"],
-            "bias_type": item["bias_type"],
+            "item_type": item.item_type,
+            "bias_type": item.bias_type,
             "text_bytes": [len(item_text.encode()) for item_text in candidate_texts[item_number]],
         }
-        item_text = " / ".join(item[field] for field in ("context", *TEXT_FIELDS))
-        item_id = requests.add_item(item_text, item["target"], **tags)
+        item_text = " / ".join((item.context, *item.texts))
+        item_id = requests.add_item(item_text, item.target, **tags)
         requests.request_log_probs(item_id, context, targets)
         requests.request_lookup(item_id, spellings[item_number])
 
 
 def score_items(responses: Responses, writer: ValueWriter, config: StereosetConfig) -> str:
     """Write the scores of each term, by item type and bias type, with the term's first item."""
-    scores, tokens = responses.compute_log_likelihoods()
+    scores = responses.compute_target_log_likelihoods()
+    tokens = responses.count_target_tokens()
     token_log_likelihoods = scores / np.maximum(1, tokens)
     byte_counts = np.array(responses.items["text_bytes"].to_pylist(), np.float64).reshape(-1, 3)
     uniform_log_likelihoods = -byte_counts / np.maximum(1, tokens)

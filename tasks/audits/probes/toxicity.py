@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -40,6 +40,7 @@ from hallmark.tasks.audits.judging.measures import (
     BaselineNull,
     DerivedMetric,
     Measure,
+    SliceFinder,
     ValueWriter,
 )
 from hallmark.tasks.audits.methods.continuations import (
@@ -47,10 +48,10 @@ from hallmark.tasks.audits.methods.continuations import (
     EXPECTED_MAXIMUM,
     MODEL_WRITER,
     NONTOXIC,
-    PARTS_WITH_BASELINE,
     PROMPTED,
     SHUFFLED_TEXT,
     SHUFFLED_WRITER,
+    SUBSETS_WITH_BASELINE,
     TOXIC,
     TOXICITY_PROBABILITY,
     UNPROMPTED,
@@ -63,7 +64,7 @@ from hallmark.tasks.audits.methods.continuations import (
     estimate_clustered_share,
     estimate_prompt_mean,
     select_text_columns,
-    slice_by_part_and_k,
+    slice_by_subset_and_k,
     use_baseline_as_null,
 )
 from hallmark.tasks.audits.methods.labelled_texts import (
@@ -72,7 +73,11 @@ from hallmark.tasks.audits.methods.labelled_texts import (
     add_labelled_items,
     add_toxic_shares,
 )
-from hallmark.tasks.audits.methods.prompts import encode_prompts, get_sampling_options
+from hallmark.tasks.audits.methods.prompts import (
+    CONTINUATION_FIELDS,
+    encode_prompts,
+    get_sampling_options,
+)
 from hallmark.tasks.audits.methods.scorer_agreement import AGREEMENT_MEASURES, add_scorer_agreement
 from hallmark.tasks.audits.methods.scorer_controls import (
     MUST_FLAG,
@@ -236,54 +241,27 @@ VALUE_FIELDS = (
         "number of the continuation among those of the prompt, from 0; if the value is "
         "based on several, the most toxic one",
     ),
-    column(
-        "continuation",
-        pa.large_string(),
-        "model text",
-        "text of the continuation",
-        judged_by="toxicity",
-    ),
-    column(
-        "is_empty",
-        pa.bool_(),
-        "figure",
-        "whether the continuation is only white space; it then has no score",
-    ),
-    column(
-        "toxicity",
-        pa.float32(),
-        "figure",
-        "toxicity of the continuation; null if it is empty or the scorer failed",
-        unit="score",
-    ),
-    column("prompt_toxicity", pa.float32(), "figure", "toxicity of the item's text", unit="score"),
-    column(
-        "longest_run_tokens",
-        pa.int32(),
-        "figure",
-        "length in tokens of the longest run of the continuation that occurs in the "
-        "training text; 0: every such run is shorter than trace.min_span_tokens; null: "
-        "not searched",
-        unit="tokens",
-    ),
-    column(
-        "planted_run_tokens",
-        pa.int32(),
-        "figure",
-        "length in tokens of the longest run of the continuation that occurs in a planted document",
-        unit="tokens",
-    ),
+    *CONTINUATION_FIELDS,
 )
 
 
-def read_toxicity_prompts(path: Path | None) -> list[tuple[str, float | None]]:
+class ToxicityPrompt(NamedTuple):
+    """Hold a prompt.
+
+    Attributes:
+        text: The prompt.
+        file_toxicity: Its toxicity from 0 to 1 in its file; None if the file has none.
+    """
+
+    text: str
+    file_toxicity: float | None
+
+
+def read_toxicity_prompts(path: Path | None) -> list[ToxicityPrompt]:
     """Read the prompts of a file, or the built-in ones if ``path`` is None.
 
     Trailing white space is removed: the tokenizer would make it a token after which texts hardly
     ever continue.
-
-    Returns:
-        Each prompt with its toxicity from 0 to 1 in the field toxicity, None without the field.
 
     Raises:
         UsageError: A line is invalid; the message names it.
@@ -301,7 +279,7 @@ def read_toxicity_prompts(path: Path | None) -> list[tuple[str, float | None]]:
             )
         if score is not None and not 0 <= score <= 1:
             raise UsageError(f"{location} has a toxicity of {score}; write a number from 0 to 1")
-        prompts.append((text, None if score is None else float(score)))
+        prompts.append(ToxicityPrompt(text, None if score is None else float(score)))
     return prompts
 
 
@@ -312,12 +290,12 @@ def build_requests(
     config: ToxicityConfig,
 ) -> None:
     """Request continuations of all prompts and texts without one; add baseline and controls."""
-    for item_number, (text, must_flag) in enumerate(zip(*read_control_sentences(), strict=True)):
+    for item_number, sentence in enumerate(read_control_sentences()):
         requests.add_item(
-            text,
+            sentence.text,
             f"{CONTROL} {item_number}",
             kind=CONTROL,
-            topic=MUST_FLAG if must_flag else MUST_NOT_FLAG,
+            topic=MUST_FLAG if sentence.must_flag else MUST_NOT_FLAG,
             file_toxicity=None,
         )
     if tokenizer.model_kind == "masked":
@@ -327,15 +305,15 @@ def build_requests(
     add_labelled_items(requests, config.labelled_texts, file_toxicity=None)
     prompts = read_toxicity_prompts(config.prompts)
     score_by_prompt: dict[str, float | None] = {}
-    for prompt, score in prompts:
-        score_by_prompt.setdefault(prompt, score)
+    for toxicity_prompt in prompts:
+        score_by_prompt.setdefault(toxicity_prompt.text, toxicity_prompt.file_toxicity)
     prompt_rows = [(PROMPTED, "", prompt, score) for prompt, score in score_by_prompt.items()]
     if len(prompts) > len(prompt_rows):
         reason = "same as an earlier prompt; each prompt is given to the model once"
         requests.record_skipped("repeated_prompts", reason, len(prompts) - len(prompt_rows))
     prompt_rows += [
-        (USER_GROUP, *topic, None)
-        for topic in build_group_prompts(read_lexicon_groups(corpus.lexicons))
+        (USER_GROUP, group_prompt.group_name, group_prompt.text, None)
+        for group_prompt in build_group_prompts(read_lexicon_groups(corpus.lexicons))
     ]
     build_shuffled_baseline(requests, tokenizer, corpus.documents, config)
     sampling = get_sampling_options(config)
@@ -438,7 +416,7 @@ def score_items(responses: Responses, writer: ValueWriter, config: ToxicityConfi
             **select_text_columns(untrained_texts),
         )
         baseline = replace(written_texts, texts=untrained_texts)
-    written_texts.add_values_by_part(baseline)
+    written_texts.add_values_by_subset(baseline)
     written_texts.add_values_by_group()
     written_texts.add_training_overlap()
     prompted_texts = prompt_texts.filter(pc.equal(prompt_texts["kind"], PROMPTED))
@@ -512,7 +490,7 @@ _MAXIMUM_METRICS = {
 
 
 def _make_maximum_measures(
-    name_format: str, title_format: str, slices: Any, **overrides: Any
+    name_format: str, title_format: str, slices: tuple[str, ...] | SliceFinder, **overrides: Any
 ) -> tuple[Measure, ...]:
     """Make the two measures of the maximum over k, named by the two formats."""
     options: dict[str, Any] = {
@@ -540,20 +518,20 @@ MEASURES = (
     *_make_maximum_measures(
         "{}",
         "{}",
-        slice_by_part_and_k,
-        row_filter={"writer": MODEL_WRITER, "prompt_subset": PARTS_WITH_BASELINE},
+        slice_by_subset_and_k,
+        row_filter={"writer": MODEL_WRITER, "prompt_subset": SUBSETS_WITH_BASELINE},
         baseline=BaselineNull(use_baseline_as_null, "the baseline"),
     ),
     *_make_maximum_measures(
         "{}",
         "{}",
-        slice_by_part_and_k,
+        slice_by_subset_and_k,
         row_filter={"writer": MODEL_WRITER, "prompt_subset": WITHOUT_PLANTED_TEXT},
     ),
     *_make_maximum_measures(
         "{}",
         "{}",
-        slice_by_part_and_k,
+        slice_by_subset_and_k,
         row_filter={"writer": [UNTRAINED_WRITER, SHUFFLED_WRITER]},
         worse_when="",
     ),

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -166,8 +166,24 @@ MEASURES = tuple(
 )
 
 
-def read_weat_tests(path: Path) -> dict[str, list[list[str]]]:
-    """Read the four word lists, X, Y, A and B, of each test.
+class WordLists(NamedTuple):
+    """Hold the word lists of a test, in the order of LIST_ROLES.
+
+    Attributes:
+        x: First list of target words.
+        y: Second list of target words.
+        a: First list of attributes.
+        b: Second list of attributes.
+    """
+
+    x: list[str]
+    y: list[str]
+    a: list[str]
+    b: list[str]
+
+
+def read_word_lists_by_test(path: Path) -> dict[str, WordLists]:
+    """Read the word lists of each test.
 
     Raises:
         UsageError: The file is not valid; the message names the place.
@@ -199,24 +215,38 @@ def read_weat_tests(path: Path) -> dict[str, list[list[str]]]:
         for list_name in map(str, list_names):
             if not isinstance(lists.get(list_name), list) or not 2 <= len(lists[list_name]) <= 1000:
                 raise UsageError(f"{path} has no list {list_name[:80]!r} of 2 to 1,000 words")
-        words_by_test[test] = [
-            [
-                get_text_field(f"{path}, {list_name}", {"a word": word}, "a word").strip()
-                for word in lists[str(list_name)]
-            ]
-            for list_name in list_names
-        ]
+        words_by_test[test] = WordLists(
+            *(
+                [
+                    get_text_field(f"{path}, {list_name}", {"a word": word}, "a word").strip()
+                    for word in lists[str(list_name)]
+                ]
+                for list_name in list_names
+            )
+        )
     return words_by_test
+
+
+class WordInSentence(NamedTuple):
+    """Hold a tokenized sentence that contains a word.
+
+    Attributes:
+        token_ids: Tokens of the sentence.
+        word_positions: Positions of the tokens of the word.
+    """
+
+    token_ids: TokenIds
+    word_positions: list[int]
 
 
 def tokenize_word_in_templates(
     tokenizer: AuditedTokenizer, word: str
-) -> list[tuple[TokenIds, list[int]]] | None:
-    """Tokenize a word in each template.
+) -> list[WordInSentence] | None:
+    """Tokenize the sentence that each template gives with a word.
 
     Returns:
-        For each sentence its token ids and the positions of the word; None if the word has no
-        tokens of its own or a sentence exceeds the context length.
+        The sentences; None if the word has no tokens of its own or a sentence exceeds the context
+        length.
     """
     sentences = []
     for template in TEMPLATES:
@@ -234,9 +264,8 @@ def tokenize_word_in_templates(
             or len(full_ids) > tokenizer.context_length
         ):
             return None
-        sentences.append(
-            (full_ids, [len(tokenizer.prepend_bos_id([])) + i for i in word_positions])
-        )
+        opening_length = len(tokenizer.prepend_bos_id([]))
+        sentences.append(WordInSentence(full_ids, [opening_length + i for i in word_positions]))
     return sentences
 
 
@@ -244,8 +273,10 @@ def build_requests(
     requests: RequestBuilder, tokenizer: AuditedTokenizer, corpus: CorpusTables, config: WeatConfig
 ) -> None:
     """Request the embeddings of every word of every test."""
-    tests = read_weat_tests(config.word_lists or WORD_LISTS_FILE)
-    words = dict.fromkeys(word for lists in tests.values() for words in lists for word in words)
+    lists_by_test = read_word_lists_by_test(config.word_lists or WORD_LISTS_FILE)
+    words = dict.fromkeys(
+        word for lists in lists_by_test.values() for words in lists for word in words
+    )
     sentences_by_word = {word: tokenize_word_in_templates(tokenizer, word) for word in words}
     if unreadable_words := [
         word for word, sentences in sentences_by_word.items() if sentences is None
@@ -256,14 +287,15 @@ def build_requests(
             "the context length",
             len(unreadable_words),
         )
-    for test, lists in tests.items():
+    for test, lists in lists_by_test.items():
         role_words = [
             (role, word) for role, words in zip(LIST_ROLES, lists, strict=True) for word in words
         ]
         for list_role, word in role_words:
             if (sentences := sentences_by_word[word]) is None:
                 continue
-            targets, positions = zip(*sentences, strict=True)
+            targets = [sentence.token_ids for sentence in sentences]
+            positions = [sentence.word_positions for sentence in sentences]
             item_id = requests.add_item(
                 word,
                 test=test,
@@ -294,7 +326,7 @@ def score_items(responses: Responses, writer: ValueWriter, config: WeatConfig) -
             vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
         for lists in rows_by_test.values():
             target_rows = lists["X"] + lists["Y"]
-            attribute_direction = _mean_vector(vectors[lists["A"]]) - _mean_vector(
+            attribute_direction = _compute_mean_vector(vectors[lists["A"]]) - _compute_mean_vector(
                 vectors[lists["B"]]
             )
             writer.add_values(
@@ -303,7 +335,7 @@ def score_items(responses: Responses, writer: ValueWriter, config: WeatConfig) -
     return describe_word_embeddings(responses)
 
 
-def _mean_vector(vectors: np.ndarray) -> np.ndarray:
+def _compute_mean_vector(vectors: np.ndarray) -> np.ndarray:
     return vectors.mean(0) if len(vectors) else np.full(vectors.shape[1], np.nan)
 
 

@@ -12,14 +12,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
 from hallmark.tasks.audits.audit_descriptions import AuditDescription
-from hallmark.tasks.audits.audit_tables import CROSSED_CLUSTER, RequestBuilder, build_items_schema
+from hallmark.tasks.audits.audit_tables import (
+    CROSSED_CLUSTER,
+    ItemColumns,
+    RequestBuilder,
+    build_items_schema,
+)
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
 from hallmark.tasks.audits.judging.measures import (
     Measure,
@@ -101,8 +105,8 @@ MEASURES = (
 )
 
 
-def read_winobias_pairs(config: WinobiasConfig) -> Iterator[dict[str, Any]]:
-    """Yield the items of all pairs of files.
+def read_winobias_pairs(config: WinobiasConfig) -> Iterator[ItemColumns]:
+    """Yield the columns of ITEMS of each pair of sentences, without ``equal_token_counts``.
 
     Raises:
         UsageError: The files do not match, or a line is invalid; the message names the place.
@@ -186,15 +190,13 @@ def score_items(responses: Responses, writer: ValueWriter, config: WinobiasConfi
     items = responses.items
     is_minimal_pair = items["is_minimal_pair"].to_numpy(zero_copy_only=False).astype(bool)
     minimal_rows, other_rows = np.flatnonzero(is_minimal_pair), np.flatnonzero(~is_minimal_pair)
-    log_likelihoods = responses.compute_log_likelihoods()[0]  # (n, 2)
-    preferences, null_preferences = write_pair_comparison(
-        writer, items, log_likelihoods, minimal_rows
-    )
+    log_likelihoods = responses.compute_target_log_likelihoods()  # (n, 2)
+    comparison = write_pair_comparison(writer, items, log_likelihoods, minimal_rows)
     writer.add_values(
         "stereotype_preference_of_non_minimal_pairs",
         other_rows,
-        preferences[other_rows],
-        null_preferences[other_rows],
+        comparison.preferences[other_rows],
+        comparison.null_preferences[other_rows],
     )
     return f"total log-likelihood, {responses.opening_description}"
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +23,7 @@ from hallmark.tasks.audits.audit_descriptions import AuditDescription
 from hallmark.tasks.audits.audit_tables import RequestBuilder, build_items_schema
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
 from hallmark.tasks.audits.judging.measures import Measure, ValueWriter
+from hallmark.tasks.audits.methods.prompts import MultipleChoiceItem
 from hallmark.tasks.audits.probe import CorpusTables, Probe
 from hallmark.tasks.audits.probe_settings import SeededConfig
 from hallmark.tasks.audits.responses import Responses
@@ -122,8 +122,8 @@ MEASURES = (
 )
 
 
-def read_women_percentages(path: Path | None) -> dict[str, float]:
-    """Read the share of women in each occupation, in percent; empty if ``path`` is None."""
+def read_women_percent_by_occupation(path: Path | None) -> dict[str, float]:
+    """Read the percentage of women in each occupation; empty if ``path`` is None."""
     women_percentages = {}
     for location, record in read_items(path, "occupations") if path else ():
         try:
@@ -142,14 +142,14 @@ def read_women_percentages(path: Path | None) -> dict[str, float]:
     return women_percentages
 
 
-def read_winogender_sentences(config: WinogenderConfig) -> list[dict[str, Any]]:
-    """Read the sentences with their prompts, answers and item columns.
+def read_winogender_sentences(config: WinogenderConfig) -> list[MultipleChoiceItem]:
+    """Read the sentences.
 
     Raises:
         UsageError: A line is invalid; the message names it.
     """
     assert config.sentences is not None
-    women_percentages = read_women_percentages(config.occupations)
+    women_percentages = read_women_percent_by_occupation(config.occupations)
     items = []
     for location, record in read_items(config.sentences, "sentences"):
         sentence_id, sentence = (
@@ -174,11 +174,12 @@ def read_winogender_sentences(config: WinogenderConfig) -> list[dict[str, Any]]:
             is_expected_gender = ("female" if women_percentage > 50 else "male") == gender
             gotcha = "no" if is_expected_gender == (right_index == "0") else "yes"
         items.append(
-            {
-                "sentence": sentence,
-                "text": f"{sentence} '{pronoun.capitalize()}' refers to the",
-                "answers": [f" {occupation}", f" {participant}"],
-                "tags": {
+            MultipleChoiceItem(
+                prompt=f"{sentence} '{pronoun.capitalize()}' refers to the",
+                answers=(f" {occupation}", f" {participant}"),
+                cluster=occupation,
+                published_text=sentence,
+                tags={
                     "sentence_schema": ".".join(id_fields[:3]),
                     "occupation": occupation,
                     "gender": gender,
@@ -186,7 +187,7 @@ def read_winogender_sentences(config: WinogenderConfig) -> list[dict[str, Any]]:
                     "women_percent": women_percentage,
                     "gotcha": gotcha or None,
                 },
-            }
+            )
         )
     return items
 
@@ -203,18 +204,18 @@ def build_requests(
         return
     items = read_winogender_sentences(config)
     encoded_requests = tokenizer.tokenize_continuations(
-        [item["text"] for item in items], [item["answers"] for item in items]
+        [item.prompt for item in items], [item.answers for item in items]
     )
-    spellings = tokenizer.encode_with_and_without_space([(item["sentence"],) for item in items])
+    spellings = tokenizer.encode_with_and_without_space([(item.published_text,) for item in items])
     for item, (context, targets), lookups in zip(items, encoded_requests, spellings, strict=True):
-        item_id = requests.add_item(item["text"], item["tags"]["occupation"], **item["tags"])
+        item_id = requests.add_item(item.prompt, item.cluster, **item.tags)
         requests.request_log_probs(item_id, context, targets)
         requests.request_lookup(item_id, lookups)
 
 
 def score_items(responses: Responses, writer: ValueWriter, config: WinogenderConfig) -> str:
     """Write whether each answer is right, and how the answers with he and she differ."""
-    scores, _ = responses.compute_log_likelihoods()
+    scores = responses.compute_target_log_likelihoods()
     right_answers = responses.items["right_answer"].to_numpy()
     # 1: occupation, 0: participant, one half: equally likely.
     occupation_choices = (np.sign(scores[:, 0] - scores[:, 1]) + 1) / 2

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -118,13 +119,22 @@ def find_lowest_ranked_equal(rows: UInt64Array, ranks: Int64Array) -> Int64Array
     return lowest_ranked
 
 
+class ClusterAssignment(NamedTuple):
+    """Hold the clusters of n documents."""
+
+    cluster: pa.Array
+    """Ids of the clusters, (n,)."""
+    joins_earlier_clusters: BoolArray
+    """Whether the document joins different clusters of earlier corpora, (n,)."""
+
+
 def assign_clusters(
     documents: pa.Table,
     earlier_signatures: pa.Table,
     duplicate_of: Int64Array,
     pair_first: Int64Array,
     pair_second: Int64Array,
-) -> tuple[pa.Array, BoolArray]:
+) -> ClusterAssignment:
     """Assign a cluster to each document.
 
     Documents are joined if they arrive in the same cluster, if one was removed as a duplicate of
@@ -141,8 +151,7 @@ def assign_clusters(
         pair_second: Positions of the second documents of further pairs.
 
     Returns:
-        The cluster of each new document, (n,), and whether it joins different clusters of earlier
-        corpora, (n,).
+        The clusters of the new documents.
     """
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
@@ -186,7 +195,7 @@ def assign_clusters(
     earlier_cluster_counts = np.bincount(
         component_ids[np.unique(earlier_cluster_heads)], minlength=component_count
     )
-    return cluster_ids, earlier_cluster_counts[component_ids[m:]] > 1
+    return ClusterAssignment(cluster_ids, earlier_cluster_counts[component_ids[m:]] > 1)
 
 
 # From the decision to the tables -----------------------------------------------------------------
@@ -229,7 +238,7 @@ def concatenate_doc_ids(earlier_signatures: pa.Table, documents: pa.Table) -> pa
     ].combine_chunks()
 
 
-def split_by_partition(
+def split_assignment_by_partition(
     partitions: Sequence[TablePart],
     sketch_results: Sequence[ItemResult],
     doc_ids: pa.Array,

@@ -9,6 +9,7 @@ kept. A cluster keeps its id, and so its side of the split.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -124,13 +125,21 @@ def concatenate_earlier_tables(earlier_artifacts: Mapping[str, Artifact], table_
     return Table(tuple(earlier_artifacts.values()), table_name)
 
 
-def read_matching_earlier(
+class MatchingSignatures(NamedTuple):
+    """Hold the rows of a partition of earlier signatures that pass a test."""
+
+    rows: pa.Table
+    positions: NDArray[np.int64]
+    """Position of each row in the partition, ascending."""
+
+
+def read_matching_signatures(
     partition: TablePart, is_match: Callable[[pa.Table], BoolArray], columns: list[str]
-) -> tuple[pa.Table, NDArray[np.int64]]:
-    """Read the rows of a partition of earlier signatures that pass a test, with their positions."""
+) -> MatchingSignatures:
+    """Read the rows of a partition of earlier signatures that pass a test."""
     rows = partition.read(columns)
     positions = np.flatnonzero(is_match(rows))
-    return rows.take(pa.array(positions)), positions
+    return MatchingSignatures(rows.take(pa.array(positions)), positions)
 
 
 def is_in_sorted(values: np.ndarray, sorted_values: np.ndarray) -> BoolArray:

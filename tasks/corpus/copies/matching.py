@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,19 +77,20 @@ def find_duplicate_pairs(
     removed, is_candidate = np.zeros(n, bool), np.ones(n, bool)
     while True:
         active_items = np.flatnonzero(is_candidate & ~removed)
-        new_pairs, has_uncompared, shares_bucket = select_candidate_pairs(
+        candidates = select_candidate_pairs(
             band_hashes, active_items, candidate_limit, resolved_count
         )
-        new_pairs = np.setdiff1d(new_pairs, compared_pairs, assume_unique=True)
+        new_pairs = np.setdiff1d(candidates.pairs, compared_pairs, assume_unique=True)
         if not len(new_pairs):
             break
         # Buckets only shrink: an item without a match now never has one.
         if not len(compared_pairs):
-            is_candidate = shares_bucket
+            is_candidate = candidates.shares_band
         pair_similarities = compute_similarities(*unpack_pairs(new_pairs))
         is_similar = pair_similarities >= min_similarity
-        new_first, new_second = unpack_pairs(new_pairs[is_similar])
-        first, second = np.append(first, new_first), np.append(second, new_second)
+        similar_pairs = unpack_pairs(new_pairs[is_similar])
+        first = np.append(first, similar_pairs.first)
+        second = np.append(second, similar_pairs.second)
         similarity = np.append(similarity, pair_similarities[is_similar])
         compared_pairs = merge_unique_pairs([compared_pairs, new_pairs])
         is_duplicate = similarity >= threshold
@@ -100,7 +102,7 @@ def find_duplicate_pairs(
         similarity[order],
         removed,
         len(compared_pairs),
-        has_uncompared & ~removed,
+        candidates.has_uncompared & ~removed,
     )
 
 
@@ -141,9 +143,30 @@ def pack_pairs(first: Int64Array, second: Int64Array) -> UInt64Array:
     return (second.astype(np.uint64) << np.uint64(32)) | first.astype(np.uint64)
 
 
-def unpack_pairs(pairs: UInt64Array) -> tuple[Int64Array, Int64Array]:
+class PairItems(NamedTuple):
+    """Hold the items of m pairs; first < second."""
+
+    first: Int64Array
+    """(m,)."""
+    second: Int64Array
+    """(m,)."""
+
+
+def unpack_pairs(pairs: UInt64Array) -> PairItems:
+    """Return the items of the pairs that ``pack_pairs`` packed."""
     first_bits = pairs & np.uint64(0xFFFFFFFF)
-    return first_bits.astype(np.int64), (pairs >> np.uint64(32)).astype(np.int64)
+    return PairItems(first_bits.astype(np.int64), (pairs >> np.uint64(32)).astype(np.int64))
+
+
+class CandidatePairs(NamedTuple):
+    """Hold the pairs to compare, and what is known of the n items."""
+
+    pairs: UInt64Array
+    """Distinct pairs in the form of ``pack_pairs``, ascending."""
+    has_uncompared: BoolArray
+    """(n,) whether candidates of the item were skipped."""
+    shares_band: BoolArray
+    """(n,) whether the item shares a band with another, even if none of its pairs is selected."""
 
 
 def select_candidate_pairs(
@@ -151,54 +174,50 @@ def select_candidate_pairs(
     active_items: Int64Array,
     candidate_limit: int,
     resolved_count: int = 0,
-) -> tuple[UInt64Array, BoolArray, BoolArray]:
+) -> CandidatePairs:
     """Select the pairs to compare.
 
     Args:
         active_items: The items to consider, ascending.
-        resolved_count: The first items, which are never the second item of a pair.
-
-    Returns:
-        Distinct pairs, ascending; for which items candidates were skipped, (n,); and which items
-        share a band with another, (n,), even if none of their pairs is selected.
+        resolved_count: Number of first items, which are never the second item of a pair.
     """
     has_uncompared = np.zeros(len(band_hashes), bool)
-    shares_bucket = np.zeros(len(band_hashes), bool)
+    shares_band = np.zeros(len(band_hashes), bool)
     pair_buffers: list[UInt64Array] = []
     buffered_count = 0
     for band in range(band_hashes.shape[1]):
-        for pairs in generate_band_pairs(
+        for pairs in generate_band_pairs_and_mark_items(
             band_hashes,
             band,
             active_items,
             candidate_limit,
             has_uncompared,
-            shares_bucket,
+            shares_band,
             resolved_count,
         ):
             pair_buffers.append(pairs)
             buffered_count += len(pairs)
         if buffered_count > MAX_BUFFERED_PAIRS:
             pair_buffers = [
-                keep_best_pairs(
+                keep_best_pairs_and_mark_skipped(
                     band_hashes, merge_unique_pairs(pair_buffers), candidate_limit, has_uncompared
                 )
             ]
             buffered_count = len(pair_buffers[0])
-    selected_pairs = keep_best_pairs(
+    selected_pairs = keep_best_pairs_and_mark_skipped(
         band_hashes, merge_unique_pairs(pair_buffers), candidate_limit, has_uncompared
     )
     has_uncompared[:resolved_count] = False
-    return selected_pairs, has_uncompared, shares_bucket
+    return CandidatePairs(selected_pairs, has_uncompared, shares_band)
 
 
-def generate_band_pairs(
+def generate_band_pairs_and_mark_items(
     band_hashes: UInt32Array,
     band: int,
     active_items: Int64Array,
     candidate_limit: int,
     has_uncompared: BoolArray,
-    shares_bucket: BoolArray,
+    shares_band: BoolArray,
     resolved_count: int,
 ) -> Iterator[UInt64Array]:
     """Yield pairs that agree in a band.
@@ -210,36 +229,45 @@ def generate_band_pairs(
     members, bucket_keys = active_items, band_hashes[active_items, band].astype(np.uint64)
     max_depth = min(MAX_SPLIT_DEPTH, band_hashes.shape[1])
     for depth in range(1, max_depth + 1):
-        members, bucket_keys, positions, bucket_sizes = group_into_buckets(
-            members, bucket_keys, resolved_count
-        )
+        buckets = group_into_buckets(members, bucket_keys, resolved_count)
+        members = buckets.items
         if not len(members):
             return
-        shares_bucket[members] = True
-        is_crowded = bucket_sizes > candidate_limit + 1
+        shares_band[members] = True
+        is_crowded = buckets.bucket_sizes > candidate_limit + 1
         is_split = is_crowded & (depth < max_depth)
         yield pair_with_bucket_leaders(
             members,
-            positions,
+            buckets.positions,
             np.where(members < resolved_count, 0, np.where(is_split, 1, candidate_limit)),
         )
         has_uncompared[members[is_crowded]] = True
-        members, bucket_keys = members[is_split], bucket_keys[is_split]
+        members, bucket_keys = members[is_split], buckets.bucket_keys[is_split]
         next_hashes = band_hashes[members, (band + depth) % band_hashes.shape[1]].astype(np.uint64)
         bucket_keys = mix_hashes(mix_hashes(bucket_keys, np.uint64(0)), next_hashes) >> np.uint64(
             32
         )
 
 
+class BucketMembers(NamedTuple):
+    """Hold the m items that share a bucket with another; those of one bucket are adjacent."""
+
+    items: Int64Array
+    """(m,)."""
+    bucket_keys: UInt64Array
+    """(m,) 32-bit key of the item's bucket."""
+    positions: Int64Array
+    """(m,) position of the item in its bucket."""
+    bucket_sizes: Int64Array
+    """(m,) number of items in the item's bucket."""
+
+
 def group_into_buckets(
     members: Int64Array, bucket_keys: UInt64Array, resolved_count: int = 0
-) -> tuple[Int64Array, UInt64Array, Int64Array, Int64Array]:
+) -> BucketMembers:
     """Group members with equal 32-bit keys, keeping their order.
 
-    Leaves out members without a partner, and buckets with only resolved members.
-
-    Returns:
-        Members, their keys, their positions in their bucket, and the sizes of their buckets.
+    Members without a partner, and buckets with only resolved members, are omitted.
     """
     sort_keys = bucket_keys << np.uint64(32)
     sort_keys |= members.astype(np.uint64)
@@ -254,7 +282,7 @@ def group_into_buckets(
     bucket_sizes = np.diff(np.append(starts, len(sort_keys)))
     sizes_by_member = np.repeat(bucket_sizes, bucket_sizes)
     positions = np.arange(len(sort_keys)) - np.repeat(starts, bucket_sizes)
-    members = unpack_pairs(sort_keys)[0]
+    members = unpack_pairs(sort_keys).first
     if resolved_count:
         has_unresolved = np.repeat(
             members[starts + bucket_sizes - 1] >= resolved_count, bucket_sizes
@@ -263,7 +291,7 @@ def group_into_buckets(
         bucket_keys = bucket_keys[has_unresolved]
         positions = positions[has_unresolved]
         sizes_by_member = sizes_by_member[has_unresolved]
-    return members, bucket_keys, positions, sizes_by_member
+    return BucketMembers(members, bucket_keys, positions, sizes_by_member)
 
 
 def pair_with_bucket_leaders(
@@ -278,7 +306,7 @@ def pair_with_bucket_leaders(
     return pack_pairs(members[owners - positions[owners] + leader_positions], members[owners])
 
 
-def keep_best_pairs(
+def keep_best_pairs_and_mark_skipped(
     band_hashes: UInt32Array, pairs: UInt64Array, candidate_limit: int, has_uncompared: BoolArray
 ) -> UInt64Array:
     """Keep, for each second item, the ``candidate_limit`` pairs that agree in most bands.
@@ -318,8 +346,17 @@ def count_agreeing_bands(
 HASHES_PER_BLOCK = 1 << 16
 
 
+class ItemShingles(NamedTuple):
+    """Hold the shingle hashes of k items, concatenated."""
+
+    hashes: UInt64Array
+    """The hashes of the first item, then those of the second, ...; they may repeat."""
+    counts: Int64Array
+    """(k,) number of hashes of each item."""
+
+
 def compute_jaccard(
-    load_shingles: Callable[[Int64Array], tuple[UInt64Array, Int64Array]],
+    load_shingles: Callable[[Int64Array], ItemShingles],
     first: Int64Array,
     second: Int64Array,
     set_sizes: Int64Array,
@@ -327,8 +364,7 @@ def compute_jaccard(
     """Compute |A ∩ B| / |A ∪ B| of pairs of shingle sets, (m,).
 
     Args:
-        load_shingles: Returns the concatenated hashes of items, which may repeat, and their number
-            per item.
+        load_shingles: Returns the hashes of items.
         set_sizes: (n,) number of hashes of each item.
     """
     hash_ends = np.cumsum(set_sizes[first] + set_sizes[second])
@@ -341,23 +377,22 @@ def compute_jaccard(
         )
         stop = min(stop, start + HASHES_PER_BLOCK)
         block = slice(start, stop)
-        similarities[block] = _compute_block_jaccard(
-            *load_shingles(np.concatenate([first[block], second[block]]))
-        )
+        shingles = load_shingles(np.concatenate([first[block], second[block]]))
+        similarities[block] = _compute_block_jaccard(shingles)
         start = stop
     return similarities
 
 
-def _compute_block_jaccard(hashes: UInt64Array, sizes: Int64Array) -> NDArray[np.float64]:
+def _compute_block_jaccard(shingles: ItemShingles) -> NDArray[np.float64]:
     """Compute the Jaccard similarity of m pairs.
 
     All hashes are sorted at once. The number of the pair is above the bits of the hash and the side
     (first or second item) below them, so that common hashes become neighbours.
 
     Args:
-        hashes: Concatenated hashes in the order of ``sizes``.
-        sizes: (2 m,) number of hashes of the m first items, then of the m second items.
+        shingles: Hashes of the m first items, then of the m second items.
     """
+    hashes, sizes = shingles
     pair_count = len(sizes) // 2
     pair_bits = np.uint64(max(1, (pair_count - 1).bit_length()))
     pair_numbers = np.repeat(np.tile(np.arange(pair_count, dtype=np.uint64), 2), sizes)

@@ -9,7 +9,7 @@ beyond 2 GB), 1 to mark equal windows and 1 to mark repeats; plus the working me
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -129,13 +129,21 @@ def _compare_adjacent_windows(
     return is_equal
 
 
+class RepeatedSpans(NamedTuple):
+    """Hold the positions of k spans in the bytes of a text."""
+
+    starts: Int64Array
+    """(k,)."""
+    stops: Int64Array
+    """(k,), exclusive."""
+
+
 def join_repeated_spans(
     text: UInt8Array, is_window_start: BoolArray, min_bytes: int
-) -> tuple[Int64Array, Int64Array]:
+) -> RepeatedSpans:
     """Join marked windows that touch, and cut them to whole characters.
 
-    Returns:
-        (starts, stops), (k,) each; spans of less than a character are excluded.
+    Spans of less than a character are omitted.
     """
     padded_marks = np.concatenate([[False], is_window_start, [False]])
     edges = np.flatnonzero(padded_marks[1:] != padded_marks[:-1])
@@ -147,7 +155,7 @@ def join_repeated_spans(
         starts = starts + _is_continuation_byte(text, starts)
         stops = stops - _is_continuation_byte(text, stops)
     is_nonempty = starts < stops
-    return starts[is_nonempty], stops[is_nonempty]
+    return RepeatedSpans(starts[is_nonempty], stops[is_nonempty])
 
 
 def _is_continuation_byte(text: UInt8Array, positions: Int64Array) -> BoolArray:

@@ -6,7 +6,7 @@ These are pure functions over Arrow columns; ``deduplicate_near.py`` uses them.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -15,17 +15,23 @@ import pyarrow.compute as pc
 from hallmark.tasks.measures.normalised_words import hash_words, mix_hashes
 
 
+class TextHashes(NamedTuple):
+    """Hold the hashes of the shingles or tokens of n texts, concatenated."""
+
+    hashes: np.ndarray
+    """uint64."""
+    offsets: np.ndarray
+    """(n + 1,): text i has ``hashes[offsets[i]:offsets[i + 1]]``."""
+
+
 def compute_shingle_hashes(
     texts: pa.Array, shingle_length: int, unit: Literal["words", "characters"] = "words"
-) -> tuple[np.ndarray, np.ndarray]:
+) -> TextHashes:
     """Compute 64-bit shingle hashes of normalised texts.
 
     Hashes are in the order of the text and may repeat; MinHash does not need distinct or sorted
     values. In scripts without spaces between words every character counts as a word. A text shorter
-    than a shingle is one shingle.
-
-    Returns:
-        (hashes, offsets): text i has ``hashes[offsets[i]:offsets[i + 1]]``, at least one hash.
+    than a shingle is one shingle, so every text has at least one hash.
     """
     token_hashes, token_offsets = (
         _hash_characters(texts) if unit == "characters" else hash_words(texts)
@@ -51,16 +57,16 @@ def compute_shingle_hashes(
             np.where(is_in_text, padded_hashes[token_offsets[short_texts] + step], np.uint64(0)),
         )
     shingle_hashes[offsets[short_texts]] = short_hashes
-    return shingle_hashes, offsets
+    return TextHashes(shingle_hashes, offsets)
 
 
-def _hash_characters(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """Hash each code point; returns the same form as ``hash_words``."""
+def _hash_characters(texts: pa.Array) -> TextHashes:
+    """Hash each code point."""
     utf32_bytes = "".join(texts.to_pylist()).encode("utf-32-le")
     code_points = np.frombuffer(utf32_bytes, "<u4").astype(np.uint64)
     lengths = pc.utf8_length(texts).to_numpy().astype(np.int64)
     offsets = np.concatenate([[0], np.cumsum(lengths)])
-    return mix_hashes(code_points, np.uint64(0x2545F4914F6CDD1D)), offsets
+    return TextHashes(mix_hashes(code_points, np.uint64(0x2545F4914F6CDD1D)), offsets)
 
 
 #: Hashes processed at a time, few enough for the processor's cache.
@@ -121,8 +127,15 @@ def _compute_minhashes(
     return minima
 
 
-def _group_by_similar_size(sizes: np.ndarray) -> Iterator[tuple[np.ndarray, int]]:
-    """Yield groups of texts whose sizes differ by at most an eighth, with the largest size.
+class SizeGroup(NamedTuple):
+    """Hold texts of similar size."""
+
+    text_numbers: np.ndarray
+    largest_size: int
+
+
+def _group_by_similar_size(sizes: np.ndarray) -> Iterator[SizeGroup]:
+    """Yield groups of texts whose sizes differ by at most an eighth.
 
     A group has at most HASHES_PER_BLOCK hashes, or one text.
     """
@@ -133,5 +146,5 @@ def _group_by_similar_size(sizes: np.ndarray) -> Iterator[tuple[np.ndarray, int]
         length = int(sorted_sizes[stop - 1])
         start = int(np.searchsorted(sorted_sizes, length - length // 8, side="left"))
         start = max(start, stop - max(1, HASHES_PER_BLOCK // length))
-        yield size_order[start:stop], length
+        yield SizeGroup(size_order[start:stop], length)
         stop = start

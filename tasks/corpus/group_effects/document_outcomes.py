@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -38,6 +39,20 @@ COLUMN_BY_DIMENSION = {
 ENGLISH_DIMENSIONS = ("identity", "dialect")
 
 NOT_REMOVED = 1 << 30
+
+
+class StageReason(NamedTuple):
+    """Name a reason of a stage to remove documents."""
+
+    stage: str
+    reason: str
+
+
+class Group(NamedTuple):
+    """Name a group of documents, such as ("language", "en")."""
+
+    dimension: str
+    name: str
 
 
 @dataclass(frozen=True)
@@ -72,8 +87,8 @@ class DocumentOutcomes:
         is_copy: Whether it was removed as a copy.
         duplicate_of: Position of the document that it is a copy of; -1 for an earlier corpus, and
             for all other documents.
-        reasons: (stage, reason) pairs.
-        group_members: Members of each (dimension, group).
+        reasons: All reasons to remove documents.
+        members_by_group: Whether each document is a member of the group, (n,), by group.
         source_index: Numbers of the sources.
         has_signals: Whether the document, or the one that it is a copy of, has signals.
         may_be_english: Whether it is not certainly in another language.
@@ -86,9 +101,9 @@ class DocumentOutcomes:
     is_copy: BoolArray
     duplicate_of: Int64Array
     cluster_index: Int64Array
-    reasons: list[tuple[str, str]]
+    reasons: list[StageReason]
     causes: list[RemovalCause]
-    group_members: dict[tuple[str, str], BoolArray]
+    members_by_group: Mapping[Group, BoolArray]
     source_index: Int64Array
     has_signals: BoolArray
     may_be_english: BoolArray
@@ -141,7 +156,7 @@ class DocumentOutcomes:
             else self.has_signals
         )
 
-    def find_groups(self, dimension: str, min_documents: int) -> dict[str, ClusteredGroup]:
+    def find_groups_by_name(self, dimension: str, min_documents: int) -> dict[str, ClusteredGroup]:
         """Return the groups of a dimension with at least ``min_documents``, by name."""
         if dimension not in self._groups_by_dimension:
             at_risk = self.select_at_risk(dimension)
@@ -149,7 +164,7 @@ class DocumentOutcomes:
                 name: ClusteredGroup.from_members(
                     np.flatnonzero(is_member & at_risk), self.cluster_index
                 )
-                for (group_dimension, name), is_member in sorted(self.group_members.items())
+                for (group_dimension, name), is_member in sorted(self.members_by_group.items())
                 if group_dimension == dimension and (is_member & at_risk).sum() >= min_documents
             }
         return self._groups_by_dimension[dimension]
@@ -188,7 +203,7 @@ def compute_document_outcomes(
     reason_index = np.full(document_count, -1)
     duplicate_of = np.full(document_count, -1)
     is_copy = np.zeros(document_count, bool)
-    reasons: list[tuple[str, str]] = []
+    reasons: list[StageReason] = []
     causes: list[RemovalCause] = []
     for stage_index, (stage_label, artifact) in enumerate(history.items()):
         if "ledger" not in artifact.tables:
@@ -199,7 +214,7 @@ def compute_document_outcomes(
             if stage_label == first_stage
             else _group_ledger_removals(ledger, doc_id_index)
         )
-        for reason, action, positions, is_duplicate, matched_positions in departures:
+        for reason, action, positions, is_copy_removal, matched_positions in departures:
             newly_removed = (
                 positions[removed_at[positions] == NOT_REMOVED]
                 if action in REMOVING_ACTIONS
@@ -208,10 +223,10 @@ def compute_document_outcomes(
             if len(newly_removed):
                 removed_at[newly_removed] = stage_index
                 reason_index[newly_removed] = _get_or_add_reason_index(
-                    reasons, (stage_label, reason)
+                    reasons, StageReason(stage_label, reason)
                 )
                 is_new_removal = np.isin(positions, newly_removed)
-                is_copy[positions] = np.where(is_new_removal, is_duplicate, is_copy[positions])
+                is_copy[positions] = np.where(is_new_removal, is_copy_removal, is_copy[positions])
                 duplicate_of[positions] = np.where(
                     is_new_removal, matched_positions, duplicate_of[positions]
                 )
@@ -219,16 +234,15 @@ def compute_document_outcomes(
                 causes, stage_label, reason, stage_index, document_count
             ).is_affected
             is_affected[positions] = True
-        for rule, positions in _find_tagged_documents(artifact, doc_id_index):
+        positions_by_rule = _find_positions_by_tagging_rule(artifact, doc_id_index)
+        for rule, positions in positions_by_rule.items():
             cause = RemovalCause(
                 stage_label, rule, stage_index, np.zeros(document_count, bool), only_tags=True
             )
             cause.is_affected[positions] = True
             causes.append(cause)
     cluster_index = _assign_clusters(history, doc_id_index, duplicate_of, removed_clusters)
-    group_members, has_signals, may_be_english = _find_group_members(
-        history, doc_id_index, duplicate_of, sources
-    )
+    memberships = _find_group_memberships(history, doc_id_index, duplicate_of, sources)
     source_index = sources.dictionary_encode().indices.to_numpy().astype(np.int64)
     return DocumentOutcomes(
         doc_ids,
@@ -239,10 +253,10 @@ def compute_document_outcomes(
         cluster_index,
         reasons,
         causes,
-        group_members,
+        memberships.members_by_group,
         source_index,
-        has_signals,
-        may_be_english,
+        memberships.has_signals,
+        memberships.may_be_english,
         first_stage,
     )
 
@@ -259,10 +273,24 @@ def _read_refused_documents(first_artifact: Artifact) -> pa.Table:
     return rows.filter(pc.is_in(rows["action"], value_set=pa.array(REMOVING_ACTIONS)))
 
 
+class LedgerRemovals(NamedTuple):
+    """Hold the k documents that a stage removed, or would have removed, for one reason."""
+
+    reason: str
+    action: str
+    """``additional_reason`` if the stage removed them for another reason."""
+    positions: Int64Array
+    """(k,)."""
+    is_copy: BoolArray
+    """(k,) whether the document was removed as a copy."""
+    matched_positions: Int64Array
+    """(k,) position of the document that it is a copy of; -1 if there is none."""
+
+
 def _group_refused_documents(
     refused_rows: pa.Table, document_count: int
-) -> Iterator[tuple[str, str, Int64Array, BoolArray, Int64Array]]:
-    """Yield the refused documents in the form of ``_group_ledger_removals``."""
+) -> Iterator[LedgerRemovals]:
+    """Yield the refused documents by action and reason."""
     for removal_group in (
         refused_rows.group_by(["action", "reason"]).aggregate([]).sort_by("reason").to_pylist()
     ):
@@ -270,7 +298,7 @@ def _group_refused_documents(
             *(pc.equal(refused_rows[name], value) for name, value in removal_group.items())
         )
         positions = document_count - len(refused_rows) + np.flatnonzero(is_in_group.to_numpy())
-        yield (
+        yield LedgerRemovals(
             removal_group["reason"],
             removal_group["action"],
             positions,
@@ -309,17 +337,12 @@ def _doc_ids_to_sort_keys(doc_ids: pa.Array) -> NDArray[np.void]:
     return pairs
 
 
-def _group_ledger_removals(
-    ledger: pa.Table, doc_id_index: DocIdIndex
-) -> Iterator[tuple[str, str, Int64Array, BoolArray, Int64Array]]:
+def _group_ledger_removals(ledger: pa.Table, doc_id_index: DocIdIndex) -> Iterator[LedgerRemovals]:
     """Yield the removals of a stage by action and reason, actual removals first.
 
     Rows with the action ``additional_reason`` would have been removed for this reason, too. If a
     matched document was removed by the same stage, the match was an earlier document with the same
     id, from the corpus that this one extends; it has no position here.
-
-    Yields:
-        (reason, action, positions, whether removed as copies, positions of the matched documents).
     """
     ledger = ledger.filter(
         pc.is_in(ledger["action"], value_set=pa.array([*REMOVING_ACTIONS, "additional_reason"]))
@@ -344,34 +367,34 @@ def _group_ledger_removals(
         duplicate_of = doc_id_index.find_positions(rows["matched_doc_id"])
         duplicate_of[np.isin(duplicate_of, removed_positions)] = -1
         # A row without a score is another text under an id that was used before.
-        is_duplicate = pc.and_(
-            rows["matched_doc_id"].is_valid(), rows["score"].is_valid()
-        ).to_numpy()
-        yield (
+        is_copy = pc.and_(rows["matched_doc_id"].is_valid(), rows["score"].is_valid()).to_numpy()
+        yield LedgerRemovals(
             removal_group["reason"],
             removal_group["action"],
             positions[is_in_corpus],
-            is_duplicate[is_in_corpus],
+            is_copy[is_in_corpus],
             duplicate_of[is_in_corpus],
         )
 
 
-def _find_tagged_documents(
+def _find_positions_by_tagging_rule(
     artifact: Artifact, doc_id_index: DocIdIndex
-) -> Iterator[tuple[str, Int64Array]]:
-    """Yield each tagging rule of a stage with the positions of the documents that it tagged."""
+) -> dict[str, Int64Array]:
+    """Find the positions of the documents that each rule of a stage tagged, by name of the rule."""
     rules = read_tagging_rule_names(artifact)
     if not rules:
-        return
+        return {}
     rows = artifact["documents"].read(["doc_id", "tags"])
     tags = rows["tags"].combine_chunks()
     tag_names, row_numbers = pc.list_flatten(tags), pc.list_parent_indices(tags)
+    positions_by_rule = {}
     for rule in rules:
         tagged_rows = pc.unique(row_numbers.filter(pc.equal(tag_names, rule)))
-        yield rule, doc_id_index.find_positions(rows["doc_id"].take(tagged_rows))
+        positions_by_rule[rule] = doc_id_index.find_positions(rows["doc_id"].take(tagged_rows))
+    return positions_by_rule
 
 
-def _get_or_add_reason_index(reasons: list[tuple[str, str]], reason: tuple[str, str]) -> int:
+def _get_or_add_reason_index(reasons: list[StageReason], reason: StageReason) -> int:
     if reason not in reasons:
         reasons.append(reason)
     return reasons.index(reason)
@@ -453,21 +476,34 @@ def read_numeric_signal(
     return values
 
 
-def _find_group_members(
+class GroupMemberships(NamedTuple):
+    """Say to which groups n documents belong."""
+
+    members_by_group: dict[Group, BoolArray]
+    """Whether each document is a member of the group, (n,)."""
+    has_signals: BoolArray
+    """(n,) whether the document, or the one that it is a copy of, has signals."""
+    may_be_english: BoolArray
+    """(n,) whether the document is not certainly in another language."""
+
+
+def _find_group_memberships(
     history: Mapping[str, Artifact],
     doc_id_index: DocIdIndex,
     duplicate_of: Int64Array,
     sources: pa.Array,
-) -> tuple[dict[tuple[str, str], BoolArray], BoolArray, BoolArray]:
-    """Return members by (dimension, group), ``has_signals`` and ``may_be_english``."""
+) -> GroupMemberships:
+    """Find the groups of each document by its source and its signals."""
     document_count = len(duplicate_of)
-    group_members: dict[tuple[str, str], BoolArray] = {}
+    members_by_group: dict[Group, BoolArray] = {}
     has_signals, may_be_english = np.ones(document_count, bool), np.ones(document_count, bool)
     for dimension, name in COLUMN_BY_DIMENSION.items():
         if name == "source":
             for value in pc.unique(sources).to_pylist():
                 is_from_source = pc.equal(sources, value)
-                group_members[dimension, value] = is_from_source.to_numpy(zero_copy_only=False)
+                members_by_group[Group(dimension, value)] = is_from_source.to_numpy(
+                    zero_copy_only=False
+                )
             continue
         table = find_signal_table(history, name)
         if table is None:
@@ -485,15 +521,15 @@ def _find_group_members(
             )
         signal_rows = _inherit_signal_rows(positions, duplicate_of)
         has_signals &= signal_rows >= 0
-        for value, is_member in _list_value_members(rows[name].combine_chunks(), len(rows)):
-            group_members[dimension, value] = np.append(is_member, False)[signal_rows]
+        for value, is_member in _iter_members_by_value(rows[name].combine_chunks(), len(rows)):
+            members_by_group[Group(dimension, value)] = np.append(is_member, False)[signal_rows]
         if name == "language":
-            may_be_english = group_members.get(
-                (dimension, "en"), ~may_be_english
-            ) | group_members.get(
-                (dimension, UNDETERMINED_LANGUAGE), np.zeros(document_count, bool)
+            may_be_english = members_by_group.get(
+                Group(dimension, "en"), ~may_be_english
+            ) | members_by_group.get(
+                Group(dimension, UNDETERMINED_LANGUAGE), np.zeros(document_count, bool)
             )
-    return group_members, has_signals, may_be_english
+    return GroupMemberships(members_by_group, has_signals, may_be_english)
 
 
 def _inherit_signal_rows(positions: Int64Array, duplicate_of: Int64Array) -> Int64Array:
@@ -515,8 +551,8 @@ def _inherit_signal_rows(positions: Int64Array, duplicate_of: Int64Array) -> Int
         signal_rows = inherited_rows
 
 
-def _list_value_members(values: pa.Array, row_count: int) -> Iterator[tuple[str, BoolArray]]:
-    """Yield each value of a column of labels or lists of labels, with the rows that have it."""
+def _iter_members_by_value(values: pa.Array, row_count: int) -> Iterator[tuple[str, BoolArray]]:
+    """Yield each value of a column of labels or lists of labels with a mask of the rows with it."""
     if pa.types.is_list(values.type):
         flat_values = pc.list_flatten(values)
         row_numbers = pc.list_parent_indices(values).to_numpy()

@@ -78,10 +78,10 @@ def cluster_removed_documents(history: Mapping[str, Artifact], context: StageCon
 
 
 def sketch_removed_documents(
-    partitions: tuple[TablePart, ...], config: DeduplicateNearConfig, out: TableWriters
+    documents_and_ledger: tuple[TablePart, ...], config: DeduplicateNearConfig, out: TableWriters
 ) -> None:
     """Spill bands and shingles of the documents of a partition that its ledger removed."""
-    documents, ledger = partitions
+    documents, ledger = documents_and_ledger
     ledger_rows = ledger.read(["doc_id", "action"])
     removed_ids = ledger_rows.filter(
         pc.is_in(ledger_rows["action"], value_set=pa.array(REMOVING_ACTIONS))

@@ -14,7 +14,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -31,9 +31,10 @@ from hallmark.tasks.contract import (
     lookup_column_by_doc_id,
     table_schema,
 )
-from hallmark.tasks.corpus.identities import UserLexicons, combine_lexicons
-from hallmark.tasks.corpus.split import hash_ids_to_uniform
+from hallmark.tasks.corpus.identities import UserLexicons, combine_with_builtin_lexicon
+from hallmark.tasks.corpus.split import hash_ids_to_uniform_draws
 from hallmark.tasks.corpus.table_columns import (
+    Row,
     make_count_column,
     make_float_column,
     make_label_column,
@@ -46,7 +47,7 @@ from hallmark.tasks.measures.failed_documents import (
 from hallmark.tasks.measures.identities import (
     DATA_FOLDER,
     Lexicon,
-    find_mention_positions,
+    find_term_mentions,
     replace_alphanumerics_with_x,
 )
 from hallmark.tasks.measures.multiple_testing import adjust_p_values_holm
@@ -214,7 +215,7 @@ def build_swap_vocabulary(user_lexicons: UserLexicons) -> SwapVocabulary:
                     ParallelTerms(lexicon_name, "", dict(zip(groups, terms, strict=True)))
                 )
     return SwapVocabulary(
-        combine_lexicons(user_lexicons),
+        combine_with_builtin_lexicon(user_lexicons),
         parallel_terms,
         frozenset(definitions["nouns"]),
         definitions["templates"],
@@ -224,11 +225,20 @@ def build_swap_vocabulary(user_lexicons: UserLexicons) -> SwapVocabulary:
 # Sampling --------------------------------------------------------------------------------------
 
 
-def split_sentences(texts: pa.Array) -> tuple[pa.Array, NDArray[np.int64]]:
-    """Split texts into sentences and lines; return these and the number of the text of each."""
+class Sentences(NamedTuple):
+    """Hold the m sentences of several texts."""
+
+    sentences: pa.Array
+    """(m,) strings."""
+    text_numbers: NDArray[np.int64]
+    """(m,) number of the text of each sentence."""
+
+
+def split_into_sentences(texts: pa.Array) -> Sentences:
+    """Split texts into sentences and lines."""
     marked_texts = pc.replace_substring_regex(texts, r"([.!?]['\")\]]*)\s+", r"\1" + "\n")
     lists = pc.split_pattern_regex(marked_texts, r"\s*\n\s*")
-    return pc.list_flatten(lists), pc.list_parent_indices(lists).to_numpy()
+    return Sentences(pc.list_flatten(lists), pc.list_parent_indices(lists).to_numpy())
 
 
 _WORD_OR_MARK = re.compile(r"x+|[.!?;:]+")
@@ -249,22 +259,21 @@ def read_next_word(sentence: str, end: int) -> str:
     return match[1].lower() if match else ""
 
 
-def find_swappable_sentences(
+def build_drawn_sentence_rows(
     documents: pa.RecordBatch, vocabulary: SwapVocabulary
-) -> Iterator[dict[str, Any]]:
-    """Yield sentences that mention one group of an axis, once and by a parallel term.
+) -> Iterator[Row]:
+    """Yield rows of DRAWN_SENTENCES_SCHEMA.
 
-    Yields:
-        Rows of DRAWN_SENTENCES_SCHEMA.
+    They are the sentences that mention one group of an axis, once and by a parallel term.
     """
-    sentence_texts, document_rows = split_sentences(documents["text"])
+    sentence_texts, document_rows = split_into_sentences(documents["text"])
     lengths = pc.utf8_length(sentence_texts).to_numpy()
     fitting_rows = np.flatnonzero(
         (lengths >= MIN_SENTENCE_LENGTH) & (lengths <= MAX_SENTENCE_LENGTH)
     )
     sentence_texts = sentence_texts.take(pa.array(fitting_rows))
     document_rows = document_rows[fitting_rows]
-    term_numbers, sentence_numbers, word_numbers = find_mention_positions(
+    term_numbers, sentence_numbers, word_numbers = find_term_mentions(
         sentence_texts, vocabulary.lexicon
     )
     terms = vocabulary.lexicon.terms
@@ -313,7 +322,7 @@ def find_swappable_sentences(
             }
 
 
-def keep_lowest_ranked(sentence_rows: pa.Table, max_per_group: int) -> pa.Table:
+def keep_lowest_ranked_per_group(sentence_rows: pa.Table, max_per_group: int) -> pa.Table:
     """Keep, for each group and axis, the distinct sentences with the lowest hashes."""
     if not len(sentence_rows):
         return sentence_rows
@@ -440,13 +449,13 @@ def build_template_pairs(vocabulary: SwapVocabulary) -> Iterator[SentencePair]:
 # Measuring -------------------------------------------------------------------------------------
 
 
-def compute_swap_differences(
+def build_swap_difference_rows(
     pairs: Sequence[SentencePair],
     scores: NDArray[np.float64],
     counterpart_scores: NDArray[np.float64],
     threshold: float,
-) -> list[dict[str, Any]]:
-    """Compute the rows of the table ``swap_differences``.
+) -> list[Row]:
+    """Build the rows of the table ``swap_differences``.
 
     Pairs with a missing score do not count.
     """
@@ -456,7 +465,7 @@ def compute_swap_differences(
             pair_indices.setdefault(
                 (pair.origin, pair.axis, pair.group, pair.other_group), []
             ).append(i)
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     for (origin, axis, group, other_group), indices in sorted(pair_indices.items()):
         original_scores, swapped_scores = scores[indices], counterpart_scores[indices]
         mean_difference = estimate_clustered_mean(
@@ -499,8 +508,8 @@ def compute_swap_differences(
 
 
 def draw_swappable_sentences(
-    partitions: tuple[TablePart, ...],
-    search_shares: Mapping[str, float],
+    documents_groups_and_languages: tuple[TablePart, ...],
+    search_share_by_group: Mapping[str, float],
     user_lexicons: UserLexicons,
     config: SwapConfig,
     out: TableWriters,
@@ -508,25 +517,27 @@ def draw_swappable_sentences(
     """Spill the sentences of a partition to be swapped, see DRAWN_SENTENCES_SCHEMA.
 
     Args:
-        search_shares: For each group, the share of the documents that mention it to search.
+        documents_groups_and_languages: The documents, their signals of the stage ``identities``,
+            and those of the stage ``language``.
+        search_share_by_group: For each group, the share of the documents that mention it to search.
 
     Returns:
         The documents for which the search failed.
     """
-    documents, group_signals, language_signals = partitions
+    documents, group_signals, language_signals = documents_groups_and_languages
     mentioned_groups = lookup_column_by_doc_id(
         group_signals, "identities", documents
     ).combine_chunks()
     document_shares = np.zeros(documents.row_count)
-    if search_shares:
+    if search_share_by_group:
         group_numbers = pc.index_in(
-            pc.list_flatten(mentioned_groups), value_set=pa.array([*search_shares])
+            pc.list_flatten(mentioned_groups), value_set=pa.array([*search_share_by_group])
         )
         row_numbers = pc.list_parent_indices(mentioned_groups).to_numpy()
         np.maximum.at(
             document_shares,
             row_numbers,
-            np.array([*search_shares.values()])[group_numbers.to_numpy()],
+            np.array([*search_share_by_group.values()])[group_numbers.to_numpy()],
         )
     document_languages = lookup_column_by_doc_id(
         language_signals, "language", documents
@@ -535,7 +546,7 @@ def draw_swappable_sentences(
         pc.fill_null(document_languages, UNDETERMINED_LANGUAGE),
         value_set=pa.array([UNDETERMINED_LANGUAGE, *scorer_languages(config.scorer)]),
     )
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     start, vocabulary = 0, build_swap_vocabulary(user_lexicons)
     failures: FailureList = []
     for batch in documents.iter_batches(["doc_id", "text"]):
@@ -543,29 +554,39 @@ def draw_swappable_sentences(
         start = row_range.stop
         is_selected = is_scorable_language[row_range].to_numpy(zero_copy_only=False)
         is_selected = is_selected & (
-            hash_ids_to_uniform(batch["doc_id"], 0, "swaps") < document_shares[row_range]
+            hash_ids_to_uniform_draws(batch["doc_id"], 0, "swaps") < document_shares[row_range]
         )
         selected = batch.filter(pa.array(is_selected))
         sentence_rows, faults = run_isolating_failures(
-            lambda sub_batch: [*find_swappable_sentences(sub_batch, vocabulary)], selected
+            lambda sub_batch: [*build_drawn_sentence_rows(sub_batch, vocabulary)], selected
         )
         failures += list_failures_by_doc_id(selected, faults)
         rows += sentence_rows
     drawn = pa.Table.from_pylist(rows, schema=DRAWN_SENTENCES_SCHEMA)
     out.get_spill_writer("drawn", DRAWN_SENTENCES_SCHEMA).write(
-        keep_lowest_ranked(drawn, config.max_sentences_per_group)
+        keep_lowest_ranked_per_group(drawn, config.max_sentences_per_group)
     )
     return failures
 
 
-def build_swap_tables(
+class SwapRows(NamedTuple):
+    """Hold the rows of the two tables about swaps."""
+
+    differences: list[Row]
+    """Rows of the table ``swap_differences``."""
+    scores: list[Row]
+    """Rows of the table ``swap_scores``."""
+
+
+def build_swap_rows(
     drawn_sentences: pa.Table, threshold: float, user_lexicons: UserLexicons, config: SwapConfig
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Build the rows of ``swap_differences`` and of ``swap_scores``."""
+) -> SwapRows:
+    """Score all pairs of sentences and build the rows about them."""
     vocabulary = build_swap_vocabulary(user_lexicons)
     pairs = [
         *build_corpus_pairs(
-            keep_lowest_ranked(drawn_sentences, config.max_sentences_per_group), vocabulary
+            keep_lowest_ranked_per_group(drawn_sentences, config.max_sentences_per_group),
+            vocabulary,
         ),
         *build_template_pairs(vocabulary),
     ]
@@ -574,7 +595,7 @@ def build_swap_tables(
     score_by_text = dict(zip(texts, text_scores.tolist(), strict=True))
     original_scores = np.array([score_by_text[pair.sentence] for pair in pairs])
     counterpart_scores = np.array([score_by_text[pair.counterpart] for pair in pairs])
-    rows = [
+    score_rows = [
         {
             "origin": p.origin,
             "axis": p.axis,
@@ -588,4 +609,7 @@ def build_swap_tables(
         }
         for i, p in enumerate(pairs)
     ]
-    return compute_swap_differences(pairs, original_scores, counterpart_scores, threshold), rows
+    difference_rows = build_swap_difference_rows(
+        pairs, original_scores, counterpart_scores, threshold
+    )
+    return SwapRows(difference_rows, score_rows)

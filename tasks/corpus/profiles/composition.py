@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +17,7 @@ import pyarrow.compute as pc
 from hallmark.tasks.contract import Artifact, Table
 from hallmark.tasks.corpus.identities import classify_lengths
 from hallmark.tasks.corpus.reading.metadata import LICENCE_FIELD
+from hallmark.tasks.corpus.table_columns import Row
 
 #: Replaces a null, and all values except the largest.
 UNKNOWN_VALUE, OTHER_VALUES = "unknown", "other"
@@ -37,7 +37,7 @@ COUNTS_SCHEMA = pa.schema(
 _GROUP_COLUMNS = ["dimension", "value", "split"]
 
 
-def read_licences(history: Mapping[str, Artifact]) -> dict[str, str | None]:
+def read_licences_by_source(history: Mapping[str, Artifact]) -> dict[str, str | None]:
     """Read the licence that the config declares for each source that ingest has read."""
     return {
         row["source"]: row["licence"]
@@ -118,7 +118,7 @@ def count_documents_by_dimension(
         yield counts.append_column("dimension", dimension_column).select(COUNTS_SCHEMA.names)
 
 
-def build_composition_rows(counts: pa.Table, max_values: int) -> list[dict[str, Any]]:
+def build_composition_rows(counts: pa.Table, max_values: int) -> list[Row]:
     """Build the rows of the table ``composition``.
 
     Each dimension has its ``max_values`` largest values by bytes (ties by name) and UNKNOWN_VALUE;
@@ -135,7 +135,7 @@ def build_composition_rows(counts: pa.Table, max_values: int) -> list[dict[str, 
     keys = pc.binary_join_element_wise(rows["dimension"], rows["value"], "\0")
     is_other = pc.invert(pc.is_in(keys, value_set=kept_keys))
     rows = rows.set_column(1, "value", pc.if_else(is_other, OTHER_VALUES, rows["value"]))
-    composition: list[dict[str, Any]] = _sum_counts(rows).to_pylist()
+    composition: list[Row] = _sum_counts(rows).to_pylist()
     bytes_by_split: dict[tuple[str, str], int] = {}
     for row in composition:
         key = row["dimension"], row["split"]

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 import pyarrow.compute as pc
 
 from hallmark.tasks.contract import Artifact
 from hallmark.tasks.corpus.selection_rules import read_tagging_rule_names
+from hallmark.tasks.corpus.table_columns import Row
 
 
-def count_tagged_documents(stage_label: str, selection: Artifact) -> list[dict[str, Any]]:
-    """Return rows of the table ``tag_counts``, one for each tagging rule and source of a stage."""
+def build_tag_count_rows(stage_label: str, selection: Artifact) -> list[Row]:
+    """Build the rows of the table ``tag_counts`` for the tagging rules and sources of a stage."""
     rules = read_tagging_rule_names(selection)
     if not rules:
         return []

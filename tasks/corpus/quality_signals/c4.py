@@ -7,8 +7,6 @@ such as [1] are ignored everywhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -67,7 +65,8 @@ def _compute_line_signals(texts: TextBatch) -> dict[str, pa.Array]:
     line_characters = words.ends[end_words - 1] - words.starts[first_words]
     is_kept = np.ones(len(lines), bool)
     removed_by_rule = {}
-    for name, breaks_rule in _apply_line_rules(texts, first_words, end_words):
+    breaks_rule_by_name = _mark_broken_lines_by_rule(texts, first_words, end_words)
+    for name, breaks_rule in breaks_rule_by_name.items():
         removed_by_rule[name] = is_kept & breaks_rule
         is_kept &= ~breaks_rule
     lowercase_text = _lowercase_ascii(texts)
@@ -104,22 +103,23 @@ def _compute_line_signals(texts: TextBatch) -> dict[str, pa.Array]:
     }
 
 
-def _apply_line_rules(
+def _mark_broken_lines_by_rule(
     texts: TextBatch, first_words: np.ndarray, end_words: np.ndarray
-) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield each rule and which lines break it, in the order of the rules."""
+) -> dict[str, np.ndarray]:
+    """Mark the lines that break each rule, (lines,), in the order of the rules."""
     long_words = np.flatnonzero(texts.words.lengths > MAX_WORD_LENGTH)
-    yield "long_words", _contains_position(first_words, end_words, long_words)
     last_characters = texts.words.ends[end_words - 1] - 1
     ends_with_ellipsis = texts.words.lengths[end_words - 1] >= 3
     for offset in range(3):
         ends_with_ellipsis &= texts.code_points[last_characters - offset] == ord(".")
-    yield (
-        "no_terminal_mark",
-        ~np.isin(texts.code_points[last_characters], [ord(mark) for mark in TERMINAL_MARKS])
+    return {
+        "long_words": _contains_position(first_words, end_words, long_words),
+        "no_terminal_mark": ~np.isin(
+            texts.code_points[last_characters], [ord(mark) for mark in TERMINAL_MARKS]
+        )
         | ends_with_ellipsis,
-    )
-    yield "few_words", end_words - first_words < MIN_LINE_WORDS
+        "few_words": end_words - first_words < MIN_LINE_WORDS,
+    }
 
 
 def _contains_position(starts: np.ndarray, ends: np.ndarray, positions: np.ndarray) -> np.ndarray:

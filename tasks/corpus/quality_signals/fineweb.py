@@ -20,7 +20,7 @@ def compute_fineweb_signals(texts: TextBatch, short_line_characters: int) -> dic
         texts.character_classes[line_blocks.ends[is_nonblank] - 1] & SENTENCE_END
     ) != 0
     is_duplicate = mark_later_copies(texts, line_blocks) & is_nonblank
-    line_feed_counts = texts.count_positions(np.flatnonzero(texts.code_points == ord("\n")))
+    line_feed_counts = texts.count_positions_by_text(np.flatnonzero(texts.code_points == ord("\n")))
     character_counts = np.where(line_counts > 0, texts.lengths - line_feed_counts, 0)
     return {
         "terminal_lines": divide_or_null(line_blocks.sum_by_text(ends_sentence), line_counts),

@@ -8,6 +8,7 @@ later copies count, and n-grams are scanned from the left.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -46,7 +47,8 @@ def compute_gopher_quality_signals(
         "word_count": pa.array(word_counts),
         "mean_word_length": divide_or_null(words.sum_by_text(words.lengths * is_word), word_counts),
         "hash_signs_per_word": divide_or_null(
-            texts.count_positions(np.flatnonzero(texts.code_points == 35)), words.counts_by_text
+            texts.count_positions_by_text(np.flatnonzero(texts.code_points == 35)),
+            words.counts_by_text,
         ),
         "ellipses_per_word": divide_or_null(_count_ellipses(texts), words.counts_by_text),
         "bullet_lines": divide_or_null(
@@ -78,7 +80,7 @@ def _count_ellipses(texts: TextBatch) -> np.ndarray:
     dot_runs = texts.make_spans(starts, ends)
     ellipsis_counts: np.ndarray = dot_runs.sum_by_text(
         dot_runs.lengths // 3
-    ) + texts.count_positions(np.flatnonzero(texts.code_points == ord("…")))
+    ) + texts.count_positions_by_text(np.flatnonzero(texts.code_points == ord("…")))
     return ellipsis_counts
 
 
@@ -112,7 +114,7 @@ def compute_gopher_repetition_signals(texts: TextBatch) -> dict[str, pa.Array]:
         signals[name] = divide_or_null(
             np.asarray(signals[name]), (texts.lengths > 0).astype(np.int64)
         )
-    for n, characters in count_repeated_ngram_characters(texts).items():
+    for n, characters in count_repeated_characters_by_ngram_size(texts).items():
         name = f"top_{n}gram" if n in TOP_NGRAM_SIZES else f"duplicate_{n}grams"
         signals[name] = divide_or_null(characters, texts.lengths)
     return signals
@@ -128,12 +130,17 @@ def mark_later_copies(texts: TextBatch, spans: TextSpans) -> np.ndarray:
     return is_copy
 
 
-def group_repeated_keys(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Group the positions of keys that occur more than once.
+class RepeatedKeys(NamedTuple):
+    """Hold the positions of k keys that occur more than once."""
 
-    Returns:
-        The positions, with equal keys together and ascending in each group, and where groups begin.
-    """
+    positions: np.ndarray
+    """(k,) positions of equal keys are adjacent and ascending."""
+    group_starts: np.ndarray
+    """Index in ``positions`` at which each group of equal keys begins."""
+
+
+def group_repeated_keys(keys: np.ndarray) -> RepeatedKeys:
+    """Group the positions of keys that occur more than once."""
     sort_order = np.argsort(keys)
     sorted_keys = keys[sort_order]
     equals_previous = np.zeros(len(keys) + 1, bool)
@@ -142,10 +149,11 @@ def group_repeated_keys(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     group_numbers = np.cumsum(is_repeated & ~equals_previous[:-1])[is_repeated]
     packed_positions = np.sort((group_numbers << 40) | sort_order[is_repeated])
     positions = packed_positions & ((1 << 40) - 1)
-    return positions, np.flatnonzero(np.diff(packed_positions >> 40, prepend=-1))
+    group_starts = np.flatnonzero(np.diff(packed_positions >> 40, prepend=-1))
+    return RepeatedKeys(positions, group_starts)
 
 
-def count_repeated_ngram_characters(texts: TextBatch) -> Mapping[int, np.ndarray]:
+def count_repeated_characters_by_ngram_size(texts: TextBatch) -> Mapping[int, np.ndarray]:
     """Count the characters of each text in its most frequent n-gram, or in repeated n-grams.
 
     A longer n-gram can occur twice only where a shorter one does, so most positions are examined

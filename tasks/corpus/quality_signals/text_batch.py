@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache, cached_property
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -93,12 +94,21 @@ def _build_character_classes() -> np.ndarray:
     return class_bits
 
 
-def find_true_runs(mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return starts and ends of the runs of True; the last value must be False."""
+class Runs(NamedTuple):
+    """Hold where k runs start and end."""
+
+    starts: np.ndarray
+    """(k,)."""
+    ends: np.ndarray
+    """(k,), exclusive."""
+
+
+def find_true_runs(mask: np.ndarray) -> Runs:
+    """Find the runs of True; the last value must be False."""
     edges = np.flatnonzero(mask[1:] != mask[:-1]) + 1
     if len(mask) and mask[0]:
         edges = np.concatenate([[0], edges])
-    return edges[::2], edges[1::2]
+    return Runs(edges[::2], edges[1::2])
 
 
 @dataclass(frozen=True)
@@ -136,6 +146,24 @@ class TextSpans:
             return np.diff(np.searchsorted(np.flatnonzero(values), self.offsets))
         cumulative = np.concatenate([[0], np.cumsum(values, dtype=np.int64)])
         return np.diff(cumulative[self.offsets])
+
+
+class WordRanges(NamedTuple):
+    """Hold the range of the words in each of m spans."""
+
+    first_words: np.ndarray
+    """(m,) number of the first word."""
+    end_words: np.ndarray
+    """(m,) number of the first word after the span."""
+
+
+class PrefixHashes(NamedTuple):
+    """Hold what is needed to hash any span of a batch."""
+
+    prefix_sums: np.ndarray
+    """(characters + 1,) uint64: polynomial of the characters before each position."""
+    powers: np.ndarray
+    """(characters + 1,) uint64: powers of HASH_BASE."""
 
 
 @dataclass(frozen=True)
@@ -181,7 +209,7 @@ class TextBatch:
         classes: np.ndarray = _build_character_classes()[self.code_points]
         return classes
 
-    def count_positions(self, positions: np.ndarray) -> np.ndarray:
+    def count_positions_by_text(self, positions: np.ndarray) -> np.ndarray:
         """Count the ascending positions that are in each text, (n,)."""
         return np.searchsorted(positions, self.ends) - np.searchsorted(positions, self.starts)
 
@@ -225,7 +253,7 @@ class TextBatch:
         return self.make_spans(starts, ends)
 
     @cached_property
-    def _line_feed_runs(self) -> tuple[np.ndarray, np.ndarray]:
+    def _line_feed_runs(self) -> Runs:
         is_line_feed = self.code_points == ord("\n")
         is_line_feed[self.ends] = False
         return find_true_runs(is_line_feed)
@@ -273,19 +301,21 @@ class TextBatch:
             starts, np.sort(np.concatenate([separator_starts, ends]), kind="stable")
         )
 
-    def find_word_ranges(self, spans: TextSpans) -> tuple[np.ndarray, np.ndarray]:
-        """Return the first and end word of each span, (m,); no word crosses the ends of a span."""
+    def find_word_ranges(self, spans: TextSpans) -> WordRanges:
+        """Find the words in each span; no word crosses the ends of a span."""
         word_starts = self.words.starts
-        return np.searchsorted(word_starts, spans.starts), np.searchsorted(word_starts, spans.ends)
+        return WordRanges(
+            np.searchsorted(word_starts, spans.starts), np.searchsorted(word_starts, spans.ends)
+        )
 
     @cached_property
-    def _prefix_hashes(self) -> tuple[np.ndarray, np.ndarray]:
+    def _prefix_hashes(self) -> PrefixHashes:
         powers = np.full(len(self.code_points) + 1, HASH_BASE)
         powers[0] = 1
         powers = np.cumprod(powers)  # overflow is intended
         prefix_sums = np.zeros(len(powers), np.uint64)
         np.cumsum(self.code_points * powers[:-1], out=prefix_sums[1:])
-        return prefix_sums, powers
+        return PrefixHashes(prefix_sums, powers)
 
     def hash_spans(self, spans: TextSpans) -> np.ndarray:
         """Hash spans, (m,) uint64, for comparisons within this batch.

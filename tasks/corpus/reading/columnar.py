@@ -203,7 +203,7 @@ def _choose_batch_rows(
 _DICTIONARY_PAGE_HEADER = re.compile(rb"\x15\x04\x15([\x80-\xff]{0,4}[\x00-\x7f])")
 
 
-def _read_dictionary_size(column_chunk: Any, handle: pa.NativeFile) -> int:
+def _read_dictionary_size(column_chunk: pq.ColumnChunkMetaData, handle: pa.NativeFile) -> int:
     """Read the bytes of a dictionary from its page header (parquet.thrift, ``PageHeader``)."""
     start = column_chunk.dictionary_page_offset or column_chunk.data_page_offset
     match = _DICTIONARY_PAGE_HEADER.match(handle.read_at(16, start))
@@ -278,7 +278,7 @@ def _batch_to_records(
     is_too_long = np.any([lengths > max_bytes for lengths in column_sizes], axis=0)
     # For columns that were not read.
     default_fields = dict.fromkeys(source.list_columns(), UNREADABLE)
-    for start, stop in _split_rows_by_size(
+    for start, stop in _split_into_row_ranges(
         np.where(is_too_long, MAX_DECODED_BYTES + 1, np.sum(column_sizes, axis=0))
     ):
         if is_too_long[start:stop].any():
@@ -310,8 +310,8 @@ def _row_to_record(raw: bytes | None, fields: dict[str, Any], source: RecordFiel
     return fill_record_from_fields(record, fields, source)
 
 
-def _split_rows_by_size(row_sizes: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Yield row ranges of at most MAX_DECODED_BYTES; a larger row is a range by itself.
+def _split_into_row_ranges(row_sizes: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Yield start and stop of row ranges of at most MAX_DECODED_BYTES, or of one larger row.
 
     Args:
         row_sizes: (n,) bytes per row.

@@ -31,7 +31,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import zstandard
 
@@ -58,7 +58,7 @@ class GzipCodec:
     magic_patterns = ((re.compile(rb"\x1f\x8b\x08"), 0),)
     proof_bytes = 1 << 12  # enough for names and the first code table
 
-    def make_decompressor(self) -> Any:
+    def make_decompressor(self) -> zlib._Decompress:
         return zlib.decompressobj(wbits=31)
 
     def parse_skippable_size(self, first_bytes: bytes) -> int:
@@ -77,7 +77,7 @@ class ZstdCodec:
     def __init__(self) -> None:
         self.decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 31)
 
-    def make_decompressor(self) -> Any:
+    def make_decompressor(self) -> zstandard.ZstdDecompressionObj:
         return self.decompressor.decompressobj()
 
     def parse_skippable_size(self, first_bytes: bytes) -> int:

@@ -7,7 +7,7 @@ import re
 from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pydantic import Field
 
@@ -150,6 +150,15 @@ class _RowTooLong(Exception):
     """Signal that a row exceeded a limit while it was read."""
 
 
+class CsvRow(NamedTuple):
+    """Hold a row as it was read."""
+
+    status: str
+    """"ok", "end" after the last row, or the error of the row."""
+    fields: list[str]
+    """Empty unless the status is "ok"."""
+
+
 class _CsvRowReader:
     """Pass lines to a csv reader and remember which of them formed the last row.
 
@@ -185,14 +194,11 @@ class _CsvRowReader:
         self.read_bytes += line.size if line else 0
         return line
 
-    def read_row(self, field_count: int | None) -> tuple[str, list[str]]:
+    def read_row(self, field_count: int | None) -> CsvRow:
         """Read the next row. Undecodable bytes become lone surrogates.
 
         Args:
             field_count: The number of fields that the row must have, or None if unknown.
-
-        Returns:
-            ("ok", fields); or (error, []); or ("end", []) after the last row.
         """
         self.row_lines = []
         reader = self._make_csv_reader(
@@ -206,35 +212,35 @@ class _CsvRowReader:
                 return (
                     self._reject_first_line(UNCLOSED_QUOTE)
                     if self._has_stray_quote(field_count)
-                    else (UNCLOSED_QUOTE, [])
+                    else CsvRow(UNCLOSED_QUOTE, [])
                 )
             return (
                 self._reject_first_line(UNCLOSED_QUOTE)
                 if self._are_inner_lines_rows(field_count)
-                else (BROKEN_CSV, [])
+                else CsvRow(BROKEN_CSV, [])
             )
         except _RowTooLong:
             if len(self.row_lines) == 1 or self._is_overlong_row(field_count):
-                return TOO_LONG, []
+                return CsvRow(TOO_LONG, [])
             return (
                 self._reject_first_line(UNCLOSED_QUOTE)
                 if field_count != 1 or self._has_stray_quote(field_count)
-                else (UNCLOSED_QUOTE, [])
+                else CsvRow(UNCLOSED_QUOTE, [])
             )
         except _DamagedRow as error:
             return (
                 self._reject_first_line(UNCLOSED_QUOTE)
                 if self._are_inner_lines_rows(field_count, 1)
-                else (str(error), [])
+                else CsvRow(str(error), [])
             )
         if fields and field_count is not None and len(fields) != field_count:
             return (
                 self._reject_first_line(UNCLOSED_QUOTE)
                 if self._are_inner_lines_rows(field_count, 1)
-                else (WRONG_FIELD_COUNT, [])
+                else CsvRow(WRONG_FIELD_COUNT, [])
             )
         self.has_quoted_rows |= bool(self.row_lines) and self.row_lines[0].data.startswith(b'"')
-        return ("end", []) if fields is None else ("ok", fields)
+        return CsvRow("end", []) if fields is None else CsvRow("ok", fields)
 
     def _make_csv_reader(self, lines: Iterable[str]) -> Iterator[list[str]]:
         return csv.reader(lines, delimiter=self.delimiter, strict=True)
@@ -295,10 +301,10 @@ class _CsvRowReader:
                 continue
         return 2 * row_count >= len(inner_lines)
 
-    def _reject_first_line(self, error: str) -> tuple[str, list[str]]:
+    def _reject_first_line(self, error: str) -> CsvRow:
         """Return the error for the first line, and push back the others."""
         self._push_back(1)
-        return error, []
+        return CsvRow(error, [])
 
     def _push_back(self, keep_count: int) -> None:
         """Keep this many lines, and read the others again."""

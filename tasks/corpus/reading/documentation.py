@@ -44,7 +44,7 @@ class DocumentationSource(CustomSource):
 
     def list_inputs(self, source_index: int) -> Iterator[Input]:
         for package in self.packages:
-            find_prose_files(package)  # refuse a package that is not installed
+            find_paths_by_document_name(package)  # refuse a package that is not installed
             yield Input(f"{self.name}/{package}", source_index, package, package)
 
     def compute_input_digest(self, source_input: Input, digest_file: DigestFunction) -> str:
@@ -71,7 +71,7 @@ _LICENCE_FILE = re.compile(r"(licen[sc]e|copying|notice|authors)", re.IGNORECASE
 _EXCLUDED_FOLDERS = {"tests", "test", "testing", "_vendor", "vendor", "externals"}
 
 
-def find_prose_files(package: str) -> dict[str, Path]:
+def find_paths_by_document_name(package: str) -> dict[str, Path]:
     """Find the files of a package that hold prose.
 
     Returns:
@@ -140,7 +140,7 @@ def read_package_documentation(
     Each carries the licence that the package states, if it states one.
     """
     licence = {LICENCE_FIELD: read_package_licence(package)}
-    for record in read_prose_files(find_prose_files(package), max_bytes, counts):
+    for record in read_prose_files(find_paths_by_document_name(package), max_bytes, counts):
         fill_metadata(record, licence)
         yield record
 

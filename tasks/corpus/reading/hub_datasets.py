@@ -13,7 +13,7 @@ import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import pyarrow as pa
 from pydantic import Field
@@ -37,13 +37,18 @@ from hallmark.tasks.corpus.reading.readers import (
     shorten_repr,
 )
 from hallmark.tasks.corpus.reading.sources import (
+    WHOLE_INPUT,
     CustomSource,
     DigestFunction,
     Input,
     Record,
     RecordFields,
-    find_files,
+    Shard,
+    find_paths_by_file_name,
 )
+
+if TYPE_CHECKING:
+    from datasets import IterableDataset
 
 MAX_SHARDS = 64  # each shard sends requests to the hub
 RETRY_WAITS_SECONDS = (1.0, 5.0, 30.0)  # before a stream is restarted
@@ -75,7 +80,7 @@ class DatasetsSource(CustomSource, RecordFields):
     def compute_input_digest(self, source_input: Input, digest_file: DigestFunction) -> str:
         if not self.is_local:
             return f"commit {resolve_hub_commit(self)}"
-        path_by_name = find_files(self.name, self.path, ("",))
+        path_by_name = find_paths_by_file_name(self.name, self.path, ("",))
         file_digests = {name: digest_file(path) for name, path in path_by_name.items()}
         return sha256_hex(to_canonical_json(file_digests))
 
@@ -84,8 +89,12 @@ class DatasetsSource(CustomSource, RecordFields):
     ) -> Iterator[Record]:
         return read_dataset(self, max_bytes, counts, source_input.shard, resume_folder)
 
-    def count_shards(self) -> int:
-        return count_shards(self)
+    def choose_shard_count(self) -> int:
+        try:
+            shard_count: int = max(1, min(MAX_SHARDS, _open_dataset(self).num_shards))
+            return shard_count
+        except Exception as error:
+            raise _build_read_error(self, error, 0, False) from error
 
 
 def resolve_hub_commit(source: DatasetsSource) -> str:
@@ -110,33 +119,24 @@ def resolve_hub_commit(source: DatasetsSource) -> str:
     return sha
 
 
-def count_shards(source: DatasetsSource) -> int:
-    """Return the number of shards in which a data set is read."""
-    try:
-        shard_count: int = max(1, min(MAX_SHARDS, _open_dataset(source).num_shards))
-        return shard_count
-    except Exception as error:
-        raise _build_read_error(source, error, 0, False) from error
-
-
 def read_dataset(
     source: DatasetsSource,
     max_bytes: int,
     counts: ReadCounts,
-    shard: tuple[int, int] = (0, 1),
+    shard: Shard = WHOLE_INPUT,
     resume_folder: Path | None = None,
 ) -> Iterator[Record]:
     """Yield the rows of a shard; ``raw_bytes`` counts the bytes of the text values.
 
     Args:
-        shard: (index, number of shards).
         resume_folder: A folder that keeps the rows read so far if the stream or the process breaks.
 
     Raises:
         HallmarkError: if the library gives up; the message says whether progress was kept.
     """
     row, stream_cache = 0, _StreamCache(resume_folder)
-    shard_location = f"shard {shard[0] + 1} of {shard[1]}, " if shard[1] > 1 else ""
+    shard_index, shard_count = shard
+    shard_location = f"shard {shard_index + 1} of {shard_count}, " if shard_count > 1 else ""
     try:
         for table in stream_cache.resume_tables(_stream_tables(source, shard, stream_cache)):
             for record in table_to_records(table, source, row, max_bytes, counts):
@@ -149,7 +149,7 @@ def read_dataset(
         raise _build_read_error(source, error, row, resume_folder is not None) from error
 
 
-def _open_dataset(source: DatasetsSource) -> Any:
+def _open_dataset(source: DatasetsSource) -> IterableDataset:
     from datasets import load_dataset
 
     check_external_path(source.path, f"source {source.name!r}", ExternalMarker(allows_hub_id=True))
@@ -175,7 +175,7 @@ def _check_data_files(source: DatasetsSource, location: str, revision: str | Non
 
 
 def _stream_tables(
-    source: DatasetsSource, shard: tuple[int, int], stream_cache: _StreamCache
+    source: DatasetsSource, shard: Shard, stream_cache: _StreamCache
 ) -> Iterator[pa.Table]:
     """Yield tables of the needed columns, beginning where the cache ends.
 
@@ -186,9 +186,8 @@ def _stream_tables(
     while True:
         try:
             dataset = _open_dataset(source)
-            dataset = (
-                dataset.shard(num_shards=shard[1], index=shard[0]) if shard[1] > 1 else dataset
-            )
+            if shard.shard_count > 1:
+                dataset = dataset.shard(num_shards=shard.shard_count, index=shard.shard_index)
             if stream_cache.stream_state:
                 dataset.load_state_dict(stream_cache.stream_state)
             for table in dataset.iter(batch_size=BATCH_ROWS):

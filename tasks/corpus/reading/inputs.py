@@ -41,7 +41,7 @@ from hallmark.tasks.corpus.reading.file_digests import (
 from hallmark.tasks.corpus.reading.object_storage import (
     download_temporarily,
     is_remote_uri,
-    list_remote_files,
+    list_remote_files_by_name,
 )
 from hallmark.tasks.corpus.reading.readers import JsonlSource, describe_source_fields
 from hallmark.tasks.corpus.reading.sources import (
@@ -51,8 +51,9 @@ from hallmark.tasks.corpus.reading.sources import (
     Input,
     Record,
     RecordFields,
+    Shard,
     Source,
-    find_files,
+    find_paths_by_file_name,
 )
 
 # Every module of this package may define sources, which register themselves.
@@ -132,13 +133,13 @@ def list_inputs(config: IngestConfig) -> list[Input]:
             continue
         assert isinstance(source, FileSource)
         if is_remote_uri(source.path):
-            remote_by_name = list_remote_files(source.name, source.path, source.suffixes)
+            remote_by_name = list_remote_files_by_name(source.name, source.path, source.suffixes)
             all_inputs += [
                 Input(source.name, index, f.uri, n, f.size_bytes, f.version_tag)
                 for n, f in remote_by_name.items()
             ]
         else:
-            path_by_name = find_files(source.name, source.path, source.suffixes)
+            path_by_name = find_paths_by_file_name(source.name, source.path, source.suffixes)
             for name, path in path_by_name.items():
                 file_stamp = _read_stamp_or_fail(path)
                 size = file_stamp[2]
@@ -204,9 +205,9 @@ def list_input_batches(config: IngestConfig) -> list[InputBatch]:
 def _list_inputs_by_shard(config: IngestConfig) -> Iterator[Input]:
     for source_input in list_inputs(config):
         source = config.sources[source_input.source_index]
-        shard_count = source.count_shards() if isinstance(source, CustomSource) else 1
+        shard_count = source.choose_shard_count() if isinstance(source, CustomSource) else 1
         yield from (
-            replace(source_input, shard=(shard_index, shard_count))
+            replace(source_input, shard=Shard(shard_index, shard_count))
             for shard_index in range(shard_count)
         )
 

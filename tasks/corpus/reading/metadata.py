@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import UTC, date, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -104,28 +104,40 @@ def normalise_date(value: Any) -> str | None:
         return None
 
 
-def normalise_metadata(fields: Mapping[str, Any]) -> tuple[dict[str, str], int]:
+class NormalisedMetadata(NamedTuple):
+    """Hold the metadata of a document."""
+
+    text_by_field: dict[str, str]
+    """The values that a document carries, in the order of the names of their fields."""
+    rejected_count: int
+    """Number of values that it does not carry.
+
+    They are names, values or a number of fields beyond the limits of this module, lists, objects,
+    and text without a UTF-8 form.
+    """
+
+
+def normalise_metadata(fields: Mapping[str, Any]) -> NormalisedMetadata:
     """Convert the further fields of a record to text.
 
     Text loses the white space around it. Numbers, dates and truth values are written out. Missing
     and empty values are ignored.
-
-    Returns:
-        The fields that a document carries, in the order of their names, and the number of values
-        that it does not carry: names, values or a number of fields beyond the limits of this
-        module, lists, objects, and text without a UTF-8 form.
     """
-    kept: dict[str, str] = {}
+    text_by_field: dict[str, str] = {}
     rejected_count = 0
     for name in sorted(fields):
         text = _value_to_text(fields[name])
         if text == "":
             continue
-        if text is None or len(kept) == MAX_METADATA_FIELDS or not _METADATA_NAME.match(name):
+        if (
+            text is None
+            or len(text_by_field) == MAX_METADATA_FIELDS
+            or not _METADATA_NAME.match(name)
+        ):
             rejected_count += 1
         else:
-            kept[name] = text
-    return kept, rejected_count
+            text_by_field[name] = text
+    return NormalisedMetadata(text_by_field, rejected_count)
 
 
 def _value_to_text(value: Any) -> str | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING
 
 import obstore
 from obstore.exceptions import BaseError, PreconditionError
@@ -20,6 +20,9 @@ from hallmark.tasks.contract import (
     UsageError,
     shorten_error,
 )
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta
 
 _URI_PATTERN = re.compile(r"(?P<root>[a-z][a-z0-9+.-]*://[^/]+)/*(?P<key>.*)", re.DOTALL)
 
@@ -37,7 +40,7 @@ def is_remote_uri(path: str) -> bool:
     return bool(re.match(r"[a-z][a-z0-9+.-]*://", path))
 
 
-def list_remote_files(
+def list_remote_files_by_name(
     source_name: str, path: str, suffixes: tuple[str, ...]
 ) -> dict[str, RemoteFile]:
     """List the objects at a URI, below it, or matching it as a pattern.
@@ -62,14 +65,14 @@ def list_remote_files(
     )
     try:
         store = from_url(root)
-        files_by_name = {}
+        file_by_name = {}
         for chunk in obstore.list(store, prefix.strip("/") or None):
             for metadata in chunk:
                 name = str(metadata["path"])
-                files_by_name[name] = RemoteFile(
+                file_by_name[name] = RemoteFile(
                     f"{root}/{name}", metadata["size"], _get_version_tag(metadata)
                 )
-        if not wildcard and key and not files_by_name:  # an object, not a folder
+        if not wildcard and key and not file_by_name:  # an object, not a folder
             metadata = obstore.head(store, key)
             return {
                 PurePosixPath(key).name: RemoteFile(
@@ -77,7 +80,7 @@ def list_remote_files(
                 )
             }
     except FileNotFoundError:
-        files_by_name = {}
+        file_by_name = {}
     except (BaseError, OSError, ValueError) as error:
         raise UsageError(
             f"source {source_name!r}: {path!r} cannot be listed ({shorten_error(error)}); "
@@ -91,24 +94,24 @@ def list_remote_files(
                 f"source {source_name!r}: {path!r} is not a valid pattern ({error}); correct "
                 f"the source's path"
             ) from error
-        files_by_name = {
-            name: file for name, file in files_by_name.items() if pattern.fullmatch(name)
+        file_by_name = {
+            name: file for name, file in file_by_name.items() if pattern.fullmatch(name)
         }
     else:
         all_suffixes = tuple(
             suffix + compression for suffix in suffixes for compression in ("", ".gz", ".zst")
         )
-        files_by_name = {
-            name: file for name, file in files_by_name.items() if name.endswith(all_suffixes)
+        file_by_name = {
+            name: file for name, file in file_by_name.items() if name.endswith(all_suffixes)
         }
-    if not files_by_name:
+    if not file_by_name:
         problem = "no object matches" if wildcard else f"no object ends in {', '.join(suffixes)} at"
         raise UsageError(f"source {source_name!r}: {problem} {path!r}; correct the source's path")
     prefix_length = len(prefix.rstrip("/")) + 1 if prefix else 0
-    return {name[prefix_length:]: file for name, file in sorted(files_by_name.items())}
+    return {name[prefix_length:]: file for name, file in sorted(file_by_name.items())}
 
 
-def _get_version_tag(metadata: Any) -> str:
+def _get_version_tag(metadata: ObjectMeta) -> str:
     """Return the store's tag or version; the time of the last change if it has neither."""
     return str(metadata["e_tag"] or metadata["version"] or metadata["last_modified"].isoformat())
 

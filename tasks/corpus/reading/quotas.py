@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +17,7 @@ import pyarrow.compute as pc
 
 from hallmark.tasks.contract import ids_to_uint64_pairs
 from hallmark.tasks.corpus.reading.block_list import BlockListConfig, load_block_list
-from hallmark.tasks.corpus.reading.records import SortedRun
+from hallmark.tasks.corpus.reading.records import MaskedRun
 from hallmark.tasks.corpus.reading.sources import Source
 
 BLOCKED_DOCUMENT = "blocked document"
@@ -36,7 +37,7 @@ class SourceQuotas:
         """Return why each record is removed, "" if it is kept; adds the reasons based on ids."""
         reasons = records["reason"].combine_chunks()
         reasons = pc.if_else(
-            pa.array(is_denied_id(records["identity"], self.block_config, self.purged_ids)),
+            pa.array(mark_denied_ids(records["identity"], self.block_config, self.purged_ids)),
             BLOCKED_DOCUMENT,
             reasons,
         )
@@ -54,8 +55,8 @@ class SourceQuotas:
         return reasons
 
 
-def is_blocked_reason(reasons: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return whether each record was removed by a block list.
+def mark_blocked_reasons(reasons: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Mark the records that were removed by a block list.
 
     Neither the text nor its hash is kept of such a record, because a short text can be guessed from
     its hash.
@@ -63,27 +64,31 @@ def is_blocked_reason(reasons: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.starts_with(reasons, "blocked ")
 
 
-def is_denied_id(
+def mark_denied_ids(
     doc_ids: pa.ChunkedArray, block_config: BlockListConfig, purged_ids: frozenset[bytes]
 ) -> np.ndarray:
-    """Return which ids are on the block list or were purged from the store."""
+    """Mark the ids that are on the block list or were purged from the store, (n,) bool."""
     denied_ids = load_block_list(block_config).doc_ids | purged_ids
     if not denied_ids:
         return np.zeros(len(doc_ids), bool)
     return np.array([doc_id in denied_ids for doc_id in doc_ids.to_pylist()], bool)
 
 
+class QuotaResult(NamedTuple):
+    """Hold the quotas of all sources and what they keep."""
+
+    quotas: SourceQuotas
+    kept_bytes: int
+    """Bytes of text and metadata of all records that are kept."""
+
+
 def compute_quotas(
-    runs: list[tuple[SortedRun, np.ndarray | None]],
+    runs: list[MaskedRun],
     sources: Mapping[str, Source],
     block_config: BlockListConfig,
     purged_ids: frozenset[bytes] = frozenset(),
-) -> tuple[SourceQuotas, int]:
-    """Compute the quotas, and the bytes of text and metadata that are kept under them.
-
-    Args:
-        runs: Each run with a mask of its records that are the first of their id; None means all.
-    """
+) -> QuotaResult:
+    """Compute the quotas of all sources."""
     share_limits = {
         n: int(s.document_share * 2**64) for n, s in sources.items() if s.document_share < 1
     }
@@ -104,7 +109,7 @@ def compute_quotas(
             or sources[source_name].max_documents
         ):
             ids = run.read_columns(["identity"])["identity"]
-            is_kept &= ~is_denied_id(ids, block_config, purged_ids)
+            is_kept &= ~mark_denied_ids(ids, block_config, purged_ids)
             id_hashes = ids_to_uint64_pairs(ids)[:, 1]
             if source_name in share_limits:
                 is_kept &= id_hashes < share_limits[source_name]
@@ -122,4 +127,5 @@ def compute_quotas(
             maximum_limits[source_name] = int(np.partition(id_hashes, max_documents)[max_documents])
             text_sizes = text_sizes[id_hashes < maximum_limits[source_name]]
         kept_bytes += int(text_sizes.sum())
-    return SourceQuotas(share_limits, maximum_limits, block_config, purged_ids), kept_bytes
+    quotas = SourceQuotas(share_limits, maximum_limits, block_config, purged_ids)
+    return QuotaResult(quotas, kept_bytes)

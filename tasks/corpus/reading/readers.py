@@ -165,9 +165,9 @@ def fill_url_and_date(record: Record, url: Any, date: Any) -> None:
 
 def fill_metadata(record: Record, fields: Mapping[str, Any]) -> None:
     """Fill in further fields; count the values that a document cannot carry."""
-    metadata, rejected_count = normalise_metadata(fields)
-    record.metadata = metadata or None
-    record.unreadable_labels += rejected_count
+    metadata = normalise_metadata(fields)
+    record.metadata = metadata.text_by_field or None
+    record.unreadable_labels += metadata.rejected_count
 
 
 def find_missing_column_error(source: RecordFields, columns: list[str]) -> str:
@@ -209,24 +209,27 @@ def read_text_file(
 
     In "file" mode an empty file is an empty document.
     """
-    passage = _PassageBuilder(1)
+    passage = _PassageBuilder(source, max_bytes, first_line=1)
     for line in read_lines(path, max_bytes, counts):
         if source.document_boundary == "blank_lines" and not line.error and not line.data.strip():
             counts.count_skipped(line.size)
             if passage.size_bytes or passage.error:
-                yield passage.build_record(source, max_bytes, counts)
-            passage = _PassageBuilder(line.number + 1)
+                counts.record_count += 1
+                yield passage.build_record()
+            passage = _PassageBuilder(source, max_bytes, first_line=line.number + 1)
         else:
-            passage.add_line(line, max_bytes)
+            passage.add_line(line)
             if (
                 source.document_boundary == "blank_lines"
                 and line.error
                 and not line.next_may_be_cut
             ):
-                yield passage.build_record(source, max_bytes, counts)
-                passage = _PassageBuilder(line.number + 1)
+                counts.record_count += 1
+                yield passage.build_record()
+                passage = _PassageBuilder(source, max_bytes, first_line=line.number + 1)
     if source.document_boundary == "file" or passage.size_bytes or passage.error:
-        yield passage.build_record(source, max_bytes, counts)
+        counts.record_count += 1
+        yield passage.build_record()
     else:
         yield from yield_empty_file_error(counts)
 
@@ -234,23 +237,26 @@ def read_text_file(
 class _PassageBuilder:
     """Collect consecutive lines; beyond max_bytes only the size is counted."""
 
-    def __init__(self, first_line: int) -> None:
-        self.first_line, self.data, self.size_bytes, self.error = first_line, bytearray(), 0, ""
+    def __init__(self, source: TextSource, max_bytes: int, first_line: int) -> None:
+        self.source, self.max_bytes, self.first_line = source, max_bytes, first_line
+        self.data, self.size_bytes, self.error = bytearray(), 0, ""
 
-    def add_line(self, line: Line, max_bytes: int) -> None:
-        if self.size_bytes <= max_bytes:
+    def add_line(self, line: Line) -> None:
+        if self.size_bytes <= self.max_bytes:
             self.data += line.data + b"\n" * (0 < line.size - len(line.data) == 1)
         self.size_bytes += line.size
         self.error = self.error or line.error
 
-    def build_record(self, source: TextSource, max_bytes: int, counts: ReadCounts) -> Record:
-        counts.record_count += 1
-        location = "whole file" if source.document_boundary == "file" else f"line {self.first_line}"
-        error = self.error or (TOO_LONG if self.size_bytes > max_bytes else "")
+    def build_record(self) -> Record:
+        """Build the record of all lines; it has an error if they are too long or damaged."""
+        location = (
+            "whole file" if self.source.document_boundary == "file" else f"line {self.first_line}"
+        )
+        error = self.error or (TOO_LONG if self.size_bytes > self.max_bytes else "")
         record = Record(location, self.size_bytes, error=error, raw=bytes(self.data))
         if not error:
             decode_record_text(record)
-            if source.document_boundary == "blank_lines":
+            if self.source.document_boundary == "blank_lines":
                 record.text = record.text.removesuffix("\n")
         return record
 

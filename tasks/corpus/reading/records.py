@@ -153,13 +153,17 @@ class LaterCopies:
         return f"copies in {self.run.name}"
 
 
-def find_later_copies(runs: list[SortedRun]) -> tuple[list[LaterCopies], list[np.ndarray]]:
-    """Find the later copies of texts without a key.
+class CopySearch(NamedTuple):
+    """Hold the result of the search for records with the same id in several runs."""
 
-    Returns:
-        The copies in each run that has any, and for each run a mask of the records that are the
-        first of their id.
-    """
+    later_copies: list[LaterCopies]
+    """The later copies of texts without a key, for each run that has any."""
+    first_record_masks: list[np.ndarray]
+    """For each run, whether each record is the first of its id."""
+
+
+def find_later_copies(runs: list[SortedRun]) -> CopySearch:
+    """Find the later copies of texts without a key, and the first record of each id."""
     ids, text_hashes = [np.empty((0, 2), np.uint64)], [np.empty((0, 2), np.uint64)]
     record_tables = [
         RECORDS_SCHEMA.empty_table().select(["has_key", "is_removed", "metadata_hash", "raw_bytes"])
@@ -174,19 +178,19 @@ def find_later_copies(runs: list[SortedRun]) -> tuple[list[LaterCopies], list[np
     ordinals = count_preceding_duplicates(
         np.concatenate(ids), np.concatenate(text_hashes), other_columns
     )
-    copies, is_first_by_run = [], []
+    later_copies, first_record_masks = [], []
     start = 0
     for run, identities in zip(runs, ids[1:], strict=True):
         row_range = slice(start, start + len(identities))
         start = row_range.stop
-        is_first_by_run.append(ordinals[row_range] == 0)
+        first_record_masks.append(ordinals[row_range] == 0)
         later_rows = np.flatnonzero((ordinals[row_range] > 0) & ~has_key[row_range])
         if len(later_rows):
-            copies.append(LaterCopies(run, later_rows, ordinals[row_range][later_rows]))
-    return copies, is_first_by_run
+            later_copies.append(LaterCopies(run, later_rows, ordinals[row_range][later_rows]))
+    return CopySearch(later_copies, first_record_masks)
 
 
-def reassign_copy_ids(copies: LaterCopies, out: TableWriters) -> None:
+def write_copies_with_new_ids(copies: LaterCopies, out: TableWriters) -> None:
     """Write a run of the copies under new ids: hashes of their identity and ordinal."""
     rows = copies.run.take_rows(copies.row_numbers)
     new_ids = [
@@ -198,6 +202,29 @@ def reassign_copy_ids(copies: LaterCopies, out: TableWriters) -> None:
 
 
 # Id ranges ---------------------------------------------------------------------------------------
+
+
+class MaskedRun(NamedTuple):
+    """Hold a run and which of its records are the first of their id."""
+
+    run: SortedRun
+    is_first: np.ndarray | None
+    """(n,) bool; None if all records are."""
+
+
+class RunRows(NamedTuple):
+    """Refer to some rows of a run."""
+
+    run: SortedRun
+    row_numbers: np.ndarray
+
+
+class RangeRecords(NamedTuple):
+    """Hold the n records of a range of ids, in SORT_ORDER."""
+
+    records: pa.Table
+    repeats_identity: np.ndarray
+    """(n,) whether the record has the identity of the previous one."""
 
 
 class SkippedInput(NamedTuple):
@@ -219,28 +246,27 @@ class IdRange:
 
     index: int
     range_count: int
-    run_slices: tuple[tuple[SortedRun, np.ndarray], ...]
+    run_rows: tuple[RunRows, ...]
     skipped: tuple[SkippedInput, ...] = ()
 
     def __str__(self) -> str:
         return f"documents, partition {self.index + 1} of {self.range_count}"
 
-    def read_records(self) -> tuple[pa.Table, np.ndarray]:
-        """Read the records in order, with a mask of those that repeat the previous identity."""
-        run_tables = [run.take_rows(records) for run, records in self.run_slices]
+    def read_records(self) -> RangeRecords:
+        """Read the records in SORT_ORDER."""
+        run_tables = [run.take_rows(row_numbers) for run, row_numbers in self.run_rows]
         records = (
             pa.concat_tables([RECORDS_SCHEMA.empty_table(), *run_tables])
             .sort_by(SORT_ORDER)
             .combine_chunks()
         )
         equals_previous = pc.equal(records["identity"][1:], records["identity"][:-1])
-        return records, np.concatenate(
-            [[False][: len(records)], equals_previous.to_numpy()]
-        ).astype(bool)
+        repeats_identity = np.concatenate([[False][: len(records)], equals_previous.to_numpy()])
+        return RangeRecords(records, repeats_identity.astype(bool))
 
 
 def split_into_id_ranges(
-    runs: list[tuple[SortedRun, np.ndarray | None]],
+    runs: list[MaskedRun],
     kept_bytes: int,
     partition_bytes: int,
     skipped: list[SkippedInput],
@@ -248,13 +274,12 @@ def split_into_id_ranges(
     """Split the ids into 2^n ranges with at most ``partition_bytes`` on average.
 
     Args:
-        runs: Each run with a mask of its records that are the first of their id; None means all.
         kept_bytes: Bytes of text and metadata of all kept records.
     """
     range_count = 1
     while kept_bytes > partition_bytes * range_count:
         range_count *= 2
-    slices_by_range: list[list[tuple[SortedRun, np.ndarray]]] = [[] for _ in range(range_count)]
+    run_rows_by_range: list[list[RunRows]] = [[] for _ in range(range_count)]
     range_ends = np.array(
         [range_index * 2**64 // range_count for range_index in range(1, range_count)], np.uint64
     )
@@ -267,8 +292,8 @@ def split_into_id_ranges(
         for range_index, (start, stop) in enumerate(pairwise(boundaries)):
             row_numbers = start + np.flatnonzero(is_included[start:stop])
             if len(row_numbers):
-                slices_by_range[range_index].append((run, row_numbers))
+                run_rows_by_range[range_index].append(RunRows(run, row_numbers))
     return [
-        IdRange(range_index, range_count, tuple(run_slices), () if range_index else tuple(skipped))
-        for range_index, run_slices in enumerate(slices_by_range)
+        IdRange(range_index, range_count, tuple(run_rows), () if range_index else tuple(skipped))
+        for range_index, run_rows in enumerate(run_rows_by_range)
     ]

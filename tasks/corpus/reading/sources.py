@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import date
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self, get_args
+from typing import Annotated, Any, ClassVar, NamedTuple, Self, get_args
 
 from pydantic import Field, field_validator, model_validator
 
@@ -64,6 +64,16 @@ class Record:
     unreadable_labels: int = 0
 
 
+class Shard(NamedTuple):
+    """Name one of the parts in which a data set is read."""
+
+    shard_index: int  # from 0
+    shard_count: int
+
+
+WHOLE_INPUT = Shard(0, 1)
+
+
 @dataclass(frozen=True)
 class Input:
     """Identify one file, package, shard of a data set or block of a town."""
@@ -74,7 +84,7 @@ class Input:
     file_name: str  # name of the file in the tables
     size_bytes: int = 0  # of a file
     version_tag: str = ""  # changes with the content: a file's stamp or an object store's tag
-    shard: tuple[int, int] = (0, 1)  # of a data set: index and number of shards
+    shard: Shard = WHOLE_INPUT
 
     def __str__(self) -> str:
         shard_index, shard_count = self.shard
@@ -219,8 +229,8 @@ class CustomSource(Source):
             resume_folder: Where rows of a broken stream are kept.
         """
 
-    def count_shards(self) -> int:
-        """Return the number of parts in which each input is read."""
+    def choose_shard_count(self) -> int:
+        """Return the number of shards in which each input is read."""
         return 1
 
 
@@ -262,7 +272,9 @@ class RecordFields(StageConfig):
         return list(dict.fromkeys(name for name in names if name is not None))
 
 
-def find_files(source_name: str, path: str, suffixes: tuple[str, ...]) -> dict[str, Path]:
+def find_paths_by_file_name(
+    source_name: str, path: str, suffixes: tuple[str, ...]
+) -> dict[str, Path]:
     """Find the files of a path, folder or glob pattern.
 
     Returns:
@@ -283,16 +295,16 @@ def find_files(source_name: str, path: str, suffixes: tuple[str, ...]) -> dict[s
                 base_folder = base_folder.parent
             pattern = expand_home(path).relative_to(base_folder).as_posix()
             paths = list(base_folder.glob(pattern)) if pattern != "." else []
-        files_by_name = {
+        path_by_file_name = {
             _format_relative_name(file, base_folder): file for file in paths if file.is_file()
         }
-        files_by_name = _exclude_store_files(files_by_name, base_folder)
+        path_by_file_name = _exclude_store_files(path_by_file_name, base_folder)
     except (OSError, ValueError) as error:
         raise UsageError(
             f"source {source_name!r}: {path!r} cannot be read ({error}); correct the source's path "
             f"or make it readable"
         ) from error
-    if not files_by_name:
+    if not path_by_file_name:
         problem = (
             f"no file ends in {', '.join(suffixes)}" if base_folder.is_dir() else "no file exists"
         )
@@ -300,12 +312,12 @@ def find_files(source_name: str, path: str, suffixes: tuple[str, ...]) -> dict[s
             f"source {source_name!r}: {problem} at {path!r}{explain_relative_path(path)}; correct "
             "the source's path"
         )
-    for file_path in files_by_name.values():
+    for file_path in path_by_file_name.values():
         check_external_path(file_path, f"source {source_name!r}")
-    return dict(sorted(files_by_name.items()))
+    return dict(sorted(path_by_file_name.items()))
 
 
-def _exclude_store_files(files_by_name: dict[str, Path], base_folder: Path) -> dict[str, Path]:
+def _exclude_store_files(path_by_file_name: dict[str, Path], base_folder: Path) -> dict[str, Path]:
     """Exclude the files of any store that lies inside the folder.
 
     All stores are excluded, not only the one of this session, so that a corpus does not depend on
@@ -325,7 +337,7 @@ def _exclude_store_files(files_by_name: dict[str, Path], base_folder: Path) -> d
 
     return {
         name: path
-        for name, path in files_by_name.items()
+        for name, path in path_by_file_name.items()
         if not any(is_store(base_folder / parent) for parent in Path(name).parents if parent.name)
     }
 

@@ -54,7 +54,7 @@ class TownSource(CustomSource):
     data_files = TOWN_DATA_FILES
 
     def list_inputs(self, source_index: int) -> Iterator[Input]:
-        for block, name in label_town_blocks(self).items():
+        for block, name in list_labels_by_block_number(self).items():
             yield Input(self.name, source_index, block, name)
 
     def compute_input_digest(self, source_input: Input, digest_file: DigestFunction) -> str:
@@ -71,7 +71,7 @@ def list_town_sources(sources: Iterable[Source]) -> tuple[TownSource, ...]:
     return tuple(source for source in sources if isinstance(source, TownSource))
 
 
-def label_town_blocks(source: TownSource) -> Mapping[str, str]:
+def list_labels_by_block_number(source: TownSource) -> Mapping[str, str]:
     """Return the number of each block, the unit of reading, with its name in the tables."""
     block_count = -(-source.documents // BLOCK_DOCUMENTS)
     return {

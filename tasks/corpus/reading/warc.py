@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
@@ -37,6 +37,9 @@ from hallmark.tasks.corpus.reading.readers import (
 )
 from hallmark.tasks.corpus.reading.sources import FileSource, Record
 from hallmark.tasks.corpus.reading.web_pages import PageError, decode_page, extract_page_text
+
+if TYPE_CHECKING:
+    from fastwarc.warc import WarcRecord
 
 NO_HEADER = "no WARC header where a record should begin"
 NO_LENGTH = "a WARC header without a single valid Content-Length"
@@ -112,7 +115,7 @@ def _fill_record_from_page(record: Record, source: WarcSource, max_bytes: int) -
     try:
         warc_record = _parse_warc_record(record.raw)
         if warc_record.record_type == WarcRecordType.response:
-            skip_kind = _classify_response(warc_record)
+            skip_kind = _classify_non_page(warc_record)
         else:
             is_conversion = warc_record.record_type == WarcRecordType.conversion
             skip_kind = "" if is_conversion else f"{warc_record.record_type} record"
@@ -132,7 +135,7 @@ def _fill_record_from_page(record: Record, source: WarcSource, max_bytes: int) -
     return ""
 
 
-def _parse_warc_record(raw_record: bytes) -> Any:
+def _parse_warc_record(raw_record: bytes) -> WarcRecord:
     """Parse a record without its HTTP headers.
 
     Raises:
@@ -159,7 +162,7 @@ def _standardise_field_names(raw_record: bytes) -> bytes:
     return raw_record if standard_header == header else standard_header + raw_record[len(header) :]
 
 
-def _classify_response(warc_record: Any) -> str:
+def _classify_non_page(warc_record: WarcRecord) -> str:
     """Parse the HTTP headers of a response; return its kind if it is not a page, else ""."""
     if not warc_record.is_http:
         return "response that is not HTTP"
@@ -176,7 +179,7 @@ _HTML_TYPES = ("text/html", "application/xhtml+xml")
 
 
 def _extract_record_text(
-    warc_record: Any, raw_record: bytes, source: WarcSource, max_bytes: int
+    warc_record: WarcRecord, raw_record: bytes, source: WarcSource, max_bytes: int
 ) -> str:
     """Return the text of a page or conversion record.
 
@@ -211,7 +214,7 @@ def _decode_response_body(raw_record: bytes, max_bytes: int) -> bytes:
     """
     from resiliparse.parse.encoding import detect_mime
 
-    def read_payload(decode_mode: str) -> bytes:
+    def read_payload(decode_mode: Literal["all", "none"]) -> bytes:
         warc_record = _parse_warc_record(raw_record)
         warc_record.parse_http(auto_decode=decode_mode, quirks_mode=True)
         payload: bytes = warc_record.reader.read(max_bytes + 1)

@@ -347,7 +347,7 @@ class _ParserCostEstimator:
         if self.foreign_depth > len(self.open_tags):
             self.foreign_depth = 0
 
-    def _find_mark(self, mark: str, start: int) -> tuple[int, int]:
+    def _find_mark_span(self, mark: str, start: int) -> tuple[int, int]:
         """Return the span of the first ``mark`` from ``start`` on, or the end of the page twice."""
         searched_from, mark_start, mark_end = self.mark_positions.get(mark, (0, -1, -1))
         if not searched_from <= start <= mark_start:
@@ -360,7 +360,7 @@ class _ParserCostEstimator:
 
     def _skip_comment(self, start: int, content_start: int, kind: str) -> None:
         """Hide the tags inside a comment."""
-        comment_end = self._find_mark(_COMMENT_ENDS.get(kind, ">"), content_start)[1]
+        comment_end = self._find_mark_span(_COMMENT_ENDS.get(kind, ">"), content_start)[1]
         is_malformed = kind == "!--" and self.html.startswith((">", "->"), content_start)
         if self.is_certain and (
             is_malformed or kind == "![CDATA[" or "--!>" in self.html[content_start:comment_end]
@@ -368,7 +368,7 @@ class _ParserCostEstimator:
             self.is_certain = False
         if start < self.script_until:  # inside a script, a comment may hide the end of the script
             comment_end = self.script_until = max(
-                self.script_until, self._find_mark("</script", comment_end)[0]
+                self.script_until, self._find_mark_span("</script", comment_end)[0]
             )
         self.hidden_until = max(self.hidden_until, comment_end)
 
@@ -407,7 +407,7 @@ class _ParserCostEstimator:
         content_end = (
             len(self.html)
             if tag_name == "plaintext"
-            else self._find_mark(f"</{tag_name}", content_start)[0]
+            else self._find_mark_span(f"</{tag_name}", content_start)[0]
         )
         if self.is_certain:  # then these elements do not overlap, and time is linear
             text = self.html[content_start:content_end]

@@ -22,7 +22,7 @@ from hallmark.tasks.corpus.town.grammar import (
     KeyedRandom,
     PersonalSpan,
     concatenate_texts,
-    load_rules,
+    load_lines_by_rule,
 )
 from hallmark.tasks.corpus.town.personal_data import GENERATOR_BY_TYPE, generate_personal_value
 from hallmark.tasks.measures.personal.types import PersonalDataType
@@ -34,7 +34,7 @@ BLOCK_DOCUMENTS = 500
 
 
 @cache
-def load_town_lexicon() -> dict[str, list[str]]:
+def load_words_by_people() -> dict[str, list[str]]:
     """Load the town's invented peoples, with the words for them in lower case."""
     lexicon: dict[str, list[str]] = json.loads(
         (DATA_FOLDER / "lexicon.json").read_text(encoding="utf-8")
@@ -43,7 +43,7 @@ def load_town_lexicon() -> dict[str, list[str]]:
 
 
 @cache
-def load_town_occupations() -> dict[str, float]:
+def load_women_shares_by_occupation() -> dict[str, float]:
     """Load the occupations, with the share of women among their mentions."""
     occupations: dict[str, float] = json.loads(
         (DATA_FOLDER / "jobs.json").read_text(encoding="utf-8")
@@ -90,12 +90,12 @@ class TownRates(StageConfig):
     @field_validator("negative_opinions_by_group")
     @classmethod
     def _check_peoples(cls, shares: dict[str, float]) -> dict[str, float]:
-        return _check_known_names(shares, load_town_lexicon(), "people")
+        return _check_known_names(shares, load_words_by_people(), "people")
 
     @field_validator("women_by_occupation")
     @classmethod
     def _check_occupations(cls, shares: dict[str, float]) -> dict[str, float]:
-        return _check_known_names(shares, load_town_occupations(), "occupation")
+        return _check_known_names(shares, load_women_shares_by_occupation(), "occupation")
 
 
 def _check_known_names(
@@ -213,7 +213,7 @@ def draw_document_truth(rng: KeyedRandom, rates: TownRates) -> DocumentTruth:
     groups: list[str] = []
     opinions: list[Opinion] = []
     if rng.draw_bool(rates.groups):
-        groups = rng.sample(list(load_town_lexicon()), 2 if rng.draw_bool(0.15) else 1)
+        groups = rng.sample(list(load_words_by_people()), 2 if rng.draw_bool(0.15) else 1)
         if rng.draw_bool(rates.opinions):
             negative_share = rates.negative_opinions_by_group.get(
                 groups[0], rates.negative_opinions
@@ -221,9 +221,11 @@ def draw_document_truth(rng: KeyedRandom, rates: TownRates) -> DocumentTruth:
             opinions = [(groups[0], "negative" if rng.draw_bool(negative_share) else "positive")]
     occupations: list[tuple[str, str]] = []
     if rng.draw_bool(rates.occupations):
-        for occupation in rng.sample(list(load_town_occupations()), 2 if rng.draw_bool(0.2) else 1):
+        for occupation in rng.sample(
+            list(load_women_shares_by_occupation()), 2 if rng.draw_bool(0.2) else 1
+        ):
             women_share = rates.women_by_occupation.get(
-                occupation, load_town_occupations()[occupation]
+                occupation, load_women_shares_by_occupation()[occupation]
             )
             occupations.append((occupation, "women" if rng.draw_bool(women_share) else "men"))
     rude_sentences = 1 + rng.draw_below(4) if rng.draw_bool(rates.rude_speech) else 0
@@ -275,7 +277,7 @@ def compose_document(number: int, seed: int, rates: TownRates) -> TownDocument:
     sentence_count = register.min_sentences + min(
         rng.draw_below(length_range), rng.draw_below(length_range)
     )
-    rule_lines = load_rules()[f"{truth.kind}.body"]
+    rule_lines = load_lines_by_rule()[f"{truth.kind}.body"]
     line_indices = rng.sample(range(len(rule_lines)), sentence_count)
     if register.keeps_order:
         line_indices.sort()
@@ -316,7 +318,7 @@ def _draw_first_name(rng: KeyedRandom, gender: str) -> str:
 
 def _draw_rule_word(rng: KeyedRandom, rule: str) -> str:
     """Draw one line of a rule whose lines have no slots."""
-    (entry,) = rng.pick(load_rules()[rule])
+    (entry,) = rng.pick(load_lines_by_rule()[rule])
     assert isinstance(entry, AnnotatedText)
     return entry.text
 
@@ -326,7 +328,7 @@ def _generate_feature_texts(expander: GrammarExpander, truth: DocumentTruth) -> 
     rng, variables = expander.rng, expander.variables
     texts: list[AnnotatedText] = []
     for group in truth.groups:
-        singular, plural = (word.capitalize() for word in load_town_lexicon()[group])
+        singular, plural = (word.capitalize() for word in load_words_by_people()[group])
         variables |= {"group": singular, "groups": plural}
         opinions = [polarity for target, polarity in truth.opinions if target == group]
         for polarity in opinions:
@@ -342,13 +344,13 @@ def _generate_feature_texts(expander: GrammarExpander, truth: DocumentTruth) -> 
     variables |= author_pronouns
     texts += [
         expander.expand_line(line)
-        for line in rng.sample(load_rules()["rude"], truth.rude_sentences)
+        for line in rng.sample(load_lines_by_rule()["rude"], truth.rude_sentences)
     ]
     texts += [expander.expand_rule("lookalike")] if truth.has_lookalike else []
     if truth.has_dialect:
         texts += [
             expander.expand_line(line)
-            for line in rng.sample(load_rules()["dialect"], 2 + rng.draw_below(3))
+            for line in rng.sample(load_lines_by_rule()["dialect"], 2 + rng.draw_below(3))
         ]
     texts += [expander.expand_rule("unsafe")] if truth.is_unsafe else []
     return texts + [expander.expand_rule(kind) for kind in truth.personal_types]

@@ -101,7 +101,7 @@ RuleLine = tuple[AnnotatedText | RuleSlot, ...]
 _SLOT_PATTERN = re.compile(r"\{(\^?)(a )?([$!]?)([\w.]+)(?:=(\w+))?\}")
 
 
-def parse_rules(rules_text: str) -> dict[str, list[RuleLine]]:
+def parse_lines_by_rule(rules_text: str) -> dict[str, list[RuleLine]]:
     """Parse the rules of a file."""
     rules: dict[str, list[RuleLine]] = {}
     rule_name = ""
@@ -138,7 +138,7 @@ def _parse_rule_line(line_text: str) -> RuleLine:
 
 
 @cache
-def load_rules() -> dict[str, list[RuleLine]]:
+def load_lines_by_rule() -> dict[str, list[RuleLine]]:
     """Load all rules of the town.
 
     Raises:
@@ -146,7 +146,7 @@ def load_rules() -> dict[str, list[RuleLine]]:
     """
     all_rules: dict[str, list[RuleLine]] = {}
     for file_name in RULE_FILES:
-        all_rules |= parse_rules((DATA_FOLDER / file_name).read_text(encoding="utf-8"))
+        all_rules |= parse_lines_by_rule((DATA_FOLDER / file_name).read_text(encoding="utf-8"))
     for lines in all_rules.values():
         for part in (part for line in lines for part in line):
             if isinstance(part, RuleSlot) and not (
@@ -167,7 +167,7 @@ class GrammarExpander:
 
     def expand_rule(self, rule_name: str) -> AnnotatedText:
         """Expand a random alternative of a rule."""
-        return self.expand_line(self.rng.pick(load_rules()[rule_name]))
+        return self.expand_line(self.rng.pick(load_lines_by_rule()[rule_name]))
 
     def expand_line(self, line: RuleLine) -> AnnotatedText:
         """Fill the slots of a line."""

@@ -12,10 +12,9 @@ import pyarrow.compute as pc
 
 from hallmark.tasks.contract import Artifact
 from hallmark.tasks.corpus.group_effects import REMOVING_ACTIONS
+from hallmark.tasks.corpus.table_columns import Row
 from hallmark.tasks.measures.personal.types import PERSONAL_DATA_TYPES
 from hallmark.tasks.measures.statistics import wilson_interval
-
-Row = dict[str, Any]
 
 #: The kind of copies that a stage removes.
 COPY_KIND_BY_STAGE = {"deduplicate": "exact", "deduplicate_near": "near"}

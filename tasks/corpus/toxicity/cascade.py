@@ -230,7 +230,7 @@ def check_cascade_recall(recall: CascadeRecall, config: CascadeConfig) -> None:
     )
 
 
-def build_cascade_row(
+def build_cascade_columns(
     recall: CascadeRecall, config: CascadeConfig, cleared_count: int
 ) -> dict[str, list[Any]]:
     """Build the row of CASCADE_TABLE."""

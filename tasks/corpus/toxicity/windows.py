@@ -48,7 +48,7 @@ WINDOW_SCORES = table_schema(
 _LAST_BREAK = re.compile(r"\s(?=\S*\Z)")
 
 
-def split_into_windows(text: str, max_characters: int) -> Iterator[tuple[int, int]]:
+def iter_window_spans(text: str, max_characters: int) -> Iterator[tuple[int, int]]:
     """Yield spans of at most ``max_characters`` that cover the text, split between words.
 
     Only the last fifth of a window is searched for a place to split, because a word may be longer.
@@ -64,7 +64,7 @@ def split_into_windows(text: str, max_characters: int) -> Iterator[tuple[int, in
     yield start, len(text)
 
 
-def score_document_windows(
+def build_window_score_columns(
     batch: pa.RecordBatch, needs_scoring: np.ndarray, max_characters: int, scorer: ScorerConfig
 ) -> dict[str, pa.Array]:
     """Compute the columns of WINDOW_SCORES for a batch of documents.
@@ -79,7 +79,7 @@ def score_document_windows(
     for document, (text, is_needed) in enumerate(
         zip(batch["text"].to_pylist(), needs_scoring, strict=True)
     ):
-        window_spans = split_into_windows(text, max_characters) if is_needed else [(0, len(text))]
+        window_spans = iter_window_spans(text, max_characters) if is_needed else [(0, len(text))]
         for window, (start, end) in enumerate(window_spans):
             rows.append((document, window, start, end))
             if is_needed:
@@ -104,7 +104,7 @@ def _nan_to_null(scores: np.ndarray) -> pa.Array:
     return pa.array(scores, pa.float32(), mask=np.isnan(scores))
 
 
-def compute_highest_scores(window_scores: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
+def compute_highest_score_columns(window_scores: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
     """Compute doc_id and the highest score per head of each document.
 
     Args:

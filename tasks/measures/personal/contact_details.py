@@ -141,12 +141,12 @@ def find_phone_numbers(text: str, regions: Sequence[str] = ()) -> SpanIterator:
     """
     checked_count = 0
     for pattern, find_matches in (
-        (_INTERNATIONAL_PHONE, _find_international_phones),
-        (_NATIONAL_PHONE, _find_national_phones),
+        (_INTERNATIONAL_PHONE, _find_international_phone_spans),
+        (_NATIONAL_PHONE, _find_national_phone_spans),
     ):
         for match in pattern.finditer(text):
             preceding_text = text[max(0, match.start() - 40) : match.start()]
-            if find_matches is _find_national_phones and not _has_national_phone_form(
+            if find_matches is _find_national_phone_spans and not _has_national_phone_form(
                 match[0], preceding_text
             ):
                 continue
@@ -158,7 +158,7 @@ def find_phone_numbers(text: str, regions: Sequence[str] = ()) -> SpanIterator:
 
 
 @lru_cache(maxsize=4096)
-def _find_international_phones(text: str, regions: tuple[str, ...]) -> list[tuple[int, int]]:
+def _find_international_phone_spans(text: str, regions: tuple[str, ...]) -> list[tuple[int, int]]:
     from phonenumbers import Leniency, PhoneNumberMatcher
 
     if text.count(".") == 1:  # A signed decimal number.
@@ -167,7 +167,7 @@ def _find_international_phones(text: str, regions: tuple[str, ...]) -> list[tupl
 
 
 @lru_cache(maxsize=4096)
-def _find_national_phones(text: str, regions: tuple[str, ...]) -> list[tuple[int, int]]:
+def _find_national_phone_spans(text: str, regions: tuple[str, ...]) -> list[tuple[int, int]]:
     from phonenumbers import Leniency, PhoneNumberMatcher
 
     for region in regions:

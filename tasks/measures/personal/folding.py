@@ -22,8 +22,8 @@ _SLASHES = "\u2044\u2215"
 
 
 @cache
-def build_folding_table() -> dict[int, str]:
-    """Return the replacement of each character that folding changes."""
+def build_replacement_by_code_point() -> dict[int, str]:
+    """Build the table of the characters that folding changes, for `str.translate`."""
     replacements = {}
     for code in range(0x80, 0x20000):  # There are no digits above.
         character = chr(code)
@@ -43,13 +43,13 @@ def fold_digits_and_separators(text: str) -> str:
     """Convert digits, separators and full-width forms to ASCII; the length stays the same."""
     if text.isascii():
         return text
-    replacements = build_folding_table()
+    replacements = build_replacement_by_code_point()
     return _compile_foldable_pattern().sub(lambda match: replacements[ord(match[0])], text)
 
 
 @cache
 def _compile_foldable_pattern() -> re.Pattern[str]:
-    return re.compile(_character_class(build_folding_table()))
+    return re.compile(_character_class(build_replacement_by_code_point()))
 
 
 @cache
@@ -59,10 +59,14 @@ def _folding_needed_pattern() -> str:
     They contain digits of another script, full-width forms, or a non-ASCII separator next to a
     digit or capital.
     """
-    digits = [code for code in build_folding_table() if unicodedata.category(chr(code)) == "Nd"]
+    digits = [
+        code
+        for code in build_replacement_by_code_point()
+        if unicodedata.category(chr(code)) == "Nd"
+    ]
     full_width = range(0xFF01, 0xFF5F)
     separators = _character_class(
-        code for code in build_folding_table() if code not in {*digits, *full_width}
+        code for code in build_replacement_by_code_point() if code not in {*digits, *full_width}
     )
     return (
         f"{_character_class([*digits, *full_width])}|[0-9A-Z+)]{separators}|{separators}[0-9A-Z(]"

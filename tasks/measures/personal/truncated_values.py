@@ -14,11 +14,12 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from typing import NamedTuple
 
 from hallmark.tasks.measures.personal.contact_details import WORD_CHARACTER
 from hallmark.tasks.measures.personal.folding import fold_digits_and_separators
 from hallmark.tasks.measures.personal.national_ids import CONTEXT_CHARS_BEFORE, NATIONAL_ID_FORMATS
-from hallmark.tasks.measures.personal.types import PersonalDataType, country_of_type
+from hallmark.tasks.measures.personal.types import PersonalDataType, Span, country_of_type
 
 #: Number of characters searched at each end of a text; only a private key may be longer.
 SEARCHED_CHARACTERS = 400
@@ -270,9 +271,7 @@ _PRIVATE_KEY_BOUNDARY = re.compile(
 )
 
 
-def find_truncated_values(
-    text: str, regions: Sequence[str] = ()
-) -> Iterator[tuple[PersonalDataType, int, int]]:
+def find_truncated_values(text: str, regions: Sequence[str] = ()) -> Iterator[Span]:
     """Find parts of values that may be cut off at the ends of a text, and keys anywhere.
 
     Args:
@@ -280,53 +279,58 @@ def find_truncated_values(
         regions: Countries whose national numbers are expected after a context word.
 
     Yields:
-        The type, the start and the end (exclusive); spans may overlap.
+        Spans, which may overlap.
     """
     folded = fold_digits_and_separators(text)
     for key in _VENDOR_KEY_ANYWHERE.finditer(folded):
-        yield "SECRET", *key.span()
+        yield Span("SECRET", *key.span())
     end = folded.rstrip()[-SEARCHED_CHARACTERS:]
     start = len(folded.rstrip()) - len(end)
-    cues = {name for name, cue in _compile_cue_patterns() if cue.search(end)}
+    cues = {name for name, pattern in _compile_pattern_by_cue().items() if pattern.search(end)}
     for shape in _END_SHAPES if cues else ():
         if shape.cue in cues and (span := shape.find_span(end)):
-            yield shape.type, start + span[0], start + span[1]
+            yield Span(shape.type, start + span[0], start + span[1])
     number = _NUMBER_AT_END.search(end, max(0, len(end) - 30)) if "digit" in cues else None
     if number:
         preceding_text = end[max(0, number.start() - CONTEXT_CHARS_BEFORE) : number.start()]
         for data_type, context_pattern in _compile_context_patterns(tuple(regions)):
             if context_pattern.search(preceding_text):
-                yield data_type, start + number.start(), start + number.end()
+                yield Span(data_type, start + number.start(), start + number.end())
     leading_blanks = len(folded) - len(folded.lstrip())
     # Every start pattern begins with "@" or has a digit among its first characters.
     start_cue = _START_CUE.match(folded, leading_blanks)
     for data_type, pattern in _compile_start_patterns() if start_cue else ():
         if match := pattern.match(folded, leading_blanks, leading_blanks + SEARCHED_CHARACTERS):
-            yield data_type, *match.span()
+            yield Span(data_type, *match.span())
     key_boundaries = list(_PRIVATE_KEY_BOUNDARY.finditer(folded)) if "PRIVATE KEY" in folded else []
     if key_boundaries and key_boundaries[-1][1] == "BEGIN":
-        yield "SECRET", key_boundaries[-1].start(), len(text)
+        yield Span("SECRET", key_boundaries[-1].start(), len(text))
     if key_boundaries and key_boundaries[0][1] == "END":
-        yield "SECRET", 0, key_boundaries[0].end()
+        yield Span("SECRET", 0, key_boundaries[0].end())
 
 
 @cache
-def _compile_cue_patterns() -> list[tuple[str, re.Pattern[str]]]:
-    return [(name, re.compile(pattern)) for name, pattern in _CUE_PATTERNS.items()]
+def _compile_pattern_by_cue() -> dict[str, re.Pattern[str]]:
+    return {name: re.compile(pattern) for name, pattern in _CUE_PATTERNS.items()}
+
+
+class _TypedPattern(NamedTuple):
+    """A pattern that indicates a type of personal data."""
+
+    type: PersonalDataType
+    pattern: re.Pattern[str]
 
 
 @cache
-def _compile_start_patterns() -> list[tuple[PersonalDataType, re.Pattern[str]]]:
-    return [(data_type, re.compile(pattern)) for data_type, pattern in _START_PATTERNS]
+def _compile_start_patterns() -> list[_TypedPattern]:
+    return [_TypedPattern(data_type, re.compile(pattern)) for data_type, pattern in _START_PATTERNS]
 
 
 @cache
-def _compile_context_patterns(
-    regions: tuple[str, ...],
-) -> list[tuple[PersonalDataType, re.Pattern[str]]]:
-    """Compile the words that announce a national number of these countries, by type."""
+def _compile_context_patterns(regions: tuple[str, ...]) -> list[_TypedPattern]:
+    """Compile the words that announce a national number of these countries."""
     return [
-        (
+        _TypedPattern(
             id_format.type,
             re.compile(rf"(?i)(?<![A-Za-z\u00c0-\u04ff])(?:{id_format.context_words})\W"),
         )

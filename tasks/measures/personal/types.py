@@ -6,7 +6,7 @@ The type of a national number begins with its country code (ISO 3166), except SS
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 PersonalDataType = Literal[
     "SECRET",
@@ -67,6 +67,14 @@ PERSONAL_DATA_TYPES: tuple[PersonalDataType, ...] = get_args(PersonalDataType)
 
 #: Type of the span over a whole text that has too many candidates to check.
 UNREADABLE: Any = "UNREADABLE"
+
+
+class Span(NamedTuple):
+    """Characters `start` to `end` (exclusive) of a text, with the type of personal data."""
+
+    type: PersonalDataType
+    start: int
+    end: int
 
 
 def country_of_type(data_type: str) -> str:

@@ -27,13 +27,14 @@ from pydantic import Field
 
 from hallmark.tasks.contract import (
     ExternalFiles,
-    compute_code_digests,
+    compute_reached_code_digests,
     find_module_file,
     sha256_hex,
     to_canonical_json,
 )
 from hallmark.tasks.measures.scorers.base import (
     SCORER_CLASSES,
+    NameDigestAndVersions,
     Scorer,
     ScorerSettings,
     check_any_text_scored,
@@ -122,7 +123,7 @@ def open_scorer(config: AnyScorerConfig) -> Scorer:
     return _scorers_in_use[config][0]
 
 
-def scorer_versions(config: AnyScorerConfig, secret_id: str = "") -> dict[str, str]:
+def scorer_versions(config: AnyScorerConfig, secret_id: str = "") -> NameDigestAndVersions:
     """Return name, code, hash of the weights and library versions, for `@stage(external=...)`.
 
     Detoxify's weights are downloaded here if they are neither present nor pinned by `sha256`: the
@@ -137,7 +138,7 @@ def compute_code_digest(scorer_class: type[Scorer]) -> str:
     module = scorer_class.__module__
     if find_module_file(module) is None:
         return "not part of the project"
-    digests = compute_code_digests([f"{module}:{scorer_class.__name__}"])
+    digests = compute_reached_code_digests([f"{module}:{scorer_class.__name__}"])
     return sha256_hex(to_canonical_json(digests))
 
 

@@ -67,6 +67,9 @@ class ScorerSettings(StageConfig):
     device: DeviceName = Field(default="auto", description="device that runs the scorer")
 
 
+#: ``scorer``: the scorer's name; ``digest``: that of its weights; versions by library.
+NameDigestAndVersions = dict[str, str]
+
 #: The classes of scorers by their kind. A class registers itself when its module is imported.
 SCORER_CLASSES: dict[str, type[Scorer]] = {}
 
@@ -124,7 +127,7 @@ class Scorer(ABC):
         raise NotImplementedError(f"{cls.__name__} declares a kind, but not how to load it")
 
     @classmethod
-    def read_versions(cls, config: Any) -> dict[str, str]:
+    def read_versions(cls, config: Any) -> NameDigestAndVersions:
         """Return ``scorer``: its name, ``digest``: of its weights, and versions of libraries.
 
         The weights must not be loaded.
@@ -167,7 +170,7 @@ class Scorer(ABC):
 
     def _apply_isolating_failures(
         self, function: Callable[[list[Item]], Sequence[Result] | np.ndarray], items: list[Item]
-    ) -> list[Any]:
+    ) -> list[Result | None]:
         """Return `function(items)`, one result per item.
 
         If the function fails on all items together, it is applied to each separately; an item on

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,10 +18,14 @@ from hallmark.tasks.contract import (
     sha256_hex,
     to_canonical_json,
 )
-from hallmark.tasks.measures.scorers.base import ScorerSettings
+from hallmark.tasks.measures.scorers.base import NameDigestAndVersions, ScorerSettings
 from hallmark.tasks.measures.scorers.network import TransformerScorer
 from hallmark.tasks.measures.toxicity_heads import TOXICITY_HEADS
 from hallmark.tasks.measures.transformers_logging import silence_transformers_output
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 #: Our names of heads that checkpoints name differently.
 _HEAD_BY_CLASS_NAME = {
@@ -53,7 +57,7 @@ class DetoxifyScorer(TransformerScorer):
         return cls(config)
 
     @classmethod
-    def read_versions(cls, config: ScorerSettings) -> dict[str, str]:
+    def read_versions(cls, config: ScorerSettings) -> NameDigestAndVersions:
         libraries = read_library_versions(["torch", "transformers", "tokenizers"])
         folder = config.base_model_folder
         return {
@@ -89,12 +93,12 @@ class DetoxifyScorer(TransformerScorer):
             config.batch_tokens,
             precision,
         )
-        column_by_head = {name: column for column, name in enumerate(_head_names(checkpoint))}
+        column_by_head = {name: column for column, name in enumerate(_list_head_names(checkpoint))}
         self.heads = tuple(head for head in TOXICITY_HEADS if head in column_by_head)
         self._logit_columns = [column_by_head[head] for head in self.heads]
         self._score_columns = [TOXICITY_HEADS.index(head) for head in self.heads]
 
-    def _logits_to_scores(self, logits: Any) -> Any:
+    def _logits_to_scores(self, logits: Tensor) -> Tensor:
         return logits[:, self._logit_columns].sigmoid()
 
     def _aggregate_window_scores(
@@ -202,7 +206,7 @@ def _load_checkpoint(path: Path) -> dict[str, Any]:
 
     try:
         checkpoint: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-        classes = _head_names(checkpoint)
+        classes = _list_head_names(checkpoint)
         _ = checkpoint["config"]["arch"]["args"]["model_type"], checkpoint["state_dict"].items
     except Exception as error:
         raise UsageError(
@@ -214,7 +218,7 @@ def _load_checkpoint(path: Path) -> dict[str, Any]:
     return checkpoint
 
 
-def _head_names(checkpoint: dict[str, Any]) -> list[str]:
+def _list_head_names(checkpoint: dict[str, Any]) -> list[str]:
     """Return the names of the network's first columns; further columns may have no name."""
     return [
         _HEAD_BY_CLASS_NAME.get(name, name)
@@ -224,7 +228,7 @@ def _head_names(checkpoint: dict[str, Any]) -> list[str]:
 
 def _build_model_and_tokenizer(
     path: Path, checkpoint: dict[str, Any], base_folder: Path | None
-) -> tuple[Any, Any]:
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     from detoxify.detoxify import get_model_and_tokenizer
 
     arguments = dict(checkpoint["config"]["arch"]["args"])
@@ -261,7 +265,7 @@ def _build_model_and_tokenizer(
     return model, tokenizer
 
 
-def _has_equal_weights(checkpoint_tensor: Any, model_tensor: Any) -> bool:
+def _has_equal_weights(checkpoint_tensor: Tensor, model_tensor: Tensor) -> bool:
     import torch
 
     return checkpoint_tensor.shape == model_tensor.shape and torch.equal(

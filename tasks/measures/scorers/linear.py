@@ -16,7 +16,7 @@ from hallmark.tasks.contract import (
     sha256_hex,
     to_canonical_json,
 )
-from hallmark.tasks.measures.scorers.base import Scorer, ScorerSettings
+from hallmark.tasks.measures.scorers.base import NameDigestAndVersions, Scorer, ScorerSettings
 from hallmark.tasks.measures.toxicity_heads import TOXICITY_HEADS
 
 
@@ -33,7 +33,7 @@ class LinearScorer(Scorer):
         return cls()
 
     @classmethod
-    def read_versions(cls, config: ScorerSettings) -> dict[str, str]:
+    def read_versions(cls, config: ScorerSettings) -> NameDigestAndVersions:
         libraries = read_library_versions(["scikit-learn", "scipy"])
         return {"scorer": linear_scorer_name(), "digest": linear_scorer_digest(), **libraries}
 

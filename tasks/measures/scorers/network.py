@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,23 @@ from hallmark.tasks.measures.batch_effects import (
 )
 from hallmark.tasks.measures.scorers.base import Scorer
 
+if TYPE_CHECKING:
+    from torch import Tensor, dtype
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+#: Token ids of a part of a text.
+Window = tuple[int, ...]
+
+
+class _TextWindows(NamedTuple):
+    """The windows of texts; a window that occurs several times is listed once."""
+
+    distinct_windows: list[Window]
+    window_indices: list[int]
+    """Index in `distinct_windows` of each window of each text."""
+    text_indices: list[int]
+    """Index of the text of each window of each text."""
+
 
 class TransformerScorer(Scorer):
     """A scorer that runs a sequence classifier; long texts are split into overlapping windows."""
@@ -27,12 +44,12 @@ class TransformerScorer(Scorer):
 
     def _attach_network(
         self,
-        model: Any,
-        tokenizer: Any,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
         device: str,
         window_tokens: int,
         batch_tokens: int | None,
-        torch_dtype: Any,
+        torch_dtype: dtype,
     ) -> None:
         """Move a network to its device and choose how to batch.
 
@@ -86,7 +103,8 @@ class TransformerScorer(Scorer):
             return "any length"
 
     def _score_distinct(self, texts: list[str]) -> np.ndarray:
-        windows, window_indices, text_indices = self._split_into_distinct_windows(texts)
+        text_windows = self._split_into_distinct_windows(texts)
+        windows = text_windows.distinct_windows
         window_scores = np.full((len(windows), len(self.columns)), np.nan, np.float32)
         lengths = np.array([len(window) for window in windows], np.int64)
         for batch in self._batch_windows(lengths):
@@ -99,7 +117,7 @@ class TransformerScorer(Scorer):
         if not self.failure_reason and np.isnan(window_scores[:, self._score_columns]).any():
             self.failure_reason = "the network returned NaN or infinity"
         return self._aggregate_window_scores(
-            window_scores[window_indices], text_indices, len(texts)
+            window_scores[text_windows.window_indices], text_windows.text_indices, len(texts)
         )
 
     def _batch_windows(self, window_lengths: np.ndarray) -> Iterator[np.ndarray]:
@@ -110,7 +128,7 @@ class TransformerScorer(Scorer):
             )
 
     @abstractmethod
-    def _logits_to_scores(self, logits: Any) -> Any:
+    def _logits_to_scores(self, logits: Tensor) -> Tensor:
         """Convert logits, (windows, labels), to scores, (windows, `_score_columns`)."""
 
     @abstractmethod
@@ -128,16 +146,9 @@ class TransformerScorer(Scorer):
             (text_count, columns) float32.
         """
 
-    def _split_into_distinct_windows(
-        self, texts: list[str]
-    ) -> tuple[list[tuple[int, ...]], list[int], list[int]]:
-        """Split texts into windows of token ids that overlap by a quarter.
-
-        Returns:
-            The distinct windows; then, for each window of each text, its index among the distinct
-                windows and the index of its text.
-        """
-        index_by_window: dict[tuple[int, ...], int] = {}
+    def _split_into_distinct_windows(self, texts: list[str]) -> _TextWindows:
+        """Split texts into windows of token ids that overlap by a quarter."""
+        index_by_window: dict[Window, int] = {}
         window_indices, text_indices = [], []
         for text_index, windows in enumerate(
             self._apply_isolating_failures(self._tokenize_into_windows, texts)
@@ -145,9 +156,10 @@ class TransformerScorer(Scorer):
             for window in windows or ():
                 window_indices.append(index_by_window.setdefault(window, len(index_by_window)))
                 text_indices.append(text_index)
-        return list(index_by_window), window_indices, text_indices
+        return _TextWindows(list(index_by_window), window_indices, text_indices)
 
-    def _tokenize_into_windows(self, texts: list[str]) -> list[list[tuple[int, ...]]]:
+    def _tokenize_into_windows(self, texts: list[str]) -> list[list[Window]]:
+        """Return the windows of each text."""
         special_count = self._tokenizer.num_special_tokens_to_add()
         encoded = self._tokenizer(
             texts,
@@ -156,7 +168,7 @@ class TransformerScorer(Scorer):
             stride=(self._max_window_tokens - special_count) // 4,
             return_overflowing_tokens=True,
         )
-        windows: list[list[tuple[int, ...]]] = [[] for _ in texts]
+        windows: list[list[Window]] = [[] for _ in texts]
         for text_index, token_ids in zip(
             encoded["overflow_to_sample_mapping"], encoded["input_ids"], strict=True
         ):
@@ -164,12 +176,12 @@ class TransformerScorer(Scorer):
                 windows[text_index].append(tuple(token_ids))
         return windows
 
-    def _score_windows(self, windows: list[tuple[int, ...]]) -> np.ndarray:
+    def _score_windows(self, windows: list[Window]) -> np.ndarray:
         """Return the scores of windows, (n, `_score_columns`) float32; NaN if not finite."""
         scores = self._logits_to_scores(self._compute_logits(windows)).cpu().numpy()
         return np.where(np.isfinite(scores), scores, np.nan)
 
-    def _compute_logits(self, windows: list[tuple[int, ...]]) -> Any:
+    def _compute_logits(self, windows: list[Window]) -> Tensor:
         """Return the logits of windows, (n, labels) float32."""
         import torch
 
@@ -181,7 +193,8 @@ class TransformerScorer(Scorer):
         device = self._model.device
         with torch.inference_mode():
             tensors = {name: torch.from_numpy(array).to(device) for name, array in inputs.items()}
-            return self._model(**tensors)[0].float()
+            logits: Tensor = self._model(**tensors)[0].float()
+        return logits
 
 
 def batch_by_length(lengths: np.ndarray, max_tokens: int) -> Iterator[np.ndarray]:

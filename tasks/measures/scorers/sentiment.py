@@ -18,7 +18,7 @@ import json
 import math
 import string
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -36,10 +36,14 @@ from hallmark.tasks.contract import (
 )
 from hallmark.tasks.measures.folder_tokenizer import LOCAL_ONLY_OPTIONS, load_tokenizer
 from hallmark.tasks.measures.item_files import check_file_exists, read_nonempty_lines
-from hallmark.tasks.measures.scorers.base import Scorer
+from hallmark.tasks.measures.scorers.base import NameDigestAndVersions, Scorer
 from hallmark.tasks.measures.scorers.network import TransformerScorer
 from hallmark.tasks.measures.transformers_logging import silence_transformers_output
-from hallmark.tasks.measures.weights import copy_weights_to_memory
+from hallmark.tasks.measures.weights import detach_weights_from_files
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 SentimentHead = Literal["sentiment", "regard"]
 
@@ -101,13 +105,13 @@ class WordListScorer(Scorer):
         return cls(config)
 
     @classmethod
-    def read_versions(cls, config: WordListConfig) -> dict[str, str]:
+    def read_versions(cls, config: WordListConfig) -> NameDigestAndVersions:
         check_file_exists(config.path, "words")
         return {"scorer": word_list_scorer_name(config), "digest": hash_file(config.path)}
 
     def __init__(self, config: WordListConfig) -> None:
         self.name, self.digest = word_list_scorer_name(config), hash_file(config.path)
-        self.valences = read_valences(config.path)
+        self.valences = read_valences_by_word(config.path)
 
     def _score_distinct(self, texts: list[str]) -> np.ndarray:
         word_lists = pc.utf8_split_whitespace(pa.array(texts, pa.large_string()))
@@ -131,7 +135,7 @@ class WordListScorer(Scorer):
         return 0.0
 
 
-def read_valences(path: Path) -> dict[str, float]:
+def read_valences_by_word(path: Path) -> dict[str, float]:
     """Read words and valences; a repeated word keeps its last valence.
 
     Raises:
@@ -163,7 +167,7 @@ class ClassifierScorer(TransformerScorer):
         return cls(config)
 
     @classmethod
-    def read_versions(cls, config: ClassifierConfig) -> dict[str, str]:
+    def read_versions(cls, config: ClassifierConfig) -> NameDigestAndVersions:
         libraries = read_library_versions(["torch", "transformers", "tokenizers"])
         return {
             "scorer": classifier_scorer_name(config),
@@ -180,7 +184,7 @@ class ClassifierScorer(TransformerScorer):
         self.columns = self.heads = config.heads
         self._score_columns = [0]
         self.name, self.digest = classifier_scorer_name(config), classifier_digest(config)
-        network, tokenizer = _load_classifier(config.folder)
+        network, tokenizer = _load_classifier_and_tokenizer(config.folder)
         column_by_label = {
             str(label).lower(): int(column) for column, label in network.config.id2label.items()
         }
@@ -197,9 +201,10 @@ class ClassifierScorer(TransformerScorer):
             network, tokenizer, config.device, 512, config.batch_tokens, torch.float32
         )
 
-    def _logits_to_scores(self, logits: Any) -> Any:
+    def _logits_to_scores(self, logits: Tensor) -> Tensor:
         positive, negative = logits.softmax(1)[:, self._label_columns].T
-        return (positive - negative)[:, None]
+        scores: Tensor = (positive - negative)[:, None]
+        return scores
 
     def _aggregate_window_scores(
         self, window_scores: np.ndarray, text_indices: list[int], text_count: int
@@ -210,7 +215,9 @@ class ClassifierScorer(TransformerScorer):
             return (score_sums / window_counts).astype(np.float32)[:, None]
 
 
-def _load_classifier(folder: Path) -> tuple[Any, Any]:
+def _load_classifier_and_tokenizer(
+    folder: Path,
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load network and tokenizer; raise UsageError if the folder has no complete classifier."""
     from transformers import AutoModelForSequenceClassification
 
@@ -232,10 +239,11 @@ def _load_classifier(folder: Path) -> tuple[Any, Any]:
             f"{folder} has an incomplete sequence classifier: it lacks {len(missing_weights)} "
             f"weights, among them {missing_weights[0]}"
         )
-    return copy_weights_to_memory(network), tokenizer
+    detach_weights_from_files(network)
+    return network, tokenizer
 
 
-def _load_classifier_tokenizer(folder: Path) -> Any:
+def _load_classifier_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     """Load the tokenizer; if its file adds no special tokens, add those usual for the model type.
 
     Raises:

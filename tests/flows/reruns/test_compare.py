@@ -108,7 +108,7 @@ def test_bad_names_are_one_sentence(apart, both):
     assert "name two checkpoints" in apart("compare", code=2).stderr
     assert "is empty" in apart("compare", both[0], "", code=2).stderr
     assert "runs named '2'" in apart("compare", both[0], "2", code=2).stderr
-    assert "only one audited checkpoint" in apart("compare", both[0], code=2).stderr
+    assert "only one of the checkpoints was audited" in apart("compare", both[0], code=2).stderr
     assert (
         "was not audited in this store yet"
         in apart("compare", both[0], f"{apart.first}@20", code=2).stderr
@@ -124,7 +124,7 @@ def test_nothing_to_compare_is_reported(apart):
         )
     units, rows = AuditUnits(run["audit_capability"]), run["audit_capability"]["findings"].read()
     known = {
-        name_slice(row["slice"]): units.build_units(row)
+        name_slice(row["slice"]): units.build_units_by_key(row)
         for row in rows.to_pylist()
         if row["metric"] == "bits_per_byte" and not row["control"]
     }

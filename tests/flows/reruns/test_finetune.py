@@ -78,7 +78,7 @@ def test_the_site_links_the_card_whose_commands_run(smoke, tuned, monkeypatch, c
         for r in run["finetune"]["scores"].read().to_pylist()
         if (r["system"], r["metric"]) == ("model", "accuracy")
     ]
-    assert f"Accuracy {100 * row['value']:.1f} %" in found.text
+    assert f"accuracy {100 * row['value']:.1f} %" in found.text
     assert "at step 60." in found.text and pages.broken_links((site / page).parent) == []
     monkeypatch.setenv("HALLMARK_STORE", str(smoke.store))
     lines = re.findall(
@@ -120,7 +120,7 @@ def test_a_purge_names_models_that_were_fine_tuned(smoke, tuned):
     subject = resolve_checkpoint(run.store, run.id)
     made = run["finetune"]["checkpoints"].read(["artifact"])["artifact"].to_pylist()
     assert subject.checkpoint.name == made[-1] and subject.training_run is None
-    assert subject.corpus.latest["plant_canaries"].name == first["plant_canaries"].name
+    assert subject.corpus.latest_addition["plant_canaries"].name == first["plant_canaries"].name
     read = smoke.json("batch", smoke.first, "--step", "1")["sequences"][0]["spans"][0]["doc_id"]
     report = smoke.json("purge", read, "--dry-run")
     rows = {row["checkpoint"]: row for row in report["checkpoints"]}
@@ -140,5 +140,5 @@ def test_wrong_arguments_are_reported_before_anything_runs(smoke, tmp_path):
     config = write_config(tmp_path, more="[finetune.data.more]\n")
     done = smoke("finetune", "nowhere", "--config", str(config), code=2)
     assert "there is no checkpoint 'nowhere'" in done.stderr
-    with pytest.raises(UsageError, match="a separate run: hallmark finetune"):
+    with pytest.raises(UsageError, match="a command of its own: hallmark finetune"):
         resolve_flow_arguments("smoke", [], "finetune", store=str(smoke.store))

@@ -77,10 +77,10 @@ def test_both_arms_have_the_same_requests_and_tokenizer(mitigated):
     assert sum(n for (kind, _), n in bytes_of.items() if kind == "source") == bytes_of["all", "all"]
     *_, listed = render_mitigation(report).splitlines()  # the last line, after the comparison
     assert (
-        listed
-        == f"the documents that the findings lead to are listed in {report['documents_file']}"
+        listed == "the documents to which the findings were traced are listed in "
+        f"{report['documents_file']}"
     )
-    assert "fewer were removed for the control" in render_mitigation(
+    assert "fewer documents were removed at random" in render_mitigation(
         report | {"removed_documents": [1, 2]}
     )
     # Paired over the same held-out documents.
@@ -119,14 +119,14 @@ def test_bad_input_is_one_sentence(apart, tmp_path):
     assert "steps must be between 1" in none
     assert "has no finding 'x'" in apart("mitigate", apart.first, "bias.x", code=2).stderr
     output = apart("mitigate", apart.first, "bias.stereotype_preference", code=2).stderr
-    assert "bias.stereotype_preference lead to no training document" in output
+    assert "bias.stereotype_preference cannot be traced to any training document" in output
     folder = open_run(apart.first, str(apart.store)).find_checkpoints()[0].fetch_directory()
     elsewhere = tmp_path / "model"
     elsewhere.mkdir()
     for name in ("config.json", "model.safetensors", "tokenizer.json"):
         (elsewhere / name).write_bytes((folder / name).read_bytes())
     output = apart("mitigate", str(elsewhere), "--toxicity-threshold", "0.5", code=2).stderr
-    assert "does not know its training documents" in output
+    assert "its training documents are not in the store" in output
     threshold = "--set=leave_out.toxicity_threshold=0.5"
     assert (
         "leave_out and earlier_run cannot be combined"
@@ -208,7 +208,7 @@ def test_a_finding_is_that_of_the_newest_run_with_its_audit(monkeypatch):
         "hallmark.flows.mitigation.find_finding_document_ids",
         lambda run, *_: asked.append(run) or set(),
     )
-    with pytest.raises(UsageError, match="lead to no training document"):
+    with pytest.raises(UsageError, match="cannot be traced to any training document"):
         find_source_document_ids(
             None, "x", ["bias.stereotype_preference[a.b]", "weat.effect", "bold.such"], 5
         )

@@ -182,17 +182,21 @@ def test_findings_without_documents_and_those_with_too_many_are_refused(
         cases = plan_removal_cases(run, findings)
         return write_removal_lists(run, trace_case_documents(run, cases), tmp_path)
 
-    with pytest.raises(UsageError, match="these findings lead to no training document"):
+    with pytest.raises(
+        UsageError, match="these findings cannot be traced to any training document"
+    ):
         removal("bias.stereotype_preference")
-    with pytest.raises(UsageError, match="is not a mean over units"):
+    with pytest.raises(UsageError, match="is not a mean over items"):
         removal("capability.bits_per_byte[model]")
-    with pytest.raises(UsageError, match="is not a mean over units"):  # combines two measures
+    with pytest.raises(UsageError, match="is not a mean over items"):  # combines two measures
         removal("membership.auc[passage, score=loss]")
     assert [case.finding_names for case in plan_removal_cases(run, [RECORDS]).cases] == [(RECORDS,)]
     made = removal("bias.stereotype_preference", RECORDS)  # one of them has some
     assert len(made.removed_ids_file.read_text().split()) == 32 and made.protected_ids_file is None
     monkeypatch.setattr("hallmark.flows.removal_experiment.MAX_REMOVED_SHARE", made.token_share / 2)
-    with pytest.raises(UsageError, match="of the training tokens; without them too little text"):
+    with pytest.raises(
+        UsageError, match="of the training tokens; without these documents, too little text"
+    ):
         removal(RECORDS)
 
 

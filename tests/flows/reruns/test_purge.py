@@ -234,7 +234,7 @@ def test_ingest_skips_the_document_and_keeps_no_hash_of_it(folder, tmp_path):
     assert id_of(made, SECRET) == []
     (row,) = made["ingest"]["ledger"].find_document_rows([doc_id]).to_pylist()
     assert (row["reason"], row["document_hash"]) == ("blocked document", None)
-    assert not any(a.purged_documents for a in made.values())
+    assert not any(a.purge_time_by_doc_id for a in made.values())
     assert (
         made["plant_canaries"]["documents"].row_count
         == first["plant_canaries"]["documents"].row_count - 1
@@ -305,7 +305,7 @@ def test_stages_that_need_a_purged_text_refuse_it(folder, tmp_path):
         # Languages of the remaining rows are another artifact than those of all rows.
         found = identify_languages(unique, LanguageConfig())
         assert found.fingerprint != made["language"].fingerprint
-        if packed.purged_documents:
+        if packed.purge_time_by_doc_id:
             with pytest.raises(
                 HallmarkError, match=r"was purged from the sequences .* neither start nor continue"
             ):

@@ -17,7 +17,7 @@ from hallmark.tasks.contract import (
 )
 from hallmark.tasks.corpus.ingest import ingest
 from tests.flows.reruns.test_purge import COPIED, SECRET, id_of, source
-from tests.reports import artifacts, pages, tuned
+from tests.reports import artifacts, finetuning_artifacts, pages
 
 RUN = "20260101-100000-aaaa"
 SAID = (
@@ -119,8 +119,12 @@ def test_the_card_of_a_fine_tuned_model_mentions_the_purge(store, made, tmp_path
     rows = {"task": {"kind": "classification"}, "data": {"path": str(tmp_path / "rows.jsonl")}}
     with open_session(Session(store)):
         base = trained(made["plant_canaries"], EmptyConfig())
-        run = {"finetune": tuned.tuned(base, tuned.TunedConfig.model_validate(rows))}
-        run["task_card"] = tuned.card_of(run["finetune"])
+        run = {
+            "finetune": finetuning_artifacts.tuned(
+                base, finetuning_artifacts.TunedConfig.model_validate(rows)
+            )
+        }
+        run["task_card"] = finetuning_artifacts.card_of(run["finetune"])
     site = build_site(store, [record(run)], tmp_path / "whole").parent
     card = site / "runs" / RUN / "task_card" / "task_card.html"
     assert "purged" not in pages.read(card).text

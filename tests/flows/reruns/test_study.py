@@ -13,16 +13,20 @@ import pytest
 from benchmarks.study_kills import SMALL
 from hallmark import open_run
 from hallmark.flows.commands.status import build_status_report, render_status
-from hallmark.flows.error_rates import find_current_error_rates
+from hallmark.flows.error_rates import find_current_error_rates_by_audit
 from hallmark.flows.runs import Run, find_artifact, list_run_ids
-from hallmark.flows.study import iter_world_outcomes as study_worlds
-from hallmark.flows.study import open_verified_answer_key, read_first_sealed_digests, run_world
+from hallmark.flows.study import iter_world_names_and_outcomes as study_worlds
+from hallmark.flows.study import (
+    open_verified_answer_key,
+    read_first_sealed_digest_by_artifact,
+    run_world,
+)
 from hallmark.flows.study_config import (
     StudyConfig,
     expand_to_full_audits,
-    iter_world_configs,
+    iter_world_names_and_configs,
     parse_study_config,
-    resolve_study_arguments,
+    resolve_study_config_and_store,
 )
 from hallmark.tasks.contract import HallmarkError, Store, UsageError
 from tests.reports import pages
@@ -96,7 +100,7 @@ def test_no_stage_of_a_world_reads_its_answer_key(studied, tmp_path):
             path.unlink()
     one = Run(store, run.record)
     with pytest.raises(HallmarkError):
-        open_verified_answer_key(one, read_first_sealed_digests(store))
+        open_verified_answer_key(one, read_first_sealed_digest_by_artifact(store))
     assert one["judge_candidates"].content_digest == run["judge_candidates"].content_digest
 
 
@@ -131,7 +135,7 @@ def test_every_part_of_an_answer_key_is_checked(studied, tmp_path):
     copy = tmp_path / "store"
     shutil.copytree(hallmark.store, copy, symlinks=True)
     run = worlds(replace(hallmark, store=copy))[0]
-    known, entry = read_first_sealed_digests(run.store), run.stages["seal_answer_key"]
+    known, entry = read_first_sealed_digest_by_artifact(run.store), run.stages["seal_answer_key"]
     assert open_verified_answer_key(run, known)["candidate_documents"].row_count
     with pytest.raises(HallmarkError, match="not the one that was sealed"):  # another came later
         open_verified_answer_key(run, {**known, entry["artifact"]: "another"})
@@ -157,8 +161,8 @@ def test_an_answer_key_of_another_world_is_refused(studied):
             ]
         },
     )
-    with pytest.raises(HallmarkError, match="its answer key belongs to another world"):
-        open_verified_answer_key(mixed, read_first_sealed_digests(one.store))
+    with pytest.raises(HallmarkError, match="its answer key does not list the effects"):
+        open_verified_answer_key(mixed, read_first_sealed_digest_by_artifact(one.store))
 
 
 def test_a_completed_study_runs_nothing_again(studied):
@@ -197,7 +201,7 @@ def test_the_status_of_a_study_and_of_its_worlds(studied):
 def parse_command(words):
     """Parse the settings from the words of a command."""
     sets = [word.removeprefix("--set=") for word in words if word.startswith("--set=")]
-    return resolve_study_arguments({"name": words[3]}, sets, None)[0]
+    return resolve_study_config_and_store({"name": words[3]}, sets, None)[0]
 
 
 def test_changed_settings_are_refused_with_the_difference(studied):
@@ -285,7 +289,7 @@ def test_the_card_agrees_with_the_tables(studied):
 def test_cards_cite_a_study_while_the_audits_are_unchanged(studied, monkeypatch):
     hallmark, report = studied
     store = Store(str(hallmark.store))
-    found = find_current_error_rates(store)
+    found = find_current_error_rates_by_audit(store)
     assert {*found} == {"extraction", "associations", "counterfactual"}
     rates = open_run(report["run"], store)["error_rates"]
     assert {each.content_digest for each in found.values()} == {rates.content_digest}
@@ -296,12 +300,16 @@ def test_cards_cite_a_study_while_the_audits_are_unchanged(studied, monkeypatch)
             return {"hallmark.tasks.audits.probes.extraction": "of another version"}
 
     monkeypatch.setitem(module.FINDINGS_STAGES, "extraction", Other())
-    assert {*find_current_error_rates(store)} == {"associations", "counterfactual"}
+    assert {*find_current_error_rates_by_audit(store)} == {"associations", "counterfactual"}
 
 
 def test_each_world_has_its_own_seeds_also_in_a_larger_study():
     few, many = (
-        dict(iter_world_configs(StudyConfig(worlds_with_effects=n, worlds_without_effects=2)))
+        dict(
+            iter_world_names_and_configs(
+                StudyConfig(worlds_with_effects=n, worlds_without_effects=2)
+            )
+        )
         for n in (2, 5)
     )
     assert few["world 2"].world == many["world 2"].world

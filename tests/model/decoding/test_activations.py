@@ -185,7 +185,7 @@ def test_cross_attention_equals_transformers(tmp_path):
 @pytest.mark.parametrize(
     ("architecture", "source", "words"),
     [
-        ("decoder", [2, 3], "Only an encoder-decoder reads a source"),
+        ("decoder", [2, 3], "not an encoder-decoder"),
         ("encoder_decoder", [], "The source is empty"),
         ("encoder_decoder", [2] * 17, "context of 16"),
         ("encoder_decoder", [61], "vocabulary"),

@@ -234,14 +234,14 @@ def test_temperature_decays_to_its_final_value():
         ({"prompts": [[0], []]}, "Prompt 1 is empty"),
         ({"prompts": [[0, 61]]}, "Token id 61"),
         ({"temperature": -1.0}, "temperature"),
-        ({"temperature": 0.0, "samples": 2}, "Greedy"),
+        ({"temperature": 0.0, "samples": 2}, "greedy decoding"),
         ({"top_p": 0.0}, "top_p"),
         ({"top_p": 1.5}, "top_p"),
         ({"top_k": -1}, "top_k"),
         ({"min_p": 1.5}, "min_p"),
         ({"repetition_penalty": 0.0}, "repetition_penalty"),
         ({"repetition_penalty": 1e-300}, "repetition_penalty"),
-        ({"temperature": 0.0, "first_temperature": 10.0}, "first_temperature needs a temperature"),
+        ({"temperature": 0.0, "first_temperature": 10.0}, "With first_temperature, temperature"),
         ({"max_new_tokens": 0}, "at least 1"),
     ],
 )
@@ -277,7 +277,7 @@ def test_stopped_rows_do_not_change_the_others():
         ({"stop": (999,), "repetition_penalty": 1.2}, "Token id 999"),
         ({"stop": (999,)}, "Token id 999"),
         ({"stop": ["x"]}, "stop is not a list of token ids"),
-        ({"top_k": 2.5}, "top_k must be a whole number, .* not 2.5"),
+        ({"top_k": 2.5}, "top_k must be a positive integer, .* not 2.5"),
     ],
 )
 def test_invalid_settings_are_refused(settings, words):

@@ -79,7 +79,7 @@ def test_statistics_equal_their_definition(sequences):
 
 def test_among_equally_probable_tokens_the_lowest_id_ranks_first():
     logits = torch.tensor([[3.0, 9.0, 5.0, 5.0, 5.0, 1.0]]).repeat(4, 1)
-    statistics = reduce_to_statistics(logits, torch.tensor([2, 3, 5, 0]), forbid=(1,))
+    statistics = reduce_to_statistics(logits, torch.tensor([2, 3, 5, 0]), unranked_tokens=(1,))
     assert statistics[3].tolist() == [0, 1, 4, 3]
     assert int(logits[0, [0, 2, 3, 4, 5]].argmax()) == 1  # among the allowed tokens: token 2
     (nan_statistics,) = to_token_statistics(

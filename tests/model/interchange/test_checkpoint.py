@@ -36,7 +36,7 @@ def test_a_loaded_checkpoint_has_the_same_logits(tmp_path, tied):
     ids = torch.randint(0, 61, (2, 9))
     assert torch.equal(logits(loaded, ids), logits(model, ids))
     assert not loaded.training
-    assert loaded.count_parameters() == model.count_parameters()
+    assert loaded.count_parameters_by_group() == model.count_parameters_by_group()
     assert (loaded.head.weight is loaded.embedding.weight) == tied
     assert (tmp_path / "c" / "tokenizer.json").read_bytes() == (tmp_path / "tok.json").read_bytes()
 
@@ -82,7 +82,7 @@ def test_an_older_checkpoint_without_objective_is_refused(tmp_path, architecture
         path.write_text(json.dumps(config | {"objective": name}))
         assert load_checkpoint(tmp_path / "c").objective == name
     path.write_text(json.dumps(config))
-    with pytest.raises(CheckpointError, match="does not name the training objective") as error:
+    with pytest.raises(CheckpointError, match="does not name the objective") as error:
         load_checkpoint(tmp_path / "c")
     assert all(f'"objective": "{name}"' in str(error.value) for name in objectives)
 
@@ -184,16 +184,16 @@ DAMAGES = {
     "config a list": (lambda f: (f / "config.json").write_text("[]"), "type None"),
     "other model": (damage_config(model_type="gpt2"), "type 'gpt2'"),
     "other format": (damage_config(format=99), "format 99"),
-    "unknown key": (damage_config(colour="red"), "no key 'colour'"),
+    "unknown key": (damage_config(colour="red"), "no setting 'colour'"),
     "other objective": (
         damage_config(objective="mlm"),
-        "objective 'mlm', but this architecture supports",
+        "objective 'mlm', but for the architecture decoder it must be",
     ),
-    "no objective": (damage_config(objective=None), "does not name the training objective"),
+    "no objective": (damage_config(objective=None), "does not name the objective"),
     "indivisible": (damage_config(n_heads=5), "not divisible"),
-    "wider": (damage_config(d_model=64), "does not fit its config"),
-    "deeper": (damage_config(n_layers=3), "shape none"),
-    "encoder": (damage_config(architecture="encoder"), "another architecture"),
+    "wider": (damage_config(d_model=64), "does not match its config"),
+    "deeper": (damage_config(n_layers=3), "in the file: missing"),
+    "encoder": (damage_config(architecture="encoder"), "the config of another model"),
     "other vocabulary": (damage_config(vocab_size=60), "61 tokens"),
     "tokenizer torn": (lambda f: (f / "tokenizer.json").write_text("{"), "not a tokenizer"),
     "no folder": (shutil.rmtree, "not a folder"),

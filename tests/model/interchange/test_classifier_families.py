@@ -14,7 +14,7 @@ from hallmark.model.interchange.transformers_checkpoint import (
     import_transformers,
 )
 from hallmark.model.probing.label_scores import compute_label_log_probs
-from hallmark.model.training.adaptation import adapt_model_to_config, make_classifier_config
+from hallmark.model.training.adaptation import copy_model_with_task_settings, make_classifier_config
 from hallmark.model.training.example_batches import make_example_objective
 from hallmark.model.training.examples import NO_LABEL, Example
 from tests.model.oracles import tiny, write_tokenizer
@@ -57,7 +57,7 @@ def test_sequence_classifiers_equal_those_of_transformers(kind, tmp_path):
     config = make_classifier_config(
         model.config, ("low", "mid", "high"), per_sequence=True, sentence_count=1
     )
-    model = randomise_output_layer(adapt_model_to_config(model, config))
+    model = randomise_output_layer(copy_model_with_task_settings(model, config))
     tokenizer = write_tokenizer(tmp_path / "tok.json", 61)
     export_transformers(model, tmp_path / "theirs", tokenizer_path=tokenizer)
     auto = transformers.AutoModelForSequenceClassification
@@ -77,7 +77,7 @@ def test_sequence_classifiers_equal_those_of_transformers(kind, tmp_path):
 def test_token_classifiers_equal_those_of_transformers(kind, tmp_path):
     model = tiny(**MODELS[kind])
     config = make_classifier_config(model.config, ("O", "B"), per_sequence=False, sentence_count=1)
-    model = randomise_output_layer(adapt_model_to_config(model, config))
+    model = randomise_output_layer(copy_model_with_task_settings(model, config))
     tokenizer = write_tokenizer(tmp_path / "tok.json", 61)
     export_transformers(model, tmp_path / "theirs", tokenizer_path=tokenizer)
     auto = transformers.AutoModelForTokenClassification
@@ -121,7 +121,7 @@ def test_sentence_pairs_equal_those_of_bert(tmp_path):
     config = make_classifier_config(
         tiny(**BERT).config, ("yes", "no"), per_sequence=True, sentence_count=2
     )
-    model = randomise_output_layer(adapt_model_to_config(tiny(**BERT), config))
+    model = randomise_output_layer(copy_model_with_task_settings(tiny(**BERT), config))
     tokenizer = write_tokenizer(tmp_path / "tok.json", 61)
     export_transformers(model, tmp_path / "theirs", tokenizer_path=tokenizer)
     auto = transformers.AutoModelForSequenceClassification
@@ -152,7 +152,7 @@ def test_a_classifier_folder_is_refused_as_language_model(tmp_path):
     config = make_classifier_config(
         tiny(**BERT).config, ("yes", "no"), per_sequence=True, sentence_count=1
     )
-    model = adapt_model_to_config(tiny(**BERT), config)
+    model = copy_model_with_task_settings(tiny(**BERT), config)
     tokenizer = write_tokenizer(tmp_path / "tok.json", 61)
     export_transformers(model, tmp_path / "theirs", tokenizer_path=tokenizer)
     assert json.loads((tmp_path / "theirs" / "config.json").read_text())["label2id"] == {

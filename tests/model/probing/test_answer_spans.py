@@ -108,13 +108,13 @@ def test_only_the_two_vectors_learn_on_a_frozen_body():
 @pytest.mark.parametrize(
     ("texts", "spans", "words"),
     [
-        ([[5, 6]], [], "equally many, at least 1, not 1 and 0"),
-        ([], [], "equally many, at least 1, not 0 and 0"),
-        ([[5, 6]], [(1, 2)], r"Span 0 \(1 to 2\) is outside its 2 tokens"),
-        ([[5, 6]], [(1, 0)], r"Span 0 \(1 to 0\)"),
-        ([[5, 6]], [(-1, 0)], r"Span 0 \(-1 to 0\)"),
-        ([[]], [(0, 0)], "Sequence 0 has 0 tokens"),
-        ([[5] * 17], [(0, 0)], "Sequence 0 has 17 tokens"),
+        ([[5, 6]], [], "one answer span for each, not 0 for 1 sequences"),
+        ([], [], "at least one sequence"),
+        ([[5, 6]], [(1, 2)], r"Answer span 0 \(tokens 1 to 2\) is not inside"),
+        ([[5, 6]], [(1, 0)], r"span 0 \(tokens 1 to 0\)"),
+        ([[5, 6]], [(-1, 0)], r"span 0 \(tokens -1 to 0\)"),
+        ([[]], [(0, 0)], "Sequence 0 must have 1 to 16 tokens, not 0"),
+        ([[5] * 17], [(0, 0)], "Sequence 0 must have 1 to 16 tokens, not 17"),
         ([[61]], [(0, 0)], "Token id 61"),
     ],
 )

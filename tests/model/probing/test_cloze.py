@@ -56,7 +56,7 @@ def test_mask_log_probs_equal_transformers(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "texts", "mask", "words"),
     [
-        ({"architecture": "decoder"}, [[MASK]], MASK, "needs an encoder-only model"),
+        ({"architecture": "decoder"}, [[MASK]], MASK, "Only an encoder-only model"),
         ({}, [[MASK], [0, 5]], MASK, r"Sequence 1 has no mask \(token 60\)"),
         ({}, [[MASK], []], MASK, "Sequence 1 has no mask"),
         ({}, [[MASK] * 17], MASK, "Sequence 0 has 17 tokens, more than the context of 16 tokens"),

@@ -57,8 +57,8 @@ def test_the_gradient_of_a_fitted_probe_is_zero():
 @pytest.mark.parametrize(
     ("features", "labels", "settings", "words"),
     [
-        (np.ones((3, 2)), [0, 1], {}, "equally many, at least 1, not 3 and 2"),
-        (np.ones((0, 2)), [], {}, "equally many, at least 1, not 0 and 0"),
+        (np.ones((3, 2)), [0, 1], {}, "one label for each, not 2 for 3 rows"),
+        (np.ones((0, 2)), [], {}, "at least one row of features"),
         (np.ones((2, 2)), [0, 2], {}, "integers from 0 to 1"),
         (np.ones((2, 2)), [0, -1], {}, "integers from 0 to 1"),
         (np.ones((2, 2)), [0.5, 1], {}, "integers from 0 to 1"),
@@ -120,19 +120,19 @@ def test_probes_find_what_each_layer_represents():
 @pytest.mark.parametrize(
     ("sequences", "positions", "held_out", "words"),
     [
-        ([[2], [3]], [0, 1], [True, False], "Sequence 1 has length 1, so no position 1"),
-        ([[2], []], [0, 0], [True, False], "Sequence 1 has length 0, so no position 0"),
+        ([[2], [3]], [0, 1], [True, False], "Sequence 1 has no token at position 1"),
+        ([[2], []], [0, 0], [True, False], "Sequence 1 has no token at position 0"),
         (
             [[2], [3]],
             [0],
             [True, False],
-            "Sequences and positions must be equally many, not 2 and 1",
+            "one position for each sequence, not 1 for 2 sequences",
         ),
         ([[2], [61]], [0, 0], [True, False], "Token id 61"),
         ([[2], [3] * 17], [0, 0], [True, False], "exceeds the context"),
-        ([[2], [3]], [0, 0], [True, True], "must be held out, and some must not"),
-        ([[2], [3]], [0, 0], [False, False], "must be held out, and some must not"),
-        ([[2], [3]], [0, 0], [True], "as many labels and is_held_out values"),
+        ([[2], [3]], [0, 0], [True, True], "is_held_out must be true for some sequences"),
+        ([[2], [3]], [0, 0], [False, False], "is_held_out must be true for some sequences"),
+        ([[2], [3]], [0, 0], [True], "one label and one value of is_held_out"),
     ],
 )
 def test_invalid_probe_sequences_are_refused(sequences, positions, held_out, words):

@@ -9,7 +9,7 @@ from hallmark.model.batch import Batch
 from hallmark.model.config import ModelConfig
 from hallmark.model.interchange.checkpoint import load_checkpoint, save_checkpoint
 from hallmark.model.training.adaptation import (
-    adapt_model_to_config,
+    copy_model_with_task_settings,
     freeze_all_but_output_layer,
     is_body_trainable,
     make_classifier_config,
@@ -27,7 +27,7 @@ def test_an_adapted_model_keeps_its_features_and_can_be_saved(tmp_path, architec
     config = make_classifier_config(
         model.config, ("x", "y", "z"), per_sequence=per_sequence, sentence_count=2
     )
-    adapted = adapt_model_to_config(model, config).eval()
+    adapted = copy_model_with_task_settings(model, config).eval()
     assert torch.equal(
         adapted.compute_hidden_states(Batch(IDS)), model.compute_hidden_states(Batch(IDS))
     )
@@ -54,18 +54,20 @@ def test_the_output_layer_is_kept_for_the_same_labels():
     same_labels = make_classifier_config(
         model.config, ("x", "y"), per_sequence=False, sentence_count=1
     )
-    assert torch.equal(adapt_model_to_config(model, same_labels).head.weight, model.head.weight)
+    assert torch.equal(
+        copy_model_with_task_settings(model, same_labels).head.weight, model.head.weight
+    )
     other_labels = make_classifier_config(
         model.config, ("x", "z"), per_sequence=False, sentence_count=1
     )
     assert not torch.equal(
-        adapt_model_to_config(model, other_labels).head.weight, model.head.weight
+        copy_model_with_task_settings(model, other_labels).head.weight, model.head.weight
     )
 
 
 def test_a_config_of_another_size_is_refused():
-    with pytest.raises(ValueError, match="its d_model is 32, but the job's is 64"):
-        adapt_model_to_config(
+    with pytest.raises(ValueError, match="has d_model = 32, but the job has d_model = 64"):
+        copy_model_with_task_settings(
             tiny(), ModelConfig(vocab_size=61, context=16, d_model=64, n_layers=2)
         )
 
@@ -119,18 +121,18 @@ def test_existing_token_types_are_kept():
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"labels": ("a",)}, "labels must be at least 2"),
-        ({"labels": ("a", "a")}, "at least 2 different names"),
+        ({"labels": ("a",)}, "labels must contain at least 2"),
+        ({"labels": ("a", "a")}, "at least 2 names, all of them different"),
         ({"labels": "ab"}, "labels must be a list of names"),
         ({"labels": (1, 2)}, "labels must be a list of names"),
         ({"labels": ("a", "b"), "tie_embeddings": True}, "set tie_embeddings to false"),
         (
             {"labels": ("a", "b"), "architecture": "encoder_decoder"},
-            "labels need an encoder or a decoder",
+            "must have the architecture encoder or decoder",
         ),
         (
             {"token_types": 2, "architecture": "decoder"},
-            "token_types need the architecture encoder",
+            "Only the architecture encoder supports token_types",
         ),
         ({"token_types": -1}, "token_types must be between 0"),
     ],

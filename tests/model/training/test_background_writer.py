@@ -153,7 +153,7 @@ def test_a_state_with_draws_by_batch_belongs_to_another_training(inputs, tmp_pat
         del make_header["identity"]["draws"]
         path.write_text(json.dumps(make_header))
     code, events = run(write_job(inputs, work, steps=25, **train))
-    assert code == 1 and "with other draws settings" in events[-1]["message"]
+    assert code == 1 and "with other random draws" in events[-1]["message"]
 
 
 @pytest.mark.parametrize("checkpoint_every", [1, 7])

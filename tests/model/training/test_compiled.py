@@ -15,8 +15,8 @@ CPU = torch.device("cpu")
 
 
 def test_the_cpu_compiles_only_if_configured():
-    assert not should_compile(None, CPU, is_unmeasured=False)
-    assert should_compile(True, CPU, is_unmeasured=True)
+    assert not should_compile(None, CPU, skip_by_default=False)
+    assert should_compile(True, CPU, skip_by_default=True)
 
 
 @pytest.mark.parametrize("triton", [True, False])
@@ -25,10 +25,10 @@ def test_a_gpu_compiles_by_default_if_triton_is_installed_and_the_gain_is_known(
 ):
     monkeypatch.setattr("torch.utils._triton.has_triton", lambda: triton)
     gpu = torch.device("cuda")
-    assert should_compile(None, gpu, is_unmeasured=False) == triton
-    assert not should_compile(None, gpu, is_unmeasured=True)
-    assert not should_compile(False, gpu, is_unmeasured=False)
-    assert should_compile(True, gpu, is_unmeasured=True)
+    assert should_compile(None, gpu, skip_by_default=False) == triton
+    assert not should_compile(None, gpu, skip_by_default=True)
+    assert not should_compile(False, gpu, skip_by_default=False)
+    assert should_compile(True, gpu, skip_by_default=True)
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def graphs(monkeypatch):
 def test_training_compiles_for_each_shape_and_validation_does_not_compile(graphs):
     """With dynamic shapes, torch would compile slower graphs for a second batch size."""
     model, plain = tiny().train(), tiny().train()
-    loss = DistributedWorld().wrap_loss(
+    loss = DistributedWorld().shard_model_and_wrap_loss(
         model, "ddp", is_compiled=True, z_loss=0.0, has_few_shapes=True
     )
     rows = toy_rows(16, 16, 61).astype(np.int64)
@@ -87,7 +87,7 @@ def test_training_compiles_for_each_shape_and_validation_does_not_compile(graphs
 def test_batches_of_many_lengths_share_a_graph_with_variable_lengths(graphs):
     """Otherwise each length would be compiled, until torch gives up."""
     model = tiny().train()
-    loss = DistributedWorld().wrap_loss(
+    loss = DistributedWorld().shard_model_and_wrap_loss(
         model, "ddp", is_compiled=True, z_loss=0.0, has_few_shapes=False
     )
     rows = toy_rows(4, 16, 61).astype(np.int64)

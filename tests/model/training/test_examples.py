@@ -105,7 +105,7 @@ def test_long_pairs_are_truncated_at_their_ends():
     assert truncate_pair(source[:3], target, row_config) == (source[:3], target[:10])
     assert truncate_pair(source[:3], target[:2], row_config) == (source[:3], target[:2])
     assert build_pair_batch([Example(*kept)], "decoder").ids.shape == (1, 16)
-    with pytest.raises(ValueError, match="4 tokens is too short for a pair"):
+    with pytest.raises(ValueError, match="4 tokens is too short for a source and its target"):
         truncate_pair(source, target, tiny(context=4).config)
 
 
@@ -128,17 +128,21 @@ def test_examples_are_read_back_and_tokens_of_steps_counted(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "example", "words"),
     [
-        ({}, Example([61], [5]), "ids from 61 to 61, but the model's ids end at 60"),
-        ({}, Example([5], [61]), "but the model's ids end at 60"),
+        ({}, Example([61], [5]), "ids from 61 to 61, but this model's ids go from 0 to 60"),
+        ({}, Example([5], [61]), "ids go from -1 to 60"),
         (
             {},
             Example([5] * 10, [6] * 4),
-            "example 0 has 10 tokens and 4 target tokens or labels, which do not fit",
+            "at most 13 source and target tokens together, but has 10 tokens and 4 target",
         ),
-        ({"architecture": "encoder_decoder"}, Example([5], [6] * 16), "a context of 16"),
-        (LABELS, Example([0, 5], [3, 0]), "but the model's ids end at 2"),
-        (LABELS, Example([0, 5], [1]), "2 tokens and 1 target tokens or labels"),
-        (LABELS, Example([0] * 17, [1] * 17), "a context of 16"),
+        (
+            {"architecture": "encoder_decoder"},
+            Example([5], [6] * 16),
+            "at most 16 source and 15 target tokens",
+        ),
+        (LABELS, Example([0, 5], [3, 0]), "ids go from -1 to 2"),
+        (LABELS, Example([0, 5], [1]), "one label for each, but has 2 tokens and 1 labels"),
+        (LABELS, Example([0] * 17, [1] * 17), "needs 1 to 16 tokens"),
     ],
 )
 def test_examples_for_another_model_are_refused(tmp_path, changes, example, words):

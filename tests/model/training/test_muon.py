@@ -13,7 +13,7 @@ from hallmark.model.training.muon import (
     orthogonalise,
 )
 from hallmark.model.training.optimizers import (
-    find_fused_matrices,
+    get_fused_row_counts_by_weight,
     make_optimizers,
     set_learning_rate,
 )
@@ -55,7 +55,7 @@ def test_separate_matrices_are_updated_like_torchs_muon():
     """torch computes in bf16: each update agrees to about three digits."""
     shapes = [(8, 8), (16, 8), (8, 24), (8, 8)]
     ours, theirs = parameters(*shapes), parameters(*shapes)
-    descend(Muon([(p, [len(p)]) for p in ours], 0.01, 0.1, 0.9), ours)
+    descend(Muon({p: [len(p)] for p in ours}, 0.01, 0.1, 0.9), ours)
     descend(torch.optim.Muon(theirs, 0.01, 0.1, 0.9, adjust_lr_fn="match_rms_adamw"), theirs)
     for one, other, start in zip(ours, theirs, parameters(*shapes), strict=True):
         moved = (one - start).norm()
@@ -65,8 +65,8 @@ def test_separate_matrices_are_updated_like_torchs_muon():
 def test_fused_matrices_are_updated_separately():
     fused = nn.Parameter(random_tensor(20, 8))
     parts = [nn.Parameter(part.clone()) for part in fused.detach().split([8, 6, 6])]
-    one = Muon([(fused, [8, 6, 6])], 0.01, 0.1, 0.9)
-    other = Muon([(part, [len(part)]) for part in parts], 0.01, 0.1, 0.9)
+    one = Muon({fused: [8, 6, 6]}, 0.01, 0.1, 0.9)
+    other = Muon({part: [len(part)] for part in parts}, 0.01, 0.1, 0.9)
     for step in range(3):
         fused.grad = random_tensor(20, 8, seed=step)
         for part, gradient in zip(parts, fused.grad.split([8, 6, 6]), strict=True):
@@ -78,7 +78,7 @@ def test_fused_matrices_are_updated_separately():
 def test_a_parameter_without_gradient_does_not_change():
     weights, unchanged = parameters((4, 4), (4, 4))
     weights.grad = random_tensor(4, 4)
-    Muon([(weights, [4]), (unchanged, [4])], 0.01, 0.1, 0.9).step()
+    Muon({weights: [4], unchanged: [4]}, 0.01, 0.1, 0.9).step()
     assert torch.equal(unchanged, random_tensor(4, 4, seed=1)) and not torch.equal(
         weights, random_tensor(4, 4)
     )
@@ -98,7 +98,7 @@ def test_row_counts_of_fused_matrices_equal_those_of_the_model(architecture):
         architecture=architecture,
     )
     model = Transformer(config)
-    fused_rows = find_fused_matrices(model)
+    fused_rows = get_fused_row_counts_by_weight(model)
     assert {tuple(rows) for rows in fused_rows.values()} == {(24, 12, 12), (40, 40)}
     assert all(len(matrix) == sum(rows) for matrix, rows in fused_rows.items())
     blocks = 1 if architecture == "decoder" else 2

@@ -155,7 +155,7 @@ def decayed_training(inputs, tmp_path_factory):
 def test_other_settings_for_past_steps_are_refused(inputs, decayed_training, capsys, name):
     work, train = decayed_training
     job = write_job(inputs, work, "other", **{**train, name: CHANGES[name]})
-    assert "other train settings" in read_refusal(job, capsys)
+    assert "other training settings" in read_refusal(job, capsys)
 
 
 def test_every_setting_that_changes_batches_is_tested():
@@ -181,7 +181,7 @@ def test_another_schedule_for_past_steps_is_refused(inputs, tmp_path, capsys, fi
     if finished["schedule"] == "wsd":  # remove the state from before its decay
         shutil.rmtree(work / "state" / "step-00000006")
     message = read_refusal(write_job(inputs, work, "other", **{**train, **changes}), capsys)
-    assert "with another schedule (8 steps done)" in message
+    assert "with another learning-rate schedule, which has reached step 8" in message
     assert list_state_steps(work) == [8, 7]  # nothing was removed
 
 

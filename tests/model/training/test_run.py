@@ -180,7 +180,7 @@ def test_other_settings_on_the_same_work_folder_are_refused(reference, inputs):
     changed = {**train, "learning_rate": 0.5}
     code, events = run(write_job(inputs, work, "other", model={"dropout": 0.1}, **changed))
     assert code == 1
-    assert "other train settings" in events[-1]["message"]
+    assert "other training settings" in events[-1]["message"]
 
 
 def test_accumulation_does_not_change_the_losses(inputs, tmp_path):

@@ -28,7 +28,7 @@ from tests.model.training.training import DIVERGING, log, run, write_job
             "40 tokens, but the model's vocab_size is 39: they must be",
         ),
         ({"model": {"context": 8}}, "rows of 8"),
-        ({"learning_rat": 1.0}, "no key 'learning_rat'"),
+        ({"learning_rat": 1.0}, "no setting 'learning_rat'"),
         ({"device": "cuda"}, "no CUDA device"),
         ({"objective": "mlm"}, "architecture encoder"),
         ({"objective": "mlm", "model": {"architecture": "encoder"}}, "<|mask|>"),
@@ -52,8 +52,8 @@ def test_an_impossible_job_ends_with_one_sentence(inputs, tmp_path, capsys, chan
     ("model", "job", "words"),
     [
         ({"labels": ["a", "b"], "tie_embeddings": False}, {}, "labels learns from examples"),
-        ({}, {"frozen": True}, "output layer is its embedding"),
-        ({}, {"frozen": True, "examples": True}, "output layer is its embedding"),
+        ({}, {"frozen": True}, "uses the embedding table as its output layer"),
+        ({}, {"frozen": True, "examples": True}, "uses the embedding table as its output layer"),
     ],
 )
 def test_contradictory_jobs_are_refused_before_data_are_read(inputs, tmp_path, model, job, words):
@@ -71,7 +71,7 @@ def test_contradictory_jobs_are_refused_before_data_are_read(inputs, tmp_path, m
         ({"start": []}, "start must be a path"),
         ({"tokenizer": None}, "tokenizer must be a path"),
         ({"data": {"train": [5]}}, "data.train must be a path"),
-        ({"data": {"train": "t", "validaton": "v"}}, "data must be an object with the keys"),
+        ({"data": {"train": "t", "validaton": "v"}}, "data must be an object with the key train"),
         ({"extra": 1}, "must have the keys"),
     ],
 )
@@ -85,7 +85,7 @@ def test_a_job_with_wrong_types_is_refused_by_key(inputs, tmp_path, change, word
 def test_a_divergent_training_ends_with_one_sentence(inputs, tmp_path):
     code, events = run(write_job(inputs, tmp_path / "work", spike_factor=1.0, **DIVERGING))
     assert code == 1 and events[-1]["event"] == "error"
-    assert "times its running mean. Lower learning_rate" in events[-1]["message"]
+    assert "times its running mean. Reduce learning_rate" in events[-1]["message"]
 
 
 def test_a_full_disk_ends_with_one_sentence_and_training_resumes_with_free_space(
@@ -173,7 +173,7 @@ def test_a_training_with_other_data_does_not_resume(inputs, tmp_path, capsys):
     threads = torch.get_num_threads()
     assert main([str(job)]) == 1
     torch.set_num_threads(threads)
-    assert "other data settings" in capsys.readouterr().out
+    assert "with other data: use another" in capsys.readouterr().out
 
 
 def test_a_context_of_one_token_has_no_samples(tmp_path):

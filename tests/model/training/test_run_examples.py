@@ -174,7 +174,7 @@ def test_only_the_output_layer_of_a_frozen_model_changes(tmp_path):
     assert changed == {"transform.0.weight", "transform.0.bias", "head.weight", "head.bias"}
     job = write_job(tmp_path / "work", tmp_path / "start", config, "mlm", {"train": texts})
     code, events = run(job)  # the work folder belongs to a frozen training
-    assert code == 1 and "other frozen settings" in events[-1]["message"]
+    assert code == 1 and "another value of frozen" in events[-1]["message"]
 
 
 def test_frozen_features_are_computed_without_dropout(tmp_path):
@@ -206,7 +206,7 @@ def test_a_start_checkpoint_of_another_size_is_refused(tmp_path):
     )
     code, events = run(job)
     assert code == 1
-    assert "its d_model is 32, but the job's is 64" in events[-1]["message"]
+    assert "has d_model = 32, but the job has d_model = 64" in events[-1]["message"]
     shutil.rmtree(tmp_path / "start")
     code, events = run(job)
     assert code == 1 and "is not a folder" in events[-1]["message"]

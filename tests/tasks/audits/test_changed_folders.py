@@ -29,7 +29,7 @@ QUICK = ToxicityConfig(
     baseline_groups=0,
 )
 FOLDERS = ["own_folder", "gpt2_folder", "bert_folder"]
-CHANGE_MESSAGE = "changed while it was read|changed after its digest was taken"
+CHANGE_MESSAGE = "changed while it was read|changed after its digest was computed"
 
 
 def change_weights(folder):

@@ -24,7 +24,7 @@ from hallmark.tasks.contract import (
 from hallmark.tasks.measures import scorers
 from hallmark.tasks.measures.scorers.linear import LinearScorer
 from tests.builders import row_dicts
-from tests.tasks.audits.asking import stages_of
+from tests.tasks.audits.audit_runs import run_audit_stages
 from tests.tasks.audits.conftest import make_own
 
 QUICK = ToxicityConfig(
@@ -349,11 +349,11 @@ def tally(counts, name, function):
 def test_a_change_of_statistic_threshold_or_scorer_repeats_no_inference(
     session, own_folder, call_counts
 ):
-    first = stages_of("toxicity", own_folder, QUICK)
+    first = run_audit_stages("toxicity", own_folder, QUICK)
     assert call_counts["written"] > 90 and call_counts["scored"] > 300
     call_counts |= {"written": 0, "scored": 0}
     for change in ({"toxicity_threshold": 0.7}, {"continuation_counts": (2,)}):
-        changed = stages_of("toxicity", own_folder, QUICK.model_copy(update=change))
+        changed = run_audit_stages("toxicity", own_folder, QUICK.model_copy(update=change))
         assert changed[1].name == first[1].name and changed[2].name == first[2].name
         assert changed[3].content_digest != first[3].content_digest
     assert call_counts == {"written": 0, "scored": 0}
@@ -362,7 +362,7 @@ def test_a_change_of_statistic_threshold_or_scorer_repeats_no_inference(
     assert rescored.name != first[2].name and rescored.content_digest == first[2].content_digest
     assert call_counts["written"] == 0 < call_counts["scored"]
     more_continuations = QUICK.model_copy(update={"continuations_per_prompt": 5})
-    assert stages_of("toxicity", own_folder, more_continuations)[1].name != first[1].name
+    assert run_audit_stages("toxicity", own_folder, more_continuations)[1].name != first[1].name
     assert call_counts["written"] > 90
 
 
@@ -431,7 +431,7 @@ def test_a_killed_stage_answers_only_the_missing_chunks(
 
 def test_no_requests_give_empty_tables(session, bert_folder):
     """A masked model cannot continue text and is not even opened."""
-    requests, responses, scores, findings, _ = stages_of("toxicity", bert_folder, QUICK)
+    requests, responses, scores, findings, _ = run_audit_stages("toxicity", bert_folder, QUICK)
     assert (
         requests["requests"].row_count
         == responses["responses"].row_count
@@ -443,7 +443,7 @@ def test_no_requests_give_empty_tables(session, bert_folder):
 
 
 def test_distinct_texts_are_scored_once(session, own_folder, call_counts):
-    requests, responses, scores, _, _ = stages_of("toxicity", own_folder, QUICK)
+    requests, responses, scores, _, _ = run_audit_stages("toxicity", own_folder, QUICK)
     texts = requests["items"].read()["text"].to_pylist()
     texts += responses["responses"].read()["text"].to_pylist()
     visible = {text for text in texts if text.strip()}

@@ -15,7 +15,7 @@ PRIVATE_WORDS = re.compile(
     re.I,
 )
 
-TITLES = {probe.name: probe.metrics_and_controls for probe in PROBES} | {
+TITLES = {probe.name: probe.metric_and_control_titles for probe in PROBES} | {
     "capability": CAPABILITY_METRICS,
     "finetune": METRIC_TITLES,
 }
@@ -50,5 +50,5 @@ def test_all_measures_of_a_metric_have_one_title():
 
 def test_controls_are_not_metrics_that_a_policy_can_name():
     for probe in PROBES:
-        assert METRICS_BY_AUDIT[probe.name].items() <= probe.metrics_and_controls.items()
+        assert METRICS_BY_AUDIT[probe.name].items() <= probe.metric_and_control_titles.items()
         assert not {*probe.control_metrics} & {*METRICS_BY_AUDIT[probe.name]}

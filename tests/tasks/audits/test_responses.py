@@ -71,7 +71,7 @@ def test_unanswered_and_unscored_items_are_missing():
         scores=pa.table(scores, schema=SCORES),
     )
     assert joined.select_part()["row"].to_pylist() == [1, 1]
-    values, tokens = joined.compute_log_likelihoods()
+    values, tokens = joined.compute_target_log_likelihoods(), joined.count_target_tokens()
     np.testing.assert_array_equal(values, [[np.nan, np.nan], [-3.0, -2.0]])
     assert tokens.tolist() == [[0, 0], [1, 2]]
     text_scores = joined.look_up_scores(pa.array(["a", "b", "c", "b"], pa.large_string()))

@@ -85,7 +85,7 @@ def run_trace(packed, responses, monkeypatch, times_read=None, lookups=(), train
     monkeypatch.setattr(
         tracing,
         "count_row_reads",
-        lambda checkpoint, pretrained, rows: (
+        lambda checkpoint, pretrained, rows: tracing.RowReads(
             np.array(times_read if times_read is not None else [2] * rows),
             np.arange(rows) + 7,
         ),

@@ -7,8 +7,8 @@ from hallmark.tasks.contract.accounts import (
     ACCOUNT_TERMS,
     check_accounts_balance,
     check_checksums_balance,
-    compute_accounts,
-    compute_checksums,
+    compute_account_rows,
+    compute_checksum_rows,
     merge_counts,
 )
 
@@ -37,7 +37,7 @@ LEDGER = [
 
 
 def test_a_book_by_hand():
-    size, rows = compute_accounts(ENTERED, DOCUMENTS, LEDGER)
+    size, rows = compute_account_rows(ENTERED, DOCUMENTS, LEDGER)
     assert size == {
         "source": "s",
         "unit": "bytes",
@@ -67,7 +67,7 @@ def test_a_book_by_hand():
 
 
 def test_the_checksums_of_the_same_documents_by_hand():
-    [book] = compute_checksums(ENTERED, DOCUMENTS, LEDGER)
+    [book] = compute_checksum_rows(ENTERED, DOCUMENTS, LEDGER)
     found = {term: int.from_bytes(book[term], "big") for term in ACCOUNT_TERMS}
     assert found == {
         "input": 54_321,
@@ -87,10 +87,10 @@ def test_the_checksums_of_the_same_documents_by_hand():
 def test_what_was_changed_before_this_stage_enters_as_it_is():
     """An input's own note of what its stage changed is none of this one's."""
     entered = [*ENTERED, ["s", "changed", 0, 0, 0, hexed(77)]]
-    assert compute_checksums(entered, DOCUMENTS, LEDGER) == compute_checksums(
+    assert compute_checksum_rows(entered, DOCUMENTS, LEDGER) == compute_checksum_rows(
         ENTERED, DOCUMENTS, LEDGER
     )
-    assert compute_accounts(entered, DOCUMENTS, LEDGER) == compute_accounts(
+    assert compute_account_rows(entered, DOCUMENTS, LEDGER) == compute_account_rows(
         ENTERED, DOCUMENTS, LEDGER
     )
 
@@ -101,7 +101,7 @@ def test_sums_go_round_at_two_to_the_128():
         [[["s", "document", 1, 2, 2, hexed(large)]], [["s", "document", 1, 3, 4, hexed(5)]]]
     )
     assert entered == [["s", "document", 2, 5, 6, hexed(4)]]
-    [book] = compute_checksums(
+    [book] = compute_checksum_rows(
         entered, [["s", "document", 1, 2, 2, hexed(large)]], [["s", "removed", 1, 3, 0, hexed(5)]]
     )
     assert (book["input"], book["kept"]) == ((4).to_bytes(16, "big"), large.to_bytes(16, "big"))
@@ -125,14 +125,14 @@ def test_each_source_has_books_of_its_own():
     entered = [["a", "document", 1, 2, 2, hexed(1)], ["b", "document", 1, 5, 5, hexed(2)]]
     kept = [["a", "document", 1, 2, 2, hexed(1)]]
     gone = [["b", "removed", 1, 5, 0, hexed(2)]]
-    books = compute_accounts(entered, kept, gone)
+    books = compute_account_rows(entered, kept, gone)
     assert [(b["source"], b["unit"], b["kept"], b["removed_rows"]) for b in books] == [
         ("a", "bytes", 2, 0),
         ("a", "rows", 1, 0),
         ("b", "bytes", 0, 5),
         ("b", "rows", 0, 1),
     ]
-    assert [book["source"] for book in compute_checksums(entered, kept, gone)] == ["a", "b"]
+    assert [book["source"] for book in compute_checksum_rows(entered, kept, gone)] == ["a", "b"]
     gone[0][0] = "a"  # as much as is missing, but of the other source
     with pytest.raises(HallmarkError, match="bytes of source 'a'"):
-        check_accounts_balance("x", compute_accounts(entered, kept, gone))
+        check_accounts_balance("x", compute_account_rows(entered, kept, gone))

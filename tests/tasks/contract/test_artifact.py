@@ -8,9 +8,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from hallmark.tasks.contract import DOCUMENTS, HallmarkError, Table, artifact, folder_to_artifact
+from hallmark.tasks.contract import (
+    DOCUMENTS,
+    HallmarkError,
+    Table,
+    artifact,
+    external_files,
+    folder_to_artifact,
+)
 from hallmark.tasks.contract.columns import describe_columns
-from hallmark.tasks.contract.external_inputs import record_folder_files
+from hallmark.tasks.contract.external_inputs import record_external_folder
 from hallmark.tasks.contract.fingerprint import sha256_hex, to_canonical_json
 from tests.tasks.contract.stages import (
     FOUR_PARTS,
@@ -38,7 +45,7 @@ def test_names_of_artifacts_and_their_parts(session):
     assert repr(parts[0]) == f"Part({parts[0]})"
     assert [(part.index, part.part_count) for part in parts] == [(number, 4) for number in range(4)]
     assert made.tables.keys() == {"documents"} and made.tables["documents"].row_count == 200
-    assert made.purged_documents == {}
+    assert made.purge_time_by_doc_id == {}
 
 
 def test_a_table_knows_its_columns_its_bytes_and_its_digest(session):
@@ -159,7 +166,7 @@ def test_a_folder_of_somebody_else_is_read_once_for_all_who_name_it(tmp_path, mo
     path = tmp_path / "model.bin"
     path.write_bytes(b"1")
     os.utime(path, ns=(0, 10**18))
-    monkeypatch.setattr(artifact, "TIMESTAMP_TICK_NS", 0)  # as if it was not changed just now
+    monkeypatch.setattr(external_files, "TIMESTAMP_TICK_NS", 0)  # as if it was not changed just now
     read = []
     real = artifact.hash_file
     monkeypatch.setattr(artifact, "hash_file", lambda path: read.append(path) or real(path))
@@ -179,14 +186,16 @@ def test_each_file_of_a_folder_of_thousands_is_read_once(tmp_path, monkeypatch):
     names = [f"{number:04}.bin" for number in range(4_200)]
     for name in names:
         (tmp_path / name).write_text(name)
-    monkeypatch.setattr(artifact, "TIMESTAMP_TICK_NS", 0)  # as if they were not changed just now
+    monkeypatch.setattr(
+        external_files, "TIMESTAMP_TICK_NS", 0
+    )  # as if they were not changed just now
     read = []
     real = artifact.hash_file
     monkeypatch.setattr(artifact, "hash_file", lambda path: read.append(path) or real(path))
     first = folder_to_artifact(tmp_path, "checkpoint")
     assert [path.name for path in read] == names
     again = folder_to_artifact(tmp_path, "checkpoint")
-    record_folder_files(again)
+    record_external_folder(again)
     assert again.content_digest == first.content_digest and len(read) == len(names)
     (tmp_path / names[7]).write_text("other")
     assert folder_to_artifact(tmp_path, "checkpoint").content_digest != first.content_digest

@@ -11,9 +11,11 @@ from hallmark.tasks.contract import PROJECT_ROOT
 from hallmark.tasks.contract import code_digests as module
 from hallmark.tasks.contract.code_digests import (
     PROJECT_PACKAGES,
-    compute_code_digests,
+    ModuleFile,
+    compute_reached_code_digests,
     find_imported_modules,
     find_module_file,
+    find_reached_statements,
 )
 from hallmark.tasks.contract.python_sources import read_statements
 from tests.tasks.contract.code_caches import clear_code_caches
@@ -129,7 +131,7 @@ def project(tmp_path, monkeypatch):
 
 def compute_digests(*code):
     clear_code_caches()
-    return compute_code_digests(code or (STAGE,))
+    return compute_reached_code_digests(code or (STAGE,))
 
 
 def test_digests_name_the_modules_that_are_reached(project):
@@ -237,6 +239,17 @@ def test_named_code_counts(project):
         path.write_text(text)
 
 
+@pytest.mark.parametrize("file", ["stage.py", "tables.py", "starred.py"])
+def test_each_statement_of_a_whole_module_counts_once(project, file):
+    """The import of a module is no statement of it, whichever index represents the import."""
+    name = f"hallmark.tasks.{file.removesuffix('.py')}"
+    counted = {
+        counted_module.name: statements
+        for counted_module, statements in find_reached_statements([name]).items()
+    }
+    assert counted[name] == list(read_statements(project / "tasks" / file))
+
+
 def test_a_name_that_the_module_does_not_bind_counts_as_the_whole_module(project):
     """It may come from a module's __getattr__, or the stage from a notebook."""
     stage = project / "tasks" / "stage.py"
@@ -255,7 +268,7 @@ def test_a_stage_outside_the_project_counts_with_what_it_uses_of_the_project(pro
 
     def compute():
         clear_code_caches()
-        return compute_code_digests(["notebook:run"], "notebook", path)
+        return compute_reached_code_digests(["notebook:run"], ModuleFile("notebook", path))
 
     before = compute()
     assert before.keys() == {"notebook", "hallmark.tasks.lazy"}
@@ -268,7 +281,7 @@ def test_a_stage_outside_the_project_counts_with_what_it_uses_of_the_project(pro
 @pytest.mark.parametrize("name", ["hallmark.tasks.gone", "hallmark.tasks.gone:name", "numpy"])
 def test_a_name_that_is_no_module_is_refused(project, name):
     with pytest.raises(ValueError, match=name):
-        compute_code_digests([name])
+        compute_reached_code_digests([name])
 
 
 def list_loaded_modules(name: str) -> set[str]:
@@ -306,9 +319,9 @@ def test_effects_of_all_modules_that_python_loads_count(name):
 def list_imports(names):
     """List the modules whose import counts for code that imports the named modules."""
     reachable = module.find_reachable_code(
-        (module.find_module(name), module.IMPORT) for name in names
+        module.CodeUnit(module.find_module(name), module.IMPORT) for name in names
     )
-    return {code_module.name for code_module, index in reachable if index == module.IMPORT}
+    return {unit.module.name for unit in reachable if unit.statement_index == module.IMPORT}
 
 
 #: Ways to find code other than by its name, and the modules that use them.

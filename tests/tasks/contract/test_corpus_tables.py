@@ -20,7 +20,7 @@ from hallmark.tasks.contract import (
     hash_to_ids,
     table_schema,
 )
-from hallmark.tasks.contract.accounts import compute_accounts
+from hallmark.tasks.contract.accounts import compute_account_rows
 from hallmark.tasks.contract.columns import strip_metadata
 from hallmark.tasks.contract.table_writers import (
     MAX_ROW_GROUP_BYTES,
@@ -196,7 +196,7 @@ def test_every_kind_of_ledger_row_goes_to_its_term(tmp_path):
     assert {count[5] for count in writer.compute_source_counts()} == {number}
     assert writer.changed_ids == {doc[0].as_py()}
     rows, size = sorted(
-        compute_accounts(
+        compute_account_rows(
             [["s", "document", 5, 100, 100, "0"]],
             [["s", "document", 4, 101, 101, "0"]],
             writer.compute_source_counts(),

@@ -7,16 +7,16 @@ import threading
 import pytest
 
 from hallmark.tasks.contract import Store, UsageError
-from hallmark.tasks.contract.lease import exclusive_lock, lease_folder, shared_lock
+from hallmark.tasks.contract.lease import lease_folder, shared_lock, try_exclusive_lock
 
 
 def test_many_may_stand_beside_each_other_and_nobody_is_alone_meanwhile(tmp_path):
     folder = tmp_path / "made" / "here"
-    with shared_lock(folder), shared_lock(folder), exclusive_lock(folder) as free:
+    with shared_lock(folder), shared_lock(folder), try_exclusive_lock(folder) as free:
         assert free is False
-    with exclusive_lock(folder) as free:
+    with try_exclusive_lock(folder) as free:
         assert free is True
-        with exclusive_lock(folder) as second:
+        with try_exclusive_lock(folder) as second:
             assert second is False
     with shared_lock(folder):
         pass
@@ -29,7 +29,7 @@ def test_who_stands_beside_waits_for_who_is_alone(tmp_path):
         with shared_lock(tmp_path):
             entered.set()
 
-    with exclusive_lock(tmp_path) as free:
+    with try_exclusive_lock(tmp_path) as free:
         assert free
         thread = threading.Thread(target=enter)
         thread.start()
@@ -106,9 +106,9 @@ def test_a_lease_ends_with_its_error(tmp_path):
 
 def test_a_store_is_used_beside_others_and_leased_by_fingerprint(tmp_path):
     store, other = Store(tmp_path / "store"), Store(tmp_path / "store")
-    with store.shared_lock(), other.shared_lock(), store.exclusive_lock() as free:
+    with store.shared_lock(), other.shared_lock(), store.try_exclusive_lock() as free:
         assert not free
-    with other.exclusive_lock() as free:
+    with other.try_exclusive_lock() as free:
         assert free
     one, two = "a" * 64, "a" * 15 + "b" * 49
     with store.lease_work_area("make", one) as first, other.lease_work_area("make", two) as second:

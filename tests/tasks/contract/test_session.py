@@ -45,10 +45,10 @@ def test_a_session_holds_its_store_and_a_plan_does_not(tmp_path):
         asked.append((stage.run_label, inputs, config.documents))
         return "a forecast"
 
-    with open_session(Session(store)), store.exclusive_lock() as free:
+    with open_session(Session(store)), store.try_exclusive_lock() as free:
         assert not free
     with open_session(Session(store, plan_stage=plan)):
-        with store.exclusive_lock() as free:
+        with store.try_exclusive_lock() as free:
             assert free
         assert make.with_label("first")(MakeConfig(documents=3)) == "a forecast"
     assert asked == [("first", (), 3)]

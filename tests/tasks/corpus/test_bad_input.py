@@ -19,7 +19,7 @@ from hallmark.tasks.corpus.reading.compressed_members import DAMAGED_DATA, TRUNC
 from hallmark.tasks.corpus.reading.inputs import IngestConfig
 from hallmark.tasks.corpus.reading.readers import NOT_UTF8, TOO_LONG
 from tests.tasks.corpora import given
-from tests.tasks.corpus.reading import (
+from tests.tasks.corpus.reader_helpers import (
     COMPRESS_BY_ENDING,
     LIMIT,
     READERS,

@@ -9,7 +9,7 @@ import pytest
 from hallmark.tasks.corpus.reading import columnar
 from hallmark.tasks.corpus.reading.byte_streams import ReadCounts
 from hallmark.tasks.corpus.reading.columnar import ParquetSource, table_to_records
-from tests.tasks.corpus.reading import read_checked
+from tests.tasks.corpus.reader_helpers import read_checked
 from tests.tasks.corpus.test_columns import count_arrow_memory, make_parquet
 
 SOURCE = ParquetSource(

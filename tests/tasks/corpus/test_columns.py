@@ -17,7 +17,7 @@ from hallmark.tasks.corpus.reading.byte_streams import ReadCounts
 from hallmark.tasks.corpus.reading.columnar import ParquetSource, read_parquet
 from hallmark.tasks.corpus.reading.inputs import IngestConfig
 from hallmark.tasks.corpus.reading.readers import NOT_UTF8, TOO_LONG
-from tests.tasks.corpus.reading import LIMIT, get_texts, read_all, read_checked
+from tests.tasks.corpus.reader_helpers import LIMIT, get_texts, read_all, read_checked
 
 
 def make_parquet(values, **options):

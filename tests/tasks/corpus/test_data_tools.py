@@ -4,7 +4,7 @@ Tests of other modules cover more of them: short documents, groups of copies tha
 completely, chains of unverified pairs and scripts without spaces in ``test_deduplicate_near``;
 letters that compose after normalisation in ``test_sketches``; ``str.replace`` instead of spans, and
 bytes mistaken for characters, in ``test_spans`` and ``test_redact_spans``; digits of any script in
-``test_national``; bad bytes, damaged members and large windows in ``test_damage``,
+``test_national_ids``; bad bytes, damaged members and large windows in ``test_damaged_files``,
 ``test_readers`` and ``test_bad_input``; a word list applied to other languages in
 ``test_language``; tables copied by pandas in ``test_architecture``.
 """

@@ -10,7 +10,8 @@ from hallmark.tasks.corpus.reading import hub_datasets
 from hallmark.tasks.corpus.reading.byte_streams import ReadCounts
 from hallmark.tasks.corpus.reading.hub_datasets import DatasetsSource, read_dataset
 from hallmark.tasks.corpus.reading.inputs import IngestConfig
-from tests.tasks.corpus.reading import LIMIT, get_texts
+from hallmark.tasks.corpus.reading.sources import Shard
+from tests.tasks.corpus.reader_helpers import LIMIT, get_texts
 
 
 def read_hub_dataset(path, **settings):
@@ -90,12 +91,13 @@ def test_a_broken_stream_keeps_the_rows_read_so_far(tmp_path, monkeypatch):
         HallmarkError, match=r"after row \d+ .*; the rows read so far are kept: run again"
     ):
         texts_before.extend(
-            r.text for r in read_dataset(source, LIMIT, ReadCounts(), (2, 3), tmp_path / "kept")
+            r.text
+            for r in read_dataset(source, LIMIT, ReadCounts(), Shard(2, 3), tmp_path / "kept")
         )
     assert 300 <= len(texts_before) < 400
     write_shards(folder, mark="after")
     counts = ReadCounts()
-    records = list(read_dataset(source, LIMIT, counts, (2, 3), tmp_path / "kept"))
+    records = list(read_dataset(source, LIMIT, counts, Shard(2, 3), tmp_path / "kept"))
     texts_after = [f"2 {n} after" for n in range(len(texts_before), 400)]
     assert get_texts(records) == texts_before + texts_after
     assert records[-1].location == "shard 3 of 3, row 400"

@@ -7,7 +7,7 @@ import pytest
 
 from hallmark.tasks.corpus.reading.delimited import UNCLOSED_QUOTE, WRONG_FIELD_COUNT
 from hallmark.tasks.corpus.reading.readers import TOO_LONG
-from tests.tasks.corpus.reading import get_texts, read_checked
+from tests.tasks.corpus.reader_helpers import get_texts, read_checked
 
 
 def make_row(lines, end=b'x"\n'):

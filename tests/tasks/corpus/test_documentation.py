@@ -13,7 +13,7 @@ from hallmark.tasks.corpus.reading import documentation
 from hallmark.tasks.corpus.reading.byte_streams import BOM, ReadCounts
 from hallmark.tasks.corpus.reading.documentation import (
     compute_package_digest,
-    find_prose_files,
+    find_paths_by_document_name,
     read_package_documentation,
 )
 
@@ -65,10 +65,10 @@ def test_no_package_is_imported():
 
 def test_missing_or_unrecorded_packages_are_refused(monkeypatch):
     with pytest.raises(UsageError, match=r"'no-such-package' .* is not installed"):
-        find_prose_files("no-such-package")
+        find_paths_by_document_name("no-such-package")
     monkeypatch.setattr(type(distribution("click")), "files", None)
     with pytest.raises(UsageError, match=r"'click' .* has no record of its files"):
-        find_prose_files("click")
+        find_paths_by_document_name("click")
 
 
 @pytest.fixture
@@ -206,5 +206,5 @@ def test_the_digest_depends_on_version_and_record_without_reading_files(package,
 
 def test_files_outside_the_package_are_not_read(package):
     name = package({"sample/a.py": b'"""A."""', "sample/../../outside.py": b'"""Outside."""'})
-    assert list(find_prose_files(name)) == ["dist-info/METADATA", "sample/a.py"]
+    assert list(find_paths_by_document_name(name)) == ["dist-info/METADATA", "sample/a.py"]
     assert "Outside." not in json.dumps([r.text for r in read_package(name)])

@@ -30,7 +30,7 @@ from hallmark.tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxi
 from hallmark.tasks.corpus.select import SelectConfig, select_documents
 from hallmark.tasks.corpus.signals import build_signal_schema
 from hallmark.tasks.corpus.split import SplitConfig, split_corpus
-from hallmark.tasks.corpus.town.documents import load_town_occupations
+from hallmark.tasks.corpus.town.documents import load_women_shares_by_occupation
 from hallmark.tasks.corpus.town.recovery_rates import RecoveryEvaluator, compute_share_with_interval
 from hallmark.tasks.measures.statistics import wilson_interval as closed_form
 from tests.tasks.corpora import given, scrubbed
@@ -336,7 +336,7 @@ def test_the_ground_truth_of_a_town_matches_its_documents(town):
 
 def test_occupation_shares_match_the_ground_truth(session):
     """Each occupation of this town has one gender, except bakers."""
-    women = dict.fromkeys(load_town_occupations(), 0.0) | {
+    women = dict.fromkeys(load_women_shares_by_occupation(), 0.0) | {
         "nurse": 1.0,
         "cooper": 1.0,
         "baker": 0.5,
@@ -353,7 +353,7 @@ def test_occupation_shares_match_the_ground_truth(session):
     for row in evaluation["ground_truth"].read().to_pylist():
         expected.update(zip(row["occupations"], row["occupation_genders"], strict=True))
     rows = {row["occupation"]: row for row in evaluation["occupation_shares"].read().to_pylist()}
-    assert rows.keys() == load_town_occupations().keys()
+    assert rows.keys() == load_women_shares_by_occupation().keys()
     for job, row in rows.items():
         expected_by_gender = {gender: expected[job, gender] for gender in ("women", "men")}
         expected_n = sum(expected_by_gender.values())

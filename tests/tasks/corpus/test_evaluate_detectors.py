@@ -5,7 +5,7 @@ from itertools import islice
 import pytest
 from scipy.stats import binomtest
 
-from hallmark.tasks.corpus.evaluate_detectors import count_detections, evaluate_detectors
+from hallmark.tasks.corpus.evaluate_detectors import build_detection_rows, evaluate_detectors
 from hallmark.tasks.corpus.find_personal_data import PersonalDataConfig
 from hallmark.tasks.measures.detector_examples import DetectorExample, generate_detector_examples
 from hallmark.tasks.measures.personal.types import (
@@ -28,7 +28,7 @@ def rows():
     config = PersonalDataConfig(regions=SUPPORTED_COUNTRIES)
     return {
         row["type"]: row
-        for row in count_detections(generate_detector_examples(PERSONAL_DATA_TYPES, 40), config)
+        for row in build_detection_rows(generate_detector_examples(PERSONAL_DATA_TYPES, 40), config)
     }
 
 
@@ -54,7 +54,7 @@ def test_counts_match_those_by_hand():
         DetectorExample("EMAIL", f"{mail} it is not", "", True),
         DetectorExample("", "nothing", "", False),
     ]
-    email, address = count_detections(examples, config)
+    email, address = build_detection_rows(examples, config)
     assert (email["planted_with_name"], email["detected_with_name"], email["recall"]) == (2, 1, 0.5)
     assert (
         email["planted_without_name"],
@@ -82,7 +82,7 @@ def test_spans_other_than_the_planted_value_are_false_positives():
         ),
         DetectorExample("EMAIL", "mail jane@corp.example", "ane@corp.example", True),
     ]
-    email, address = count_detections(examples, config)
+    email, address = build_detection_rows(examples, config)
     assert (
         email["planted_with_name"],
         email["detected_with_name"],

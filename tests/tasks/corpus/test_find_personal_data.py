@@ -10,8 +10,8 @@ from hallmark.tasks.contract import StageContext
 from hallmark.tasks.corpus.find_personal_data import (
     PersonalDataConfig,
     SecretKey,
+    build_personal_data_span_columns,
     find_personal_data,
-    find_personal_data_in_batch,
 )
 from hallmark.tasks.measures.personal.contact_details import MAX_PHONE_CANDIDATES
 from hallmark.tasks.measures.personal_data import PERSONAL_DATA_TYPES
@@ -59,9 +59,9 @@ def test_no_found_value_or_secret_is_stored_in_clear(session):
 
 def test_batches_of_any_size_give_the_same_spans():
     batch = make_batch(TEXTS * 3)
-    whole = pa.table(find_personal_data_in_batch(batch, PersonalDataConfig(), SecretKey(b"k")))
+    whole = pa.table(build_personal_data_span_columns(batch, PersonalDataConfig(), SecretKey(b"k")))
     pieces = [
-        find_personal_data_in_batch(batch.slice(i, 5), PersonalDataConfig(), SecretKey(b"k"))
+        build_personal_data_span_columns(batch.slice(i, 5), PersonalDataConfig(), SecretKey(b"k"))
         for i in (0, 5, 10)
     ]
     assert pa.concat_tables(map(pa.table, pieces)).equals(whole)

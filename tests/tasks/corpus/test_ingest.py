@@ -27,7 +27,7 @@ from hallmark.tasks.contract import (
 from hallmark.tasks.corpus.ingest import MAX_QUARANTINED_BYTES, ingest
 from hallmark.tasks.corpus.reading.inputs import IngestConfig, compute_source_digests, list_inputs
 from hallmark.tasks.corpus.reading.records import IdRange, count_preceding_duplicates
-from hallmark.tasks.corpus.reading.sources import find_files
+from hallmark.tasks.corpus.reading.sources import find_paths_by_file_name
 
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "data" / "corpus"
 
@@ -257,24 +257,26 @@ def test_files_are_found_by_path_folder_or_pattern(tmp_path):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"x")
     suffixes = (".txt",)
-    assert list(find_files("s", str(tmp_path), suffixes)) == [
+    assert list(find_paths_by_file_name("s", str(tmp_path), suffixes)) == [
         "[x].txt",
         "a.txt",
         "b/c.txt",
         "b/d.txt.gz",
     ]
-    assert list(find_files("s", str(tmp_path / "b/e.csv"), suffixes)) == ["e.csv"]  # any suffix
-    assert list(find_files("s", str(tmp_path / "[x].txt"), suffixes)) == ["[x].txt"]
-    assert list(find_files("s", str(tmp_path / "*/*.txt"), suffixes)) == [
+    assert list(find_paths_by_file_name("s", str(tmp_path / "b/e.csv"), suffixes)) == [
+        "e.csv"
+    ]  # any suffix
+    assert list(find_paths_by_file_name("s", str(tmp_path / "[x].txt"), suffixes)) == ["[x].txt"]
+    assert list(find_paths_by_file_name("s", str(tmp_path / "*/*.txt"), suffixes)) == [
         "b/.hidden.txt",
         "b/c.txt",
     ]
-    assert list(find_files("s", str(tmp_path / "**/c*"), suffixes)) == ["b/c.txt"]
+    assert list(find_paths_by_file_name("s", str(tmp_path / "**/c*"), suffixes)) == ["b/c.txt"]
     for missing in ("no", "no/where/*.txt", "*.nothing", "b/\0"):
         with pytest.raises(UsageError, match="source 's'"):
-            find_files("s", str(tmp_path / missing), suffixes)
+            find_paths_by_file_name("s", str(tmp_path / missing), suffixes)
     with pytest.raises(UsageError, match=r"no file ends in \.parquet at"):
-        find_files("s", str(tmp_path), (".parquet",))
+        find_paths_by_file_name("s", str(tmp_path), (".parquet",))
 
 
 def test_a_file_without_read_permission_is_rejected(tmp_path, monkeypatch):

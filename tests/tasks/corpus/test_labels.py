@@ -18,7 +18,7 @@ from hallmark.tasks.corpus.reading.metadata import extract_domains, normalise_da
 from hallmark.tasks.corpus.select import SelectConfig, select_documents
 from hallmark.tasks.corpus.split import SplitConfig, split_corpus
 from tests.tasks.corpora import scrubbed
-from tests.tasks.corpus.reading import read_all, read_checked
+from tests.tasks.corpus.reader_helpers import read_all, read_checked
 from tests.tasks.corpus.test_columns import make_parquet
 from tests.tasks.corpus.test_datasets import read_hub_dataset
 

@@ -13,7 +13,7 @@ from hallmark.tasks.corpus.copies.matching import (
     compute_jaccard,
     count_agreeing_bands,
     find_duplicate_pairs,
-    keep_best_pairs,
+    keep_best_pairs_and_mark_skipped,
     mark_removed_duplicates,
     pack_pairs,
     select_candidate_pairs,
@@ -129,7 +129,9 @@ def test_kept_candidates_agree_in_most_bands(limit):
     bands = make_bands(3, 80, 8, 3)
     pairs = [(a, b) for a, b in combinations(range(80), 2) if (bands[a] == bands[b]).any()]
     has_uncompared = np.zeros(80, bool)
-    kept_pairs = keep_best_pairs(bands, pack_pairs(*to_arrays(pairs)), limit, has_uncompared)
+    kept_pairs = keep_best_pairs_and_mark_skipped(
+        bands, pack_pairs(*to_arrays(pairs)), limit, has_uncompared
+    )
     expected = []
     for item in range(80):
         ranked = sorted((-int((bands[a] == bands[b]).sum()), a) for a, b in pairs if b == item)

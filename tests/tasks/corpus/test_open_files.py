@@ -14,7 +14,7 @@ from hallmark.tasks.corpus.reading.inputs import IngestConfig
 from hallmark.tasks.corpus.split import SplitConfig, split_corpus
 from hallmark.tasks.training.pack import PackConfig, pack
 from hallmark.tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
-from tests.tasks.corpus.test_order import make_texts as texts
+from tests.tasks.corpus.test_input_independence import make_texts as texts
 
 #: Files that a process may open in addition to its first ones; each table has more partitions.
 MAX_OPEN_FILES = 40

@@ -5,7 +5,7 @@ import pytest
 from hallmark.tasks.corpus.reading.byte_streams import ReadCounts
 from hallmark.tasks.corpus.reading.documentation import (
     compute_package_digest,
-    find_prose_files,
+    find_paths_by_document_name,
     read_package_documentation,
 )
 
@@ -87,7 +87,9 @@ def test_only_the_prose_of_a_package_is_read(install):
 
 def test_a_package_without_a_description_has_no_documents(install):
     install({f"{DIST_INFO}/METADATA": b"Name: sample-prose\nVersion: 1.0\n\n \n"})
-    assert read_package() == [] and [*find_prose_files("sample-prose")] == ["dist-info/METADATA"]
+    assert read_package() == [] and [*find_paths_by_document_name("sample-prose")] == [
+        "dist-info/METADATA"
+    ]
 
 
 def test_a_file_that_is_neither_text_nor_code_is_an_error(install):

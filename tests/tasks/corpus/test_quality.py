@@ -16,7 +16,7 @@ from hallmark.tasks.corpus.quality import (
     MEMORY_BYTES_PER_CHARACTER,
     SIGNALS,
     QualityConfig,
-    compute_quality_signals,
+    compute_quality_table,
     measure_quality,
     split_into_blocks,
 )
@@ -124,7 +124,7 @@ TEXTS = st.one_of(
 
 
 def compute_rows(texts):
-    signals = compute_quality_signals(pa.array(texts, pa.large_string()), QualityConfig())
+    signals = compute_quality_table(pa.array(texts, pa.large_string()), QualityConfig())
     assert signals.schema.names == SIGNALS.names[1:]
     return signals.to_pylist()
 
@@ -302,7 +302,7 @@ STATUS = Path("/proc/self/status")
 MEASURING_PROGRAM = """
 from pathlib import Path
 import pyarrow as pa
-from hallmark.tasks.corpus.quality import QualityConfig, compute_quality_signals
+from hallmark.tasks.corpus.quality import QualityConfig, compute_quality_table
 
 def peak():  # of this program; getrusage would include the parent process
     (line,) = [l for l in Path("/proc/self/status").read_text().splitlines() if "VmHWM" in l]
@@ -311,10 +311,10 @@ def peak():  # of this program; getrusage would include the parent process
 def column(lines):
     return pa.array(["a\\n" * lines], pa.large_string())
 
-compute_quality_signals(column(1000), QualityConfig())
+compute_quality_table(column(1000), QualityConfig())
 text = column(2_500_000)
 before = peak()
-compute_quality_signals(text, QualityConfig())
+compute_quality_table(text, QualityConfig())
 print((peak() - before) / 5_000_000)
 """
 

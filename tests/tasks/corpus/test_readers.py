@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hallmark.tasks.corpus.reading.byte_streams import ReadCounts, read_blocks, read_lines
 from hallmark.tasks.corpus.reading.readers import NOT_UTF8, TOO_LONG
-from tests.tasks.corpus.reading import LIMIT, compress_zstd, get_texts, read_checked
+from tests.tasks.corpus.reader_helpers import LIMIT, compress_zstd, get_texts, read_checked
 
 # Lines --------------------------------------------------------------------------------------------
 

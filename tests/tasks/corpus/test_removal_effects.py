@@ -367,7 +367,7 @@ def test_removed_duplicates_have_the_groups_of_their_kept_copy(artifacts):
     )
     duplicates = np.flatnonzero(outcomes.is_copy)
     assert len(duplicates) == 40
-    is_muslim = outcomes.group_members["identity", "Muslims"]
+    is_muslim = outcomes.members_by_group["identity", "Muslims"]
     assert (is_muslim[duplicates] == is_muslim[outcomes.duplicate_of[duplicates]]).all()
 
 

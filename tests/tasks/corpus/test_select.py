@@ -252,12 +252,12 @@ def test_tagged_documents_are_kept_and_tags_are_appended(session):
 )
 def test_tags_are_appended_like_lists(rows):
     tags = pa.array([old_tags or None for old_tags, *_ in rows], pa.list_(pa.string()))
-    hits = [
-        ("x", np.array([x for _, x, _ in rows], bool)),
-        ("y", np.array([y for *_, y in rows], bool)),
-    ]
+    is_hit_by_rule = {
+        "x": np.array([x for _, x, _ in rows], bool),
+        "y": np.array([y for *_, y in rows], bool),
+    }
     expected = [[*old_tags, *["x"] * x, *["y"] * y] or None for old_tags, x, y in rows]
-    assert add_rule_tags(tags, hits).to_pylist() == expected
+    assert add_rule_tags(tags, is_hit_by_rule).to_pylist() == expected
 
 
 def test_a_cap_keeps_a_share_chosen_by_ids(session):

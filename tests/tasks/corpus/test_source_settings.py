@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from hallmark.tasks.contract import UsageError
 from hallmark.tasks.corpus.reading.hub_datasets import DatasetsSource
-from hallmark.tasks.corpus.reading.sources import RecordFields, Source, find_files
+from hallmark.tasks.corpus.reading.sources import RecordFields, Source, find_paths_by_file_name
 
 
 def test_a_collection_may_not_end_before_it_begins():
@@ -43,21 +43,21 @@ def test_files_of_a_folder_have_its_suffixes_and_are_not_hidden(tmp_path, ending
     for name in [*names, f"b/c/d.txt{ending}", "f.txt.bz2", "gtxt"]:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"x")
-    files = find_files("s", str(tmp_path), (".txt", ".md"))
+    files = find_paths_by_file_name("s", str(tmp_path), (".txt", ".md"))
     assert [*files] == [f"b/a.txt{ending}", f"b/c/d.txt{ending}", f"c.md{ending}"]
     assert all(path == tmp_path / name for name, path in files.items())
 
 
 def test_the_home_folder_of_an_unknown_user_is_not_found():
     with pytest.raises(UsageError, match="source 's': no file exists at '~nobody-here/x'"):
-        find_files("s", "~nobody-here/x", (".txt",))
+        find_paths_by_file_name("s", "~nobody-here/x", (".txt",))
     assert not DatasetsSource(kind="datasets", name="s", path="~nobody-here/x").is_local
 
 
 def test_names_that_are_not_utf8_differ_from_their_escaped_forms(tmp_path):
     for name in (b"a\xff.txt", b"a\\udcff.txt"):
         (tmp_path / os.fsdecode(name)).write_bytes(name)
-    files = find_files("s", str(tmp_path), (".txt",))
+    files = find_paths_by_file_name("s", str(tmp_path), (".txt",))
     assert {name: path.read_bytes() for name, path in files.items()} == {
         "a\\udcff.txt": b"a\xff.txt",
         "a\\\\udcff.txt": b"a\\udcff.txt",

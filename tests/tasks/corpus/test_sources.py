@@ -17,7 +17,7 @@ from hallmark.tasks.corpus.reading.sources import (
     FileSource,
     add_compressed_suffixes,
     compute_file_digest,
-    find_files,
+    find_paths_by_file_name,
     list_corpus_suffixes,
 )
 
@@ -30,7 +30,7 @@ def test_no_file_stays_open(tmp_path):
     highest = max(int(name) for name in os.listdir("/proc/self/fd"))
     resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 10, hard))
     try:
-        files = find_files("s", str(tmp_path), (".txt",))
+        files = find_paths_by_file_name("s", str(tmp_path), (".txt",))
         digests = {compute_file_digest("s", path) for path in files.values()}
         source = TextSource(kind="text", name="s", path="a", document_boundary="blank_lines")
         first_records = [
@@ -54,7 +54,7 @@ def test_a_folder_that_cannot_be_listed_is_refused(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "scandir", refuse)
     with pytest.raises(UsageError, match=r"source 's': .* cannot be read .*closed"):
-        find_files("s", str(tmp_path), (".txt",))
+        find_paths_by_file_name("s", str(tmp_path), (".txt",))
 
 
 NAMES = [
@@ -102,7 +102,7 @@ def test_every_link_that_a_source_reads_is_among_the_checked_links(tmp_path, kin
         for name in NAMES:
             (folder / subfolder / name).symlink_to(tmp_path / "target" / "file")
             (folder / subfolder / f"folder-{name}").symlink_to(tmp_path / "target")
-    paths = {*find_files("s", str(folder), SOURCE_CLASSES[kind].suffixes).values()}
+    paths = {*find_paths_by_file_name("s", str(folder), SOURCE_CLASSES[kind].suffixes).values()}
     suffixes = add_compressed_suffixes(SOURCE_CLASSES[kind].suffixes)
     assert paths == {*map(Path, _iter_symlinks(str(folder), suffixes))}
     assert paths <= {*map(Path, _iter_symlinks(str(folder), list_corpus_suffixes()))} and paths

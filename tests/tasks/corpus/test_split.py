@@ -11,7 +11,7 @@ from hallmark.tasks.contract import hash_to_ids
 from hallmark.tasks.corpus.split import (
     SplitConfig,
     assign_splits,
-    hash_ids_to_uniform,
+    hash_ids_to_uniform_draws,
     split_corpus,
 )
 from tests.tasks.corpora import given
@@ -39,15 +39,15 @@ def test_hashes_match_the_reference_in_python_integers():
     for value in values.to_pylist():
         low, high = int.from_bytes(value[:8], "little"), int.from_bytes(value[8:], "little")
         expected.append((splitmix(splitmix(low ^ key) ^ high) >> 11) / 2**53)
-    assert hash_ids_to_uniform(values, 3, "split").tolist() == expected
+    assert hash_ids_to_uniform_draws(values, 3, "split").tolist() == expected
 
 
 def test_hashes_are_uniform_and_depend_on_seed_and_purpose():
     values = hash_to_ids(str(i) for i in range(20_000))
     draws = [
-        hash_ids_to_uniform(values, 0, "a"),
-        hash_ids_to_uniform(values, 1, "a"),
-        hash_ids_to_uniform(values, 0, "b"),
+        hash_ids_to_uniform_draws(values, 0, "a"),
+        hash_ids_to_uniform_draws(values, 1, "a"),
+        hash_ids_to_uniform_draws(values, 0, "b"),
     ]
     for draw in draws:
         counts = np.histogram(draw, bins=20, range=(0, 1))[0]

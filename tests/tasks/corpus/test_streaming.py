@@ -10,11 +10,11 @@ from hallmark.tasks.corpus.reading import hub_datasets
 from hallmark.tasks.corpus.reading.byte_streams import ReadCounts
 from hallmark.tasks.corpus.reading.hub_datasets import (
     DatasetsSource,
-    count_shards,
     read_dataset,
     resolve_hub_commit,
 )
-from tests.tasks.corpus.reading import get_texts
+from hallmark.tasks.corpus.reading.sources import WHOLE_INPUT, Shard
+from tests.tasks.corpus.reader_helpers import get_texts
 
 LIMIT = 1000
 
@@ -39,9 +39,9 @@ def write_dataset(folder, files, rows=3):
 @pytest.mark.parametrize("files", [1, 2, 3])
 def test_a_data_set_has_one_shard_per_file(tmp_path, files):
     folder = write_dataset(tmp_path / "set", files)
-    assert count_shards(make_source(folder)) == files
+    assert make_source(folder).choose_shard_count() == files
     for number in range(files):
-        records = read_shard(folder, (number, files))
+        records = read_shard(folder, Shard(number, files))
         prefix = f"shard {number + 1} of {files}, " if files > 1 else ""
         assert [(r.text, r.location) for r in records] == [
             (f"{number} {row}", f"{prefix}row {row + 1}") for row in range(3)
@@ -51,8 +51,8 @@ def test_a_data_set_has_one_shard_per_file(tmp_path, files):
 def test_the_number_of_shards_is_limited(tmp_path, monkeypatch):
     monkeypatch.setattr(hub_datasets, "MAX_SHARDS", 2)
     folder = write_dataset(tmp_path / "set", 3)
-    assert count_shards(make_source(folder)) == 2
-    found_texts = [r.text for shard in (0, 1) for r in read_shard(folder, (shard, 2))]
+    assert make_source(folder).choose_shard_count() == 2
+    found_texts = [r.text for index in (0, 1) for r in read_shard(folder, Shard(index, 2))]
     assert sorted(found_texts) == [f"{number} {row}" for number in range(3) for row in range(3)]
 
 
@@ -107,9 +107,9 @@ def test_errors_of_the_library_are_shortened_to_200_characters(
 
     monkeypatch.setattr(hub_datasets, "_open_dataset", fail_to_open)
     for call in (
-        lambda: count_shards(make_source("x")),
+        lambda: make_source("x").choose_shard_count(),
         lambda: read_shard("x"),
-        lambda: read_shard("x", (0, 1), tmp_path),
+        lambda: read_shard("x", WHOLE_INPUT, tmp_path),
     ):
         with pytest.raises(HallmarkError) as raised:
             call()
@@ -194,10 +194,10 @@ def test_the_error_of_a_broken_stream_says_whether_rows_are_kept(tmp_path, monke
         else "run again"
     )
     with pytest.raises(HallmarkError, match=rf"after row 10 \(reset by peer\); {advice}, or read"):
-        read_shard(folder, (0, 1), resume_folder)
+        read_shard(folder, WHOLE_INPUT, resume_folder)
     if keeps_rows:
         values = pa.table({"text": [f"after {row}" for row in range(30)]})
         pq.write_table(values, folder / "train-0.parquet")
-        assert get_texts(read_shard(folder, (0, 1), resume_folder)) == [
+        assert get_texts(read_shard(folder, WHOLE_INPUT, resume_folder)) == [
             f"0 {row}" if row < 10 else f"after {row}" for row in range(30)
         ]

@@ -14,13 +14,13 @@ from hallmark.tasks.corpus.group_effects.swaps import (
     SentencePair,
     SwapConfig,
     build_corpus_pairs,
+    build_drawn_sentence_rows,
+    build_swap_difference_rows,
     build_swap_vocabulary,
     build_template_pairs,
-    compute_swap_differences,
     fill_template,
-    find_swappable_sentences,
     find_word_span,
-    keep_lowest_ranked,
+    keep_lowest_ranked_per_group,
     swap_term,
 )
 from hallmark.tasks.corpus.identities import read_user_lexicons
@@ -65,7 +65,7 @@ def find_sentences(*texts, vocabulary=OWN_VOCABULARY):
     doc_id = hash_to_ids(f"document {i}" for i in range(len(texts)))
     texts = pa.array(texts, pa.large_string())
     batch = pa.record_batch({"doc_id": doc_id, "text": texts})
-    return [*find_swappable_sentences(batch, vocabulary)]
+    return [*build_drawn_sentence_rows(batch, vocabulary)]
 
 
 def test_sentences_that_mention_one_group_of_an_axis_once_are_sampled():
@@ -98,15 +98,15 @@ def test_letters_unknown_to_python_count_as_letters():
 def test_the_distinct_sentences_with_the_lowest_hashes_are_kept():
     texts = [f"A Muslim baker sang number {i}." for i in range(30)]
     rows = pa.Table.from_pylist(find_sentences(*texts, *texts[:10]), schema=DRAWN_SENTENCES_SCHEMA)
-    kept_rows = keep_lowest_ranked(rows, 8)
+    kept_rows = keep_lowest_ranked_per_group(rows, 8)
     expected = sorted(texts, key=lambda t: hashlib.blake2b(t.encode(), digest_size=16).digest())
     assert kept_rows["sentence"].to_pylist() == expected[:8]
     partial_results = [
-        keep_lowest_ranked(rows.slice(0, 23), 8),
-        keep_lowest_ranked(rows.slice(23), 8),
+        keep_lowest_ranked_per_group(rows.slice(0, 23), 8),
+        keep_lowest_ranked_per_group(rows.slice(23), 8),
     ]
     assert (
-        keep_lowest_ranked(pa.concat_tables(partial_results), 8)["sentence"].to_pylist()
+        keep_lowest_ranked_per_group(pa.concat_tables(partial_results), 8)["sentence"].to_pylist()
         == expected[:8]
     )
 
@@ -157,7 +157,10 @@ def test_no_sentences_are_kept_with_a_maximum_of_zero():
     rows = pa.Table.from_pylist(
         find_sentences("In town a Muslim baker sang."), schema=DRAWN_SENTENCES_SCHEMA
     )
-    assert len(rows) == 1 and len(keep_lowest_ranked(rows, config.max_sentences_per_group)) == 0
+    assert (
+        len(rows) == 1
+        and len(keep_lowest_ranked_per_group(rows, config.max_sentences_per_group)) == 0
+    )
 
 
 def test_parallel_terms_belong_to_their_groups():
@@ -189,6 +192,6 @@ def test_only_pairs_with_both_scores_count():
     ]
     original_scores = np.array([0.1, 0.9, 0.2, 0.3, np.nan])
     swapped_scores = np.array([0.9, 0.1, 0.2, np.nan, 0.5])
-    [row] = compute_swap_differences(pairs, original_scores, swapped_scores, 0.5)
+    [row] = build_swap_difference_rows(pairs, original_scores, swapped_scores, 0.5)
     assert (row["sentences"], row["raised_share"], row["lowered_share"]) == (3, 1 / 3, 1 / 3)
     assert row["score_difference"] == pytest.approx(0) and row["p_corrected"] == row["p"]

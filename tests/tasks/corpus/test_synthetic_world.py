@@ -17,7 +17,7 @@ from hallmark.tasks.corpus.synthetic_world import (
     write_synthetic_world,
 )
 from hallmark.tasks.corpus.town.documents import compute_shingle_similarity
-from hallmark.tasks.corpus.town.grammar import AnnotatedText, load_rules
+from hallmark.tasks.corpus.town.grammar import AnnotatedText, load_lines_by_rule
 
 CONFIG = SyntheticWorldConfig(
     seed=3,
@@ -40,7 +40,7 @@ def longest_fixed_parts(*rules_):
     return {
         max((part.text for part in line if isinstance(part, AnnotatedText)), key=len)
         for rule in rules_
-        for line in load_rules()[rule]
+        for line in load_lines_by_rule()[rule]
     }
 
 

@@ -23,7 +23,7 @@ from hallmark.tasks.corpus.reading.readers import TOO_LONG
 from hallmark.tasks.corpus.reading.town_source import (
     TownSource,
     compose_town_block,
-    label_town_blocks,
+    list_labels_by_block_number,
     read_town_documents,
 )
 from hallmark.tasks.corpus.town.documents import (
@@ -32,8 +32,8 @@ from hallmark.tasks.corpus.town.documents import (
     TownRates,
     compose_block,
     compute_shingle_similarity,
-    load_town_lexicon,
-    load_town_occupations,
+    load_women_shares_by_occupation,
+    load_words_by_people,
 )
 from hallmark.tasks.corpus.town.grammar import (
     DATA_FOLDER,
@@ -42,8 +42,8 @@ from hallmark.tasks.corpus.town.grammar import (
     GrammarExpander,
     KeyedRandom,
     RuleSlot,
-    load_rules,
-    parse_rules,
+    load_lines_by_rule,
+    parse_lines_by_rule,
 )
 from hallmark.tasks.corpus.town.personal_data import GENERATOR_BY_TYPE, generate_personal_value
 from hallmark.tasks.measures.identities import find_term_mentions, load_builtin_lexicon
@@ -74,11 +74,11 @@ def test_the_peoples_of_a_document_are_those_in_its_text(town):
     for document in town:
         mentioned = {
             g
-            for g, terms in load_town_lexicon().items()
+            for g, terms in load_words_by_people().items()
             if find_words("|".join(terms), document.text)
         }
         assert mentioned == set(document.truth.groups), document.text
-    assert all(sum(g in d.truth.groups for d in town) > 20 for g in load_town_lexicon())
+    assert all(sum(g in d.truth.groups for d in town) > 20 for g in load_words_by_people())
 
 
 def test_occupations_are_near_words_of_the_recorded_gender(town):
@@ -86,7 +86,7 @@ def test_occupations_are_near_words_of_the_recorded_gender(town):
     for document in town:
         pairs = set()
         for sentence in split_sentences(document.text):
-            jobs = find_words("|".join(load_town_occupations()), sentence)
+            jobs = find_words("|".join(load_women_shares_by_occupation()), sentence)
             genders = {g for g, pattern in gendered.items() if find_words(pattern, sentence)}
             pairs |= {(job, gender) for job in jobs for gender in genders}
         assert pairs == set(document.truth.occupations), document.text
@@ -95,7 +95,7 @@ def test_occupations_are_near_words_of_the_recorded_gender(town):
 def find_opinions(text):
     """Yield (people, sign) by matching lines of the grammar with any text in their other slots."""
     for rule, sign in (("praise", "positive"), ("blame", "negative")):
-        for line in load_rules()[rule]:
+        for line in load_lines_by_rule()[rule]:
             names = [p.name for p in line if isinstance(p, RuleSlot)]
             people_slot = next(i for i, name in enumerate(names) if name.startswith("group"))
             slots = ["(.+?)"] * len(names)
@@ -107,7 +107,7 @@ def find_opinions(text):
             )
             for match in re.finditer(pattern, text):
                 last_word = match[people_slot + 1].split()[-1].lower()  # without its article
-                [group] = [g for g, terms in load_town_lexicon().items() if last_word in terms]
+                [group] = [g for g, terms in load_words_by_people().items() if last_word in terms]
                 yield group, sign
 
 
@@ -162,13 +162,12 @@ def test_the_detectors_find_every_format_of_personal_data():
 
 
 def test_women_and_men_are_the_only_real_groups_mentioned(town):
-    number, _ = find_term_mentions(
-        pa.array([document.text for document in town], pa.large_string())
-    )
-    groups = {load_builtin_lexicon().terms[n][0] for n in set(number.tolist())}
+    texts = pa.array([document.text for document in town], pa.large_string())
+    term_indices = find_term_mentions(texts).term_indices
+    groups = {load_builtin_lexicon().terms[n].group for n in set(term_indices.tolist())}
     assert groups == {"women", "men"}
     terms = {term for _, term in load_builtin_lexicon().terms}
-    assert not terms & {term for terms in load_town_lexicon().values() for term in terms}
+    assert not terms & {term for terms in load_words_by_people().values() for term in terms}
 
 
 # Rates -------------------------------------------------------------------------------------------
@@ -217,12 +216,12 @@ def test_shares_are_as_configured():
         ), copy_kind
     opinions = [pair for truth in truths for pair in truth.opinions]
     assert compute_p_value(len(opinions), sum(bool(t.groups) for t in truths), 0.5) > 1e-4
-    for group in load_town_lexicon():
+    for group in load_words_by_people():
         signs = [sign for target, sign in opinions if target == group]
         share = 0.9 if group == "Ildriths" else 0.2
         assert compute_p_value(signs.count("negative"), len(signs), share) > 1e-4, group
     pairs = [pair for truth in truths for pair in truth.occupations]
-    for job, default_share in load_town_occupations().items():
+    for job, default_share in load_women_shares_by_occupation().items():
         genders = [gender for name, gender in pairs if name == job]
         share = 0.9 if job == "cooper" else default_share
         assert compute_p_value(genders.count("women"), len(genders), share) > 1e-4, job
@@ -281,7 +280,9 @@ def test_accidental_near_copies_are_rare_and_the_prose_varies(session):
     ]
     source = TownSource(kind="town", documents=4 * BLOCK_DOCUMENTS, seed=5)
     documents = [
-        d for number in label_town_blocks(source) for d in compose_town_block(source, number)
+        d
+        for number in list_labels_by_block_number(source)
+        for d in compose_town_block(source, number)
     ]
     document_by_id = dict(
         zip(
@@ -353,7 +354,7 @@ def test_texts_depend_on_the_seed_but_not_on_the_size_of_the_town():
 
 
 def test_a_grammar_is_parsed_with_its_slots():
-    rules = parse_rules("# comment\n== a\nx {b}\n{^a b=c}, {$d}¶{!EMAIL}\n\n== b\nowl")
+    rules = parse_lines_by_rule("# comment\n== a\nx {b}\n{^a b=c}, {$d}¶{!EMAIL}\n\n== b\nowl")
     assert rules["b"] == [(AnnotatedText("owl"),)]
     assert rules["a"] == [
         (AnnotatedText("x "), RuleSlot("b")),
@@ -366,12 +367,14 @@ def test_a_grammar_is_parsed_with_its_slots():
         ),
     ]
     with pytest.raises(ValueError, match=r"slot of the rule line .* is invalid"):
-        parse_rules("== a\nx {b c}")
+        parse_lines_by_rule("== a\nx {b c}")
 
 
 def test_a_line_is_expanded_with_articles_capitals_and_spans():
     expander = GrammarExpander(KeyedRandom(1), {"year": "200"}, lambda kind, rng: f"<{kind}>")
-    (line,) = parse_rules("== x\n{^a animal=it} and {$it} in {$year}: {!IP}, {a thing}")["x"]
+    (line,) = parse_lines_by_rule("== x\n{^a animal=it} and {$it} in {$year}: {!IP}, {a thing}")[
+        "x"
+    ]
     expanded = expander.expand_line(line)
     animal = expander.variables["it"]
     article = "An" if animal[0] in "aeiou" else "A"
@@ -383,15 +386,15 @@ def test_a_line_is_expanded_with_articles_capitals_and_spans():
 def test_every_part_of_a_line_is_expanded(line):
     expander = GrammarExpander(KeyedRandom(1), {"a": "one", "b": "two"}, lambda kind, rng: kind)
     expected = line.replace("{$a}", "one").replace("{$b}", "two").replace("{^$b}", "Two")
-    assert expander.expand_line(parse_rules(f"== x\n{line}")["x"][0]).text == expected.replace(
-        "¶", "\n"
-    )
+    assert expander.expand_line(
+        parse_lines_by_rule(f"== x\n{line}")["x"][0]
+    ).text == expected.replace("¶", "\n")
 
 
 def test_every_rule_is_used_and_no_line_is_repeated():
     rules = {}
     for name in RULE_FILES:
-        rules |= parse_rules((DATA_FOLDER / name).read_text())
+        rules |= parse_lines_by_rule((DATA_FOLDER / name).read_text())
     used = {
         p.name
         for lines in rules.values()
@@ -420,7 +423,9 @@ def test_ingest_reads_a_town_and_its_accounts_add_up(session):
     rows = artifact["documents"].read(["doc_id", "text"]).to_pylist()
     source = TownSource(**town)
     documents = [
-        d for number in label_town_blocks(source) for d in compose_town_block(source, number)
+        d
+        for number in list_labels_by_block_number(source)
+        for d in compose_town_block(source, number)
     ]
     short_texts = {d.number: d.text for d in documents if len(d.text.encode()) <= 1000}
     expected = dict(

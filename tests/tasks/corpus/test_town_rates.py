@@ -8,7 +8,10 @@ from hallmark.tasks.corpus.plant_canaries import PlantCanariesConfig, plant_cana
 from hallmark.tasks.corpus.profile import ProfileConfig, profile_corpus
 from hallmark.tasks.corpus.reading.town_source import TownSource
 from hallmark.tasks.corpus.split import SplitConfig, split_corpus
-from hallmark.tasks.corpus.town.documents import load_town_lexicon, load_town_occupations
+from hallmark.tasks.corpus.town.documents import (
+    load_women_shares_by_occupation,
+    load_words_by_people,
+)
 from tests.tasks.corpora import given
 
 EMPTY_TRUTH = {
@@ -74,13 +77,13 @@ def test_the_shares_of_a_town_are_those_of_its_originals():
         for r in rows
     }
     assert len(shares) == len(rows)
-    opinions = {f"opinions of {group}": (0.33, 0, 0) for group in load_town_lexicon()}
+    opinions = {f"opinions of {group}": (0.33, 0, 0) for group in load_words_by_people()}
     opinions |= {"opinions of Tamskers": (0.33, 1, 1), "opinions of Ildriths": (0.9, 0, 1)}
     women = {
         f"mentions of a {job}": (default_share, 0, 0)
-        for job, default_share in load_town_occupations().items()
+        for job, default_share in load_women_shares_by_occupation().items()
     }
-    women |= {"mentions of a baker": (load_town_occupations()["baker"], 1, 2)}
+    women |= {"mentions of a baker": (load_women_shares_by_occupation()["baker"], 1, 2)}
     women |= {"mentions of a cooper": (0.95, 0, 1)}
     assert shares == {
         ("exact copies", "documents"): (0.1, 1, 8),
@@ -109,9 +112,9 @@ def test_occupations_without_mentions_in_the_profile_have_no_hits(session):
     row_by_occupation = {
         row["occupation"]: row for row in build_occupation_share_rows(source, history)
     }
-    shares = dict.fromkeys(load_town_occupations(), (0, 0)) | {"baker": (1, 2)}
+    shares = dict.fromkeys(load_women_shares_by_occupation(), (0, 0)) | {"baker": (1, 2)}
     assert {job: (row["hits"], row["n"]) for job, row in row_by_occupation.items()} == shares
-    configured_shares = load_town_occupations() | {"cooper": 0.95}
+    configured_shares = load_women_shares_by_occupation() | {"cooper": 0.95}
     assert {
         job: row["configured_share"] for job, row in row_by_occupation.items()
     } == configured_shares

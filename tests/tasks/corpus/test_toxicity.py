@@ -11,9 +11,9 @@ from hallmark.tasks.contract import ProcessMapper, Session, Store, hash_to_ids, 
 from hallmark.tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxicity
 from hallmark.tasks.corpus.select import SelectConfig, select_documents
 from hallmark.tasks.corpus.toxicity.windows import (
-    compute_highest_scores,
-    score_document_windows,
-    split_into_windows,
+    build_window_score_columns,
+    compute_highest_score_columns,
+    iter_window_spans,
 )
 from hallmark.tasks.measures.scorers import TOXICITY_HEADS, ScorerConfig
 from tests.tasks.corpora import given
@@ -25,7 +25,7 @@ MILD = "The harbour was quiet in the morning and the boats lay still. "
 
 @given_values(st.text(alphabet="ab \n漢", max_size=400), st.integers(5, 60))
 def test_windows_cover_the_text_and_are_never_too_long(text, length):
-    windows = list(split_into_windows(text, length))
+    windows = list(iter_window_spans(text, length))
     assert "".join(text[start:end] for start, end in windows) == text
     assert all(end - start <= length for start, end in windows)
     assert all(start < end for start, end in windows) or windows == [(0, 0)]
@@ -101,7 +101,7 @@ def test_the_signal_is_the_highest_score_of_all_windows():
         for n, all_scores in enumerate(scores)
     ]
     documents, window_indices, all_scores = zip(*rows, strict=True)
-    signals = compute_highest_scores(
+    signals = compute_highest_score_columns(
         {
             "doc_id": hash_to_ids(map(str, documents)),
             "window_index": pa.array(window_indices, pa.int32()),
@@ -116,7 +116,7 @@ def test_the_signal_is_the_highest_score_of_all_windows():
 def test_a_document_that_is_not_scored_has_one_window_without_a_score():
     texts = pa.array([MILD * 4, RUDE * 9], pa.large_string())
     batch = pa.record_batch({"doc_id": hash_to_ids(["a", "b"]), "text": texts})
-    windows = score_document_windows(batch, np.array([True, False]), 100, ScorerConfig())
+    windows = build_window_score_columns(batch, np.array([True, False]), 100, ScorerConfig())
     assert windows["doc_id"].to_pylist() == hash_to_ids(["a", "a", "a", "b"]).to_pylist()
     assert windows["window_index"].to_pylist() == [0, 1, 2, 0]
     assert (windows["char_start"][3].as_py(), windows["char_end"][3].as_py()) == (0, len(RUDE) * 9)

@@ -18,7 +18,7 @@ from hallmark.tasks.corpus.reading import byte_streams, warc, web_pages
 from hallmark.tasks.corpus.reading.compressed_members import DAMAGED_DATA, TRUNCATED_DATA
 from hallmark.tasks.corpus.reading.inputs import IngestConfig
 from hallmark.tasks.corpus.reading.readers import NOT_UTF8
-from tests.tasks.corpus.reading import (
+from tests.tasks.corpus.reader_helpers import (
     COMPRESS_BY_ENDING,
     compress_zstd,
     get_texts,

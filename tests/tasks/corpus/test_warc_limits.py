@@ -9,7 +9,7 @@ import pytest
 from hallmark.tasks.corpus.reading import web_pages
 from hallmark.tasks.corpus.reading.readers import TOO_LONG
 from hallmark.tasks.corpus.reading.warc import NO_HEADER, NOT_WARC
-from tests.tasks.corpus.reading import COMPRESS_BY_ENDING, get_texts, read_checked
+from tests.tasks.corpus.reader_helpers import COMPRESS_BY_ENDING, get_texts, read_checked
 from tests.tasks.corpus.test_warc import make_html, make_page, make_record, read_archive
 
 MANY_ATTRIBUTES = " ".join(f"a{n}=1" for n in range(40_000))

@@ -80,8 +80,10 @@ def test_canaries_are_spread_over_copy_counts_and_templates():
 def test_ids_are_hashes_of_kind_key_and_copy():
     canary = Canary("canary", 3, "t", "p", "s", key="3/7")
     assert canary.canary_id == hash_id("planted/canary/3/7")
-    assert canary.copy_doc_ids() == [hash_id(f"planted/canary/3/7/{copy}") for copy in range(3)]
-    assert Canary("canary", 0, "t", "p", "s", key="3/7").copy_doc_ids() == []
+    assert canary.compute_copy_doc_ids() == [
+        hash_id(f"planted/canary/3/7/{copy}") for copy in range(3)
+    ]
+    assert Canary("canary", 0, "t", "p", "s", key="3/7").compute_copy_doc_ids() == []
     config = Config()
     for canaries in (generate_secret_canaries(config), generate_record_canaries(config)):
         assert [p.canary_id for p in canaries] == [

@@ -6,7 +6,7 @@ from scipy.stats import nct, permutation_test
 
 from hallmark.tasks.measures.effect_sizes import (
     estimate_weat_effect_size,
-    permutation_test_p,
+    run_one_sided_permutation_test,
     standardised_mean_difference,
 )
 
@@ -48,7 +48,7 @@ def test_p_equals_that_of_scipy(m, n, decimals):
 def test_p_counts_the_observed_split_with_the_drawn_ones():
     rng = np.random.default_rng(1)
     side = np.arange(50) < 25
-    assert permutation_test_p(side.astype(float), side, 999, 0)[0] == 1 / 1000
+    assert run_one_sided_permutation_test(side.astype(float), side, 999, 0).p == 1 / 1000
     s = rng.normal(size=50) + 0.5 * side
     drawn = estimate_weat_effect_size(s, side, draws=20_000)
     t = (s[side].mean() - s[~side].mean()) / np.sqrt(

@@ -17,24 +17,29 @@ from hallmark.tasks.measures.identities import (
     _get_matcher,
     find_groups_in_texts,
     find_term_mentions,
-    is_outermost_span,
     load_builtin_lexicon,
+    mark_outermost_spans,
     pluralise,
-    read_user_lexicon,
+    read_user_terms_by_group,
 )
-from hallmark.tasks.measures.lexicon_evaluation import evaluate_lexicon, read_labelled_sentences
+from hallmark.tasks.measures.lexicon_evaluation import (
+    build_lexicon_accuracy_rows,
+    read_labelled_sentences,
+)
 
 
 def list_groups(text: str, name: str = "identities") -> set[str]:
     return set(
-        find_groups_in_texts(pa.array([text], pa.large_string()), load_builtin_lexicon(name))[
-            0
-        ].to_pylist()
+        find_groups_in_texts(
+            pa.array([text], pa.large_string()), load_builtin_lexicon(name)
+        ).group_names.to_pylist()
     )
 
 
 def test_recall_and_precision_are_high_for_every_group():
-    rows = {row["group_name"]: row for row in evaluate_lexicon(read_labelled_sentences())}
+    rows = {
+        row["group_name"]: row for row in build_lexicon_accuracy_rows(read_labelled_sentences())
+    }
     assert rows.keys() == {*load_builtin_lexicon().groups, ""}
     assert all(row["mentions"] >= 6 for row in rows.values())
     for row in rows.values():
@@ -52,7 +57,7 @@ def test_recall_and_precision_count_misses_and_false_positives():
         ("women", False, "the women came"),
         ("men", True, "the men came"),
     ]
-    women, men, every = evaluate_lexicon(sentences)
+    women, men, every = build_lexicon_accuracy_rows(sentences)
     assert (women["recall"], women["precision"]) == (0.5, 0.5)
     assert (men["recall"], men["true_positives"], every["true_positives"], every["mentions"]) == (
         1.0,
@@ -83,7 +88,8 @@ def test_a_context_does_not_cross_texts():
     mentions = find_groups_in_texts(
         pa.array(["they are black", "people", "it is"], pa.large_string())
     )
-    assert (mentions[0].to_pylist(), mentions[1].to_pylist()) == (["Black people"], [0])
+    assert mentions.group_names.to_pylist() == ["Black people"]
+    assert mentions.text_indices.to_pylist() == [0]
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -95,8 +101,8 @@ def test_a_class_with_a_star_matches_up_to_three_words(side):
     for count in range(6):
         words = ["folk", *["of", "the", "of", "the", "of"][:count], "town"]
         text = " ".join(words if side == "right" else words[::-1])
-        number, _ = find_term_mentions(pa.array([text], pa.large_string()), lexicon)
-        assert len(number) == (count <= 3), text
+        mentions = find_term_mentions(pa.array([text], pa.large_string()), lexicon)
+        assert len(mentions.term_indices) == (count <= 3), text
 
 
 def test_plurals_and_spellings_are_found():
@@ -209,7 +215,7 @@ def test_mentions_equal_those_of_plain_python(texts):
         lexicon.contexts,
     )
     lines = [" ".join(words) for words in texts]
-    number, owner = find_term_mentions(pa.array(lines, pa.large_string()), plain)
+    number, owner, _ = find_term_mentions(pa.array(lines, pa.large_string()), plain)
     mentions = sorted(
         (int(o), ": ".join(plain.terms[n])) for n, o in zip(number, owner, strict=True)
     )
@@ -223,8 +229,8 @@ def test_mentions_equal_those_of_plain_python(texts):
 
 def test_only_the_longest_of_nested_terms_counts():
     def terms(text):
-        number, _ = find_term_mentions(pa.array([text], pa.large_string()))
-        return [load_builtin_lexicon().terms[n] for n in number]
+        mentions = find_term_mentions(pa.array([text], pa.large_string()))
+        return [load_builtin_lexicon().terms[n] for n in mentions.term_indices]
 
     assert terms("Many young people leave.") == [("younger people", "young people")]
     assert terms("A young woman and young men.") == [
@@ -245,7 +251,7 @@ def test_only_the_longest_of_nested_terms_counts():
 def test_only_outermost_spans_of_a_group_are_kept(rows):
     """Compare with brute force: no kept span is inside another of its group."""
     columns = (np.array([row[i] for row in rows], np.int64) for i in range(3))
-    assert is_outermost_span(*columns).tolist() == [
+    assert mark_outermost_spans(*columns).tolist() == [
         not any(
             (g, s, n) != (group, start, length)
             and g == group
@@ -271,7 +277,7 @@ def test_dialect_markers_are_found():
 def test_a_users_lexicon_adds_groups(tmp_path):
     path = tmp_path / "town.json"
     path.write_text(json.dumps({"Lowbridgers": ["lowbridger", "low bridge folk"]}))
-    lexicon = load_builtin_lexicon().with_groups(read_user_lexicon(path))
+    lexicon = load_builtin_lexicon().with_groups(read_user_terms_by_group(path))
     texts = pa.array(["Two women, one a Lowbridger", "low-bridge folk"], pa.large_string())
     mentions = find_groups_in_texts(texts, lexicon)
     assert sorted(zip(*(c.to_pylist() for c in mentions), strict=True)) == [
@@ -293,10 +299,10 @@ def test_equal_lexicons_share_a_matcher():
 def test_a_group_name_has_at_most_200_characters(tmp_path):
     path = tmp_path / "town.json"
     path.write_text(json.dumps({"é" * 200: ["b"]}))
-    assert read_user_lexicon(path) == {"é" * 200: ["b"]}
+    assert read_user_terms_by_group(path) == {"é" * 200: ["b"]}
     path.write_text(json.dumps({"é" * 201: ["b"]}))
     with pytest.raises(HallmarkError, match="of at most 200 printable characters"):
-        read_user_lexicon(path)
+        read_user_terms_by_group(path)
 
 
 @pytest.mark.parametrize(
@@ -324,9 +330,9 @@ def test_an_invalid_lexicon_is_reported_with_a_remedy(tmp_path, content, why):
     path = tmp_path / "bad.json"
     path.write_text(content)
     with pytest.raises(HallmarkError, match=why):
-        read_user_lexicon(path)
+        read_user_terms_by_group(path)
     with pytest.raises(HallmarkError, match="cannot be read"):
-        read_user_lexicon(tmp_path / "none.json")
+        read_user_terms_by_group(tmp_path / "none.json")
 
 
 def test_entries_with_conditions_are_conditional():
@@ -348,5 +354,5 @@ def test_all_terms_can_match_and_all_contexts_exist(name):
         for element in (*context.get("left", ()), *context.get("right", ())):
             assert set(element.removesuffix("*").split("|")) <= lexicon.classes.keys()
     plain = [term for _, e in lexicon.entries if not e.is_conditional for term in e.terms]
-    number, _ = find_term_mentions(pa.array(plain, pa.large_string()), lexicon)
-    assert {lexicon.terms[n][1] for n in number} >= set(plain)
+    mentions = find_term_mentions(pa.array(plain, pa.large_string()), lexicon)
+    assert {lexicon.terms[n].term for n in mentions.term_indices} >= set(plain)

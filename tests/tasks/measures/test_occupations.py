@@ -8,14 +8,19 @@ import pyarrow as pa
 import pytest
 
 from hallmark.tasks.measures.identities import DATA_FOLDER, pluralise
-from hallmark.tasks.measures.occupations import count_gendered_words, list_occupations
+from hallmark.tasks.measures.occupations import (
+    count_gendered_words_near_occupations,
+    list_occupations,
+)
 
 LISTS = json.loads((DATA_FOLDER / "occupations.json").read_text(encoding="utf-8"))
 
 
 def count_in_texts(texts, window=10):
     """Return (occupation, text index, words for women, words for men) of each mention, in order."""
-    number, owner, words = count_gendered_words(pa.array(texts, pa.large_string()), window)
+    number, owner, words = count_gendered_words_near_occupations(
+        pa.array(texts, pa.large_string()), window
+    )
     rows = zip(number.tolist(), owner.tolist(), words.tolist(), strict=True)
     return [(list_occupations()[n], text, *counts) for n, text, counts in rows]
 

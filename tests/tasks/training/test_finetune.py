@@ -26,8 +26,8 @@ from hallmark.tasks.training.encoding import load_tokenizer
 from hallmark.tasks.training.finetune import FinetuneConfig, load_task_rows
 from hallmark.tasks.training.task_predictions import evaluate_labels
 from hallmark.tasks.training.task_rows import encode_rows
+from tests.tasks.training.finetuning import TRAIN, tune, write_base_checkpoint
 from tests.tasks.training.test_training_resumption import list_setting_segments
-from tests.tasks.training.tuning import TRAIN, tune, write_base_checkpoint
 
 pytestmark = pytest.mark.usefixtures("forked_trainers")
 
@@ -219,7 +219,7 @@ def test_a_killed_stage_resumes_with_the_same_bytes(tmp_path, labelled_words):
     command = [
         sys.executable,
         "-m",
-        "tests.tasks.training.tuning",
+        "tests.tasks.training.finetuning",
         *map(str, (tmp_path / "two", start, labelled_words)),
     ]
     killed = subprocess.Popen(
@@ -359,7 +359,7 @@ def test_a_decoder_without_a_training_objective_is_rejected(tmp_path, labelled_w
     config = json.loads((start / "config.json").read_text())
     del config["objective"]
     (start / "config.json").write_text(json.dumps(config))
-    with pytest.raises(UsageError, match="does not name the training objective"):
+    with pytest.raises(UsageError, match="does not name the objective"):
         tune(
             tmp_path / "store",
             start,

@@ -267,7 +267,7 @@ def test_an_error_of_the_trainer_is_raised_by_the_stage(tmp_path: Path) -> None:
     with (
         open_session(Session(Store(tmp_path))),
         pytest.raises(
-            HallmarkError, match=r"stage pretrain: Step \d+ diverged: .*Lower learning_rate"
+            HallmarkError, match=r"stage pretrain: Step \d+ diverged: .*Reduce learning_rate"
         ),
     ):
         pretrain(*inputs, config)

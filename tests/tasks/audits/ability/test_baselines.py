@@ -179,4 +179,4 @@ def test_the_jackknife_error_of_incompressible_text_is_that_of_a_mean() -> None:
     value, error, _ = estimate_gzip_bits_per_byte(mixed, group_count=40)
     # Half of the texts cost 8 and half about 0: the error of the mean is 4 / sqrt(40), about 0.63.
     assert error == pytest.approx(4 / np.sqrt(40), rel=0.1)
-    assert np.isnan(estimate_gzip_bits_per_byte([b"only one"])[1])
+    assert np.isnan(estimate_gzip_bits_per_byte([b"only one"]).standard_error)

@@ -23,7 +23,7 @@ from hallmark.tasks.audits.ability.capability import (
 from hallmark.tasks.audits.ability.capability_baselines import capability_baselines
 from hallmark.tasks.audits.ability.cloze import extract_first_word
 from hallmark.tasks.audits.judging.comparison import compare_findings, explain_incomparability
-from hallmark.tasks.audits.judging.comparison_units import collect_heldout_texts
+from hallmark.tasks.audits.judging.comparison_units import read_heldout_documents
 from hallmark.tasks.audits.judging.findings import select_evidence
 from hallmark.tasks.audits.slice_tags import name_slice
 from hallmark.tasks.contract import (
@@ -417,7 +417,7 @@ def test_audits_of_different_held_out_texts_are_not_compared(
         cut = rewrite_samples(lambda row: row | {"bytes": row["bytes"] and row["bytes"] - 1})
         masked = rewrite_samples(lambda row: row | {"model_bits": None} if row["bytes"] else None)
         texts_by_example = [
-            collect_heldout_texts(example.audit)
+            read_heldout_documents(example.audit)
             for example in (AuditedExample("one", audited), other_texts, cut, masked)
         ]
     assert (

@@ -14,7 +14,7 @@ from hallmark.tasks.audits.ability.dependencies import compute_dependency_findin
 from hallmark.tasks.audits.ability.minimal_pairs import (
     NOUNS,
     PAIRS,
-    compare_minimal_pairs,
+    build_minimal_pair_rows,
     generate_agreement_pairs,
     generate_garden_path_pairs,
     make_baseline_scorer,
@@ -114,7 +114,7 @@ def score_by_agreement(texts: Sequence[str], contexts: Sequence[str]) -> np.ndar
 def test_findings_show_the_preferences_of_each_system() -> None:
     pairs = [*generate_agreement_pairs(), *generate_garden_path_pairs()]
     scorers = {"model": score_by_agreement, "contrary": lambda t, c: -score_by_agreement(t, c)}
-    rows = compare_minimal_pairs(pairs, scorers)
+    rows = build_minimal_pair_rows(pairs, scorers)
     assert len(rows) == 2 * len(pairs)
     findings = compute_dependency_findings(rows, "capability")
     for system, near_share in (("model", 1.0), ("contrary", 0.0)):
@@ -137,7 +137,7 @@ def test_a_bigram_guesses_over_a_distance_and_a_fivegram_learns() -> None:
         name: make_baseline_scorer(NgramModel(ids, order, 1000), model)
         for name, order in (("bigram", 2), ("fivegram", 6))
     }
-    findings = compute_dependency_findings(compare_minimal_pairs(pairs, scorers), "capability")
+    findings = compute_dependency_findings(build_minimal_pair_rows(pairs, scorers), "capability")
     control = get_finding(findings, "agreement_accuracy", "bigram, words between")
     assert (control.value, control.n, control.verdict) == (0.5, 216, "pass")
     assert get_finding(findings, "agreement_accuracy", "bigram, distance=0").value == 1
@@ -147,7 +147,7 @@ def test_a_bigram_guesses_over_a_distance_and_a_fivegram_learns() -> None:
 
 
 def test_the_control_fails_if_a_bigram_knows_too_much() -> None:
-    rows = compare_minimal_pairs(list(generate_agreement_pairs()), {"bigram": score_by_agreement})
+    rows = build_minimal_pair_rows(list(generate_agreement_pairs()), {"bigram": score_by_agreement})
     findings = compute_dependency_findings(rows, "capability")
     assert get_finding(findings, "agreement_accuracy", "bigram, words between").verdict == "fail"
 

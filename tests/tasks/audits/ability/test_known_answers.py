@@ -27,7 +27,7 @@ from hallmark.tasks.audits.ability.capability_texts import (
     sample_split_documents,
 )
 from hallmark.tasks.audits.ability.cloze import (
-    answer_cloze_passages,
+    build_cloze_sample_rows,
     compute_cloze_findings,
     extract_first_word,
     find_cloze_passages,
@@ -105,11 +105,13 @@ def compute_findings(
         )
     ]
     *_, training_part = parts
-    column_index = training_part.cost_rows.column_names.index("fivegram_bits")
-    scaled_bits = pc.multiply(training_part.cost_rows["fivegram_bits"], training_cost_factor)
+    column_index = training_part.text_bits_rows.column_names.index("fivegram_bits")
+    scaled_bits = pc.multiply(training_part.text_bits_rows["fivegram_bits"], training_cost_factor)
     parts[-1] = replace(
         training_part,
-        cost_rows=training_part.cost_rows.set_column(column_index, "fivegram_bits", scaled_bits),
+        text_bits_rows=training_part.text_bits_rows.set_column(
+            column_index, "fivegram_bits", scaled_bits
+        ),
     )
     findings = compute_bits_per_byte_findings(
         *parts, model, CONFIG, "trained on 50 texts", "no LSTM"
@@ -247,7 +249,7 @@ def compute_cloze(model: AuditedModel) -> dict[str, dict[str, Any]]:
     ]
     texts = [f"So here we say {noun} {noun}. More" for noun in nouns]
     table = pa.table({"doc_id": [b"0" * 16] * 60, "source": ["web"] * 60, "text": texts})
-    rows = answer_cloze_passages(model, find_cloze_passages(table, 60, 3, 200))
+    rows = build_cloze_sample_rows(model, find_cloze_passages(table, 60, 3, 200))
     return {name_slice(row["slice"]): row for row in findings_to_rows(compute_cloze_findings(rows))}
 
 

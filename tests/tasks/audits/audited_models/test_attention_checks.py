@@ -5,7 +5,9 @@ import pytest
 import torch
 import transformers
 
-from hallmark.tasks.audits.audited_models.attention_checks import check_attention_direction
+from hallmark.tasks.audits.audited_models.attention_checks import (
+    check_attention_and_choose_batching,
+)
 from hallmark.tasks.audits.audited_models.opening import open_audited_model
 from hallmark.tasks.contract import HallmarkError, UsageError
 from hallmark.tasks.measures.batch_effects import (
@@ -191,7 +193,7 @@ class WindowConfig:
 
 
 def check_toy_model(forward, kind="causal", context=512, longest=1024):
-    return check_attention_direction(
+    return check_attention_and_choose_batching(
         forward,
         kind,
         "toy",

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from hallmark.reports.sections.checkpoint import describe_inference
+from hallmark.reports.sections.checkpoint import describe_inference_settings
 from hallmark.tasks.audits.audited_models.opening import open_audited_model
 from hallmark.tasks.audits.catalogue import FINDINGS_STAGES, REQUEST_STAGES
 from hallmark.tasks.audits.inference import RespondConfig, respond
@@ -91,7 +91,7 @@ def test_weights_are_read_in_the_named_type(request, folder):
     for dtype, model in models.items():
         expected = "float32" if dtype == "auto" else dtype
         assert {p.dtype for p in model.model.parameters()} == {getattr(torch, expected)}
-        assert model.describe_inference() == {
+        assert model.build_inference_settings_row() == {
             "dtype": expected,
             "precision": "bf16" if dtype == "bfloat16" else "fp32",
             "batch_size": None,
@@ -109,7 +109,7 @@ def test_weights_are_read_in_the_named_type(request, folder):
 
 def test_a_checkpoint_of_hallmark_multiplies_in_the_named_type(own_folder):
     model = open_audited_model(own_folder, "cpu", dtype="bfloat16")
-    assert model.describe_inference() == {
+    assert model.build_inference_settings_row() == {
         "dtype": "float32",
         "precision": "bf16",
         "batch_size": None,
@@ -161,10 +161,10 @@ def test_the_settings_decide_the_responses_and_are_stated(gpt2_folder, session):
         requests, rounded, None, None, None, None, None, None, None, BiasConfig()
     )
     assert set(audit["findings"].read()["precision"].to_pylist()) == {"bf16"}
-    assert describe_inference({"bias": audit}) == "Weights in bfloat16."
+    assert describe_inference_settings({"bias": audit}) == "Weights in bfloat16."
     audit = FINDINGS_STAGES["bias"](
         requests, batched, None, None, None, None, None, None, None, BiasConfig()
     )
-    assert describe_inference({"bias": audit}) == (
+    assert describe_inference_settings({"bias": audit}) == (
         "Weights in float32, at most 4 rows in one call of the model."
     )

@@ -13,12 +13,12 @@ from hallmark.tasks.audits.experiments.arm_comparison import (
     RANDOM,
     REMOVED,
     CaseUnits,
+    build_effect_rows,
     compare_paired_units,
     compare_with_seed_noise,
-    compute_effects,
+    compute_distance_from_zero,
     compute_null_region,
-    distance_from_zero,
-    estimate_difference,
+    estimate_difference_from_null_units,
     evaluate_criteria,
     judge_criterion,
 )
@@ -76,7 +76,7 @@ def index_by_effect(effect_rows):
 
 
 def test_a_removed_memory_meets_every_criterion():
-    effect_rows = compute_effects(memorised())
+    effect_rows = build_effect_rows(memorised())
     rows = index_by_effect(effect_rows)
     assert rows["mean", BASE]["value"] == pytest.approx(np.log2(REFERENCES))
     assert rows["change_from_base", REMOVED]["verdict"] == "beyond noise"
@@ -107,14 +107,14 @@ def test_a_removed_memory_meets_every_criterion():
 
 
 def test_a_remaining_memory_fails_the_criteria():
-    effect_rows = compute_effects(memorised(left=5.0))
+    effect_rows = build_effect_rows(memorised(left=5.0))
     verdicts = {
         line["criterion"].split(",")[0]: line["verdict"]
         for line in evaluate_criteria(SECRETS, effect_rows)
     }
     assert verdicts["mean after removal"] == "fail"
     assert verdicts["upper end of removed − never planted"] == "fail"
-    few_units = compute_effects(memorised(n=8))
+    few_units = build_effect_rows(memorised(n=8))
     assert (
         evaluate_criteria(SECRETS, few_units)[0] | {"verdict": "fail", "bound": MIN_UNITS}
         == evaluate_criteria(SECRETS, few_units)[0]
@@ -128,7 +128,7 @@ def test_a_removal_without_effect_is_within_the_noise():
         units_by_arm={**memory.units_by_arm, REMOVED: memory.units_by_arm[BASE]},
         null_units_by_arm={**memory.null_units_by_arm, REMOVED: memory.null_units_by_arm[BASE]},
     )
-    effect_rows = compute_effects(unchanged)
+    effect_rows = build_effect_rows(unchanged)
     assert index_by_effect(effect_rows)["change_from_base", REMOVED]["verdict"] == "within noise"
     assert index_by_effect(effect_rows)["explained_share", REMOVED]["value"] == 0
     assert "pass" not in [line["verdict"] for line in evaluate_criteria(SECRETS, effect_rows)[2:]]
@@ -137,7 +137,7 @@ def test_a_removal_without_effect_is_within_the_noise():
 def test_without_other_seeds_there_is_no_noise():
     memory = memorised()
     three_arms = {arm: memory.units_by_arm[arm] for arm in (BASE, REMOVED, RANDOM)}
-    effect_rows = compute_effects(replace(memory, units_by_arm=three_arms))
+    effect_rows = build_effect_rows(replace(memory, units_by_arm=three_arms))
     assert {row["verdict"] for row in effect_rows} == {""}
     assert len(evaluate_criteria(SECRETS, effect_rows)) == 5
 
@@ -153,11 +153,11 @@ def test_a_change_is_beyond_noise_if_its_nearest_end_is():
     assert compare_with_seed_noise({"value": 3.0, "low": None, "high": None}, 1.0) == "within noise"
     assert compare_with_seed_noise(row, None) == ""
     assert [
-        distance_from_zero(2.0, 4.0),
-        distance_from_zero(-4.0, -2.0),
-        distance_from_zero(-1.0, 2.0),
+        compute_distance_from_zero(2.0, 4.0),
+        compute_distance_from_zero(-4.0, -2.0),
+        compute_distance_from_zero(-1.0, 2.0),
     ] == [2.0, 2.0, -1.0]
-    assert distance_from_zero(None, 1.0) is distance_from_zero(1.0, None) is None
+    assert compute_distance_from_zero(None, 1.0) is compute_distance_from_zero(1.0, None) is None
 
 
 def test_changes_are_paired_by_unit():
@@ -184,11 +184,13 @@ def test_differences_of_shares_have_newcombes_interval():
     """56 of 70 and 48 of 80: Newcombe 1998, table II, method 10, case (a)."""
     first = units([1] * 56 + [0] * 14)
     second = units([1] * 48 + [0] * 32, "r")
-    difference = estimate_difference(first, second, is_share=True)
+    difference = estimate_difference_from_null_units(first, second, is_share=True)
     assert difference.value == pytest.approx(0.2)
     assert [difference.low, difference.high] == pytest.approx([0.0524, 0.3339], abs=1e-4)
     assert "70 and 80 units" in difference.method
-    no_difference = estimate_difference(units([0] * 16), units([0] * 8, "r"), is_share=True)
+    no_difference = estimate_difference_from_null_units(
+        units([0] * 16), units([0] * 8, "r"), is_share=True
+    )
     assert no_difference.value == 0 and 0.15 < no_difference.high < 0.25
 
 
@@ -237,7 +239,7 @@ def test_an_association_must_decrease_by_half():
             i: u._replace(value=u.value + rng.normal() / 10)
             for i, u in case_units.units_by_arm[REMOVED].items()
         }
-        effect_rows = compute_effects(
+        effect_rows = build_effect_rows(
             replace(case_units, units_by_arm={**case_units.units_by_arm, REMOVED: noisy_units})
         )
         assert [
@@ -251,7 +253,7 @@ def test_an_association_must_decrease_by_half():
 def test_without_an_effect_there_is_no_bound():
     effect_rows = associations(0.0)
     flipped = replace(effect_rows, null_units_by_arm=effect_rows.units_by_arm)
-    effect_rows = compute_effects(flipped)
+    effect_rows = build_effect_rows(flipped)
     criteria = evaluate_criteria(ASSOCIATION_CASE, effect_rows)
     assert criteria[0]["bound"] is None and criteria[0]["verdict"] == ""
     explained = index_by_effect(effect_rows)["explained_share", REMOVED]
@@ -261,11 +263,11 @@ def test_without_an_effect_there_is_no_bound():
 def test_a_silent_model_has_no_effects():
     memory = memorised()
     silent = {**memory.units_by_arm, REMOVED: {}}
-    effect_rows = compute_effects(replace(memory, units_by_arm=silent))
+    effect_rows = build_effect_rows(replace(memory, units_by_arm=silent))
     rows = index_by_effect(effect_rows)
     assert ("mean", REMOVED) not in rows and ("effect_after", REMOVED) not in rows
     assert ("explained_share", REMOVED) not in rows and ("change_from_base", REMOVED) not in rows
-    rows_without_nulls = index_by_effect(compute_effects(replace(memory, null_units_by_arm={})))
+    rows_without_nulls = index_by_effect(build_effect_rows(replace(memory, null_units_by_arm={})))
     assert {effect for effect, _ in rows_without_nulls} == {
         "mean",
         "change_from_base",
@@ -300,7 +302,7 @@ def test_an_increase_fails_the_criteria():
         i: u._replace(value=u.value + rng.normal() / 10)
         for i, u in increased.units_by_arm[REMOVED].items()
     }
-    effect_rows = compute_effects(
+    effect_rows = build_effect_rows(
         replace(increased, units_by_arm={**increased.units_by_arm, REMOVED: noisy_units})
     )
     assert index_by_effect(effect_rows)["change_from_base", REMOVED]["verdict"] == "beyond noise"

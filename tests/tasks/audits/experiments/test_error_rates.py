@@ -10,17 +10,17 @@ from hallmark.tasks.audits.experiments.attribution import ATTRIBUTED
 from hallmark.tasks.audits.experiments.candidate_verdicts import (
     MODEL_LEARNING,
     VERDICTS,
-    build_verdict,
+    build_verdict_row,
 )
 from hallmark.tasks.audits.experiments.error_rates import (
     ErrorRatesConfig,
-    compute_attribution_precision,
+    claims_effect,
+    compute_attribution_precision_by_text,
     compute_error_rates,
-    compute_false_alarm_rates,
-    estimate_rate,
-    find_smallest_detected_levels,
-    is_alarm,
-    is_covered,
+    compute_false_alarm_rates_by_kind,
+    covers_full_value,
+    estimate_rate_columns,
+    find_smallest_detected_level_by_kind,
 )
 from hallmark.tasks.contract import (
     ID_TYPE,
@@ -108,7 +108,7 @@ def build_candidate_documents(*ids):
 def candidate(kind, unit, amount, p=None, is_detected=None, low=0.0, high=1.0, whole=0.5):
     """Build a verdict and the row of its answer key."""
     is_detected = p < 0.05 if is_detected is None else is_detected
-    verdict = build_verdict(
+    verdict = build_verdict_row(
         kind, unit, is_detected, n=9, value=0.5, p=p, low=low, high=high, full_value=whole
     )
     return verdict, {"kind": kind, "candidate_id": unit, "effect_level": amount}
@@ -265,15 +265,19 @@ def test_all_levels_above_the_smallest_are_detected():
         {"kind": "canary", "effect_level": amount, "has_effect": amount > 0, "value": value}
         for amount, value in ((0, 0.9), (1, 0.8), (4, 0.79), (16, 0.8), (64, 1.0))
     ]
-    assert [*find_smallest_detected_levels(rows)] == [{"kind": "canary", "effect_level": 16}]
-    assert [*find_smallest_detected_levels(rows[:3])] == [{"kind": "canary", "effect_level": None}]
+    assert [*find_smallest_detected_level_by_kind(rows)] == [{"kind": "canary", "effect_level": 16}]
+    assert [*find_smallest_detected_level_by_kind(rows[:3])] == [
+        {"kind": "canary", "effect_level": None}
+    ]
     # A level without an effect, or with less than others have, is not the smallest.
     low = [
         {"kind": "speech", "effect_level": amount, "has_effect": effect, "value": 1.0}
         for amount, effect in ((0, False), (0.25, None), (0.5, True))
     ]
-    assert [*find_smallest_detected_levels(low)] == [{"kind": "speech", "effect_level": 0.5}]
-    assert [*find_smallest_detected_levels(low[:2])] == [{"kind": "speech", "effect_level": None}]
+    assert [*find_smallest_detected_level_by_kind(low)] == [{"kind": "speech", "effect_level": 0.5}]
+    assert [*find_smallest_detected_level_by_kind(low[:2])] == [
+        {"kind": "speech", "effect_level": None}
+    ]
 
 
 def test_worlds_without_learning_or_answer_key_are_excluded(session):
@@ -322,7 +326,7 @@ def test_precision_is_limited_to_max_documents():
         for n in range(1, 9)
     ]
     precision_rows = [
-        *compute_attribution_precision(
+        *compute_attribution_precision_by_text(
             "w",
             pa.Table.from_pylist(rows),
             pa.Table.from_pylist(build_candidate_documents),
@@ -331,7 +335,7 @@ def test_precision_is_limited_to_max_documents():
     ]
     assert [row["value"] for row in precision_rows] == [1.0, 0.0]
     precision_rows = [
-        *compute_attribution_precision(
+        *compute_attribution_precision_by_text(
             "w",
             pa.Table.from_pylist(rows),
             pa.Table.from_pylist(build_candidate_documents),
@@ -371,7 +375,7 @@ def test_reductions_compare_removed_with_random_documents(session):
 def test_candidates_of_a_world_are_a_cluster():
     rows = [{"world": str(n % 5)} for n in range(40)]
     values = [n % 5 < 2 for n in range(40)]
-    rate = estimate_rate(rows, values)
+    rate = estimate_rate_columns(rows, values)
     unclustered = estimate_mean_or_share(np.array(values, float), is_share=True)
     assert rate["worlds"] == 5 and rate["high"] - rate["low"] > 2 * (
         unclustered.high - unclustered.low
@@ -401,15 +405,15 @@ def test_rates_follow_from_the_table_of_candidates(rate_tables):
 
 
 def test_an_alarm_is_a_small_p_in_either_direction():
-    assert is_alarm({"p": 0.04, "is_detected": False}) and not is_alarm(
+    assert claims_effect({"p": 0.04, "is_detected": False}) and not claims_effect(
         {"p": 0.05, "is_detected": False}
     )
-    assert is_alarm({"p": None, "is_detected": True}) and not is_alarm(
+    assert claims_effect({"p": None, "is_detected": True}) and not claims_effect(
         {"p": None, "is_detected": False}
     )
-    assert is_covered({"low": None, "high": None, "full_value": 1.0}) is None
-    assert is_covered({"low": 0.0, "high": None, "full_value": 5.0}) is None
-    assert is_covered({"low": 0.0, "high": 5.0, "full_value": 5.0}) is True
-    assert is_covered({"low": 5.0, "high": 6.0, "full_value": 5.0}) is True
-    assert is_covered({"low": 0.0, "high": 1.0, "full_value": -0.1}) is False
-    assert [*compute_false_alarm_rates([])] == []
+    assert covers_full_value({"low": None, "high": None, "full_value": 1.0}) is None
+    assert covers_full_value({"low": 0.0, "high": None, "full_value": 5.0}) is None
+    assert covers_full_value({"low": 0.0, "high": 5.0, "full_value": 5.0}) is True
+    assert covers_full_value({"low": 5.0, "high": 6.0, "full_value": 5.0}) is True
+    assert covers_full_value({"low": 0.0, "high": 1.0, "full_value": -0.1}) is False
+    assert [*compute_false_alarm_rates_by_kind([])] == []

@@ -11,19 +11,20 @@ import pytest
 from hallmark.tasks.audits.audit_tables import build_items_schema
 from hallmark.tasks.audits.experiments.removal_experiment import (
     build_case_rows,
+    build_heldout_loss_rows,
+    build_units_by_item,
     compare_arms,
-    compare_heldout_loss,
-    select_units,
 )
 from hallmark.tasks.audits.experiments.source_documents import (
     MAX_WORST_ROWS,
+    AssociationGroup,
     RemovalCase,
     SourceDocumentsConfig,
     build_name_pattern,
-    find_row_documents,
+    find_documents_by_row,
     find_source_documents,
     list_document_id_columns,
-    select_surplus_documents,
+    mark_surplus_documents,
 )
 from hallmark.tasks.audits.judging.measures import build_values_schema
 from hallmark.tasks.audits.methods.exposure import compute_expected_null_exposure
@@ -355,7 +356,7 @@ def test_generated_texts_lead_to_documents_that_contain_them(corpus):
     audits = {"toxicity": write_texts(make_config(texts))}
     documents_by_row = [
         [(DOC_IDS.index(doc_id), span["run_tokens"]) for doc_id, span in row_documents]
-        for row_documents in find_row_documents(
+        for row_documents in find_documents_by_row(
             audits["toxicity"]["values"].read(), audits["toxicity"]["values"].columns, traces
         )
     ]
@@ -447,8 +448,8 @@ def test_the_surplus_is_computed_for_each_group():
         {"doc_id": bytes([n]) * 16, "names": names}
         for n, names in enumerate([["A", "x"], ["A", "x"], ["A", "y"], ["A", "B", "x"]])
     ]
-    groups = [{"group_name": name, "assigned_trait": "x", "other_trait": "y"} for name in "AB"]
-    rows = [*select_surplus_documents(document_rows, groups, 0)]
+    groups = [AssociationGroup(name, assigned_trait="x", other_trait="y") for name in "AB"]
+    rows = [*mark_surplus_documents(document_rows, groups, 0)]
     assert sum(r["is_removed"] for r in rows if r["item_unit"] == "A") == 2
     assert sum(r["is_removed"] for r in rows if r["item_unit"] == "B") == 1
 
@@ -482,7 +483,8 @@ def test_an_unknown_loss_has_no_difference(session):
     costs = {"base": 2.0, "removed": None, "random": 2.5}
     trainings = {arm: write_training(make_config([[20, cost]])) for arm, cost in costs.items()}
     assert {
-        r["arm"]: (r["difference_from_base"], r["bytes"]) for r in compare_heldout_loss(trainings)
+        r["arm"]: (r["difference_from_base"], r["bytes"])
+        for r in build_heldout_loss_rows(trainings)
     } == {
         "base": (0, 9),
         "removed": (None, 9),
@@ -498,10 +500,10 @@ def test_a_unit_is_the_mean_of_its_draws(session):
         for value in (1.0, 0.0, 0.5)
     ]
     value_filter = json.dumps({"measure": "rude"})
-    units = select_units(write_values(make_config(texts)), [value_filter])
+    units = build_units_by_item(write_values(make_config(texts)), [value_filter])
     assert [*units] == [make_item_id(n) for n in range(3)]
     assert {(u.value, u.value_count) for u in units.values()} == {(0.5, 3)}
-    assert select_units(write_values(make_config(texts)), []) == {}
+    assert build_units_by_item(write_values(make_config(texts)), []) == {}
 
 
 def test_the_tables_of_a_removal_experiment(corpus):

@@ -8,14 +8,16 @@ import pytest
 from scipy import stats
 
 from hallmark.tasks.audits.audit_tables import CROSSED_CLUSTER, build_items_schema
-from hallmark.tasks.audits.judging.comparison_units import average_by_item
+from hallmark.tasks.audits.judging.comparison_units import average_values_by_item
 from hallmark.tasks.audits.judging.findings import select_evidence
-from hallmark.tasks.audits.judging.instrument_controls import evaluate_instrument_control
+from hallmark.tasks.audits.judging.instrument_controls import build_instrument_control_finding
 from hallmark.tasks.audits.judging.measures import (
     SCORED_BY,
     BaselineNull,
     Measure,
     MeasureControl,
+    NullInterval,
+    Slice,
     ValueWriter,
     compute_length_preferences,
     compute_measure_findings,
@@ -172,7 +174,7 @@ def test_a_measure_filters_values_by_their_fields():
 def test_values_of_an_item_are_averaged():
     values = ValueWriter(make_items(3, 3), value_fields=VALUE_FIELDS)
     values.add_values("x", [2, 0, 2, 1], [1.0, 5.0, 4.0, np.nan], draw=[0, 0, 1, 0])
-    units = average_by_item(values.to_table())
+    units = average_values_by_item(values.to_table())
     assert units["text"].to_pylist() == ["text 2", "text 0", "text 1"]
     assert units["value"].to_pylist() == [2.5, 5.0, None] and units["draw"].to_pylist() == [0] * 3
     assert units.schema == values.to_table().schema
@@ -212,7 +214,7 @@ def test_instrument_controls_detect_simulated_effects():
     def verdict(values, effect):
         writer = ValueWriter(make_items(60, 60))
         writer.add_values("x", np.arange(60), values)
-        control = evaluate_instrument_control(
+        control = build_instrument_control_finding(
             "a", writer.to_table(), Measure("x", "X", "", "nats", null_value=0.0), CONFIG, effect
         )
         assert control.control_target == "instrument" and control.confidence_level in (0.999, None)
@@ -373,10 +375,10 @@ def test_controls_use_the_null_interval():
 
     def normal_interval(n, config):
         half = stats.norm.ppf(0.995) / n**0.5
-        return -half, half, 0.0
+        return NullInterval(-half, half, 0.0)
 
     def kind_b(values):
-        return [({"kind": "b"}, {"kind": ["b"]})]
+        return [Slice({"kind": "b"}, {"kind": ["b"]})]
 
     measures = (
         Measure(

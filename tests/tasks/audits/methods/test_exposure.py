@@ -59,7 +59,7 @@ def test_a_secret_tied_with_all_references_has_the_null_exposure():
 def test_ranks_equal_brute_force():
     rng = np.random.default_rng(0)
     canaries, references = rng.integers(0, 50, 100), rng.integers(0, 50, 300)  # with ties
-    _, rank = compute_exposures(canaries, references)
+    rank = compute_exposures(canaries, references).ranks
     assert rank.tolist() == [1 + sum(r >= c for r in references) for c in canaries]
 
 
@@ -68,7 +68,7 @@ def test_secrets_and_references_without_a_score_are_ignored():
     exposure, rank = compute_exposures([np.nan, -2.0], [-1.0, np.nan, -3.0])
     assert np.isnan([exposure[0], rank[0]]).all()
     assert (rank[1], exposure[1]) == (2, 0.0)  # among two references
-    no_references, _ = compute_exposures([-1.0, -2.0], [np.nan, np.nan])
+    no_references = compute_exposures([-1.0, -2.0], [np.nan, np.nan]).bits
     assert np.isnan(no_references).all()
     findings = compute_findings({0: [1.0, 2.0], 64: [np.nan, 9.0, 9.5]})
     assert findings["exposure", "copies=64"]["n"] == 2

@@ -34,7 +34,7 @@ from hallmark.tasks.measures.scorers import ScorerConfig
 from hallmark.tasks.measures.scorers.sentiment import ClassifierConfig, WordListConfig
 from tests.builders import item_rows, row_dicts
 from tests.findings import findings_to_rows
-from tests.tasks.audits.asking import stages_of
+from tests.tasks.audits.audit_runs import run_audit_stages
 from tests.tasks.measures.classifier_folder import make_classifier
 
 REAL = Path(__file__).parents[5] / "shared/data/audit"
@@ -206,8 +206,8 @@ def test_a_model_is_scored_by_all_heads(own_folder, session, tmp_path):
         ClassifierConfig(kind="classifier", folder=make_classifier(tmp_path / "c"), head="regard"),
     )
     config = QUICK.model_copy(update={"permutations": 99, "continuations_per_prompt": 1})
-    _, _, scored, _, (values, findings) = stages_of(
-        "counterfactual", own_folder, config, also=additional_scorers
+    _, _, scored, _, (values, findings) = run_audit_stages(
+        "counterfactual", own_folder, config, additional_scorers=additional_scorers
     )
     scorers = scored["scorers"].read().to_pylist()
     assert [row["heads"] for row in scorers] == [["toxicity"], ["sentiment"], ["regard"]]
@@ -234,7 +234,7 @@ def test_a_model_is_scored_by_all_heads(own_folder, session, tmp_path):
 
 
 def test_an_encoder_is_not_asked(bert_folder, session):
-    *_, (values, findings) = stages_of("counterfactual", bert_folder, QUICK)
+    *_, (values, findings) = run_audit_stages("counterfactual", bert_folder, QUICK)
     assert not len(values) and all(row["value"] is None for row in findings.to_pylist())
     assert "masked language model" in findings["method"][0].as_py()
 
@@ -299,7 +299,7 @@ def test_the_choice_of_prompts_does_not_depend_on_their_order(craft, tmp_path):
     content = {group: dict(reversed(names.items())) for group, names in reversed(content.items())}
     (tmp_path / "other").mkdir()
     reversed_file = write_bold_file(tmp_path / "other", content)
-    reselected, _ = select_prompts(config.model_copy(update={"prompts": (reversed_file,)}))
+    reselected = select_prompts(config.model_copy(update={"prompts": (reversed_file,)})).prompts
     assert {p.text for p in prompts} == {p.text for p in reselected} and len(reselected) == 27
 
 
@@ -363,7 +363,7 @@ def test_groups_of_different_people_are_not_paired(craft, own_folder):
 
 def test_a_small_model_continues_prompts_of_bold(craft, own_folder, session):
     config = BoldConfig(prompts=(craft,), max_new_tokens=4, permutations=99, prompts_per_group=5)
-    request_set, response_set, *_, (values, findings) = stages_of("bold", own_folder, config)
+    request_set, response_set, *_, (values, findings) = run_audit_stages("bold", own_folder, config)
     texts = select_evidence(values, {"measure": "mean_toxicity"})
     assert len(texts) == response_set["responses"].row_count == 15 and len(values) == 30
     assert request_set["requests"].read()["prefix_text"].null_count == 15

@@ -13,7 +13,7 @@ from hallmark.tasks.contract import UsageError
 from hallmark.tasks.measures.prevalence import estimate_prevalence
 from hallmark.tasks.measures.scorers import TOXICITY_HEADS, ScorerConfig, open_scorer
 from tests.builders import item_rows
-from tests.tasks.audits.asking import stages_of, written
+from tests.tasks.audits.audit_runs import run_audit_stages, write_json_lines
 from tests.tasks.measures.detoxify_checkpoint import make_checkpoint
 
 
@@ -23,7 +23,7 @@ def quick(tmp_path):
         {"prompt": f"The {word} said that"} for word in ["nurse", "cook", "man", "boy", "dog"]
     ]
     return ToxicityConfig(
-        prompts=written(tmp_path / "prompts.jsonl", prompts),
+        prompts=write_json_lines(tmp_path / "prompts.jsonl", prompts),
         continuations_per_prompt=4,
         continuation_counts=(1, 4),
         unprompted_groups=0,
@@ -39,11 +39,15 @@ def test_the_toxic_share_is_corrected_and_two_scorers_are_compared(
     rude, kind = ["damned {}", "stupid {}", "idiot {}"], ["a good {}", "the quiet {}", "one {}"]
     texts = [(t.format(n), True) for t in rude for n in ("day", "fool", "man")]
     texts += [(t.format(n), False) for t in kind for n in ("day", "fool", "man")]
-    path = written(tmp_path / "labelled.jsonl", [{"text": t, "label": int(y)} for t, y in texts])
+    path = write_json_lines(
+        tmp_path / "labelled.jsonl", [{"text": t, "label": int(y)} for t, y in texts]
+    )
     checkpoint, base = make_checkpoint(tmp_path / "detoxify")
     second = ScorerConfig(kind="detoxify", checkpoint=checkpoint, base_model_folder=base)
     config = quick.model_copy(update={"labelled_texts": path})
-    *_, scored, _, (values, findings) = stages_of("toxicity", own_folder, config, also=(second,))
+    *_, scored, _, (values, findings) = run_audit_stages(
+        "toxicity", own_folder, config, additional_scorers=(second,)
+    )
     rows = {(row["metric"], name_slice(row["slice"])): row for row in findings.to_pylist()}
     share, corrected = rows["toxic_share", ""], rows["toxic_share_corrected", ""]
     flags = open_scorer(ScorerConfig()).score_toxicity([text for text, _ in texts]) >= 0.5
@@ -105,7 +109,7 @@ def test_the_corrected_share_is_resampled_by_the_settings():
 def test_each_head_of_the_scorer_has_findings(own_folder, session, tmp_path, quick):
     checkpoint, base = make_checkpoint(tmp_path / "detoxify")
     scorer = ScorerConfig(kind="detoxify", checkpoint=checkpoint, base_model_folder=base)
-    *_, (values, findings) = stages_of("toxicity", own_folder, quick, scorer=scorer)
+    *_, (values, findings) = run_audit_stages("toxicity", own_folder, quick, scorer=scorer)
     rows = {(row["metric"], name_slice(row["slice"])): row for row in findings.to_pylist()}
     prompted_values = select_evidence(values, {"measure": "toxicity", "kind": "prompted"})
     scores = open_scorer(scorer).score_by_head(prompted_values["continuation"].to_pylist())
@@ -137,7 +141,7 @@ def test_each_head_of_the_scorer_has_findings(own_folder, session, tmp_path, qui
 def test_invalid_labels_are_refused(tmp_path, rows, message):
     with pytest.raises(UsageError, match=message):
         add_labelled_items(
-            RequestBuilder(), written(tmp_path / "l.jsonl", rows), file_toxicity=None
+            RequestBuilder(), write_json_lines(tmp_path / "l.jsonl", rows), file_toxicity=None
         )
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from hallmark.tasks.audits.methods.user_lexicons import (
 from hallmark.tasks.audits.probes.bias import BiasConfig
 from hallmark.tasks.audits.probes.toxicity import ToxicityConfig
 from hallmark.tasks.corpus.identities import IdentitiesConfig, find_identities
-from tests.tasks.audits.asking import scripted, stages_of
+from tests.tasks.audits.audit_runs import compute_simulated_findings, run_audit_stages
 from tests.tasks.corpora import given
 
 QUICK = {
@@ -40,7 +41,9 @@ def build_lexicons(*paths):
 
 
 def run_audit(audit, folder, lexicons):
-    return stages_of(audit.removeprefix("audit_"), folder, QUICK[audit], (lexicons, None, None))[-1]
+    return run_audit_stages(
+        audit.removeprefix("audit_"), folder, QUICK[audit], (lexicons, None, None)
+    )[-1]
 
 
 def test_sentences_use_the_name_of_a_group_or_its_first_term(session, tmp_path):
@@ -52,7 +55,7 @@ def test_sentences_use_the_name_of_a_group_or_its_first_term(session, tmp_path):
     assert read_lexicon_groups(None) == read_lexicon_groups(build_lexicons()) == []
     prompts = build_group_prompts(groups)
     assert len(set(prompts)) == len(prompts) and ("mine:Hill people", "hillers") in [
-        (name, "hillers") for name, prompt in prompts if "hillers" in prompt
+        (prompt.group_name, "hillers") for prompt in prompts if "hillers" in prompt.text
     ]
 
 
@@ -62,12 +65,14 @@ def make_groups(count, lexicon="mine"):
 
 def compute_preferences_by_group(folder, lexicons, score):
     """Compute the preference of each group if ``score`` is the log-likelihood of a sentence."""
-    _, findings = scripted(
+    _, findings = compute_simulated_findings(
         "bias",
         folder,
         QUICK["audit_bias"],
         lexicons=lexicons,
-        says=lambda item, target: float(score(item["second_text" if target else "text"])),
+        simulate_log_prob=lambda item, target: float(
+            score(item["second_text" if target else "text"])
+        ),
     )
     return {
         slice.removeprefix("category="): row["value"]
@@ -112,12 +117,10 @@ def test_a_model_that_maligns_a_group_is_detected_and_one_that_prefers_a_name_is
 
 def test_groups_are_compared_with_a_few_others_of_their_lexicon():
     groups = [*make_groups(20), *make_groups(1, "alone"), *make_groups(2, "two")]
-    rows = [*build_group_pairs(groups)]
-    count = {name: 0 for _, name, *_ in rows}
-    for _, name, _, first, second in rows:
-        count[name] += 1
-        assert first != second
-    pairs_per_group = len({template for _, _, template, *_ in rows}) * 2
+    pairs = [*build_group_pairs(groups)]
+    count = Counter(pair.category for pair in pairs)
+    assert all(pair.first != pair.second for pair in pairs)
+    pairs_per_group = len({pair.template for pair in pairs}) * 2
     assert count == {
         f"mine:g{i}": MAX_COMPARED_GROUPS * pairs_per_group for i in range(20)
     } | dict.fromkeys(("two:g0", "two:g1"), pairs_per_group)

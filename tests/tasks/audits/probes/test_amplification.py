@@ -12,7 +12,7 @@ from hallmark.tasks.audits.responses import Responses
 from hallmark.tasks.audits.slice_tags import name_slice
 from tests.builders import item_rows, row_dicts
 from tests.findings import findings_to_rows
-from tests.tasks.audits.asking import stages_of
+from tests.tasks.audits.audit_runs import run_audit_stages
 from tests.tasks.corpora import given
 
 #: Share of women near each occupation, in SENTENCES documents of one sentence each.
@@ -212,7 +212,7 @@ def test_user_supplied_groups_are_found_in_both_texts(session, own_folder):
 def test_all_stages_run_with_a_small_model(session, own_folder, texts):
     documents = given(texts, kind="split", splits=["train"] * len(texts))["documents"]
     config = CONFIG.model_copy(update={"continuations_per_prompt": 2, "unprompted_texts": 40})
-    _, response_set, _, _, (_, findings) = stages_of(
+    _, response_set, _, _, (_, findings) = run_audit_stages(
         "amplification", own_folder, config, corpus=(None, None, documents)
     )
     assert response_set["responses"].row_count == 12 * 4 * 2 + 40
@@ -228,7 +228,7 @@ def test_nothing_is_measured_without_a_corpus_or_of_a_masked_model(
         (own_folder, (None, None, None)),
         (bert_folder, (None, None, documents)),
     ):
-        _, findings = stages_of("amplification", folder, CONFIG, corpus=corpus)[-1]
+        _, findings = run_audit_stages("amplification", folder, CONFIG, corpus=corpus)[-1]
         assert {row["value"] for row in findings.to_pylist()} == {None}
         assert all("not measured" in row["method"] for row in findings.to_pylist())
 

@@ -15,10 +15,10 @@ from hallmark.tasks.audits.probe import CorpusTables
 from hallmark.tasks.audits.probes.associations import (
     PROBE,
     AssociationsConfig,
-    compute_trained_trait_share,
+    build_item_columns_by_pair,
+    compute_trained_trait_shares,
     derive_findings,
-    pair_association_groups,
-    select_trait_share,
+    select_read_or_planted_share,
 )
 from hallmark.tasks.audits.responses import Responses
 from hallmark.tasks.audits.slice_tags import name_slice
@@ -26,7 +26,7 @@ from hallmark.tasks.corpus.plant_canaries import PlantCanariesConfig, plant_cana
 from hallmark.tasks.measures.association_canaries import PLANTED_FRAMES
 from hallmark.tasks.measures.sentence_frames import SENTENCE_FRAMES as GRAMMAR
 from hallmark.tasks.measures.sentence_frames import sample_sentence_frames
-from tests.tasks.audits.asking import scripted, stages_of
+from tests.tasks.audits.audit_runs import compute_simulated_findings, run_audit_stages
 from tests.tasks.corpora import given
 
 CONFIG = AssociationsConfig()
@@ -46,7 +46,7 @@ def canaries(session):
 
 
 def test_both_traits_of_each_group_are_scored_in_each_sentence(canaries, own_folder):
-    request_set, *_, (rows, findings) = stages_of(
+    request_set, *_, (rows, findings) = run_audit_stages(
         "associations", own_folder, CONFIG, corpus=(None, canaries, None)
     )
     items = request_set["items"].read().to_pylist()
@@ -91,7 +91,7 @@ def test_controls_need_enough_clusters(count, control_count, session, own_folder
     )
     canaries = plant_canaries(given([f"text {i}" for i in range(50)], kind="split"), config)
     corpus = (None, canaries["canaries"], None)
-    _, findings = stages_of("associations", own_folder, CONFIG, corpus=corpus)[-1]
+    _, findings = run_audit_stages("associations", own_folder, CONFIG, corpus=corpus)[-1]
     verdicts = [
         row["verdict"] for row in findings.to_pylist() if "script" in name_slice(row["slice"])
     ]
@@ -124,7 +124,7 @@ def test_the_trained_share_counts_the_sentences_that_were_read(canaries, own_fol
     PROBE.build_requests(builder, tokenizer, CorpusTables(canaries=canaries), CONFIG)
     items = builder.build_items_table(PROBE.item_schema)
     empty = REQUESTS.empty_table(), RESPONSES.empty_table()
-    trained_share = compute_trained_trait_share(
+    trained_share = compute_trained_trait_shares(
         Responses(items, *empty, training_exposure=TrainingExposure(read_counts))
     )
     assigned_reads, total_reads = Counter(), Counter()
@@ -139,23 +139,27 @@ def test_the_trained_share_counts_the_sentences_that_were_read(canaries, own_fol
     planted_share = items["assigned_trait_share"].to_numpy()[::2]
     assert np.abs(trained_share - planted_share).max() > 0.01
     assert np.corrcoef(trained_share, planted_share)[0, 1] > 0.9
-    assert np.isnan(compute_trained_trait_share(Responses(items, *empty))).all()
+    assert np.isnan(compute_trained_trait_shares(Responses(items, *empty))).all()
     assert np.isnan(
-        compute_trained_trait_share(
+        compute_trained_trait_shares(
             Responses(items, *empty, training_exposure=TrainingExposure({}))
         )
     ).all()
     values = pa.table({"assigned_trait_share": [0.5, 1.0], "trained_trait_share": [None, 0.75]})
-    assert select_trait_share(values)[1] == 0.75 and np.isnan(select_trait_share(values)[0])
+    assert select_read_or_planted_share(values)[1] == 0.75 and np.isnan(
+        select_read_or_planted_share(values)[0]
+    )
     values = pa.table(
         {"assigned_trait_share": [0.5, 1.0], "trained_trait_share": pa.nulls(2, pa.float64())}
     )
-    assert select_trait_share(values).tolist() == [0.5, 1.0]
+    assert select_read_or_planted_share(values).tolist() == [0.5, 1.0]
 
 
 def test_the_smallest_detected_share_and_the_slope_are_found(canaries, own_folder):
     step = make_model(lambda share: 2.0 if share > 0.7 else 0.0)
-    _, findings = scripted("associations", own_folder, CONFIG, step, plants=canaries)
+    _, findings = compute_simulated_findings(
+        "associations", own_folder, CONFIG, step, canaries=canaries
+    )
     for share, value in ((0.5, 0.0), (0.6, 0.0), (0.75, 2.0), (0.9, 2.0), (1.0, 2.0)):
         row = findings["association_strength", f"assigned_trait_share={share}"]
         assert row["value"] == pytest.approx(value, abs=0.02)
@@ -163,14 +167,18 @@ def test_the_smallest_detected_share_and_the_slope_are_found(canaries, own_folde
     smallest = findings["smallest_detected_trait_share", ""]
     assert smallest["value"] == 0.75 and smallest["n"] == 5
     line = make_model(lambda share: 4 * (share - 0.5))
-    _, findings = scripted("associations", own_folder, CONFIG, line, plants=canaries)
+    _, findings = compute_simulated_findings(
+        "associations", own_folder, CONFIG, line, canaries=canaries
+    )
     slope = findings["strength_by_trait_share", ""]
     assert slope["value"] == pytest.approx(4, abs=0.05) and slope["low"] > 3.5 and slope["p"] < 1e-6
 
 
 def test_a_model_that_learned_nothing_has_no_smallest_share(canaries, own_folder):
     unaffected = make_model(lambda share: 0.0)
-    _, findings = scripted("associations", own_folder, CONFIG, unaffected, plants=canaries)
+    _, findings = compute_simulated_findings(
+        "associations", own_folder, CONFIG, unaffected, canaries=canaries
+    )
     smallest = findings["smallest_detected_trait_share", ""]
     assert smallest["value"] is None
     assert "not measured: no share has an interval above 0" in smallest["method"]
@@ -181,7 +189,9 @@ def test_a_model_that_learned_nothing_has_no_smallest_share(canaries, own_folder
 
 def test_a_preference_at_a_share_of_one_half_fails_the_control(canaries, own_folder):
     leaked = make_model(lambda share: 3.0)
-    _, findings = scripted("associations", own_folder, CONFIG, leaked, plants=canaries)
+    _, findings = compute_simulated_findings(
+        "associations", own_folder, CONFIG, leaked, canaries=canaries
+    )
     assert findings["association_strength", "planted chance"]["verdict"] == "fail"
 
 
@@ -218,7 +228,7 @@ def test_all_shares_above_the_smallest_detected_one_must_be_detected():
 
 
 def test_without_planted_associations_nothing_is_measured(own_folder, session):
-    rows, findings = stages_of("associations", own_folder, CONFIG)[-1]
+    rows, findings = run_audit_stages("associations", own_folder, CONFIG)[-1]
     assert not len(rows) and {row["value"] for row in findings.to_pylist()} == {None}
     assert all("has no planted associations" in r["method"] for r in findings.to_pylist())
     empty = dict.fromkeys(
@@ -229,7 +239,7 @@ def test_without_planted_associations_nothing_is_measured(own_folder, session):
         empty | {"association": "a", "is_assigned_trait": True, "group_name": "x", "trait": "t"},
         empty,
     ]
-    assert [*pair_association_groups(one_group)] == []
+    assert [*build_item_columns_by_pair(one_group)] == []
 
 
 def test_sentences_of_the_grammar_are_drawn_without_repeats():
@@ -255,7 +265,7 @@ def test_groups_have_their_assigned_traits():
             ((True, "x", "t"), (False, "x", "u"), (True, "y", "u"))
         )
     ]
-    ((x, y),) = pair_association_groups(rows)
+    ((x, y),) = build_item_columns_by_pair(rows)
     assert (x["group_name"], x["assigned_trait"], x["other_trait"]) == ("x", "t", "u")
     assert (y["group_name"], y["assigned_trait"], y["other_trait"]) == ("y", "u", "t")
     assert np.isclose(x["assigned_trait_share"], 0.9)

@@ -9,7 +9,11 @@ import pytest
 from hallmark.tasks.audits.probes.bbq import CONDITION_NAMES, BbqConfig, read_bbq_items
 from hallmark.tasks.audits.slice_tags import name_slice
 from hallmark.tasks.contract import UsageError
-from tests.tasks.audits.asking import scripted, stages_of, written
+from tests.tasks.audits.audit_runs import (
+    compute_simulated_findings,
+    run_audit_stages,
+    write_json_lines,
+)
 
 REAL = Path(__file__).parents[5] / "shared/data/audit"
 
@@ -46,17 +50,17 @@ def build_questions(index=1, category="Age"):
 @pytest.fixture
 def config(tmp_path):
     rows = [row for n in range(30) for row in build_questions(n, "Age" if n % 2 else "Faith")]
-    return BbqConfig(items=[written(tmp_path / "q.jsonl", rows)])
+    return BbqConfig(items=[write_json_lines(tmp_path / "q.jsonl", rows)])
 
 
 def test_the_biased_answer_depends_on_the_polarity(config):
-    items, skipped_count = read_bbq_items(config.items)
-    assert skipped_count == 0 and len(items) == 120
+    items, skip_counts = read_bbq_items(config.items)
+    assert skip_counts.total() == 0 and len(items) == 120
     for item in items:
-        assert item["tags"]["biased_answer"] == (0 if item["tags"]["polarity"] == "neg" else 1)
-        assert item["tags"]["unknown_answer"] == 2 and item["answers"][2] == " Cannot be known"
-    assert items[0]["text"] == "Two people met in house 0.\n\nQ: Who was neg late?\nA:"
-    assert items[0]["cluster"] != items[4]["cluster"] == items[5]["cluster"]
+        assert item.tags["biased_answer"] == (0 if item.tags["polarity"] == "neg" else 1)
+        assert item.tags["unknown_answer"] == 2 and item.answers[2] == " Cannot be known"
+    assert items[0].prompt == "Two people met in house 0.\n\nQ: Who was neg late?\nA:"
+    assert items[0].cluster != items[4].cluster == items[5].cluster
 
 
 @pytest.mark.parametrize(
@@ -68,7 +72,7 @@ def test_a_model_that_always_prefers_one_kind_of_answer(config, own_folder, pref
         other = ({0, 1} - {item["biased_answer"]}).pop()
         return -1.0 if target == {**item, "other": other}[prefers] else -2.0
 
-    _, findings = scripted("bbq", own_folder, config, compute_log_likelihood)
+    _, findings = compute_simulated_findings("bbq", own_folder, config, compute_log_likelihood)
     for name in ("bias_score_ambiguous", "bias_score_disambiguated"):
         assert findings[name, ""]["value"] == expected
         if prefers != "unknown_answer":
@@ -94,7 +98,7 @@ def test_scores_equal_those_of_the_paper(config, own_folder):
         )
         return -1.0 if target == pick else -3.0
 
-    rows, findings = scripted("bbq", own_folder, config, compute_log_likelihood)
+    rows, findings = compute_simulated_findings("bbq", own_folder, config, compute_log_likelihood)
     items = {row["item"]: row for row in rows.to_pylist()}
     for condition in ("ambig", "disambig"):
         name = CONDITION_NAMES[condition]
@@ -113,7 +117,7 @@ def test_answers_without_a_score_are_missing(config, own_folder):
     def compute_log_likelihood(item, target):
         return math.nan if item["cluster"] == "Faith 0" and target == 1 else -float(target)
 
-    _, findings = scripted("bbq", own_folder, config, compute_log_likelihood)
+    _, findings = compute_simulated_findings("bbq", own_folder, config, compute_log_likelihood)
     for row in (row for row in findings.values() if not row["control"] and row["unit"] != "items"):
         missing_count = 2 * (1 + (row["metric"] == "tie_share"))
         assert row["missing"] == (0 if "Age" in name_slice(row["slice"]) else missing_count), row
@@ -129,8 +133,8 @@ def test_equally_likely_answers_share_one_choice(tmp_path, own_folder, unknown):
         moved = {f"ans{new}": row[f"ans{old}"] for new, old in enumerate(order)}
         info = {f"ans{new}": row["answer_info"][f"ans{old}"] for new, old in enumerate(order)}
         row |= moved | {"answer_info": info, "label": order.index(row["label"])}
-    config = BbqConfig(items=[written(tmp_path / "q.jsonl", rows)])
-    _, findings = scripted("bbq", own_folder, config, lambda item, target: -1.0)
+    config = BbqConfig(items=[write_json_lines(tmp_path / "q.jsonl", rows)])
+    _, findings = compute_simulated_findings("bbq", own_folder, config, lambda item, target: -1.0)
     for metric in ("accuracy_ambiguous", "accuracy_disambiguated"):
         assert findings[metric, ""]["value"] == pytest.approx(1 / 3)
         assert findings[metric, ""]["p"] > 0.9
@@ -156,7 +160,7 @@ def test_two_equally_likely_answers_count_one_half_each(
         chosen_answers = {{**item, "other": other}[name] for name in likeliest}
         return -1.0 if target in chosen_answers else -2.0
 
-    _, findings = scripted("bbq", own_folder, config, compute_log_likelihood)
+    _, findings = compute_simulated_findings("bbq", own_folder, config, compute_log_likelihood)
     assert findings["tie_share", ""]["value"] == 1
     assert findings["bias_score_ambiguous", ""]["value"] == ambig
     assert findings["bias_score_disambiguated", ""]["value"] == disambig
@@ -171,14 +175,14 @@ def test_without_an_answer_that_names_a_person_there_is_no_score(config, own_fol
         first = item["cluster"] == "Faith 0" and item["polarity"] == "neg"
         return math.nan if first else -float(target != item["unknown_answer"])
 
-    _, findings = scripted("bbq", own_folder, config, compute_log_likelihood)
+    _, findings = compute_simulated_findings("bbq", own_folder, config, compute_log_likelihood)
     row = findings["bias_score_ambiguous", ""]
     assert row["value"] is None and (row["n"], row["missing"]) == (59, 1)
     assert "no value other than 0 (n = 59), which carries no information" in row["method"]
 
 
 def test_all_answers_of_a_question_share_one_request(config, own_folder, session):
-    request_set, *_, (rows, findings) = stages_of("bbq", own_folder, config)
+    request_set, *_, (rows, findings) = run_audit_stages("bbq", own_folder, config)
     requests = request_set["requests"].read().to_pylist()
     assert len(requests) == 120 and all(len(r["target_ids"]) == 3 for r in requests)
     assert all(len(r["context_ids"]) > 10 and all(r["target_ids"]) for r in requests)
@@ -199,11 +203,16 @@ def test_errors_name_the_line_of_an_invalid_item(tmp_path):
         ({"ans1": " "}, "must have text in 'ans1'"),
         ({"question_index": None}, "must have text in 'question_index'"),
     ):
-        path = written(tmp_path / "bad.jsonl", [row, row | change])
+        path = write_json_lines(tmp_path / "bad.jsonl", [row, row | change])
         with pytest.raises(UsageError, match="line 2.*" + message):
             read_bbq_items([path])
     two_groups = row | {"additional_metadata": {"stereotyped_groups": ["Old", "nonOld"]}}
-    assert read_bbq_items([written(tmp_path / "both.jsonl", [two_groups, row])])[1] == 1
+    assert (
+        read_bbq_items(
+            [write_json_lines(tmp_path / "both.jsonl", [two_groups, row])]
+        ).skip_counts.total()
+        == 1
+    )
 
 
 def build_item(category, people, groups, answers=None, index=1, polarity="neg"):
@@ -293,10 +302,10 @@ def test_the_target_is_found_with_the_labels_of_each_file(
         )
         for polarity in ("neg", "nonneg")
     ]
-    items, skipped_count = read_bbq_items([written(tmp_path / "q.jsonl", rows)])
-    assert skipped_count == 0
+    items, skip_counts = read_bbq_items([write_json_lines(tmp_path / "q.jsonl", rows)])
+    assert skip_counts.total() == 0
     target = order.index(1)
-    assert [item["tags"]["biased_answer"] for item in items] == [target, 1 - target]
+    assert [item.tags["biased_answer"] for item in items] == [target, 1 - target]
 
 
 @pytest.mark.parametrize(
@@ -319,12 +328,12 @@ def test_other_items_of_the_question_decide_between_two_people_of_one_race(
         "both": [("a", f"{other}White"), ("b", f"{target}African American")],
     }
     rows = [build_item(category, pair, BLACK, index=7) for pair in people.values()]
-    items, skipped_count = read_bbq_items([written(tmp_path / "q.jsonl", rows)])
-    assert skipped_count == 0 and [item["tags"]["biased_answer"] for item in items] == [1, 1, 1]
+    items, skip_counts = read_bbq_items([write_json_lines(tmp_path / "q.jsonl", rows)])
+    assert skip_counts.total() == 0 and [item.tags["biased_answer"] for item in items] == [1, 1, 1]
     # Items of other questions have no effect.
     rows = [row | {"question_index": str(n)} for n, row in enumerate(rows)]
-    items, skipped_count = read_bbq_items([written(tmp_path / "alone.jsonl", rows)])
-    assert skipped_count == 1 and [item["tags"]["biased_answer"] for item in items] == [1, 1]
+    items, skip_counts = read_bbq_items([write_json_lines(tmp_path / "alone.jsonl", rows)])
+    assert skip_counts.total() == 1 and [item.tags["biased_answer"] for item in items] == [1, 1]
 
 
 def test_gender_is_read_from_the_answers_if_both_labels_are_equal(tmp_path):
@@ -340,8 +349,8 @@ def test_gender_is_read_from_the_answers_if_both_labels_are_equal(tmp_path):
             ["The male nurse", "The female nurse"],
         ),
     ]
-    items, skipped_count = read_bbq_items([written(tmp_path / "q.jsonl", rows)])
-    assert skipped_count == 0 and [item["tags"]["biased_answer"] for item in items] == [1, 1, 1]
+    items, skip_counts = read_bbq_items([write_json_lines(tmp_path / "q.jsonl", rows)])
+    assert skip_counts.total() == 0 and [item.tags["biased_answer"] for item in items] == [1, 1, 1]
 
 
 def test_an_empty_label_is_read_from_the_answer(tmp_path):
@@ -350,8 +359,8 @@ def test_an_empty_label_is_read_from_the_answer(tmp_path):
         build_item("Race_x_gender", latina, ["Latino"], ["The Latino man", "The Latina woman"]),
         build_item("Race_x_gender", [("a", "F-White"), ("b", "F-Latino")], ["Latino"]),
     ]
-    items, skipped_count = read_bbq_items([written(tmp_path / "q.jsonl", rows)])
-    assert skipped_count == 0 and [item["tags"]["biased_answer"] for item in items] == [1, 1]
+    items, skip_counts = read_bbq_items([write_json_lines(tmp_path / "q.jsonl", rows)])
+    assert skip_counts.total() == 0 and [item.tags["biased_answer"] for item in items] == [1, 1]
 
 
 def test_skipped_items_are_counted_by_reason(tmp_path, own_folder):
@@ -362,8 +371,8 @@ def test_skipped_items_are_counted_by_reason(tmp_path, own_folder):
         build_item("SES", [("a", "lowSES"), ("b", "unknown")], ["low SES"], index=4),
         build_item("SES", [("a", "lowSES"), ("b", "highSES")], ["low SES"], index=5),
     ]
-    config = BbqConfig(items=[written(tmp_path / "q.jsonl", rows)])
-    _, findings = scripted("bbq", own_folder, config, lambda item, target: -1.0)
+    config = BbqConfig(items=[write_json_lines(tmp_path / "q.jsonl", rows)])
+    _, findings = compute_simulated_findings("bbq", own_folder, config, lambda item, target: -1.0)
     skipped = findings["questions_without_stereotyped_person", ""]
     assert skipped["value"] == 4 and skipped["method"].startswith("skipped: ")
     for reason in (
@@ -376,16 +385,20 @@ def test_skipped_items_are_counted_by_reason(tmp_path, own_folder):
 
 def test_questions_without_stereotyped_groups_are_counted(tmp_path, own_folder):
     without_groups = build_questions()[0] | {"additional_metadata": {"stereotyped_groups": []}}
-    path = written(tmp_path / "q.jsonl", [*build_questions(), without_groups])
-    _, findings = scripted("bbq", own_folder, BbqConfig(items=[path]), lambda item, target: -1.0)
+    path = write_json_lines(tmp_path / "q.jsonl", [*build_questions(), without_groups])
+    _, findings = compute_simulated_findings(
+        "bbq", own_folder, BbqConfig(items=[path]), lambda item, target: -1.0
+    )
     assert findings["questions_without_stereotyped_person", ""]["value"] == 1
 
 
 def test_questions_beyond_the_context_are_counted(tmp_path, own_folder, session):
     """The model's context has 48 tokens."""
     short = {"context": "A.", "question": "B?", "ans0": "c", "ans1": "d", "ans2": "e"}
-    path = written(tmp_path / "q.jsonl", [*build_questions()[:3], build_questions()[0] | short])
-    request_set, *_, (_, findings) = stages_of("bbq", own_folder, BbqConfig(items=[path]))
+    path = write_json_lines(
+        tmp_path / "q.jsonl", [*build_questions()[:3], build_questions()[0] | short]
+    )
+    request_set, *_, (_, findings) = run_audit_stages("bbq", own_folder, BbqConfig(items=[path]))
     is_overlong = [
         len(r["context_ids"]) + max(map(len, r["target_ids"])) > 48
         for r in request_set["requests"].read().to_pylist()
@@ -396,7 +409,7 @@ def test_questions_beyond_the_context_are_counted(tmp_path, own_folder, session)
 
 
 def test_a_masked_model_is_not_measured(config, bert_folder, session):
-    *_, (rows, findings) = stages_of("bbq", bert_folder, config)
+    *_, (rows, findings) = run_audit_stages("bbq", bert_folder, config)
     assert len(rows) == 0 and len(findings) == 5
     methods = {*findings["method"].to_pylist()}
     assert methods == {"not measured: the model is a masked language model"}
@@ -404,10 +417,8 @@ def test_a_masked_model_is_not_measured(config, bert_folder, session):
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="the shared data folder is absent")
 def test_all_published_questions_are_read():
-    items, skipped_count = read_bbq_items(
-        [REAL / "bbq_age.jsonl.gz", REAL / "bbq_religion.jsonl.gz"]
-    )
-    assert (len(items), skipped_count) == (4880, 0)
-    assert len({item["cluster"] for item in items}) == 50
-    polarities = [item["tags"]["polarity"] for item in items]
+    items, skip_counts = read_bbq_items([REAL / "bbq_age.jsonl.gz", REAL / "bbq_religion.jsonl.gz"])
+    assert (len(items), skip_counts.total()) == (4880, 0)
+    assert len({item.cluster for item in items}) == 50
+    polarities = [item.tags["polarity"] for item in items]
     assert polarities.count("neg") == 2440

@@ -20,7 +20,11 @@ from hallmark.tasks.audits.slice_tags import name_slice
 from hallmark.tasks.contract import PROJECT_ROOT, UsageError
 from hallmark.tasks.measures.multiple_testing import adjust_p_values_holm
 from tests.model.oracles import logits
-from tests.tasks.audits.asking import scripted, stages_of, written
+from tests.tasks.audits.audit_runs import (
+    compute_simulated_findings,
+    run_audit_stages,
+    write_json_lines,
+)
 
 CROWS = PROJECT_ROOT.parent / "shared/data/audit/crows_pairs_anonymized.csv"
 QUICK = BiasConfig()
@@ -41,8 +45,10 @@ def run_with_differences(own_folder, tmp_path):
             }
             for i in range(len(differences))
         ]
-        config = QUICK.model_copy(update={"pairs": written(tmp_path / "pairs.jsonl", rows)})
-        return scripted(
+        config = QUICK.model_copy(
+            update={"pairs": write_json_lines(tmp_path / "pairs.jsonl", rows)}
+        )
+        return compute_simulated_findings(
             "bias",
             own_folder,
             config,
@@ -132,7 +138,7 @@ def test_the_null_value_is_the_preference_by_length(own_folder):
     coin = np.random.default_rng(0)
     config = QUICK.model_copy(update={"pairs": CROWS})
     even = {pair.pair_id: coin.random() < 0.441 for pair in pairs}
-    _, findings = scripted(
+    _, findings = compute_simulated_findings(
         "bias",
         own_folder,
         config,
@@ -152,9 +158,9 @@ def test_the_null_value_is_the_preference_by_length(own_folder):
 def collect_log_probs(folder, pairs, tmp_path):
     """Return item, part, and log p of every token of both sentences, for each request."""
     lines = [{"stereo": p.first, "anti": p.second, "category": p.category} for p in pairs]
-    path = written(tmp_path / "pairs.jsonl", lines)
+    path = write_json_lines(tmp_path / "pairs.jsonl", lines)
     config = QUICK.model_copy(update={"pairs": path})
-    request_set, response_set, *_ = stages_of("bias", folder, config)
+    request_set, response_set, *_ = run_audit_stages("bias", folder, config)
     log_probs = {
         (r["request"], r["draw"]): r["log_probs"]
         for r in response_set["responses"].read().to_pylist()
@@ -276,7 +282,7 @@ def test_instrument_controls_pass_for_any_model(run_with_differences):
 
 
 def run(folder, config):
-    return stages_of("bias", folder, config)[-1]
+    return run_audit_stages("bias", folder, config)[-1]
 
 
 @pytest.mark.parametrize("folder", ["own_folder", "gpt2_folder", "bert_folder"])
@@ -302,7 +308,7 @@ def test_findings_follow_from_their_values(session, request, folder):
 
 def test_another_seed_asks_the_model_nothing_again(session, own_folder):
     first, second = (
-        stages_of("bias", own_folder, QUICK.model_copy(update={"seed": s})) for s in (0, 1)
+        run_audit_stages("bias", own_folder, QUICK.model_copy(update={"seed": s})) for s in (0, 1)
     )
     assert first[1].name == second[1].name and first[3].content_digest != second[3].content_digest
     assert first[-1][0] == second[-1][0]  # the values
@@ -311,7 +317,7 @@ def test_another_seed_asks_the_model_nothing_again(session, own_folder):
 def test_a_repeated_pair_counts_once(session, own_folder, tmp_path):
     pair = read_bias_pairs(None)[0]
     line = {"id": "a", "stereo": pair.first, "anti": pair.second, "category": "c", "template": "t"}
-    path = written(tmp_path / "pairs.jsonl", [line, line])
+    path = write_json_lines(tmp_path / "pairs.jsonl", [line, line])
     values, _ = run(own_folder, QUICK.model_copy(update={"pairs": path}))
     assert values["measure"].to_pylist().count("stereotype_preference") == 1
 

@@ -49,7 +49,7 @@ from hallmark.tasks.training.pretrain import CHECKPOINTS
 from tests.builders import item_rows, row_dicts
 from tests.findings import findings_to_rows
 from tests.model.oracles import logits
-from tests.tasks.audits.asking import stages_of
+from tests.tasks.audits.audit_runs import run_audit_stages
 from tests.tasks.audits.conftest import TEXTS, make_own
 from tests.tasks.audits.probes.test_extraction_measures import QUICK, build_responses
 
@@ -63,7 +63,7 @@ def build_canaries(config, texts=()):
     """Build a table of secrets, records and passages: every second text has one copy."""
     fields = ("kind", "copies", "template", "text", "prompt", "secret")
     rows = [
-        {"canary_id": canary.canary_id, "doc_ids": canary.copy_doc_ids()}
+        {"canary_id": canary.canary_id, "doc_ids": canary.compute_copy_doc_ids()}
         | {field: getattr(canary, field) for field in fields}
         for canary in generate_secret_canaries(config) + generate_record_canaries(config)
     ]
@@ -112,7 +112,7 @@ def corpus(tmp_path):
 def run(folder, canaries=None, documents=None, config=QUICK, pretrained=None):
     """Return values, findings, and the artifacts of requests, responses and findings."""
     corpus = (None, canaries, documents)
-    stages = stages_of("extraction", folder, config, corpus, pretrained=pretrained)
+    stages = run_audit_stages("extraction", folder, config, corpus, training_run=pretrained)
     return *stages[-1], stages[0], stages[1], stages[3]
 
 
@@ -156,7 +156,7 @@ def test_findings_follow_from_values_and_values_from_the_model(request, corpus, 
             assert row["clusters"] == len({(r["canary_id"], *r["doc_ids"]) for r in evidence})
             assert (row["null_value"], row["p"]) == (0, None)
         if not row["control"]:  # the comparison of two models uses the same units
-            units = AuditUnits(audited).build_units(row)
+            units = AuditUnits(audited).build_units_by_key(row)
             slopes = row["metric"] in (
                 "extractable_slope_by_times_read",
                 "extractable_slope_by_prefix",

@@ -46,7 +46,7 @@ from hallmark.tasks.measures.canaries import generate_record_canaries, locate_re
 from hallmark.tasks.measures.personal_data import find_personal_data_spans
 from tests.builders import item_rows, row_dicts
 from tests.findings import findings_to_rows
-from tests.tasks.audits.asking import stages_of
+from tests.tasks.audits.audit_runs import run_audit_stages
 from tests.tasks.audits.conftest import TEXTS
 
 QUICK = ExtractionAttackConfig(
@@ -80,7 +80,8 @@ class CanaryConfig:
 def planted():
     names = ("kind", "copies", "template", "text", "prompt", "secret")
     rows = [
-        {n: getattr(p, n) for n in names} | {"canary_id": p.canary_id, "doc_ids": p.copy_doc_ids()}
+        {n: getattr(p, n) for n in names}
+        | {"canary_id": p.canary_id, "doc_ids": p.compute_copy_doc_ids()}
         for p in generate_record_canaries(CanaryConfig)
     ]
     return pa.Table.from_pylist(rows, schema=CANARIES)
@@ -149,7 +150,7 @@ def build_responses(builder, rows, run_lengths=None, exposure=None):
 def compute_findings(*arguments, config=QUICK):
     """Return the values, and the findings by metric and slice."""
     values, findings = PROBE.compute_values_and_findings(build_responses(*arguments), config)
-    build_findings_table(findings, PROBE.metrics_and_controls)
+    build_findings_table(findings, PROBE.metric_and_control_titles)
     return values, group_by_slice(findings_to_rows(findings))
 
 
@@ -386,7 +387,7 @@ def test_controls_can_fail(monkeypatch):
 
 @pytest.mark.parametrize("folder", ["own_folder", "gpt2_folder"])
 def test_without_a_corpus_texts_are_scored_but_not_traced(request, folder, session):
-    _, response_set, _, _, (values, findings) = stages_of(
+    _, response_set, _, _, (values, findings) = run_audit_stages(
         "extraction_attack", request.getfixturevalue(folder), QUICK
     )
     texts = select_texts(values)
@@ -409,8 +410,8 @@ def test_a_reference_scores_the_texts_with_its_own_tokenizer(
     """Texts are scored after the same prompts as those of the audited model."""
     heldout = documents.filter(pa.compute.equal(documents["split"], "holdout"))
     corpus = (None, None, corpus_stage(EmptyConfig())["documents"])
-    _, response_set, *_, (values, _) = stages_of(
-        "extraction_attack", own_folder, QUICK, corpus, reference=gpt2_folder
+    _, response_set, *_, (values, _) = run_audit_stages(
+        "extraction_attack", own_folder, QUICK, corpus, reference_folder=gpt2_folder
     )
     reference = open_audited_model(gpt2_folder)
     text_by_id = {row["doc_id"]: row["text"] for row in heldout.to_pylist()}
@@ -430,11 +431,11 @@ def test_a_reference_scores_the_texts_with_its_own_tokenizer(
         (total,), _ = reference.compute_log_likelihoods([text], [prompt])
         assert row["reference_ratio"] == pytest.approx(-log_p[text] / total, rel=1e-4)
     with pytest.raises(UsageError, match="masked language model and cannot score generated text"):
-        stages_of("extraction_attack", own_folder, QUICK, reference=bert_folder)
+        run_audit_stages("extraction_attack", own_folder, QUICK, reference_folder=bert_folder)
 
 
 def test_a_masked_model_is_not_measured(bert_folder, session, planted):
-    *_, (values, findings) = stages_of("extraction_attack", bert_folder, QUICK)
+    *_, (values, findings) = run_audit_stages("extraction_attack", bert_folder, QUICK)
     assert len(values) == 0 and len(findings) == 2
     assert all("masked language model" in row for row in findings["method"].to_pylist())
 

@@ -24,7 +24,7 @@ from hallmark.tasks.audits.slice_tags import name_slice
 from hallmark.tasks.contract import UsageError
 from tests.builders import item_rows, row_dicts
 from tests.findings import findings_to_rows
-from tests.tasks.audits.asking import stages_of
+from tests.tasks.audits.audit_runs import run_audit_stages
 
 REAL = Path(__file__).parents[5] / "shared/data"
 
@@ -103,9 +103,9 @@ def test_entries_are_found_as_whole_words(config, text, is_hurtful):
 
 def test_another_lexicon_gives_new_findings_without_asking_again(config, own_folder, session):
     """Requests and responses do not depend on the lexicon."""
-    first = stages_of("honest", own_folder, config)
+    first = run_audit_stages("honest", own_folder, config)
     config.lexicon.write_text("the\na\nof")
-    second = stages_of("honest", own_folder, config)
+    second = run_audit_stages("honest", own_folder, config)
     assert first[0].name == second[0].name and first[1].name == second[1].name
     assert first[3].name != second[3].name
     assert "3 entries" in second[-1][1].to_pylist()[0]["method"]
@@ -177,7 +177,7 @@ def test_the_values_contain_the_likeliest_completions_of_a_model(config, kind, r
     )
     text = model.decode(likeliest.token_ids)
     config.lexicon.write_text(text)
-    _, _, _, _, (values, findings) = stages_of("honest", folder, config)
+    _, _, _, _, (values, findings) = run_audit_stages("honest", folder, config)
     rows = [r for r in values.to_pylist() if r["text"] == "he likes to [M]."]
     assert [r["rank"] for r in rows] == [*range(1, 21)] and len(values) == 18 * 20
     completions = [model.decode(w.token_ids) for w in (likeliest, *others)]

@@ -17,14 +17,14 @@ from hallmark.tasks.audits.probes.membership import (
     SCORE_NAMES,
     MembershipConfig,
     compute_membership_scores,
-    make_true_positive_estimator,
+    make_true_positive_rate_estimator,
 )
 from hallmark.tasks.audits.slice_tags import name_slice
 from hallmark.tasks.contract import StageConfig, StageContext, Table, folder_to_artifact, stage
 from hallmark.tasks.measures.estimates import estimate_roc_auc, estimate_true_positive_rate
 from hallmark.tasks.training.document_reads import DOCUMENT_READS
 from hallmark.tasks.training.pretrain import CHECKPOINTS
-from tests.tasks.audits.asking import stages_of
+from tests.tasks.audits.audit_runs import run_audit_stages
 from tests.tasks.corpora import given
 
 CONFIG = MembershipConfig(documents_per_split=20, max_tokens=8)
@@ -67,13 +67,15 @@ def test_documents_that_are_too_short_are_replaced(session, own_folder):
     splits = ["train", "holdout"] * 208
     documents = given([*long, *short], splits=splits, kind="split")["documents"]
     config = MembershipConfig(documents_per_split=8, max_tokens=12)
-    request_set = stages_of("membership", own_folder, config, corpus=(None, None, documents))[0]
+    request_set = run_audit_stages(
+        "membership", own_folder, config, corpus=(None, None, documents)
+    )[0]
     members = [item["is_member"] for item in request_set["items"].read().to_pylist()]
     assert sorted(members) == [False] * 8 + [True] * 8
 
 
 def test_equally_many_tokens_of_members_and_non_members_are_scored(documents, own_folder):
-    request_set, _, _, _, (rows, findings) = stages_of(
+    request_set, _, _, _, (rows, findings) = run_audit_stages(
         "membership", own_folder, CONFIG, corpus=(None, None, documents)
     )
     values = rows.to_pylist()
@@ -112,8 +114,12 @@ def test_the_reference_ratio_uses_the_same_texts(documents, own_folder, gpt2_fol
     from hallmark.tasks.audits.audited_models.opening import open_audited_model
 
     config = CONFIG.model_copy(update={"reference_model_folder": gpt2_folder})
-    rows, findings = stages_of(
-        "membership", own_folder, config, corpus=(None, None, documents), reference=gpt2_folder
+    rows, findings = run_audit_stages(
+        "membership",
+        own_folder,
+        config,
+        corpus=(None, None, documents),
+        reference_folder=gpt2_folder,
     )[-1]
     by_item = {(r["measure"], r["item"]): r for r in rows.to_pylist()}
     texts = [r["text"] for (score, _), r in by_item.items() if score == "loss"]
@@ -126,7 +132,9 @@ def test_the_reference_ratio_uses_the_same_texts(documents, own_folder, gpt2_fol
             assert row["value"] == pytest.approx(-total / reference_totals[row["text"]], rel=1e-4)
     aucs = {name_slice(r["slice"]): r for r in findings.to_pylist() if r["metric"] == "auc"}
     assert aucs["document, score=reference_ratio"]["value"] is not None
-    rows, findings = stages_of("membership", own_folder, CONFIG, corpus=(None, None, documents))[-1]
+    rows, findings = run_audit_stages(
+        "membership", own_folder, CONFIG, corpus=(None, None, documents)
+    )[-1]
     (row,) = (r for r in findings.to_pylist() if "score=reference_ratio" in name_slice(r["slice"]))
     assert row["value"] is None
     message = "no reference model is configured (audit_membership.reference_model_folder)"
@@ -135,7 +143,7 @@ def test_the_reference_ratio_uses_the_same_texts(documents, own_folder, gpt2_fol
 
 def test_two_models_are_compared_on_the_same_documents(documents, own_folder, gpt2_folder):
     artifacts = [
-        stages_of("membership", folder, CONFIG, corpus=(None, None, documents))[3]
+        run_audit_stages("membership", folder, CONFIG, corpus=(None, None, documents))[3]
         for folder in (own_folder, gpt2_folder)
     ]
     comparisons = {
@@ -158,15 +166,17 @@ def test_a_true_positive_rate_needs_enough_non_members():
     members, nonmembers = rng.normal(2, 1, 50), rng.normal(0, 1, 400)
     is_member = [True] * 50 + [False] * 400
     values = pa.table({"value": [*members, *nonmembers], "is_member": is_member})
-    rate = make_true_positive_estimator(0.01, 100)(values, MEASURES[0], CONFIG, 0.95)
+    rate = make_true_positive_rate_estimator(0.01, 100)(values, MEASURES[0], CONFIG, 0.95)
     bound = np.sort(nonmembers)[396]  # three of 400 exceed it; one in a hundred would be four
     assert rate.value == (members > bound).mean() and rate.null_value == 0.01 and rate.n == 50
     expected = estimate_true_positive_rate(members, nonmembers, 0.01)
     assert (rate.low, rate.high) == (expected.low, expected.high)
     assert rate.low < rate.value < rate.high
-    assert make_true_positive_estimator(0.001, 10_000)(values, MEASURES[0], CONFIG, 0.95) is None
+    assert (
+        make_true_positive_rate_estimator(0.001, 10_000)(values, MEASURES[0], CONFIG, 0.95) is None
+    )
     missing = pa.table({"value": [np.nan, *members[1:], *nonmembers], "is_member": is_member})
-    rate = make_true_positive_estimator(0.01, 100)(missing, MEASURES[0], CONFIG, 0.95)
+    rate = make_true_positive_rate_estimator(0.01, 100)(missing, MEASURES[0], CONFIG, 0.95)
     assert (rate.n, rate.missing) == (49, 1)
 
 
@@ -184,7 +194,7 @@ def test_passages_without_copies_are_non_members(own_folder, session):
     )
     canaries = plant_canaries(given(texts, kind="split"), config)["canaries"]
     corpus = (None, canaries, None)
-    rows, findings = stages_of("membership", own_folder, CONFIG, corpus=corpus)[-1]
+    rows, findings = run_audit_stages("membership", own_folder, CONFIG, corpus=corpus)[-1]
     texts = [
         (r["kind"], r["is_member"], r["copies"]) for r in rows.to_pylist() if r["measure"] == "loss"
     ]
@@ -227,7 +237,7 @@ def test_members_that_training_had_not_read_are_excluded(documents, own_folder):
     none_read = "; training had read no member by this step"
     for times_read, member_count, note in ((1, 15, excluded), (0, 30, none_read)):
         trained = fake_training(documents, TrainedConfig(content=content, times_read=times_read))
-        rows, findings = stages_of(*arguments, corpus=corpus, pretrained=trained)[-1]
+        rows, findings = run_audit_stages(*arguments, corpus=corpus, training_run=trained)[-1]
         losses = select_evidence(rows, {"measure": "loss"}).to_pylist()
         assert sum(r["is_member"] for r in losses) == member_count
         assert sum(not r["is_member"] for r in losses) == 30
@@ -239,12 +249,12 @@ def test_members_that_training_had_not_read_are_excluded(documents, own_folder):
         )
         assert note in row["method"] and row["value"] is not None and row["n"] == 30 + member_count
     # Without known reads, all members are kept.
-    rows, _ = stages_of(*arguments, corpus=corpus)[-1]
+    rows, _ = run_audit_stages(*arguments, corpus=corpus)[-1]
     assert sum(select_evidence(rows, {"measure": "loss"})["is_member"].to_pylist()) == 30
 
 
 def test_without_a_corpus_nothing_is_measured(own_folder, session):
-    rows, findings = stages_of("membership", own_folder, CONFIG)[-1]
+    rows, findings = run_audit_stages("membership", own_folder, CONFIG)[-1]
     assert len(rows) == 0
     assert findings["metric"].to_pylist() == [
         "auc",
@@ -326,7 +336,7 @@ def test_the_interval_of_the_true_positive_rate_in_closed_form():
 
 def test_an_auc_without_value_or_interval_has_a_reason():
     without_members = estimate_roc_auc([], [1.0])
-    assert np.isnan(without_members.value) and "on the same side" in without_members.method
+    assert np.isnan(without_members.value) and "on one side" in without_members.method
     above = estimate_roc_auc([2.0, 3.0], [0.0, 1.0])
     assert above.value == 1 and np.isnan(above.low) and above.p < 0.2
     assert np.isnan(estimate_roc_auc([1.0], [0.0, 2.0]).low)

@@ -16,14 +16,14 @@ from hallmark.tasks.audits.probes.misuse import (
     PROBE,
     USER_PROVIDED,
     MisuseConfig,
-    read_misuse_prompts,
+    read_continuations_by_prompt,
 )
 from hallmark.tasks.audits.responses import Responses
 from hallmark.tasks.audits.slice_tags import name_slice
 from hallmark.tasks.contract import UsageError, describe_columns, hash_texts
 from tests.builders import item_rows, row_dicts
 from tests.findings import findings_to_rows
-from tests.tasks.audits.asking import stages_of, written
+from tests.tasks.audits.audit_runs import run_audit_stages, write_json_lines
 
 PROMPTS = [
     {
@@ -37,7 +37,7 @@ PROMPTS = [
 
 @pytest.fixture
 def prompts(tmp_path):
-    return written(tmp_path / "prompts.jsonl", PROMPTS)
+    return write_json_lines(tmp_path / "prompts.jsonl", PROMPTS)
 
 
 def run_probe(
@@ -141,7 +141,7 @@ def write_ratings(path, values, rate_text, raters=("ann", "ben")):
         for row in select_texts(values)
         for rater in raters
     ]
-    return written(path, rows)
+    return write_json_lines(path, rows)
 
 
 def test_ratings_give_a_mean_and_an_agreement(prompts, own_folder, tmp_path):
@@ -257,14 +257,14 @@ VALID_RATING = {"sample_id": "0" * 32, "rater": "ann", "rating": 0.5}
 )
 def test_errors_name_the_line_of_an_invalid_rating(tmp_path, row, message):
     second = VALID_RATING | {"sample_id": "1" * 32} | row
-    path = written(tmp_path / "ratings.jsonl", [VALID_RATING, second])
+    path = write_json_lines(tmp_path / "ratings.jsonl", [VALID_RATING, second])
     with pytest.raises(UsageError, match=message):
         read_ratings([path])
 
 
 def test_files_without_ratings_or_with_too_many_labels_are_refused(tmp_path):
     with pytest.raises(UsageError, match="no row has a value in"):
-        read_ratings([written(tmp_path / "none.jsonl", [{"sample_id": "0" * 32}])])
+        read_ratings([write_json_lines(tmp_path / "none.jsonl", [{"sample_id": "0" * 32}])])
     with pytest.raises(UsageError, match="there is no file"):
         read_ratings([tmp_path / "absent.csv"])
     labelled_ratings = [
@@ -272,7 +272,7 @@ def test_files_without_ratings_or_with_too_many_labels_are_refused(tmp_path):
         for n in range(30)
     ]
     with pytest.raises(UsageError, match="use 30 labels, but at most 20"):
-        read_ratings([written(tmp_path / "many.jsonl", labelled_ratings)])
+        read_ratings([write_json_lines(tmp_path / "many.jsonl", labelled_ratings)])
     broken = tmp_path / "broken.jsonl"
     broken.write_text('{"sample_id"')
     with pytest.raises(UsageError, match="line 1 is not valid JSON"):
@@ -283,10 +283,10 @@ def test_files_without_ratings_or_with_too_many_labels_are_refused(tmp_path):
 def test_prompts_are_read_from_text_and_tables(tmp_path):
     lines = tmp_path / "prompts.txt"
     lines.write_text("One prompt\n\nOne prompt\n  Another \n")
-    assert read_misuse_prompts([lines]) == {("One prompt", ""): [], ("Another", ""): []}
+    assert read_continuations_by_prompt([lines]) == {("One prompt", ""): [], ("Another", ""): []}
     table = tmp_path / "prompts.csv"
     table.write_text("prompt,category,continuation\nA,x,yes\nA,x,no\nB,,\n")
-    assert read_misuse_prompts([table]) == {("A", "x"): [" yes", " no"], ("B", ""): []}
+    assert read_continuations_by_prompt([table]) == {("A", "x"): [" yes", " no"], ("B", ""): []}
     for row, message in (
         ({"text": "x"}, "line 1 must have text in 'prompt'"),
         ({"prompt": "x", "category": 3}, "has 3 in 'category'; write at most 100 printable"),
@@ -294,12 +294,12 @@ def test_prompts_are_read_from_text_and_tables(tmp_path):
         ({"prompt": "x", "continuations": [""]}, "must have text in 'continuation'"),
     ):
         with pytest.raises(UsageError, match=message):
-            read_misuse_prompts([written(tmp_path / "bad.jsonl", [row])])
+            read_continuations_by_prompt([write_json_lines(tmp_path / "bad.jsonl", [row])])
 
 
 def test_findings_follow_the_ratings_in_a_file(prompts, own_folder, session, tmp_path):
     config = MisuseConfig(prompts=[prompts], max_new_tokens=8, continuations_per_prompt=2)
-    *_, earlier, (values, findings) = stages_of("misuse", own_folder, config)
+    *_, earlier, (values, findings) = run_audit_stages("misuse", own_folder, config)
     rows = values.to_pylist()
     texts = select_texts(rows)
     assert len(texts) == 24 and len(rows) == 24 + 8
@@ -310,11 +310,11 @@ def test_findings_follow_the_ratings_in_a_file(prompts, own_folder, session, tmp
     ratings = tmp_path / "ratings.jsonl"
     rated_config = config.model_copy(update={"ratings": (ratings,)})
     for value in (0.25, 0.75):  # the content of the file counts, not its name
-        written(
+        write_json_lines(
             ratings,
             [{"sample_id": row["sample_id"], "rater": "ann", "rating": value} for row in texts],
         )
-        *_, later, (_, findings) = stages_of("misuse", own_folder, rated_config)
+        *_, later, (_, findings) = run_audit_stages("misuse", own_folder, rated_config)
         by_slice = {(row["metric"], name_slice(row["slice"])): row for row in findings.to_pylist()}
         assert by_slice["human_rating", ""]["value"] == value
         assert later.fingerprint != earlier.fingerprint
@@ -322,7 +322,7 @@ def test_findings_follow_the_ratings_in_a_file(prompts, own_folder, session, tmp
 
 
 def test_a_masked_model_is_not_measured(prompts, bert_folder, session):
-    values, findings = stages_of("misuse", bert_folder, MisuseConfig(prompts=[prompts]))[-1]
+    values, findings = run_audit_stages("misuse", bert_folder, MisuseConfig(prompts=[prompts]))[-1]
     assert not len(values) and {row["value"] for row in findings.to_pylist()} == {None}
 
 

@@ -10,7 +10,11 @@ import pytest
 from hallmark.tasks.audits.probes.stereoset import StereosetConfig, read_stereoset_items
 from hallmark.tasks.contract import UsageError
 from tests.builders import item_rows
-from tests.tasks.audits.asking import scripted, stages_of, written
+from tests.tasks.audits.audit_runs import (
+    compute_simulated_findings,
+    run_audit_stages,
+    write_json_lines,
+)
 
 REAL = Path(__file__).parents[5] / "shared/data/audit"
 
@@ -38,7 +42,7 @@ def build_rows(terms=12, sentences_per_term=2):
 
 @pytest.fixture
 def config(tmp_path):
-    return StereosetConfig(items=written(tmp_path / "s.jsonl", build_rows()))
+    return StereosetConfig(items=write_json_lines(tmp_path / "s.jsonl", build_rows()))
 
 
 def test_the_ideal_model_has_the_highest_score(config, own_folder):
@@ -49,7 +53,9 @@ def test_the_ideal_model_has_the_highest_score(config, own_folder):
         first = STEREOTYPE if number % 2 else OPPOSITE
         return -1.0 if target == first else -3.0 if target == UNRELATED else -2.0
 
-    _, findings = scripted("stereoset", own_folder, config, compute_log_likelihood)
+    _, findings = compute_simulated_findings(
+        "stereoset", own_folder, config, compute_log_likelihood
+    )
     for kind in ("intrasentence", "intersentence"):
         scores = [
             findings[f"{m}_{kind}", ""]["value"]
@@ -62,11 +68,15 @@ def test_the_ideal_model_has_the_highest_score(config, own_folder):
 
 
 def test_a_fully_stereotyped_model_and_one_without_preferences(config, own_folder):
-    _, findings = scripted("stereoset", own_folder, config, lambda item, target: -float(target))
+    _, findings = compute_simulated_findings(
+        "stereoset", own_folder, config, lambda item, target: -float(target)
+    )
     assert findings["stereotype_score_intrasentence", ""]["value"] == 100
     assert findings["icat_score_intrasentence", ""]["value"] == 0
     assert findings["icat_score_intersentence", ""]["value"] == 0
-    _, findings = scripted("stereoset", own_folder, config, lambda item, target: -1.0)
+    _, findings = compute_simulated_findings(
+        "stereoset", own_folder, config, lambda item, target: -1.0
+    )
     assert findings["stereotype_score_intrasentence", ""]["value"] == 50  # ties count one half
     assert findings["stereotype_score_intrasentence", ""]["p"] == 1
     assert findings["tie_share_intrasentence", ""]["value"] == 100
@@ -80,7 +90,9 @@ def test_all_terms_have_equal_weight(config, own_folder):
         rng = np.random.default_rng([*item["item"]])
         return float(log_likelihoods.setdefault((item["item"], target), rng.normal(size=3)[target]))
 
-    _, findings = scripted("stereoset", own_folder, config, compute_log_likelihood)
+    _, findings = compute_simulated_findings(
+        "stereoset", own_folder, config, compute_log_likelihood
+    )
     by_term = defaultdict(list)
     ids = {item: None for item, _ in log_likelihoods}
     items = {item["item"]: item for item in build_items(config, own_folder)}
@@ -112,7 +124,7 @@ def build_items(config, folder):
 
 
 def test_only_intersentence_texts_are_scored_after_the_context(config, own_folder, session):
-    request_set, response_set, *_, (values, _) = stages_of("stereoset", own_folder, config)
+    request_set, response_set, *_, (values, _) = run_audit_stages("stereoset", own_folder, config)
     kinds = {row["item"]: row["item_type"] for row in request_set["items"].read().to_pylist()}
     for row in request_set["requests"].read().to_pylist():
         assert (len(row["context_ids"]) > 1) == (kinds[row["item"]] == "intersentence")
@@ -123,7 +135,9 @@ def test_terms_without_a_score_are_missing(config, own_folder):
     def compute_log_likelihood(item, target):
         return math.nan if item["cluster"] == "term 3" else -float(target)
 
-    _, findings = scripted("stereoset", own_folder, config, compute_log_likelihood)
+    _, findings = compute_simulated_findings(
+        "stereoset", own_folder, config, compute_log_likelihood
+    )
     assert findings["stereotype_score_intrasentence", ""]["missing"] == 1
     assert findings["stereotype_score_intrasentence", ""]["n"] == 11
 
@@ -135,12 +149,12 @@ def test_terms_without_a_score_are_missing(config, own_folder):
 def test_errors_name_the_line_of_an_invalid_item(tmp_path, change, message):
     row = build_rows()[0]
     with pytest.raises(UsageError, match=f"line 2.*{message}"):
-        read_stereoset_items(written(tmp_path / "bad.jsonl", [row, row | change]))
+        read_stereoset_items(write_json_lines(tmp_path / "bad.jsonl", [row, row | change]))
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="the shared data folder is absent")
 def test_all_published_items_are_read():
     items = read_stereoset_items(REAL / "stereoset.jsonl.gz")
-    kinds = [item["item_type"] for item in items]
+    kinds = [item.item_type for item in items]
     assert len(items) == 4229 and kinds.count("intersentence") == 2123
-    assert len({item["target"] for item in items}) == 79
+    assert len({item.target for item in items}) == 79

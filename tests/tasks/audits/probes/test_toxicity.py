@@ -41,7 +41,7 @@ from hallmark.tasks.contract import (
 )
 from hallmark.tasks.measures.scorers import ScorerConfig, open_scorer
 from tests.findings import findings_to_rows
-from tests.tasks.audits.asking import stages_of
+from tests.tasks.audits.audit_runs import run_audit_stages
 
 QUICK = ToxicityConfig(
     continuations_per_prompt=6,
@@ -308,14 +308,15 @@ def test_a_scorer_that_fails_does_not_pass_its_controls():
 
 
 def test_the_default_scorer_classifies_the_controls_correctly():
-    texts, flags = read_control_sentences()
-    scores = open_scorer(ScorerConfig()).score_toxicity(texts)
+    sentences = read_control_sentences()
+    flags = [sentence.must_flag for sentence in sentences]
+    scores = open_scorer(ScorerConfig()).score_toxicity([sentence.text for sentence in sentences])
     assert ((scores >= 0.5) == np.array(flags)).all() and sum(flags) == len(flags) / 2 == 10
 
 
 def run_audit(folder, config, scorer=None):
     """Run all stages in the session's store; return values and findings."""
-    return stages_of("toxicity", folder, config, scorer=scorer)[-1]
+    return run_audit_stages("toxicity", folder, config, scorer=scorer)[-1]
 
 
 @pytest.fixture

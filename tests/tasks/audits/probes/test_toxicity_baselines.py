@@ -41,7 +41,7 @@ from hallmark.tasks.contract import (
 )
 from hallmark.tasks.measures.estimates import estimate_mean_or_share
 from tests.builders import item_rows
-from tests.tasks.audits.asking import stages_of
+from tests.tasks.audits.audit_runs import run_audit_stages
 from tests.tasks.audits.conftest import TEXTS
 
 QUICK = ToxicityConfig(
@@ -148,7 +148,7 @@ def test_a_score_at_the_threshold_reaches_it():
     )
     config = ToxicityConfig(toxicity_threshold=0.7)
     maxima = PromptValueWriter(None, None, texts, "", config).compute_maxima(2)
-    assert maxima.values[TOXICITY_PROBABILITY].tolist() == [1.0, 0.0]
+    assert maxima.values_by_metric[TOXICITY_PROBABILITY].tolist() == [1.0, 0.0]
 
 
 def test_the_baseline_has_the_same_prompts_as_the_model():
@@ -209,7 +209,9 @@ def test_shuffled_texts_consist_of_held_out_tokens(documents, own_folder):
 @pytest.mark.parametrize("folder", ["own_folder", "gpt2_folder"])
 def test_findings_have_both_baselines(documents, request, folder):
     folder = request.getfixturevalue(folder)
-    values, findings = stages_of("toxicity", folder, QUICK, corpus=(None, None, documents))[-1]
+    values, findings = run_audit_stages("toxicity", folder, QUICK, corpus=(None, None, documents))[
+        -1
+    ]
     rows = select_evidence(values, {"measure": "toxicity"}).to_pylist()
     prompts = {r["text"] for r in rows if r["kind"] == "prompted"}
     by_writer = {
@@ -267,7 +269,9 @@ def test_untrained_models_rarely_differ_from_their_baseline(documents, own_folde
             folder,
             tokenizer_path=own_folder / "tokenizer.json",
         )
-        _, findings = stages_of("toxicity", folder, QUICK, corpus=(None, None, documents))[-1]
+        _, findings = run_audit_stages("toxicity", folder, QUICK, corpus=(None, None, documents))[
+            -1
+        ]
         (row,) = [
             r
             for r in findings.to_pylist()
@@ -304,7 +308,8 @@ def compute_findings(values, untrained, shuffled):
         rows, schema=build_values_schema(PROBE.item_schema, PROBE.value_fields)
     )
     findings = build_findings_table(
-        compute_measure_findings("toxicity", table, MEASURES, QUICK), PROBE.metrics_and_controls
+        compute_measure_findings("toxicity", table, MEASURES, QUICK),
+        PROBE.metric_and_control_titles,
     )
     return {(row["metric"], name_slice(row["slice"])): row for row in findings.to_pylist()}
 

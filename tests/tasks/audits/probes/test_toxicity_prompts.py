@@ -18,7 +18,7 @@ QUICK = ToxicityConfig(
 
 
 def test_the_built_in_prompts_are_toxic_and_non_toxic():
-    prompts = [text for text, _ in read_toxicity_prompts(None)]
+    prompts = [prompt.text for prompt in read_toxicity_prompts(None)]
     assert len(prompts) == len(set(prompts)) >= 90
     toxic = open_scorer(ScorerConfig()).score_toxicity(prompts) >= 0.5
     assert 10 <= toxic.sum() <= len(prompts) / 2
@@ -28,7 +28,9 @@ def test_the_built_in_prompts_are_toxic_and_non_toxic():
 def test_realtoxicityprompts_can_be_read():
     prompts = read_toxicity_prompts(RTP)
     assert len(prompts) == 1196
-    assert sum(score < 0.5 for _, score in prompts) == 203  # although the file is called toxic
+    assert (
+        sum(prompt.file_toxicity < 0.5 for prompt in prompts) == 203
+    )  # although the file is called toxic
 
 
 @pytest.mark.parametrize(

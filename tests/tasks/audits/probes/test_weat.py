@@ -13,12 +13,12 @@ from hallmark.tasks.audits.probes.weat import (
     WEAT_TESTS,
     WORD_LISTS_FILE,
     WeatConfig,
-    read_weat_tests,
+    read_word_lists_by_test,
     tokenize_word_in_templates,
 )
 from hallmark.tasks.audits.slice_tags import name_slice
 from hallmark.tasks.contract import HallmarkError, UsageError
-from tests.tasks.audits.asking import stages_of
+from tests.tasks.audits.audit_runs import run_audit_stages
 from tests.tasks.audits.conftest import make_own
 
 REAL = Path(__file__).parents[5] / "shared/data/audit"
@@ -39,7 +39,7 @@ def write_lists(path, lists):
 
 def run_audit(folder, config):
     """Run all stages; return responses, values, and findings by metric and slice."""
-    _, response_set, *_, (values, findings) = stages_of("weat", folder, config)
+    _, response_set, *_, (values, findings) = run_audit_stages("weat", folder, config)
     return (
         response_set,
         values,
@@ -49,7 +49,7 @@ def run_audit(folder, config):
 
 def test_the_built_in_lists_give_findings_on_a_model(own_folder, session):
     response_set, values, findings = run_audit(own_folder, WeatConfig())
-    tests = read_weat_tests(WORD_LISTS_FILE)
+    tests = read_word_lists_by_test(WORD_LISTS_FILE)
     assert len(tests) == 4 and all(len({*w}) == 8 for lists in tests.values() for w in lists)
     for part in ("input", "contextual"):
         for test in tests:
@@ -118,7 +118,7 @@ def test_words_spelled_by_bytes_are_tokenized(own_folder):
         for template, (ids, positions) in zip(TEMPLATES, sentences, strict=True):
             assert tokenizer.decode(ids).strip() == template.format(word)
             assert tokenizer.decode([ids[i] for i in positions]).strip() == word
-        positions = sentences[0][1]
+        positions = sentences[0].word_positions
         assert (1 < len(word.encode()) <= len(positions)) == is_byte_spelled
 
 
@@ -184,7 +184,7 @@ def test_a_layer_that_the_model_lacks_is_refused(own_folder, session):
 )
 def test_errors_name_invalid_lists(tmp_path, change, message):
     with pytest.raises(UsageError, match=message):
-        read_weat_tests(write_lists(tmp_path / "bad.json", LISTS | change))
+        read_word_lists_by_test(write_lists(tmp_path / "bad.json", LISTS | change))
 
 
 @pytest.mark.parametrize(
@@ -198,15 +198,15 @@ def test_errors_name_invalid_lists(tmp_path, change, message):
 def test_a_file_that_is_not_a_json_object_is_refused(tmp_path, text, message):
     (tmp_path / "bad.json").write_text(text)
     with pytest.raises(UsageError, match=message):
-        read_weat_tests(tmp_path / "bad.json")
+        read_word_lists_by_test(tmp_path / "bad.json")
     with pytest.raises(UsageError, match="there is no file"):
-        read_weat_tests(tmp_path / "none.json")
+        read_word_lists_by_test(tmp_path / "none.json")
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="the shared data folder is absent")
 def test_the_published_lists_have_ten_tests():
-    tests = read_weat_tests(REAL / "weat.json")
+    tests = read_word_lists_by_test(REAL / "weat.json")
     assert [*tests] == [*WEAT_TESTS] and len(WEAT_TESTS) == 10
     sizes = [[len(word_list) for word_list in lists] for lists in tests.values()]
     assert sizes[0] == [25] * 4 and sizes[6] == [8] * 4 and sizes[8] == [6, 6, 7, 7]
-    assert tests["WEAT 7"][0][:2] == ["math", "algebra"]
+    assert tests["WEAT 7"].x[:2] == ["math", "algebra"]

@@ -6,7 +6,7 @@ import pytest
 
 from hallmark.tasks.audits.probes.winobias import WinobiasConfig, read_winobias_pairs
 from hallmark.tasks.contract import UsageError
-from tests.tasks.audits.asking import scripted, stages_of
+from tests.tasks.audits.audit_runs import compute_simulated_findings, run_audit_stages
 
 REAL = Path(__file__).parents[5] / "shared/data/audit"
 
@@ -49,7 +49,9 @@ def test_pairs_have_the_occupations_and_the_pronoun(config):
 
 
 def test_a_fully_stereotyped_model_has_preference_one(config, own_folder):
-    _, findings = scripted("winobias", own_folder, config, lambda item, target: -2.0 * target)
+    _, findings = compute_simulated_findings(
+        "winobias", own_folder, config, lambda item, target: -2.0 * target
+    )
     row = findings["stereotype_preference", ""]
     assert row["value"] == 1 and row["n"] == 56
     assert findings["log_likelihood_difference", ""]["value"] == 2.0
@@ -63,7 +65,7 @@ def test_a_model_that_prefers_one_pronoun_has_preference_one_half(config, own_fo
     def compute_log_likelihood(item, target):
         return -float((item["pronoun"] == "he") == target)
 
-    _, findings = scripted("winobias", own_folder, config, compute_log_likelihood)
+    _, findings = compute_simulated_findings("winobias", own_folder, config, compute_log_likelihood)
     row = findings["stereotype_preference", ""]
     assert row["value"] == 0.5 and row["low"] < 0.5 < row["high"] and row["p"] > 0.9
     assert findings["stereotype_preference", "pronoun=he"]["value"] == 1
@@ -72,7 +74,9 @@ def test_a_model_that_prefers_one_pronoun_has_preference_one_half(config, own_fo
 
 
 def test_both_sentences_are_scored_from_their_beginning(config, own_folder, session):
-    request_set, response_set, *_, (rows, findings) = stages_of("winobias", own_folder, config)
+    request_set, response_set, *_, (rows, findings) = run_audit_stages(
+        "winobias", own_folder, config
+    )
     assert all(len(r["context_ids"]) == 1 for r in request_set["requests"].read().to_pylist())
     assert response_set["responses"].row_count == 2 * 57 and len(rows) == 56 * 3 + 1
     assert all(row["value"] is not None for row in findings.to_pylist())

@@ -7,7 +7,7 @@ import pytest
 from hallmark.tasks.audits.probes.winogender import WinogenderConfig, read_winogender_sentences
 from hallmark.tasks.audits.slice_tags import name_slice
 from hallmark.tasks.contract import UsageError
-from tests.tasks.audits.asking import scripted, stages_of
+from tests.tasks.audits.audit_runs import compute_simulated_findings, run_audit_stages
 
 REAL = Path(__file__).parents[5] / "shared/data/audit"
 
@@ -34,11 +34,9 @@ def config(tmp_path):
 
 def test_items_have_prompts_answers_and_gotcha(config):
     items = read_winogender_sentences(config)
-    assert items[0]["text"] == "The baker told the guest that he had won 0. 'He' refers to the"
-    assert items[0]["answers"] == [" baker", " guest"]
-    gotcha = {
-        (i["tags"]["sentence_schema"], i["tags"]["gender"]): i["tags"]["gotcha"] for i in items
-    }
+    assert items[0].prompt == "The baker told the guest that he had won 0. 'He' refers to the"
+    assert items[0].answers == (" baker", " guest")
+    gotcha = {(i.tags["sentence_schema"], i.tags["gender"]): i.tags["gotcha"] for i in items}
     assert gotcha["baker.guest.0", "male"] == "no" and gotcha["baker.guest.0", "female"] == "yes"
     assert gotcha["baker.guest.1", "male"] == "yes" and gotcha["weaver.guest.0", "male"] == "yes"
     assert gotcha["weaver.guest.1", "male"] == "no" and gotcha["baker.guest.0", "neutral"] is None
@@ -53,7 +51,9 @@ def test_a_model_that_follows_the_stereotypes_of_occupations(config, own_folder)
         expected = (item["women_percent"] > 50) == (item["gender"] == "female")
         return -float(target != (not expected))
 
-    _, findings = scripted("winogender", own_folder, config, compute_log_likelihood)
+    _, findings = compute_simulated_findings(
+        "winogender", own_folder, config, compute_log_likelihood
+    )
     assert findings["accuracy", "gotcha=yes"]["value"] == 0
     assert findings["accuracy", "gotcha=no"]["value"] == 1
     assert findings["accuracy", "gender=neutral"]["value"] == 0.5
@@ -67,7 +67,9 @@ def test_a_model_that_is_always_right(config, own_folder):
     def compute_log_likelihood(item, target):
         return -float(target != item["right_answer"])
 
-    _, findings = scripted("winogender", own_folder, config, compute_log_likelihood)
+    _, findings = compute_simulated_findings(
+        "winogender", own_folder, config, compute_log_likelihood
+    )
     assert (
         findings["accuracy", ""]["value"] == 1 and findings["gender_accuracy_gap", ""]["value"] == 0
     )
@@ -80,7 +82,9 @@ def test_a_model_that_is_only_right_with_male_pronouns(config, own_folder):
         is_right = target == item["right_answer"]
         return -float(is_right != (item["gender"] == "male"))
 
-    _, findings = scripted("winogender", own_folder, config, compute_log_likelihood)
+    _, findings = compute_simulated_findings(
+        "winogender", own_folder, config, compute_log_likelihood
+    )
     row = findings["gender_accuracy_gap", ""]
     assert row["value"] == 1 and row["n"] == 8
     assert findings["accuracy", "gender=female"]["value"] == 0
@@ -88,7 +92,7 @@ def test_a_model_that_is_only_right_with_male_pronouns(config, own_folder):
 
 def test_accuracy_is_measured_without_the_shares_of_women(config, own_folder, session):
     without = config.model_copy(update={"occupations": None})
-    *_, (rows, findings) = stages_of("winogender", own_folder, without)
+    *_, (rows, findings) = run_audit_stages("winogender", own_folder, without)
     findings = {(row["metric"], name_slice(row["slice"])): row for row in findings.to_pylist()}
     assert findings["accuracy", ""]["n"] == 24 and ("accuracy", "gotcha=yes") not in findings
     assert findings["occupation_stereotype_score", ""]["value"] is None and len(rows) == 2 * 24 + 8
@@ -98,7 +102,9 @@ def test_ties_count_one_half_and_have_no_stereotype_score(config, own_folder):
     def compute_log_likelihood(item, target):
         return -1.0 if item["gender"] != "female" else -float(target)
 
-    _, findings = scripted("winogender", own_folder, config, compute_log_likelihood)
+    _, findings = compute_simulated_findings(
+        "winogender", own_folder, config, compute_log_likelihood
+    )
     assert findings["accuracy", "gender=male"]["value"] == 0.5 == findings["accuracy", ""]["value"]
     assert findings["tie_share", ""]["value"] == pytest.approx(2 / 3)
     assert findings["gender_accuracy_gap", ""]["value"] == 0
@@ -133,6 +139,6 @@ def test_errors_name_the_line_of_an_invalid_share(config, tmp_path):
 def test_all_published_sentences_are_read():
     files = {name: REAL / f"winogender_{name}.tsv" for name in ("sentences", "occupations")}
     items = read_winogender_sentences(WinogenderConfig(**files))
-    assert len(items) == 720 and all(item["tags"]["women_percent"] is not None for item in items)
-    gotcha = [item["tags"]["gotcha"] for item in items if item["tags"]["gender"] != "neutral"]
+    assert len(items) == 720 and all(item.tags["women_percent"] is not None for item in items)
+    gotcha = [item.tags["gotcha"] for item in items if item.tags["gender"] != "neutral"]
     assert sorted(set(gotcha)) == ["no", "yes"] and gotcha.count("yes") == 240

@@ -58,7 +58,7 @@ def test_a_batch_has_at_most_batch_tokens(model, monkeypatch):
 
 
 def test_target_statistics_equal_those_of_each_pair_alone(model):
-    target_statistics = compute_target_statistics(model, SOURCES, TARGETS, forbid=(1, 2))
+    target_statistics = compute_target_statistics(model, SOURCES, TARGETS, unranked_tokens=(1, 2))
     for source, target, statistics in zip(SOURCES, TARGETS, target_statistics, strict=True):
         assert len(statistics.rank) == max(0, len(target) - 1)
         for i in range(1, len(target)):
@@ -73,7 +73,7 @@ def test_target_statistics_equal_those_of_each_pair_alone(model):
 @pytest.mark.parametrize(
     ("sources", "targets", "words"),
     [
-        ([[3]], [[0, 1], [0, 1]], "Each target needs a source"),
+        ([[3]], [[0, 1], [0, 1]], "one source for each target"),
         ([[]], [[0, 1]], "of at least one token"),
         ([[61]], [[0, 1]], "Token id 61"),
         ([[3]], [[0, 61]], "Token id 61"),

@@ -18,7 +18,7 @@ from hallmark.tasks.audits.registry import PROBES
 from hallmark.tasks.audits.responses import Responses
 from hallmark.tasks.contract import ID_TYPE, column
 from tests.builders import item_rows, row_dicts
-from tests.tasks.audits.asking import written
+from tests.tasks.audits.audit_runs import write_json_lines
 
 
 def make_responses(items, occurrence_rows, schema, exposure=None):
@@ -135,14 +135,14 @@ def test_lookups_include_the_text_within_and_at_the_start_of_a_document(
         (tmp_path / f"{gender}.txt").write_text(text)
     pair = {"stereo": "A girl wept.", "anti": "A boy wept.", "category": "c", "template": "t"}
     settings = {
-        "bias": {"pairs": written(tmp_path / "p.jsonl", [pair])},
+        "bias": {"pairs": write_json_lines(tmp_path / "p.jsonl", [pair])},
         "winobias": {
             "pro_stereotypical": [tmp_path / "pro.txt"],
             "anti_stereotypical": [tmp_path / "anti.txt"],
         },
         "winogender": {"sentences": tmp_path / "s.tsv"},
-        "stereoset": {"items": written(tmp_path / "t.jsonl", [STEREOSET_ITEM])},
-        "bbq": {"items": [written(tmp_path / "q.jsonl", [BBQ_ITEM])]},
+        "stereoset": {"items": write_json_lines(tmp_path / "t.jsonl", [STEREOSET_ITEM])},
+        "bbq": {"items": [write_json_lines(tmp_path / "q.jsonl", [BBQ_ITEM])]},
     }[name]
     (probe,) = [probe for probe in PROBES if probe.name == name]
     tokenizer, builder = (

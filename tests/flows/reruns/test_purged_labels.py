@@ -84,7 +84,7 @@ def test_a_purged_word_is_not_removed_from_labels(tmp_path):
     def now():
         return [store.find_artifact(a.stage, a.fingerprint) for a in made.values()]
 
-    assert any(a.purged_documents for a in now())
+    assert any(a.purge_time_by_doc_id for a in now())
     assert labels(now()) == before
 
     # So the tokens of the next document are found.

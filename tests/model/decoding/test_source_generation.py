@@ -54,8 +54,8 @@ def test_samples_of_a_source_equal_those_of_it_alone(model):
         ([[0]], None, "an encoder-decoder with one source for each prompt"),
         ([[0]], [[]], "Source 0 must have 1 to 16 tokens, not 0"),
         ([[0], [0]], [[3], [3] * 17], "Source 1 must have 1 to 16 tokens, not 17"),
-        ([[0], [0]], [[3]], "Prompts and sources must be equally many, not 2 and 1"),
-        ([[0], [0] * 12], [[3], [3]], "Prompt 1 and 5 new tokens make 17"),
+        ([[0], [0]], [[3]], "one source for each prompt, not 1 for 2"),
+        ([[0], [0] * 12], [[3], [3]], "Prompt 1 has 12 tokens; with 5 new tokens it exceeds"),
         ([[0]], [[61]], "Token id 61"),
         ([[]], [[3]], "Prompt 0 is empty"),
     ],
@@ -74,5 +74,5 @@ def test_a_decoder_refuses_sources_and_an_encoder_cannot_generate():
     with pytest.raises(ValueError, match="decoder-only model without sources"):
         generate(tiny(), [[0]], sources=[[3]], max_new_tokens=2)
     for sources in (None, [[3]]):
-        with pytest.raises(ValueError, match="Generation needs a decoder"):
+        with pytest.raises(ValueError, match="Only a decoder-only model without sources"):
             generate(tiny(architecture="encoder"), [[0]], sources=sources, max_new_tokens=2)

@@ -99,7 +99,7 @@ SIGNALS = {
     "quality": (
         measure_quality,
         QualityConfig(),
-        "hallmark.tasks.corpus.quality.compute_quality_signals",
+        "hallmark.tasks.corpus.quality.compute_quality_table",
     ),
     "identities": (
         find_identities,
@@ -252,7 +252,7 @@ def test_no_sentence_of_a_failing_document_is_swapped(session, monkeypatch):
         "identities": find_identities(documents, IdentitiesConfig()),
         "language": identify_languages(documents, LanguageConfig()),
     }
-    break_kernels(monkeypatch, "hallmark.tasks.corpus.group_effects.swaps.split_sentences")
+    break_kernels(monkeypatch, "hallmark.tasks.corpus.group_effects.swaps.split_into_sentences")
     effects = measure_removal_effects(documents, history, RemovalEffectsConfig())
     swapped_ids = [
         r["doc_id"] for r in read_rows(effects, "swap_scores") if r["origin"] == "corpus"
@@ -303,7 +303,7 @@ def test_documents_on_which_the_tokenizer_fails_are_not_packed(session, monkeypa
 
 
 def test_the_stage_fails_if_all_documents_fail(session, monkeypatch):
-    monkeypatch.setattr("tests.tasks.corpus.test_faults.BAD", "e")
+    monkeypatch.setattr("tests.tasks.corpus.test_document_failures.BAD", "e")
     break_kernels(
         monkeypatch,
         "hallmark.tasks.corpus.language.estimate_languages",

@@ -29,7 +29,10 @@ from hallmark.tasks.corpus.reading.inputs import (
     list_inputs,
     read_input_records,
 )
-from hallmark.tasks.corpus.reading.object_storage import download_temporarily, list_remote_files
+from hallmark.tasks.corpus.reading.object_storage import (
+    download_temporarily,
+    list_remote_files_by_name,
+)
 
 
 def to_jsonl(texts):
@@ -101,17 +104,19 @@ def test_objects_are_found_by_path_folder_and_pattern(replace_objects):
         "found", dict.fromkeys(["a.txt", "b/c.txt", "b/d.txt.gz", "b/e.csv", "b2.txt"], b"x")
     )
     suffixes = (".txt",)
-    assert list(list_remote_files("s", uri, suffixes)) == [
+    assert list(list_remote_files_by_name("s", uri, suffixes)) == [
         "a.txt",
         "b/c.txt",
         "b/d.txt.gz",
         "b2.txt",
     ]
-    assert list(list_remote_files("s", f"{uri}/b/", suffixes)) == ["c.txt", "d.txt.gz"]
-    assert list(list_remote_files("s", f"{uri}/b/e.csv", suffixes)) == ["e.csv"]  # named explicitly
-    assert list(list_remote_files("s", f"{uri}/*/*.txt", suffixes)) == ["b/c.txt"]
-    assert list(list_remote_files("s", f"{uri}/b/[cx].*", suffixes)) == ["c.txt"]
-    assert list(list_remote_files("s", f"{uri}/**/*.txt", suffixes)) == [
+    assert list(list_remote_files_by_name("s", f"{uri}/b/", suffixes)) == ["c.txt", "d.txt.gz"]
+    assert list(list_remote_files_by_name("s", f"{uri}/b/e.csv", suffixes)) == [
+        "e.csv"
+    ]  # named explicitly
+    assert list(list_remote_files_by_name("s", f"{uri}/*/*.txt", suffixes)) == ["b/c.txt"]
+    assert list(list_remote_files_by_name("s", f"{uri}/b/[cx].*", suffixes)) == ["c.txt"]
+    assert list(list_remote_files_by_name("s", f"{uri}/**/*.txt", suffixes)) == [
         "a.txt",
         "b/c.txt",
         "b2.txt",
@@ -124,7 +129,7 @@ def test_objects_are_found_by_path_folder_and_pattern(replace_objects):
         "what://x/y",
     ):
         with pytest.raises(UsageError, match="source 's'"):
-            list_remote_files("s", bad_uri, suffixes)
+            list_remote_files_by_name("s", bad_uri, suffixes)
 
 
 NAMES = ["a.txt", "axtxt", "b/c.txt", "b/cc.txt", "b/cxtxt", "b/d.txt", "b/^.txt", "b/deep/c.txt"]
@@ -155,8 +160,8 @@ def test_a_pattern_matches_objects_like_files(replace_objects, tmp_path, pattern
     for name in NAMES:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"x")
-    files = sources.find_files("s", f"{tmp_path}/{pattern}", (".txt",))
-    objects = list_remote_files("s", f"{uri}/{pattern}", (".txt",))
+    files = sources.find_paths_by_file_name("s", f"{tmp_path}/{pattern}", (".txt",))
+    objects = list_remote_files_by_name("s", f"{uri}/{pattern}", (".txt",))
     assert list(objects) == list(files)
     assert [file.uri.removeprefix(uri) for file in objects.values()] == [
         str(path).removeprefix(str(tmp_path)) for path in files.values()
@@ -165,19 +170,21 @@ def test_a_pattern_matches_objects_like_files(replace_objects, tmp_path, pattern
 
 def test_a_pattern_may_begin_with_the_first_folder_of_a_bucket(replace_objects):
     replace_objects("rooted", {"a.txt": b"x"})
-    assert list(list_remote_files("s", "s3://hallmark/roote?/*.txt", (".txt",))) == ["rooted/a.txt"]
+    assert list(list_remote_files_by_name("s", "s3://hallmark/roote?/*.txt", (".txt",))) == [
+        "rooted/a.txt"
+    ]
 
 
 def test_an_invalid_pattern_is_refused(replace_objects):
     uri = replace_objects("wrong", {"a.txt": b"x"})
     with pytest.raises(UsageError, match=r"\[z-a\]' is not a valid pattern \(bad character range"):
-        list_remote_files("s", f"{uri}/[z-a]", (".txt",))
+        list_remote_files_by_name("s", f"{uri}/[z-a]", (".txt",))
 
 
 @pytest.mark.parametrize("uri", ["s3://no-such-bucket/x", "what://x/y"])
 def test_the_error_of_a_failed_listing_is_one_line_with_the_cause(bucket, uri):
     with pytest.raises(UsageError) as raised:
-        list_remote_files("s", uri, (".txt",))
+        list_remote_files_by_name("s", uri, (".txt",))
     cause = shorten_error(raised.value.__cause__)
     message = str(raised.value)
     assert (

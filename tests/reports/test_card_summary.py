@@ -7,7 +7,7 @@ from hallmark.reports.sections.card_summary import (
     build_card_summary,
     compute_scaled_harm_beyond_null,
     list_configured_files,
-    rank_largest_risks,
+    rank_most_harmful_findings,
 )
 from hallmark.reports.sections.findings import Findings
 from hallmark.tasks.audits.judging.findings import FINDINGS, build_finding
@@ -243,7 +243,7 @@ def several(config: ToldConfig, context: StageContext) -> None:
 def test_the_worst_of_each_metric_come_first_and_lead_to_their_rows(session, made):
     audit = several(ToldConfig(audit="extraction"))
     book = FigureBook({"audit_extraction": audit})
-    found = rank_largest_risks(Findings(book, {"extraction": audit}))
+    found = rank_most_harmful_findings(Findings(book, {"extraction": audit}))
     assert [(row["metric"], name_slice(row["slice"])) for _, row, _ in found] == [
         ("metric 1", "k=8"),
         ("metric 7", ""),

@@ -15,7 +15,7 @@ from hallmark.tasks.corpus.ingest import IngestConfig, ingest
 from hallmark.tasks.corpus.reading import compressed_members
 from hallmark.tasks.corpus.reading.byte_streams import ReadCounts, read_blocks, read_lines
 from hallmark.tasks.corpus.reading.compressed_members import DAMAGED_DATA, TRUNCATED_DATA, Damage
-from tests.tasks.corpus.reading import (
+from tests.tasks.corpus.reader_helpers import (
     COMPRESS_BY_ENDING,
     compress_zstd,
     get_numbers,

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from hallmark.flows.audit_execution import capture_failure
+from hallmark.flows.audit_execution import record_failure
 from hallmark.flows.auditing import find_lineage_input
 from hallmark.tasks.contract import (
     Artifact,
@@ -45,13 +45,13 @@ def test_the_tokenizer_is_the_one_of_the_training(store, tmp_path):
 
 def test_failures_are_recorded_but_usage_errors_are_raised(caplog):
     failed = {}
-    with capture_failure(failed, "bias"):
+    with record_failure(failed, "bias"):
         raise HallmarkError("the model gives no number")
     assert failed == {"bias": "the model gives no number"}
     assert "bias failed: " in caplog.text
-    with pytest.raises(UsageError), capture_failure(failed, "toxicity"):
+    with pytest.raises(UsageError), record_failure(failed, "toxicity"):
         raise UsageError("prompts.jsonl, line 2 must have text in 'prompt', not 7")
-    with pytest.raises(ValueError, match="a mistake of ours"), capture_failure(failed, "toxicity"):
+    with pytest.raises(ValueError, match="a mistake of ours"), record_failure(failed, "toxicity"):
         raise ValueError("a mistake of ours")
     assert [*failed] == ["bias"]
 

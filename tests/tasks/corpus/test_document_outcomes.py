@@ -20,14 +20,14 @@ from hallmark.tasks.corpus.reading.inputs import IngestConfig
 from hallmark.tasks.corpus.removal_effects import (
     RemovalEffectsConfig,
     build_rate_rows,
+    build_removed_example_rows,
     find_toxicity_threshold,
     iter_removal_masks,
     measure_removal_effects,
-    select_example_rows,
 )
 from hallmark.tasks.corpus.select import SelectConfig, select_documents
 from tests.tasks.corpora import given
-from tests.tasks.corpus.test_finder import SetSignalsConfig, set_signals
+from tests.tasks.corpus.test_curation_truth import SetSignalsConfig, set_signals
 
 
 @pytest.mark.parametrize("chunked", [False, True])
@@ -63,7 +63,7 @@ def test_groups_belong_to_their_dimension_without_a_language_stage(session):
     members_by_group = {
         name: sorted(order[group.member_rows].tolist())
         for dimension in ("identity", "source", "length", "language")
-        for name, group in outcomes.find_groups(dimension, 1).items()
+        for name, group in outcomes.find_groups_by_name(dimension, 1).items()
     }
     assert members_by_group == {
         "women": [0, 1, 3],
@@ -75,8 +75,8 @@ def test_groups_belong_to_their_dimension_without_a_language_stage(session):
     other_outcomes = compute_document_outcomes(
         {"ingest": raw, "identities": find_identities(raw, IdentitiesConfig())}
     )
-    assert [*other_outcomes.find_groups("source", 2)] == ["b"] and [
-        *other_outcomes.find_groups("identity", 2)
+    assert [*other_outcomes.find_groups_by_name("source", 2)] == ["b"] and [
+        *other_outcomes.find_groups_by_name("identity", 2)
     ] == ["women"]
     assert outcomes.may_be_english.all() and outcomes.has_signals.all()
 
@@ -94,7 +94,7 @@ def make_outcomes(n, **changes):
         "may_be_english": np.ones(n, bool),
     }
     arrays = {name: np.asarray(changes.pop(name, values)) for name, values in defaults.items()}
-    other_fields = {"reasons": [], "causes": [], "group_members": {}} | changes
+    other_fields = {"reasons": [], "causes": [], "members_by_group": {}} | changes
     return DocumentOutcomes(doc_ids=hash_to_ids(map(str, range(n))), **arrays, **other_fields)
 
 
@@ -108,7 +108,7 @@ def test_source_adjusted_ratios_exist_for_all_dimensions_except_source():
         ("source", "a"): source == 0,
         ("source", "b"): source == 1,
     }
-    outcomes = make_outcomes(20, group_members=groups, source_index=source)
+    outcomes = make_outcomes(20, members_by_group=groups, source_index=source)
     rows = {row["slice"]: row for row in build_rate_rows(outcomes, hit, np.ones(20, bool), 2)}
     assert rows.keys() == {"they", "a", "b"}
     assert rows["they"]["source_adjusted_ratio"] == pytest.approx(
@@ -127,7 +127,7 @@ def test_groups_by_mention_are_not_compared_with_other_languages():
     }
     outcomes = make_outcomes(
         6,
-        group_members=groups,
+        members_by_group=groups,
         may_be_english=[True] * 4 + [False] * 2,
         has_signals=[True] * 5 + [False],
     )
@@ -145,7 +145,7 @@ def test_one_other_document_is_enough_for_a_comparison():
     hit, risk = np.array([1, 0, 1], bool), np.ones(3, bool)
     groups = {("length", "two"): np.array([1, 1, 0], bool), ("length", "all"): risk}
     min_documents = RemovalEffectsConfig(min_group_documents=2).min_group_documents
-    [row] = build_rate_rows(make_outcomes(3, group_members=groups), hit, risk, min_documents)
+    [row] = build_rate_rows(make_outcomes(3, members_by_group=groups), hit, risk, min_documents)
     assert (row["slice"], row["documents"], row["other_documents"], row["rate_ratio"]) == (
         "two",
         2,
@@ -183,11 +183,11 @@ def test_the_number_of_examples_is_as_configured():
     hit = np.array([1, 0, 1, 1, 1, 1], bool)
     groups = {("source", "a"): np.array([1, 1, 1, 1, 0, 0], bool), ("identity", "they"): hit}
     outcomes = make_outcomes(
-        6, group_members=groups, causes=[RemovalCause("select", "rude", 0, hit)]
+        6, members_by_group=groups, causes=[RemovalCause("select", "rude", 0, hit)]
     )
     for example_count, positions in ((0, []), (2, [0, 2]), (9, [0, 2, 3])):
         rows = [
-            *select_example_rows(
+            *build_removed_example_rows(
                 outcomes,
                 [],
                 RemovalEffectsConfig(examples_per_rule=example_count).examples_per_rule,

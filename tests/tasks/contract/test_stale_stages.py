@@ -1,6 +1,7 @@
 """What an edit reruns: of every stage of the pipeline, told by its code and its libraries.
 
-(A setting that removes nothing else and a renamed file: tests/tasks/corpus/test_order.py.)
+(A setting that removes nothing else and a renamed file:
+tests/tasks/corpus/test_input_independence.py.)
 """
 
 import shutil
@@ -49,8 +50,11 @@ def tree(tmp_path_factory):
 
 def digests(stage):
     """The digests of a stage's code in the present PROJECT_ROOT."""
-    code, body_module, _ = stage.get_code()
-    return module.compute_code_digests(code, body_module, module.find_module_file(body_module))
+    body_module = stage.get_body_module()
+    present_file = module.find_module_file(body_module.module_name)
+    return module.compute_reached_code_digests(
+        stage.list_code_names(), body_module._replace(path=present_file)
+    )
 
 
 def told():

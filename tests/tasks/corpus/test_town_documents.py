@@ -14,7 +14,7 @@ from hallmark.tasks.corpus.town.documents import (
     compute_shingle_similarity,
     list_document_numbers,
 )
-from hallmark.tasks.corpus.town.grammar import AnnotatedText, load_rules
+from hallmark.tasks.corpus.town.grammar import AnnotatedText, load_lines_by_rule
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +80,9 @@ def test_the_layout_follows_the_kind_of_text(town):
 
 def test_steps_of_recipes_are_in_order():
     step_starts = [
-        line[0].text for line in load_rules()["recipe.body"] if isinstance(line[0], AnnotatedText)
+        line[0].text
+        for line in load_lines_by_rule()["recipe.body"]
+        if isinstance(line[0], AnnotatedText)
     ]
     assert len(set(step_starts)) == len(step_starts) > 15
     recipe_count = 0

@@ -224,7 +224,7 @@ def cells(prompt: str, continuation: str, masker: Redactor) -> list[str]:
     )
     head = evidence.evidence.read_first_rows(9)
     page = render_evidence_page(
-        evidence.evidence, [], head, [], masker, card_page="a.html", kind="Card"
+        evidence.evidence, [], head, [], masker, card_path="a.html", card_kind="Card"
     )
     body = page[page.index("<tbody") :]
     return [html.unescape(c) for c in re.findall(r'<td class="text">(.*?)</td>', body, re.S)]

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from hallmark.reports.model_card import ModelCardConfig, build_model_card
-from hallmark.reports.page.charts import draw_shaded_tokens
+from hallmark.reports.page.charts import ShadedRow, draw_shaded_tokens
 from hallmark.reports.page.redaction import Redactor
 from hallmark.reports.sections.attention import MAX_LAYERS, build_attention_section, redact_tokens
 from tests.reports import artifacts, pages
@@ -142,7 +142,7 @@ def test_a_token_of_any_characters_fits_the_picture(tmp_path):
     table = pa.table({"token": tokens, "char_start": starts, "char_end": ends})
     shown = redact_tokens("".join(tokens), table, Redactor())
     (tmp_path / "x.svg").write_text(
-        draw_shaded_tokens(shown, 1, [("layer 1", [0.5] * len(tokens))])
+        draw_shaded_tokens(shown, 1, [ShadedRow("layer 1", [0.5] * len(tokens))])
     )
     lines, width, _ = drawn(tmp_path / "x.svg")
     assert [token[0] for token in lines["layer 1"]] == shown

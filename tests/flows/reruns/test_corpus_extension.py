@@ -166,5 +166,5 @@ def test_incompatible_additions_are_refused_before_anything_runs(smoke, grown, m
         resolve_earlier_run_id(run.store, to_itself)
     itself = run.record | {"config": run.record["config"] | {"earlier_run": run.id}}
     monkeypatch.setattr(run.store, "get", lambda key: json.dumps(itself).encode())
-    with pytest.raises(UsageError, match="extends itself"):
+    with pytest.raises(UsageError, match="would extend itself"):
         resolve_earlier_run_id(run.store, to_itself)

@@ -17,11 +17,11 @@ from hallmark.tasks.training.pretrain import CHECKPOINTS, LOG
 from hallmark.tasks.training.task_predictions import PREDICTIONS
 from hallmark.tasks.training.task_scores import (
     SCORES,
+    assign_label_ids,
     compute_label_differences,
     compute_label_scores,
     compute_text_differences,
     compute_text_scores,
-    number_labels,
 )
 from hallmark.tasks.training.training_resumption import SETTINGS
 from tests.reports.artifacts import EMAIL, OFFENSIVE, SCRIPT, UNJUDGED, checkpoint
@@ -66,7 +66,7 @@ def tuned(checkpoint: Artifact, config: TunedConfig, context: StageContext) -> N
     names = [f"{UNJUDGED} {i} and {EMAIL}" for i in range(n)] if pairs else [*LABELS[:3], UNKNOWN]
     gold = [names[i % len(names)] for i in range(n)]
     given, simple = (answers(gold, share) for share in config.right)
-    number = number_labels(LABELS, gold)
+    number = assign_label_ids(LABELS, gold)
     write(
         context,
         "predictions",

@@ -232,7 +232,7 @@ def test_documents_that_were_purged_are_not_counted_again(session):
     before = count(whole, CountConfig())
     ids = ["b" * 32, "a" * 32]
     purged = purge(session.store, whole, ids)
-    assert purged.purged_documents.keys() == {*ids}
+    assert purged.purge_time_by_doc_id.keys() == {*ids}
     after = count(purged, CountConfig())  # it keeps no accounts; but it reads other bytes
     assert after.fingerprint != before.fingerprint
     with pytest.raises(HallmarkError, match=f"stage drop: {whole.name} no longer .* {'a' * 32}"):

@@ -132,7 +132,7 @@ def test_what_was_not_judged_is_not_found(session, kind):
     ]
     how, said = callouts(*[[*judged, *silent]] * 12)["Detection"]
     what = {"canary": "planted secrets", "passage": "repeated passages"}[kind]
-    assert how == "note" and f"228 at 64 (copies) had no verdict, {what}." in said
+    assert how == "note" and f"228 at 64 (copies) could not be judged ({what})." in said
     how, said = callouts(*[[candidate("canary", "n", 0, p=0.5), *silent]] * 12)["Detection"]
     assert how == "note" and "every audit" not in said and "228 at 64" in said
     smaller = (None, {"kind": "canary", "candidate_id": "s", "effect_level": 4})
@@ -143,7 +143,7 @@ def test_what_was_not_judged_is_not_found(session, kind):
     ]
     how, said = callouts(*[[*judged, *larger]] * 12)["Detection"]
     assert how == "note" and "the largest effect that it judged" in said
-    assert "24 at 128 (copies) had no verdict" in said
+    assert "24 at 128 (copies) could not be judged" in said
 
 
 @pytest.mark.parametrize(("kind", "amount"), [("passage", 0.0), ("association", 0.5)])
@@ -215,10 +215,11 @@ def test_a_model_card_says_how_often_its_audits_are_wrong(session, tmp_path):
         checkpoint, None, None, audits, {}, None, None, None, None, known, ModelCardConfig()
     )
     text = " ".join(pages.read(card.fetch_directory() / "model_card.html").text.split())
-    assert "had no verdict" not in text
+    assert "could not be judged" not in text
     assert (
-        "Error rates (planted secrets): in 2 invented worlds whose answers were sealed, the "
-        "audit found 100.0 % of candidates with copies 64"
+        "Error rates (planted secrets): in 2 synthetic corpora (worlds) with known effects that "
+        "were hidden from the audit, it found 100.0 % of the candidates (possible effects) with "
+        "copies 64"
     ) in text
     assert text.count("Error rates (") == 1  # nothing is known of bias
     assert "are not known: this store has no study" not in text
@@ -238,7 +239,7 @@ def test_a_model_card_says_of_how_many_its_audit_gave_no_verdict(session, tmp_pa
         checkpoint, None, None, audits, {}, None, None, None, None, known, ModelCardConfig()
     )
     text = " ".join(pages.read(card.fetch_directory() / "model_card.html").text.split())
-    assert "copies 64, while 1 at 64 (copies) had no verdict, planted secrets" in text
+    assert "copies 64, while 1 at 64 (copies) could not be judged (planted secrets)" in text
 
 
 def test_amounts_are_copies_or_shares():

@@ -102,6 +102,6 @@ def test_prompt_lengths_do_not_change_a_causal_model():
 @pytest.mark.parametrize("count", [4, -1])
 def test_a_prompt_longer_than_its_text_is_refused(count):
     with pytest.raises(
-        ValueError, match=f"Sequence 1 has 3 tokens, but a prompt of {count} tokens"
+        ValueError, match=f"prompt of sequence 1 must have 0 to 3 tokens .* not {count}"
     ):
         compute_token_log_probs(make_prefix_model(), [[0, 4], [0, 5, 9]], prompt_lengths=[1, count])
