@@ -7,11 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hallmark.flows.checkpoint_resolution import resolve_checkpoint
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
-from hallmark.tasks.contract import UsageError, suggest_closest_name
+from hallmark.tasks.contract import Store, UsageError, suggest_closest_name
 
 #: All audits, in the order of the card.
 ALL_AUDITS = tuple(AUDIT_DESCRIPTIONS)
+
+#: The audits that compare the model with its training corpus and measure nothing without it.
+CORPUS_AUDITS = (
+    "capability",
+    "associations",
+    "amplification",
+    "extraction",
+    "extraction_attack",
+    "membership",
+)
 
 
 def select_audits(
@@ -52,6 +63,21 @@ def check_audit_names(audit_names: Sequence[str], option: str = "only") -> None:
     raise UsageError(
         f"{option} {','.join(audit_names)!r}: {problem}; choose from {', '.join(ALL_AUDITS)}"
     )
+
+
+def check_corpus_known(store: Store, checkpoint_name: str, only: Sequence[str] | None) -> None:
+    """Check that the corpus of a checkpoint is known if audits that need it were named.
+
+    Raises:
+        UsageError: If it is unknown; names these audits.
+    """
+    corpus_audits = [name for name in only or () if name in CORPUS_AUDITS]
+    if corpus_audits and resolve_checkpoint(store, checkpoint_name).corpus is None:
+        raise UsageError(
+            f"only {','.join(corpus_audits)!r}: these audits compare a model with its training "
+            f"corpus, and the corpus of {checkpoint_name} is not in this store; select other "
+            "audits, or name a checkpoint of a run of this store"
+        )
 
 
 def parse_audit_names(values: Sequence[str] | None) -> list[str] | None:

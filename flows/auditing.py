@@ -10,7 +10,7 @@ from hallmark.flows.audit_execution import (
     get_step_settings,
     record_failure,
 )
-from hallmark.flows.audit_selection import ALL_AUDITS
+from hallmark.flows.audit_selection import ALL_AUDITS, CORPUS_AUDITS
 from hallmark.flows.checkpoint_resolution import trace_training_history
 from hallmark.flows.config import Config
 from hallmark.flows.corpus import ArtifactsByLabel, Corpus
@@ -47,7 +47,8 @@ def audit_checkpoint(
     Args:
         config: The config of the run.
         checkpoint: The model to audit.
-        audit_names: Names of the audits to run; the card lists the others as skipped.
+        audit_names: Names of the audits to run; the card lists the others as skipped, or as not
+            run if they could not.
         corpus: The corpus that the model was trained on, if the store knows it. Without it, only
             what needs no training text is measured.
         training_run: The artifact of the training that wrote the checkpoint, if known.
@@ -106,7 +107,8 @@ def audit_checkpoint(
         artifacts["attention_maps"] = attention_maps(checkpoint, config.attention_maps)
     if training_run:
         artifacts["score_samples"] = score_samples(training_run, config.score_samples)
-    skipped_audits = [name for name in ALL_AUDITS if name not in audit_names]
+    available_audits = list_available_audits(config, has_corpus=corpus is not None)
+    skipped_audits = [name for name in available_audits if name not in audit_names]
     if errors or skipped_audits:
         artifacts["missing_audits"] = record_missing_audits(
             MissingAuditsConfig(failure_reasons=errors, skipped_audits=skipped_audits)
@@ -125,6 +127,22 @@ def audit_checkpoint(
         config=config.model_card,
     )
     return artifacts
+
+
+def list_available_audits(config: Config, *, has_corpus: bool) -> list[str]:
+    """List the audits that can measure something: their files and the corpus are available."""
+    probes_by_name = {probe.name: probe for probe in PROBES}
+    return [
+        name
+        for name in ALL_AUDITS
+        if (has_corpus or name not in CORPUS_AUDITS)
+        and not (
+            name in probes_by_name
+            and (probe := probes_by_name[name]).find_missing_settings(
+                get_step_settings(config, probe)
+            )
+        )
+    ]
 
 
 def check_model_settings(config: Config, *, is_hallmark: bool) -> None:

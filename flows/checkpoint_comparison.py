@@ -11,7 +11,13 @@ from typing import Any
 
 from hallmark.flows.checkpoint_resolution import resolve_checkpoint
 from hallmark.flows.notices import log_which_run_is_latest
-from hallmark.flows.runs import Run, get_site_folder, open_run, read_all_runs
+from hallmark.flows.runs import (
+    Run,
+    get_site_folder,
+    open_run,
+    read_all_runs,
+    read_latest_candidates,
+)
 from hallmark.reports.trajectory import AuditedTraining, get_trajectory_path
 from hallmark.tasks.audits.judging.comparison import (
     FindingComparison,
@@ -145,7 +151,7 @@ def open_audit_run(store: Store, run_name: str, audit: str | None = None) -> Run
     """
     if run_name != "latest":
         return open_run(run_name, store)
-    runs = read_all_runs(store)[::-1]
+    runs = read_latest_candidates(store)[::-1]
     trained_run = next((run for run in runs if "pretrain" in run.stages), None)
     audit_run = next(
         (

@@ -19,6 +19,7 @@ from hallmark.flows.runs import (
     list_run_ids,
     open_run,
     read_all_runs,
+    read_latest_candidates,
 )
 from hallmark.tasks.contract import (
     Artifact,
@@ -104,7 +105,7 @@ def resolve_checkpoint(store: Store, checkpoint_name: str) -> ResolvedCheckpoint
             "or the name of an artifact (checkpoint/…); a model of the Hugging Face hub must be "
             "downloaded first: hf download NAME --local-dir FOLDER"
         )
-    runs = [run for run in read_all_runs(store) if "pretrain" in run.stages]
+    runs = [run for run in read_latest_candidates(store) if "pretrain" in run.stages]
     if run_name != "latest":
         runs = [open_run(run_name, store)]
     training_stages = [label for label in TRAINING_STAGES if runs and label in runs[-1].stages]
@@ -248,7 +249,7 @@ def _trace_checkpoint_origin(
     """Trace a checkpoint back to its training, its corpus and a run that contains them.
 
     The run is ``preferred_run`` if given, else the newest run that trained the checkpoint, else the
-    newest run with its corpus.
+    newest run with its corpus. Arms of experiments come after other runs.
     """
     if base_name := checkpoint.manifest["lineage"].get("checkpoint"):  # it was fine-tuned
         base_checkpoint = store.find_artifact(*base_name.split("/"))
@@ -278,7 +279,10 @@ def _trace_checkpoint_origin(
         return artifact is not None and (run.stages.get(stage, {}).get("artifact") == artifact.name)
 
     runs = [preferred_run] if preferred_run else read_all_runs(store)[::-1]
-    runs = sorted(runs, key=lambda run: not has_artifact(run, "pretrain", training_run))  # stable
+    runs = sorted(  # stable
+        runs,
+        key=lambda run: (not has_artifact(run, "pretrain", training_run), not run.may_be_latest),
+    )
     for run in runs:
         if has_artifact(run, "plant_canaries", planted_corpus):
             corpus_labels = takewhile(lambda label: label not in POST_CORPUS_STAGES, run.stages)

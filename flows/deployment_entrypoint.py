@@ -46,8 +46,8 @@ def print_run_end(flow: Flow[Any, Any], flow_run: FlowRun, state: State[Any]) ->
         return
     row = build_run_row(run)
     page = ""
-    if run.site_index:
-        page = f": {run.site_index.parent / 'runs' / run.id / 'index.html'}"
+    if run.page:
+        page = f": {run.page}"
     _print_line(
         f"run {run.id} ({run.flow} {run.record['config_name']}) {format_outcome(row)}, "
         f"{format_start_and_duration(row)[1]}{page}"

@@ -25,6 +25,7 @@ from hallmark.reports.page.redaction import (
     find_prompt_column_by_response_column,
     get_shown_neighbours,
 )
+from hallmark.reports.sections.card_summary import compute_scaled_harm_beyond_null
 from hallmark.reports.sections.corpus_figures import build_corpus_redactor
 from hallmark.tasks.audits.experiments.attribution import find_influential_documents
 from hallmark.tasks.audits.experiments.source_documents import find_documents_by_row
@@ -38,9 +39,9 @@ from hallmark.tasks.corpus.reading.metadata import LICENCE_FIELD
 
 Report = dict[str, Any]
 
-#: Maximum number of rows of a finding, of documents of a row, of characters before and after a
-#: matching text, and of documents that an estimate attributes to a row.
-MAX_ROWS, MAX_DOCUMENTS, CONTEXT_CHARACTERS, MAX_ATTRIBUTED_DOCUMENTS = 10, 8, 60, 4
+#: Number of rows of a finding by default, of characters before and after a matching text, and
+#: maximum number of documents that an estimate attributes to a row.
+DEFAULT_ROWS, CONTEXT_CHARACTERS, MAX_ATTRIBUTED_DOCUMENTS = 10, 60, 4
 
 
 def parse_finding_audit(finding_name: str) -> str:
@@ -94,6 +95,13 @@ def find_finding(run: Run, finding_name: str) -> Report:
     slice_findings = [row for row in metric_findings if name_slice(row["slice"]) == slice_name]
     if not slice_findings:
         names = [*map(format_finding_name, metric_findings)]
+        if not slice_name:
+            riskiest = max(metric_findings, key=compute_scaled_harm_beyond_null)
+            raise UsageError(
+                f"{audit} has {len(names)} findings {finding_name!r:.120}, one for each slice; "
+                f"name one, such as the largest risk, {format_finding_name(riskiest)}; "
+                f"hallmark findings {run.id} --audit {audit} lists all"
+            )
         raise UsageError(
             f"{audit} has no finding {finding_name!r:.120}"
             f"{suggest_closest_name(finding_name, names)}; it has {', '.join(names)}"
@@ -241,7 +249,11 @@ def get_likelihood_text(row: Report) -> str:
 
 
 def trace_finding(
-    run: Run, finding_name: str, redact: bool = False, attribute: bool = False
+    run: Run,
+    finding_name: str,
+    redact: bool = False,
+    attribute: bool = False,
+    max_rows: int = DEFAULT_ROWS,
 ) -> Report:
     """Trace a finding to its worst rows and to training documents.
 
@@ -250,9 +262,12 @@ def trace_finding(
         finding_name: audit.metric or audit.metric[slice].
         redact: Whether to redact all texts as the pages do.
         attribute: Whether to estimate also which documents make the text of each row more likely.
+        max_rows: How many of the worst rows to trace.
 
     Returns:
-        The finding and its ``worst_rows``, each with the ``documents`` that contain its text.
+        The finding and its ``worst_rows``, each with all ``documents`` that contain its text;
+        ``row_order`` is the column by which rows are ordered, with a minus sign for the largest
+        first, or "" for rows in the order of the table.
 
     Raises:
         UsageError: If there is no such finding, or ``attribute`` is set for a finding that measures
@@ -263,7 +278,7 @@ def trace_finding(
     evidence = locate_evidence(finding)
     table = run[stage_label][evidence.table_name]
     evidence_rows = select_evidence(table.read(), evidence.conditions)
-    worst_rows = sort_worst_first(evidence_rows, evidence.row_order)[:MAX_ROWS]
+    worst_rows = sort_worst_first(evidence_rows, evidence.row_order)[:max_rows]
     has_model_text = any(
         any(worst_rows[column.name].to_pylist())
         for column in table.columns.values()
@@ -315,7 +330,7 @@ def trace_finding(
             if training_documents is None
             else [
                 training_documents.describe_document(*entry)
-                for entry in row_documents[:MAX_DOCUMENTS]
+                for entry in row_documents
                 if entry[0] in training_documents.details_by_id
             ]
         )
@@ -323,7 +338,6 @@ def trace_finding(
             {
                 "row": build_displayed_row(evidence_row, table.columns, redactor),
                 "documents": documents,
-                "further_documents": max(0, len(row_documents) - MAX_DOCUMENTS),
                 **({} if attributions is None else {"attributions": attributions[index]}),
             }
         )
@@ -350,6 +364,7 @@ def trace_finding(
         "evidence_table": evidence.table_name,
         "evidence_filter": evidence.conditions,
         "row_count": len(evidence_rows),
+        "row_order": evidence.row_order,
         "is_overlap_unknown": training_overlap is None and has_model_text,
         "min_span_tokens": training_overlap.manifest["parts"]["config"]["min_span_tokens"]
         if training_overlap and has_model_text

@@ -20,8 +20,13 @@ from hallmark.flows.checkpoint_comparison import (
     find_checkpoint_audits,
 )
 from hallmark.flows.checkpoint_resolution import ResolvedCheckpoint, resolve_checkpoint
-from hallmark.flows.finding_trace import find_finding_document_ids, parse_finding_audit
-from hallmark.flows.runs import Run
+from hallmark.flows.corpus import Corpus
+from hallmark.flows.finding_trace import (
+    find_finding_document_ids,
+    format_finding_name,
+    parse_finding_audit,
+)
+from hallmark.flows.runs import Run, read_artifact_seconds
 from hallmark.tasks.audits.experiments.removal_experiment import (
     read_last_validation_by_kind_and_name,
 )
@@ -30,7 +35,10 @@ from hallmark.tasks.contract import Store, Table, UsageError
 Report = dict[str, Any]
 
 #: The two arms, and whether the documents that they lack are random.
-IS_CONTROL_BY_ARM = {"control": True, "without": False}
+IS_CONTROL_BY_ARM = {"control": True, "treatment": False}
+
+#: How much of a document a dry run shows.
+MAX_SHOWN_CHARACTERS = 100
 
 
 def resolve_trained_checkpoint(store: Store, checkpoint_name: str) -> ResolvedCheckpoint:
@@ -139,21 +147,92 @@ def build_arm_overrides(
     return overrides + ([f"pretrain.train.steps={steps}"] if steps is not None else [])
 
 
-def build_mitigation_report(runs: Sequence[Run], start_audits: CheckpointAudits | None) -> Report:
+def describe_removed_documents(
+    corpus: Corpus, source_document_ids: Sequence[bytes], min_toxicity: float | None
+) -> list[Report]:
+    """Describe the training documents that the treatment arm would lack, in the order of their ids.
+
+    Args:
+        corpus: The corpus of the checkpoint.
+        source_document_ids: Documents to remove, of which only training documents count.
+        min_toxicity: Documents with at least this score are removed, too; None for none.
+    """
+    listed_ids = pa.array(source_document_ids, pa.binary(16))
+    descriptions = []
+    documents = Table((corpus.latest_addition["plant_canaries"],), "documents")
+    for batch in documents.iter_batches(["doc_id", "source", "split", "toxicity", "text"]):
+        is_removed = pc.is_in(batch["doc_id"], value_set=listed_ids)
+        if min_toxicity is not None:
+            is_toxic = pc.fill_null(pc.greater_equal(batch["toxicity"], min_toxicity), False)
+            is_removed = pc.or_(is_removed, is_toxic)
+        is_removed = pc.and_(is_removed, pc.equal(batch["split"], "train"))
+        descriptions += [
+            {
+                "doc_id": row["doc_id"].hex(),
+                "source": row["source"],
+                "toxicity": row["toxicity"],
+                "bytes": len(row["text"].encode()),
+                "text": row["text"][:MAX_SHOWN_CHARACTERS],
+            }
+            for row in batch.filter(is_removed).to_pylist()
+        ]
+    return sorted(descriptions, key=lambda description: description["doc_id"])
+
+
+def estimate_arm_seconds(run: Run, steps: int) -> dict[str, float]:
+    """Estimate the seconds of one arm from the stages of the run that it repeats.
+
+    Args:
+        run: The run whose training is repeated.
+        steps: Training steps of the arm.
+
+    Returns:
+        The seconds of ``training``, and of ``audits`` with the card. They are those of the stages
+        when they were computed, on the machine that computed them.
+    """
+    labels = list(run.stages)
+    seconds_by_label = {
+        label: read_artifact_seconds(run[label]) or 0.0 for label in labels[labels.index("pack") :]
+    }
+    steps_ratio = steps / run.config.pretrain.train.steps
+    return {
+        "training": seconds_by_label.pop("pretrain") * steps_ratio,
+        "audits": sum(seconds_by_label.values()),
+    }
+
+
+def build_mitigation_report(
+    runs: Sequence[Run], start_audits: CheckpointAudits | None, finding_names: Sequence[str] = ()
+) -> Report:
     """Compare the findings and the held-out loss of the arms, the control first.
 
     Args:
         runs: The runs of the arms, in the order of ``IS_CONTROL_BY_ARM``.
         start_audits: The audits of the checkpoint from which both continued; None without one.
+        finding_names: The findings whose documents were removed.
+
+    Returns:
+        The comparison of ``compare_checkpoints``; ``arms``, each with its run, the page of its card
+        and the number of ``removed_documents``; ``findings``, the compared rows of the named
+        findings (None for one that cannot be compared); and ``heldout_loss``.
     """
     arm_audits = [
-        CheckpointAudits(f"{arm}: run {run.id}", run)
+        CheckpointAudits(f"{arm} arm, run {run.id}", run)
         for arm, run in zip(IS_CONTROL_BY_ARM, runs, strict=True)
     ]
     comparison = compare_checkpoints([*arm_audits, *([start_audits] if start_audits else [])])
-    removed_counts = [run["leave_out"]["ledger"].row_count for run in runs]
+    compared_rows = {format_finding_name(row): row for row in comparison["rows"]}
     return comparison | {
-        "removed_documents": removed_counts,
+        "arms": [
+            {
+                "arm": arm,
+                "run": run.id,
+                "page": str(run.page) if run.page else None,
+                "removed_documents": run["leave_out"]["ledger"].row_count,
+            }
+            for arm, run in zip(IS_CONTROL_BY_ARM, runs, strict=True)
+        ],
+        "findings": {name: compared_rows.get(name) for name in finding_names},
         "heldout_loss": compare_heldout_loss(runs),
     }
 

@@ -33,6 +33,7 @@ def pipeline(
     start: str | None = None,
     store: str | None = None,
     only: Sequence[str] = ALL_AUDITS,
+    experiment_arm: str | None = None,
 ) -> str:
     """Curate a corpus, train a model on it and audit the model.
 
@@ -43,13 +44,17 @@ def pipeline(
         start: The checkpoint to continue training from, as ``audit`` takes it.
         store: The store to use instead of the config's.
         only: The audits to run.
+        experiment_arm: For an arm of an experiment, its name, such as "control arm of mitigate".
+            "latest" does not mean such a run.
 
     Returns:
         The id of the run.
     """
     selected_audits = select_audits(only)
     with start_run("pipeline", config, overrides, until, start=start, store=store) as run:
-        run.update_record(audits=_get_recorded_selection(selected_audits))
+        run.update_record(
+            audits=_get_recorded_selection(selected_audits), experiment_arm=experiment_arm
+        )
         audit_names = choose_audits_of_run(run.config, selected_audits, until)
         check_model_settings(run.config, is_hallmark=True)
         check_user_files_exist(run.config, audit_names)

@@ -11,8 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hallmark.flows.runs import open_store, read_all_runs
 from hallmark.tasks.audits.audit_descriptions import CAPABILITY
 from hallmark.tasks.audits.catalogue import METRICS_BY_AUDIT, METRICS_WITHOUT_INTERVAL
+from hallmark.tasks.audits.judging.comparison import format_stage_label
+from hallmark.tasks.audits.judging.findings import read_findings
 from hallmark.tasks.audits.judging.policy import PolicyRule, is_exact_count
 from hallmark.tasks.audits.methods.labelled_texts import TOXIC_SHARE_MEASURES
 from hallmark.tasks.audits.methods.scorer_agreement import AGREEMENT_MEASURES
@@ -25,16 +28,27 @@ from hallmark.tasks.audits.slices import (
     find_available_slices,
     find_capability_slices,
 )
-from hallmark.tasks.contract import Artifact, UsageError, suggest_closest_name, table_to_rows
+from hallmark.tasks.contract import (
+    Artifact,
+    HallmarkError,
+    UsageError,
+    suggest_closest_name,
+    table_to_rows,
+)
 
-#: Maximum number of slices that an error names.
-MAX_LISTED_SLICES = 20
+#: Maximum number of slices that an error names, and of values of each tag.
+MAX_LISTED_SLICES, MAX_LISTED_VALUES = 20, 12
 
 
-def check_policy_rules(config: Any) -> None:
+def check_policy_rules(config: Any, store_name: str | None = None) -> None:
     """Check that the audits of a config can measure the metrics and slices of its policy rules.
 
     A rule about a metric that never has an interval is refused, too, because it cannot pass.
+
+    Args:
+        config: The config with the policy.
+        store_name: A store whose newest run with the audit shows which values the tags of slices
+            have; None for none.
 
     Raises:
         UsageError: If a rule can never pass; names the metrics or slices that exist.
@@ -62,11 +76,14 @@ def check_policy_rules(config: Any) -> None:
         if rule.slice is None:
             continue
         if rule.audit == CAPABILITY:
-            _check_rule_slice(rule_name, rule, find_capability_slices(rule.metric))
-            continue
-        probe = probes[rule.audit]
-        settings = getattr(config, f"audit_{probe.name}")
-        _check_rule_slice(rule_name, rule, find_available_slices(probe, rule.metric, settings))
+            available_slices = find_capability_slices(rule.metric)
+        else:
+            settings = getattr(config, f"audit_{rule.audit}")
+            available_slices = find_available_slices(probes[rule.audit], rule.metric, settings)
+        try:
+            _check_rule_slice(rule_name, rule, available_slices)
+        except UsageError as error:
+            raise UsageError(f"{error}{_describe_earlier_slices(rule, store_name)}") from error
 
 
 def check_rule_slices(
@@ -119,6 +136,32 @@ def _check_rule_slice(rule_name: str, rule: PolicyRule, available_slices: Availa
         f"policy.rules.{rule_name}.slice: {rule.metric} has no slice {rule_slice}"
         f"{suggest_closest_name(rule_slice, known_slices)}; it has {existing_slices}"
     )
+
+
+def _describe_earlier_slices(rule: PolicyRule, store_name: str | None) -> str:
+    """List the values of each tag of a metric's slices in the newest run of a store."""
+    if store_name is None:
+        return ""
+    stage_label = format_stage_label(rule.audit, "audit")
+    try:
+        runs = read_all_runs(open_store(store_name, create=False))
+        audit_run = next(run for run in reversed(runs) if stage_label in run.stages)
+        findings = read_findings(audit_run[stage_label])
+    except (HallmarkError, StopIteration):  # there is no store, no such run, or it is damaged
+        return ""
+    values_by_tag: dict[str, dict[str, None]] = {}
+    for finding in findings:
+        if finding["metric"] == rule.metric and not finding["control"]:
+            for tag, value in finding["slice"].items():
+                values_by_tag.setdefault(tag, {})[value] = None
+    if not values_by_tag:
+        return ""
+    listed_values = "; ".join(
+        f"{tag}: {', '.join([*values][:MAX_LISTED_VALUES])}"
+        + (", ..." if len(values) > MAX_LISTED_VALUES else "")
+        for tag, values in values_by_tag.items()
+    )
+    return f"; values in run {audit_run.id}: {listed_values}"
 
 
 def _list_metrics_with_interval(audit: str) -> list[str]:

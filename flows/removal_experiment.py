@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from hallmark.flows.finding_trace import find_finding, format_finding_name
 from hallmark.flows.mitigation import write_document_id_list
 from hallmark.flows.notices import log_which_run_is_latest
-from hallmark.flows.runs import Run, check_not_purged, open_run, read_all_runs
+from hallmark.flows.runs import Run, check_not_purged, open_run, read_latest_candidates
 from hallmark.tasks.audits.experiments.arm_comparison import MIN_UNITS
 from hallmark.tasks.audits.experiments.source_documents import RemovalCase, SourceDocumentsConfig
 from hallmark.tasks.audits.judging.comparison import explain_incomparability, format_stage_label
@@ -65,7 +65,7 @@ def resolve_base_run(store: Store, run_name: str) -> Run:
         required_stages = {"pretrain", "model_card"}
         complete_runs = [
             candidate
-            for candidate in read_all_runs(store)
+            for candidate in read_latest_candidates(store)
             if required_stages - {*candidate.stages} == set()
             and "leave_out" not in candidate.stages
         ]

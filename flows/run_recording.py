@@ -180,12 +180,14 @@ def resolve_flow_arguments(
     settings = load_config(config, overrides, config_file)
     check_settings_allowed(settings, recorded_config)
     check_last_stage(until, settings)
-    check_policy_rules(settings)
+    store_name = store or settings.store
+    check_store_allowed(store_name)
+    check_policy_rules(settings, resolve_store_uri(store_name))
     if checkpoint is None and start is None:
         check_weat_layer(settings)
     if settings.tensorboard:
         check_tensorboard()
-    opened_store = _open_store(store or settings.store, checkpoint_names)
+    opened_store = _open_store(store_name, checkpoint_names)
     if checkpoint is not None:
         resolve_checkpoint(opened_store, checkpoint)
     else:  # record the id, because "latest" changes

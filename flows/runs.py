@@ -92,16 +92,16 @@ def open_store(store_name: str | None = None, create: bool = True) -> Store:
     return Store(resolve_store_uri(store_name), create_missing=create)
 
 
-class ControlSummary(NamedTuple):
-    """Hold the outcome of the controls of a run.
+class FailedControls(NamedTuple):
+    """Hold the names of the audits whose controls failed.
 
     Attributes:
-        control_count: Number of controls in all audits.
-        failed_audits: The label of the audit of each control that failed.
+        failed_audits: Audits of which a self-check failed, whatever the model.
+        weak_audits: Audits for which the model is too weak.
     """
 
-    control_count: int
     failed_audits: list[str]
+    weak_audits: list[str]
 
 
 class Run:
@@ -167,6 +167,21 @@ class Run:
         """The run whose corpus this one extends, None without one."""
         run_name = self.record["config"].get("earlier_run")
         return run_name if isinstance(run_name, str) else None
+
+    @property
+    def page(self) -> Path | None:
+        """The page of this run in the site that was built at its end, None without one."""
+        return self.site_index and self.site_index.parent / "runs" / self.id / "index.html"
+
+    @property
+    def experiment_arm(self) -> str | None:
+        """The arm that this run is, such as "control arm of mitigate"; None for other runs."""
+        return self.record.get("experiment_arm")
+
+    @property
+    def may_be_latest(self) -> bool:
+        """Whether "latest" may mean this run: no arm of an experiment and no world of a study."""
+        return self.experiment_arm is None and self.flow != WORLD_FLOW
 
     @property
     def stages(self) -> dict[str, Record]:
@@ -262,25 +277,32 @@ class Run:
         get_current_session().check_artifact_files(checkpoints)
         return checkpoints[-1]
 
-    def summarize_controls(self) -> ControlSummary:
-        """Count the controls of the audits, and list those that failed."""
-        control_count = 0
-        failed_audits = []
+    def list_failed_controls(self) -> FailedControls:
+        """List the audits whose controls failed."""
+        failed_audits: list[str] = []
+        weak_audits: list[str] = []
         for label in self.stages:
             if label.startswith("audit_"):
-                rows = self[label]["findings"].read(["control", "verdict"]).to_pylist()
-                control_count += sum(bool(row["control"]) for row in rows)
-                failed_audits += [
-                    label for finding in rows if finding["control"] and finding["verdict"] != "pass"
-                ]
-        return ControlSummary(control_count, failed_audits)
+                rows = self[label]["findings"].read(["control", "verdict", "control_target"])
+                failed_targets = {
+                    row["control_target"]
+                    for row in rows.to_pylist()
+                    if row["control"] and row["verdict"] != "pass"
+                }
+                audit = label.removeprefix("audit_")
+                failed_audits += [audit] if failed_targets - {"model"} else []
+                weak_audits += [audit] if "model" in failed_targets else []
+        return FailedControls(failed_audits, weak_audits)
+
+    def list_verdicts(self) -> list[dict[str, Any]]:
+        """List the verdicts of the policy; none without a policy."""
+        if "policy" not in self.stages:
+            return []
+        return list(table_to_rows(self["policy"]["verdicts"].read()))
 
     def list_unpassed_verdicts(self) -> list[dict[str, Any]]:
         """List the verdicts of the policy other than "pass"."""
-        if "policy" not in self.stages:
-            return []
-        rows = table_to_rows(self["policy"]["verdicts"].read())
-        return [row for row in rows if row["verdict"] != "pass"]
+        return [row for row in self.list_verdicts() if row["verdict"] != "pass"]
 
     def read_failure_reason_by_audit(self) -> dict[str, str]:
         """Read which audits failed, and the reason for each."""
@@ -307,6 +329,12 @@ def find_artifact(store: Store, artifact_name: str) -> Artifact:
             f"the store {store.uri} has no artifact {artifact_name}; run again to rebuild it"
         )
     return artifact
+
+
+def read_artifact_seconds(artifact: Artifact) -> float | None:
+    """Read how long the stage took that computed an artifact; None if unknown."""
+    telemetry_rows = artifact.read_telemetry().to_pylist()
+    return next((row["value"] for row in telemetry_rows if row["metric"] == "seconds"), None)
 
 
 def check_not_purged(failed_action: str, artifacts: Iterable[Artifact]) -> None:
@@ -349,7 +377,8 @@ def open_run(
     """Open a run.
 
     Args:
-        name: The id of a run, the start of its id, or "latest".
+        name: The id of a run, the start of its id, or "latest": the newest run that is no arm of
+            an experiment and no world of a study.
         store: The store; None for the default one.
         stage: With "latest", open the newest run that has this stage.
 
@@ -363,7 +392,7 @@ def open_run(
     store = store if isinstance(store, Store) else open_store(store, create=False)
     run_ids = list_run_ids(store)
     if stage is not None and name == "latest":
-        stage_runs = [run for run in read_all_runs(store) if stage in run.stages]
+        stage_runs = [run for run in read_latest_candidates(store) if stage in run.stages]
         if not stage_runs:
             raise UsageError(
                 f"no run in the store {store.uri} has the stage {stage} yet; start one with: "
@@ -376,9 +405,7 @@ def open_run(
         matches = [name]
     if name == "latest" or len(matches) != 1:
         newest_ids = [
-            *islice(
-                (run_id for run_id in reversed(run_ids) if not _is_study_world(store, run_id)), 1
-            )
+            *islice((run_id for run_id in reversed(run_ids) if _may_be_latest(store, run_id)), 1)
         ]
         matches = newest_ids if name == "latest" else matches
     if len(matches) != 1:
@@ -417,12 +444,11 @@ def _read_run_record(store: Store, run_id: str) -> Record:
     return record
 
 
-def _is_study_world(store: Store, run_id: str) -> bool:
-    """Return whether a run is a world of a study; "latest" skips these, since there are many."""
+def _may_be_latest(store: Store, run_id: str) -> bool:
     try:
-        return bool(_read_run_record(store, run_id)["flow"] == WORLD_FLOW)
+        return Run(store, _read_run_record(store, run_id)).may_be_latest
     except HallmarkError:  # opening the run raises it again
-        return False
+        return True
 
 
 def _is_valid_record(record: Any) -> TypeGuard[Record]:
@@ -433,7 +459,7 @@ def _is_valid_record(record: Any) -> TypeGuard[Record]:
     optional_texts = [
         record[key] for key in ("config_file", "checkpoint", "started", "ended", "error")
     ]
-    optional_texts += [record.get("last_stage"), record.get("folder")]
+    optional_texts += [record.get(key) for key in ("last_stage", "folder", "experiment_arm")]
     text_lists = [record["overrides"], record.get("audits") or [], record.get("findings") or []]
     arms = record.get("arms", {})
     return (
@@ -484,3 +510,8 @@ def read_all_runs(store: Store, include_worlds: bool = False) -> list[Run]:
         except HallmarkError as error:
             log.warning("skipped: %s", error)
     return [run for run in runs if include_worlds or run.flow != WORLD_FLOW]
+
+
+def read_latest_candidates(store: Store) -> list[Run]:
+    """Read all runs that "latest" may mean, oldest first."""
+    return [run for run in read_all_runs(store) if run.may_be_latest]

@@ -75,11 +75,13 @@ def _call_flow(
     only: Sequence[str] | None,
     skip: Sequence[str] | None,
 ) -> Run:
-    from hallmark.flows.audit_selection import select_audits
+    from hallmark.flows.audit_selection import check_corpus_known, select_audits
     from hallmark.flows.flow_registry import get_flow
     from hallmark.flows.run_recording import resolve_flow_arguments
 
     audit_names = select_audits(only, skip)
     resolved = resolve_flow_arguments(**parameters, store=store)
+    if name == "audit":
+        check_corpus_known(resolved.store, parameters["checkpoint"], only)
     run_id = get_flow(name)(**parameters, only=audit_names, store=store)
     return open_run(run_id, resolved.store)

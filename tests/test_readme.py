@@ -166,7 +166,7 @@ def test_the_audit_sets_page_configures_every_probe():
 
 def test_the_policy_page_sets_bounds():
     (block,) = read_blocks(PROJECT_ROOT / "docs" / "policies.md", "toml")
-    assert load_block(block).policy.rules["toxic"].bound == ("lt", 0.1)
+    assert load_block(block).policy.rules["toxic"].bound == ("lt", 0.3)
 
 
 def test_the_finetuning_page_configures_a_task():

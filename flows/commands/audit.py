@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
+
+from cyclopts import Parameter
 
 from hallmark.flows.commands.flow_execution import run_flow_and_report, run_flow_for_each
 from hallmark.flows.commands.options import (
     JsonOption,
     OnlyOption,
-    OverridesOption,
     SkipOption,
     StoreOption,
 )
@@ -20,7 +21,14 @@ def audit(
     only: OnlyOption = None,
     skip: SkipOption = None,
     config: str | None = None,
-    overrides: OverridesOption = None,
+    overrides: Annotated[
+        list[str] | None,
+        Parameter(
+            name="--set",
+            negative="",
+            help="Override a setting of the audits, e.g. respond.batch_size=8; can be repeated.",
+        ),
+    ] = None,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -36,17 +44,25 @@ def audit(
         The config with the settings of the audits; by default that of the checkpoint's run, or
         "demo" for a checkpoint that no run of the store produced.
     """
-    from hallmark.flows.audit_selection import parse_audit_names, select_audits
+    from hallmark.flows.audit_selection import (
+        check_corpus_known,
+        parse_audit_names,
+        select_audits,
+    )
     from hallmark.flows.checkpoint_comparison import ALL_CHECKPOINTS_SUFFIX, list_checkpoint_names
     from hallmark.flows.run_recording import resolve_flow_arguments
 
-    audit_names = select_audits(parse_audit_names(only), parse_audit_names(skip))
+    only_names = parse_audit_names(only)
+    audit_names = select_audits(only_names, parse_audit_names(skip))
     shared_parameters: dict[str, Any] = {
         "config": config,
         "overrides": overrides or [],
         "store": store,
     }
     if not checkpoint.endswith(ALL_CHECKPOINTS_SUFFIX):
+        if only_names:
+            opened_store = resolve_flow_arguments(checkpoint=checkpoint, **shared_parameters).store
+            check_corpus_known(opened_store, checkpoint, only_names)
         run_flow_and_report(
             "audit", as_json, checkpoint=checkpoint, only=audit_names, **shared_parameters
         )

@@ -56,7 +56,8 @@ def _render_chart_links(chart_pages: Sequence[Path]) -> list[str]:
 
 def render_comparison(report: Report) -> str:
     checkpoint_names = [escape_invisible(subject["name"]) for subject in report["checkpoints"]]
-    lines = ["compared with the first:", *(f"    {name}" for name in checkpoint_names)]
+    first_name, *other_names = checkpoint_names
+    lines = [f"compared with {first_name}:", *(f"    {name}" for name in other_names)]
     lines += [
         f"not compared: {audit}: {escape_invisible(reason)}"
         for audit, reason in report["incomparable"].items()
@@ -72,7 +73,7 @@ def render_comparison(report: Report) -> str:
         ]
         finding_label = f"{row['metric']}{slice_suffix} ({row['title']})"
         lines.append(f"    {finding_label}  {'  '.join(formatted_values)}")
-        named_differences = zip(checkpoint_names[1:], row["differences"], strict=True)
+        named_differences = zip(other_names, row["differences"], strict=True)
         needs_names = len(checkpoint_names) > 2
         for name, difference in named_differences:
             if difference:

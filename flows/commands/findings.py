@@ -70,8 +70,9 @@ def findings(
 
 
 def list_findings(run: Run, audit: str | None = None) -> list[Row]:
-    """List the findings of a run in the order of their risk, as the model card ranks them.
+    """List the findings of a run in the order of their risk.
 
+    The first screen of the model card uses the same order for the largest finding of each metric.
     Findings whose risk cannot be ranked follow in the order of the card. Controls are not listed.
 
     Args:
@@ -80,7 +81,8 @@ def list_findings(run: Run, audit: str | None = None) -> list[Row]:
 
     Returns:
         Rows with ``finding``, the name that the command trace takes; ``title``, the metric in
-        words; the ``FINDING_FIELDS``; and ``failed_rules`` and ``undecided_rules`` of the policy.
+        words; the ``FINDING_FIELDS``; and ``failed_rules``, ``undecided_rules`` and
+        ``passed_rules`` of the policy.
 
     Raises:
         UsageError: If the run has no audits, or not this one.
@@ -101,7 +103,7 @@ def list_findings(run: Run, audit: str | None = None) -> list[Row]:
         if not row["control"]
     ]
     verdicts: dict[str, list[Row]] = {}
-    for verdict in run.list_unpassed_verdicts():
+    for verdict in run.list_verdicts():
         verdicts.setdefault(format_finding_name(verdict), []).append(verdict)
     return [_build_finding_row(row, verdicts) for row in sort_by_risk(finding_rows)]
 
@@ -120,13 +122,15 @@ def sort_by_risk(findings: Iterable[Row]) -> list[Row]:
 
 def _build_finding_row(finding: Row, verdicts_by_finding: dict[str, list[Row]]) -> Row:
     name = format_finding_name(finding)
-    failed_rules, undecided_rules = group_unpassed_rules(verdicts_by_finding.get(name, []))
+    finding_verdicts = verdicts_by_finding.get(name, [])
+    failed_rules, undecided_rules = group_unpassed_rules(finding_verdicts)
     return {
         "finding": name,
         "title": finding["title"],
         **{field: finding[field] for field in FINDING_FIELDS},
         "failed_rules": failed_rules,
         "undecided_rules": undecided_rules,
+        "passed_rules": [row["rule"] for row in finding_verdicts if row["verdict"] == "pass"],
     }
 
 
@@ -146,7 +150,12 @@ def _format_finding_cells(row: Row) -> tuple[str, ...]:
         "" if row[column] is None else format_value(row[column], row["unit"])
         for column in ("value", "low", "high", "null_value")
     )
-    policy = "failed" if row["failed_rules"] else "not shown" if row["undecided_rules"] else ""
+    outcomes = {
+        "failed": row["failed_rules"],
+        "not shown": row["undecided_rules"],
+        "passed": row["passed_rules"],
+    }
+    policy = next((outcome for outcome, rules in outcomes.items() if rules), "")
     return (
         f"{value}{format_unit_suffix(row['unit'], row['value'])}" if value else "not measured",
         f"{low} to {high}" if low else "",

@@ -179,7 +179,6 @@ def print_run_summary(flow_name: str, run: Run) -> None:
     """Print what a run did to stderr, and the path of its page to stdout."""
     from hallmark.flows.commands.removal_summary import render_removals, summarize_removals
     from hallmark.flows.console import stderr
-    from hallmark.tasks.contract import format_count
 
     stages = run.record["stages"]
     computed_count = sum(not entry["cached"] for entry in stages)
@@ -191,16 +190,52 @@ def print_run_summary(flow_name: str, run: Run) -> None:
     )
     for line in render_removals(summarize_removals(run)):
         stderr.print(line, markup=False, soft_wrap=True)
-    controls = run.summarize_controls()
-    if controls.failed_audits:
-        names = ", ".join(dict.fromkeys(controls.failed_audits))
-        stderr.print(
-            f"{len(controls.failed_audits)} of {format_count(controls.control_count, 'control')} "
-            f"failed ({names}); the model card says whether an audit is at fault or the model is "
-            "too weak for it"
+    for line in _render_failed_controls(*run.list_failed_controls()):
+        stderr.print(line, markup=False, soft_wrap=True)
+    for line in render_passed_rules(run.list_verdicts()):
+        stderr.print(line, markup=False, soft_wrap=True)
+    if run.page:  # otherwise a warning has said why there is no site
+        print(f"report: {run.page}")
+
+
+def _render_failed_controls(failed_audits: list[str], weak_audits: list[str]) -> list[str]:
+    """Format the outcome of the controls as the model card does; no lines if none failed."""
+    from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
+
+    failed_titles, weak_titles = (
+        ", ".join(AUDIT_DESCRIPTIONS[audit].title for audit in audits)
+        for audits in (failed_audits, weak_audits)
+    )
+    lines = []
+    if failed_audits:
+        lines.append(
+            f"audit self-checks failed ({failed_titles}); do not use figures of these audits until "
+            "the cause is known"
         )
-    if run.site_index:  # otherwise a warning has said why there is no site
-        print(f"report: {run.site_index.parent / 'runs' / run.id / 'index.html'}")
+    if weak_audits:
+        prefix = "" if failed_audits else "all audit self-checks passed, but "
+        lines.append(f"{prefix}this model is too weak for {weak_titles}")
+    return lines
+
+
+def render_passed_rules(verdicts: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Format a line for each rule of a policy that all its findings pass."""
+    from hallmark.flows.finding_trace import format_finding_name
+    from hallmark.tasks.contract import format_count
+
+    verdicts_by_rule: dict[str, list[Mapping[str, Any]]] = {}
+    for row in verdicts:
+        verdicts_by_rule.setdefault(row["rule"], []).append(row)
+    lines = []
+    for rule, rows in verdicts_by_rule.items():
+        if any(row["verdict"] != "pass" for row in rows):
+            continue
+        nearest = max(rows, key=lambda row: row["distance"])
+        count = f" for {format_count(len(rows), 'finding')}; nearest" if len(rows) > 1 else ""
+        lines.append(
+            f"policy rule {rule} passed{count}: {format_finding_name(nearest)}: {nearest['reason']}"
+        )
+    return lines
 
 
 def check_audits_and_policy(run: Run) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
+from hallmark.flows.audit_selection import ALL_AUDITS
 from hallmark.flows.console import format_duration
 from hallmark.reports.page.figures import format_value
 from hallmark.tasks.contract import format_count
@@ -12,6 +15,9 @@ Report = dict[str, Any]
 
 #: How the time basis of a stage begins if an earlier artifact was timed, see ``run_forecast``.
 EARLIER_ARTIFACT_BASIS = "estimate: the time that was needed for "
+
+#: Number of stages without an estimated time that are named.
+MAX_LISTED_STAGES = 4
 
 STATE_LABELS = {
     "store": "cached",
@@ -35,9 +41,13 @@ def render_forecast(report: Report) -> str:
 
 
 def _render_stages(report: Report) -> str:
-    width = max(len(row["label"]) for row in report["stages"])
+    width = max(len(row["label"]) for row in _merge_audit_steps(report["stages"]))
     lines = []
-    for row in report["stages"]:
+    blocked_rows = [row for row in report["stages"] if row["state"] == "blocked"]
+    summarizes_blocked = len(blocked_rows) > 1
+    for row in _merge_audit_steps(report["stages"]):
+        if summarizes_blocked and row["state"] == "blocked":
+            continue
         duration = format_duration(row["seconds"]) if row["seconds"] is not None else ""
         duration = "not estimated" if not duration and row["state"] == "run" else duration
         artifact_or_reason = row["artifact"] or row["reason"]
@@ -45,6 +55,9 @@ def _render_stages(report: Report) -> str:
         lines.append(
             f"{row['label']:<{width}}  {state_label:<9}  {duration:<13}  {artifact_or_reason}"
         )
+    if summarizes_blocked:
+        reasons = "; ".join(dict.fromkeys(row["reason"] for row in blocked_rows))
+        lines.append(f"{len(blocked_rows)} later stages {reasons}")
     total = report["seconds"]
     time_bases = sorted({row["time_basis"] for row in report["stages"] if row["time_basis"]})
     time_bases = [base for base in time_bases if not base.startswith(EARLIER_ARTIFACT_BASIS)]
@@ -58,10 +71,43 @@ def _render_stages(report: Report) -> str:
     lines += [f"  {base}" for base in time_bases]
     if total["value"] and total["stages_without_estimate"]:
         lines.append(
-            f"  not included: {', '.join(total['stages_without_estimate'])}; no time is known for "
-            "them from the sample or from an earlier run in this store"
+            f"  not included: {_list_first_names(total['stages_without_estimate'])}; no time is "
+            "known for them from the sample or from an earlier run in this store"
         )
     return "\n".join(lines)
+
+
+def _merge_audit_steps(rows: Sequence[Report]) -> list[Report]:
+    """Merge the rows of a step of several audits if they would run and have no estimate."""
+    merged_rows: list[Report] = []
+    for step, group in groupby(rows, key=_get_audit_step):
+        group_rows = list(group)
+        if step and len(group_rows) > 1:
+            label = f"{step} of {len(group_rows)} audits"
+            merged_rows.append(group_rows[0] | {"label": label, "reason": ""})
+        else:
+            merged_rows += group_rows
+    return merged_rows
+
+
+def _get_audit_step(row: Report) -> str:
+    """Return the step of an audit that a row without an estimate stands for, or ""."""
+    if row["state"] != "run" or row["seconds"] is not None:
+        return ""
+    label = row["label"]
+    if label.removeprefix("audit_") in ALL_AUDITS:
+        return "compute_findings"
+    # The longest name: that of one audit may begin with that of another one.
+    audit = max((name for name in ALL_AUDITS if label.startswith(f"{name}_")), key=len, default="")
+    return label.removeprefix(f"{audit}_") if audit else ""
+
+
+def _list_first_names(stage_names: Sequence[str]) -> str:
+    shown_names = ", ".join(stage_names[:MAX_LISTED_STAGES])
+    if len(stage_names) <= MAX_LISTED_STAGES:
+        return shown_names
+    hidden_count = len(stage_names) - MAX_LISTED_STAGES
+    return f"{len(stage_names)} stages ({shown_names} and {hidden_count} more)"
 
 
 def _render_corpus(report: Report) -> str:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from hallmark.flows.checkpoint_comparison import find_checkpoint_audits
-from hallmark.flows.commands.compare import render_comparison
+from hallmark.flows.commands.compare import NOT_MEASURED, render_comparison
 from hallmark.flows.commands.flow_execution import call_flow_and_get_run, start_prefect_and_progress
 from hallmark.flows.commands.options import (
     JsonOption,
@@ -18,17 +18,23 @@ from hallmark.flows.commands.options import (
     WholeNumber,
     print_result,
 )
+from hallmark.flows.config import load_config
+from hallmark.flows.console import format_duration
 from hallmark.flows.mitigation import (
     IS_CONTROL_BY_ARM,
     build_arm_overrides,
     build_mitigation_report,
+    describe_removed_documents,
+    estimate_arm_seconds,
     find_source_document_ids,
     get_removal_list_folder,
     resolve_trained_checkpoint,
     write_document_id_list,
 )
 from hallmark.flows.runs import open_store
+from hallmark.reports.page.figures import format_value
 from hallmark.reports.page.redaction import escape_invisible
+from hallmark.reports.sections.checkpoint_comparison import describe_change
 from hallmark.tasks.contract import UsageError, format_count
 
 Report = dict[str, Any]
@@ -41,6 +47,7 @@ def mitigate(
     rows: WholeNumber = 100,
     steps: WholeNumber | None = None,
     from_scratch: Annotated[bool, Parameter(negative="")] = False,
+    dry_run: Annotated[bool, Parameter(negative="")] = False,
     overrides: OverridesOption = None,
     store: StoreOption = None,
     as_json: JsonOption = False,
@@ -66,6 +73,8 @@ def mitigate(
         Training steps of each model; by default those of the checkpoint's run.
     from_scratch
         Train from random weights instead of continuing from the checkpoint.
+    dry_run
+        Train and write nothing; list the documents that would be removed, and estimate the time.
     """
     opened_store = open_store(store, create=False)
     resolved_checkpoint = resolve_trained_checkpoint(opened_store, checkpoint)
@@ -75,16 +84,30 @@ def mitigate(
         )
     if rows < 1:
         raise UsageError(f"--rows is {rows}; it must be at least 1")
-    assert resolved_checkpoint.source_run is not None
-    documents_file = (
-        write_document_id_list(
-            find_source_document_ids(opened_store, checkpoint, findings, rows),
-            get_removal_list_folder(opened_store),
+    source_run = resolved_checkpoint.source_run
+    assert source_run is not None
+    source_document_ids = (
+        find_source_document_ids(opened_store, checkpoint, findings, rows) if findings else []
+    )
+    if dry_run:
+        assert resolved_checkpoint.corpus is not None
+        arm_overrides = build_arm_overrides("treatment", None, toxicity_threshold, steps)
+        arm_config = load_config(source_run.record["config"], [*(overrides or []), *arm_overrides])
+        documents = describe_removed_documents(
+            resolved_checkpoint.corpus, source_document_ids, toxicity_threshold
         )
+        dry_run_report = {
+            "run": source_run.id,
+            "documents": documents,
+            "seconds_per_arm": estimate_arm_seconds(source_run, arm_config.pretrain.train.steps),
+        }
+        print_result(dry_run_report, as_json, render_dry_run)
+        return
+    documents_file = (
+        write_document_id_list(source_document_ids, get_removal_list_folder(opened_store))
         if findings
         else None
     )
-    # Look these up first: after the two trainings, "latest" names one of them.
     start_audits = None if from_scratch else find_checkpoint_audits(opened_store, checkpoint)
     absolute_uri = (
         opened_store.uri
@@ -92,56 +115,103 @@ def mitigate(
         else str(opened_store.root_folder.resolve())
     )
     shared_parameters: dict[str, Any] = {
-        "config": resolved_checkpoint.source_run.record["config"] | {"store": absolute_uri},
+        "config": source_run.record["config"] | {"store": absolute_uri},
         "start": None if from_scratch else resolved_checkpoint.name,
         "store": absolute_uri,
     }
-    arm_overrides = [
-        [*(overrides or []), *build_arm_overrides(arm, documents_file, toxicity_threshold, steps)]
+    overrides_by_arm = {
+        arm: [
+            *(overrides or []),
+            *build_arm_overrides(arm, documents_file, toxicity_threshold, steps),
+        ]
         for arm in IS_CONTROL_BY_ARM
-    ]
+    }
     from hallmark.flows.run_recording import resolve_flow_arguments
 
     with (
-        chdir(resolved_checkpoint.source_run.working_folder),
+        chdir(source_run.working_folder),
         start_prefect_and_progress(
             lambda: [
-                resolve_flow_arguments(overrides=arm, **shared_parameters) for arm in arm_overrides
+                resolve_flow_arguments(overrides=arm_overrides, **shared_parameters)
+                for arm_overrides in overrides_by_arm.values()
             ]
         ),
     ):
         from hallmark.flows import pipeline
+        from hallmark.flows.console import stderr
 
-        runs = [
-            call_flow_and_get_run(partial(pipeline.pipeline, overrides=arm, **shared_parameters))
-            for arm in arm_overrides
-        ]
-    report = build_mitigation_report(runs, start_audits) | {
+        runs = []
+        for number, (arm, arm_overrides) in enumerate(overrides_by_arm.items(), start=1):
+            stderr.print(f"{arm} arm ({number} of {len(overrides_by_arm)})", markup=False)
+            runs.append(
+                call_flow_and_get_run(
+                    partial(
+                        pipeline.pipeline,
+                        overrides=arm_overrides,
+                        experiment_arm=f"{arm} arm of mitigate",
+                        **shared_parameters,
+                    )
+                )
+            )
+    report = build_mitigation_report(runs, start_audits, findings) | {
         "documents_file": str(documents_file) if documents_file else None
     }
     print_result(report, as_json, render_mitigation)
 
 
+def render_dry_run(report: Report) -> str:
+    """Format the report of a dry run: the documents, a line each, and the time."""
+    documents = report["documents"]
+    lines = [f"dry run of mitigate with run {report['run']}: nothing was trained or written"]
+    for document in documents:
+        toxicity = document["toxicity"]
+        toxicity_note = "" if toxicity is None else f", toxicity {toxicity:.2f}"
+        text = escape_invisible(" ".join(document["text"].split()))
+        lines += [
+            f"{document['doc_id']} {escape_invisible(document['source'])}, "
+            f"{format_count(document['bytes'], 'byte')}{toxicity_note}",
+            f"    | {text}",
+        ]
+    size = format_count(sum(document["bytes"] for document in documents), "byte")
+    seconds = report["seconds_per_arm"]
+    return "\n".join(
+        [
+            *lines,
+            f"the treatment arm would train without {format_count(len(documents), 'document')}, "
+            f"{size}; the control arm without as many random documents",
+            f"estimated time: about {format_duration(2 * sum(seconds.values()))} for two arms, "
+            f"each with {format_duration(seconds['training'])} of training and "
+            f"{format_duration(seconds['audits'])} of audits; the estimate is from the stages of "
+            f"run {report['run']}",
+            f"hallmark trace {report['run']} DOC_ID shows the whole text of a document",
+        ]
+    )
+
+
 def render_mitigation(report: Report) -> str:
-    control_count, removed_count = report["removed_documents"]
-    lines = [
-        "bits per byte of held-out text: control model, model trained without the removed "
-        "documents, difference"
-    ]
+    """Format the comparison of the arms, and at its end what the removal changed."""
+    control, treatment = report["arms"]
+    lines = ["bits per byte of held-out text: control arm, treatment arm, difference"]
     for row in report["heldout_loss"]:
-        control_value, treated_value = row["values"]
-        if None not in (control_value, treated_value):
+        if None not in row["values"]:
             text_name = escape_invisible(f"{row['kind']} {row['name']}".strip())
             lines.append(
-                f"    {text_name}  {control_value:.4f}  {treated_value:.4f}  "
-                f"({treated_value - control_value:+.4f}), "
-                f"{format_count(row['bytes'], 'byte')}"
+                f"    {text_name}  {_format_losses(row)}, {format_count(row['bytes'], 'byte')}"
             )
+    # The comparison is long, so the answer comes last, where it is read.
+    lines += ["", "effect of the removal, compared with the control arm"]
+    for name, finding in report["findings"].items():
+        lines += _render_finding_effect(name, finding, report["incomparable"])
     lines += [
-        "",
-        f"removed: {format_count(removed_count, 'document')}; removed at random for the control: "
-        f"{format_count(control_count, 'document')}",
+        f"cost: {_format_losses(row)} bits per byte of all held-out text (no interval)"
+        for row in report["heldout_loss"]
+        if row["kind"] == "all" and None not in row["values"]
     ]
+    control_count, removed_count = control["removed_documents"], treatment["removed_documents"]
+    lines.append(
+        f"removed: {format_count(removed_count, 'document')}; removed at random for the control: "
+        f"{format_count(control_count, 'document')}"
+    )
     if control_count < removed_count:
         lines.append("fewer documents were removed at random, because no more were available")
     if report["documents_file"]:
@@ -149,5 +219,37 @@ def render_mitigation(report: Report) -> str:
             "the documents to which the findings were traced are listed in "
             f"{report['documents_file']}"
         )
-    # The comparison is long, so the costs and the removals come last, where they are read.
+    lines += [f"{arm['arm']} arm: {arm['page'] or arm['run']}" for arm in report["arms"]]
     return "\n".join([render_comparison(report), "", *lines])
+
+
+def _format_losses(row: Report) -> str:
+    """Format the losses of both arms and their difference."""
+    control_value, treatment_value = row["values"]
+    return f"{control_value:.4f}  {treatment_value:.4f}  ({treatment_value - control_value:+.4f})"
+
+
+def _render_finding_effect(
+    name: str, finding: Report | None, refusal_reasons: dict[str, str]
+) -> list[str]:
+    """Format how a finding differs between the arms, or why it was not compared."""
+    if finding is None:
+        reason = refusal_reasons.get(name.partition(".")[0], "an arm has no such finding")
+        return [f"{escape_invisible(name)}: not compared: {escape_invisible(reason)}"]
+    lines = [f"{escape_invisible(name)} ({finding['title']})"]
+    arm_labels = ("control arm", "treatment arm", "checkpoint before")
+    for label, value, (low, high) in zip(
+        arm_labels, finding["values"], finding["ends"], strict=False
+    ):
+        if value is None:
+            text = NOT_MEASURED
+        else:
+            text = format_value(value, finding["unit"])
+            if low is not None and high is not None:
+                interval = f"{format_value(low, finding['unit'])} to "
+                text += f" ({interval}{format_value(high, finding['unit'])})"
+        lines.append(f"    {label:<17}  {text}")
+    difference = finding["differences"][0]
+    if difference:
+        lines.append(f"    treatment minus control: {describe_change(difference, finding['unit'])}")
+    return lines

@@ -48,7 +48,7 @@ def prove(
         A run that trained and audited a model, or "latest": the newest that did.
     findings
         Findings, named as for the command trace; by default those on planted secrets and passages
-        with the most copies, at least 16 of each, and on associations planted at 60 to 90 %.
+        with the most copies, at least 16 of each, and on associations planted at 55 to 95 %.
     extra_seeds
         Number of retrainings on the whole corpus with other seeds; an effect counts only if it is
         larger than the differences between these.
@@ -81,25 +81,26 @@ def prove(
     ):
         from hallmark.flows import pipeline, removal_flow
 
-        def train_arm(overrides: list[str]) -> Run:
+        def train_arm(arm: str, overrides: list[str]) -> Run:
             """Train and audit with these overrides; stages in the store are reused."""
             return call_flow_and_get_run(
                 lambda: pipeline.pipeline(
                     overrides=overrides,
                     until=f"audit_{audit_names[-1]}",
                     only=audit_names,
+                    experiment_arm=f"{arm} arm of prove",
                     **shared_parameters,
                 )
             )
 
-        runs_by_arm = {BASE: train_arm([])}
+        runs_by_arm = {BASE: train_arm(BASE, [])}
         check_arms_comparable(runs_by_arm, audit_names)
         cases = plan_removal_cases(runs_by_arm[BASE], findings)
         removal = write_removal_lists(
             runs_by_arm[BASE], trace_case_documents(runs_by_arm[BASE], cases), list_folder
         )
         for arm, overrides in build_overrides_by_arm(base_run, removal, extra_seeds).items():
-            runs_by_arm[arm] = train_arm(overrides)
+            runs_by_arm[arm] = train_arm(arm, overrides)
         check_arms_comparable(runs_by_arm, audit_names)
         run_ids_by_arm = {arm: arm_run.id for arm, arm_run in runs_by_arm.items()}
         case_config = cases.model_dump(mode="json")
@@ -107,13 +108,9 @@ def prove(
             lambda: removal_flow.prove(base_config, run_ids_by_arm, case_config, store=absolute_uri)
         )
     report = build_experiment_report(proof_run)
-    if proof_run.site_index:
+    if proof_run.page:
         report["page"] = str(
-            proof_run.site_index.parent
-            / "runs"
-            / proof_run.id
-            / "removal_experiment_card"
-            / "removal_experiment_card.html"
+            proof_run.page.parent / "removal_experiment_card" / "removal_experiment_card.html"
         )
     print_result(report, as_json, render_proof)
 

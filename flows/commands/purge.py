@@ -262,7 +262,17 @@ def _find_affected_tokenizers(
 
 def render_purge(report: Report) -> str:
     would_prefix = "would be " if report["dry_run"] else ""
-    lines = [f"{', '.join(report['documents'])} in store {report['store']}", ""]
+    # The models come first: a purge cannot change them, and the list of files may be long.
+    lines = [
+        f"{', '.join(report['documents'])} in store {report['store']}",
+        "",
+        *_render_affected_checkpoints(report["checkpoints"]),
+    ]
+    if report["tokenizers"]:
+        lines.append(
+            f"tokenizers trained on it, not changed: {_join_first_names(report['tokenizers'])}"
+        )
+    lines.append("")
     for name, changed_parts in report["artifacts"].items():
         lines.append(f"{name}: {would_prefix}rewritten: {_join_first_names(changed_parts)}")
     if not report["artifacts"]:
@@ -299,11 +309,7 @@ def render_purge(report: Report) -> str:
     ):
         if names:
             lines.append(f"{title}: {_join_first_names(names)}")
-    lines += ["", *_render_affected_checkpoints(report["checkpoints"])]
-    if report["tokenizers"]:
-        lines.append(
-            f"tokenizers trained on it, not changed: {_join_first_names(report['tokenizers'])}"
-        )
+    lines.append("")
     if report["dry_run"]:
         return "\n".join([*lines, "nothing was changed"])
     return "\n".join(

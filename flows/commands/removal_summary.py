@@ -7,6 +7,7 @@ tables of the stages profile and removal_effects; nothing is counted again here.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from typing import Any
 
 from hallmark.flows.runs import Run
@@ -32,6 +33,9 @@ UNSCORED_REASONS = {
 
 #: Stages whose reasons in the ledger are names of rules: both uses of select, and cut_toxic.
 FILTER_STAGES = ("select", "select_scored", "cut_toxic")
+
+#: The lexicon of the invented peoples of the demo corpus.
+TOWN_LEXICON = "town"
 
 #: The rows of removal_rates that count removals for any reason other than duplication.
 NON_DUPLICATE_REMOVALS = {"stage": "", "reason": "all except duplicates"}
@@ -59,12 +63,14 @@ def summarize_removals(run: Run) -> Report:
     tagging_rules = {(rule["stage"], rule["rule"]) for rule in rules if rule["action"] == "tagged"}
     removal_rates = [row for row in identity_rates if row.items() >= NON_DUPLICATE_REMOVALS.items()]
     tag_rates = [row for row in identity_rates if (row["stage"], row["reason"]) in tagging_rules]
+    lexicons = run["identities"]["lexicons"].read(["lexicon", "group_name"]).to_pylist()
+    invented_groups = {row["group_name"] for row in lexicons if row["lexicon"] == TOWN_LEXICON}
     return {
         "rules": sorted(rules, key=lambda rule: -rule["documents"]),
         "actions": _list_toxicity_actions(run),
         "unscored": _count_unscored_documents(run),
-        "groups": _rank_overrepresented_groups(removal_rates),
-        "tagged_groups": _rank_overrepresented_groups(tag_rates),
+        "groups": _rank_overrepresented_groups(removal_rates, invented_groups),
+        "tagged_groups": _rank_overrepresented_groups(tag_rates, invented_groups),
         "groups_compared": len(removal_rates),
         "min_group_documents": effects.manifest["parts"]["config"]["min_group_documents"],
     }
@@ -142,7 +148,9 @@ def _count_unscored_documents(run: Run) -> Row:
     }
 
 
-def _rank_overrepresented_groups(group_rates: list[Row]) -> list[Row]:
+def _rank_overrepresented_groups(
+    group_rates: list[Row], invented_groups: Collection[str]
+) -> list[Row]:
     """Return the groups with a higher rate than all other documents, the highest ratio first."""
     ranked_rates = [
         row
@@ -159,6 +167,7 @@ def _rank_overrepresented_groups(group_rates: list[Row]) -> list[Row]:
     return [
         {
             "group": row["slice"],
+            "is_invented": row["slice"] in invented_groups,
             "documents": row["removed_documents"],
             "total": row["documents"],
             "share": row["removal_rate"],
@@ -201,7 +210,7 @@ def render_removals(report: Report) -> list[str]:
     if has_removals and not report["groups_compared"]:
         lines.append(f"removals by identity group are not compared: there are no {size_condition}")
     for groups, verb, limit in (
-        ("groups", "removed (not counting duplicates)", MAX_REMOVED_GROUPS_SHOWN),
+        ("groups", "removed (by any stage except deduplication)", MAX_REMOVED_GROUPS_SHOWN),
         ("tagged_groups", "tagged", MAX_TAGGED_GROUPS_SHOWN),
     ):
         if shown_groups := report[groups][:limit]:
@@ -229,9 +238,8 @@ def _render_rule_line(rule: Row, reasons_by_rule: dict[str, str]) -> str:
 def _render_group_line(row: Row) -> str:
     other_share = format_value(row["other_share"], "share")
     other_documents = f"{row['other_documents']:,} of {row['other_total']:,} ({other_share})"
-    line = (
-        f"  {row['group']}: {_format_document_count(row)}; all other documents: {other_documents}"
-    )
+    group_name = f"{row['group']} (invented)" if row["is_invented"] else row["group"]
+    line = f"  {group_name}: {_format_document_count(row)}; all other documents: {other_documents}"
     if row["ratio"] is not None:
         high = "∞" if row["high"] is None else f"{row['high']:.1f}"
         interval = "" if row["low"] is None else f" (95 % CI {row['low']:.1f}–{high})"

@@ -57,9 +57,9 @@ def list_runs(
 
     Returns:
         Rows with the fields of ``RECORD_FIELDS`` and the ``status``; the number of ``stages`` and
-        of ``computed_stages``, which the run did not take from the store; ``failed_rules`` and
-        ``undecided_rules`` of its policy, None if the verdicts cannot be read; and
-        ``training_arm``, see ``_get_training_arm``.
+        of ``computed_stages``, which the run did not take from the store; ``failed_rules``,
+        ``undecided_rules`` and ``passed_rules`` of its policy, None if the verdicts cannot be read;
+        and ``training_arm``, see ``_get_training_arm``.
     """
     all_store_runs = read_all_runs(
         open_store(store, create=False), include_worlds=flow == WORLD_FLOW
@@ -82,10 +82,16 @@ def build_run_row(run: Run) -> Row:
     """Build the row of a run, see ``list_runs``."""
     failed_rules: list[str] | None
     undecided_rules: list[str] | None
+    passed_rules: list[str] | None
     try:
-        failed_rules, undecided_rules = group_unpassed_rules(run.list_unpassed_verdicts())
+        verdicts = run.list_verdicts()
+        failed_rules, undecided_rules = group_unpassed_rules(verdicts)
+        rule_names = dict.fromkeys(row["rule"] for row in verdicts)
+        passed_rules = [
+            name for name in rule_names if name not in (*failed_rules, *undecided_rules)
+        ]
     except HallmarkError:  # the artifact is missing or damaged; ``hallmark status`` reports it
-        failed_rules = undecided_rules = None
+        failed_rules = undecided_rules = passed_rules = None
     stages = run.record["stages"]
     computed_count = sum(not entry["cached"] for entry in stages)
     record_fields = {field: run.record[field] for field in RECORD_FIELDS}
@@ -95,6 +101,7 @@ def build_run_row(run: Run) -> Row:
         "computed_stages": computed_count,
         "failed_rules": failed_rules,
         "undecided_rules": undecided_rules,
+        "passed_rules": passed_rules,
         "training_arm": _get_training_arm(run),
     }
 
@@ -103,9 +110,12 @@ def _get_training_arm(run: Run) -> str:
     """Return which arm of an experiment a run trained.
 
     Returns:
+        The arm that a command such as mitigate recorded ("control arm of mitigate"). Otherwise
         "documents" if the selected documents were removed, "control" if random ones were, "" if the
         run excluded nothing or is not a training.
     """
+    if run.experiment_arm is not None:
+        return run.experiment_arm
     exclusion_config = (run.record.get("config") or {}).get("leave_out") or {}
     has_exclusions = (
         exclusion_config.get("doc_ids_file") is not None
@@ -131,9 +141,8 @@ def render_run_list(rows: list[Row]) -> str:
 
 def _format_run_cells(row: Row) -> tuple[str, ...]:
     description = f"{row['flow']} of {row['checkpoint']}" if row["checkpoint"] else row["flow"]
-    description += {"": "", "control": ", control", "documents": ", documents removed"}[
-        row["training_arm"]
-    ]
+    arm = row["training_arm"]
+    description += {"": "", "documents": ", documents removed"}.get(arm, f", {arm}")
     start_time, duration = format_start_and_duration(row)
     computed_stages = f"{row['computed_stages']} of {row['stages']}"
     return (
@@ -154,6 +163,8 @@ def format_outcome(row: Row) -> str:
         outcome += f", policy failed: {', '.join(row['failed_rules'])}"
     if row["undecided_rules"]:
         outcome += f", policy not shown to pass: {', '.join(row['undecided_rules'])}"
+    if row["passed_rules"] and not (row["failed_rules"] or row["undecided_rules"]):
+        outcome += f", policy passed: {', '.join(row['passed_rules'])}"
     return str(outcome)
 
 

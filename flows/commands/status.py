@@ -91,6 +91,7 @@ def _build_stage_report(run: Run) -> Report:
         "checkpoint",
         "last_stage",
         "audits",
+        "experiment_arm",
         "findings",
         "seeds",
         "started",
@@ -266,6 +267,8 @@ def _describe_next_step(report: Report) -> str:
         )
     if report["status"] == "running":
         return "still running"
+    if report["experiment_arm"] and (report["status"] != "completed" or has_stale_stages):
+        return f"this is the {report['experiment_arm']}; repeat that command to continue it"
     if report["status"] != "completed":
         return f"continue with: {_format_rerun_command(report)}"
     return (

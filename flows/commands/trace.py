@@ -17,9 +17,14 @@ import pyarrow.compute as pc
 from cyclopts import Parameter
 
 from hallmark.flows.checkpoint_comparison import open_audit_run
-from hallmark.flows.commands.options import JsonOption, StoreOption, print_result
+from hallmark.flows.commands.options import JsonOption, StoreOption, WholeNumber, print_result
 from hallmark.flows.corpus_additions import collect_redaction_artifacts_by_label, list_corpus_runs
-from hallmark.flows.finding_trace import format_finding_name, parse_finding_audit, trace_finding
+from hallmark.flows.finding_trace import (
+    DEFAULT_ROWS,
+    format_finding_name,
+    parse_finding_audit,
+    trace_finding,
+)
 from hallmark.flows.runs import Run, open_run, open_store
 from hallmark.model.training.packed_rows import select_batch_rows
 from hallmark.reports.page.redaction import (
@@ -37,10 +42,10 @@ from hallmark.tasks.contract import ID_TYPE, Artifact, Column, Table, UsageError
 
 Report = dict[str, Any]
 
-#: Number of characters of a text, of characters of a field in a line, and of rows or steps that a
-#: terminal shows.
+#: Number of characters of a text, of characters of a field in a line, of rows or steps, and of
+#: documents of a row that a terminal shows.
 MAX_TEXT_CHARACTERS, MAX_FIELD_CHARACTERS = 2000, 120
-MAX_LISTED_ITEMS = 12
+MAX_LISTED_ITEMS, MAX_DOCUMENTS = 12, 8
 
 #: Number of training sequences that are searched at once.
 SEQUENCES_PER_CHUNK = 1 << 22
@@ -53,6 +58,7 @@ def trace(
     run: str,
     document_or_finding: str,
     *,
+    rows: WholeNumber | None = None,
     redact: Annotated[bool, Parameter(negative="")] = False,
     attribute: Annotated[bool, Parameter(negative="")] = False,
     store: StoreOption = None,
@@ -70,6 +76,8 @@ def trace(
         The id of a document (32 hexadecimal digits, as in the column doc_id of the tables), or a
         finding as audit.metric[slice], such as bias.stereotype_preference or
         "toxicity.toxicity_probability[prompted, draw_count=25]".
+    rows
+        For a finding, how many of its worst rows are shown; by default 10.
     redact
         Hide personal data, planted secrets and offensive texts, as the pages do.
     attribute
@@ -77,20 +85,23 @@ def trace(
         each row more likely. The estimate uses shared rare words and phrases and reads all training
         documents; the command study measures its precision.
     """
+    if rows is not None and rows < 1:
+        raise UsageError(f"--rows is {rows}; it must be at least 1")
     if "." in document_or_finding or document_or_finding in AUDIT_DESCRIPTIONS:
         finding_name = document_or_finding
         audit = parse_finding_audit(finding_name)
         audit_run = open_audit_run(open_store(store, create=False), run, audit)
         print_result(
-            trace_finding(audit_run, finding_name, redact, attribute),
+            trace_finding(audit_run, finding_name, redact, attribute, rows or DEFAULT_ROWS),
             as_json,
             render_finding_trace,
         )
         return
-    if attribute:
-        raise UsageError(
-            "--attribute needs a finding, such as bias.stereotype_preference, not a document"
-        )
+    for option, is_given in (("--attribute", attribute), ("--rows", rows is not None)):
+        if is_given:
+            raise UsageError(
+                f"{option} needs a finding, such as bias.stereotype_preference, not a document"
+            )
     parse_doc_id(document_or_finding)  # a wrong id is reported before a missing run
     print_result(
         trace_document(open_run(run, store, stage="ingest"), document_or_finding, redact),
@@ -325,7 +336,7 @@ def render_document_trace(report: Report) -> str:
     lines = [f"document {report['doc_id']} in run {report['run']}"]
     for stage in report["stages"]:
         run_note = "" if stage["run"] == report["run"] else f" (run {stage['run']})"
-        lines += ["", f"{stage['stage']:<20}{_format_document_state(stage)}{run_note}"]
+        lines += ["", f"{stage['stage']:<19} {_format_document_state(stage)}{run_note}"]
         lines += [f"    {line}" for line in _iter_ledger_and_table_lines(stage)]
         if "text" in stage:
             lines += _quote_text_lines(stage["text"])
@@ -352,12 +363,38 @@ def _iter_ledger_and_table_lines(stage_entry: Report) -> Iterator[str]:
             f"{escape_invisible(row['reason'])}{_format_row_fields(row, SHOWN_LEDGER_COLUMNS)}"
         )
     for table_name, rows in stage_entry["tables"].items():
+        if table_name == "document_reads":
+            yield from map(_format_document_reads, rows)
+            continue
+        if table_name == "matched_spans":
+            yield _format_matched_spans(rows)
+            continue
         yield from (
             f"{table_name}:{_format_row_fields(row, tuple(row))}" for row in rows[:MAX_LISTED_ITEMS]
         )
         if len(rows) > MAX_LISTED_ITEMS:
             hidden_count = len(rows) - MAX_LISTED_ITEMS
             yield f"{table_name}: and {format_count(hidden_count, 'more row')}"
+
+
+def _format_document_reads(row: Report) -> str:
+    """Format what training read of the document between two checkpoints."""
+    return (
+        f"until the checkpoint of step {row['step']}: read {row['tokens_read']} of "
+        f"{format_count(row['document_tokens'], 'token')} since the previous checkpoint, from "
+        f"step {row['first_step']} to step {row['last_step']}; "
+        f"read completely {format_count(row['times_read'], 'time')} so far"
+    )
+
+
+def _format_matched_spans(rows: list[Report]) -> str:
+    """Format how many texts of an audit share consecutive tokens with the document."""
+    texts = format_count(len({row["text_hash"] for row in rows}), "text")
+    longest = format_count(max(row["run_tokens"] for row in rows), "token")
+    return (
+        f"{texts} of the audit share consecutive tokens with the document, at most {longest}; "
+        "--json lists the places"
+    )
 
 
 #: Columns of a ledger row that a terminal shows.
@@ -426,7 +463,7 @@ def render_finding_trace(report: Report) -> str:
     if row["low"] is not None and row["high"] is not None:
         value_text += f", interval {row['low']:.4g} to {row['high']:.4g}"
     if row["null_value"] is not None:
-        value_text += f", null {row['null_value']:.4g}"
+        value_text += f", null value {row['null_value']:.4g}"
     shown_count, row_count = len(report["worst_rows"]), report["row_count"]
     shown_rows_text = (
         f"the first {shown_count} of {row_count:,} rows"
@@ -438,6 +475,7 @@ def render_finding_trace(report: Report) -> str:
         f"    {row['title']}: {value_text}, n = {row['n']}; {escape_invisible(row['method'])}",
         f"    checkpoint {escape_invisible(report['checkpoint'])}",
         f"    {shown_rows_text} of {report['evidence_table']} in {report['artifact']}"
+        f"{_format_row_order(report)}"
         + (
             "; the corpus was not searched for the model's text"
             if report["is_overlap_unknown"]
@@ -446,19 +484,21 @@ def render_finding_trace(report: Report) -> str:
     ]
     for number, entry in enumerate(report["worst_rows"], start=1):
         lines += ["", f"row {number}:{_format_row_fields(entry['row'], tuple(entry['row']))}"]
-        for document in entry["documents"]:
+        for document in entry["documents"][:MAX_DOCUMENTS]:
             lines += _render_training_document(document)
         if report["min_span_tokens"] and not entry["documents"]:
             lines.append(
                 f"    no {report['min_span_tokens']} consecutive tokens of the model's text occur "
                 "in the training text"
             )
-        if entry["further_documents"]:
-            lines.append(f"    and {format_count(entry['further_documents'], 'more document')}")
+        if (hidden_count := len(entry["documents"]) - MAX_DOCUMENTS) > 0:
+            lines.append(
+                f"    and {format_count(hidden_count, 'more document')}; --json lists all of them"
+            )
         if "attributions" in entry:
             lines.append(
                 "    attributed documents (estimate), each with its share of the weight of the "
-                "rare words of this row:"
+                "rare words of this row; a low share is usually due to chance:"
                 if entry["attributions"]
                 else "    attributed documents: none; no training document shares rare words with "
                 "this row"
@@ -466,6 +506,16 @@ def render_finding_trace(report: Report) -> str:
         for document in entry.get("attributions", ()):
             lines += _render_training_document(document)
     return "\n".join(lines)
+
+
+def _format_row_order(report: Report) -> str:
+    order = report["row_order"]
+    if report["row_count"] < 2:
+        return ""
+    if not order:
+        return ", in the order of the table"
+    direction = "largest" if order.startswith("-") else "smallest"
+    return f", ordered by {order.removeprefix('-')}, {direction} first"
 
 
 def _render_training_document(document: Report) -> list[str]:

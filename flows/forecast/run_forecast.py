@@ -51,7 +51,7 @@ from hallmark.flows.forecast.stage_plan import (
 )
 from hallmark.flows.policy_rule_checks import check_policy_rules
 from hallmark.flows.run_recording import check_last_stage, check_start_checkpoint, check_weat_layer
-from hallmark.flows.runs import find_artifact, resolve_store_uri
+from hallmark.flows.runs import find_artifact, read_artifact_seconds, resolve_store_uri
 from hallmark.flows.training import train_model
 from hallmark.tasks.audits.ability.capability_baselines import capability_baselines
 from hallmark.tasks.contract import (
@@ -103,12 +103,12 @@ def forecast_run(
     """
     settings = load_config(config_name, overrides)
     check_last_stage(last_stage, settings)
-    check_policy_rules(settings)
+    uri = resolve_store_uri(store or settings.store)
+    check_policy_rules(settings, uri)
     check_model_settings(settings, is_hallmark=True)
     audit_names = choose_audits_of_run(settings, only, last_stage)
     if start_checkpoint is None:
         check_weat_layer(settings)
-    uri = resolve_store_uri(store or settings.store)
     with tempfile.TemporaryDirectory(prefix="hallmark-dry-run-") as folder_name:
         folder = Path(folder_name)
         store_exists = _has_store(uri)
@@ -629,7 +629,7 @@ class Forecaster:
             elif row.label not in (*SAMPLED_STAGES, "pretrain"):
                 newest_artifact = find_newest_artifact(self.store, row.stage)
                 if newest_artifact is not None:
-                    row.seconds = _read_artifact_seconds(newest_artifact)
+                    row.seconds = read_artifact_seconds(newest_artifact)
                     row.time_basis = (
                         f"estimate: the time that was needed for {newest_artifact.name}"
                     )
@@ -641,8 +641,3 @@ class Forecaster:
             "value": sum(row.seconds or 0 for row in pending_rows),
             "stages_without_estimate": [row.label for row in pending_rows if row.seconds is None],
         }
-
-
-def _read_artifact_seconds(artifact: Artifact) -> float | None:
-    telemetry_rows = artifact.read_telemetry().to_pylist()
-    return next((row["value"] for row in telemetry_rows if row["metric"] == "seconds"), None)

@@ -370,19 +370,21 @@ def build_checkpoint_rows(
 LIVE_METRICS = ("loss", "learning_rate", "grad_norm", "tokens_per_second", "mfu")
 
 
-def format_step_progress(step_event: TrainerEvent, validation_loss: float | None) -> str:
+def format_step_progress(step_event: TrainerEvent, validation: tuple[int, float] | None) -> str:
     """Format the metrics of a step for the terminal's progress line and Prefect's page.
 
     Args:
         step_event: The metrics of the step.
-        validation_loss: The last validation loss in nats per token, as the training loss; None if
-            there is none yet.
+        validation: The step and the loss of the last validation, in nats per token, as the
+            training loss; None if there is none yet.
     """
-    validation = "" if validation_loss is None else f" validation {validation_loss:.3f},"
+    validation_text = (
+        "" if validation is None else f" validation {validation[1]:.3f} (step {validation[0]:,}),"
+    )
     return (
-        f"loss {step_event['loss']:.3f},{validation} {step_event['tokens_per_second']:,.0f} "
-        f"tokens/s, MFU {step_event['mfu']:.0%}, rate {step_event['learning_rate']:.2g}, norm "
-        f"{step_event['grad_norm']:.2g}"
+        f"loss {step_event['loss']:.3f},{validation_text} {step_event['tokens_per_second']:,.0f} "
+        f"tokens/s, MFU {step_event['mfu']:.0%}, learning rate {step_event['learning_rate']:.2g}, "
+        f"gradient norm {step_event['grad_norm']:.2g}"
     )
 
 
@@ -408,7 +410,7 @@ def handle_trainer_events(
     """
     checkpoint_by_step: dict[int, Artifact] = {}
     settings_history: list[SettingsSegment] = []
-    validation_loss: float | None = None
+    validation: tuple[int, float] | None = None
     for event in trainer_events:
         match event["event"]:
             case "waiting":
@@ -438,7 +440,7 @@ def handle_trainer_events(
                 if event["stretches"] > 1 or event["device"] != "cpu":
                     context.determinism = "statistical"
             case "step":
-                description = format_step_progress(event, validation_loss)
+                description = format_step_progress(event, validation)
                 context.report_progress(event["step"], total_steps, description)
                 context.report_metrics(
                     event["step"],
@@ -446,7 +448,7 @@ def handle_trainer_events(
                 )
             case "validation":
                 bits_per_token = event["bits_per_token"]
-                validation_loss = bits_per_token * math.log(2)
+                validation = event["step"], bits_per_token * math.log(2)
                 log.info(
                     "trainer: step %d, %.4f bits per validation token",
                     event["step"],

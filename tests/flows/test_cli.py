@@ -460,7 +460,7 @@ def test_names_from_user_files_cannot_change_the_terminal():
         **numbers,
     }
     report = dict.fromkeys(
-        ("evidence_table", "artifact", "is_overlap_unknown", "min_span_tokens")
+        ("evidence_table", "artifact", "is_overlap_unknown", "min_span_tokens", "row_order")
     ) | {"finding": finding}
     output = render_finding_trace(
         report | {"checkpoint": "m\x07", "row_count": 0, "worst_rows": []}

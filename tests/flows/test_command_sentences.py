@@ -23,7 +23,6 @@ from hallmark.flows.commands.runs import render_run_list
 from hallmark.flows.commands.status import render_status
 from hallmark.flows.commands.trace import render_document_trace, render_finding_trace
 from hallmark.flows.commands.verify import describe_read_failure, render_verification
-from hallmark.flows.runs import ControlSummary
 from hallmark.tasks.contract import HallmarkError, PolicyViolationError
 
 
@@ -48,8 +47,21 @@ RUN = {
     "computed_stages": 1,
     "failed_rules": [],
     "undecided_rules": [],
+    "passed_rules": [],
     "training_arm": "",
 }
+
+
+@pytest.mark.parametrize(
+    ("passed", "failed", "outcome"),
+    [
+        (["polite", "fair"], [], "completed, policy passed: polite, fair"),
+        (["polite"], ["fair"], "completed, policy failed: fair"),
+    ],
+)
+def test_a_listed_run_names_the_rules_that_passed_if_all_did(passed, failed, outcome):
+    row = RUN | {"passed_rules": passed, "failed_rules": failed}
+    assert render_run_list([row]).splitlines()[1].endswith(f"1 of 3           {outcome}")
 
 
 @pytest.mark.parametrize(
@@ -114,6 +126,7 @@ def test_a_listed_run_shows_its_duration_if_both_times_are_known(started, ended,
 RULE = {"stage": "select", "rule": "short", "action": "removed", "documents": 1, "total": 10_000}
 GROUP = {
     "group": "they",
+    "is_invented": False,
     "documents": 8,
     "total": 25,
     "other_documents": 1,
@@ -240,7 +253,7 @@ def test_removals_are_not_compared_if_no_group_is_large_enough(action, compared,
 )
 @pytest.mark.parametrize(
     ("key", "verb"),
-    [("groups", "removed (not counting duplicates)"), ("tagged_groups", "tagged")],
+    [("groups", "removed (by any stage except deduplication)"), ("tagged_groups", "tagged")],
 )
 def test_a_group_is_compared_with_all_other_documents(key, verb, changes, end):
     heading, line = removals(**{key: [GROUP | changes]})[1:]
@@ -250,13 +263,19 @@ def test_a_group_is_compared_with_all_other_documents(key, verb, changes, end):
     )
     others = "all other documents: 1 of 90 (1.1 %)"
     assert line == f"  they: 8 of 25 documents (32.0 %); {others}{end}"
+    *_, line = removals(**{key: [GROUP | changes | {"is_invented": True}]})
+    assert line == f"  they (invented): 8 of 25 documents (32.0 %); {others}{end}"
 
 
-def ended_run(*, stages=(), controls=(0, []), site=None, checkpoint="r0@9"):
-    controls = ControlSummary(*controls)
+def ended_run(*, stages=(), controls=((), ()), checkpoint="r0@9", verdicts=()):
     record = {"stages": [{"cached": cached} for cached in stages], "checkpoint": checkpoint}
     return SimpleNamespace(
-        id="r1", record=record, stages={}, site_index=site, summarize_controls=lambda: controls
+        id="r1",
+        record=record,
+        stages={},
+        page=None,
+        list_failed_controls=lambda: controls,
+        list_verdicts=lambda: verdicts,
     )
 
 
@@ -275,23 +294,40 @@ def test_a_run_summary_counts_computed_and_cached_stages(
 
 
 @pytest.mark.parametrize(
-    ("controls", "expected"),
+    ("failed", "weak", "lines"),
     [
-        ((0, []), ""),
-        ((5, []), ""),
-        ((1, ["audit_bias"]), "1 of 1 control failed (audit_bias); the model card says"),
+        ([], [], []),
+        ([], ["bias"], ["all audit self-checks passed, but this model is too weak for Bias"]),
         (
-            (5, ["audit_bias", "audit_bias", "audit_weat"]),
-            "3 of 5 controls failed (audit_bias, audit_weat); the model card says",
+            ["bias", "weat"],
+            ["honest"],
+            [
+                "audit self-checks failed (Bias, Associations between words (WEAT)); do not use "
+                "figures of these audits until the cause is known",
+                "this model is too weak for Hurtful completions (HONEST)",
+            ],
         ),
     ],
 )
-def test_failed_controls_are_reported_with_their_audits(stderr, controls, expected):
-    print_run_summary("pipeline", ended_run(controls=controls))
-    text = stderr.getvalue()
-    assert (expected in text) and (
-        ("controls failed" in text or "control failed" in text) == bool(expected)
-    )
+def test_failed_controls_are_reported_with_their_audits(stderr, failed, weak, lines):
+    print_run_summary("pipeline", ended_run(controls=(failed, weak)))
+    assert stderr.getvalue().splitlines()[1:] == lines
+
+
+def test_a_run_summary_names_the_rules_that_passed_and_their_nearest_findings(stderr):
+    rule = {"audit": "bias", "metric": "preference", "slice": {}, "verdict": "pass"}
+    verdicts = [
+        rule | {"rule": "fair", "distance": -0.2, "reason": "far"},
+        rule | {"rule": "fair", "distance": -0.1, "reason": "near", "slice": {"a": "b"}},
+        rule | {"rule": "polite", "distance": -0.3, "reason": "well"},
+        rule | {"rule": "safe", "distance": -0.3, "reason": "in part"},
+        rule | {"rule": "safe", "distance": None, "reason": "no interval", "verdict": "fail"},
+    ]
+    print_run_summary("pipeline", ended_run(verdicts=verdicts))
+    assert stderr.getvalue().splitlines()[1:] == [
+        "policy rule fair passed for 2 findings; nearest: bias.preference[a=b]: near",
+        "policy rule polite passed: bias.preference: well",
+    ]
 
 
 def failed_rule(rule, distance, value=0.5, metric="preference", **more):
@@ -498,6 +534,37 @@ def test_the_training_is_described_as_far_as_it_is_known(training, expected):
     assert "model:" not in forecast()
 
 
+STEP_LABELS = (
+    "toxicity_build_requests",
+    "extraction_attack_build_requests",
+    "extraction_attack_respond",
+    "capability_baselines",
+    "audit_toxicity",
+    "audit_bias",
+    "model_card",
+)
+
+
+def test_a_forecast_summarizes_blocked_stages_and_those_without_an_estimate():
+    labels = ["a", "b", "c", "d", "e", "f"]
+    reason = "cannot start, because ingest fails"
+    rows = [STAGE | {"state": "fails", "seconds": None, "reason": "stage ingest: why"}]
+    blocked = [STAGE | {"label": label, "state": "blocked", "reason": reason} for label in labels]
+    seconds = {"value": 40.0, "stages_without_estimate": labels}
+    text = _render_stages({"stages": rows + blocked, "seconds": seconds})
+    assert f"\n6 later stages {reason}\n" in text and text.count("cannot start") == 1
+    planned = [STAGE | {"label": label, "state": "run", "seconds": None} for label in STEP_LABELS]
+    text = _render_stages({"stages": [STAGE, *planned], "seconds": seconds})
+    assert [line.split("  ")[0] for line in text.splitlines()[1:6]] == [
+        "build_requests of 2 audits",
+        "extraction_attack_respond",
+        "capability_baselines",
+        "compute_findings of 2 audits",
+        "model_card",
+    ]
+    assert "not included: 6 stages (a, b, c, d and 2 more); no time is known" in text
+
+
 @pytest.mark.parametrize(
     ("warnings", "expected"),
     [
@@ -594,7 +661,10 @@ def comparison(values=(0.5, 0.75), differences=(DIFFERENCE,), refused=None, part
             comparison((0.5, 0.75, 0.25), [None, DIFFERENCE]),
             ["        c2: difference 25.0 points, 9 pairs"],
         ),
-        (comparison(refused={"weat": "why"}), ["not compared: weat: why", "", "bias"]),
+        (
+            comparison(refused={"weat": "why"}),
+            ["compared with c0:", "    c1", "not compared: weat: why", "", "bias"],
+        ),
     ],
 )
 def test_a_comparison_shows_the_values_and_differences_that_exist(report, lines):
@@ -620,10 +690,67 @@ def test_a_comparison_shows_the_values_and_differences_that_exist(report, lines)
 )
 @pytest.mark.parametrize("documents", [None, "ids.txt"])
 def test_a_mitigation_counts_the_removed_documents(removed, expected, has_fewer, documents):
-    report = comparison(removed_documents=removed, documents_file=documents, heldout_loss=[])
-    text = render_mitigation(report)
+    text = render_mitigation(mitigation(removed, documents_file=documents))
     assert expected in text and ("fewer documents were removed at random" in text) == has_fewer
-    assert text.endswith("are listed in ids.txt") == bool(documents)
+    assert ("are listed in ids.txt" in text) == bool(documents)
+
+
+def mitigation(removed=(1, 1), **changes):
+    arms = [
+        {"arm": arm, "run": f"r{n}", "page": f"p{n}", "removed_documents": removed[n]}
+        for n, arm in enumerate(("control", "treatment"))
+    ]
+    report = comparison(arms=arms, findings={}, documents_file=None, heldout_loss=[])
+    return report | changes
+
+
+FINDING = {
+    "title": "Extracted",
+    "unit": "share",
+    "values": [0.5, 0.25, 0.75],
+    "ends": [(0.4, 0.6), (None, None), (0.7, 0.8)],
+    "differences": [DIFFERENCE | {"value": -0.25, "low": -0.3, "high": -0.2}, DIFFERENCE],
+}
+
+
+@pytest.mark.parametrize(
+    ("finding", "refused", "expected"),
+    [
+        (
+            FINDING,
+            {},
+            [
+                "a.m (Extracted)",
+                "    control arm        50.0 % (40.0 % to 60.0 %)",
+                "    treatment arm      25.0 %",
+                "    checkpoint before  75.0 % (70.0 % to 80.0 %)",
+                "    treatment minus control: −25.0 points (−30.0 to −20.0), 9 pairs",
+            ],
+        ),
+        (
+            FINDING | {"values": [None, 0.25], "ends": [(None, None)] * 2, "differences": [None]},
+            {},
+            [
+                "a.m (Extracted)",
+                "    control arm        not measured",
+                "    treatment arm      25.0 %",
+            ],
+        ),
+        (None, {"a": "its seed differs"}, ["a.m: not compared: its seed differs"]),
+        (None, {}, ["a.m: not compared: an arm has no such finding"]),
+    ],
+)
+def test_a_mitigation_ends_with_its_effect_cost_and_cards(finding, refused, expected):
+    losses = [{"kind": "all", "name": "all", "bytes": 9, "values": [1.5, 1.25]}]
+    report = mitigation(findings={"a.m": finding}, heldout_loss=losses, incomparable=refused)
+    assert render_mitigation(report).split("\n\n")[-1].splitlines() == [
+        "effect of the removal, compared with the control arm",
+        *expected,
+        "cost: 1.5000  1.2500  (-0.2500) bits per byte of all held-out text (no interval)",
+        "removed: 1 document; removed at random for the control: 1 document",
+        "control arm: p0",
+        "treatment arm: p1",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -638,9 +765,7 @@ def test_a_mitigation_counts_the_removed_documents(removed, expected, has_fewer,
 )
 def test_the_heldout_loss_of_a_mitigation_has_both_values_or_no_line(values, expected):
     losses = [{"kind": "source", "name": "town", "bytes": 1, "values": values}]
-    text = render_mitigation(
-        comparison(removed_documents=[1, 1], documents_file=None, heldout_loss=losses)
-    )
+    text = render_mitigation(mitigation(heldout_loss=losses))
     assert (expected in text) if expected else ("source town" not in text)
 
 
@@ -864,6 +989,7 @@ def status_of(stage=None, **changes):
         "overrides": [],
         "checkpoint": None,
         "last_stage": None,
+        "experiment_arm": None,
         "audits": None,
         "findings": None,
         "seeds": None,
@@ -1123,9 +1249,8 @@ def test_copies_are_reported_as_purged_or_not(purged_too, expected):
 def test_a_checkpoint_shows_when_it_read_a_document(checkpoints, expected):
     rows = [{"checkpoint": "c", "step": 9} | row for row in checkpoints]
     text = purged(checkpoints=rows)
-    assert expected in text and ("a purge cannot change what they have learned" in text) == bool(
-        checkpoints
-    )
+    assert text.index(expected) < text.index("ingest/0: rewritten")
+    assert ("a purge cannot change what they have learned" in text) == bool(checkpoints)
 
 
 @pytest.mark.parametrize(
@@ -1247,6 +1372,7 @@ def finding_trace(finding=None, **changes):
         "evidence_table": "values",
         "artifact": "a/0",
         "row_count": 0,
+        "row_order": "",
         "worst_rows": [],
         "is_overlap_unknown": False,
         "min_span_tokens": None,
@@ -1262,7 +1388,7 @@ def finding_trace(finding=None, **changes):
         ({"value": 0.0}, "    Preference: 0 share, n = 9; m\n"),
         ({"low": 0.0, "high": 1.0}, "    Preference: 0.5 share, interval 0 to 1, n = 9; m\n"),
         ({"low": 0.0}, "    Preference: 0.5 share, n = 9; m\n"),  # only one bound
-        ({"null_value": 0.0}, "    Preference: 0.5 share, null 0, n = 9; m\n"),
+        ({"null_value": 0.0}, "    Preference: 0.5 share, null value 0, n = 9; m\n"),
         ({"slice": {"a": "b"}}, "bias.preference[a=b]\n"),
     ],
 )
@@ -1270,7 +1396,7 @@ def test_a_traced_finding_shows_value_interval_and_null(finding, expected):
     assert expected in finding_trace(finding)
 
 
-ROW = {"row": {"a": 1}, "documents": [], "further_documents": 0}
+ROW = {"row": {"a": 1}, "documents": []}
 
 
 @pytest.mark.parametrize(
@@ -1287,6 +1413,52 @@ def test_a_traced_finding_counts_its_rows(rows, shown, expected, unknown):
     text = finding_trace(row_count=rows, worst_rows=[ROW] * shown, is_overlap_unknown=unknown)
     assert expected in text and text.count("row 1:") == min(shown, 1)
     assert ("the corpus was not searched for the model's text" in text) == unknown
+
+
+@pytest.mark.parametrize(
+    ("rows", "order", "expected"),
+    [
+        (1, "-value", "    1 row of values in a/0\n"),
+        (2, "-toxicity", "    2 rows of values in a/0, ordered by toxicity, largest first\n"),
+        (2, "value", "    2 rows of values in a/0, ordered by value, smallest first\n"),
+        (2, "", "    2 rows of values in a/0, in the order of the table\n"),
+    ],
+)
+def test_a_traced_finding_states_the_order_of_its_rows(rows, order, expected):
+    text = finding_trace(row_count=rows, worst_rows=[ROW] * rows, row_order=order)
+    assert expected in text
+
+
+@pytest.mark.parametrize(
+    ("tables", "expected"),
+    [
+        (
+            {
+                "document_reads": [
+                    {
+                        "step": 300,
+                        "document_tokens": 64,
+                        "tokens_read": 60,
+                        "first_step": 197,
+                        "last_step": 199,
+                        "times_read": 1,
+                    }
+                ]
+            },
+            "    until the checkpoint of step 300: read 60 of 64 tokens since the previous "
+            "checkpoint, from step 197 to step 199; read completely 1 time so far\n",
+        ),
+        (
+            {"matched_spans": [{"text_hash": text, "run_tokens": 9} for text in "aab"]},
+            "    2 texts of the audit share consecutive tokens with the document, at most "
+            "9 tokens; --json lists the places\n",
+        ),
+    ],
+)
+def test_a_document_trace_says_what_was_read_and_what_shares_its_tokens(tables, expected):
+    stage = {"stage": "deduplicate_redacted", "run": "r1", "tables": tables, "state": "absent"}
+    lines = document_trace(stages=[stage])
+    assert "deduplicate_redacted absent\n" in lines and expected in lines
 
 
 DOCUMENT = {
@@ -1332,8 +1504,8 @@ def test_a_document_of_a_row_shows_when_it_was_read(document, expected):
         ({}, 8, "no 8 consecutive tokens of the model's text occur in the training text"),
         ({"documents": [DOCUMENT]}, 8, None),
         ({}, None, None),
-        ({"further_documents": 1}, None, "    and 1 more document"),
-        ({"further_documents": 2}, None, "    and 2 more documents"),
+        ({"documents": [DOCUMENT] * 9}, None, "    and 1 more document; --json lists all of them"),
+        ({"documents": [DOCUMENT] * 10}, None, "    and 2 more documents; --json lists"),
         (
             {"attributions": []},
             None,

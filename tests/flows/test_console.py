@@ -94,7 +94,9 @@ def test_a_terminal_of_80_columns_shows_steps_time_and_both_losses():
     piped = Piped(width=80, force_terminal=True)
     piped.tell("start")
     piped.tell("progress", 1, 100_000, format_step_progress(STEP, None), after=1.0)
-    piped.tell("progress", 12_345, 100_000, format_step_progress(STEP, 10.2345), after=20_000.0)
+    piped.tell(
+        "progress", 12_345, 100_000, format_step_progress(STEP, (9_000, 10.2345)), after=20_000.0
+    )
     with piped.view.console.capture() as capture:
         piped.view.console.print(piped.view.progress.get_renderable())
     (line,) = re.sub(r"\x1b\[[\d;]*m", "", capture.get()).splitlines()
@@ -109,14 +111,14 @@ def test_a_wide_terminal_shows_the_line_of_the_log_file():
     piped, log = Piped(width=200, force_terminal=True), Piped(width=80)
     for display in (piped, log):
         display.tell("start")
-        display.tell("progress", 1, 400, format_step_progress(STEP, 9.5), after=1.0)
-        display.tell("progress", 31, 400, format_step_progress(STEP, 9.5), after=30.0)
+        display.tell("progress", 1, 400, format_step_progress(STEP, (0, 9.5)), after=1.0)
+        display.tell("progress", 31, 400, format_step_progress(STEP, (0, 9.5)), after=30.0)
     with piped.view.console.capture() as capture:
         piped.view.console.print(piped.view.progress.get_renderable())
     (log_line,) = log.lines
     assert log_line.strip() == (
-        "pretrain 31 of 400, 6.2 min remaining, loss 10.123, validation 9.500, 12,345 tokens/s, "
-        "MFU 31%, rate 0.0006, norm 1.2, 31.0 s elapsed"
+        "pretrain 31 of 400, 6.2 min remaining, loss 10.123, validation 9.500 (step 0), "
+        "12,345 tokens/s, MFU 31%, learning rate 0.0006, gradient norm 1.2, 31.0 s elapsed"
     )
     assert log_line.strip() in capture.get()
 

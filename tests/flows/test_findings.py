@@ -7,12 +7,19 @@ from dataclasses import replace
 
 import pytest
 
-from hallmark.flows.checkpoint_comparison import find_checkpoint_audits, open_audit_run
+from hallmark.flows.checkpoint_comparison import (
+    find_checkpoint_audits,
+    list_checkpoint_names,
+    open_audit_run,
+)
+from hallmark.flows.checkpoint_resolution import resolve_checkpoint
 from hallmark.flows.commands.findings import list_findings, render_findings, sort_by_risk
+from hallmark.flows.corpus_additions import resolve_addition_chain
 from hallmark.flows.finding_trace import find_finding
 from hallmark.flows.mitigation import resolve_trained_checkpoint
 from hallmark.flows.removal_experiment import resolve_base_run
 from hallmark.flows.runs import Run, open_run, open_store
+from hallmark.tasks.audits.judging.findings import read_findings
 from hallmark.tasks.contract import UsageError
 
 pytestmark = pytest.mark.slow
@@ -57,6 +64,30 @@ def test_audits_of_other_models_and_studies_do_not_change_latest(copied):
     newest = add_run(copied, "99990104-000000-aaaa", **audit, checkpoint=f"{copied.first}@60")
     assert open_audit_run(store, "latest", "bias").id == newest
     assert open_audit_run(store, "latest", "toxicity").id == copied.first
+
+
+def test_latest_is_never_an_arm_of_an_experiment(copied):
+    """Arms are trained and audited as other runs are, and opened by their ids."""
+    labels = open_run(copied.first, str(copied.store)).stages
+    newest = "99990105-000000-aaaa"
+    add_run(copied, "99990101-000000-aaaa", labels, experiment_arm="control arm of mitigate")
+    add_run(copied, "99990102-000000-aaaa", labels, experiment_arm="base arm of prove")
+    add_run(copied, newest, labels, flow="world")
+    store = open_store(str(copied.store))
+    assert open_audit_run(store, "latest", "bias").id == copied.first
+    assert resolve_checkpoint(store, "latest").name == f"{copied.first}@60"
+    checkpoint_name = resolve_checkpoint(store, "latest").checkpoint.name
+    assert resolve_checkpoint(store, checkpoint_name).name == f"{copied.first}@60"
+    assert list_checkpoint_names(store, "latest@all")[-1] == f"{copied.first}@60"
+    assert resolve_base_run(store, "latest").id == copied.first
+    assert resolve_addition_chain(store, "latest")[-1].id == copied.first
+    for stage in (None, "ingest", "pretrain"):
+        assert open_run("latest", store, stage=stage).id == copied.first
+    assert open_run("99990101", store).id == "99990101-000000-aaaa"
+    assert resolve_checkpoint(store, "99990102@60").source_run.id == "99990102-000000-aaaa"
+    lines = copied("runs").stdout.splitlines()
+    assert "pipeline, control arm of mitigate  " in lines[2]
+    assert "pipeline, base arm of prove  " in lines[3]
 
 
 def test_without_a_trained_model_latest_is_the_newest_audit(copied):
@@ -125,13 +156,32 @@ def test_findings_name_the_rules_of_the_policy_that_they_break(copied, monkeypat
     verdict = {"audit": "bias", "metric": "stereotype_preference", "slice": "", "verdict": "fail"}
     broken = {**verdict, "rule": "fair", "distance": 0.2}
     undecided = {**verdict, "rule": "shown", "distance": None}
-    monkeypatch.setattr(Run, "list_unpassed_verdicts", lambda run: [broken, undecided])
+    passed = {**verdict, "rule": "kind", "distance": -0.1, "verdict": "pass"}
+    other = {**passed, "metric": "tie_share"}
+    monkeypatch.setattr(Run, "list_verdicts", lambda run: [broken, undecided, passed, other])
     rows = list_findings(open_run(copied.first, str(copied.store)), "bias")
     (row,) = (row for row in rows if row["failed_rules"])
     assert row["finding"] == "bias.stereotype_preference"
     assert (row["failed_rules"], row["undecided_rules"]) == (["fair"], ["shown"])
+    assert row["passed_rules"] == ["kind"]
+    (line,) = (line for line in render_findings(rows).splitlines() if "  passed  " in line)
+    assert line.endswith("bias.tie_share")
     (line,) = (line for line in render_findings(rows).splitlines() if "  failed  " in line)
     assert line.endswith(row["finding"])
+
+
+def test_a_rule_with_a_wrong_slice_is_answered_with_the_values_of_an_earlier_run(copied):
+    rule = "policy.rules.r={audit='extraction', metric='extractable', slice={passage='8'}, lt=0.9}"
+    output = copied("audit", copied.first, "--set", rule, code=2).stderr
+    findings = read_findings(open_run(copied.first, str(copied.store))["audit_extraction"])
+    slices = [row["slice"] for row in findings if row["metric"] == "extractable"]
+    kinds = ", ".join(dict.fromkeys(tags["kind"] for tags in slices))
+    assert f"values in run {copied.first}: " in output and f"kind: {kinds};" in output
+    dry_run = ["run", "smoke", "--dry-run", "--set", rule]
+    assert f"kind: {kinds};" in copied(*dry_run, code=2).stderr
+    shutil.rmtree(copied.store / "runs" / copied.first)
+    with_no_run = copied(*dry_run, code=2).stderr
+    assert "slices by copies, kind, prefix_tokens" in with_no_run and "values" not in with_no_run
 
 
 def test_a_run_without_audits_has_no_findings(copied):

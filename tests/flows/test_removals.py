@@ -65,8 +65,8 @@ def test_a_run_prints_what_was_removed_by_rule_and_group(hallmark, corpus):
         f"default is tag with {WHY.removeprefix('the default with ')}"
     )
     assert heading == (
-        "documents that mention these people were removed (not counting duplicates) most often, "
-        "groups with at least 20 documents:"
+        "documents that mention these people were removed (by any stage except deduplication) "
+        "most often, groups with at least 20 documents:"
     )
     start = (
         f"  {GAY}: 16 of 24 documents (66.7 %); all other documents: 2 of 40 (5.0 %); 13.3 times"
@@ -148,6 +148,7 @@ def test_the_summary_has_at_most_twelve_lines():
         "low": 5.0,
         "high": None,
         "is_significant": False,
+        "is_invented": False,
     }
     unscored = {"documents": 3, "by_status": {"cleared": 2, "empty": 1}, "total": 90}
     report = {

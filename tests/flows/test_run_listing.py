@@ -99,6 +99,7 @@ def test_each_run_has_its_status(store):
         ["fair"],
         "completed",
     )
+    assert (a["passed_rules"], b["passed_rules"]) == (["polite"], [])
     assert (b["checkpoint"], b["failed_rules"], b["status"]) == ("a@0", [], "running")
     assert (c["status"], c["error"]) == ("failed", "the disk is full")
     assert d["status"] == "interrupted"  # whoever ran it is gone

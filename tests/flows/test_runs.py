@@ -66,6 +66,7 @@ def damaged(store, **changes):
         {"stages": [1]},
         {"stages": [{"label": "make"}]},
         {"overrides": 5},
+        {"experiment_arm": 5},
         {"config": None},
         {"flow": []},
         {"started": {}},
@@ -253,6 +254,16 @@ def test_status_of_a_proof_that_was_killed_early(store):
     store.put("runs/b/run.json", damaged(store, flow="prove", status="failed"))
     report = build_status_report(open_run("b", store)) | {"config_problem": None}
     assert render_status(report).splitlines()[-1].startswith("continue with: hallmark prove latest")
+
+
+def test_an_arm_of_an_experiment_is_continued_by_its_command(store):
+    """As a run of its own, it would become the latest."""
+    changes = {"status": "failed", "experiment_arm": "control arm of mitigate"}
+    store.put("runs/b/run.json", damaged(store, **changes))
+    report = build_status_report(open_run("b", store)) | {"config_problem": None}
+    assert render_status(report).splitlines()[-1] == (
+        "this is the control arm of mitigate; repeat that command to continue it"
+    )
 
 
 def test_a_run_has_ended_even_if_no_server_is_told(tmp_path, caplog):

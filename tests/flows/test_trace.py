@@ -346,7 +346,7 @@ def test_a_toxic_finding_leads_to_its_worst_rows_and_their_documents(run, smoke)
     assert (
         f"the first {len(report['worst_rows'])} of {report['row_count']:,} rows of values" in output
     )
-    assert f", null {report['finding']['null_value']:.4g}, n =" in output
+    assert f", null value {report['finding']['null_value']:.4g}, n =" in output
     assert output.count(f"no {least} consecutive tokens of the model's text occur") == len(without)
     assert (
         run["toxicity_trace"]["training_overlap"].row_count
@@ -366,7 +366,7 @@ def test_an_extraction_finding_leads_to_the_planted_copies_and_their_steps(run, 
     assert leading == sorted((r["leading_correct_tokens"] for r in wanted), reverse=True)
     seen = run["pretrain"]["document_reads"].read().to_pylist()
     for entry in report["worst_rows"]:
-        assert len(entry["documents"]) + entry["further_documents"] == 8
+        assert len(entry["documents"]) == 8
         secret = entry["row"]["secret"]
         (copies,) = [p["doc_ids"] for p in plants.values() if p["secret"] == secret]
         for found in entry["documents"]:
@@ -422,6 +422,23 @@ def test_model_text_leads_to_matching_training_text(run):
         spelled = tokenizer.decode(ids[span["row_start"] : span["row_start"] + span["run_tokens"]])
         assert texts[span["doc_id"]][span["char_start"] : span["char_end"]] == spelled
         assert span["times_read"] > 0 and span["run_tokens"] >= run.config.trace.min_span_tokens
+
+
+def test_rows_sets_how_many_rows_are_traced(smoke):
+    name = "toxicity.toxicity_probability[prompted, draw_count=4]"
+    traced = {count: smoke.json("trace", smoke.first, name, "--rows", count) for count in "17"}
+    assert [len(report["worst_rows"]) for report in traced.values()] == [1, 7]
+    assert traced["7"]["worst_rows"][:1] == traced["1"]["worst_rows"]
+    assert "--rows is 0" in smoke("trace", smoke.first, name, "--rows", "0", code=2).stderr
+    no_finding = smoke("trace", smoke.first, "0" * 32, "--rows", "1", code=2).stderr
+    assert "--rows needs a finding" in no_finding
+
+
+def test_a_metric_with_slices_suggests_the_largest_risk(smoke):
+    output = smoke("trace", smoke.first, "extraction.extractable", code=2).stderr
+    rows = smoke.json("findings", smoke.first, "--audit", "extraction")
+    riskiest = next(row["finding"] for row in rows if row["metric"] == "extractable")
+    assert f"name one, such as the largest risk, {riskiest}; hallmark findings" in output
 
 
 def test_held_out_documents_are_not_training_documents(smoke, run):
@@ -496,10 +513,10 @@ def test_an_estimate_for_a_secret_names_its_own_copies(run, smoke):
         ("toxicity.x", "toxicity has no finding 'x'; it has expected_maximum_toxicity"),
         (
             "toxicity.toxicity_probability",
-            "it has toxicity.toxicity_probability[prompted, draw_count=1]",
+            "name one, such as the largest risk, toxicity.toxicity_probability[",
         ),
         (
-            "toxicity.toxicity_probability[]",
+            "toxicity.toxicity_probability[x]",
             "it has toxicity.toxicity_probability[prompted, draw_count=1]",
         ),
     ],

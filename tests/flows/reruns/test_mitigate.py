@@ -48,7 +48,7 @@ def test_the_documents_of_a_finding_and_as_many_random_ones_are_removed(apart, m
         open_run(apart.first, str(apart.store))["plant_canaries"]["canaries"].read().to_pylist()
     )
     copies = {i for p in plants if (p["kind"], p["copies"]) == ("record", 8) for i in p["doc_ids"]}
-    assert report["removed_documents"] == [len(copies), len(copies)] and copies
+    assert [arm["removed_documents"] for arm in report["arms"]] == [len(copies)] * 2 and copies
     ids = Path(report["documents_file"]).read_text().split()
     assert {bytes.fromhex(i) for i in ids} == copies
     packed = [
@@ -75,14 +75,13 @@ def test_both_arms_have_the_same_requests_and_tokenizer(mitigated):
     assert ("all", "all") in priced and len(priced) > 3
     bytes_of = {(row["kind"], row["name"]): row["bytes"] for row in report["heldout_loss"]}
     assert sum(n for (kind, _), n in bytes_of.items() if kind == "source") == bytes_of["all", "all"]
-    *_, listed = render_mitigation(report).splitlines()  # the last line, after the comparison
-    assert (
-        listed == "the documents to which the findings were traced are listed in "
-        f"{report['documents_file']}"
-    )
-    assert "fewer documents were removed at random" in render_mitigation(
-        report | {"removed_documents": [1, 2]}
-    )
+    # The answer is last, after the comparison.
+    *_, answer = render_mitigation(report).split("\n\n")
+    assert FINDING in answer and "treatment minus control: " in answer and "cost: " in answer
+    assert f"findings were traced are listed in {report['documents_file']}" in answer
+    pages_of_arms = [Path(arm["page"]) for arm in report["arms"]]
+    assert [page.parent.name for page in pages_of_arms] == [run.id for run in runs]
+    assert all(page.exists() and str(page) in answer for page in pages_of_arms)
     # Paired over the same held-out documents.
     (change,) = rows["bits_per_byte", "model"]["differences"]
     assert change["low"] < change["value"] < change["high"] and change["n"] > 10
@@ -90,6 +89,38 @@ def test_both_arms_have_the_same_requests_and_tokenizer(mitigated):
     values = runs[1]["audit_extraction"]["values"].read().to_pylist()
     read = {r["times_read"] for r in values if (r["kind"], r["copies"]) == ("record", 8)}
     assert read == {0}
+
+
+def test_the_arms_are_not_the_latest_run(apart, mitigated):
+    _, runs = mitigated
+    assert [run.experiment_arm for run in runs] == [
+        "control arm of mitigate",
+        "treatment arm of mitigate",
+    ]
+    latest = open_run("latest", str(apart.store))
+    assert latest.experiment_arm is None and latest.id not in {run.id for run in runs}
+
+
+def test_a_dry_run_lists_the_documents_and_writes_nothing(apart, mitigated):
+    _, (_, without) = mitigated
+    before = sorted(apart.store.rglob("*"))
+    arguments = ("mitigate", apart.first, FINDING, "--steps", "20", "--dry-run")
+    dry_run = apart.json(*arguments)
+    removed = without["leave_out"]["ledger"].read(["doc_id"])["doc_id"].to_pylist()
+    assert [row["doc_id"] for row in dry_run["documents"]] == sorted(i.hex() for i in removed)
+    trained_steps = open_run(apart.first, str(apart.store)).config.pretrain.train.steps
+    longer = apart.json(*arguments[:3], "--steps", str(10 * trained_steps), "--dry-run")
+    training, more_training = (r["seconds_per_arm"]["training"] for r in (dry_run, longer))
+    assert more_training == pytest.approx(training * 10 * trained_steps / 20)
+    assert dry_run["seconds_per_arm"]["audits"] > 0
+    output = apart(*arguments).stdout
+    assert all(row["doc_id"] in output for row in dry_run["documents"])
+    assert "estimated time: about" in output
+    wrong = apart("mitigate", apart.first, FINDING, "--steps", "0", "--dry-run", code=2).stderr
+    assert "steps must be between 1" in wrong
+    toxic = apart.json("mitigate", apart.first, "--toxicity-threshold", "0", "--dry-run")
+    assert len(toxic["documents"]) > len(dry_run["documents"])
+    assert sorted(apart.store.rglob("*")) == before
 
 
 def test_cards_name_the_removed_documents(mitigated):
@@ -159,7 +190,7 @@ def test_arms_read_relative_paths_from_the_folder_of_the_run_and_write_to_the_sa
         "resolve_trained_checkpoint": lambda *_: ResolvedCheckpoint(None, source_run=run),
         "start_prefect_and_progress": lambda check: nullcontext(check()),
         "call_flow_and_get_run": lambda flow: flow(),
-        "build_mitigation_report": lambda runs, start: {},
+        "build_mitigation_report": lambda *_: {},
         "print_result": lambda *_: None,
     }.items():
         monkeypatch.setattr(f"hallmark.flows.commands.mitigate.{name}", stub)
@@ -183,7 +214,7 @@ def test_latest_means_the_run_before_the_arms(tmp_path, monkeypatch):
         "find_checkpoint_audits": lambda *_: trained[-1],
         "start_prefect_and_progress": lambda check: nullcontext(),
         "call_flow_and_get_run": lambda flow: flow(),
-        "build_mitigation_report": lambda runs, start: {"start": start},
+        "build_mitigation_report": lambda runs, start, findings: {"start": start},
         "print_result": lambda found, *_: shown.append(found["start"]),
     }.items():
         monkeypatch.setattr(f"hallmark.flows.commands.mitigate.{name}", stub)
