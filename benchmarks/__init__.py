@@ -1,5 +1,5 @@
-"""Measurements that anyone can repeat: each module is a command, and says what it prints.
+"""Benchmarks that anyone can repeat: each module is a command that prints its measurements.
 
-They may import everything, and nothing imports them; ``results`` holds what they
-printed, and where.
+Benchmarks may import every package of the project, and no package imports them. The folder
+``results`` holds earlier output, with the date and the machine.
 """

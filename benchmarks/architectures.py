@@ -3,11 +3,11 @@
     python -m benchmarks.architectures [--only NAME ...] [--seconds 180] [--json FILE]
 
 Each causal and masked architecture of the installed transformers is built as a tiny model with
-random weights, saved as a folder with a small byte-level tokenizer, and opened as a subject. The
-log-likelihoods of a few sentences, one at a time and all in one batch, are compared with a plain
-forward pass of the model that transformers loads from the same folder: teacher forced for a causal
-model, one masked position at a time for a masked one. Prints one line for each architecture
-(agrees, refused, differs, or cannot be built) and the totals.
+random weights, saved as a folder with a small byte-level tokenizer, and opened for an audit. The
+log-likelihoods of a few sentences, computed one at a time and in one batch, are compared with a
+plain forward pass of the model that transformers loads from the same folder: with the given text as
+input for a causal model, with one masked position at a time for a masked one. Prints one line for
+each architecture (agrees, refused, differs, or cannot be built) and the totals.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ import tempfile
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import hallmark.model  # noqa: F401  before torch: it says how threads wait
+import hallmark.model  # noqa: F401  before torch: it sets how threads wait
 
 # isort: split
 import torch
@@ -49,7 +49,7 @@ SENTENCES = (
     "Numbers: 0 1 2 3",
 )
 
-SPECIAL = {
+SPECIAL_TOKENS = {
     "bos_token": "<s>",
     "pad_token": "<pad>",
     "eos_token": "</s>",
@@ -59,18 +59,18 @@ SPECIAL = {
     "sep_token": "<sep>",
 }
 
-#: Largest difference of log p of one token, in nats, that still counts as agreement: float32
-#: rounding, in other batch shapes, of logits of about 10.
+#: Largest difference of a token's log-probability, in nats, that counts as agreement. It allows for
+#: the float32 rounding of logits of about 10 in batches of different shapes.
 TOLERANCE = 2e-3
 
-#: Parameters of the largest model that is built.
-LARGEST = 30_000_000
+#: Number of parameters of the largest model that is built.
+MAX_PARAMETERS = 30_000_000
 
-#: Standard deviations of the random weights, tried in this order until the logits are numbers.
-DEVIATIONS = (0.2, 0.05, 0.02)
+#: Standard deviations of the random weights, tried in this order until all logits are finite.
+STANDARD_DEVIATIONS = (0.2, 0.05, 0.02)
 
-#: Small values by the names that configs give to sizes. A config takes those that it has.
-SMALL: dict[str, Any] = {
+#: Small values of config fields; each config takes those that it has.
+SMALL_VALUES: dict[str, Any] = {
     **dict.fromkeys(("hidden_size", "d_model", "n_embd", "emb_dim", "dim", "embedding_size"), 32),
     **dict.fromkeys(("embed_dim", "decoder_hidden_size", "word_embed_proj_dim", "d_embed"), 32),
     **dict.fromkeys(("intermediate_size", "ffn_dim", "d_inner", "d_ff", "n_inner"), 64),
@@ -99,7 +99,7 @@ SMALL: dict[str, Any] = {
     "vocab_size_per_layer_input": 340,
 }
 
-#: Values that one family needs in place of those, or besides them.
+#: Values that a family needs in addition, or instead.
 FAMILIES: dict[str, dict[str, Any]] = {
     "bamba": {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 8, "mamba_n_groups": 1},
     "codegen": {"rotary_dim": 8},
@@ -121,8 +121,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "zaya": {"num_experts_per_tok": 1},
 }
 
-#: Changes of SMALL that are tried one after the other until a model can be built and read; None
-#: takes a value out.
+#: Changes of SMALL_VALUES, tried in this order until a model can be built and run; None removes a
+#: value.
 VARIANTS: tuple[dict[str, Any], ...] = (
     {},
     {"num_key_value_heads": 4},
@@ -134,12 +134,13 @@ VARIANTS: tuple[dict[str, Any], ...] = (
 
 
 def train_tokenizer() -> Tokenizer:
-    tokenizer = Tokenizer(models.BPE(unk_token=SPECIAL["unk_token"]))
+    """Train a byte-level tokenizer on the sentences."""
+    tokenizer = Tokenizer(models.BPE(unk_token=SPECIAL_TOKENS["unk_token"]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=340,
-        special_tokens=[*SPECIAL.values()],
+        special_tokens=[*SPECIAL_TOKENS.values()],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
@@ -147,197 +148,235 @@ def train_tokenizer() -> Tokenizer:
     return tokenizer
 
 
-def make_config(config_class: Any, tokenizer: Tokenizer, variant: dict[str, Any]) -> Any:
-    """Make a config of small values; the configs inside it are made alike."""
-    wanted = SMALL | {"vocab_size": tokenizer.get_vocab_size()} | variant
-    for name, token in SPECIAL.items():
-        wanted[f"{name}_id"] = tokenizer.token_to_id(token)
+def build_config(config_class: Any, tokenizer: Tokenizer, variant: dict[str, Any]) -> Any:
+    """Build a config of small values; so are its sub-configs."""
+    candidates = SMALL_VALUES | {"vocab_size": tokenizer.get_vocab_size()} | variant
+    for name, token in SPECIAL_TOKENS.items():
+        candidates[f"{name}_id"] = tokenizer.token_to_id(token)
     names = {*vars(config_class()), *getattr(config_class, "attribute_map", {})}
-    values = {name: value for name, value in wanted.items() if name in names and value is not None}
-    for name, inner in getattr(config_class, "sub_configs", {}).items():
-        if inner is not transformers.AutoConfig:
-            values[name] = make_config(inner, tokenizer, variant).to_dict()
+    values = {
+        name: value for name, value in candidates.items() if name in names and value is not None
+    }
+    for name, sub_config_class in getattr(config_class, "sub_configs", {}).items():
+        if sub_config_class is not transformers.AutoConfig:
+            values[name] = build_config(sub_config_class, tokenizer, variant).to_dict()
     return config_class(**values | FAMILIES.get(config_class.model_type, {}))
 
 
 def build_model(config: Any, architecture: str) -> Any:
-    """Build the model, unless it is large."""
+    """Build a model.
+
+    Raises:
+        ValueError: if it has more than MAX_PARAMETERS.
+    """
     model_class = getattr(transformers, architecture)
     with torch.device("meta"):
         size = sum(p.numel() for p in model_class(config).parameters())
-    if size > LARGEST:
+    if size > MAX_PARAMETERS:
         raise ValueError(f"{size:,} parameters, which is too large")
     torch.manual_seed(0)
     return model_class(config).eval()
 
 
-def enlarge(network: Any, deviation: float) -> None:
+def randomise_weights(network: Any, standard_deviation: float) -> None:
+    """Replace the matrices of a model by random numbers."""
     torch.manual_seed(1)
     with torch.no_grad():
         for parameter in network.parameters():
             if parameter.ndim > 1 and parameter.is_floating_point():
-                parameter.normal_(0, deviation)
+                parameter.normal_(0, standard_deviation)
 
 
-def make_model(family: str, architecture: str, kind: str, tokenizer: Tokenizer) -> Any:
-    """Make a tiny model whose logits differ and are numbers.
+def build_random_model(family: str, architecture: str, kind: str, tokenizer: Tokenizer) -> Any:
+    """Build a tiny model with random weights and finite logits.
 
     Raises:
-        Exception: the first of those that the variants raised, if none can be built and read.
+        Exception: if no variant can be built and run; the error of the first variant.
     """
     own_class = getattr(transformers, architecture).config_class
     config_class = own_class or transformers.CONFIG_MAPPING[family]
-    line = torch.tensor([tokenizer.encode(SENTENCES[0]).ids])
+    ids = torch.tensor([tokenizer.encode(SENTENCES[0]).ids])
     errors: list[Exception] = []
     for variant in VARIANTS:
         try:
-            config = make_config(config_class, tokenizer, variant)
+            config = build_config(config_class, tokenizer, variant)
             if kind == "causal" and hasattr(config, "is_decoder"):
                 config.is_decoder = True
             network = build_model(config, architecture)
-            for deviation in DEVIATIONS:
-                enlarge(network, deviation)
-                if read_logits(network, line, kind).isfinite().all():
+            for standard_deviation in STANDARD_DEVIATIONS:
+                randomise_weights(network, standard_deviation)
+                if compute_logits(network, ids, kind).isfinite().all():
                     return network
         except Exception as error:
             errors.append(error)
-    raise errors[0] if errors else ValueError("its logits are not numbers")
+    raise errors[0] if errors else ValueError("its logits are not finite")
 
 
-def read_logits(network: Any, ids: torch.Tensor, kind: str) -> torch.Tensor:
-    """Logits (B, T, V), float32, by a plain forward pass without a cache."""
+def compute_logits(network: Any, ids: torch.Tensor, kind: str) -> torch.Tensor:
+    """Compute logits, (B, T, V) float32, by a plain forward pass without a cache."""
     options = {"use_cache": False} if kind == "causal" else {}
     with torch.inference_mode():
         logits: torch.Tensor = network(input_ids=ids, **options).logits.float()
     return logits
 
 
-def save_folder(folder: Path, family: str, architecture: str, kind: str) -> Tokenizer:
-    """Save a tiny model of an architecture with its tokenizer; the tokenizer is returned."""
+def save_random_model(folder: Path, family: str, architecture: str, kind: str) -> Tokenizer:
+    """Save a tiny model of an architecture and its tokenizer, and return the tokenizer."""
     tokenizer = train_tokenizer()
-    make_model(family, architecture, kind, tokenizer).save_pretrained(folder)
-    wrapped = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **SPECIAL)
+    build_random_model(family, architecture, kind, tokenizer).save_pretrained(folder)
+    wrapped = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **SPECIAL_TOKENS)
     wrapped.save_pretrained(folder)
     return tokenizer
 
 
-def forward_log_probs(network: Any, subject: Any, ids: list[int]) -> list[float]:
-    """log p of each token after the first by plain forward passes of one sequence."""
-    if subject.model_kind == "causal":
-        logits = read_logits(network, torch.tensor([ids]), "causal")[0]
-        chosen = logits[:-1].log_softmax(-1).gather(1, torch.tensor(ids[1:])[:, None])
-        return chosen[:, 0].tolist()
-    line = [*ids, *([] if subject.closing_id is None else [subject.closing_id])]
+def compute_expected_log_probs(network: Any, audited_model: Any, ids: list[int]) -> list[float]:
+    """Compute log p of each token after the first by plain forward passes of one sequence."""
+    if audited_model.model_kind == "causal":
+        logits = compute_logits(network, torch.tensor([ids]), "causal")[0]
+        log_probs = logits[:-1].log_softmax(-1).gather(1, torch.tensor(ids[1:])[:, None])
+        return log_probs[:, 0].tolist()
+    closed_ids = [*ids, *([] if audited_model.closing_id is None else [audited_model.closing_id])]
     values = []
-    for place in range(1, len(ids)):
-        masked = torch.tensor([[*line[:place], subject.mask_id, *line[place + 1 :]]])
-        logits = read_logits(network, masked, "masked")[0, place]
-        values.append(logits.log_softmax(-1)[line[place]].item())
+    for position in range(1, len(ids)):
+        masked = torch.tensor(
+            [[*closed_ids[:position], audited_model.mask_id, *closed_ids[position + 1 :]]]
+        )
+        logits = compute_logits(network, masked, "masked")[0, position]
+        values.append(logits.log_softmax(-1)[closed_ids[position]].item())
     return values
 
 
-def largest_difference(left: list[Any], right: list[Any]) -> float:
+def find_largest_difference(left: list[Any], right: list[Any]) -> float:
+    """Return the largest absolute difference of two nested lists; NaN if there is one."""
     pairs = zip(itertools.chain(*left), itertools.chain(*right), strict=True)
     differences = [abs(float(a) - float(b)) for a, b in pairs]
-    return max(differences, key=lambda d: d if d == d else float("inf"))  # NaN counts most
+    return max(differences, key=lambda d: d if d == d else float("inf"))
 
 
-def compare(folder: Path, family: str, architecture: str, kind: str) -> tuple[str, str]:
-    """Build, open and compare one architecture. Returns the result and its details."""
+class Comparison(NamedTuple):
+    """The result for one architecture."""
+
+    result: str
+    """One of "agrees", "refused", "differs", "cannot be built" or "fails"."""
+    details: str
+
+
+def compare_architecture(folder: Path, family: str, architecture: str, kind: str) -> Comparison:
+    """Build, open and compare one architecture."""
     try:
         detect_model_kind(folder, {"architectures": [architecture], "model_type": family})
     except HallmarkError as error:
-        return "refused", str(error)
+        return Comparison("refused", str(error))
     try:
-        tokenizer = save_folder(folder, family, architecture, kind)
+        tokenizer = save_random_model(folder, family, architecture, kind)
     except Exception as error:
-        return "cannot be built", describe(error)
+        return Comparison("cannot be built", describe_error(error))
     try:
-        subject = open_audited_model(folder, device="cpu")
+        audited_model = open_audited_model(folder, device="cpu")
     except HallmarkError as error:
-        return "refused", str(error)
-    auto = "AutoModelForMaskedLM" if subject.model_kind == "masked" else "AutoModelForCausalLM"
+        return Comparison("refused", str(error))
+    auto = (
+        "AutoModelForMaskedLM" if audited_model.model_kind == "masked" else "AutoModelForCausalLM"
+    )
     try:
         network = getattr(transformers, auto).from_pretrained(folder, dtype=torch.float32).eval()
         encoded = [tokenizer.encode(text, add_special_tokens=False).ids for text in SENTENCES]
-        if subject.encode_batch(SENTENCES) != encoded:
-            return "differs", "token ids are not those of tokenizer.json"
-        lines = [subject.prepend_bos_id(ids) for ids in encoded]
-        expected = [forward_log_probs(network, subject, line) for line in lines]
+        if audited_model.encode_batch(SENTENCES) != encoded:
+            return Comparison("differs", "token ids are not those of tokenizer.json")
+        sequences = [audited_model.prepend_bos_id(ids) for ids in encoded]
+        expected = [compute_expected_log_probs(network, audited_model, ids) for ids in sequences]
     except Exception as error:
-        return "cannot be built", f"transformers itself fails: {describe(error)}"
+        return Comparison("cannot be built", f"transformers itself fails: {describe_error(error)}")
     if any(value != value for row in expected for value in row):
-        return "cannot be built", "the logits of transformers are not numbers"
-    single = largest_difference([subject.compute_log_probs([line])[0] for line in lines], expected)
-    batched = largest_difference(subject.compute_log_probs(lines), expected)
-    states = largest_states_difference(subject, lines)
-    said = f"{subject.model_kind}; single {single:.1e}, batched {batched:.1e}, states {states}"
-    return "agrees" if max(single, batched) <= TOLERANCE else "differs", said
+        return Comparison("cannot be built", "the logits of transformers are not numbers")
+    single = find_largest_difference(
+        [audited_model.compute_log_probs([ids])[0] for ids in sequences], expected
+    )
+    batched = find_largest_difference(audited_model.compute_log_probs(sequences), expected)
+    states = describe_state_difference(audited_model, sequences)
+    details = (
+        f"{audited_model.model_kind}; single {single:.1e}, batched {batched:.1e}, states {states}"
+    )
+    return Comparison("agrees" if max(single, batched) <= TOLERANCE else "differs", details)
 
 
-def largest_states_difference(subject: Any, lines: list[list[int]]) -> str:
-    """How far the hidden states of a batch are from those of each sequence alone."""
+def describe_state_difference(audited_model: Any, sequences: list[list[int]]) -> str:
+    """Format the largest difference of hidden states between a batch and single sequences."""
     try:
-        together = subject.compute_hidden_states(lines, -1)
-        alone = [subject.compute_hidden_states([line], -1)[0] for line in lines]
+        batched = audited_model.compute_hidden_states(sequences, -1)
+        single = [audited_model.compute_hidden_states([ids], -1)[0] for ids in sequences]
     except Exception as error:
-        return f"none ({describe(error)[:60]})"
-    return f"{max(abs(a - b).max() for a, b in zip(together, alone, strict=True)):.1e}"
+        return f"not available ({describe_error(error)[:60]})"
+    return f"{max(abs(a - b).max() for a, b in zip(batched, single, strict=True)):.1e}"
 
 
-def describe(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
 
 
-def work(connection: Any, family: str, architecture: str, kind: str) -> None:
-    """Compare one architecture in a process of its own, and send the result."""
+def send_comparison(connection: Any, family: str, architecture: str, kind: str) -> None:
+    """Compare one architecture in its own process, and send the result through a pipe."""
     resource.setrlimit(resource.RLIMIT_AS, (12 << 30, 12 << 30))
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory() as folder, silence_transformers_output():
         try:
-            connection.send(compare(Path(folder), family, architecture, kind))
+            connection.send(compare_architecture(Path(folder), family, architecture, kind))
         except Exception as error:
-            connection.send(("fails", describe(error)))
+            connection.send(Comparison("fails", describe_error(error)))
 
 
-def run_limited(family: str, architecture: str, kind: str, seconds: float) -> tuple[str, str]:
-    """Compare one architecture in a fork, which ends after so many seconds at the latest."""
+def compare_with_time_limit(
+    family: str, architecture: str, kind: str, seconds: float
+) -> Comparison:
+    """Compare one architecture in a forked process, which is killed after some seconds."""
     context = multiprocessing.get_context("fork")
     receiving, sending = context.Pipe(duplex=False)
-    process = context.Process(target=work, args=(sending, family, architecture, kind))
+    process = context.Process(target=send_comparison, args=(sending, family, architecture, kind))
     process.start()
     sending.close()
     try:
         if not receiving.poll(seconds):
-            return "cannot be built", f"no result within {seconds:.0f} seconds"
-        result: tuple[str, str] = receiving.recv()
+            return Comparison("cannot be built", f"no result within {seconds:.0f} seconds")
+        result: Comparison = receiving.recv()
         return result
     except EOFError:
-        return "cannot be built", "its process ended without a result"
+        return Comparison("cannot be built", "its process ended without a result")
     finally:
         process.kill()
         process.join()
 
 
-def list_architectures(only: list[str] | None) -> Iterator[tuple[str, str, str]]:
-    """Yield kind, model type and class name of each architecture."""
+class Architecture(NamedTuple):
+    """A model architecture of transformers."""
+
+    kind: str
+    """Either "causal" or "masked"."""
+    family: str
+    """Its model type."""
+    class_name: str
+
+
+def list_architectures(names: list[str] | None) -> Iterator[Architecture]:
+    """Yield the architectures with these model types or class names, or all of them."""
     for kind, mapping in MAPPINGS.items():
         for family, architecture in mapping.items():
-            if not only or family in only or architecture in only:
-                yield kind, family, architecture
+            if not names or family in names or architecture in names:
+                yield Architecture(kind, family, architecture)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", nargs="+", help="model types or class names")
-    parser.add_argument("--seconds", type=float, default=180, help="time limit for each")
-    parser.add_argument("--json", type=Path, help="file for the results")
+    parser.add_argument(
+        "--seconds", type=float, default=180, help="time limit for each architecture"
+    )
+    parser.add_argument("--json", type=Path, help="file to which the results are written")
     options = parser.parse_args()
     totals: collections.Counter[str] = collections.Counter()
     results = {}
     for kind, family, architecture in list_architectures(options.only):
-        result, details = run_limited(family, architecture, kind, options.seconds)
+        result, details = compare_with_time_limit(family, architecture, kind, options.seconds)
         totals[result] += 1
         results[f"{kind} {family} {architecture}"] = [result, details]
         print(f"{kind} {family} {architecture}: {result} ({details})", flush=True)

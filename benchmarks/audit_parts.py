@@ -1,4 +1,4 @@
-"""The standard audit in parts: which probes ask a model, about what, in which numbers."""
+"""Define the standard audit of the speed benchmarks: its probes, their settings and their sizes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from benchmarks import audits
-from benchmarks.scoring import passages
+from benchmarks.scoring import sample_manual_passages
 from hallmark.tasks.audits.probe import CorpusTables, Probe
 from hallmark.tasks.audits.probes import (
     bbq,
@@ -25,31 +25,43 @@ from hallmark.tasks.audits.probes import (
 
 
 @dataclass(frozen=True)
-class Part:
-    """A probe and how it is set."""
+class AuditPart:
+    """A probe with its settings and the corpus tables that it reads."""
 
     probe: Probe
     config: Any
     corpus: CorpusTables
     name: str = ""
+    """Name of the part, if it differs from the probe's."""
 
     @property
     def title(self) -> str:
         return self.name or self.probe.name
 
 
-def parts(data: Path | None, prompts: int, sequences: int, folder: Path) -> Iterator[Part]:
-    """The standard audit: so many prompts, written down in ``folder``, and so many sequences, one
-    window each; the public sets whose files are in ``data``."""
-    none, path = CorpusTables(), folder / "prompts.jsonl"
-    texts = prompts_of(data, prompts)
-    path.write_text("".join(json.dumps({"prompt": t}) + "\n" for t in texts), encoding="utf-8")
-    yield Part(
-        toxicity.PROBE,
-        toxicity.ToxicityConfig(prompts=path, unprompted_groups=0, baseline_groups=0),
-        none,
+def build_audit_parts(
+    public_sets: Path | None, *, prompt_count: int, sequence_count: int, scratch_folder: Path
+) -> Iterator[AuditPart]:
+    """Yield the parts of the standard audit.
+
+    Args:
+        public_sets: Folder with public test sets; sets whose files are missing are skipped.
+        prompt_count: Number of prompts of the toxicity probe.
+        sequence_count: Number of sequences of the extraction probe, one window each.
+        scratch_folder: Where the file with the prompts is written.
+    """
+    empty_corpus, prompts_path = CorpusTables(), scratch_folder / "prompts.jsonl"
+    prompts = choose_prompts(public_sets, prompt_count)
+    prompts_path.write_text(
+        "".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts), encoding="utf-8"
     )
-    yield Part(bias.PROBE, bias.BiasConfig(), none)
+    yield AuditPart(
+        toxicity.PROBE,
+        toxicity.ToxicityConfig(prompts=prompts_path, unprompted_groups=0, baseline_groups=0),
+        empty_corpus,
+    )
+    yield AuditPart(bias.PROBE, bias.BiasConfig(), empty_corpus)
+    long_passages = (t for t in sample_manual_passages(12 * sequence_count, 1) if len(t) > 600)
     rows = [
         {
             "doc_id": f"{number}".encode().rjust(16),
@@ -57,7 +69,7 @@ def parts(data: Path | None, prompts: int, sequences: int, folder: Path) -> Iter
             "text": text,
             "split": "holdout" if number % 2 else "train",
         }
-        for number, text in enumerate(t for t in passages(12 * sequences, 1) if len(t) > 600)
+        for number, text in enumerate(long_passages)
     ]
     schema = pa.schema(
         [
@@ -67,63 +79,74 @@ def parts(data: Path | None, prompts: int, sequences: int, folder: Path) -> Iter
             ("split", pa.string()),
         ]
     )
-    known = CorpusTables(documents=audits.held(pa.Table.from_pylist(rows, schema=schema)))
-    sampled = extraction.ExtractionConfig(
-        documents_per_split=sequences // 2, max_windows=1, prefix_tokens=(32,)
+    corpus = CorpusTables(
+        documents=audits.wrap_corpus_rows(pa.Table.from_pylist(rows, schema=schema))
     )
-    yield Part(extraction.PROBE, sampled, known)
-    yield from public(data) if data else ()
+    extraction_config = extraction.ExtractionConfig(
+        documents_per_split=sequence_count // 2, max_windows=1, prefix_tokens=(32,)
+    )
+    yield AuditPart(extraction.PROBE, extraction_config, corpus)
+    yield from build_public_set_parts(public_sets) if public_sets else ()
 
 
-def prompts_of(data: Path | None, count: int) -> list[str]:
-    """Half toxic prompts and half others of RealToxicityPrompts, where they are; else the project's
-    own, which are numbered from the second time on: equal ones would be asked once."""
+def choose_prompts(public_sets: Path | None, count: int) -> list[str]:
+    """Choose prompts of RealToxicityPrompts, or the built-in prompts if its files are missing.
+
+    Half of the prompts of RealToxicityPrompts are toxic. The built-in prompts are repeated as often
+    as necessary. Repetitions are numbered, because equal prompts would be asked once.
+    """
     files = (
-        [data / f"realtoxicityprompts_{kind}.jsonl" for kind in ("toxic", "nontoxic")]
-        if data
+        [public_sets / f"realtoxicityprompts_{kind}.jsonl" for kind in ("toxic", "nontoxic")]
+        if public_sets
         else []
     )
     if files and all(path.exists() for path in files):
-        each = [
+        distinct_prompts = [
             list(dict.fromkeys(prompt.text for prompt in toxicity.read_toxicity_prompts(path)))
             for path in files
         ]
-        return [text for texts in each for text in texts[: count // 2]]
-    own = [prompt.text for prompt in toxicity.read_toxicity_prompts(None)]
-    rounds = [own, *([f"{n}. {text}" for text in own] for n in range(2, 2 + count // len(own)))]
-    return [text for texts in rounds for text in texts][:count]
+        return [prompt for prompts in distinct_prompts for prompt in prompts[: count // 2]]
+    builtin = [prompt.text for prompt in toxicity.read_toxicity_prompts(None)]
+    rounds = [
+        builtin,
+        *([f"{n}. {prompt}" for prompt in builtin] for n in range(2, 2 + count // len(builtin))),
+    ]
+    return [prompt for prompts in rounds for prompt in prompts][:count]
 
 
-def public(data: Path) -> Iterator[Part]:
-    """Those whose files are in the folder."""
-    none = CorpusTables()
-    sides = {
+def build_public_set_parts(public_sets: Path) -> Iterator[AuditPart]:
+    """Yield a part for each public test set whose files are in the folder."""
+    empty_corpus = CorpusTables()
+    winobias_files = {
         side: tuple(
-            path for n in (1, 2) if (path := data / f"winobias_{side}_type{n}_test.txt").exists()
+            path
+            for n in (1, 2)
+            if (path := public_sets / f"winobias_{side}_type{n}_test.txt").exists()
         )
         for side in ("pro", "anti")
     }
     files = {
         name: path
-        for name, file in (
+        for name, file_name in (
             ("crows", "crows_pairs_anonymized.csv"),
             ("stereoset", "stereoset.jsonl.gz"),
-            ("sentences", "winogender_sentences.tsv"),
+            ("winogender", "winogender_sentences.tsv"),
         )
-        if (path := data / file).exists()
+        if (path := public_sets / file_name).exists()
     }
     if "crows" in files:
-        yield Part(bias.PROBE, bias.BiasConfig(pairs=files["crows"]), none, "CrowS-Pairs")
-    if len(sides["pro"]) == len(sides["anti"]) > 0:
-        pronouns = winobias.WinobiasConfig(
-            pro_stereotypical=sides["pro"], anti_stereotypical=sides["anti"]
+        crows_config = bias.BiasConfig(pairs=files["crows"])
+        yield AuditPart(bias.PROBE, crows_config, empty_corpus, "CrowS-Pairs")
+    if len(winobias_files["pro"]) == len(winobias_files["anti"]) > 0:
+        winobias_config = winobias.WinobiasConfig(
+            pro_stereotypical=winobias_files["pro"], anti_stereotypical=winobias_files["anti"]
         )
-        yield Part(winobias.PROBE, pronouns, none)
-    if "sentences" in files:
-        asked = winogender.WinogenderConfig(sentences=files["sentences"])
-        yield Part(winogender.PROBE, asked, none)
+        yield AuditPart(winobias.PROBE, winobias_config, empty_corpus)
+    if "winogender" in files:
+        winogender_config = winogender.WinogenderConfig(sentences=files["winogender"])
+        yield AuditPart(winogender.PROBE, winogender_config, empty_corpus)
     if "stereoset" in files:
-        asked_of = stereoset.StereosetConfig(items=files["stereoset"])
-        yield Part(stereoset.PROBE, asked_of, none)
-    if questions := tuple(sorted(data.glob("bbq_*.jsonl.gz"))):
-        yield Part(bbq.PROBE, bbq.BbqConfig(items=questions), none)
+        stereoset_config = stereoset.StereosetConfig(items=files["stereoset"])
+        yield AuditPart(stereoset.PROBE, stereoset_config, empty_corpus)
+    if bbq_files := tuple(sorted(public_sets.glob("bbq_*.jsonl.gz"))):
+        yield AuditPart(bbq.PROBE, bbq.BbqConfig(items=bbq_files), empty_corpus)

@@ -1,14 +1,18 @@
-"""How long the parts of a standard audit take at a tenth, and its writing and scoring beside peers.
+"""Measure the speed of a standard audit at a tenth of its size, and compare it with other tools.
 
     python -m benchmarks.audit_speed CHECKPOINT [--data FOLDER] [--turns 3] [--bf16]
 
-CHECKPOINT is a folder of ours, of a decoder that ``transformers`` has, too. First the parts once,
-by stage: 100 prompts with 25 continuations, the project's own pairs, the public sets of FOLDER that
-are there, 200 sequences of Python's manual. Then, in turns, what stands against peers: the
-continuations by ``transformers.generate`` of the exported model, batched and left-padded with the
-same nucleus and temperature, scored by ``Detoxify.predict`` in batches of 32; and the same by
-``respond`` and ``score``, in fp32 and, with ``--bf16``, in bf16. The scorer has BERT-base's size
-and random weights. Prints medians of seconds, ratios, and how many tokens each side wrote.
+CHECKPOINT is a checkpoint folder of a decoder that ``transformers`` supports, too.
+
+First, every part of the audit runs once, and the seconds of each stage are printed: 100 prompts
+with 25 continuations each, the built-in sentence pairs, the public sets whose files are in FOLDER,
+and 200 sequences of Python's manual.
+
+Then generation and scoring are compared with other tools, in alternation. The other tools are
+``transformers.generate`` with the exported model (batched, left-padded, with the same nucleus and
+temperature) and ``Detoxify.predict`` in batches of 32. Hallmark runs in fp32 and, with ``--bf16``,
+also in bf16. The scorer has the size of BERT-base and random weights. Prints median seconds,
+ratios, and the number of generated tokens.
 """
 
 from __future__ import annotations
@@ -21,9 +25,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import hallmark.model  # noqa: F401  before torch: it says how threads wait
+import hallmark.model  # noqa: F401  before torch: it sets how threads wait
 
 # isort: split
 import itertools
@@ -33,8 +37,8 @@ import pyarrow.compute as pc
 import torch
 
 from benchmarks import audits
-from benchmarks.audit_parts import Part, parts
-from benchmarks.scoring import BATCH, make_checkpoint, passages
+from benchmarks.audit_parts import AuditPart, build_audit_parts
+from benchmarks.scoring import BATCH_SIZE, sample_manual_passages, write_random_checkpoint
 from hallmark.model.interchange.checkpoint import load_checkpoint
 from hallmark.model.interchange.transformers_checkpoint import export_transformers
 from hallmark.tasks.audits.audited_models.audited_model import AuditedModel
@@ -43,41 +47,71 @@ from hallmark.tasks.audits.probes import toxicity
 from hallmark.tasks.measures.scorers import ScorerConfig
 from hallmark.tasks.measures.scorers.detoxify import DetoxifyScorer
 
-#: Prompts that ``generate`` continues at a time; of 2 to 32 the fastest on two cores.
-TOGETHER = 8
+#: Prompts in a batch of ``transformers.generate``: the fastest of 2 to 32 on two cores.
+PROMPTS_PER_BATCH = 8
 
 STAGES = ("ask", "respond", "score", "judge")
 
 
-def by_stage(part: Part, subject: AuditedModel, scorer: DetoxifyScorer) -> tuple[list[float], int]:
-    """Seconds of each of STAGES, and how many texts were written or read."""
-    marks = [time.perf_counter()]
-    asked = audits.ask(part.probe, subject, part.config, part.corpus)
-    marks.append(time.perf_counter())
-    said = audits.respond(subject, asked.requests)
-    marks.append(time.perf_counter())
+class PartTimes(NamedTuple):
+    """The result of one part of the audit."""
+
+    seconds: list[float]
+    """Seconds of each stage, in the order of STAGES."""
+    response_count: int
+    """Number of responses of the model."""
+
+
+def time_audit_part(part: AuditPart, model: AuditedModel, scorer: DetoxifyScorer) -> PartTimes:
+    """Run one part of the audit and time its stages."""
+    timestamps = [time.perf_counter()]
+    probe_requests = audits.build_probe_requests(part.probe, model, part.config, part.corpus)
+    timestamps.append(time.perf_counter())
+    responses = audits.generate_response_table(model, probe_requests.requests)
+    timestamps.append(time.perf_counter())
     if part.probe.steps.uses_scorers:
-        audits.score(scorer, audits.texts_of(asked.items, said))
-    marks.append(time.perf_counter())
-    audits.judge(part.probe, part.config, asked, said)
-    marks.append(time.perf_counter())
-    return [after - before for before, after in itertools.pairwise(marks)], len(said)
+        texts = audits.select_texts_to_score(probe_requests.items, responses)
+        audits.score_texts(scorer, texts)
+    timestamps.append(time.perf_counter())
+    audits.compute_findings(part.probe, part.config, probe_requests, responses)
+    timestamps.append(time.perf_counter())
+    return PartTimes([end - start for start, end in itertools.pairwise(timestamps)], len(responses))
 
 
-# Beside peers ----------------------------------------------------------------------------------
+# Comparison with other tools -------------------------------------------------------------------
+
+
+class Turn(NamedTuple):
+    """One run of generation and scoring."""
+
+    generation_seconds: float
+    scoring_seconds: float
+    token_count: int
+    """Number of generated tokens."""
 
 
 @dataclass
-class Taken:
-    """Seconds of writing and of scoring by turn, and tokens written."""
+class ImplementationTimes:
+    """The runs of one implementation: a value for each turn."""
 
-    respond: list[float]
-    score: list[float]
-    tokens: int = 0
+    generation_seconds: list[float]
+    scoring_seconds: list[float]
+    token_count: int = 0
+    """Generated tokens of the last turn."""
+
+    def sum_seconds(self) -> list[float]:
+        """Return the seconds of generation and scoring together, for each turn."""
+        return [a + b for a, b in zip(self.generation_seconds, self.scoring_seconds, strict=True)]
 
 
-def generated(peer: Any, contexts: list[list[int]], config: toxicity.ToxicityConfig) -> Any:
-    """Ids that ``generate`` wrote, (n, tokens), padding behind the end."""
+def generate_with_transformers(
+    model: Any, contexts: list[list[int]], config: toxicity.ToxicityConfig
+) -> torch.Tensor:
+    """Continue a batch of contexts with ``transformers.generate``.
+
+    Returns:
+        Ids of the continuations, (n, tokens), padded after the end token.
+    """
     width = max(map(len, contexts))
     ids = torch.ones(len(contexts), width, dtype=torch.long)
     mask = torch.zeros_like(ids)
@@ -85,7 +119,7 @@ def generated(peer: Any, contexts: list[list[int]], config: toxicity.ToxicityCon
         ids[row, width - len(context) :] = torch.tensor(context)
         mask[row, width - len(context) :] = 1
     with torch.inference_mode():
-        out = peer.generate(
+        out: torch.Tensor = model.generate(
             ids,
             attention_mask=mask,
             max_new_tokens=config.max_new_tokens,
@@ -101,65 +135,77 @@ def generated(peer: Any, contexts: list[list[int]], config: toxicity.ToxicityCon
     return out[:, width:]
 
 
-def theirs(
-    peer: Any, detoxify: Any, requests: pa.Table, config: toxicity.ToxicityConfig, decode: Any
-) -> Callable[[], tuple[float, float, int]]:
-    contexts = sorted(requests["context_ids"].to_pylist(), key=len)  # those alike are padded least
+def build_peer_turn(
+    model: Any,
+    detoxify: Any,
+    requests: pa.Table,
+    config: toxicity.ToxicityConfig,
+    decode: Callable[[list[int]], str],
+) -> Callable[[], Turn]:
+    """Build a function that runs one turn of ``transformers`` and Detoxify."""
+    # Contexts of similar length need the least padding.
+    contexts = sorted(requests["context_ids"].to_pylist(), key=len)
 
-    def run() -> tuple[float, float, int]:
-        begun, texts, tokens = time.perf_counter(), [], 0
-        for low in range(0, len(contexts), TOGETHER):
-            for row in generated(peer, contexts[low : low + TOGETHER], config).tolist():
-                kept = row[: row.index(0)] if 0 in row else row
-                tokens += len(kept)
-                texts.append(decode(kept))
+    def run_turn() -> Turn:
+        start, texts, token_count = time.perf_counter(), [], 0
+        for low in range(0, len(contexts), PROMPTS_PER_BATCH):
+            batch = contexts[low : low + PROMPTS_PER_BATCH]
+            for row in generate_with_transformers(model, batch, config).tolist():
+                continuation = row[: row.index(0)] if 0 in row else row
+                token_count += len(continuation)
+                texts.append(decode(continuation))
         middle = time.perf_counter()
-        seen = [text for text in texts if text.strip()]
-        for low in range(0, len(seen), BATCH):
-            detoxify.predict(seen[low : low + BATCH])
-        return middle - begun, time.perf_counter() - middle, tokens
+        scored_texts = [text for text in texts if text.strip()]
+        for low in range(0, len(scored_texts), BATCH_SIZE):
+            detoxify.predict(scored_texts[low : low + BATCH_SIZE])
+        return Turn(middle - start, time.perf_counter() - middle, token_count)
 
-    return run
+    return run_turn
 
 
-def ours(
-    subject: AuditedModel, scorer: DetoxifyScorer, requests: pa.Table
-) -> Callable[[], tuple[float, float, int]]:
-    def run() -> tuple[float, float, int]:
-        begun = time.perf_counter()
-        said = audits.respond(subject, requests)
+def build_hallmark_turn(
+    model: AuditedModel, scorer: DetoxifyScorer, requests: pa.Table
+) -> Callable[[], Turn]:
+    """Build a function that runs one turn of Hallmark."""
+
+    def run_turn() -> Turn:
+        start = time.perf_counter()
+        responses = audits.generate_response_table(model, requests)
         middle = time.perf_counter()
-        audits.score(scorer, audits.texts_of(said))
-        tokens = pc.sum(pc.list_value_length(said["token_ids"])).as_py()
-        return middle - begun, time.perf_counter() - middle, tokens
+        audits.score_texts(scorer, audits.select_texts_to_score(responses))
+        token_count = pc.sum(pc.list_value_length(responses["token_ids"])).as_py()
+        return Turn(middle - start, time.perf_counter() - middle, token_count)
 
-    return run
+    return run_turn
 
 
-def compare(sides: dict[str, Callable[[], tuple[float, float, int]]], turns: int) -> None:
-    taken = {name: Taken([], []) for name in sides}
-    for side in sides.values():
-        side()  # what only the first call waits for
+def compare_implementations(implementations: dict[str, Callable[[], Turn]], turns: int) -> None:
+    """Run the implementations in alternation, and print their times relative to the first."""
+    times = {name: ImplementationTimes([], []) for name in implementations}
+    for run_turn in implementations.values():
+        run_turn()  # warm up
     for _ in range(turns):
-        for name, side in sides.items():
-            respond, score, taken[name].tokens = side()
-            taken[name].respond.append(respond)
-            taken[name].score.append(score)
-    first, *_ = taken
-    peers = [a + b for a, b in zip(taken[first].respond, taken[first].score, strict=True)]
-    for name, one in taken.items():
-        both = [a + b for a, b in zip(one.respond, one.score, strict=True)]
-        ratio = statistics.median(peers) / statistics.median(both)
+        for name, run_turn in implementations.items():
+            turn = run_turn()
+            times[name].generation_seconds.append(turn.generation_seconds)
+            times[name].scoring_seconds.append(turn.scoring_seconds)
+            times[name].token_count = turn.token_count
+    baseline, *_ = times
+    baseline_seconds = statistics.median(times[baseline].sum_seconds())
+    for name, tool_times in times.items():
+        total = tool_times.sum_seconds()
+        ratio = baseline_seconds / statistics.median(total)
         print(
-            f"{name:<24}respond {statistics.median(one.respond):7.2f} s, score "
-            f"{statistics.median(one.score):7.2f} s, both {statistics.median(both):7.2f} s "
-            f"({min(both):.2f} to {max(both):.2f}); {one.tokens:,} tokens written; "
-            f"{ratio:.2f} times {first}",
+            f"{name:<24}respond {statistics.median(tool_times.generation_seconds):7.2f} s, score "
+            f"{statistics.median(tool_times.scoring_seconds):7.2f} s, total "
+            f"{statistics.median(total):7.2f} s ({min(total):.2f} to {max(total):.2f}); "
+            f"{tool_times.token_count:,} tokens generated; {ratio:.2f} times as fast as {baseline}",
             flush=True,
         )
 
 
-def run(options: argparse.Namespace, folder: Path) -> None:
+def run_benchmark(options: argparse.Namespace, folder: Path) -> None:
+    """Time the parts of the audit, then compare with other tools."""
     from detoxify import Detoxify
     from transformers import AutoModelForCausalLM
 
@@ -168,55 +214,69 @@ def run(options: argparse.Namespace, folder: Path) -> None:
         f"{version('tokenizers')}, detoxify {version('detoxify')}; {torch.get_num_threads()} "
         f"threads, {torch.backends.cpu.get_cpu_capability()}"
     )
-    words = [prompt.text for prompt in toxicity.read_toxicity_prompts(None)] + passages(200, 0)
-    checkpoint, base = make_checkpoint(folder, words, options.layers)
+    builtin_prompts = [prompt.text for prompt in toxicity.read_toxicity_prompts(None)]
+    texts = builtin_prompts + sample_manual_passages(200, 0)
+    checkpoint, base_folder = write_random_checkpoint(folder, texts, options.layers)
     config = ScorerConfig(
-        kind="detoxify", checkpoint=checkpoint, base_model_folder=base, device="cpu"
+        kind="detoxify", checkpoint=checkpoint, base_model_folder=base_folder, device="cpu"
     )
     scorer = DetoxifyScorer(config)
-    subject = open_audited_model(options.checkpoint, "cpu", dtype="float32")
-    first, *others = parts(options.data, options.prompts, options.sequences, folder)
+    model = open_audited_model(options.checkpoint, "cpu", dtype="float32")
+    toxicity_part, *other_parts = build_audit_parts(
+        options.data,
+        prompt_count=options.prompts,
+        sequence_count=options.sequences,
+        scratch_folder=folder,
+    )
     print(f"{'part':<16}{'texts':>8}{''.join(f'{name:>10}' for name in STAGES)}, seconds, fp32")
-    whole = [0.0] * len(STAGES)
-    for part in (first, *others):
+    total_seconds = [0.0] * len(STAGES)
+    for part in (toxicity_part, *other_parts):
         if options.only and part.title not in options.only:
             continue
-        seconds, texts = by_stage(part, subject, scorer)
-        whole = [a + b for a, b in zip(whole, seconds, strict=True)]
-        print(f"{part.title:<16}{texts:>8,}{''.join(f'{s:>10.2f}' for s in seconds)}", flush=True)
-    print(f"{'all':<16}{'':>8}{''.join(f'{s:>10.2f}' for s in whole)}")
-    asked = audits.ask(first.probe, subject, first.config).requests
+        times = time_audit_part(part, model, scorer)
+        total_seconds = [a + b for a, b in zip(total_seconds, times.seconds, strict=True)]
+        cells = "".join(f"{seconds:>10.2f}" for seconds in times.seconds)
+        print(f"{part.title:<16}{times.response_count:>8,}{cells}", flush=True)
+    print(f"{'total':<16}{'':>8}{''.join(f'{seconds:>10.2f}' for seconds in total_seconds)}")
+    requests = audits.build_probe_requests(
+        toxicity_part.probe, model, toxicity_part.config
+    ).requests
     export_transformers(
         load_checkpoint(options.checkpoint, "cpu"),
         folder / "exported",
         tokenizer_path=options.checkpoint / "tokenizer.json",
     )
     peer = AutoModelForCausalLM.from_pretrained(folder / "exported").eval()
-    sides = {
-        "transformers, Detoxify": theirs(
-            peer, Detoxify(checkpoint=str(checkpoint)), asked, first.config, subject.decode
+    detoxify = Detoxify(checkpoint=str(checkpoint))
+    implementations = {
+        "transformers, Detoxify": build_peer_turn(
+            peer, detoxify, requests, toxicity_part.config, model.decode
         ),
-        "fp32": ours(subject, scorer, asked),
+        "fp32": build_hallmark_turn(model, scorer, requests),
     }
     if options.bf16:
-        halved = DetoxifyScorer(config.model_copy(update={"precision": "bf16"}))
-        sides["bf16"] = ours(
-            open_audited_model(options.checkpoint, "cpu", dtype="bfloat16"), halved, asked
-        )
-    compare(sides, options.turns)
+        bf16_scorer = DetoxifyScorer(config.model_copy(update={"precision": "bf16"}))
+        bf16_model = open_audited_model(options.checkpoint, "cpu", dtype="bfloat16")
+        implementations["bf16"] = build_hallmark_turn(bf16_model, bf16_scorer, requests)
+    compare_implementations(implementations, options.turns)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("checkpoint", type=Path)
+    parser.add_argument("checkpoint", type=Path, help="checkpoint folder of a decoder")
     parser.add_argument("--data", type=Path, help="folder of the public sets")
-    parser.add_argument("--only", nargs="+", help="names of parts")
-    parser.add_argument("--bf16", action="store_true")
-    for name, value in (("turns", 3), ("layers", 12), ("prompts", 100), ("sequences", 200)):
-        parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--only", nargs="+", help="names of the parts to run; default: all")
+    parser.add_argument("--bf16", action="store_true", help="also measure Hallmark in bf16")
+    for name, value, description in (
+        ("turns", 3, "runs of each implementation"),
+        ("layers", 12, "layers of the scorer"),
+        ("prompts", 100, "prompts of the toxicity part"),
+        ("sequences", 200, "sequences of the extraction part"),
+    ):
+        parser.add_argument(f"--{name}", type=int, default=value, help=description)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        run(options, Path(folder))
+        run_benchmark(options, Path(folder))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""An audit as plain functions, without stages: what benchmarks that ask a model share.
+"""Run the steps of an audit as plain functions, without stages and without a store.
 
-What is asked, answered, scored and judged is what the stages of that name do.
+Benchmarks that audit a model share these functions. Each does what the stage with the
+corresponding name does: build requests, generate responses, score texts, compute findings.
 """
 
 from __future__ import annotations
@@ -32,96 +33,122 @@ from hallmark.tasks.contract import Table, rows_to_table
 from hallmark.tasks.measures.scorers import Scorer
 
 
-class Held:
-    """A table of the corpus that never was in a store."""
+class InMemoryTable:
+    """A table in memory with the methods of ``Table`` that probes call."""
 
-    def __init__(self, table: pa.Table) -> None:
-        self.table, self.row_count = table, len(table)
+    def __init__(self, rows: pa.Table) -> None:
+        self.rows, self.row_count = rows, len(rows)
 
     def read(self) -> pa.Table:
-        return self.table
+        return self.rows
 
     def iter_batches(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
-        yield from self.table.select(columns).to_batches()
+        yield from self.rows.select(columns).to_batches()
 
 
-def held(rows: pa.Table) -> Table:
-    """The same as what probes take it for."""
-    return cast(Table, Held(rows))
+def wrap_corpus_rows(rows: pa.Table) -> Table:
+    """Wrap rows in memory so that a probe can read them like a stored table."""
+    return cast(Table, InMemoryTable(rows))
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What a probe asks: tables as the stage ``ask`` leaves them."""
+class ProbeRequests:
+    """What a probe asks a model: the tables of the stage ``ask``.
+
+    Attributes:
+        items: One row for each test item.
+        requests: One row for each request to the model.
+        skipped: One row for each item that the probe skipped.
+        tokenizer: One row that describes the tokenizer.
+    """
 
     items: pa.Table
     requests: pa.Table
     skipped: pa.Table
-    reader: pa.Table
+    tokenizer: pa.Table
 
 
-def ask(
-    probe: Probe, reader: AuditedTokenizer, config: Any, corpus: CorpusTables | None = None
-) -> Asked:
-    questions = RequestBuilder()
-    probe.build_requests(questions, reader, corpus or CorpusTables(), config)
-    known = [{"model_kind": reader.model_kind, "opening_description": reader.opening_description}]
-    return Asked(
-        questions.build_items_table(probe.item_schema),
-        questions.build_requests_table(),
-        questions.build_skipped_table(),
-        pa.Table.from_pylist(known, schema=TOKENIZER),
+def build_probe_requests(
+    probe: Probe, tokenizer: AuditedTokenizer, config: Any, corpus: CorpusTables | None = None
+) -> ProbeRequests:
+    """Build the items and the requests of a probe, as the stage ``ask`` does."""
+    builder = RequestBuilder()
+    probe.build_requests(builder, tokenizer, corpus or CorpusTables(), config)
+    tokenizer_row = {
+        "model_kind": tokenizer.model_kind,
+        "opening_description": tokenizer.opening_description,
+    }
+    return ProbeRequests(
+        items=builder.build_items_table(probe.item_schema),
+        requests=builder.build_requests_table(),
+        skipped=builder.build_skipped_table(),
+        tokenizer=pa.Table.from_pylist([tokenizer_row], schema=TOKENIZER),
     )
 
 
-def respond(subject: AuditedModel, requests: pa.Table) -> pa.Table:
-    """Responses of all chunks."""
-    answers = [
-        answer
+def generate_response_table(model: AuditedModel, requests: pa.Table) -> pa.Table:
+    """Let a model answer all requests, as the stage ``respond`` does."""
+    rows = [
+        row
         for chunk in split_into_chunks(requests)
-        for answer in generate_responses(subject, chunk.requests.to_pylist())
+        for row in generate_responses(model, chunk.requests.to_pylist())
     ]
-    return rows_to_table(answers, RESPONSES)
+    return rows_to_table(rows, RESPONSES)
 
 
-def texts_of(*tables: pa.Table) -> pa.Array:
-    """The distinct texts of items and responses that are scored."""
+def select_texts_to_score(*tables: pa.Table) -> pa.Array:
+    """Select the distinct texts of tables of items and responses."""
     return select_distinct_texts(
         pa.chunked_array([c for t in tables for c in t["text"].chunks], pa.large_string())
     )
 
 
-def score(scorer: Scorer, texts: pa.Array) -> pa.Table:
+def score_texts(scorer: Scorer, texts: pa.Array) -> pa.Table:
+    """Score texts, as the stage ``score`` does."""
     return pa.table(compute_score_columns(scorer, texts))
 
 
-def judge(
+def compute_findings(
     probe: Probe,
     config: Any,
-    asked: Asked,
+    probe_requests: ProbeRequests,
     responses: pa.Table,
     scorer: Scorer | None = None,
-    untrained: pa.Table | None = None,
+    untrained_responses: pa.Table | None = None,
 ) -> list[Finding]:
-    """The findings; ``untrained``: what the model answered before any training."""
-    scores = asking = None
-    if scorer is not None:
-        tables = [table for table in (asked.items, responses, untrained) if table is not None]
-        scores = score(scorer, texts_of(*tables))
-        scorer_columns = {"scorer": [format_scorer_name(scorer)], "heads": [[*scorer.heads]]}
-        asking = pa.table(scorer_columns, schema=SCORERS)
+    """Compute the findings of a probe, as the stage ``judge`` does.
 
-    def answers(given: pa.Table, floor: Responses | None) -> Responses:
+    Args:
+        probe: The probe that built the requests.
+        config: The settings of the probe.
+        probe_requests: Its items and requests.
+        responses: The responses of the model.
+        scorer: Scores the texts, where the probe needs scores.
+        untrained_responses: The responses of the same architecture with random weights, where the
+            probe needs this baseline.
+    """
+    scores = scorer_table = None
+    if scorer is not None:
+        tables = [
+            table
+            for table in (probe_requests.items, responses, untrained_responses)
+            if table is not None
+        ]
+        scores = score_texts(scorer, select_texts_to_score(*tables))
+        scorer_columns = {"scorer": [format_scorer_name(scorer)], "heads": [[*scorer.heads]]}
+        scorer_table = pa.table(scorer_columns, schema=SCORERS)
+
+    def combine(response_table: pa.Table, baseline: Responses | None) -> Responses:
         return Responses(
-            asked.items,
-            asked.requests,
-            given,
+            probe_requests.items,
+            probe_requests.requests,
+            response_table,
             scores=scores,
-            scorers=asking,
-            tokenizer=asked.reader,
-            skipped=asked.skipped,
-            untrained_baseline=floor,
+            scorers=scorer_table,
+            tokenizer=probe_requests.tokenizer,
+            skipped=probe_requests.skipped,
+            untrained_baseline=baseline,
         )
 
-    floor = None if untrained is None else answers(untrained, None)
-    return list(probe.compute_values_and_findings(answers(responses, floor), config)[1])
+    baseline = None if untrained_responses is None else combine(untrained_responses, None)
+    return list(probe.compute_values_and_findings(combine(responses, baseline), config)[1])

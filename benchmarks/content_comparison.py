@@ -5,13 +5,13 @@
     python -m benchmarks.content_comparison compare BEFORE AFTER [--names NAMES.toml]
 
 ``record`` runs ``hallmark run smoke`` with the code of a checkout, and an audit of a small Hugging
-Face folder (a GPT-2 whose weights are drawn from a seed), and keeps the store in FOLDER. Both
-recordings must be of one machine: training and audits compute in floating point. ``show`` prints a
-digest of every column. ``compare`` pairs the tables and columns of two recordings and prints for
-each table whether its content is equal. It exits with 1 where a column differs, is missing or new,
-unless NAMES.toml says so.
+Face folder (a GPT-2 with random weights from a seed), and keeps the store in FOLDER. Two recordings
+can be compared only if they are from the same machine, because training and audits use floating
+point. ``show`` prints a digest of every column. ``compare`` pairs the tables and columns of two
+recordings, and prints each difference in content. It exits with 1 if a column differs, is missing
+or is new, unless NAMES.toml explains it.
 
-NAMES.toml says what the later version calls differently, and what it changes on purpose:
+NAMES.toml lists what the later version renamed, and what it changed on purpose:
 
     [stages]                        # label of a stage in a run
     old_label = "new_label"
@@ -19,18 +19,18 @@ NAMES.toml says what the later version calls differently, and what it changes on
     "old_label.old_table" = "new_table"
     [columns]
     "old_label.old_table.old_column" = "new_column"
-    "*.*.old_column" = "new_column"         # wherever it occurs
+    "*.*.old_column" = "new_column"         # in all tables
     [values]
-    "*.*.old_column" = {old = "new"}        # values of a column of text
+    "*.*.old_column" = {old = "new"}        # values of a text column
     [changed]
-    "old_label.old_table.old_column" = "why this differs, is gone or is new"
+    "old_label.old_table.old_column" = "why this differs, is missing or is new"
 
 Keys are the earlier version's names; for a new table or column, the later version's. Names of
-artifacts and fingerprints inside values are replaced by the stage's label before they are compared,
-since they change with every change of the code. Rows are compared in their order; where that
-fails, after sorting both tables by the columns that hold the same values. A column of which every
-value was renamed one to one is reported as "relabelled", with examples, and counts as a difference
-until NAMES.toml names the values or the change. Files that are no tables are listed by name alone.
+artifacts and fingerprints in values change with every change of the code, and are replaced by the
+stage's label before the comparison. Rows are compared in their order; if columns differ, both
+tables are first sorted by the columns that have the same values. A column in which all values were
+replaced one to one is reported as "relabelled", with examples, and counts as a difference unless
+NAMES.toml lists the values or the change. Only tables are compared, not other files.
 """
 
 from __future__ import annotations
@@ -53,12 +53,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-SECRET = "6b" * 32  # the key of hashes in ledgers; the same in all recordings
-RUNS = ("run", "audit")
+#: The same in all recordings, because the hashes in ledgers are keyed by it.
+SECRET = "6b" * 32
+RUN_NAMES = ("run", "audit")
+#: Exit code of a run that fails the acceptance policy of its config.
+POLICY_FAILED = 3
 
-#: A fingerprint, or the name of an artifact: stage/fingerprint.
+#: A fingerprint, or the name of an artifact, which is stage/fingerprint.
 FINGERPRINT = re.compile(r"(?:\w+/)?\b([0-9a-f]{16,64})\b")
 
+#: The content of NAMES.toml: for each section, a value by name.
 Names = Mapping[str, Mapping[str, Any]]
 
 
@@ -70,7 +74,7 @@ class RecordedTable:
         run: "run" (smoke) or "audit" (the Hugging Face folder).
         stage: Label of the stage in its run.
         name: Name of the table.
-        columns: Values by column, in the order of the rows; nested values as Python has them.
+        columns: Values of each column, in the order of the rows.
     """
 
     run: str
@@ -79,24 +83,24 @@ class RecordedTable:
     columns: dict[str, list[Any]]
 
     @property
-    def rows(self) -> int:
+    def row_count(self) -> int:
         return len(next(iter(self.columns.values()), []))
 
 
 # Recording -----------------------------------------------------------------------------------
 
 
-def record(folder: Path, checkout: Path, overrides: Sequence[str] = ()) -> None:
+def record_runs(folder: Path, checkout: Path, overrides: Sequence[str] = ()) -> None:
     """Run smoke and audit a Hugging Face folder with the code of a checkout.
 
     Args:
-        folder: Where the store goes; it must not exist.
+        folder: Gets the model and the store; it must not exist.
         checkout: The root of a checkout of the project.
         overrides: Settings of smoke, as KEY=VALUE.
     """
     folder.mkdir(parents=True)
     model = folder / "model"
-    write_model(model)
+    write_random_model(model)
     store = folder / "store"
     store.mkdir()
     (store / "secret").write_text(SECRET)
@@ -106,9 +110,9 @@ def record(folder: Path, checkout: Path, overrides: Sequence[str] = ()) -> None:
         "run": ["run", "smoke", *options],
         "audit": ["audit", str(model), "--config", "smoke"],
     }
-    ids = {}
+    run_ids = {}
     for name, arguments in commands.items():
-        done = subprocess.run(
+        process = subprocess.run(
             [
                 sys.executable,
                 "-m",
@@ -123,14 +127,16 @@ def record(folder: Path, checkout: Path, overrides: Sequence[str] = ()) -> None:
             stdout=subprocess.PIPE,
             text=True,
         )
-        if done.returncode not in (0, 3):  # 3: the policy of the config is not held
-            raise SystemExit(f"hallmark {' '.join(arguments)} ended with {done.returncode}")
-        ids[name] = json.loads(done.stdout)["run"]
-    (folder / "runs.json").write_text(json.dumps(ids, indent=1))
+        if process.returncode not in (0, POLICY_FAILED):
+            raise SystemExit(
+                f"hallmark {' '.join(arguments)} ended with exit code {process.returncode}"
+            )
+        run_ids[name] = json.loads(process.stdout)["run"]
+    (folder / "runs.json").write_text(json.dumps(run_ids, indent=1))
 
 
-def write_model(folder: Path) -> None:
-    """A small GPT-2 with weights from a seed, and a byte-level tokenizer without merges."""
+def write_random_model(folder: Path) -> None:
+    """Write a small GPT-2 with random weights, and a byte-level tokenizer without merges."""
     import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
@@ -161,62 +167,70 @@ def write_model(folder: Path) -> None:
 
 
 def read_tables(folder: Path, rename_stage: Callable[[str], str]) -> Iterator[RecordedTable]:
-    """Every table of a recording but those of telemetry, with artifacts' names normalised.
+    """Yield every table of a recording except telemetry, with normalised names of artifacts.
+
+    Only JSON and parquet files are read, so that recordings of all versions can be read.
 
     Args:
-        folder: What ``record`` wrote. Only JSON and parquet are read, so that the version of the
-            code that reads it does not matter.
-        rename_stage: From a stage's label to the label that stands for it inside of values.
+        folder: The folder of the recording.
+        rename_stage: Returns the label that replaces artifacts of a stage in values.
     """
     runs = json.loads((folder / "runs.json").read_text())
-    for run in RUNS:
+    for run in RUN_NAMES:
         record = json.loads((folder / "store/runs" / runs[run] / "run.json").read_text())
-        labels = {  # of checkpoints, too, which are no stage of the run
+        # Checkpoints are artifacts, too, but not stages of the run.
+        label_by_fingerprint = {
             artifact.name: rename_stage(artifact.parent.name)
             for artifact in (folder / "store/artifacts").glob("*/*")
         }
         for entry in record["stages"]:
-            labels[entry["artifact"].split("/")[1]] = rename_stage(entry["label"])
+            label_by_fingerprint[entry["artifact"].split("/")[1]] = rename_stage(entry["label"])
         for entry in record["stages"]:
-            place = folder / "store/artifacts" / entry["artifact"]
-            manifest = json.loads((place / "manifest.json").read_text())
+            artifact_folder = folder / "store/artifacts" / entry["artifact"]
+            manifest = json.loads((artifact_folder / "manifest.json").read_text())
             for name, table in sorted(manifest["tables"].items()):
-                parts = [pq.read_table(place / part["path"]) for part in table["parts"]]
-                whole = pa.concat_tables(parts)
+                parts = [pq.read_table(artifact_folder / part["path"]) for part in table["parts"]]
+                rows = pa.concat_tables(parts)
                 columns = {
-                    column: [normalise(value, labels, runs[run]) for value in values.to_pylist()]
-                    for column, values in zip(whole.column_names, whole.columns, strict=True)
+                    column: [
+                        normalise_value(value, label_by_fingerprint, runs[run])
+                        for value in values.to_pylist()
+                    ]
+                    for column, values in zip(rows.column_names, rows.columns, strict=True)
                 }
                 yield RecordedTable(run, entry["label"], name, columns)
 
 
-def normalise(value: Any, labels: Mapping[str, str], run: str) -> Any:
-    """A value in which fingerprints stand as labels, bytes as digits, and maps in order."""
+def normalise_value(value: Any, label_by_fingerprint: Mapping[str, str], run_id: str) -> Any:
+    """Replace fingerprints by labels, bytes by hexadecimal digits, and sort the keys of maps."""
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, str):
-        value = value.replace(run, "RUN")
+        value = value.replace(run_id, "RUN")
 
-        def replace(match: re.Match[str]) -> str:
-            label = labels.get(match[1][:16])
+        def replace_fingerprint(match: re.Match[str]) -> str:
+            label = label_by_fingerprint.get(match[1][:16])
             return match[0] if label is None else f"<{label}>"
 
-        return FINGERPRINT.sub(replace, value)
+        return FINGERPRINT.sub(replace_fingerprint, value)
     if isinstance(value, dict):
-        return {key: normalise(item, labels, run) for key, item in sorted(value.items())}
+        return {
+            key: normalise_value(item, label_by_fingerprint, run_id)
+            for key, item in sorted(value.items())
+        }
     if isinstance(value, list | tuple):
-        return [normalise(item, labels, run) for item in value]
+        return [normalise_value(item, label_by_fingerprint, run_id) for item in value]
     return value
 
 
-def digest(values: Sequence[Any]) -> str:
-    """SHA-256 of values in their order; floats by all of their digits."""
+def compute_digest(values: Sequence[Any]) -> str:
+    """Compute the SHA-256 of values in their order, with all digits of floats."""
     text = json.dumps(values, ensure_ascii=False, default=str, separators=(",", ":"))
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def codes(values: Sequence[Any]) -> list[int]:
-    """For each value the number of distinct values before its first occurrence."""
+def number_values(values: Sequence[Any]) -> list[int]:
+    """Replace equal values by equal numbers from 0, in the order of first occurrence."""
     numbers: dict[str, int] = {}
     return [numbers.setdefault(json.dumps(v, default=str), len(numbers)) for v in values]
 
@@ -225,198 +239,230 @@ def codes(values: Sequence[Any]) -> list[int]:
 
 
 class Renaming:
-    """What a later version calls the stages, tables, columns and values of an earlier one."""
+    """The names of an earlier version's stages, tables, columns and values in a later version."""
 
     def __init__(self, names: Names) -> None:
         unknown = set(names) - {"stages", "tables", "columns", "values", "changed"}
         if unknown:
-            raise SystemExit(f"the names have sections that mean nothing: {', '.join(unknown)}")
+            raise SystemExit(f"unknown sections in NAMES.toml: {', '.join(unknown)}")
         self.names = names
-        self.used: set[tuple[str, str]] = set()
+        self.used_entries: set[tuple[str, str]] = set()
+        """(section, key) of the entries that applied to something."""
 
-    def stage(self, label: str) -> str:
+    def rename_stage(self, label: str) -> str:
         return self._look_up("stages", label, label)
 
-    def table(self, stage: str, table: str) -> str:
+    def rename_table(self, stage: str, table: str) -> str:
         return self._look_up("tables", f"{stage}.{table}", table)
 
-    def column(self, stage: str, table: str, column: str) -> str:
+    def rename_column(self, stage: str, table: str, column: str) -> str:
         return self._look_up("columns", f"{stage}.{table}.{column}", column)
 
-    def values(self, stage: str, table: str, column: str, values: list[Any]) -> list[Any]:
+    def rename_values(self, stage: str, table: str, column: str, values: list[Any]) -> list[Any]:
         renamed = self._look_up("values", f"{stage}.{table}.{column}", {})
         if not renamed:
             return values
         return [renamed.get(v, v) if isinstance(v, str) else v for v in values]
 
-    def reason(self, *names: str) -> str:
-        """Why a table or a column is changed on purpose; empty where nothing is said."""
+    def get_reason(self, *names: str) -> str:
+        """Return why a table or a column was changed on purpose, or an empty string."""
         return self._look_up("changed", ".".join(names), "")
 
-    def unused(self) -> list[str]:
-        """Entries that named nothing: they are wrong, or of a change that was taken back."""
-        given = ((section, key) for section, keys in self.names.items() for key in keys)
-        return [f"{section}: {key}" for section, key in given if (section, key) not in self.used]
+    def list_unused_entries(self) -> list[str]:
+        """List the entries that applied to nothing: they are wrong or outdated."""
+        entries = ((section, key) for section, keys in self.names.items() for key in keys)
+        return [
+            f"{section}: {key}"
+            for section, key in entries
+            if (section, key) not in self.used_entries
+        ]
 
     def _look_up(self, section: str, name: str, default: Any) -> Any:
         for key, value in self.names.get(section, {}).items():
             if key == name or fnmatchcase(name, key):
-                self.used.add((section, key))
+                self.used_entries.add((section, key))
                 return value
         return default
 
 
 @dataclass
 class TableComparison:
-    """How one table compares.
+    """The comparison of one table.
 
     Attributes:
         name: "run: stage.table", in the earlier version's names.
-        rows: Rows before and after; None where the table is missing.
-        equal: Number of columns with equal content.
-        differences: A sentence for each other column, by its name.
-        reasons: Of these, why they were changed on purpose.
+        equal_count: Number of columns with equal content.
+        differences: For each other column, by its name, a description of the difference.
+        reasons: For columns that were changed on purpose, by name, the reason.
     """
 
     name: str
-    rows: tuple[int | None, int | None]
-    equal: int = 0
+    equal_count: int = 0
     differences: dict[str, str] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
 
     @property
-    def unexplained(self) -> list[str]:
+    def unexplained_columns(self) -> list[str]:
         return [column for column in self.differences if column not in self.reasons]
 
 
 def compare_recordings(before: Path, after: Path, renaming: Renaming) -> list[TableComparison]:
     """Compare two recordings, table by table."""
-    later = {(t.run, t.stage, t.name): t for t in read_tables(after, lambda label: label)}
-    found = []
-    for table in read_tables(before, renaming.stage):
-        key = table.run, renaming.stage(table.stage), renaming.table(table.stage, table.name)
-        found.append(compare_tables(table, later.pop(key, None), renaming))
-    for table in later.values():
-        comparison = TableComparison(f"{table.run}: {table.stage}.{table.name}", (None, table.rows))
-        explain(comparison, "*", "is a new table", renaming, table.stage, table.name)
-        found.append(comparison)
-    return found
+    later_tables = {(t.run, t.stage, t.name): t for t in read_tables(after, lambda label: label)}
+    comparisons = []
+    for table in read_tables(before, renaming.rename_stage):
+        key = (
+            table.run,
+            renaming.rename_stage(table.stage),
+            renaming.rename_table(table.stage, table.name),
+        )
+        comparisons.append(compare_tables(table, later_tables.pop(key, None), renaming))
+    for table in later_tables.values():
+        comparison = TableComparison(f"{table.run}: {table.stage}.{table.name}")
+        add_difference(comparison, "*", "is a new table", renaming, table.stage, table.name)
+        comparisons.append(comparison)
+    return comparisons
 
 
 def compare_tables(
     before: RecordedTable, after: RecordedTable | None, renaming: Renaming
 ) -> TableComparison:
     """Compare a table with the one that a later version computed."""
-    place = before.stage, before.name
+    names = before.stage, before.name
     title = f"{before.run}: {before.stage}.{before.name}"
     if after is None:
-        comparison = TableComparison(title, (before.rows, None))
-        explain(comparison, "*", "is missing", renaming, *place)
+        comparison = TableComparison(title)
+        add_difference(comparison, "*", "is missing", renaming, *names)
         return comparison
-    comparison = TableComparison(title, (before.rows, after.rows))
-    renamed = {renaming.column(*place, column): column for column in before.columns}
-    ours = {new: renaming.values(*place, old, before.columns[old]) for new, old in renamed.items()}
-    theirs = dict(after.columns)
-    for column in theirs.keys() - ours.keys():
-        explain(comparison, column, "is a new column", renaming, *place, column)
-    for column in ours.keys() - theirs.keys():
-        old = renamed[column]
-        explain(comparison, old, "is missing", renaming, *place, old)
-    shared = [column for column in ours if column in theirs]
-    if before.rows != after.rows:
-        explain(comparison, "*", f"{before.rows} rows, now {after.rows}", renaming, *place)
+    comparison = TableComparison(title)
+    old_by_new_name = {renaming.rename_column(*names, column): column for column in before.columns}
+    earlier = {
+        new: renaming.rename_values(*names, old, before.columns[old])
+        for new, old in old_by_new_name.items()
+    }
+    later = dict(after.columns)
+    for column in later.keys() - earlier.keys():
+        add_difference(comparison, column, "is a new column", renaming, *names, column)
+    for column in earlier.keys() - later.keys():
+        old = old_by_new_name[column]
+        add_difference(comparison, old, "is missing", renaming, *names, old)
+    common_columns = [column for column in earlier if column in later]
+    if before.row_count != after.row_count:
+        add_difference(
+            comparison, "*", f"{before.row_count} rows, now {after.row_count}", renaming, *names
+        )
         return comparison
-    if any(digest(ours[c]) != digest(theirs[c]) for c in shared):
-        same = [c for c in shared if Counter(map(str, ours[c])) == Counter(map(str, theirs[c]))]
-        ours, theirs = sort_rows(ours, same), sort_rows(theirs, same)
-    for column in shared:
-        if digest(ours[column]) == digest(theirs[column]):
-            comparison.equal += 1
+    if any(compute_digest(earlier[c]) != compute_digest(later[c]) for c in common_columns):
+        equal_columns = [
+            c
+            for c in common_columns
+            if Counter(map(str, earlier[c])) == Counter(map(str, later[c]))
+        ]
+        earlier, later = sort_rows(earlier, equal_columns), sort_rows(later, equal_columns)
+    for column in common_columns:
+        if compute_digest(earlier[column]) == compute_digest(later[column]):
+            comparison.equal_count += 1
             continue
-        said = describe_difference(ours[column], theirs[column])
-        explain(comparison, renamed[column], said, renaming, *place, renamed[column])
+        description = describe_difference(earlier[column], later[column])
+        add_difference(
+            comparison,
+            old_by_new_name[column],
+            description,
+            renaming,
+            *names,
+            old_by_new_name[column],
+        )
     return comparison
 
 
-def explain(
+def add_difference(
     comparison: TableComparison, column: str, difference: str, renaming: Renaming, *names: str
 ) -> None:
-    """Add a difference, with the reason that the names give for it."""
+    """Add a difference and its reason, if there is one.
+
+    Args:
+        comparison: The comparison of the table, which is changed.
+        column: Name of the column; "*" for the table.
+        difference: Description of the difference.
+        renaming: Has the reasons of changes.
+        names: Stage, table, and column if there is one, by which the reason is looked up.
+    """
     comparison.differences[column] = difference
-    if reason := renaming.reason(*names):
+    if reason := renaming.get_reason(*names):
         comparison.reasons[column] = reason
 
 
 def sort_rows(columns: dict[str, list[Any]], keys: Sequence[str]) -> dict[str, list[Any]]:
-    """The rows in the order of these columns; rows that agree in all of them keep theirs."""
+    """Sort rows by some columns; rows that are equal in all of these stay in their order."""
     count = len(next(iter(columns.values()), []))
     order = sorted(range(count), key=lambda i: [str(columns[key][i]) for key in keys])
     return {name: [values[i] for i in order] for name, values in columns.items()}
 
 
 def describe_difference(before: Sequence[Any], after: Sequence[Any]) -> str:
-    """A sentence about the values of two columns that differ."""
+    """Describe the difference of the values of two columns."""
     pairs = Counter(
         (json.dumps(a, default=str), json.dumps(b, default=str))
         for a, b in zip(before, after, strict=True)
         if a != b
     )
-    examples = ", ".join(excerpt(*pair) for pair, _ in pairs.most_common(3))
-    if codes(before) == codes(after):
-        return f"relabelled: {len(pairs)} of {len(set(codes(before)))} values, {examples}"
+    examples = ", ".join(show_excerpts(*pair) for pair, _ in pairs.most_common(3))
+    if number_values(before) == number_values(after):
+        return f"relabelled: {len(pairs)} of {len(set(number_values(before)))} values, {examples}"
     return f"{sum(pairs.values())} of {len(before)} values differ: {examples}"
 
 
-def excerpt(before: str, after: str, width: int = 60) -> str:
-    """Two values, from shortly before the first character in which they differ."""
+def show_excerpts(before: str, after: str, width: int = 60) -> str:
+    """Show two values, from shortly before the first character that differs."""
     pairs = enumerate(zip(before, after, strict=False))
-    differs_at = next((place for place, (a, b) in pairs if a != b), min(len(before), len(after)))
+    differs_at = next((index for index, (a, b) in pairs if a != b), min(len(before), len(after)))
     start = max(0, differs_at - width // 3)
-    cut = "…" if start else ""
-    return " → ".join(f"{cut}{text[start : start + width]}" for text in (before, after))
+    ellipsis = "…" if start else ""
+    return " → ".join(f"{ellipsis}{text[start : start + width]}" for text in (before, after))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
-    recorded = commands.add_parser("record")
-    recorded.add_argument("folder", type=Path)
-    recorded.add_argument("--checkout", type=Path, default=Path(__file__).parents[1])
-    recorded.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
-    commands.add_parser("show").add_argument("folder", type=Path)
-    compared = commands.add_parser("compare")
-    compared.add_argument("before", type=Path)
-    compared.add_argument("after", type=Path)
-    compared.add_argument("--names", type=Path)
-    given = parser.parse_args()
-    if given.command == "record":
-        record(given.folder, given.checkout, given.set)
-    elif given.command == "show":
-        for table in read_tables(given.folder, lambda label: label):
+    record = commands.add_parser("record", help="run smoke and an audit, and keep the store")
+    record.add_argument("folder", type=Path)
+    record.add_argument("--checkout", type=Path, default=Path(__file__).parents[1])
+    record.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    show = commands.add_parser("show", help="print a digest of every column")
+    show.add_argument("folder", type=Path)
+    compare = commands.add_parser("compare", help="print the differences of two recordings")
+    compare.add_argument("before", type=Path)
+    compare.add_argument("after", type=Path)
+    compare.add_argument("--names", type=Path, metavar="NAMES.toml")
+    options = parser.parse_args()
+    if options.command == "record":
+        record_runs(options.folder, options.checkout, options.set)
+    elif options.command == "show":
+        for table in read_tables(options.folder, lambda label: label):
             for column, values in table.columns.items():
-                place = f"{table.run} {table.stage}.{table.name}.{column}"
-                print(f"{digest(values)[:16]}  {table.rows:>7,} rows  {place}")
+                name = f"{table.run} {table.stage}.{table.name}.{column}"
+                print(f"{compute_digest(values)[:16]}  {table.row_count:>7,} rows  {name}")
     else:
-        names = tomllib.loads(given.names.read_text()) if given.names else {}
-        raise SystemExit(print_comparison(given.before, given.after, Renaming(names)))
+        names = tomllib.loads(options.names.read_text()) if options.names else {}
+        raise SystemExit(print_comparison(options.before, options.after, Renaming(names)))
 
 
 def print_comparison(before: Path, after: Path, renaming: Renaming) -> int:
-    """Print a line a table that differs, and a summary; the exit code."""
+    """Print the differences of two recordings and a summary, and return the exit code."""
     tables = compare_recordings(before, after, renaming)
     for table in tables:
         for column, difference in table.differences.items():
-            why = f" [{table.reasons[column]}]" if column in table.reasons else ""
-            print(f"{table.name}.{column}: {difference}{why}")
-    unexplained = sum(len(table.unexplained) for table in tables)
+            reason = f" [{table.reasons[column]}]" if column in table.reasons else ""
+            print(f"{table.name}.{column}: {difference}{reason}")
+    unexplained = sum(len(table.unexplained_columns) for table in tables)
     explained = sum(len(table.reasons) for table in tables)
     print(
-        f"{len(tables)} tables, {sum(table.equal for table in tables):,} columns with equal "
+        f"{len(tables)} tables, {sum(table.equal_count for table in tables):,} columns with equal "
         f"content, {explained} changed on purpose, {unexplained} other differences"
     )
-    for entry in renaming.unused():
-        print(f"the names say something of what is not there: {entry}")
-    return int(bool(unexplained or renaming.unused()))
+    for entry in renaming.list_unused_entries():
+        print(f"an entry of NAMES.toml applies to nothing: {entry}")
+    return int(bool(unexplained or renaming.list_unused_entries()))
 
 
 if __name__ == "__main__":

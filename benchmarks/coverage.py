@@ -1,15 +1,21 @@
-"""How often intervals hold the truth, and how often tests find the effect that they say they find.
+"""Test confidence intervals and stated powers of the audits' findings by simulation.
 
     python -m benchmarks.coverage [--data FOLDER] [--only PROBE ...] [--quick]
 
-On the real items of each probe (``coverage_lines``), with values under a null that is known: each
-label comes from a normal number of which a share RHO is that of its cluster; at 0 labels are
-swapped by lot within pairs. They go through the estimator of the finding. Prints a line a finding:
-n, clusters, how many of 1,000 intervals of 95 % hold the truth, the smallest effect that it states
-and how many of 2,000 tests at 5 % find it, each with labels apart and with labels that clusters
-share; and at the end what is outside of 92.5 to 97.2 % (of shares of under 40 units: below 92.5 %)
-and of 76 to 84 %. What is outside is drawn again with another seed and four times as often, and
-that counts. All is a function of the seed. It takes ten to twenty minutes on two cores.
+Each finding uses the real items of its probe (``coverage_findings``), with simulated values whose
+true mean is known. A value is computed from a normal number. With independent values, the numbers
+are independent; with clustered values, a share CLUSTER_SHARE of each number's variance is common to
+its cluster. The values go through the estimator of the finding.
+
+Prints one row for each finding: the number of units and of clusters; the share of 1,000 intervals
+of 95 % that contain the true mean; the mean of the minimum detectable effects (80 % power) that
+the finding states; and the share of 2,000 tests at 5 % that detect an effect of this size. Each
+share is given for independent and for clustered values.
+
+At the end come the findings whose coverage is outside 92.5 to 97.2 % (for shares with fewer than
+40 units: below 92.5 %) or whose power is outside 76 to 84 %. Such a finding is first repeated with
+another seed and four times as many repetitions, and only this result counts. All results are a
+function of the seed. It takes ten to twenty minutes on two cores.
 """
 
 from __future__ import annotations
@@ -20,126 +26,193 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
+from typing import NamedTuple
 from zlib import crc32
 
 import numpy as np
 
-from benchmarks.coverage_draws import Line
-from benchmarks.coverage_lines import lines
-from benchmarks.coverage_texts import text_lines
+from benchmarks.coverage_findings import build_findings
+from benchmarks.coverage_simulation import FindingName, SimulatedFinding
+from benchmarks.coverage_text_findings import build_text_findings
 from hallmark.tasks.measures.estimates import MAX_EXACT_UNITS
 
-#: The share of a label that is its cluster's.
-RHO = 0.2
+#: Share of the variance that is common to a cluster, where values are clustered.
+CLUSTER_SHARE = 0.2
 
-COVERS, FINDS = (0.925, 0.972), (0.76, 0.84)
+ACCEPTED_COVERAGE = 0.925, 0.972
+ACCEPTED_POWER = 0.76, 0.84
 
-NONE = np.nan, np.nan
+#: Factor of repetitions with which an unacceptable result is measured again.
+RECHECK_FACTOR = 4
 
-#: How many more repetitions decide where the first are outside.
-MORE = 4
+
+class SharePair(NamedTuple):
+    """A share of repetitions with independent and with clustered values; NaN if not measured."""
+
+    independent: float
+    clustered: float
+
+
+class Power(NamedTuple):
+    """The stated minimum detectable effect, and how often it is detected."""
+
+    mean_effect: float
+    """Mean of the minimum detectable effects that the estimates state."""
+    detected_share: float
+    """Share of tests that detect the effect."""
 
 
 @dataclass(frozen=True)
-class Found:
-    """What became of a line: shares of its intervals and tests, NaN where it has none."""
+class FindingResult:
+    """Coverage and power of a finding; NaN where it has no interval or no test."""
 
-    name: tuple[str, str, str]
-    n: int
-    clusters: int
-    share: bool
-    smallest: float
-    covers: tuple[float, float]
-    finds: tuple[float, float]
+    name: FindingName
+    unit_count: int
+    cluster_count: int
+    is_share: bool
+    minimum_detectable_effect: float
+    """Mean of the stated effects, with independent values."""
+    coverage: SharePair
+    """Share of intervals that contain the true mean."""
+    power: SharePair
+    """Share of tests that detect the stated minimum detectable effect."""
 
-    def faults(self) -> list[str]:
-        """What does not hold."""
-        low, high = COVERS
-        high = 1.0 if self.share and self.clusters < MAX_EXACT_UNITS else high
-        said = []
-        for name, values, least, most in (
-            ("covers", self.covers, low, high),
-            ("finds", self.finds, *FINDS),
+    def list_problems(self) -> list[str]:
+        """List the shares that are outside the accepted range."""
+        low, high = ACCEPTED_COVERAGE
+        high = 1.0 if self.is_share and self.cluster_count < MAX_EXACT_UNITS else high
+        problems = []
+        for quantity, shares, accepted_low, accepted_high in (
+            ("coverage", self.coverage, low, high),
+            ("power", self.power, *ACCEPTED_POWER),
         ):
-            for how, value in zip(("apart", "shared"), values, strict=True):
-                if not np.isnan(value) and not least <= value <= most:
-                    said.append(f"{name} {value:.1%}, labels {how}")
-        return said
+            for values_are, share in shares._asdict().items():
+                if not np.isnan(share) and not accepted_low <= share <= accepted_high:
+                    problems.append(f"{quantity} {share:.1%}, {values_are} values")
+        return problems
 
 
-def normals(line: Line, rng: np.random.Generator, rho: float) -> np.ndarray:
-    """Standard normal numbers, (line.size,), of which clusters share so much; two kinds of them
-    share it equally."""
-    own = rng.normal(size=line.size)
-    if not rho:
-        return own
-    ways = [way for way in (line.clusters, line.crossed) if way is not None]
-    shared = sum(rng.normal(size=way.max() + 1)[way] for way in ways)
-    return np.sqrt(rho / len(ways)) * shared + np.sqrt(1 - rho) * own
+def draw_normals(
+    finding: SimulatedFinding, rng: np.random.Generator, cluster_share: float
+) -> np.ndarray:
+    """Draw standard normal numbers for one simulation, (finding.normal_count,).
+
+    Args:
+        finding: The finding whose values are simulated.
+        rng: The random generator.
+        cluster_share: Share of the variance that is common to a cluster. Two kinds of clusters
+            have half of it each.
+    """
+    independent = rng.normal(size=finding.normal_count)
+    if not cluster_share:
+        return independent
+    clusterings = [c for c in (finding.clusters, finding.crossed_clusters) if c is not None]
+    common = sum(rng.normal(size=clusters.max() + 1)[clusters] for clusters in clusterings)
+    common_weight = np.sqrt(cluster_share / len(clusterings))
+    return common_weight * common + np.sqrt(1 - cluster_share) * independent
 
 
-def coverage(line: Line, seed: int, rho: float, count: int) -> float:
-    """The share of intervals that hold the truth; NaN where there are none."""
-    rng, held, known = np.random.default_rng([seed, crc32(repr(line.name).encode())]), 0, 0
-    for number in range(count):
-        found = line.made(line.draw(normals(line, rng, rho), line.truth), number)
-        if not np.isnan(found.low):
-            known += 1
-            held += found.low <= line.truth <= found.high
-    return held / known if known else np.nan
+def measure_coverage(
+    finding: SimulatedFinding, seed: int, cluster_share: float, repetitions: int
+) -> float:
+    """Return the share of intervals that contain the true mean; NaN if there are no intervals."""
+    rng = np.random.default_rng([seed, crc32(repr(tuple(finding.name)).encode())])
+    covering_count, interval_count = 0, 0
+    for number in range(repetitions):
+        normals = draw_normals(finding, rng, cluster_share)
+        estimate = finding.estimate(finding.simulate(normals, finding.truth), number)
+        if not np.isnan(estimate.low):
+            interval_count += 1
+            covering_count += estimate.low <= finding.truth <= estimate.high
+    return covering_count / interval_count if interval_count else np.nan
 
 
-def power(line: Line, seed: int, rho: float, count: int) -> tuple[float, float]:
-    """The mean of the smallest effects that are stated, and the share of tests that find them."""
-    rng = np.random.default_rng([seed, crc32(repr(line.name).encode()), 1])
-    stated, hits = [], 0
-    for number in range(count):
-        under = line.made(line.draw(normals(line, rng, rho), line.null), number)
-        at = line.null + under.minimum_detectable_effect * line.side
-        if np.isnan(at):
+def measure_power(
+    finding: SimulatedFinding, seed: int, cluster_share: float, repetitions: int
+) -> Power:
+    """Measure how often an effect of the stated minimum detectable size is detected."""
+    rng = np.random.default_rng([seed, crc32(repr(tuple(finding.name)).encode()), 1])
+    stated_effects, detected_count = [], 0
+    for number in range(repetitions):
+        normals = draw_normals(finding, rng, cluster_share)
+        null_estimate = finding.estimate(finding.simulate(normals, finding.null), number)
+        effect = null_estimate.minimum_detectable_effect
+        mean = finding.null + effect * finding.harder_side
+        if np.isnan(mean):
             continue
-        stated.append(under.minimum_detectable_effect)
-        hits += line.made(line.draw(normals(line, rng, rho), at), number).p < 0.05
-    # Where it is a matter of chance whether an effect is stated, its power means nothing.
-    return (float(np.mean(stated)), hits / len(stated)) if len(stated) > 0.9 * count else NONE
+        stated_effects.append(effect)
+        normals = draw_normals(finding, rng, cluster_share)
+        detected_count += finding.estimate(finding.simulate(normals, mean), number).p < 0.05
+    # Where only some repetitions state an effect, the power to detect it has no meaning.
+    if len(stated_effects) <= 0.9 * repetitions:
+        return Power(np.nan, np.nan)
+    return Power(float(np.mean(stated_effects)), detected_count / len(stated_effects))
 
 
 @functools.cache
-def every(data: Path | None, only: tuple[str, ...]) -> list[Line]:
-    return [*lines(data, only), *text_lines(data, only)]
+def list_findings(public_sets: Path | None, probes: tuple[str, ...]) -> list[SimulatedFinding]:
+    """List the findings of some probes, or of all probes if none is named."""
+    return [
+        *build_findings(public_sets, probes),
+        *build_text_findings(public_sets, probes),
+    ]
 
 
-def examined(
-    number: int, data: Path | None, only: tuple[str, ...], seed: int, quick: bool
-) -> Found:
-    """One of the lines; it is made again in each process. Of hundreds some are outside by chance:
-    those are drawn again, and oftener."""
-    line, count = every(data, only)[number], (50, 20) if quick else (1000, 2000)
-    found = measured(line, seed, *count)
-    if found.faults() and not quick:
-        return measured(line, seed + 1, MORE * count[0], MORE * count[1])
-    return found
+def check_finding(
+    number: int, public_sets: Path | None, probes: tuple[str, ...], seed: int, quick: bool
+) -> FindingResult:
+    """Measure coverage and power of a finding, given by its number in ``list_findings``.
+
+    Among hundreds of findings some are outside the accepted range by chance. Those are measured
+    again with another seed and more repetitions. Each process builds the list of findings itself.
+    """
+    finding = list_findings(public_sets, probes)[number]
+    intervals, tests = (50, 20) if quick else (1000, 2000)
+    result = measure_finding(finding, seed, intervals, tests)
+    if result.list_problems() and not quick:
+        return measure_finding(
+            finding, seed + 1, RECHECK_FACTOR * intervals, RECHECK_FACTOR * tests
+        )
+    return result
 
 
-def measured(line: Line, seed: int, intervals: int, tests: int) -> Found:
-    n, groups = len(line.clusters), int(line.clusters.max()) + 1
-    covers: list[float] = []
-    finds: list[float] = []
-    smallest = np.nan
-    for rho in (0.0, RHO):
-        if rho and line.crossed is None and groups == n:  # nothing to share
-            covers, finds = [*covers, np.nan], [*finds, np.nan]
+def measure_finding(
+    finding: SimulatedFinding, seed: int, intervals: int, tests: int
+) -> FindingResult:
+    """Measure coverage and power of a finding.
+
+    Args:
+        finding: The finding.
+        seed: Seed of the simulations.
+        intervals: Number of intervals from which the coverage is computed.
+        tests: Number of tests from which the power is computed.
+    """
+    unit_count, cluster_count = len(finding.clusters), int(finding.clusters.max()) + 1
+    coverage: list[float] = []
+    power: list[float] = []
+    minimum_detectable_effect = np.nan
+    for cluster_share in (0.0, CLUSTER_SHARE):
+        has_clusters = finding.crossed_clusters is not None or cluster_count < unit_count
+        if cluster_share and not has_clusters:
+            coverage, power = [*coverage, np.nan], [*power, np.nan]
             continue
-        covers.append(coverage(line, seed, rho, intervals))
-        stated, found = power(line, seed, rho, tests)
-        smallest = smallest if rho else stated
-        finds.append(found)
-    return Found(
-        line.name, n, groups, line.share, smallest, (covers[0], covers[1]), (finds[0], finds[1])
+        coverage.append(measure_coverage(finding, seed, cluster_share, intervals))
+        measured_power = measure_power(finding, seed, cluster_share, tests)
+        power.append(measured_power.detected_share)
+        if not cluster_share:
+            minimum_detectable_effect = measured_power.mean_effect
+    return FindingResult(
+        finding.name,
+        unit_count,
+        cluster_count,
+        finding.is_share,
+        minimum_detectable_effect,
+        SharePair(*coverage),
+        SharePair(*power),
     )
 
 
-def percent(value: float) -> str:
+def format_percent(value: float) -> str:
     return f"{'-':>7}" if np.isnan(value) else f"{value:7.1%}"
 
 
@@ -152,29 +225,41 @@ def main() -> None:
         "--quick", action="store_true", help="few repetitions in one process, to try the program"
     )
     options = parser.parse_args()
-    only = tuple(options.only)
-    count = len(every(options.data, only))
+    probes = tuple(options.only)
+    count = len(list_findings(options.data, probes))
     print(
-        f"{'probe':<19}{'measure':<34}{'part':<34}{'n':>5}{'groups':>7}{'covers':>8}{'shared':>8}"
-        f"{'smallest':>9}{'finds':>8}{'shared':>8}",
+        f"{'':<19}{'':<34}{'':<34}{'':>5}{'':>9} {'coverage, values':>21}"
+        f"{'detectable':>12} {'power, values':>21}"
+    )
+    print(
+        f"{'probe':<19}{'metric':<34}{'part':<34}{'n':>5}{'clusters':>9} {'independ.':>10}"
+        f" {'clustered':>10}{'effect':>12} {'independ.':>10} {'clustered':>10}",
         flush=True,
     )
-    wrong = []
-    examine = functools.partial(
-        examined, data=options.data, only=only, seed=options.seed, quick=options.quick
+    problems = []
+    check = functools.partial(
+        check_finding,
+        public_sets=options.data,
+        probes=probes,
+        seed=options.seed,
+        quick=options.quick,
     )
-    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:  # starts as it is used
-        for found in (map if options.quick else pool.map)(examine, range(count)):
-            probe, metric, part = found.name
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:  # starts when first used
+        for result in (map if options.quick else pool.map)(check, range(count)):
+            probe, metric, part = result.name
             print(
-                f"{probe:<19}{metric:<34}{part:<34}{found.n:>5}{found.clusters:>7} "
-                f"{percent(found.covers[0])} {percent(found.covers[1])}{found.smallest:>9.3g} "
-                f"{percent(found.finds[0])} {percent(found.finds[1])}",
+                f"{probe:<19}{metric:<34}{part:<34}{result.unit_count:>5}{result.cluster_count:>9} "
+                f"{format_percent(result.coverage.independent):>10} "
+                f"{format_percent(result.coverage.clustered):>10}"
+                f"{result.minimum_detectable_effect:>12.3g} "
+                f"{format_percent(result.power.independent):>10} "
+                f"{format_percent(result.power.clustered):>10}",
                 flush=True,
             )
-            wrong += [f"{', '.join(filter(None, found.name))}: {said}" for said in found.faults()]
-    print(f"{count} lines; outside of what they must be: {len(wrong) or 'none'}")
-    print("\n".join(wrong))
+            title = ", ".join(filter(None, result.name))
+            problems += [f"{title}: {problem}" for problem in result.list_problems()]
+    print(f"{count} findings; outside the accepted range: {len(problems) or 'none'}")
+    print("\n".join(problems))
 
 
 if __name__ == "__main__":

@@ -1,20 +1,24 @@
-"""Near duplicates, this project's stage beside others: seconds, recall, memory.
+"""Compare Hallmark's stage for near duplicates with other tools: time, recall, memory.
 
     python -m benchmarks.duplicates --data FOLDER [--documents 65000] [--turns 3]
         [--sides hallmark datatrove datatrove-plain rensa datasketch] [--environments FOLDER]
     python -m benchmarks.duplicates --data FOLDER --memory 100000 1000000
-    python -m benchmarks.duplicates --crowd 100000
+    python -m benchmarks.duplicates --shared-template 100000
 
-FOLDER holds text corpora, as for ``benchmarks.curation``. Every side reads one parquet file of ids
-and texts with 5-word shingles and 14 × 8 minima on two processes, and writes the documents it
-keeps; its seconds are those of that work, without starting Python and without imports. Sides other
-than this project's run in environments of their own, made in the folder of --environments.
+FOLDER holds text corpora, as for ``benchmarks.curation``. Every tool reads one parquet file of ids
+and texts, uses 5-word shingles and 14 x 8 minima on two processes, and writes the documents that it
+keeps. Its seconds exclude the start of Python and imports. The other tools run in environments of
+their own, which are created in the folder of --environments.
 
-**The law of the copies.** Beyond what repeats in the corpora themselves: of the documents wanted
-70 % are real ones (beyond one pass through the corpora, with words replaced by others, by a hash),
-10 % exact copies, and 20 % near copies, in which a share of the words is replaced that is uniform
-in 0 to 0.1. Recall is over planted pairs by their true Jaccard similarity (words after NFKC, lower
-case and white space): a pair counts as found if not both of it stay.
+``--memory`` measures the memory of Hallmark's stage at several numbers of documents.
+``--shared-template`` compares its time for documents that are all similar to each other with that
+for as many unrelated documents.
+
+**Planted copies.** 70 % of the documents are real ones (after one pass through the corpora, with
+words replaced by other words), 10 % are exact copies of them, and 20 % are near copies, in which a
+share of the words is replaced that is uniform between 0 and 0.1. Recall is computed over planted
+pairs by their true Jaccard similarity (words after NFKC, in lower case, separated by white space).
+A pair counts as found if at most one of its documents is kept.
 """
 
 from __future__ import annotations
@@ -31,328 +35,447 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from benchmarks.curation import texts
+from benchmarks.curation import read_texts
 from hallmark.tasks.contract import Event, ProcessMapper, Session, Store, hash_to_ids, open_session
 from hallmark.tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
 from hallmark.tasks.corpus.ingest import ingest
 from hallmark.tasks.corpus.reading.inputs import IngestConfig
 from hallmark.tasks.measures.normalised_words import normalise_texts
 
-SHINGLE, BANDS, ROWS, THRESHOLD = 5, 14, 8, 0.8
-OTHERS = Path(__file__).parent / "opponents"
+SHINGLE_WORDS, BANDS, ROWS_PER_BAND = 5, 14, 8
+SCRIPTS = Path(__file__).parent / "opponents"
 
 DATATROVE = ["datatrove[processing]==0.10.1", "spacy==3.8.18", "pyarrow==26.0.1"]
 
-#: What each side's environment is made of, its script, and that script's last argument.
-SIDES = {
-    "datatrove": (DATATROVE, "datatrove_minhash", "english"),
-    "datatrove-plain": (DATATROVE, "datatrove_minhash", "whitespace"),
-    "rensa": (["rensa==0.5.0", "pyarrow==26.0.1"], "minhash_libraries", "rensa"),
-    "datasketch": (["datasketch==2.0.0", "pyarrow==26.0.1"], "minhash_libraries", "datasketch"),
+
+class OtherTool(NamedTuple):
+    """A tool that runs in its own environment."""
+
+    packages: list[str]
+    script: str
+    """Name of its script in SCRIPTS, and of its environment."""
+    argument: str
+    """Last argument of the script."""
+
+
+OTHER_TOOLS = {
+    "datatrove": OtherTool(DATATROVE, "datatrove_minhash", "english"),
+    "datatrove-plain": OtherTool(DATATROVE, "datatrove_minhash", "whitespace"),
+    "rensa": OtherTool(["rensa==0.5.0", "pyarrow==26.0.1"], "minhash_libraries", "rensa"),
+    "datasketch": OtherTool(
+        ["datasketch==2.0.0", "pyarrow==26.0.1"], "minhash_libraries", "datasketch"
+    ),
 }
 
 
 # Documents ---------------------------------------------------------------------------------------
 
 
-def real(base: list[list[str]], vocabulary: np.ndarray, seed: int) -> Iterator[list[str]]:
-    """The documents as words, then the same with other words, without end."""
-    yield from base
-    code = {word: number for number, word in enumerate(vocabulary)}
-    coded = [np.array([code[word] for word in words], np.int64) for words in base]
+def generate_documents(
+    corpus: list[list[str]], vocabulary: np.ndarray, seed: int
+) -> Iterator[list[str]]:
+    """Yield documents as lists of words without end: the corpus, then the same with other words.
+
+    Args:
+        corpus: The words of each document.
+        vocabulary: All words of the corpus.
+        seed: Seed of the replacements.
+    """
+    yield from corpus
+    number_by_word = {word: number for number, word in enumerate(vocabulary)}
+    numbered = [np.array([number_by_word[word] for word in words], np.int64) for words in corpus]
     while True:
         seed += 1
-        other = np.random.default_rng(seed).permutation(len(vocabulary))
-        for words in coded:
-            yield vocabulary[other[words]].tolist()
+        permutation = np.random.default_rng(seed).permutation(len(vocabulary))
+        for numbers in numbered:
+            yield vocabulary[permutation[numbers]].tolist()
 
 
 def write_documents(folder: Path, count: int, seed: int, path: Path) -> None:
-    """Columns id, text, origin (the id it was copied from, or its own)."""
-    base = [text.split() for text in texts(folder) if text.strip()]
-    vocabulary = np.array(sorted({word for words in base for word in words}), object)
-    chance = np.random.default_rng(seed)
-    source = real(base, vocabulary, seed)
+    """Write documents with planted copies as a parquet file.
+
+    The columns are id, text, and origin: the id of the document that was copied, or the own id.
+
+    Args:
+        folder: Folder of text corpora.
+        count: Number of documents.
+        seed: Seed of the copies and of the order.
+        path: The parquet file.
+    """
+    corpus = [text.split() for text in read_texts(folder) if text.strip()]
+    vocabulary = np.array(sorted({word for words in corpus for word in words}), object)
+    rng = np.random.default_rng(seed)
+    source = generate_documents(corpus, vocabulary, seed)
     originals = [next(source) for _ in range(round(0.7 * count))]
     rows = [(" ".join(words), number) for number, words in enumerate(originals)]
     for _ in range(round(0.1 * count)):
-        origin = int(chance.integers(len(originals)))
+        origin = int(rng.integers(len(originals)))
         rows.append((" ".join(originals[origin]), origin))
     while len(rows) < count:
-        origin = int(chance.integers(len(originals)))
+        origin = int(rng.integers(len(originals)))
         words = list(originals[origin])
-        replaced = np.flatnonzero(chance.random(len(words)) < chance.uniform(0, 0.1))
-        for place, word in zip(
-            replaced, chance.integers(len(vocabulary), size=len(replaced)), strict=True
+        replaced = np.flatnonzero(rng.random(len(words)) < rng.uniform(0, 0.1))
+        for position, word in zip(
+            replaced, rng.integers(len(vocabulary), size=len(replaced)), strict=True
         ):
-            words[place] = vocabulary[word]
+            words[position] = vocabulary[word]
         rows.append((" ".join(words), origin))
-    order = chance.permutation(len(rows))
-    names = np.empty(len(rows), np.int64)
-    names[order] = np.arange(len(rows))
+    order = rng.permutation(len(rows))
+    ids = np.empty(len(rows), np.int64)
+    ids[order] = np.arange(len(rows))
     table = pa.table(
         {
             "id": [f"{number:09d}" for number in range(len(rows))],
-            "text": pa.array([rows[at][0] for at in order], pa.large_string()),
-            "origin": [f"{names[rows[at][1]]:09d}" for at in order],
+            "text": pa.array([rows[index][0] for index in order], pa.large_string()),
+            "origin": [f"{ids[rows[index][1]]:09d}" for index in order],
         }
     )
     pq.write_table(table, path)
 
 
-def write_crowd(count: int, seed: int, path: Path, alike: bool) -> None:
-    """Documents of 60 words: of one template, so that all pairs are near 0.6, or unrelated."""
-    chance = np.random.default_rng(seed)
-    template = chance.integers(1 << 40, size=60)
+def write_template_documents(count: int, seed: int, path: Path, *, shared_template: bool) -> None:
+    """Write documents of 60 words: similar to each other, or unrelated.
+
+    Args:
+        count: Number of documents.
+        seed: Seed of the words.
+        path: The parquet file.
+        shared_template: Whether all documents come from one template, so that every pair has a
+            similarity near 0.6.
+    """
+    rng = np.random.default_rng(seed)
+    template = rng.integers(1 << 40, size=60)
     rows = []
     for _ in range(count):
-        words = chance.integers(1 << 40, size=60)
-        if alike:  # a block of 8 of the 60 words differs: 44 of 68 shingles, or 0.65, are shared
-            start = int(chance.integers(0, 52))
-            own = words[:7]
+        words = rng.integers(1 << 40, size=60)
+        if shared_template:  # 7 of 60 words in a row differ: 44 of 68 shingles (0.65) are shared
+            start = int(rng.integers(0, 52))
+            replacement = words[:7]
             words = template.copy()
-            words[start : start + 7] = own
+            words[start : start + 7] = replacement
         rows.append(" ".join(f"w{word:x}" for word in words))
-    names = [f"{number:09d}" for number in range(count)]
+    ids = [f"{number:09d}" for number in range(count)]
     pq.write_table(
-        pa.table({"id": names, "text": pa.array(rows, pa.large_string()), "origin": names}), path
+        pa.table({"id": ids, "text": pa.array(rows, pa.large_string()), "origin": ids}), path
     )
 
 
-# This project's side -----------------------------------------------------------------------------
+# Hallmark's stage --------------------------------------------------------------------------------
 
 
-def hallmark(source: Path, kept: Path, workers: int) -> dict[str, Any]:
-    """Seconds of the stage, memory, and rows of ``pairs``; the ids kept as a parquet file."""
+def run_hallmark(source: Path, kept: Path, workers: int) -> dict[str, Any]:
+    """Run the stage, and write the ids of the documents that it keeps.
+
+    Args:
+        source: Parquet file of the documents.
+        kept: Parquet file that gets the ids.
+        workers: Number of workers.
+
+    Returns:
+        Seconds of the stage, memory in KiB, and numbers of the search.
+    """
     seconds: dict[str, float] = {}
 
     def listen(event: Event) -> None:
         if event.kind == "done":
             seconds[event.label] = event.seconds
 
-    entered = {"kind": "parquet", "name": "corpus", "path": str(source), "key_field": "id"}
-    config = IngestConfig.model_validate({"sources": [entered]})
+    source_config = {"kind": "parquet", "name": "corpus", "path": str(source), "key_field": "id"}
+    config = IngestConfig.model_validate({"sources": [source_config]})
     with (
         tempfile.TemporaryDirectory(prefix="hallmark-duplicates-") as store,
         open_session(Session(Store(Path(store)), ProcessMapper(workers), listen)),
     ):
         raw = ingest(config)
-        before = forget_peak()
-        with held() as own:
-            made = deduplicate_near(raw, {}, DeduplicateNearConfig(bands=BANDS, rows_per_band=ROWS))
-        after = peak()
-        write_kept(source, made["documents"].read(["doc_id"])["doc_id"].combine_chunks(), kept)
-        pairs = made["pairs"].row_count
-        search = made["search_summary"].read().to_pylist()[0]
+        peak_before = reset_peak_memory()
+        with sample_anonymous_memory() as samples:
+            deduplicated = deduplicate_near(
+                raw, {}, DeduplicateNearConfig(bands=BANDS, rows_per_band=ROWS_PER_BAND)
+            )
+        peak_after = read_peak_memory()
+        kept_doc_ids = deduplicated["documents"].read(["doc_id"])["doc_id"].combine_chunks()
+        write_kept_ids(source, kept_doc_ids, kept)
+        pair_count = deduplicated["pairs"].row_count
+        search = deduplicated["search_summary"].read().to_pylist()[0]
     return {
         "seconds": round(seconds["deduplicate_near"], 2),
-        "before": before,
-        "peak": after,
-        "own before": own[0],
-        "own peak": max(own),
-        "samples": len(own),
-        "pairs": pairs,
+        "peak before": peak_before,
+        "peak": peak_after,
+        "anonymous before": samples[0],
+        "anonymous peak": max(samples),
+        "samples": len(samples),
+        "pairs": pair_count,
         "search": search,
     }
 
 
-def write_kept(source: Path, wanted: pa.Array, kept: Path) -> None:
-    """The ids in the file of the documents with these doc_ids."""
-    names = pq.read_table(source, columns=["id"])["id"].combine_chunks()
-    doc_ids = hash_to_ids(
-        f"corpus\0key\0{name}" for name in names.to_pylist()
-    )  # as ingest gives them
-    kept_here = names.filter(pc.is_in(doc_ids, value_set=wanted))
-    assert len(kept_here) == len(wanted)
-    pq.write_table(pa.table({"id": kept_here}), kept)
+def write_kept_ids(source: Path, kept_doc_ids: pa.Array, kept: Path) -> None:
+    """Write the ids, in the file of documents, that belong to these doc_ids."""
+    ids = pq.read_table(source, columns=["id"])["id"].combine_chunks()
+    # The stage ingest computes doc_ids in this way.
+    doc_ids = hash_to_ids(f"corpus\0key\0{document_id}" for document_id in ids.to_pylist())
+    kept_ids = ids.filter(pc.is_in(doc_ids, value_set=kept_doc_ids))
+    assert len(kept_ids) == len(kept_doc_ids)
+    pq.write_table(pa.table({"id": kept_ids}), kept)
 
 
-def forget_peak() -> int:
-    """Memory of this process now, in KiB; its peak counts from here (Linux)."""
+def reset_peak_memory() -> int:
+    """Reset the peak memory of this process to its current memory, and return it in KiB (Linux)."""
     Path("/proc/self/clear_refs").write_text("5")
-    return peak()
+    return read_peak_memory()
 
 
-def peak() -> int:
-    """Peak memory of this process, in KiB, the mapped files that stand in memory among it, which
-    the kernel may drop at any time."""
-    return status("VmHWM")
+def read_peak_memory() -> int:
+    """Return the peak memory of this process in KiB.
+
+    It includes the pages of mapped files, which the kernel may drop at any time.
+    """
+    return read_process_status("VmHWM")
 
 
-def status(name: str) -> int:
-    """What this process has of something now, in KiB (Linux)."""
-    return int(Path("/proc/self/status").read_text().split(f"{name}:")[1].split()[0])
+def read_process_status(field: str) -> int:
+    """Return a field of /proc/self/status in KiB (Linux)."""
+    return int(Path("/proc/self/status").read_text().split(f"{field}:")[1].split()[0])
 
 
 @contextmanager
-def held(seconds: float = 0.02) -> Iterator[list[int]]:
-    """What this process itself holds (RssAnon: no mapped files), in KiB: at first, then again and
-    again, and at last. What comes and goes between two looks is not seen."""
-    found, over = [status("RssAnon")], threading.Event()
+def sample_anonymous_memory(interval_seconds: float = 0.02) -> Iterator[list[int]]:
+    """Sample the process's memory without mapped files (RssAnon) while the context is open.
 
-    def look() -> None:
-        while not over.wait(seconds):
-            found.append(status("RssAnon"))
+    Memory that is allocated and freed between two samples is not seen.
 
-    watcher = threading.Thread(target=look, daemon=True)
-    watcher.start()
+    Yields:
+        The samples in KiB, which are complete when the context is closed.
+    """
+    samples, is_over = [read_process_status("RssAnon")], threading.Event()
+
+    def sample() -> None:
+        while not is_over.wait(interval_seconds):
+            samples.append(read_process_status("RssAnon"))
+
+    thread = threading.Thread(target=sample, daemon=True)
+    thread.start()
     try:
-        yield found
+        yield samples
     finally:
-        over.set()
-        watcher.join()
-        found.append(status("RssAnon"))
+        is_over.set()
+        thread.join()
+        samples.append(read_process_status("RssAnon"))
 
 
-# Judging -----------------------------------------------------------------------------------------
+# Recall ------------------------------------------------------------------------------------------
 
 
-def judge(source: Path, kept: Path) -> dict[str, Any]:
-    """Recall by bins of true similarity, and what was removed without reason."""
+class FoundPairs(NamedTuple):
+    """How many planted pairs of one bin of similarity were found."""
+
+    found_count: int
+    planted_count: int
+
+
+class Recall(NamedTuple):
+    """The result of one tool."""
+
+    kept_count: int
+    """Number of documents kept."""
+    pairs_by_similarity: dict[float, FoundPairs]
+    """For each bin of width 0.05, by its lower end."""
+
+
+def compute_recall(source: Path, kept: Path) -> Recall:
+    """Compute the recall of planted pairs by their true similarity."""
     table = pq.read_table(source)
-    names, origins = table["id"].to_pylist(), table["origin"].to_pylist()
-    stays = set(pq.read_table(kept)["id"].to_pylist())
-    plain = dict(
-        zip(names, normalise_texts(table["text"].combine_chunks()).to_pylist(), strict=True)
+    ids, origins = table["id"].to_pylist(), table["origin"].to_pylist()
+    kept_ids = set(pq.read_table(kept)["id"].to_pylist())
+    normalised = dict(
+        zip(ids, normalise_texts(table["text"].combine_chunks()).to_pylist(), strict=True)
     )
-    bins: dict[float, list[bool]] = {}
-    for name, origin in zip(names, origins, strict=True):
-        if name != origin:
-            similarity = true_similarity(plain[name], plain[origin])
+    is_found_by_bin: dict[float, list[bool]] = {}
+    for document_id, origin in zip(ids, origins, strict=True):
+        if document_id != origin:
+            similarity = compute_similarity(normalised[document_id], normalised[origin])
             low = round(math.floor(similarity * 20 + 1e-9) / 20, 2)
-            bins.setdefault(low, []).append(not (name in stays and origin in stays))
-    return {
-        "kept": len(stays),
-        "recall": {low: [sum(found), len(found)] for low, found in sorted(bins.items())},
-    }
+            is_found = not (document_id in kept_ids and origin in kept_ids)
+            is_found_by_bin.setdefault(low, []).append(is_found)
+    return Recall(
+        len(kept_ids),
+        {
+            low: FoundPairs(sum(is_found), len(is_found))
+            for low, is_found in sorted(is_found_by_bin.items())
+        },
+    )
 
 
-def true_similarity(left: str, right: str) -> float:
-    a, b = (shingle_set(text.split(" ")) for text in (left, right))
+def compute_similarity(left: str, right: str) -> float:
+    """Compute the Jaccard similarity of the shingles of two normalised texts."""
+    a, b = (collect_shingles(text.split(" ")) for text in (left, right))
     return len(a & b) / len(a | b)
 
 
-def shingle_set(words: list[str]) -> set[tuple[str, ...]]:
-    return {tuple(words[at : at + SHINGLE]) for at in range(max(1, len(words) - SHINGLE + 1))}
+def collect_shingles(words: list[str]) -> set[tuple[str, ...]]:
+    count = max(1, len(words) - SHINGLE_WORDS + 1)
+    return {tuple(words[start : start + SHINGLE_WORDS]) for start in range(count)}
 
 
 # Running -----------------------------------------------------------------------------------------
 
 
-def environment(folder: Path, side: str) -> Path:
-    """The interpreter of a side's environment, made where it is not yet."""
-    script = SIDES[side][1]
+def prepare_environment(folder: Path, tool: str) -> Path:
+    """Create a tool's environment if it is missing or outdated, and return its interpreter."""
+    script = OTHER_TOOLS[tool].script
     python = folder / script / "bin" / "python"
-    key = folder / script / "packages.json"
-    wanted = sorted(p for s in SIDES.values() if s[1] == script for p in s[0])
-    if not key.exists() or json.loads(key.read_text()) != wanted:
+    packages_file = folder / script / "packages.json"
+    packages = sorted(
+        package
+        for other_tool in OTHER_TOOLS.values()
+        if other_tool.script == script
+        for package in other_tool.packages
+    )
+    if not packages_file.exists() or json.loads(packages_file.read_text()) != packages:
         subprocess.run([sys.executable, "-m", "venv", python.parent.parent], check=True)
-        subprocess.run([python, "-m", "pip", "install", "--quiet", *wanted], check=True)
-        key.write_text(json.dumps(wanted))
+        subprocess.run([python, "-m", "pip", "install", "--quiet", *packages], check=True)
+        packages_file.write_text(json.dumps(packages))
     return python
 
 
-def run_side(side: str, source: Path, kept: Path, environments: Path) -> dict[str, Any]:
-    """One turn of a side, in a process of its own."""
-    if side == "hallmark":
-        command = [sys.executable, "-m", "benchmarks.duplicates", "--side", source, kept]
+def run_tool(tool: str, source: Path, kept: Path, environments: Path) -> dict[str, Any]:
+    """Run a tool once, in a separate process.
+
+    Returns:
+        What the tool reports as JSON, with at least "seconds".
+    """
+    if tool == "hallmark":
+        command = [sys.executable, "-m", "benchmarks.duplicates", "--run-hallmark", source, kept]
     else:
-        _, script, last = SIDES[side]
-        python = environment(environments, side)
-        command = [python, OTHERS / f"{script}.py", source, kept, last]
-    done = subprocess.run([str(c) for c in command], capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(f"{side}: {done.stderr[-3000:]}")
-    return dict(json.loads(done.stdout.splitlines()[-1]))
+        python = prepare_environment(environments, tool)
+        script = SCRIPTS / f"{OTHER_TOOLS[tool].script}.py"
+        command = [python, script, source, kept, OTHER_TOOLS[tool].argument]
+    result = subprocess.run([str(c) for c in command], capture_output=True, text=True, check=False)
+    if result.returncode:
+        sys.exit(f"{tool}: {result.stderr[-3000:]}")
+    return dict(json.loads(result.stdout.splitlines()[-1]))
 
 
-def compare(source: Path, sides: list[str], turns: int, environments: Path, folder: Path) -> None:
-    results: dict[str, list[dict[str, Any]]] = {side: [] for side in sides}
-    for side in sides:
-        if side != "hallmark":
-            environment(environments, side)
+def compare_tools(
+    source: Path, tools: list[str], turns: int, environments: Path, scratch_folder: Path
+) -> None:
+    """Run the tools in alternation, and print their times and recalls."""
+    reports: dict[str, list[dict[str, Any]]] = {tool: [] for tool in tools}
+    for tool in tools:
+        if tool != "hallmark":
+            prepare_environment(environments, tool)
     for turn in range(turns):
-        for side in sides:
-            results[side].append(run_side(side, source, folder / f"{side}.parquet", environments))
-            print(f"turn {turn + 1}, {side}: {results[side][-1]}", flush=True)
-    rows = pq.ParquetFile(source).metadata.num_rows
-    ours = statistics.median(r["seconds"] for r in results[sides[0]])
-    print(f"{'side':<18}{'median s':>10}{'documents/s':>13}{'ratio':>8}{'kept':>10}")
-    for side in sides:
-        seconds = statistics.median(r["seconds"] for r in results[side])
-        judged = judge(source, folder / f"{side}.parquet")
+        for tool in tools:
+            kept = scratch_folder / f"{tool}.parquet"
+            reports[tool].append(run_tool(tool, source, kept, environments))
+            print(f"turn {turn + 1}, {tool}: {reports[tool][-1]}", flush=True)
+    document_count = pq.ParquetFile(source).metadata.num_rows
+    first_seconds = statistics.median(report["seconds"] for report in reports[tools[0]])
+    print(f"{'tool':<18}{'median s':>10}{'documents/s':>13}{'ratio':>8}{'kept':>10}")
+    for tool in tools:
+        seconds = statistics.median(report["seconds"] for report in reports[tool])
+        recall = compute_recall(source, scratch_folder / f"{tool}.parquet")
         print(
-            f"{side:<18}{seconds:>10.1f}{rows / seconds:>13,.0f}{seconds / ours:>8.2f}"
-            f"{judged['kept']:>10,}"
+            f"{tool:<18}{seconds:>10.1f}{document_count / seconds:>13,.0f}"
+            f"{seconds / first_seconds:>8.2f}{recall.kept_count:>10,}"
         )
-        shown = {low: f"{found}/{n}" for low, (found, n) in judged["recall"].items() if low >= 0.6}
-        print(f"    planted pairs found by similarity: {shown}")
+        similar_pairs = {
+            low: f"{pairs.found_count}/{pairs.planted_count}"
+            for low, pairs in recall.pairs_by_similarity.items()
+            if low >= 0.6
+        }
+        print(f"    planted pairs found, by similarity: {similar_pairs}")
 
 
-def grow(folder: Path, sizes: list[int], data: Path, seed: int) -> None:
-    """Peak memory of the stage's own process at several sizes, and its slope: what it holds itself,
-    and with the pages of files that it maps (spilled shingles, mostly)."""
-    found = []
-    for size in sizes:
-        source = folder / f"{size}.parquet"
-        write_documents(data, size, seed, source)
-        found.append(run_side("hallmark", source, folder / "kept.parquet", folder))
-        print(f"{size:,} documents: {found[-1]}", flush=True)
-    for what, last, first in (
-        ("held by the process itself (RssAnon, every 20 ms)", "own peak", "own before"),
-        ("with mapped pages, which the kernel may drop (VmHWM)", "peak", "before"),
+def measure_memory_growth(
+    scratch_folder: Path, document_counts: list[int], data: Path, seed: int
+) -> None:
+    """Print the peak memory of the stage's main process at several sizes, and the increase."""
+    reports = []
+    for count in document_counts:
+        source = scratch_folder / f"{count}.parquet"
+        write_documents(data, count, seed, source)
+        kept = scratch_folder / "kept.parquet"
+        reports.append(run_tool("hallmark", source, kept, scratch_folder))
+        print(f"{count:,} documents: {reports[-1]}", flush=True)
+    for description, peak_key, before_key in (
+        (
+            "memory of the process itself (RssAnon, every 20 ms)",
+            "anonymous peak",
+            "anonymous before",
+        ),
+        ("with mapped pages, which the kernel may drop (VmHWM)", "peak", "peak before"),
     ):
-        over = [turn[last] - turn[first] for turn in found]
-        grown = (over[-1] - over[0]) * 1024 / (sizes[-1] - sizes[0])
-        print(f"{grown:.0f} bytes a document {what}")
+        increases = [report[peak_key] - report[before_key] for report in reports]
+        added_documents = document_counts[-1] - document_counts[0]
+        bytes_per_document = (increases[-1] - increases[0]) * 1024 / added_documents
+        print(f"{bytes_per_document:.0f} bytes per document: {description}")
 
 
-def crowd(folder: Path, count: int, seed: int) -> None:
-    """A crowd beside as many unrelated documents."""
+def compare_template_documents(scratch_folder: Path, count: int, seed: int) -> None:
+    """Print the stage's time for similar documents, and for as many unrelated ones."""
     seconds = {}
-    for name, alike in (("unrelated", False), ("crowd", True)):
-        source = folder / f"{name}.parquet"
-        write_crowd(count, seed, source, alike)
-        turns = [run_side("hallmark", source, folder / "kept.parquet", folder) for _ in range(3)]
-        seconds[name] = statistics.median(turn["seconds"] for turn in turns)
-        print(f"{name}: {turns}", flush=True)
-    print(f"crowd / unrelated: {seconds['crowd'] / seconds['unrelated']:.2f}")
+    for name, shared_template in (("unrelated", False), ("shared template", True)):
+        source = scratch_folder / f"{name}.parquet"
+        write_template_documents(count, seed, source, shared_template=shared_template)
+        kept = scratch_folder / "kept.parquet"
+        reports = [run_tool("hallmark", source, kept, scratch_folder) for _ in range(3)]
+        seconds[name] = statistics.median(report["seconds"] for report in reports)
+        print(f"{name}: {reports}", flush=True)
+    ratio = seconds["shared template"] / seconds["unrelated"]
+    print(f"shared template / unrelated: {ratio:.2f}")
 
 
 def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--data", type=Path)
-    arguments.add_argument("--documents", type=int, default=65_000)
-    arguments.add_argument("--turns", type=int, default=3)
-    arguments.add_argument("--seed", type=int, default=0)
-    arguments.add_argument("--sides", nargs="+", default=["hallmark", *SIDES])
-    arguments.add_argument("--environments", type=Path, default=Path("environments"))
-    arguments.add_argument("--memory", nargs="+", type=int)
-    arguments.add_argument("--crowd", type=int)
-    arguments.add_argument("--side", nargs=2, type=Path, help=argparse.SUPPRESS)
-    given = arguments.parse_args()
-    if given.side:
-        print(json.dumps(hallmark(*given.side, workers=2)))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, help="folder of text corpora")
+    parser.add_argument("--documents", type=int, default=65_000, help="number of documents")
+    parser.add_argument("--turns", type=int, default=3, help="runs of each tool")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--sides", nargs="+", default=["hallmark", *OTHER_TOOLS], help="tools to compare"
+    )
+    parser.add_argument(
+        "--environments",
+        type=Path,
+        default=Path("environments"),
+        help="folder of the other tools' environments",
+    )
+    parser.add_argument(
+        "--memory", nargs="+", type=int, help="measure memory at these numbers of documents"
+    )
+    parser.add_argument(
+        "--shared-template", type=int, help="compare this many similar and unrelated documents"
+    )
+    parser.add_argument("--run-hallmark", nargs=2, type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.run_hallmark:
+        print(json.dumps(run_hallmark(*options.run_hallmark, workers=2)))
         return
     print(f"Python {platform.python_version()}, numpy {np.__version__}, pyarrow {pa.__version__}")
     with tempfile.TemporaryDirectory(prefix="hallmark-duplicates-") as scratch:
         folder = Path(scratch)
-        if given.crowd:
-            crowd(folder, given.crowd, given.seed)
-        elif given.memory:
-            grow(folder, given.memory, given.data, given.seed)
+        if options.shared_template:
+            compare_template_documents(folder, options.shared_template, options.seed)
+        elif options.memory:
+            measure_memory_growth(folder, options.memory, options.data, options.seed)
         else:
             source = folder / "documents.parquet"
-            write_documents(given.data, given.documents, given.seed, source)
-            print(f"{given.documents:,} documents, {source.stat().st_size / 1e6:.1f} MB packed")
-            compare(source, given.sides, given.turns, given.environments.absolute(), folder)
+            write_documents(options.data, options.documents, options.seed, source)
+            print(
+                f"{options.documents:,} documents, {source.stat().st_size / 1e6:.1f} MB compressed"
+            )
+            environments = options.environments.absolute()
+            compare_tools(source, options.sides, options.turns, environments, folder)
 
 
 if __name__ == "__main__":

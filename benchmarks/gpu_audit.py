@@ -1,18 +1,22 @@
-"""The standard audit of a 124 M model on one GPU: 1,000 prompts x 25, all sets, 2,000 sequences.
+"""Time the standard audit of a 124 M model on one GPU: 1,000 prompts x 25, all sets, 2,000 windows.
 
-    python -m benchmarks.gpu_audit ask --carried FOLDER [--data FOLDER]        # anywhere, first
-    python -m benchmarks.gpu_audit answer --carried FOLDER --work FOLDER       # on the GPU
+    python -m benchmarks.gpu_audit ask --requests FOLDER [--data FOLDER]       # first, anywhere
+    python -m benchmarks.gpu_audit answer --requests FOLDER --work FOLDER      # on the GPU
     python -m benchmarks.gpu_audit answer ... --rehearse                       # tiny, on the CPU
 
-``ask`` leaves in the carried folder what is asked (items and requests of each probe; of prompts
-those of RealToxicityPrompts where FOLDER has them, else the project's own, over and over) and the
-tokenizer. ``answer`` makes the model there, of random weights: it writes on to the last token, so
-nothing takes longer. It answers chunk by chunk and then scores every text by a network of BERT's
-size and random weights, through ``transformers``. What is done stays in the work folder: a call
-begins nothing more after --minutes, and the same command goes on from there. At the end it prints
-seconds by probe and stage, of all calls together. Neither Prefect, datasets nor Detoxify is needed
-there, but pydantic and obstore, which stages import: ``pip install --target`` a folder that is
-carried, too, and named in PYTHONPATH.
+``ask`` writes the requests and the texts of each probe and the tokenizer into the folder of
+--requests, which is then copied to the machine with the GPU. Prompts are those of
+RealToxicityPrompts if --data has them, else the built-in ones, repeated.
+
+``answer`` creates a model with random weights, which generates up to the last allowed token, so
+that no other model takes longer. It answers the requests chunk by chunk, then scores all texts with
+a network of BERT's size and random weights, through ``transformers``. Results are kept in the
+folder of --work: after --minutes no further chunk is started, and the same command continues. At
+the end it prints seconds for each probe and stage, summed over all calls.
+
+On the machine with the GPU neither Prefect, datasets nor Detoxify is needed, but pydantic and
+obstore, which stages import: install them with ``pip install --target`` into a folder that is
+copied, too, and named in PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -45,223 +49,260 @@ from hallmark.tasks.contract import rows_to_table
 from hallmark.tasks.measures.scorers.network import batch_by_length
 
 CONTEXT = 1024
-#: Of the scorer, BERT-base's; in a rehearsal.
-BERT = {
+#: Size of the scorer: that of BERT-base, and that of a rehearsal.
+BERT_SIZE = {
     "vocab_size": 30522,
     "hidden_size": 768,
     "num_hidden_layers": 12,
     "num_attention_heads": 12,
     "intermediate_size": 3072,
 }
-SMALL_BERT = {
+REHEARSAL_BERT_SIZE = {
     "vocab_size": 1024,
     "hidden_size": 32,
     "num_hidden_layers": 1,
     "num_attention_heads": 2,
     "intermediate_size": 64,
 }
-#: Texts of a step of scoring, and the tokens of a batch of the scorer.
-STEP, BUDGET = 4096, 1 << 16
+TEXTS_PER_CHUNK = 4096
+TOKENS_PER_BATCH = 1 << 16
 
 
-# Asked, anywhere -------------------------------------------------------------------------------
+# Building requests, anywhere -------------------------------------------------------------------
 
 
-def ask(options: argparse.Namespace) -> None:
-    from benchmarks.audit_parts import parts
-    from benchmarks.planted_models import make_tokenizer
-    from benchmarks.scoring import passages
+def write_requests(options: argparse.Namespace) -> None:
+    """Write the requests, the texts and the tokenizer that ``answer`` reads."""
+    from benchmarks.audit_parts import build_audit_parts
+    from benchmarks.planted_models import train_tokenizer
+    from benchmarks.scoring import sample_manual_passages
 
-    folder = Path(options.carried)
+    folder = options.requests
     folder.mkdir(parents=True, exist_ok=True)
-    tokenizer = make_tokenizer(passages(4000, 0), folder / "tokenizer.json", 16_384)
+    tokenizer = train_tokenizer(
+        sample_manual_passages(4000, 0), folder / "tokenizer.json", vocab_size=16_384
+    )
     config = ModelConfig(vocab_size=tokenizer.get_vocab_size(), context=CONTEXT)
-    reader = HallmarkTokenizer(config, False, tokenizer, "124M")
-    for part in parts(options.data, options.prompts, options.sequences, folder):
+    audited_tokenizer = HallmarkTokenizer(config, False, tokenizer, "124M")
+    parts = build_audit_parts(
+        options.data,
+        prompt_count=options.prompts,
+        sequence_count=options.sequences,
+        scratch_folder=folder,
+    )
+    for part in parts:
         if options.only and part.title not in options.only:
             continue
-        asked = audits.ask(part.probe, reader, part.config, part.corpus)
-        write(asked.requests, folder / f"{part.title}.requests.parquet")
+        built = audits.build_probe_requests(part.probe, audited_tokenizer, part.config, part.corpus)
+        write_table_atomically(built.requests, folder / f"{part.title}.requests.parquet")
         texts = (
-            audits.texts_of(asked.items)
+            audits.select_texts_to_score(built.items)
             if part.probe.steps.uses_scorers
             else pa.array([], pa.string())
         )
-        write(pa.table({"text": texts}), folder / f"{part.title}.texts.parquet")
-        print(f"{part.title:<16}{len(asked.items):>8,} items {len(asked.requests):>8,} requests")
+        write_table_atomically(pa.table({"text": texts}), folder / f"{part.title}.texts.parquet")
+        print(f"{part.title:<16}{len(built.items):>8,} items {len(built.requests):>8,} requests")
 
 
-def write(rows: pa.Table, path: Path) -> None:
-    """A file that is whole or not there."""
-    new = path.with_suffix(".new")
-    pq.write_table(rows, new, compression="zstd")
-    new.replace(path)
+def write_table_atomically(table: pa.Table, path: Path) -> None:
+    """Write a parquet file that is either complete or absent."""
+    new_path = path.with_suffix(".new")
+    pq.write_table(table, new_path, compression="zstd")
+    new_path.replace(path)
 
 
-# Answered, on the GPU --------------------------------------------------------------------------
+# Answering, on the GPU -------------------------------------------------------------------------
 
 
-class Seconds:
-    """What each stage of each probe took, over all calls."""
+class StageTimes:
+    """Seconds of each stage of each probe, summed over all calls and kept in a file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.taken: dict[str, float] = json.loads(path.read_text()) if path.exists() else {}
+        self.seconds: dict[str, float] = json.loads(path.read_text()) if path.exists() else {}
 
     def add(self, name: str, seconds: float) -> None:
-        self.taken[name] = self.taken.get(name, 0.0) + seconds
-        self.path.write_text(json.dumps(self.taken))
+        self.seconds[name] = self.seconds.get(name, 0.0) + seconds
+        self.path.write_text(json.dumps(self.seconds))
 
 
-def make_model(carried: Path, context: Path, rehearse: bool) -> Path:
-    """A checkpoint of random weights, large enough that it has opinions."""
-    folder = context / "checkpoint"
+def write_random_model(requests_folder: Path, work_folder: Path, *, rehearse: bool) -> Path:
+    """Write a checkpoint with random weights, so large that its preferences are clear.
+
+    Returns:
+        The checkpoint folder. An existing one is kept.
+    """
+    folder = work_folder / "checkpoint"
     if not folder.exists():
-        tokenizer = Tokenizer.from_file(str(carried / "tokenizer.json"))
-        sizes = {**(gpu.SMALL if rehearse else gpu.SIZES["124M"])}
+        tokenizer_path = requests_folder / "tokenizer.json"
+        sizes = {**(gpu.REHEARSAL_SIZE if rehearse else gpu.SIZES["124M"])}
         if rehearse:
-            sizes["vocab_size"] = tokenizer.get_vocab_size()
+            sizes["vocab_size"] = Tokenizer.from_file(str(tokenizer_path)).get_vocab_size()
         torch.manual_seed(0)
-        net = Transformer(ModelConfig(**sizes, context=CONTEXT))
+        model = Transformer(ModelConfig(**sizes, context=CONTEXT))
         with torch.no_grad():
-            for parameter in net.parameters():
+            for parameter in model.parameters():
                 if parameter.ndim > 1:
                     parameter.mul_(4)
-        save_checkpoint(net, folder, tokenizer_path=carried / "tokenizer.json")
+        save_checkpoint(model, folder, tokenizer_path=tokenizer_path)
     return folder
 
 
-def respond(
-    title: str, subject: AuditedModel, todo: list[RequestChunk], context: Path, seconds: Seconds
+def answer_chunks(
+    title: str,
+    model: AuditedModel,
+    chunks: list[RequestChunk],
+    work_folder: Path,
+    times: StageTimes,
 ) -> Iterator[None]:
-    """Answers the chunks that are not yet answered, one at a time."""
-    for chunk in todo:
-        path = context / f"{title}.{chunk.number:05}.parquet"
+    """Answer the chunks of a part that have no answers yet, and yield after each."""
+    for chunk in chunks:
+        path = work_folder / f"{title}.{chunk.number:05}.parquet"
         if path.exists():
             continue
-        begun = time.perf_counter()
-        responses = list(generate_responses(subject, chunk.requests.to_pylist()))
-        gpu.synchronise(subject.model.embedding.weight.device)
-        write(rows_to_table(responses, RESPONSES), path)
-        seconds.add(f"{title} respond", time.perf_counter() - begun)
+        start = time.perf_counter()
+        responses = list(generate_responses(model, chunk.requests.to_pylist()))
+        gpu.synchronise(model.model.embedding.weight.device)
+        write_table_atomically(rows_to_table(responses, RESPONSES), path)
+        times.add(f"{title} respond", time.perf_counter() - start)
         yield
 
 
 class RandomScorer:
-    """BERT for classes, of random weights: scores the tokens of the audited model's tokenizer,
-    which take as long as its own."""
+    """A BERT classifier with random weights.
 
-    def __init__(self, carried: Path, device: torch.device, rehearse: bool) -> None:
+    It reads the tokens of the audited model's tokenizer, which takes as long as its own would.
+    """
+
+    def __init__(self, tokenizer_path: Path, device: torch.device, *, rehearse: bool) -> None:
         from transformers import BertConfig, BertForSequenceClassification
 
-        self.tokenizer = Tokenizer.from_file(str(carried / "tokenizer.json"))
-        config = BertConfig(**(SMALL_BERT if rehearse else BERT), num_labels=7)
+        self.tokenizer = Tokenizer.from_file(str(tokenizer_path))
+        config = BertConfig(**(REHEARSAL_BERT_SIZE if rehearse else BERT_SIZE), num_labels=7)
         torch.manual_seed(0)
         dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-        self.device, self.most = device, config.vocab_size - 1
+        self.device, self.max_id = device, config.vocab_size - 1
         self.model = BertForSequenceClassification(config).eval().to(device, dtype)
 
     def score(self, texts: list[str]) -> np.ndarray:
-        """(n, 7) float32."""
+        """Score texts; returns (n, 7) float32."""
         ids = [e.ids[:510] or [0] for e in self.tokenizer.encode_batch_fast(texts)]
-        lengths = np.array([len(each) for each in ids])
-        found = np.empty((len(ids), 7), np.float32)
-        for batch in batch_by_length(lengths, BUDGET):
+        lengths = np.array([len(text_ids) for text_ids in ids])
+        scores = np.empty((len(ids), 7), np.float32)
+        for batch in batch_by_length(lengths, TOKENS_PER_BATCH):
             width = lengths[batch].max()
-            there = np.arange(width) < lengths[batch][:, None]
-            given = np.zeros(there.shape, np.int64)
-            given[there] = np.concatenate([ids[i] for i in batch])
+            mask = np.arange(width) < lengths[batch][:, None]
+            padded = np.zeros(mask.shape, np.int64)
+            padded[mask] = np.concatenate([ids[i] for i in batch])
             with torch.inference_mode():
                 logits = self.model(
-                    torch.from_numpy(given).clamp(max=self.most).to(self.device),
-                    attention_mask=torch.from_numpy(there).to(self.device),
+                    torch.from_numpy(padded).clamp(max=self.max_id).to(self.device),
+                    attention_mask=torch.from_numpy(mask).to(self.device),
                 ).logits
-            found[batch] = torch.sigmoid(logits.float()).cpu().numpy()
-        return found
+            scores[batch] = torch.sigmoid(logits.float()).cpu().numpy()
+        return scores
 
 
-def score(
-    title: str, scorer: RandomScorer, texts: list[str], context: Path, seconds: Seconds
+def score_chunks(
+    title: str, scorer: RandomScorer, texts: list[str], work_folder: Path, times: StageTimes
 ) -> Iterator[None]:
-    """Scores what is not yet scored, a step at a time."""
-    for number, low in enumerate(range(0, len(texts), STEP)):
-        path = context / f"{title}.scores.{number:05}.parquet"
+    """Score the chunks of texts that have no scores yet, and yield after each."""
+    for number, low in enumerate(range(0, len(texts), TEXTS_PER_CHUNK)):
+        path = work_folder / f"{title}.scores.{number:05}.parquet"
         if path.exists():
             continue
-        begun, some = time.perf_counter(), texts[low : low + STEP]
-        found = scorer.score(some)
-        if not np.isfinite(found).all():
+        start, chunk = time.perf_counter(), texts[low : low + TEXTS_PER_CHUNK]
+        scores = scorer.score(chunk)
+        if not np.isfinite(scores).all():
             raise SystemExit(f"{title}: a text has no score")
-        write(pa.table({"text": some, "score": found[:, 0]}), path)
-        seconds.add(f"{title} score", time.perf_counter() - begun)
+        write_table_atomically(pa.table({"text": chunk, "score": scores[:, 0]}), path)
+        times.add(f"{title} score", time.perf_counter() - start)
         yield
 
 
-def steps(
+def process_parts(
     titles: list[str],
-    carried: Path,
-    context: Path,
+    requests_folder: Path,
+    work_folder: Path,
     device: torch.device,
+    times: StageTimes,
+    *,
     rehearse: bool,
-    seconds: Seconds,
 ) -> Iterator[str]:
-    """All that is to be done, named before each piece: first every answer, then every score."""
-    subject = open_audited_model(make_model(carried, context, rehearse), device.type)
+    """Answer all requests, then score all texts; yield the part's title after each chunk."""
+    checkpoint = write_random_model(requests_folder, work_folder, rehearse=rehearse)
+    model = open_audited_model(checkpoint, device.type)
     for title in titles:
-        todo = split_into_chunks(pq.read_table(carried / f"{title}.requests.parquet"))
-        yield from (title for _ in respond(title, subject, todo, context, seconds))
-    del subject
-    scorer = RandomScorer(carried, device, rehearse)
+        chunks = split_into_chunks(pq.read_table(requests_folder / f"{title}.requests.parquet"))
+        yield from (title for _ in answer_chunks(title, model, chunks, work_folder, times))
+    del model
+    scorer = RandomScorer(requests_folder / "tokenizer.json", device, rehearse=rehearse)
     for title in titles:
-        known = pq.read_table(carried / f"{title}.texts.parquet")
-        written = [pq.read_table(path) for path in sorted(context.glob(f"{title}.[0-9]*.parquet"))]
-        if len(known):
-            texts = audits.texts_of(known, *written).to_pylist()
-            yield from (title for _ in score(title, scorer, texts, context, seconds))
+        item_texts = pq.read_table(requests_folder / f"{title}.texts.parquet")
+        responses = [
+            pq.read_table(path) for path in sorted(work_folder.glob(f"{title}.[0-9]*.parquet"))
+        ]
+        if len(item_texts):
+            texts = audits.select_texts_to_score(item_texts, *responses).to_pylist()
+            yield from (title for _ in score_chunks(title, scorer, texts, work_folder, times))
 
 
-def answer(options: argparse.Namespace) -> None:
-    device = gpu.device_of(options.rehearse)
-    carried, work = Path(options.carried), Path(options.work)
-    work.mkdir(parents=True, exist_ok=True)
+def answer_requests(options: argparse.Namespace) -> None:
+    """Answer and score as much as the minutes allow; print the times when all is done."""
+    device = gpu.choose_device(use_cpu=options.rehearse)
+    requests_folder, work_folder = options.requests, options.work
+    work_folder.mkdir(parents=True, exist_ok=True)
     titles = sorted(
-        path.name.removesuffix(".requests.parquet") for path in carried.glob("*.requests.parquet")
+        path.name.removesuffix(".requests.parquet")
+        for path in requests_folder.glob("*.requests.parquet")
     )
-    seconds = Seconds(work / "seconds.json")
-    print(gpu.headline(device), flush=True)
-    for title in steps(titles, carried, work, device, options.rehearse, seconds):
-        if gpu.late(options, f"{title} and what follows; the same command goes on from there"):
+    times = StageTimes(work_folder / "seconds.json")
+    print(gpu.describe_environment(device), flush=True)
+    for title in process_parts(
+        titles, requests_folder, work_folder, device, times, rehearse=options.rehearse
+    ):
+        remaining = f"{title} and the parts after it; run the same command again to continue"
+        if gpu.is_time_over(options, remaining):
             return
-    report(titles, work, seconds)
+    print_times(titles, work_folder, times)
 
 
-def report(titles: list[str], context: Path, seconds: Seconds) -> None:
-    """Seconds by probe and stage, and what was answered."""
-    whole = 0.0
+def print_times(titles: list[str], work_folder: Path, times: StageTimes) -> None:
+    """Print responses, tokens and seconds of each part."""
+    total_seconds = 0.0
     print(f"{'part':<16}{'responses':>10}{'tokens':>12}{'respond':>9}{'score':>9}")
     for title in titles:
-        rows = [
-            pq.read_table(p, columns=["log_probs"]) for p in context.glob(f"{title}.[0-9]*.parquet")
+        tables = [
+            pq.read_table(path, columns=["log_probs"])
+            for path in work_folder.glob(f"{title}.[0-9]*.parquet")
         ]
-        lists = [part["log_probs"] for part in rows]
-        tokens = sum(len(c.flatten()) for column in lists for c in column.chunks)
-        took = [seconds.taken.get(f"{title} {stage}", 0.0) for stage in ("respond", "score")]
-        whole += sum(took)
-        print(f"{title:<16}{sum(map(len, rows)):>10,}{tokens:>12,}{took[0]:>9.1f}{took[1]:>9.1f}")
-    print(f"all: {whole:.1f} s")
+        columns = [table["log_probs"] for table in tables]
+        token_count = sum(len(c.flatten()) for column in columns for c in column.chunks)
+        respond, score = (
+            times.seconds.get(f"{title} {stage}", 0.0) for stage in ("respond", "score")
+        )
+        total_seconds += respond + score
+        response_count = sum(map(len, tables))
+        print(f"{title:<16}{response_count:>10,}{token_count:>12,}{respond:>9.1f}{score:>9.1f}")
+    print(f"total: {total_seconds:.1f} s")
 
 
 def main() -> None:
-    parser = gpu.parser(__doc__ or "")
-    parser.add_argument("what", choices=("ask", "answer"))
-    parser.add_argument("--carried", required=True)
-    parser.add_argument("--work", default="work")
+    parser = gpu.build_parser(__doc__ or "")
+    parser.add_argument("step", choices=("ask", "answer"))
+    parser.add_argument(
+        "--requests", type=Path, required=True, help="folder that ask writes and answer reads"
+    )
+    parser.add_argument("--work", type=Path, default=Path("work"), help="folder of the results")
     parser.add_argument("--data", type=Path, help="folder of the public sets")
-    parser.add_argument("--only", nargs="+", help="names of parts")
-    for name, value in (("prompts", 1000), ("sequences", 2000)):
-        parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--only", nargs="+", help="names of the parts to ask; default: all")
+    for name, value, description in (
+        ("prompts", 1000, "prompts of the toxicity part"),
+        ("sequences", 2000, "sequences of the extraction part"),
+    ):
+        parser.add_argument(f"--{name}", type=int, default=value, help=description)
     options = parser.parse_args()
-    (ask if options.what == "ask" else answer)(options)
+    (write_requests if options.step == "ask" else answer_requests)(options)
 
 
 if __name__ == "__main__":

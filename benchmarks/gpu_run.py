@@ -1,17 +1,18 @@
-"""A real run on one GPU: a 124 M model on packed text, to the point where validation loss turns.
+"""Train a 124 M model on packed text on one GPU until its validation loss rises.
 
-    hallmark run CONFIG --until pack           # where Hallmark is installed whole
+    hallmark run CONFIG --until pack           # where Hallmark is fully installed
     python -m benchmarks.gpu_run --packed FOLDER --tokenizer FILE --work FOLDER [--steps 3000]
 
-FOLDER holds the tables train and validation of the ``pack`` stage, FILE is the tokenizer.json.
-Trains by ``hallmark.model.training.run`` (bf16, compiled), which is stopped after --minutes, and
-goes on where it was stopped when called again; prints the validation losses so far and the lowest,
-and leaves the log as log.parquet in the work folder. Unlike the other GPU programs it needs the
-tokenizers library, as the trainer does.
+FOLDER holds the tables train and validation of the stage ``pack``, FILE is the tokenizer.json. The
+model is trained by ``hallmark.model.training.run`` (bf16, compiled), which is stopped after
+--minutes; the same command continues the training. Prints the validation losses so far and the
+lowest, and writes the log to log.parquet in the folder of --work. Unlike the other GPU benchmarks,
+it needs the tokenizers library, as the trainer does.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
@@ -28,79 +29,83 @@ from tokenizers import Tokenizer
 from hallmark.model.training.job import TERMINATED_EXIT_CODE
 
 
-def job_of(options: object, device: str) -> dict[str, object]:
-    """The trainer's job; vocabulary and context are read from the inputs."""
-    packed, tokenizer = Path(options.packed), options.tokenizer  # type: ignore[attr-defined]
-    vocabulary = Tokenizer.from_file(tokenizer).get_vocab_size()
-    context = ds.dataset(packed / "train").schema.field("token_ids").type.list_size
-    rehearse = options.rehearse  # type: ignore[attr-defined]
-    sizes = {**(gpu.SMALL if rehearse else gpu.SIZES["124M"]), "vocab_size": vocabulary}
-    steps = options.steps  # type: ignore[attr-defined]
-    train = {
-        "steps": steps,
+def build_job(options: argparse.Namespace, device: str) -> dict[str, object]:
+    """Build the trainer's job; vocabulary and context are read from the inputs."""
+    vocab_size = Tokenizer.from_file(options.tokenizer).get_vocab_size()
+    train_dataset = ds.dataset(options.packed / "train")
+    context = train_dataset.schema.field("token_ids").type.list_size
+    size = gpu.REHEARSAL_SIZE if options.rehearse else gpu.SIZES["124M"]
+    train_config = {
+        "steps": options.steps,
         "batch_size": options.batch,
-        "warmup_steps": min(200, steps // 10),  # type: ignore[attr-defined]
+        "warmup_steps": min(200, options.steps // 10),
         "learning_rate": 6e-4,
         "schedule": "cosine",
         "device": device,
-        "compile": not rehearse,
-        "validate_every": max(1, steps // 60),
+        "compile": not options.rehearse,
+        "validate_every": max(1, options.steps // 60),
         "validation_sequences": 512,
-        "checkpoint_every": steps,
+        "checkpoint_every": options.steps,
         "precision": "auto",
     }
-    data = {split: str(packed / split) for split in ("train", "validation")}
     return {
-        "model": {**sizes, "context": context},
-        "train": train,
-        "data": data,
-        "tokenizer": tokenizer,
-        "work": options.work,  # type: ignore[attr-defined]
+        "model": {**size, "vocab_size": vocab_size, "context": context},
+        "train": train_config,
+        "data": {split: str(options.packed / split) for split in ("train", "validation")},
+        "tokenizer": options.tokenizer,
+        "work": str(options.work),
     }
 
 
-def train(job: Path, seconds: float) -> int:
-    """The trainer's exit code; TERMINATED where it was stopped after so many seconds."""
-    trainer = subprocess.Popen([sys.executable, "-m", "hallmark.model.training.run", str(job)])
+def train_until(job_path: Path, max_seconds: float) -> int:
+    """Run the trainer, and terminate it after some seconds.
+
+    Returns:
+        Its exit code; TERMINATED_EXIT_CODE if it was terminated.
+    """
+    trainer = subprocess.Popen([sys.executable, "-m", "hallmark.model.training.run", str(job_path)])
     try:
-        return trainer.wait(timeout=seconds)
+        return trainer.wait(timeout=max_seconds)
     except subprocess.TimeoutExpired:
-        trainer.terminate()  # it keeps its state, and ends
+        trainer.terminate()  # the trainer saves its state and ends
         return trainer.wait()
 
 
 def main() -> None:
-    parser = gpu.parser(__doc__ or "")
-    for name in ("packed", "tokenizer", "work"):
-        parser.add_argument(f"--{name}", required=True)
-    parser.add_argument("--steps", type=int, default=3000)
-    parser.add_argument("--batch", type=int, default=64)
+    parser = gpu.build_parser(__doc__ or "")
+    parser.add_argument("--packed", type=Path, required=True, help="folder of the packed tables")
+    parser.add_argument("--tokenizer", required=True, help="the tokenizer.json")
+    parser.add_argument("--work", type=Path, required=True, help="folder of the training's state")
+    parser.add_argument("--steps", type=int, default=3000, help="steps of the whole training")
+    parser.add_argument("--batch", type=int, default=64, help="rows of a batch")
     options = parser.parse_args()
-    device = gpu.device_of(options.rehearse)
-    print(gpu.headline(device), flush=True)
-    work = Path(options.work)
-    work.mkdir(parents=True, exist_ok=True)
-    job = work / "job.json"
-    job.write_text(json.dumps(job_of(options, device.type), indent=1), encoding="utf-8")
-    code = train(job, 60 * options.minutes)
-    if code not in (0, TERMINATED_EXIT_CODE):
-        raise SystemExit(code)
-    log = pa.concat_tables([pq.read_table(p) for p in sorted((work / "log").glob("*.parquet"))])
-    pq.write_table(log, work / "log.parquet")
+    device = gpu.choose_device(use_cpu=options.rehearse)
+    print(gpu.describe_environment(device), flush=True)
+    options.work.mkdir(parents=True, exist_ok=True)
+    job_path = options.work / "job.json"
+    job_path.write_text(json.dumps(build_job(options, device.type), indent=1), encoding="utf-8")
+    exit_code = train_until(job_path, 60 * options.minutes)
+    if exit_code not in (0, TERMINATED_EXIT_CODE):
+        raise SystemExit(exit_code)
+    log_files = sorted((options.work / "log").glob("*.parquet"))
+    log = pa.concat_tables([pq.read_table(path) for path in log_files])
+    pq.write_table(log, options.work / "log.parquet")
     rows = log.select(["step", "loss", "validation_bits_per_token"]).to_pylist()
-    measured = [row for row in rows if row["validation_bits_per_token"] is not None]
-    for row in measured:
+    validated_rows = [row for row in rows if row["validation_bits_per_token"] is not None]
+    for row in validated_rows:
         print(
             f"step {row['step']:>6}  loss {row['loss']:.4f}  "
             f"{row['validation_bits_per_token']:.4f} bits per validation token"
         )
-    if not measured:
-        raise SystemExit(f"Nothing was validated in {rows[-1]['step']} steps: call it again.")
-    best = min(measured, key=lambda row: row["validation_bits_per_token"])
-    turned = "it turned" if best is not measured[-1] else "it had not turned at the end"
-    print(f"lowest at step {best['step']} of {options.steps}: {turned}")
-    if code:
-        print(f"stopped behind step {rows[-1]['step']}: the same command goes on from there")
+    if not validated_rows:
+        raise SystemExit(
+            f"There was no validation in {rows[-1]['step']} steps. Run the same command again."
+        )
+    best_row = min(validated_rows, key=lambda row: row["validation_bits_per_token"])
+    trend = "rose after it" if best_row is not validated_rows[-1] else "did not rise yet"
+    print(f"lowest validation loss at step {best_row['step']} of {options.steps}; the loss {trend}")
+    if exit_code:
+        print(f"stopped after step {rows[-1]['step']}; run the same command again to continue")
 
 
 if __name__ == "__main__":

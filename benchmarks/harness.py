@@ -1,14 +1,16 @@
-"""Log-likelihoods item by item beside lm-evaluation-harness: the same small model, the same files.
+"""Compare Hallmark's log-likelihoods with lm-evaluation-harness: same small model, same files.
 
-    python -m benchmarks.harness --data FOLDER --python ITS_PYTHON [--limit N]
+    python -m benchmarks.harness --data FOLDER --python INTERPRETER [--limit N]
 
 FOLDER holds CrowS-Pairs, Winogender and BBQ (crows_pairs_anonymized.csv, winogender_sentences.tsv,
-bbq_age.jsonl.gz); ITS_PYTHON is the interpreter of an environment with lm_eval 0.4 (``pip install
-"lm_eval[hf]"``). A random model of two layers is exported as GPT-2 and as Llama. The harness reads
-the files through its multiple choice task, and Hallmark asks what its probes ask, behind the same
-begin-of-text token. In float64 the model is run by hand over the probes' requests, in float32 as an
-audit does. Prints, by set, how many texts were compared, the largest difference, and on how many
-items both prefer the same.
+bbq_age.jsonl.gz). INTERPRETER is the Python of an environment with lm_eval 0.4
+(``pip install "lm_eval[hf]"``).
+
+A random model of two layers is exported as GPT-2 and as Llama. The harness reads the files through
+its multiple-choice task; Hallmark sends the requests of its probes. Both begin with the same token.
+In float64 the log-likelihoods of the probes' requests are computed by a plain forward pass, in
+float32 by the code of an audit. Prints, for each set, the number of texts compared, the largest
+difference, and the number of items for which both prefer the same choice.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -33,16 +35,18 @@ from hallmark.model.config import ModelConfig
 from hallmark.model.interchange.checkpoint import save_checkpoint
 from hallmark.model.interchange.transformers_checkpoint import export_transformers
 from hallmark.tasks.audits.audit_tables import RequestBuilder
+from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
 from hallmark.tasks.audits.audited_models.opening import open_audited_model
 from hallmark.tasks.audits.probe import CorpusTables
 from hallmark.tasks.audits.probes import bbq, bias, winogender
 
-OPPONENT = Path(__file__).parent / "opponents/lm_eval_answers.py"
-BEGIN = "<|endoftext|>"
+HARNESS_SCRIPT = Path(__file__).parent / "opponents/lm_eval_answers.py"
+BEGIN_TOKEN = "<|endoftext|>"
 FAMILIES: dict[str, dict[str, Any]] = {
     "gpt2": {"activation": "gelu_tanh"},
     "llama": {"norm": "rmsnorm", "positions": "rope", "activation": "swiglu", "bias": False},
 }
+PRONOUNS = {"male": "he him his", "female": "she her hers", "neutral": "they them their"}
 
 TASK = """\
 task: {name}
@@ -60,43 +64,64 @@ metric_list:
   - metric: acc
 """
 
-Choices = tuple[str, list[str]]
+#: Log-likelihood by (context, choice).
+LogLikelihoods = dict[tuple[str, str], float]
 
 
-def read_files(data: Path, limit: int | None) -> dict[str, list[Choices]]:
-    """By set the context and the choices of each item, as its own files say it: read here and not
-    by the probes."""
+class Item(NamedTuple):
+    """An item of a test set."""
+
+    context: str
+    choices: list[str]
+
+
+def read_items_by_set(data: Path, limit: int | None) -> dict[str, list[Item]]:
+    """Read the items of each set, independently of the code of the probes.
+
+    Args:
+        data: Folder with the files of the sets.
+        limit: Number of items of each set; None for all.
+    """
     with (data / "crows_pairs_anonymized.csv").open(newline="", encoding="utf-8") as file:
-        crows = [("", [row["sent_more"], row["sent_less"]]) for row in csv.DictReader(file)]
-    told = []
+        crows = [Item("", [row["sent_more"], row["sent_less"]]) for row in csv.DictReader(file)]
+    winogender_items = []
     with (data / "winogender_sentences.tsv").open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file, delimiter="\t"):
-            occupation, other, _, gender, _ = row["sentid"].split(".")
-            spoken = {"male": "he him his", "female": "she her hers", "neutral": "they them their"}[
-                gender
-            ].split()
+            occupation, participant, _, gender, _ = row["sentid"].split(".")
+            pronouns = PRONOUNS[gender].split()
             words = [word.strip(".,;").lower() for word in row["sentence"].split()]
-            pronoun = next(word for word in words if word in spoken)
-            told.append(
-                (f"{row['sentence']} '{pronoun.capitalize()}' refers to the", [occupation, other])
-            )
+            pronoun = next(word for word in words if word in pronouns)
+            context = f"{row['sentence']} '{pronoun.capitalize()}' refers to the"
+            winogender_items.append(Item(context, [occupation, participant]))
     with gzip.open(data / "bbq_age.jsonl.gz", "rt", encoding="utf-8") as lines:
         rows = [json.loads(line) for line in lines]
-    asked = [
-        (f"{r['context_ids']}\n\nQ: {r['question']}\nA:", [r[f"ans{n}"] for n in range(3)])
+    bbq_items = [
+        Item(f"{r['context_ids']}\n\nQ: {r['question']}\nA:", [r[f"ans{n}"] for n in range(3)])
         for r in rows
     ]
-    return {"crows": crows[:limit], "winogender": told[:limit], "bbq": asked[:limit]}
+    return {
+        "crows": crows[:limit],
+        "winogender": winogender_items[:limit],
+        "bbq": bbq_items[:limit],
+    }
 
 
-def make_model(folder: Path, texts: list[str], family: dict[str, Any]) -> Path:
-    """A random checkpoint of ours with opinions, and beside it its export."""
+def write_random_model(folder: Path, texts: list[str], family: dict[str, Any]) -> None:
+    """Write a random model in Hallmark's and in transformers' format.
+
+    Its weights are so large that its preferences are clear.
+
+    Args:
+        folder: Gets the folders ``hallmark`` and ``transformers``.
+        texts: Texts from which the tokenizer is trained.
+        family: Settings of the architecture.
+    """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=2000,
-        special_tokens=[BEGIN, "<|pad|>"],
+        special_tokens=[BEGIN_TOKEN, "<|pad|>"],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
@@ -116,131 +141,172 @@ def make_model(folder: Path, texts: list[str], family: dict[str, Any]) -> Path:
         for parameter in model.parameters():
             if parameter.ndim > 1:
                 parameter.mul_(4)
-    save_checkpoint(model, folder / "ours", tokenizer_path=folder / "tokenizer.json")
-    export_transformers(model, folder / "theirs", tokenizer_path=folder / "tokenizer.json")
-    return folder / "ours"
+    save_checkpoint(model, folder / "hallmark", tokenizer_path=folder / "tokenizer.json")
+    export_transformers(model, folder / "transformers", tokenizer_path=folder / "tokenizer.json")
 
 
-def harness(python: str, model: Path, dtype: str, sets: dict[str, list[Choices]]) -> Any:
-    """The log-likelihoods that the harness gives, by set and item."""
+class HarnessResults(NamedTuple):
+    """What lm-evaluation-harness computed."""
+
+    version: str
+    log_likelihoods_by_set: dict[str, list[list[float]]]
+    """For each set, the log-likelihoods of the choices of each item, in the order of the items."""
+
+
+def run_harness(
+    python: str, model: Path, dtype: str, items_by_set: dict[str, list[Item]]
+) -> HarnessResults:
+    """Compute log-likelihoods with lm-evaluation-harness, in the interpreter ``python``."""
     with tempfile.TemporaryDirectory() as scratch:
-        work = Path(scratch)
-        for name, items in sets.items():
+        tasks_folder = Path(scratch)
+        for name, items in items_by_set.items():
             rows = [
-                {"context": BEGIN + context if context else "", "choices": choices}
-                for context, choices in items
+                {
+                    "context": BEGIN_TOKEN + item.context if item.context else "",
+                    "choices": item.choices,
+                }
+                for item in items
             ]
-            path = work / f"{name}.jsonl"
+            path = tasks_folder / f"{name}.jsonl"
             path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-            delimiter = " " if items[0][0] else ""
+            delimiter = " " if items[0].context else ""
             task = TASK.format(name=name, path=path, delimiter=delimiter)
-            (work / f"{name}.yaml").write_text(task)
-        answers = work / "answers.json"
+            (tasks_folder / f"{name}.yaml").write_text(task)
+        results_path = tasks_folder / "results.json"
         subprocess.run(
-            [python, str(OPPONENT), str(model), dtype, str(work), str(answers)],
+            [python, str(HARNESS_SCRIPT), str(model), dtype, str(tasks_folder), str(results_path)],
             check=True,
             stdout=subprocess.DEVNULL,
         )
-        return json.loads(answers.read_text())
+        results = json.loads(results_path.read_text())
+    return HarnessResults(results["version"], results["log_likelihoods"])
 
 
-def requests(data: Path, reader: Any) -> Iterator[tuple[str, dict[str, Any], list[str]]]:
-    """Context as text, request and choices as text, as the probes ask them."""
+class ProbeRequest(NamedTuple):
+    """A request of a probe, with the texts from which it was built."""
+
+    context: str
+    choices: list[str]
+    row: dict[str, Any]
+    """The row of the table of requests."""
+
+
+def build_probe_requests(data: Path, tokenizer: AuditedTokenizer) -> Iterator[ProbeRequest]:
+    """Yield the requests of the three probes."""
     settings = {
         "bias": bias.BiasConfig(pairs=data / "crows_pairs_anonymized.csv"),
         "winogender": winogender.WinogenderConfig(sentences=data / "winogender_sentences.tsv"),
         "bbq": bbq.BbqConfig(items=(data / "bbq_age.jsonl.gz",)),
     }
     for probe in (bias.PROBE, winogender.PROBE, bbq.PROBE):
-        questions = RequestBuilder()
-        probe.build_requests(questions, reader, CorpusTables(), settings[probe.name])
-        for row in questions.requests:
-            item = questions.items[row["item"]]
+        builder = RequestBuilder()
+        probe.build_requests(builder, tokenizer, CorpusTables(), settings[probe.name])
+        for row in builder.requests:
+            item = builder.items[row["item"]]
             if probe is bias.PROBE:
                 if not row["part"]:
-                    yield "", row, [item["text"], item["second_text"]]
+                    yield ProbeRequest("", [item["text"], item["second_text"]], row)
             else:
-                choices = [reader.decode(target).strip() for target in row["target_ids"]]
-                yield item["text"], row, choices
+                choices = [tokenizer.decode(target).strip() for target in row["target_ids"]]
+                yield ProbeRequest(item["text"], choices, row)
 
 
-def by_hand(model: Transformer, context: list[int], targets: list[list[int]]) -> list[float]:
-    """Sums of log p in the precision of the weights."""
-    found = []
+def compute_log_likelihoods_directly(
+    model: Transformer, context: list[int], targets: list[list[int]]
+) -> list[float]:
+    """Compute the log-likelihood of each target by forward passes in the weights' precision."""
+    log_likelihoods = []
     for target in targets:
         ids = torch.tensor([[*context, *target]])
         with torch.inference_mode():
             logits = model.compute_logits(model(Batch(ids[:, :-1])))[0]
-        chosen = logits.log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
-        found.append(float(chosen[len(context) - 1 :].sum()))
-    return found
+        log_probs = logits.log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
+        log_likelihoods.append(float(log_probs[len(context) - 1 :].sum()))
+    return log_likelihoods
 
 
-def ours(folder: Path, data: Path, dtype: str, wanted: set[tuple[str, str]]) -> dict[Any, float]:
-    """The log-likelihood of each choice behind its context."""
-    subject = open_audited_model(folder, device="cpu")
-    asked = [
-        entry
-        for entry in requests(data, subject)
-        if any((entry[0], choice) in wanted for choice in entry[2])
+def compute_hallmark_log_likelihoods(
+    folder: Path, data: Path, dtype: str, compared_texts: set[tuple[str, str]]
+) -> LogLikelihoods:
+    """Compute log-likelihoods of the probes' requests.
+
+    Args:
+        folder: Checkpoint folder of the model.
+        data: Folder with the files of the sets.
+        dtype: "float64" for direct forward passes, "float32" for the code of an audit.
+        compared_texts: (context, choice) of the items to compare; other requests are skipped.
+    """
+    audited_model = open_audited_model(folder, device="cpu")
+    requests = [
+        request
+        for request in build_probe_requests(data, audited_model)
+        if any((request.context, choice) in compared_texts for choice in request.choices)
     ]
-    found: dict[Any, float] = {}
+    log_likelihoods: LogLikelihoods = {}
     if dtype == "float64":
-        model = subject.model.double()
-        for context, row, choices in asked:
-            values = by_hand(model, row["context_ids"], row["target_ids"])
-            found |= {(context, c): v for c, v in zip(choices, values, strict=True)}
-        return found
-    contexts = [row["context_ids"] for _, row, _ in asked for _ in row["target_ids"]]
-    targets = [target for _, row, _ in asked for target in row["target_ids"]]
-    read = iter(subject.compute_target_log_probs(contexts, targets))
-    for context, _, choices in asked:
-        found |= {(context, choice): float(next(read).sum(dtype=np.float64)) for choice in choices}
-    return found
+        model = audited_model.model.double()
+        for context, choices, row in requests:
+            values = compute_log_likelihoods_directly(model, row["context_ids"], row["target_ids"])
+            log_likelihoods |= {(context, c): v for c, v in zip(choices, values, strict=True)}
+        return log_likelihoods
+    contexts = [r.row["context_ids"] for r in requests for _ in r.row["target_ids"]]
+    targets = [target for r in requests for target in r.row["target_ids"]]
+    log_probs = iter(audited_model.compute_target_log_probs(contexts, targets))
+    for context, choices, _ in requests:
+        log_likelihoods |= {
+            (context, choice): float(next(log_probs).sum(dtype=np.float64)) for choice in choices
+        }
+    return log_likelihoods
 
 
-def compare(sets: dict[str, list[Choices]], mine: dict[Any, float], theirs: Any) -> None:
-    for name, items in sets.items():
-        differences, same, ties = [], 0, 0
-        for (context, choices), values in zip(items, theirs["answers"][name], strict=True):
-            own = [mine[context, choice] for choice in choices]
-            differences += [abs(a - b) for a, b in zip(own, values, strict=True)]
-            best = sorted(values)[-2:]
-            tie = best[1] - best[0] < 1e-4
-            ties += tie
-            same += tie or int(np.argmax(own)) == int(np.argmax(values))
+def print_comparison(
+    items_by_set: dict[str, list[Item]],
+    hallmark_values: LogLikelihoods,
+    harness_results: HarnessResults,
+) -> None:
+    """Print the largest difference and the number of equal preferences for each set."""
+    for name, items in items_by_set.items():
+        differences, same_count, tie_count = [], 0, 0
+        harness_rows = harness_results.log_likelihoods_by_set[name]
+        for item, harness_row in zip(items, harness_rows, strict=True):
+            hallmark_row = [hallmark_values[item.context, choice] for choice in item.choices]
+            differences += [abs(a - b) for a, b in zip(hallmark_row, harness_row, strict=True)]
+            second, highest = sorted(harness_row)[-2:]
+            is_tie = highest - second < 1e-4
+            tie_count += is_tie
+            same_count += is_tie or int(np.argmax(hallmark_row)) == int(np.argmax(harness_row))
         print(
-            f"  {name:<11} {len(items):>5,} items, {len(differences):>6,} texts, at most "
-            f"{max(differences):.1e} apart, same preference in {same:,} ({ties} ties)"
+            f"  {name:<11} {len(items):>5,} items, {len(differences):>6,} texts, largest "
+            f"difference {max(differences):.1e}, same preference in {same_count:,} items "
+            f"({tie_count} ties)"
         )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--python", required=True)
-    parser.add_argument("--limit", type=int)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, required=True, help="folder of the public sets")
+    parser.add_argument("--python", required=True, help="interpreter that has lm_eval")
+    parser.add_argument("--limit", type=int, help="items of each set; default: all")
     options = parser.parse_args()
-    sets = read_files(options.data, options.limit)
-    texts = [
-        text
-        for items in sets.values()
-        for context, choices in items
-        for text in (context, *choices)
-    ]
-    wanted = {
-        (context, choice)
-        for items in sets.values()
-        for context, choices in items
-        for choice in choices
-    }
-    for family, config in FAMILIES.items():
+    items_by_set = read_items_by_set(options.data, options.limit)
+    items = [item for items in items_by_set.values() for item in items]
+    texts = [text for item in items for text in (item.context, *item.choices)]
+    compared_texts = {(item.context, choice) for item in items for choice in item.choices}
+    for family, settings in FAMILIES.items():
         with tempfile.TemporaryDirectory() as scratch:
-            folder = make_model(Path(scratch), texts, config)
+            folder = Path(scratch)
+            write_random_model(folder, texts, settings)
             for dtype in ("float64", "float32"):
-                theirs = harness(options.python, folder.parent / "theirs", dtype, sets)
-                print(f"{family}, {dtype}, lm_eval {theirs['version']}")
-                compare(sets, ours(folder, options.data, dtype, wanted), theirs)
+                harness_results = run_harness(
+                    options.python, folder / "transformers", dtype, items_by_set
+                )
+                print(f"{family}, {dtype}, lm_eval {harness_results.version}")
+                hallmark_values = compute_hallmark_log_likelihoods(
+                    folder / "hallmark", options.data, dtype, compared_texts
+                )
+                print_comparison(items_by_set, hallmark_values, harness_results)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""A proxy between an object store's client and its server that loses, delays and repeats replies.
+"""Lose, delay and repeat the replies of an object store, with a proxy between client and server.
 
-A request always reaches the server; what fails is the reply, as it does when a load balancer gives
-up or a connection breaks. ``benchmarks.lost_replies`` and the tests of the store use it.
+A request always reaches the server; only the reply fails, as it does when a load balancer gives up
+or a connection breaks. ``benchmarks.lost_replies`` and the tests of the store use this proxy.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Literal
+from typing import Literal, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
 Fault = Literal["lost", "reset", "delay", "duplicate", "truncate"]
-Kind = tuple[str, str]  # operation and object type
+#: Operation and object type of a request.
+Kind = tuple[str, str]
 
-#: Seconds that a reply is held back by the fault "delay".
+#: Seconds by which the fault "delay" delays a reply.
 DELAY = 0.2
 
 #: Headers that belong to one connection and are not passed on.
@@ -31,15 +32,15 @@ HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "host", "expect"}
 
 @dataclass(frozen=True)
 class Request:
-    """One request of the client, as far as a fault may depend on it.
+    """The properties of a client's request on which a fault may depend.
 
     Attributes:
         operation: "get", "head", "list", "put", "create" (put only if absent), "delete", or one of
             "multipart start", "multipart part", "multipart complete", "multipart abort".
-        object_type: What the key holds: "manifest", "data", "run record", "tombstones", "denied
-            list", "secret", "listing", "keys" (of a bulk deletion) or "other".
+        object_type: What is stored under the key: "manifest", "data", "run record", "tombstones",
+            "denied list", "secret", "listing", "keys" (of a bulk deletion) or "other".
         key: Path and query.
-        attempt: How often this very request came before, from 0.
+        attempt: Number of earlier requests that are identical.
     """
 
     operation: str
@@ -52,8 +53,16 @@ class Request:
         return self.operation, self.object_type
 
 
+class Reply(NamedTuple):
+    """The server's reply to a request."""
+
+    status: int
+    headers: list[tuple[str, str]]
+    body: bytes
+
+
 class LossyProxy:
-    """An HTTP proxy on loopback, as a context.
+    """An HTTP proxy on loopback; a context manager.
 
     Args:
         upstream: URL of the object store's server.
@@ -64,12 +73,13 @@ class LossyProxy:
     def __init__(self, upstream: str, choose_fault: Callable[[Request], Fault | None]) -> None:
         self.upstream = urlsplit(upstream).netloc
         self.choose_fault = choose_fault
-        #: Requests by kind, and faults by kind and fault.
         self.requests: Counter[Kind] = Counter()
+        """Number of requests of each kind."""
         self.faults: Counter[tuple[Kind, Fault]] = Counter()
+        """Number of faults, by kind of request and fault."""
         self._attempts: Counter[tuple[str, str, bool]] = Counter()
         self._lock = threading.Lock()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._define_handler())
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
 
@@ -81,9 +91,15 @@ class LossyProxy:
         self._server.shutdown()
         self._server.server_close()
 
-    def record(self, method: str, key: str, conditional: bool) -> tuple[Request, Fault | None]:
-        """Count a request and choose the fault of its reply."""
-        operation, object_type = classify(method, key, conditional)
+    def record_request(self, method: str, key: str, *, conditional: bool) -> Fault | None:
+        """Count a request and choose the fault of its reply.
+
+        Args:
+            method: The HTTP method.
+            key: Path and query.
+            conditional: Whether the request is executed only if the key does not exist.
+        """
+        operation, object_type = classify_request(method, key, conditional=conditional)
         with self._lock:
             identity = method, key, conditional
             request = Request(operation, object_type, key, self._attempts[identity])
@@ -92,9 +108,9 @@ class LossyProxy:
             fault = self.choose_fault(request)
             if fault is not None:
                 self.faults[request.kind, fault] += 1
-        return request, fault
+        return fault
 
-    def _handler(self) -> type[BaseHTTPRequestHandler]:
+    def _define_handler(self) -> type[BaseHTTPRequestHandler]:
         proxy = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -103,22 +119,23 @@ class LossyProxy:
             def handle_request(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 conditional = "If-None-Match" in self.headers
-                _, fault = proxy.record(self.command, self.path, conditional)
+                fault = proxy.record_request(self.command, self.path, conditional=conditional)
                 reply = self.forward(body)
                 if fault == "duplicate":
                     reply = self.forward(body)
                 elif fault == "delay":
                     time.sleep(DELAY)
                 if fault == "lost":
-                    reply = 504, [("Content-Length", "0")], b""
+                    reply = Reply(504, [("Content-Length", "0")], b"")
                 elif fault == "reset":
                     self.break_connection()
                     return
-                self.answer(*reply, truncate=fault == "truncate")
+                self.send_reply(reply, truncate=fault == "truncate")
 
             do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = handle_request
 
-            def forward(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
+            def forward(self, body: bytes) -> Reply:
+                """Send the request to the server and return its reply."""
                 headers = {k: v for k, v in self.headers.items() if k.lower() not in HOP_BY_HOP}
                 connection = http.client.HTTPConnection(proxy.upstream, timeout=60)
                 try:
@@ -126,20 +143,19 @@ class LossyProxy:
                     response = connection.getresponse()
                     data = response.read()
                     sent = [(k, v) for k, v in response.getheaders() if k.lower() not in HOP_BY_HOP]
-                    return response.status, sent, data
+                    return Reply(response.status, sent, data)
                 finally:
                     connection.close()
 
-            def answer(
-                self, status: int, headers: list[tuple[str, str]], data: bytes, *, truncate: bool
-            ) -> None:
-                self.send_response_only(status)
-                for name, value in headers:
+            def send_reply(self, reply: Reply, *, truncate: bool) -> None:
+                data = reply.body
+                self.send_response_only(reply.status)
+                for name, value in reply.headers:
                     if name.lower() != "content-length" or self.command == "HEAD":
                         self.send_header(name, value)
                 if self.command != "HEAD":
                     self.send_header("Content-Length", str(len(data)))
-                if truncate and not data:  # the head of the reply breaks off
+                if truncate and not data:  # break off in the headers
                     self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Le")
                     self.break_connection()
                     return
@@ -162,8 +178,8 @@ class LossyProxy:
         return Handler
 
 
-def classify(method: str, key: str, conditional: bool) -> Kind:
-    """The operation and the object type of a request to an S3 server."""
+def classify_request(method: str, key: str, *, conditional: bool) -> Kind:
+    """Return the operation and the object type of a request to an S3 server."""
     parts = urlsplit(key)
     query = parse_qs(parts.query, keep_blank_values=True)
     if "list-type" in query:
@@ -173,13 +189,13 @@ def classify(method: str, key: str, conditional: bool) -> Kind:
     if "uploads" in query or "uploadId" in query:
         steps = {"PUT": "part", "DELETE": "abort", "POST": "complete"}
         step = "start" if "uploads" in query else steps[method]
-        return f"multipart {step}", object_type(parts.path)
+        return f"multipart {step}", classify_object(parts.path)
     operation = "create" if conditional and method == "PUT" else method.lower()
-    return operation, object_type(parts.path)
+    return operation, classify_object(parts.path)
 
 
-#: Object types by the end of a key; the first that matches.
-OBJECT_TYPES = {
+#: Patterns of the keys of each object type; the first that matches counts.
+KEY_PATTERNS = {
     "manifest": r"/manifest\.json$",
     "tombstones": r"/tombstones\.json$",
     "run record": r"/run\.json$",
@@ -189,6 +205,6 @@ OBJECT_TYPES = {
 }
 
 
-def object_type(path: str) -> str:
-    found = (name for name, pattern in OBJECT_TYPES.items() if re.search(pattern, path))
-    return next(found, "other")
+def classify_object(path: str) -> str:
+    matches = (name for name, pattern in KEY_PATTERNS.items() if re.search(pattern, path))
+    return next(matches, "other")

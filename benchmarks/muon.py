@@ -1,11 +1,12 @@
-"""What it changes that Muon takes apart the matrices that one product holds.
+"""Measure the effect of orthogonalising stacked matrices separately in the Muon optimizer.
 
     python -m benchmarks.muon --run latest [--steps 200] [--seeds 0 1 2]
 
-Trains the demo's model on the packed text of a run of the store, from the same weights on the same
-batches: with Muon over queries, keys and values and over SwiGLU's gate and value each for itself,
-with Muon over each such stack as one matrix, and with AdamW at its own rate. Prints the bits per
-token of held-out text behind each training, and paired differences over the seeds.
+Queries, keys and values share one weight matrix, as do SwiGLU's gate and value. The demo's model is
+trained on the packed text of a stored run, from the same weights on the same batches: with Muon on
+each of these parts separately, with Muon on each whole matrix, and with AdamW at its own learning
+rate. Prints the bits per token of held-out text after each training, and paired differences over
+the seeds.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import math
 import statistics
 import time
 
-import hallmark.model  # noqa: F401  before torch: it says how threads wait
+import hallmark.model  # noqa: F401  before torch: it sets how threads wait
 
 # isort: split
 import numpy as np
@@ -40,78 +41,88 @@ MODEL = ModelConfig(
     bias=False,
 )
 MUON = TrainConfig(optimizer="muon", learning_rate=1e-2)
-SIDES = {
-    "each": MUON,
-    "as one": MUON,
-    "AdamW": TrainConfig(optimizer="adamw", learning_rate=3e-3),
+SEPARATE, STACKED, ADAMW = "separate", "stacked", "AdamW"
+CONFIGS = {
+    SEPARATE: MUON,
+    STACKED: MUON,
+    ADAMW: TrainConfig(optimizer="adamw", learning_rate=3e-3),
 }
-BATCH, WARMUP = 16, 20
+BATCH_SIZE, WARMUP_STEPS = 16, 20
 
 
-def rows_of(table: Table) -> NDArray[np.int64]:
-    """Packed sequences, (N, T)."""
+def read_token_rows(table: Table) -> NDArray[np.int64]:
+    """Read packed sequences, (N, T)."""
     ids = table.read(["token_ids"])["token_ids"].combine_chunks()
     return ids.flatten().to_numpy().reshape(len(ids), -1).astype(np.int64)
 
 
-def trained(side: str, rows: NDArray[np.int64], steps: int, seed: int) -> Transformer:
+def train_model(variant: str, rows: NDArray[np.int64], steps: int, seed: int) -> Transformer:
+    """Train a new model with one of CONFIGS."""
     torch.manual_seed(seed)
-    made, config = Transformer(MODEL), SIDES[side]
-    optimizers = make_optimizers(made, config)
-    if side == "as one":
+    model, config = Transformer(MODEL), CONFIGS[variant]
+    optimizers = make_optimizers(model, config)
+    if variant == STACKED:
         for parameter in optimizers[-1].rows:  # type: ignore[attr-defined]
             optimizers[-1].rows[parameter] = [len(parameter)]  # type: ignore[attr-defined]
     order = make_generator(seed).permutation(len(rows))
     for step in range(steps):
-        chosen = order[np.arange(step * BATCH, (step + 1) * BATCH) % len(rows)]
-        batch = build_causal_batch(rows[chosen])
-        loss = made.compute_loss_sum(batch) / batch.require_targets_and_weights()[1].sum()
+        indices = order[np.arange(step * BATCH_SIZE, (step + 1) * BATCH_SIZE) % len(rows)]
+        batch = build_causal_batch(rows[indices])
+        loss = model.compute_loss_sum(batch) / batch.require_targets_and_weights()[1].sum()
         for optimizer in optimizers:
             optimizer.zero_grad()
         loss.backward()
         clip_gradients(optimizers, config.max_grad_norm)
-        set_learning_rate(
-            optimizers, config.learning_rate * min((step + 1) / WARMUP, 1 - step / steps)
-        )
+        rate_factor = min((step + 1) / WARMUP_STEPS, 1 - step / steps)
+        set_learning_rate(optimizers, config.learning_rate * rate_factor)
         for optimizer in optimizers:
             optimizer.step()
-    return made
+    return model
 
 
 @torch.inference_mode()
-def bits(made: Transformer, rows: NDArray[np.int64]) -> float:
-    """Bits per token of the rows."""
-    total = count = 0.0
+def compute_bits_per_token(model: Transformer, rows: NDArray[np.int64]) -> float:
+    """Compute the mean loss of the rows in bits per token."""
+    loss_sum = weight_sum = 0.0
     for part in np.array_split(rows, max(1, len(rows) // 32)):
         batch = build_causal_batch(part)
-        total += made.compute_loss_sum(batch).item()
-        count += batch.require_targets_and_weights()[1].sum().item()
-    return total / count / math.log(2)
+        loss_sum += model.compute_loss_sum(batch).item()
+        weight_sum += batch.require_targets_and_weights()[1].sum().item()
+    return loss_sum / weight_sum / math.log(2)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--run", default="latest")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--run", default="latest", help="run whose packed text is used")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     options = parser.parse_args()
     run = open_run(options.run, stage="pretrain")
-    train, held_out = (rows_of(run["pack"][name]) for name in ("train", "validation"))
-    print(f"{len(train):,} sequences, {len(held_out):,} held out; torch {torch.__version__}")
-    found: dict[str, list[float]] = {side: [] for side in SIDES}
+    train_rows, heldout_rows = (
+        read_token_rows(run["pack"][name]) for name in ("train", "validation")
+    )
+    print(
+        f"{len(train_rows):,} sequences, {len(heldout_rows):,} held-out sequences; torch "
+        f"{torch.__version__}"
+    )
+    bits: dict[str, list[float]] = {variant: [] for variant in CONFIGS}
     for seed in options.seeds:
-        for side in SIDES:
+        for variant in CONFIGS:
             start = time.process_time()
-            found[side].append(bits(trained(side, train, options.steps, seed), held_out))
-            used = time.process_time() - start
+            model = train_model(variant, train_rows, options.steps, seed)
+            bits[variant].append(compute_bits_per_token(model, heldout_rows))
+            seconds = time.process_time() - start
             print(
-                f"seed {seed}, {side}: {found[side][-1]:.4f} bits a token, {used:.0f} s", flush=True
+                f"seed {seed}, {variant}: {bits[variant][-1]:.4f} bits per token, {seconds:.0f} s",
+                flush=True,
             )
-    for side in ("as one", "AdamW"):
-        apart = [a - b for a, b in zip(found["each"], found[side], strict=True)]
+    for variant in (STACKED, ADAMW):
+        differences = [a - b for a, b in zip(bits[SEPARATE], bits[variant], strict=True)]
         print(
-            f"each for itself less {side}: {statistics.mean(apart):+.4f} bits a token, by seed "
-            f"{', '.join(f'{d:+.4f}' for d in apart)}"
+            f"{SEPARATE} minus {variant}: {statistics.mean(differences):+.4f} bits per token, by "
+            f"seed {', '.join(f'{d:+.4f}' for d in differences)}"
         )
 
 

@@ -1,19 +1,21 @@
-"""A Prefect server that goes away for a minute in mid-training: what it costs the run.
+"""Measure the cost of a Prefect server that is away for a minute during training.
 
     python -m benchmarks.outage [STEPS] [SECONDS_AWAY]
 
-Twice two runs at the same time, so that both meet the same load: the smoke config with more steps,
-one thread a trainer, each run with a store of its own and a real ``prefect server start`` of its
-own (home, port and process group). The server of one of the two goes away in mid-training: first
-it is killed (SIGKILL) and started again on the same database, then it is stopped (SIGSTOP,
-SIGCONT), so that connections hang. Prints for each run the trainer's steps per second and its
-longest step, the whole command's seconds, its exit code, and the last states in run.json and in
-Prefect. Exits with 1 where a run did not end completed, or trained at less than 95 % of the speed
-of the other.
+Twice, two runs are started at the same time, so that both have the same load: the smoke config with
+more steps, one thread for the trainer, each run with its own store and its own real
+``prefect server start`` (home folder, port and process group). During training, the server of one
+of the two goes away. The first time, it is killed (SIGKILL) and started again with the same
+database; the second time, it is stopped (SIGSTOP, SIGCONT), so that connections hang.
+
+Prints for each run the trainer's steps per second and its longest step, the seconds of the command,
+its exit code, and the last states in run.json and in Prefect. Exits with 1 if a run was not
+completed, or if its training speed was below 95 % of the other's.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shutil
@@ -26,32 +28,32 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import httpx
 
 from hallmark import open_run
 from hallmark.flows.runs import Run
 
-OPTIONS = {
+SETTINGS = {
     "pretrain.train.threads": 1,
     "pretrain.train.checkpoint_every": 100_000,
     "pretrain.train.validate_every": 100_000,
 }
 #: Seconds of training before the server goes away.
-BEFORE = 15
+SECONDS_BEFORE_OUTAGE = 15
 HALLMARK = [sys.executable, "-m", "hallmark.flows.cli"]
-FINAL = ("COMPLETED", "FAILED", "CRASHED")
+FINAL_STATES = ("COMPLETED", "FAILED", "CRASHED")
 
 
-class Server:
-    """A ``prefect server start`` that can be killed and started again on its database."""
+class PrefectServer:
+    """A ``prefect server start`` that can be killed and started again with its database."""
 
     def __init__(self, home: Path) -> None:
         home.mkdir()
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        with socket.socket() as free_socket:
+            free_socket.bind(("127.0.0.1", 0))
+            self.port = free_socket.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}/api"
         self.env = {
             **os.environ,
@@ -67,43 +69,47 @@ class Server:
         self.process = subprocess.Popen(
             command, env=self.env, stdout=self.log, stderr=self.log, start_new_session=True
         )
-        wait_for(self._answers, 180)
+        wait_until(self._is_healthy, 180)
 
-    def _answers(self) -> bool:
+    def _is_healthy(self) -> bool:
         try:
             return httpx.get(f"{self.url}/health", timeout=2).is_success
         except httpx.HTTPError:
             return False
 
-    def signal(self, number: int) -> None:
+    def send_signal(self, number: int) -> None:
+        """Send a signal to the process group of the server."""
         os.killpg(self.process.pid, number)
         if number == signal.SIGKILL:
             self.process.wait()
 
-    def state(self, run: str) -> str:
-        """Prefect's own state of a run, after some time for it to become a final one."""
+    def read_run_state(self, run: str) -> str:
+        """Return the state of a run in Prefect, after waiting for a final one."""
         query = {"flow_runs": {"name": {"any_": [run]}}}
 
-        def asked() -> str:
-            [found] = httpx.post(f"{self.url}/flow_runs/filter", json=query, timeout=30).json()
-            return found["state"]["type"]
+        def fetch_state() -> str:
+            response = httpx.post(f"{self.url}/flow_runs/filter", json=query, timeout=30)
+            [flow_run] = response.json()
+            return flow_run["state"]["type"]
 
-        wait_for(lambda: asked() in FINAL, 30)
-        return asked()
+        wait_until(lambda: fetch_state() in FINAL_STATES, 30)
+        return fetch_state()
 
 
 @contextmanager
-def serving(home: Path) -> Iterator[Server]:
-    server = Server(home)
+def start_server(home: Path) -> Iterator[PrefectServer]:
+    """Start a server that is killed when the context is closed."""
+    server = PrefectServer(home)
     server.start()
     try:
         yield server
     finally:
-        server.signal(signal.SIGCONT)
-        server.signal(signal.SIGKILL)
+        server.send_signal(signal.SIGCONT)
+        server.send_signal(signal.SIGKILL)
 
 
-def wait_for(condition: Callable[[], object], seconds: float) -> bool:
+def wait_until(condition: Callable[[], object], seconds: float) -> bool:
+    """Wait until a condition is true; return False if it is not after some seconds."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if condition():
@@ -112,97 +118,140 @@ def wait_for(condition: Callable[[], object], seconds: float) -> bool:
     return False
 
 
-def step_seconds(run: Run) -> list[float]:
-    """Seconds of each training step of a run."""
+def read_step_seconds(run: Run) -> list[float]:
+    """Read the seconds of each training step of a run."""
     return run["pretrain"].read_telemetry("speed")["seconds"].to_pylist()
 
 
-class Training:
-    """The command, with a store that has all but the training, and a server."""
+class RunReport(NamedTuple):
+    """The result of one run."""
 
-    def __init__(self, corpus: Path, store: Path, server: Server, steps: int) -> None:
+    steps_per_second: float
+    longest_step_seconds: float
+    command_seconds: float
+    exit_code: int
+    recorded_state: str
+    """State in run.json."""
+    prefect_state: str
+
+    def format(self) -> str:
+        return (
+            f"{self.steps_per_second:.2f} steps per second, longest step "
+            f"{self.longest_step_seconds:.2f} s, command {self.command_seconds:.2f} s, exit code "
+            f"{self.exit_code}, run.json {self.recorded_state}, Prefect {self.prefect_state}"
+        )
+
+
+class TrainingRun:
+    """The command ``hallmark run`` with a store in which only training is missing."""
+
+    def __init__(self, corpus: Path, store: Path, server: PrefectServer, steps: int) -> None:
         shutil.copytree(corpus, store)
         self.store, self.server = store, server
-        options = OPTIONS | {"pretrain.train.steps": steps}
+        settings = SETTINGS | {"pretrain.train.steps": steps}
         self.errors = store.with_suffix(".stderr")
-        self.began = time.monotonic()
+        self.start = time.monotonic()
         self.process = subprocess.Popen(
-            [*HALLMARK, "run", "smoke", *(f"--set={k}={v}" for k, v in options.items())],
+            [*HALLMARK, "run", "smoke", *(f"--set={k}={v}" for k, v in settings.items())],
             env={**server.env, "HALLMARK_STORE": str(store), "PREFECT_API_URL": server.url},
             stdout=subprocess.DEVNULL,
             stderr=self.errors.open("w"),
         )
 
-    def trains(self) -> bool:
+    def is_training(self) -> bool:
         return any(self.store.glob("work/pretrain-*/training-*"))
 
-    def finish(self) -> dict[str, Any]:
+    def wait_for_report(self) -> RunReport:
+        """Wait until the command ends, and report its result."""
         self.process.wait()
-        seconds = time.monotonic() - self.began
+        seconds = time.monotonic() - self.start
         records = [json.loads(path.read_text()) for path in self.store.glob("runs/*/run.json")]
         [record] = [record for record in records if not record.get("last_stage")]
-        took = step_seconds(open_run(record["run"], str(self.store)))
-        return {
-            "steps per second": len(took) / sum(took),
-            "longest step": max(took),
-            "seconds": seconds,
-            "exit": self.process.returncode,
-            "run.json": record["status"],
-            "Prefect": self.server.state(record["run"]),
-        }
-
-
-def pair(base: Path, name: str, steps: int, outage: Callable[[Server], None]) -> bool:
-    """One run with and one without an outage, at the same time; whether all is well."""
-    with serving(base / f"server-{name}") as away, serving(base / f"other-{name}") as stays:
-        runs = {
-            name: Training(base / "corpus", base / name, away, steps),
-            "undisturbed": Training(base / "corpus", base / f"beside-{name}", stays, steps),
-        }
-        if not wait_for(lambda: all(run.trains() for run in runs.values()), 180):
-            raise SystemExit(runs[name].errors.read_text())
-        time.sleep(BEFORE)
-        outage(away)
-        goes_on = runs[name].process.poll() is None and runs[name].trains()
-        found = {label: run.finish() for label, run in runs.items()}
-    for label, figures in found.items():
-        said = ", ".join(
-            f"{k} {v:.2f}" if isinstance(v, float) else f"{k} {v}" for k, v in figures.items()
+        step_seconds = read_step_seconds(open_run(record["run"], str(self.store)))
+        return RunReport(
+            steps_per_second=len(step_seconds) / sum(step_seconds),
+            longest_step_seconds=max(step_seconds),
+            command_seconds=seconds,
+            exit_code=self.process.returncode,
+            recorded_state=record["status"],
+            prefect_state=self.server.read_run_state(record["run"]),
         )
-        print(f"{label:<12} {said}")
-    share = found[name]["steps per second"] / found["undisturbed"]["steps per second"]
-    print(f"{name}: {share:.1%} of the undisturbed speed")
-    if not goes_on:
-        print("the training ended before the server was back: give more STEPS")
-    print(runs[name].errors.read_text(), file=sys.stderr, flush=True)
-    ends = {(f["exit"], f["run.json"], f["Prefect"]) for f in found.values()}
-    return goes_on and share >= 0.95 and ends == {(0, "completed", "COMPLETED")}
+
+
+def compare_runs(
+    folder: Path, name: str, steps: int, interrupt: Callable[[PrefectServer], None]
+) -> bool:
+    """Run once with and once without an outage, at the same time, and print both reports.
+
+    Args:
+        folder: Has the store "corpus", in which only training is missing.
+        name: Name of the outage.
+        steps: Training steps of each run.
+        interrupt: Takes the server away, and brings it back.
+
+    Returns:
+        Whether both runs were completed at about the same speed.
+    """
+    with (
+        start_server(folder / f"server-{name}") as interrupted_server,
+        start_server(folder / f"undisturbed-server-{name}") as other_server,
+    ):
+        disturbed = TrainingRun(folder / "corpus", folder / name, interrupted_server, steps)
+        undisturbed = TrainingRun(
+            folder / "corpus", folder / f"undisturbed-{name}", other_server, steps
+        )
+        runs = {name: disturbed, "undisturbed": undisturbed}
+        if not wait_until(lambda: all(run.is_training() for run in runs.values()), 180):
+            raise SystemExit(disturbed.errors.read_text())
+        time.sleep(SECONDS_BEFORE_OUTAGE)
+        interrupt(interrupted_server)
+        still_training = disturbed.process.poll() is None and disturbed.is_training()
+        reports = {label: run.wait_for_report() for label, run in runs.items()}
+    for label, report in reports.items():
+        print(f"{label:<12} {report.format()}")
+    speed_share = reports[name].steps_per_second / reports["undisturbed"].steps_per_second
+    print(f"{name}: {speed_share:.1%} of the undisturbed speed")
+    if not still_training:
+        print("the training ended before the server was back: use more STEPS")
+    print(disturbed.errors.read_text(), file=sys.stderr, flush=True)
+    final_states = {(r.exit_code, r.recorded_state, r.prefect_state) for r in reports.values()}
+    return (
+        still_training and speed_share >= 0.95 and final_states == {(0, "completed", "COMPLETED")}
+    )
 
 
 def main() -> None:
-    steps = int(sys.argv[1]) if len(sys.argv) > 1 else 5000
-    seconds = float(sys.argv[2]) if len(sys.argv) > 2 else 60.0
-    base = Path(tempfile.mkdtemp(prefix="hallmark-outage-"))
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("steps", nargs="?", type=int, default=5000)
+    parser.add_argument("seconds_away", nargs="?", type=float, default=60.0)
+    options = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="hallmark-outage-"))
 
-    def killed(server: Server) -> None:
-        server.signal(signal.SIGKILL)
-        time.sleep(seconds)
+    def kill_and_restart(server: PrefectServer) -> None:
+        server.send_signal(signal.SIGKILL)
+        time.sleep(options.seconds_away)
         server.start()
 
-    def stopped(server: Server) -> None:
-        server.signal(signal.SIGSTOP)
-        time.sleep(seconds)
-        server.signal(signal.SIGCONT)
+    def stop_and_continue(server: PrefectServer) -> None:
+        server.send_signal(signal.SIGSTOP)
+        time.sleep(options.seconds_away)
+        server.send_signal(signal.SIGCONT)
 
+    outages = {"killed": kill_and_restart, "stopped": stop_and_continue}
     try:
-        env = {**os.environ, "HALLMARK_STORE": str(base / "corpus")}
-        corpus = [*HALLMARK, "run", "smoke", "--until", "pack"]
-        subprocess.run(corpus, env=env, check=True, capture_output=True)
-        print(f"{steps} steps; the server is away for {seconds:g} s", flush=True)
-        good = [pair(base, outage.__name__, steps, outage) for outage in (killed, stopped)]
+        env = {**os.environ, "HALLMARK_STORE": str(folder / "corpus")}
+        command = [*HALLMARK, "run", "smoke", "--until", "pack"]
+        subprocess.run(command, env=env, check=True, capture_output=True)
+        print(
+            f"{options.steps} steps; the server is away for {options.seconds_away:g} s", flush=True
+        )
+        results = [
+            compare_runs(folder, name, options.steps, interrupt)
+            for name, interrupt in outages.items()
+        ]
     finally:
-        shutil.rmtree(base, ignore_errors=True)
-    raise SystemExit(not all(good))
+        shutil.rmtree(folder, ignore_errors=True)
+    raise SystemExit(not all(results))
 
 
 if __name__ == "__main__":

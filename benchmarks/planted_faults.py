@@ -1,14 +1,16 @@
-"""Faults that audits are known to have, planted one at a time in a copy: does a test catch each?
+"""Plant faults that audits are known to have, one at a time, and check that a test fails.
 
     python -m benchmarks.planted_faults [NAME ...]
 
-Each is one change of the source, of which the tests beside it must fail at least one; unchanged
-they pass. Prints, for each, the test that caught it, or that none did. A change whose text is no
-longer in the source is an error: the fault must be planted anew.
+Each fault is one change of the source in a copy of the project. At least one of its tests must fail
+with the fault, and all of them must pass without it. Prints for each fault the first test that
+failed, or that none did. It is an error if the text that a fault replaces is no longer in the
+source: then the fault must be adapted.
 """
 
 from __future__ import annotations
 
+import argparse
 import re
 import shutil
 import subprocess
@@ -22,8 +24,15 @@ ROOT = Path(__file__).parents[1]
 
 @dataclass(frozen=True)
 class Fault:
-    """``right`` in ``file`` becomes ``wrong``; any of ``tests`` must fail: rooms of
-    tests/tasks, and what is tested there."""
+    """A change of the source that a test must notice.
+
+    Attributes:
+        name: Name of the fault.
+        file: The changed file.
+        right: The text that is replaced; it occurs once in the file.
+        wrong: The text that replaces it.
+        tests: Tests of which at least one must fail, as paths in tests/tasks without ``test_``.
+    """
 
     name: str
     file: str
@@ -120,14 +129,23 @@ FAULTS = (
 )
 
 
-def caught(fault: Fault | None, tests: list[str], folder: Path) -> str:
-    """The first test that fails in a copy of the project with this fault; empty: none does."""
+def find_failing_test(fault: Fault | None, tests: list[str], folder: Path) -> str | None:
+    """Find the first test that fails in a copy of the project.
+
+    Args:
+        fault: The fault in the copy, if any.
+        tests: Files of the tests that run.
+        folder: Where the copy is written.
+
+    Returns:
+        The name of the test; None if all tests pass.
+    """
     copy = folder / "project"
     shutil.rmtree(copy, ignore_errors=True)
-    listed = subprocess.run(
+    tracked_files = subprocess.run(
         ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    for name in listed.stdout.splitlines():
+    ).stdout.splitlines()
+    for name in tracked_files:
         (copy / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, copy / name)
     if fault is not None:
@@ -135,39 +153,42 @@ def caught(fault: Fault | None, tests: list[str], folder: Path) -> str:
         text = path.read_text(encoding="utf-8")
         if text.count(fault.right) != 1:
             raise SystemExit(
-                f"{fault.name}: {fault.file} holds {fault.right!r} "
-                f"{text.count(fault.right)} times; plant the fault anew"
+                f"{fault.name}: {fault.file} contains {fault.right!r} "
+                f"{text.count(fault.right)} times; adapt the fault to the source"
             )
         path.write_text(text.replace(fault.right, fault.wrong), encoding="utf-8")
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-n0", f"--basetemp={folder / 'tmp'}"]
-    done = subprocess.run([*command, *tests], cwd=copy, capture_output=True, text=True)
-    if done.returncode == 0:
-        return ""
-    found = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
-    if found is None:
-        raise SystemExit(f"pytest did not run: {done.stdout[-2000:]}{done.stderr[-2000:]}")
-    return found[1]
+    result = subprocess.run([*command, *tests], cwd=copy, capture_output=True, text=True)
+    if result.returncode == 0:
+        return None
+    failure = re.search(r"^(?:FAILED|ERROR) (\S+)", result.stdout, re.MULTILINE)
+    if failure is None:
+        raise SystemExit(f"pytest did not run: {result.stdout[-2000:]}{result.stderr[-2000:]}")
+    return failure[1]
 
 
-def paths(fault: Fault) -> list[str]:
-    """The files of its tests."""
+def list_test_files(fault: Fault) -> list[str]:
+    """List the files of a fault's tests."""
     parts = (test.rpartition("/") for test in fault.tests)
-    return [f"tests/tasks/{room}/test_{what}.py" for room, _, what in parts]
+    return [f"tests/tasks/{folder}/test_{module}.py" for folder, _, module in parts]
 
 
-def main(names: list[str]) -> None:
-    chosen = [fault for fault in FAULTS if not names or fault.name in names]
-    found = 0
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help="faults to plant; default: all")
+    names = parser.parse_args().names
+    faults = [fault for fault in FAULTS if not names or fault.name in names]
+    caught_count = 0
     with tempfile.TemporaryDirectory() as folder:
-        every = sorted({path for fault in chosen for path in paths(fault)})
-        if failed := caught(None, every, Path(folder)):
-            raise SystemExit(f"without any fault, too, {failed} fails")
-        for fault in chosen:
-            by = caught(fault, paths(fault), Path(folder))
-            found += bool(by)
-            print(f"{fault.name:<24}{by or 'NOT CAUGHT'}", flush=True)
-    print(f"{found} of {len(chosen)} caught")
+        test_files = sorted({path for fault in faults for path in list_test_files(fault)})
+        if failing_test := find_failing_test(None, test_files, Path(folder)):
+            raise SystemExit(f"{failing_test} fails without any fault")
+        for fault in faults:
+            failing_test = find_failing_test(fault, list_test_files(fault), Path(folder))
+            caught_count += failing_test is not None
+            print(f"{fault.name:<24}{failing_test or 'NOT CAUGHT'}", flush=True)
+    print(f"{caught_count} of {len(faults)} caught")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

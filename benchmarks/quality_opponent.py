@@ -1,10 +1,11 @@
-"""The other side of ``benchmarks.quality``: datatrove's filters, in an environment of their own.
+"""Run datatrove's quality filters for ``benchmarks.quality``, in an environment of their own.
 
     python quality_opponent.py DOCUMENTS.jsonl VERDICTS.json
 
-Holds the documents in memory, then for each line it reads calls every filter on every document and
-prints the seconds that took. Words are what ``str.split`` gives, sentences what a mark and white
-space part, as on our side. The verdicts are written once: the reason by filter and document.
+Reads the documents into memory and prints datatrove's version. Then, for each line of the standard
+input, calls every filter on every document and prints the seconds. As in Hallmark, words are
+separated by white space, and sentences by a mark and white space. The verdicts are written once:
+for each filter, True or a reason for each document.
 """
 
 import json
@@ -23,10 +24,12 @@ from datatrove.pipeline.filters import (
 from datatrove.pipeline.filters.c4_filters import CITATION_REGEX
 from datatrove.utils.word_tokenizers import WordTokenizer
 
-SENTENCE = re.compile(r"[.?!][\"')\]”’]*\s+")
+SENTENCE_END = re.compile(r"[.?!][\"')\]”’]*\s+")
 
 
-class Plain(WordTokenizer):
+class WhiteSpaceTokenizer(WordTokenizer):
+    """Separates words by white space, and sentences by a mark and white space."""
+
     def word_tokenize(self, text):
         return text.split()
 
@@ -34,42 +37,51 @@ class Plain(WordTokenizer):
         return [text[start:end] for start, end in self.span_tokenize(text)]
 
     def span_tokenize(self, text):
-        ends = [match.end() for match in SENTENCE.finditer(text)]
+        ends = [match.end() for match in SENTENCE_END.finditer(text)]
         return list(zip([0, *ends], [*ends, len(text)], strict=True))
 
 
-def judged(judge, texts):
-    verdicts = (judge.filter(Document(text=text, id="")) for text in texts)
-    return [verdict if verdict is True else verdict[1] for verdict in verdicts]
+def get_verdict(result):
+    """Convert the result of ``filter``, True or (False, reason), to True or the reason."""
+    return result if result is True else result[1]
 
 
-def main(documents, verdicts):
-    with open(documents, encoding="utf-8") as file:
+def judge_texts(quality_filter, texts):
+    """Return the verdict of a filter on each text."""
+    return [get_verdict(quality_filter.filter(Document(text=text, id=""))) for text in texts]
+
+
+def main(documents_path, verdicts_path):
+    with open(documents_path, encoding="utf-8") as file:
         texts = [json.loads(line)["text"] for line in file]
-    plain = Plain()
+    tokenizer = WhiteSpaceTokenizer()
     filters = {
-        "Gopher quality": GopherQualityFilter(language=plain),
-        "Gopher repetition": GopherRepetitionFilter(language=plain),
-        "FineWeb": FineWebQualityFilter(language=plain),
-        "C4": C4QualityFilter(language=plain),  # the last: it changes the text
+        "Gopher quality": GopherQualityFilter(language=tokenizer),
+        "Gopher repetition": GopherRepetitionFilter(language=tokenizer),
+        "FineWeb": FineWebQualityFilter(language=tokenizer),
+        "C4": C4QualityFilter(language=tokenizer),  # must be the last: it changes the text
     }
     print(version("datatrove"), flush=True)
     for turn, _ in enumerate(sys.stdin):
-        held = [Document(text=text, id=str(place)) for place, text in enumerate(texts)]
+        documents = [Document(text=text, id=str(number)) for number, text in enumerate(texts)]
         start = time.process_time()
-        given = [[judge.filter(document) for judge in filters.values()] for document in held]
+        results = [
+            [quality_filter.filter(document) for quality_filter in filters.values()]
+            for document in documents
+        ]
         seconds = time.process_time() - start
         if not turn:
-            reasons = {
-                name: [verdict if verdict is True else verdict[1] for verdict in column]
-                for name, column in zip(filters, zip(*given, strict=True), strict=True)
+            verdicts = {
+                name: [get_verdict(result) for result in column]
+                for name, column in zip(filters, zip(*results, strict=True), strict=True)
             }
-            bound = FineWebQualityFilter(language=plain, char_duplicates_ratio=0.1)
-            reasons["FineWeb, with the paper's bound"] = judged(bound, texts)
-            bare = (CITATION_REGEX.sub("", text) for text in texts)
-            reasons["C4, citations taken out before"] = judged(filters["C4"], bare)
-            with open(verdicts, "w", encoding="utf-8") as file:
-                json.dump(reasons, file)
+            paper_limit = FineWebQualityFilter(language=tokenizer, char_duplicates_ratio=0.1)
+            verdicts["FineWeb, with the paper's limit"] = judge_texts(paper_limit, texts)
+            without_citations = (CITATION_REGEX.sub("", text) for text in texts)
+            c4_verdicts = judge_texts(filters["C4"], without_citations)
+            verdicts["C4, without citations"] = c4_verdicts
+            with open(verdicts_path, "w", encoding="utf-8") as file:
+                json.dump(verdicts, file)
         print(seconds, flush=True)
 
 

@@ -1,12 +1,12 @@
-"""Repeated stretches: speed, memory and what is found of planted ones.
+"""Measure the stage that finds repeated passages: speed, memory, and recall of planted passages.
 
     python -m benchmarks.repeats --data FOLDER [--megabytes 16 64] [--turns 3]
 
-The text is that of ``benchmarks.duplicates`` without its planted copies; into one document of
-twenty a stretch of 300 characters of another is planted. Each size runs in a process of its own,
-the stage ``find_repeats`` from parquet to parquet. Prints the median of its seconds, its peak
-memory above what the process had before, for each byte of text, and how many planted stretches
-stand twice once what was found is cut.
+The text is that of ``benchmarks.duplicates`` without its planted copies. A passage of 300
+characters of another document is planted in one document of twenty. Each size runs in its own
+process: the stage ``find_repeats``, from parquet to parquet. Prints the median seconds, the
+increase of peak memory for each byte of text, and the number of planted passages that occur more
+than once after the repetitions were removed.
 """
 
 from __future__ import annotations
@@ -18,107 +18,131 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from benchmarks.curation import texts
-from benchmarks.duplicates import forget_peak, peak, real
+from benchmarks.curation import read_texts
+from benchmarks.duplicates import generate_documents, read_peak_memory, reset_peak_memory
 from hallmark.tasks.contract import Event, Session, Store, count_utf8_bytes, open_session
 from hallmark.tasks.corpus.find_repeats import RepeatsConfig, find_repeats
 from hallmark.tasks.corpus.ingest import ingest
 from hallmark.tasks.corpus.reading.inputs import IngestConfig
 from hallmark.tasks.corpus.redact_spans import RedactSpansConfig, redact_spans
 
-LENGTH, LEAST = 300, 200
+PASSAGE_CHARACTERS, MIN_REPEAT_BYTES = 300, 200
+#: Planted passages that are searched in the result.
+CHECKED_PASSAGES = 500
+
+
+class Measurement(NamedTuple):
+    """The result of one run of the stage."""
+
+    text_bytes: int
+    seconds: float
+    added_memory_bytes: int
+    """Peak memory minus the memory before the stage."""
+    span_count: int
+    planted_count: int
+    repeated_count: int
+    """Of the first CHECKED_PASSAGES, those that occur more than once after the removal."""
 
 
 def write_text(folder: Path, megabytes: float, seed: int, path: Path) -> list[str]:
-    """One column of texts; the planted stretches are returned."""
-    base = [text.split() for text in texts(folder) if text.strip()]
-    vocabulary = np.array(sorted({word for words in base for word in words}), object)
-    chance = np.random.default_rng(seed)
-    rows: list[str] = []
-    size, source = 0, real(base, vocabulary, seed)
+    """Write texts with planted passages as a parquet file, and return the passages.
+
+    Args:
+        folder: Folder of text corpora.
+        megabytes: Size of the texts.
+        seed: Seed of the passages and of replaced words.
+        path: The parquet file.
+    """
+    corpus = [text.split() for text in read_texts(folder) if text.strip()]
+    vocabulary = np.array(sorted({word for words in corpus for word in words}), object)
+    rng = np.random.default_rng(seed)
+    texts: list[str] = []
+    size, source = 0, generate_documents(corpus, vocabulary, seed)
     while size < megabytes * 1e6:
-        rows.append(" ".join(next(source)))
-        size += len(rows[-1].encode())
-    donors = [row for row in rows if len(row) > 2 * LENGTH]
-    planted = []
-    for place in chance.choice(len(rows), len(rows) // 20, replace=False).tolist():
-        donor = donors[int(chance.integers(len(donors)))]
-        start = int(chance.integers(len(donor) - LENGTH))
-        planted.append(donor[start : start + LENGTH])
-        rows[place] += " " + planted[-1]
-    pq.write_table(pa.table({"text": pa.array(rows, pa.large_string())}), path)
-    return planted
+        texts.append(" ".join(next(source)))
+        size += len(texts[-1].encode())
+    donors = [text for text in texts if len(text) > 2 * PASSAGE_CHARACTERS]
+    passages = []
+    for index in rng.choice(len(texts), len(texts) // 20, replace=False).tolist():
+        donor = donors[int(rng.integers(len(donors)))]
+        start = int(rng.integers(len(donor) - PASSAGE_CHARACTERS))
+        passages.append(donor[start : start + PASSAGE_CHARACTERS])
+        texts[index] += " " + passages[-1]
+    pq.write_table(pa.table({"text": pa.array(texts, pa.large_string())}), path)
+    return passages
 
 
-def measure(source: Path) -> dict[str, Any]:
+def measure_stage(source: Path) -> Measurement:
+    """Run the stage on a file of ``write_text``, whose passages are in a JSON file next to it."""
     seconds: dict[str, float] = {}
 
     def listen(event: Event) -> None:
         if event.kind == "done":
             seconds[event.label] = event.seconds
 
-    entered = {"kind": "parquet", "name": "corpus", "path": str(source)}
+    source_config = {"kind": "parquet", "name": "corpus", "path": str(source)}
     with (
         tempfile.TemporaryDirectory(prefix="hallmark-repeats-") as store,
         open_session(Session(Store(Path(store)), listener=listen)),
     ):
-        raw = ingest(IngestConfig.model_validate({"sources": [entered]}))
-        before = forget_peak()
-        found = find_repeats(raw, {}, RepeatsConfig(enabled=True, min_bytes=LEAST))
-        grown = peak() - before
-        cut = RedactSpansConfig(action="keep", actions_by_type={"REPEAT": "cut"})
-        left = (
-            redact_spans(raw, {"repeats": found}, cut)["documents"]
-            .read(["text"])["text"]
-            .to_pylist()
+        raw = ingest(IngestConfig.model_validate({"sources": [source_config]}))
+        memory_before = reset_peak_memory()
+        repeats = find_repeats(raw, {}, RepeatsConfig(enabled=True, min_bytes=MIN_REPEAT_BYTES))
+        added_kib = read_peak_memory() - memory_before
+        config = RedactSpansConfig(action="keep", actions_by_type={"REPEAT": "cut"})
+        redacted = redact_spans(raw, {"repeats": repeats}, config)["documents"]
+        remaining_text = "\n".join(redacted.read(["text"])["text"].to_pylist())
+        passages = json.loads(source.with_suffix(".json").read_text())
+        return Measurement(
+            text_bytes=pc.sum(count_utf8_bytes(raw["documents"].read(["text"])["text"])).as_py(),
+            seconds=seconds["find_repeats"],
+            added_memory_bytes=added_kib * 1024,
+            span_count=repeats["spans"].row_count,
+            planted_count=len(passages),
+            repeated_count=sum(
+                remaining_text.count(passage) > 1 for passage in passages[:CHECKED_PASSAGES]
+            ),
         )
-        planted = json.loads(source.with_suffix(".json").read_text())
-        whole = "\n".join(left)
-        return {
-            "bytes": pc.sum(count_utf8_bytes(raw["documents"].read(["text"])["text"])).as_py(),
-            "seconds": seconds["find_repeats"],
-            "memory": grown * 1024,
-            "spans": found["spans"].row_count,
-            "planted": len(planted),
-            "twice": sum(whole.count(stretch) > 1 for stretch in planted[:500]),
-        }
 
 
 def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--data", type=Path)
-    arguments.add_argument("--megabytes", type=float, nargs="+", default=[16, 64])
-    arguments.add_argument("--turns", type=int, default=3)
-    arguments.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
-    given = arguments.parse_args()
-    if given.measure:
-        print(json.dumps(measure(given.measure)))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, help="folder of text corpora")
+    parser.add_argument("--megabytes", type=float, nargs="+", default=[16, 64], help="sizes")
+    parser.add_argument("--turns", type=int, default=3, help="runs of each size")
+    parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.measure:
+        print(json.dumps(measure_stage(options.measure)))
         return
     with tempfile.TemporaryDirectory(prefix="hallmark-repeats-") as scratch:
-        for size in given.megabytes:
+        for size in options.megabytes:
             source = Path(scratch) / f"{size}.parquet"
-            planted = write_text(given.data, size, 0, source)
-            source.with_suffix(".json").write_text(json.dumps(planted))
-            turns = []
-            for _ in range(given.turns):
+            passages = write_text(options.data, size, 0, source)
+            source.with_suffix(".json").write_text(json.dumps(passages))
+            measurements = []
+            for _ in range(options.turns):
                 command = [sys.executable, "-m", "benchmarks.repeats", "--measure", str(source)]
-                done = subprocess.run(command, capture_output=True, text=True, check=True)
-                turns.append(json.loads(done.stdout.splitlines()[-1]))
-            seconds = statistics.median(turn["seconds"] for turn in turns)
-            last = turns[-1]
+                result = subprocess.run(command, capture_output=True, text=True, check=True)
+                measurements.append(Measurement(*json.loads(result.stdout.splitlines()[-1])))
+            seconds = statistics.median(measurement.seconds for measurement in measurements)
+            last = measurements[-1]
+            megabytes = last.text_bytes / 1e6
             print(
-                f"{last['bytes'] / 1e6:.1f} MB: {seconds:.1f} s, "
-                f"{last['bytes'] / 1e6 / seconds:.1f} MB/s, "
-                f"{last['memory'] / last['bytes']:.1f} bytes of memory a byte, "
-                f"{last['spans']:,} spans; of {min(500, last['planted'])} planted stretches "
-                f"{last['twice']} stand twice after the cut",
+                f"{megabytes:.1f} MB: {seconds:.1f} s, {megabytes / seconds:.1f} MB/s, "
+                f"{last.added_memory_bytes / last.text_bytes:.1f} bytes of memory per byte, "
+                f"{last.span_count:,} spans; {last.repeated_count} of "
+                f"{min(CHECKED_PASSAGES, last.planted_count)} planted passages occur more than "
+                "once after the removal",
                 flush=True,
             )
 

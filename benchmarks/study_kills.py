@@ -1,14 +1,16 @@
-"""Kill a study of six worlds again and again, let it go on each time, compare every digest.
+"""Kill a study of six worlds several times, continue it each time, and compare all digests.
 
     python -m benchmarks.study_kills [KILLS] [SEED]
 
-The study is small: worlds of a thimble of text, models that learn little. One store is killed
-(SIGKILL to the command alone: what it started must end by itself) at random moments, another is
-not. In the end the verdicts on every world, and what was made of them, must be the same.
+The study is small: its worlds have little text, and their models learn little. One study is not
+disturbed. Another, with its own store, is killed at random moments: SIGKILL to the command alone,
+whose child processes must end by themselves. At the end both must have the same verdicts on every
+world, and the same results of the study.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import random
@@ -23,8 +25,8 @@ from pathlib import Path
 from hallmark.flows.runs import Run, list_run_ids
 from hallmark.tasks.contract import Store
 
-#: Worlds of a thimble of text, whose models learn next to nothing; for tests, too.
-SMALL = {
+#: Settings of worlds with little text, whose models learn almost nothing. Tests use them, too.
+SMALL_WORLD = {
     "world.documents": 40,
     "world.sentences_per_group": 4,
     "world.speech_sentences_per_group": 4,
@@ -64,11 +66,11 @@ COMMAND = [
     "--worlds-without-effects",
     "1",
     "--set=retrained_worlds=1",
-    *(f"--set={k}={json.dumps(v)}" for k, v in SMALL.items()),
+    *(f"--set={k}={json.dumps(v)}" for k, v in SMALL_WORLD.items()),
 ]
 
 
-def start(store: Path) -> subprocess.Popen[bytes]:
+def start_study(store: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         COMMAND,
         env={**os.environ, "HALLMARK_STORE": str(store)},
@@ -78,47 +80,52 @@ def start(store: Path) -> subprocess.Popen[bytes]:
     )
 
 
-def digests(store: Path) -> dict[str, str]:
-    """Of the newest run of each world and of the study: what its stages left."""
-    opened, found = Store(str(store)), {}
-    for name in list_run_ids(opened):
-        record = json.loads(opened.get(f"runs/{name}/run.json") or b"{}")
-        run = Run(opened, record)
+def collect_digests(folder: Path) -> dict[str, str]:
+    """Collect the content digests of the stages of the study and of each world's newest run."""
+    store, digests = Store(str(folder)), {}
+    for run_id in list_run_ids(store):
+        record = json.loads(store.get(f"runs/{run_id}/run.json") or b"{}")
+        run = Run(store, record)
         if run.flow == "study" or "judge_candidates" in run.stages:
-            which = record["config"]["world"]["seed"] if run.flow == "world" else "study"
-            found |= {f"{which} {label}": entry["content"] for label, entry in run.stages.items()}
-    return found
+            title = record["config"]["world"]["seed"] if run.flow == "world" else "study"
+            digests |= {f"{title} {label}": stage["content"] for label, stage in run.stages.items()}
+    return digests
 
 
 def main() -> None:
-    kills = int(sys.argv[1]) if len(sys.argv) > 1 else 5
-    random.seed(int(sys.argv[2]) if len(sys.argv) > 2 else 0)
-    base = Path(tempfile.mkdtemp(prefix="hallmark-study-"))
-    whole, killed = base / "whole", base / "killed"
-    began = time.monotonic()
-    if start(whole).wait():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("kills", nargs="?", type=int, default=5)
+    parser.add_argument("seed", nargs="?", type=int, default=0)
+    options = parser.parse_args()
+    random.seed(options.seed)
+    folder = Path(tempfile.mkdtemp(prefix="hallmark-study-"))
+    undisturbed, killed = folder / "undisturbed", folder / "killed"
+    start = time.monotonic()
+    if start_study(undisturbed).wait():
         raise SystemExit("the study failed")
-    seconds = time.monotonic() - began
-    wanted = digests(whole)
-    print(f"undisturbed: {seconds:.0f} s, {len(wanted)} digests", flush=True)
+    seconds = time.monotonic() - start
+    expected = collect_digests(undisturbed)
+    print(f"undisturbed: {seconds:.0f} s, {len(expected)} digests", flush=True)
     killed.mkdir()
-    shutil.copy(whole / "secret", killed / "secret")
-    for number in range(kills):
-        process, moment = start(killed), random.uniform(0.2, 0.8) * seconds / 2
+    shutil.copy(undisturbed / "secret", killed / "secret")
+    for number in range(options.kills):
+        process, moment = start_study(killed), random.uniform(0.2, 0.8) * seconds / 2
         try:
             process.wait(timeout=moment)
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGKILL)
-        print(f"kill {number + 1} after {moment:.0f} s: {process.wait()}", flush=True)
-    code = start(killed).wait()
-    found = digests(killed)
-    differ = sorted(k for k in wanted.keys() | found.keys() if wanted.get(k) != found.get(k))
-    shutil.rmtree(base)
-    print(
-        f"at the end exit {code}; {len(found)} digests, "
-        + (f"DIFFERENT: {differ[:10]}" if differ else "all equal")
+        print(f"kill {number + 1} after {moment:.0f} s: exit code {process.wait()}", flush=True)
+    exit_code = start_study(killed).wait()
+    digests = collect_digests(killed)
+    different = sorted(
+        k for k in expected.keys() | digests.keys() if expected.get(k) != digests.get(k)
     )
-    raise SystemExit(bool(differ or code))
+    shutil.rmtree(folder)
+    print(
+        f"last run: exit code {exit_code}; {len(digests)} digests, "
+        + (f"DIFFERENT: {different[:10]}" if different else "all equal")
+    )
+    raise SystemExit(bool(different or exit_code))
 
 
 if __name__ == "__main__":

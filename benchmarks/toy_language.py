@@ -1,16 +1,18 @@
-"""Invented sentences from a seeded grammar, with what they mean: a translation into a toy language
-of another word order, a summary of a story, the part of speech of each word, and who is the bigger.
+"""Generate sentences from a seeded grammar, together with labels for several tasks.
 
-Words such as *guard* are noun and verb, so that a word alone does not say what it is; who does what
-to whom is said by the order alone, so that a bag of words does not know it.
+The labels are a translation into a toy language with another word order, a summary of a story, the
+part of speech of each word, and which of two animals is bigger. Words such as *guard* are both noun
+and verb, so that a word alone does not determine its part of speech. Only the word order
+distinguishes the agent from the patient, so that a bag of words does not determine them.
 """
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from typing import NamedTuple
 
-#: Nouns, the smallest first.
+#: Nouns with their translations, from the smallest to the biggest animal.
 NOUNS = {
     "ant": "timi",
     "mouse": "pini",
@@ -35,89 +37,115 @@ VERBS = {
 }
 ADJECTIVES = {"old": "gra", "young": "ipi", "red": "rosa", "blue": "bela", "quiet": "shu"}
 PLACES = {"garden": "florne", "river": "akvane", "forest": "silne", "town": "urbne"}
-SIZE = {noun: size for size, noun in enumerate(NOUNS)}
+RANK_BY_NOUN = {noun: rank for rank, noun in enumerate(NOUNS)}
+
+
+#: A word and its part of speech.
+TaggedWord = tuple[str, str]
 
 
 @dataclass(frozen=True)
 class Phrase:
+    """A noun phrase."""
+
     definite: bool
     adjective: str | None
     noun: str
 
-    def words(self) -> list[tuple[str, str]]:
-        """Each word with its part of speech."""
-        middle = [(self.adjective, "ADJ")] if self.adjective else []
-        return [("the" if self.definite else "a", "DET"), *middle, (self.noun, "NOUN")]
+    def tag_words(self) -> list[TaggedWord]:
+        adjectives = [(self.adjective, "ADJ")] if self.adjective else []
+        return [("the" if self.definite else "a", "DET"), *adjectives, (self.noun, "NOUN")]
 
-    def toy(self, case: str) -> list[str]:
-        """The noun with its case's ending, then the adjective, then *li* where it is definite."""
-        adjective = [ADJECTIVES[self.adjective]] if self.adjective else []
-        return [NOUNS[self.noun] + case, *adjective, *(["li"] if self.definite else [])]
+    def translate(self, case_ending: str) -> list[str]:
+        """Return the noun with its ending, then the adjective, then *li* if it is definite."""
+        adjectives = [ADJECTIVES[self.adjective]] if self.adjective else []
+        return [NOUNS[self.noun] + case_ending, *adjectives, *(["li"] if self.definite else [])]
 
 
 @dataclass(frozen=True)
 class Sentence:
+    """A sentence in which an agent does something to a patient, perhaps at a place."""
+
     agent: Phrase
     verb: str
     patient: Phrase
     place: str | None
 
-    def words(self) -> list[tuple[str, str]]:
-        where = [("in", "ADP"), ("the", "DET"), (self.place, "NOUN")] if self.place else []
-        return [*self.agent.words(), (self.verb, "VERB"), *self.patient.words(), *where]
+    def tag_words(self) -> list[TaggedWord]:
+        place = [("in", "ADP"), ("the", "DET"), (self.place, "NOUN")] if self.place else []
+        return [*self.agent.tag_words(), (self.verb, "VERB"), *self.patient.tag_words(), *place]
 
-    def text(self) -> str:
-        return " ".join(word for word, _ in self.words())
+    def to_text(self) -> str:
+        return " ".join(word for word, _ in self.tag_words())
 
-    def toy(self) -> str:
-        """The place first, the verb last: *in the garden the cat sees a duck* has become *florne
-        miru li vakota keta*."""
-        where = [PLACES[self.place]] if self.place else []
-        return " ".join([*where, *self.agent.toy(""), *self.patient.toy("ta"), VERBS[self.verb]])
+    def translate(self) -> str:
+        """Translate the sentence: the place is first, the verb last.
 
-    def bigger(self) -> str:
-        """Which of the two is the bigger one."""
-        return "agent" if SIZE[self.agent.noun] > SIZE[self.patient.noun] else "patient"
+        *The cat sees a duck in the garden* becomes *florne miru li vakota keta*.
+        """
+        place = [PLACES[self.place]] if self.place else []
+        return " ".join(
+            [*place, *self.agent.translate(""), *self.patient.translate("ta"), VERBS[self.verb]]
+        )
 
-
-def phrase(draw: random.Random, noun: str) -> Phrase:
-    adjective = draw.choice(list(ADJECTIVES)) if draw.random() < 0.4 else None
-    return Phrase(draw.random() < 0.5, adjective, noun)
-
-
-def sentence(draw: random.Random) -> Sentence:
-    agent, patient = draw.sample(list(NOUNS), 2)
-    place = draw.choice(list(PLACES)) if draw.random() < 0.4 else None
-    return Sentence(phrase(draw, agent), draw.choice(list(VERBS)), phrase(draw, patient), place)
+    def name_bigger_role(self) -> str:
+        """Return "agent" or "patient", depending on which animal is bigger."""
+        return (
+            "agent"
+            if RANK_BY_NOUN[self.agent.noun] > RANK_BY_NOUN[self.patient.noun]
+            else "patient"
+        )
 
 
-def sentences(count: int, seed: int) -> list[Sentence]:
-    """Different sentences."""
-    draw = random.Random(seed)
-    found: dict[str, Sentence] = {}
-    while len(found) < count:
-        made = sentence(draw)
-        found[made.text()] = made
-    return list(found.values())
+def generate_phrase(rng: random.Random, noun: str) -> Phrase:
+    adjective = rng.choice(list(ADJECTIVES)) if rng.random() < 0.4 else None
+    return Phrase(rng.random() < 0.5, adjective, noun)
 
 
-def story(draw: random.Random) -> tuple[str, str]:
-    """A story of three sentences about one animal, and its summary: who, and what it does."""
-    parts = [sentence(draw) for _ in range(3)]
+def generate_sentence(rng: random.Random) -> Sentence:
+    agent, patient = rng.sample(list(NOUNS), 2)
+    place = rng.choice(list(PLACES)) if rng.random() < 0.4 else None
+    return Sentence(
+        generate_phrase(rng, agent),
+        rng.choice(list(VERBS)),
+        generate_phrase(rng, patient),
+        place,
+    )
+
+
+def generate_sentences(count: int, seed: int) -> list[Sentence]:
+    """Generate distinct sentences."""
+    rng = random.Random(seed)
+    sentences: dict[str, Sentence] = {}
+    while len(sentences) < count:
+        sentence = generate_sentence(rng)
+        sentences[sentence.to_text()] = sentence
+    return list(sentences.values())
+
+
+class Story(NamedTuple):
+    """A story of three sentences about one animal, and a summary of what it does."""
+
+    text: str
+    summary: str
+
+
+def generate_story(rng: random.Random) -> Story:
+    parts = [generate_sentence(rng) for _ in range(3)]
     agent = parts[0].agent
-    told = [parts[0].text()]
+    sentences = [parts[0].to_text()]
     for part in parts[1:]:
-        rest = [word for word, _ in part.words()][len(part.agent.words()) :]
-        told.append(" ".join(["it", *rest]))
-    does = [f"{part.verb} {part.patient.noun}" for part in parts]
-    return " . ".join(told) + " .", f"{agent.noun} {', '.join(does)}"
+        after_agent = [word for word, _ in part.tag_words()][len(part.agent.tag_words()) :]
+        sentences.append(" ".join(["it", *after_agent]))
+    actions = [f"{part.verb} {part.patient.noun}" for part in parts]
+    return Story(" . ".join(sentences) + " .", f"{agent.noun} {', '.join(actions)}")
 
 
-def stories(count: int, seed: int) -> list[tuple[str, str]]:
-    """Different stories with their summaries."""
-    draw = random.Random(seed)
-    found: dict[str, str] = {}
-    while len(found) < count:
-        text, summary = story(draw)
-        found[text] = summary
-    return list(found.items())
+def generate_stories(count: int, seed: int) -> list[Story]:
+    """Generate distinct stories."""
+    rng = random.Random(seed)
+    stories: dict[str, Story] = {}
+    while len(stories) < count:
+        story = generate_story(rng)
+        stories[story.text] = story
+    return list(stories.values())

@@ -1,13 +1,13 @@
-"""Training speed beside nanoGPT's and a ``transformers`` loop's: same architecture, data, weights.
+"""Compare training speed with nanoGPT and a ``transformers`` loop: same model, data and weights.
 
     python -m benchmarks.train --nanogpt FOLDER [--precision fp32] [--compile] [--repetitions 5]
 
-FOLDER is a checkout of github.com/karpathy/nanoGPT (its model.py is read, nothing else). All three
-start from the same weights, see the same batches, clip to the same norm and step AdamW with the
-same groups, warm-up and decay. Each has a process of its own, with its own settings: Hallmark's
-trainer tells the C library to keep what is freed. Steps are timed in turns: a few of theirs, a few
-of ours, and again. Prints medians of tokens/s with ratios, the most memory that each process held,
-and the last losses, which must agree.
+FOLDER is a checkout of github.com/karpathy/nanoGPT, of which only model.py is used. All three start
+from the same weights, see the same batches, clip gradients to the same norm and use AdamW with the
+same groups, warm-up and decay. Each runs in its own process with its own settings: Hallmark's
+trainer tells the C library to keep freed memory. The implementations run a few steps each, in
+alternation. Prints the median of tokens per second, ratios, the peak memory of each process, and
+the last losses, which must agree.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import hallmark.model  # noqa: F401  before torch: it says how threads wait
+import hallmark.model  # noqa: F401  before torch: it sets how threads wait
 
 # isort: split
 import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.decode import exported
+from benchmarks.decode import convert_to_transformers
 from hallmark.model.architecture import Transformer
 from hallmark.model.config import ModelConfig, TrainConfig
 from hallmark.model.objectives import build_causal_batch
@@ -41,11 +41,11 @@ from hallmark.model.training.hardware import (
 )
 from hallmark.model.training.optimizers import clip_gradients, make_optimizers
 
-SIDES = ("nanoGPT", "transformers", "hallmark")
+IMPLEMENTATIONS = ("nanoGPT", "transformers", "hallmark")
 SPAWN = multiprocessing.get_context("spawn")
-#: Takes a batch's rows and the learning rate, returns the loss before the step.
+#: Called with a batch's rows and the learning rate; returns the loss before the step.
 Step = Callable[[np.ndarray, float], float]
-#: In this order: a later name may be a part of an earlier one.
+#: nanoGPT's names of parameters. The order matters: a later name may be a part of an earlier one.
 NANOGPT_NAMES = {
     "decoder.blocks.": "transformer.h.",
     "decoder.norm": "transformer.ln_f",
@@ -59,42 +59,54 @@ NANOGPT_NAMES = {
     "feed_forward.up": "mlp.c_fc",
     "feed_forward.down": "mlp.c_proj",
 }
-RATE, DECAY, BETAS, CLIP = 1e-3, 0.1, (0.9, 0.95), 1.0
-#: Steps of linear warm-up. Without one Adam's first steps move every weight by the whole rate,
-#: whichever sign rounding gave a gradient near zero, and runs in bf16 part for no other reason.
-WARMUP = 100
+LEARNING_RATE, WEIGHT_DECAY, BETAS, MAX_GRAD_NORM = 1e-3, 0.1, (0.9, 0.95), 1.0
+#: Steps of linear warm-up. Without it, Adam's first steps change every weight by the whole rate, in
+#: a direction that for gradients near zero depends on rounding, so that runs in bf16 diverge.
+WARMUP_STEPS = 100
 
 
-def autocast(net: torch.nn.Module, precision: str) -> AbstractContextManager[Any]:
-    device = next(net.parameters()).device.type
+def autocast(model: torch.nn.Module, precision: str) -> AbstractContextManager[Any]:
+    """Return a context of bf16 autocast, or one without effect for fp32."""
+    device = next(model.parameters()).device.type
     return torch.autocast(device, torch.bfloat16) if precision == "bf16" else nullcontext()
 
 
-def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
     for group in optimizer.param_groups:
         group["lr"] = rate
 
 
-def ours(net: Transformer, precision: str, compiled: bool, dynamic: bool | None = None) -> Step:
-    """``dynamic``: as torch.compile takes it; the trainer compiles packed rows with False."""
-    config = TrainConfig(learning_rate=RATE, weight_decay=DECAY, beta1=BETAS[0], beta2=BETAS[1])
-    (optimizer,) = make_optimizers(net, config)
-    device = net.embedding.weight.device
-    loss_of = (
-        compile_function(device, net.compute_loss_sum, dynamic)
+def build_hallmark_step(
+    model: Transformer, precision: str, compiled: bool, dynamic: bool | None = None
+) -> Step:
+    """Build the training step of Hallmark.
+
+    Args:
+        model: The model to train.
+        precision: "fp32" or "bf16".
+        compiled: Whether the loss is compiled.
+        dynamic: Passed to torch.compile; the trainer compiles packed rows with False.
+    """
+    config = TrainConfig(
+        learning_rate=LEARNING_RATE, weight_decay=WEIGHT_DECAY, beta1=BETAS[0], beta2=BETAS[1]
+    )
+    (optimizer,) = make_optimizers(model, config)
+    device = model.embedding.weight.device
+    compute_loss_sum = (
+        compile_function(device, model.compute_loss_sum, dynamic)
         if compiled
-        else net.compute_loss_sum
+        else model.compute_loss_sum
     )
 
     def step(rows: np.ndarray, rate: float) -> float:
         batch = build_causal_batch(rows)
-        total = batch.require_targets_and_weights()[1].sum().item()
+        weight_sum = batch.require_targets_and_weights()[1].sum().item()
         batch = batch.to_device(device)
-        with autocast(net, precision):
-            loss = loss_of(batch) / total
+        with autocast(model, precision):
+            loss = compute_loss_sum(batch) / weight_sum
         loss.backward()
-        clip_gradients([optimizer], CLIP)
-        set_rate(optimizer, rate)
+        clip_gradients([optimizer], MAX_GRAD_NORM)
+        set_learning_rate(optimizer, rate)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         return loss.item()
@@ -102,24 +114,33 @@ def ours(net: Transformer, precision: str, compiled: bool, dynamic: bool | None 
     return step
 
 
-def theirs(
-    net: torch.nn.Module,
+def build_peer_step(
+    model: torch.nn.Module,
     optimizer: torch.optim.Optimizer,
-    loss_of: Callable[[Any, Tensor, Tensor], Tensor],
+    compute_loss: Callable[[Any, Tensor, Tensor], Tensor],
     precision: str,
     compiled: bool,
 ) -> Step:
-    forward = torch.compile(net) if compiled else net
+    """Build the training step of another implementation.
+
+    Args:
+        model: The model to train.
+        optimizer: Its optimizer.
+        compute_loss: Called with (forward function, ids, targets); returns the mean loss.
+        precision: "fp32" or "bf16".
+        compiled: Whether the model is compiled.
+    """
+    forward = torch.compile(model) if compiled else model
 
     def step(rows: np.ndarray, rate: float) -> float:
         ids = torch.from_numpy(rows)
         targets = torch.full_like(ids, -1)
         targets[:, :-1] = ids[:, 1:]
-        with autocast(net, precision):
-            loss = loss_of(forward, ids, targets)
+        with autocast(model, precision):
+            loss = compute_loss(forward, ids, targets)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(net.parameters(), CLIP)
-        set_rate(optimizer, rate)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_GRAD_NORM)
+        set_learning_rate(optimizer, rate)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         return loss.item()
@@ -127,13 +148,21 @@ def theirs(
     return step
 
 
-def nanogpt(folder: Path, source: Transformer, *how: Any) -> Step:
+def build_nanogpt_step(folder: Path, source: Transformer, precision: str, compiled: bool) -> Step:
+    """Build the training step of nanoGPT, with the weights of a model of Hallmark.
+
+    Args:
+        folder: Checkout of nanoGPT.
+        source: The model whose weights are copied.
+        precision: "fp32" or "bf16".
+        compiled: Whether the model is compiled.
+    """
     spec = importlib.util.spec_from_file_location("nanogpt_model", folder / "model.py")
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     config = source.config
-    net = module.GPT(
+    model = module.GPT(
         module.GPTConfig(
             block_size=config.context,
             vocab_size=config.vocab_size,
@@ -146,57 +175,66 @@ def nanogpt(folder: Path, source: Transformer, *how: Any) -> Step:
     )
     weights = {}
     for name, tensor in source.state_dict().items():
-        for one, other in NANOGPT_NAMES.items():
-            name = name.replace(one, other)
+        for hallmark_name, nanogpt_name in NANOGPT_NAMES.items():
+            name = name.replace(hallmark_name, nanogpt_name)
         weights[name] = tensor
-    net.load_state_dict(weights)
-    optimizer = net.configure_optimizers(DECAY, RATE, BETAS, "cpu")
-    return theirs(net, optimizer, lambda f, x, y: f(x, y)[1], *how)
+    model.load_state_dict(weights)
+    optimizer = model.configure_optimizers(WEIGHT_DECAY, LEARNING_RATE, BETAS, "cpu")
+    return build_peer_step(
+        model, optimizer, lambda forward, x, y: forward(x, y)[1], precision, compiled
+    )
 
 
-def hugging_face(source: Transformer, *how: Any) -> Step:
-    net = exported(source).train()
-    decayed = [p for p in net.parameters() if p.ndim >= 2]
-    rest = [p for p in net.parameters() if p.ndim < 2]
-    groups = [{"params": decayed, "weight_decay": DECAY}, {"params": rest, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=RATE, betas=BETAS)
+def build_transformers_step(source: Transformer, precision: str, compiled: bool) -> Step:
+    """Build the training step of a ``transformers`` model, with the weights of ``source``."""
+    model = convert_to_transformers(source).train()
+    decayed = [p for p in model.parameters() if p.ndim >= 2]
+    not_decayed = [p for p in model.parameters() if p.ndim < 2]
+    groups = [
+        {"params": decayed, "weight_decay": WEIGHT_DECAY},
+        {"params": not_decayed, "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=LEARNING_RATE, betas=BETAS)
 
-    def loss_of(forward: Any, ids: Tensor, targets: Tensor) -> Tensor:
+    def compute_loss(forward: Any, ids: Tensor, targets: Tensor) -> Tensor:
         logits = forward(input_ids=ids, use_cache=False).logits
         return torch.nn.functional.cross_entropy(
             logits.flatten(0, 1).float(), targets.flatten(), ignore_index=-1
         )
 
-    return theirs(net, optimizer, loss_of, *how)
+    return build_peer_step(model, optimizer, compute_loss, precision, compiled)
 
 
-def batches(count: int, batch: int, config: ModelConfig) -> list[np.ndarray]:
-    """Rows of a chain in which every token has four likely successors; none is special."""
-    random = np.random.default_rng(0)
-    successors = random.integers(2, config.vocab_size, (config.vocab_size, 4))
-    result = []
+def sample_batches(count: int, batch_size: int, config: ModelConfig) -> list[np.ndarray]:
+    """Sample rows of a Markov chain in which every token has four successors.
+
+    Special tokens do not occur.
+    """
+    rng = np.random.default_rng(0)
+    successors = rng.integers(2, config.vocab_size, (config.vocab_size, 4))
+    batches = []
     for _ in range(count):
-        rows = np.empty((batch, config.context), np.int64)
-        rows[:, 0] = random.integers(2, config.vocab_size, batch)
+        rows = np.empty((batch_size, config.context), np.int64)
+        rows[:, 0] = rng.integers(2, config.vocab_size, batch_size)
         for t in range(1, config.context):
-            rows[:, t] = successors[rows[:, t - 1], random.integers(0, 4, batch)]
-        result.append(rows)
-    return result
+            rows[:, t] = successors[rows[:, t - 1], rng.integers(0, 4, batch_size)]
+        batches.append(rows)
+    return batches
 
 
-def step_of(side: str, options: argparse.Namespace, seed: int = 0) -> Step:
-    """A training of one side, from the weights of ``seed``; as its users run it."""
+def build_step(implementation: str, options: argparse.Namespace, seed: int = 0) -> Step:
+    """Build the training step of an implementation, with random weights from a seed."""
     torch.manual_seed(seed)
-    net, how = Transformer(model_config(options)), (options.precision, options.compile)
-    if side == "hallmark":
-        retain_freed_memory()  # as the trainer begins
-        return ours(net, *how)
-    if side == "transformers":
-        return hugging_face(net, *how)
-    return nanogpt(options.nanogpt, net, *how)
+    model = Transformer(build_model_config(options))
+    if implementation == "hallmark":
+        retain_freed_memory()  # as the trainer does at its start
+        return build_hallmark_step(model, options.precision, options.compile)
+    if implementation == "transformers":
+        return build_transformers_step(model, options.precision, options.compile)
+    return build_nanogpt_step(options.nanogpt, model, options.precision, options.compile)
 
 
-def model_config(options: argparse.Namespace) -> ModelConfig:
+def build_model_config(options: argparse.Namespace) -> ModelConfig:
     return ModelConfig(
         vocab_size=options.vocab_size,
         context=options.context,
@@ -206,14 +244,35 @@ def model_config(options: argparse.Namespace) -> ModelConfig:
     )
 
 
-def serve(side: str, options: argparse.Namespace, context: list[Any], pipe: Connection) -> None:
-    """A side in a process of its own: for each slice of ``work`` that comes, the seconds that it
-    took and the last loss; in the end the most memory that was held, MiB."""
-    step = step_of(side, options)
+class TurnResult(NamedTuple):
+    """The result of a few training steps."""
+
+    seconds: float
+    last_loss: float
+
+
+def serve_steps(
+    implementation: str,
+    options: argparse.Namespace,
+    step_inputs: list[tuple[np.ndarray, float]],
+    pipe: Connection,
+) -> None:
+    """Run training steps on demand, in a separate process.
+
+    For each slice of ``step_inputs`` that comes through the pipe, a TurnResult is sent. After None
+    the process sends its peak memory in MiB and ends.
+
+    Args:
+        implementation: One of IMPLEMENTATIONS.
+        options: The parsed options.
+        step_inputs: Rows and learning rate of each step.
+        pipe: The connection to the main process.
+    """
+    step = build_step(implementation, options)
     while (part := pipe.recv()) is not None:
         start = time.perf_counter()
-        losses = [step(*one) for one in context[part]]
-        pipe.send((time.perf_counter() - start, losses[-1]))
+        losses = [step(rows, rate) for rows, rate in step_inputs[part]]
+        pipe.send(TurnResult(time.perf_counter() - start, losses[-1]))
     pipe.send(measure_peak_memory_mb(torch.device("cpu")))
 
 
@@ -221,13 +280,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--nanogpt", type=Path, required=True)
-    parser.add_argument("--sides", nargs="+", choices=SIDES, default=SIDES)
+    parser.add_argument("--nanogpt", type=Path, required=True, help="checkout of nanoGPT")
+    parser.add_argument(
+        "--sides",
+        nargs="+",
+        choices=IMPLEMENTATIONS,
+        default=IMPLEMENTATIONS,
+        help="implementations to compare",
+    )
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
-    parser.add_argument("--compile", action="store_true")
-    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--compile", action="store_true", help="compile the models")
+    parser.add_argument("--repetitions", type=int, default=5, help="timed turns")
     parser.add_argument("--steps", type=int, default=6, help="timed steps in a turn")
-    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--batch", type=int, default=8, help="rows of a batch")
     for name, value in (
         ("d_model", 256),
         ("n_layers", 4),
@@ -237,46 +302,54 @@ def main() -> None:
     ):
         parser.add_argument(f"--{name}", type=int, default=value)
     options = parser.parse_args()
-    config = model_config(options)
-    data = batches(2 + options.steps * options.repetitions, options.batch, config)
-    rates = [RATE * min(1, (i + 1) / WARMUP) for i in range(len(data))]
-    work = list(zip(data, rates, strict=True))
+    config = build_model_config(options)
+    batches = sample_batches(2 + options.steps * options.repetitions, options.batch, config)
+    rates = [LEARNING_RATE * min(1, (i + 1) / WARMUP_STEPS) for i in range(len(batches))]
+    step_inputs = list(zip(batches, rates, strict=True))
     pipes: dict[str, Connection] = {}
     processes = []
-    for side in options.sides:
-        pipes[side], theirs = SPAWN.Pipe()
-        processes.append(SPAWN.Process(target=serve, args=(side, options, work, theirs)))
+    for implementation in options.sides:
+        pipes[implementation], child_pipe = SPAWN.Pipe()
+        arguments = (implementation, options, step_inputs, child_pipe)
+        processes.append(SPAWN.Process(target=serve_steps, args=arguments))
         processes[-1].start()
-    seconds: dict[str, list[float]] = {side: [] for side in pipes}
-    last = {}
-    for turn in range(-1, options.repetitions):  # the first is to warm up
+    seconds: dict[str, list[float]] = {implementation: [] for implementation in pipes}
+    last_losses = {}
+    for turn in range(-1, options.repetitions):  # turn -1 warms up
         first = 2 + turn * options.steps
         part = slice(first, first + options.steps) if turn >= 0 else slice(2)
-        for side, pipe in pipes.items():
+        for implementation, pipe in pipes.items():
             pipe.send(part)
-            took, last[side] = pipe.recv()
-            seconds[side] += [took] * (turn >= 0)
+            result: TurnResult = pipe.recv()
+            last_losses[implementation] = result.last_loss
+            if turn >= 0:
+                seconds[implementation].append(result.seconds)
     peaks = {}
-    for side, pipe in pipes.items():
+    for implementation, pipe in pipes.items():
         pipe.send(None)
-        peaks[side] = pipe.recv()
+        peaks[implementation] = pipe.recv()
     for process in processes:
         process.join()
-    total = Transformer(config).count_parameters_by_group()["total"]
+    parameters = Transformer(config).count_parameters_by_group()["total"]
     print(
-        f"{total:,} parameters, batch {options.batch} x {config.context}, {options.precision}, "
-        f"{'compiled' if options.compile else 'eager'}, {torch.get_num_threads()} threads, torch "
-        f"{torch.__version__}; {options.repetitions} turns of {options.steps} steps"
+        f"{parameters:,} parameters, batch {options.batch} x {config.context}, "
+        f"{options.precision}, {'compiled' if options.compile else 'eager'}, "
+        f"{torch.get_num_threads()} threads, torch {torch.__version__}; {options.repetitions} "
+        f"turns of {options.steps} steps"
     )
     tokens = options.steps * options.batch * config.context
-    speed = {side: [tokens / took for took in found] for side, found in seconds.items()}
-    mine = statistics.median(speed["hallmark"])
-    for side, values in speed.items():
-        middle = statistics.median(values)
+    speeds = {
+        implementation: [tokens / turn_seconds for turn_seconds in turns]
+        for implementation, turns in seconds.items()
+    }
+    hallmark_speed = statistics.median(speeds["hallmark"])
+    for implementation, values in speeds.items():
+        speed = statistics.median(values)
         spread = f"({min(values):,.0f} to {max(values):,.0f})"
         print(
-            f"{side:<14} {middle:9,.0f} tokens/s {spread}, hallmark is {mine / middle:.2f} times "
-            f"as fast; at most {peaks[side]:,.0f} MiB; last loss {last[side]:.5f}"
+            f"{implementation:<14} {speed:9,.0f} tokens/s {spread}, hallmark is "
+            f"{hallmark_speed / speed:.2f} times as fast; peak {peaks[implementation]:,.0f} MiB; "
+            f"last loss {last_losses[implementation]:.5f}"
         )
 
 

@@ -47,7 +47,7 @@ def pytest_addoption(parser):
 
 
 def pytest_runtest_makereport(item, call):
-    """In CI an unexpected skip is a failure."""
+    """Make an unexpected skip a failure in CI."""
     if os.environ.get("CI") and call.excinfo and call.excinfo.errisinstance(pytest.skip.Exception):
         reason = str(call.excinfo.value)
         if not any(expected in reason for expected in EXPECTED_SKIPS):
@@ -58,8 +58,11 @@ def pytest_runtest_makereport(item, call):
 
 
 def pytest_xdist_make_scheduler(config, log):
-    """One process for the tests of a file, which share what is costly to make, and one for all of
-    each folder of tests/flows, which look at one run of smoke."""
+    """Run the tests of a file in one process.
+
+    They share expensive fixtures. Each folder of tests/flows has one process, too, for its run of
+    smoke.
+    """
     from xdist.scheduler import LoadScopeScheduling
 
     class ByFile(LoadScopeScheduling):
@@ -72,7 +75,7 @@ def pytest_xdist_make_scheduler(config, log):
 
 @pytest.fixture
 def session(tmp_path):
-    """A session over a fresh store."""
+    """Open a session with a new store."""
     from hallmark.tasks.contract import Session, Store, open_session
 
     with open_session(Session(Store(tmp_path / "store"))) as opened:
@@ -81,15 +84,18 @@ def session(tmp_path):
 
 @pytest.fixture(scope="session")
 def shared(tmp_path_factory):
-    """A folder of all processes of the tests."""
+    """Return a folder that all processes of the tests share."""
     base = tmp_path_factory.getbasetemp()
     return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 
 
 @pytest.fixture(scope="session")
 def server(shared):
-    """The API of a Prefect server, which all processes of the tests use. The one that needs it
-    first starts it; it ends behind all of them, and behind what Prefect still has to tell."""
+    """Return the API of a Prefect server that all processes of the tests share.
+
+    The first process that needs it starts it. It ends after all of them, and after Prefect has
+    sent its last messages.
+    """
     from hallmark.flows.local_prefect_server import LocalPrefectServer
 
     users, alone = (shared / "server").open("a+"), FileLock(shared / "server.lock")
@@ -112,7 +118,7 @@ def server(shared):
 
 @pytest.fixture(scope="module")
 def forked_trainers():
-    """The stages that train get their trainers as forks, which need no seconds to import torch."""
+    """Fork trainer processes, which do not need seconds to import torch."""
     from tests.model.training.training import popen
 
     with pytest.MonkeyPatch.context() as patch:
@@ -123,7 +129,7 @@ def forked_trainers():
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A real file system of one megabyte, in a mount namespace of its own where needed."""
+    """Mount a real file system of one megabyte, in a separate mount namespace if necessary."""
     place = tmp_path / "small"
     place.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)]
@@ -136,7 +142,7 @@ def small_disk(tmp_path):
 
 @pytest.fixture(scope="module")
 def bucket():
-    """A real S3 server of the tests' own, on this machine."""
+    """Start a real S3 server for the tests on this machine."""
     import boto3
     from moto.server import ThreadedMotoServer
 

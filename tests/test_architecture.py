@@ -40,7 +40,7 @@ def run_python(*arguments, cwd=PROJECT_ROOT):
 
 
 def test_source_tree_links_every_module():
-    """A module without a link would not be checked."""
+    """A module without a link would not be type-checked."""
     targets = {PROJECT_ROOT / name for name in PROJECT_PACKAGES}
     targets |= {*(PROJECT_ROOT / "hallmark").glob("*.py")}
     links = {link.name: link.resolve() for link in (SOURCE_TREE / "hallmark").iterdir()}
@@ -85,7 +85,7 @@ def test_data_frames_are_made_only_for_users():
 
 
 def test_reports_import_neither_torch_nor_prefect_and_the_pipeline_no_torch():
-    """Loading torch takes seconds, which commands that ask a store need not wait for."""
+    """Importing torch takes seconds, for which commands that only read a store need not wait."""
     program = (
         "import hallmark.reports.site, hallmark.reports.datasheet, hallmark.reports.model_card; "
         "import hallmark.reports.task_card, sys; print(*{'torch', 'prefect'} & {*sys.modules}); "
@@ -126,12 +126,12 @@ def test_lint():
 
 
 def test_types():
-    """``make types`` runs the same; pyproject.toml says which files it checks."""
+    """``make types`` runs the same check; pyproject.toml lists the files."""
     run_python("-m", "mypy")
 
 
 def test_names_that_tests_import_from_each_other_exist():
-    """Types are not checked in tests: a name that moved would be found by the whole suite alone."""
+    """Tests are not type-checked: otherwise only the whole suite would find a renamed name."""
     files = {get_module_name(path): path for path in (PROJECT_ROOT / "tests").rglob("*.py")}
     trees = {module: ast.parse(path.read_text()) for module, path in files.items()}
     missing = [
@@ -147,7 +147,7 @@ def test_names_that_tests_import_from_each_other_exist():
 
 
 def top_level(tree):
-    """The names that a module defines or imports."""
+    """Return the names that a module defines or imports."""
     names = set()
     for node in ast.walk(tree) if tree else []:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):

@@ -1,4 +1,4 @@
-"""Every column of every table says what it is, in words and by its kind."""
+"""Check that every column of every table has a description and a kind."""
 
 import pytest
 
@@ -18,7 +18,7 @@ SCHEMAS = {
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
-def test_every_column_has_a_kind_and_a_meaning(name):
+def test_every_column_has_a_kind_and_a_description(name):
     schema = SCHEMAS[name]
     assert get_table_meaning(schema).endswith(".")
     for field, column in zip(schema, describe_columns(schema), strict=True):
@@ -27,7 +27,7 @@ def test_every_column_has_a_kind_and_a_meaning(name):
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
-def test_what_judges_a_text_is_a_score_of_its_own_table(name):
+def test_columns_that_judge_texts_are_scores(name):
     columns = {column.name: column for column in describe_columns(SCHEMAS[name])}
     for column in columns.values():
         if column.judged_by:
@@ -37,12 +37,12 @@ def test_what_judges_a_text_is_a_score_of_its_own_table(name):
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
-def test_tables_that_are_cut_have_a_document_in_each_row(name):
+def test_partitioned_tables_have_a_document_in_each_row(name):
     if is_partitioned(SCHEMAS[name]):
         assert SCHEMAS[name].names[0] == "doc_id"
 
 
-def test_the_tables_about_documents_are_cut():
+def test_tables_about_documents_are_partitioned():
     cut = {name.partition(".")[2] for name, schema in SCHEMAS.items() if is_partitioned(schema)}
     assert cut == {
         "document_reads",

@@ -1,4 +1,4 @@
-"""Two recordings are equal exactly when their tables hold the same under the given names."""
+"""Check that two recordings are equal exactly if their tables are, after renaming."""
 
 import json
 
@@ -25,29 +25,31 @@ BASE = {
 def write_recording(
     folder, tables, *, fingerprint=FINGERPRINTS["old"], run="20260101-1", stage="count"
 ):
-    """A recording with one stage, whose tables are given by column."""
-    place = folder / "store/artifacts" / stage / fingerprint
-    place.mkdir(parents=True)
+    """Write a recording with one stage, whose tables are given by column."""
+    artifact_folder = folder / "store/artifacts" / stage / fingerprint
+    artifact_folder.mkdir(parents=True)
     entries = {}
     for name, columns in tables.items():
-        half = pa.table(columns).slice(0, 1), pa.table(columns).slice(1)
+        part_tables = pa.table(columns).slice(0, 1), pa.table(columns).slice(1)
         parts = [{"path": f"{name}-{n}.parquet"} for n in range(2)]
-        for part, rows in zip(parts, half, strict=True):
-            pq.write_table(rows, place / part["path"])
+        for part, rows in zip(parts, part_tables, strict=True):
+            pq.write_table(rows, artifact_folder / part["path"])
         entries[name] = {"parts": parts}
-    (place / "manifest.json").write_text(json.dumps({"tables": entries}))
+    (artifact_folder / "manifest.json").write_text(json.dumps({"tables": entries}))
     for name in ("run", "audit"):
-        home = folder / "store/runs" / f"{run}-{name}"
-        home.mkdir(parents=True)
-        label = {"label": stage, "artifact": f"{stage}/{fingerprint}"}
-        (home / "run.json").write_text(json.dumps({"stages": [label] if name == "run" else []}))
+        run_folder = folder / "store/runs" / f"{run}-{name}"
+        run_folder.mkdir(parents=True)
+        entry = {"label": stage, "artifact": f"{stage}/{fingerprint}"}
+        (run_folder / "run.json").write_text(
+            json.dumps({"stages": [entry] if name == "run" else []})
+        )
     (folder / "runs.json").write_text(json.dumps({n: f"{run}-{n}" for n in ("run", "audit")}))
     return folder
 
 
 @pytest.fixture
 def compare(tmp_path, capsys):
-    """Compare the base tables with changed ones; the exit code and the printed lines."""
+    """Compare the base tables with changed ones; return the exit code and the printed lines."""
 
     def compare(after, names=None, **changes):
         before = write_recording(tmp_path / "before", {"words": BASE})
@@ -65,7 +67,7 @@ LATER = BASE | {
 }
 
 
-def test_names_of_artifacts_do_not_count(compare):
+def test_names_of_artifacts_are_not_compared(compare):
     code, lines = compare({"words": LATER})
     assert code == 0
     assert lines == [
@@ -84,26 +86,26 @@ OTHER_VALUES = [
 
 
 @pytest.mark.parametrize(("column", "value"), OTHER_VALUES)
-def test_every_other_value_counts(compare, column, value):
+def test_any_changed_value_is_a_difference(compare, column, value):
     code, lines = compare({"words": LATER | {column: value}})
     assert code == 1
     assert lines[0].startswith(f"run: count.words.{column}: ")
     assert "3 columns with equal content" in lines[-1] and "1 other differences" in lines[-1]
 
 
-def test_rows_may_come_in_another_order_but_not_as_other_rows(compare, tmp_path):
+def test_reordered_rows_are_equal(compare):
     order = [2, 0, 1]
-    turned = {name: [values[i] for i in order] for name, values in LATER.items()}
-    assert compare({"words": turned})[0] == 0
+    reordered = {name: [values[i] for i in order] for name, values in LATER.items()}
+    assert compare({"words": reordered})[0] == 0
 
 
-def test_rows_that_were_mixed_differ(compare):
+def test_rows_with_swapped_values_differ(compare):
     code, lines = compare({"words": LATER | {"word": ["beta", "alpha", "beta"]}})
     assert code == 1 and "word" not in lines[-1]
     assert len(lines) == 4  # the other columns no longer belong to the words
 
 
-def test_names_may_change(compare):
+def test_renamed_tables_columns_and_values_are_equal(compare):
     terms = {
         "term": ["ALPHA", "BETA", "BETA"],
         "ratio": LATER["share"],
@@ -120,7 +122,7 @@ def test_names_may_change(compare):
     assert (code, len(lines)) == (0, 1)
 
 
-def test_a_renaming_of_values_is_shown_as_one(compare):
+def test_one_to_one_replacement_is_reported_as_relabelled(compare):
     code, lines = compare({"words": LATER | {"word": ["ALPHA", "BETA", "BETA"]}})
     assert code == 1
     assert lines[0] == (
@@ -128,7 +130,7 @@ def test_a_renaming_of_values_is_shown_as_one(compare):
     )
 
 
-def test_what_is_missing_or_new_must_be_explained(compare):
+def test_missing_and_new_columns_need_a_reason(compare):
     words = {name: values for name, values in LATER.items() if name != "share"}
     after = {"words": words | {"extra": [1, 2, 3]}, "more": {"x": [1]}}
     changed = {"count.words.share": "of no use", "count.words.extra": "asked for"}
@@ -142,7 +144,7 @@ def test_what_is_missing_or_new_must_be_explained(compare):
     assert lines[-1].endswith("2 changed on purpose, 1 other differences")
 
 
-def test_a_table_that_is_gone_and_one_with_fewer_rows(compare, tmp_path, capsys):
+def test_missing_table_and_missing_rows_are_differences(compare, tmp_path, capsys):
     code, lines = compare({})
     assert (code, lines[0]) == (1, "run: count.words.*: is missing")
     few = write_recording(tmp_path / "few", {"words": {k: v[:2] for k, v in BASE.items()}})
@@ -150,18 +152,18 @@ def test_a_table_that_is_gone_and_one_with_fewer_rows(compare, tmp_path, capsys)
     assert capsys.readouterr().out.splitlines()[0] == "run: count.words.*: 3 rows, now 2"
 
 
-def test_names_that_name_nothing_are_refused(compare):
+def test_entries_that_apply_to_nothing_are_refused(compare):
     code, lines = compare({"words": LATER}, {"columns": {"count.words.wrod": "term"}})
     assert code == 1
-    assert lines[-1] == "the names say something of what is not there: columns: count.words.wrod"
-    with pytest.raises(SystemExit, match="sections that mean nothing: column"):
+    assert lines[-1] == "an entry of NAMES.toml applies to nothing: columns: count.words.wrod"
+    with pytest.raises(SystemExit, match=r"unknown sections in NAMES\.toml: column"):
         Renaming({"column": {}})
 
 
-def test_a_recording_is_read_part_by_part(tmp_path):
+def test_recording_is_read_from_all_parts(tmp_path):
     folder = write_recording(tmp_path / "one", {"words": BASE})
     (table,) = read_tables(folder, str.upper)
-    assert (table.run, table.stage, table.name, table.rows) == ("run", "count", "words", 3)
+    assert (table.run, table.stage, table.name, table.row_count) == ("run", "count", "words", 3)
     assert table.columns["made_of"] == ["<COUNT>#words", "<COUNT>", "deadbeef" * 2]
-    [found] = compare_recordings(folder, folder, Renaming({}))
-    assert found.equal == 4 and found.rows == (3, 3) and not found.differences
+    [comparison] = compare_recordings(folder, folder, Renaming({}))
+    assert comparison.equal_count == 4 and not comparison.differences

@@ -7,7 +7,7 @@ import pytest
 
 from hallmark.tasks.contract import PROJECT_ROOT
 
-PACKAGES = ("flows", "hallmark", "model", "reports", "tasks")
+PACKAGES = ("benchmarks", "flows", "hallmark", "model", "reports", "tasks")
 
 
 def list_described_names(docstring, title):

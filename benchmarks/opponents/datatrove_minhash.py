@@ -1,6 +1,9 @@
-"""datatrove's near deduplication: SOURCE.parquet KEPT.parquet TOKENIZER, in its own environment.
+"""Remove near duplicates with datatrove, for ``benchmarks.duplicates``.
 
-TOKENIZER: "english", as it comes (spaCy), or "whitespace".
+    python datatrove_minhash.py SOURCE.parquet KEPT.parquet TOKENIZER
+
+It runs in its own environment. TOKENIZER is "english", datatrove's default (spaCy), or
+"whitespace".
 """
 
 import json
@@ -25,36 +28,37 @@ from datatrove.utils.word_tokenizers import WhitespaceTokenizer
 
 
 def main(source: str, kept: str, tokenizer: str) -> None:
-    work = Path(tempfile.mkdtemp(prefix="opponent-"))
-    entered = work / "in"
-    entered.mkdir()
+    folder = Path(tempfile.mkdtemp(prefix="opponent-"))
+    input_folder = folder / "in"
+    input_folder.mkdir()
     table = pq.read_table(source, columns=["id", "text"])
     half = len(table) // 2
-    for number, rows in enumerate((table[:half], table[half:])):  # a file a worker
-        pq.write_table(rows, entered / f"{number}.parquet")
+    for number, rows in enumerate((table[:half], table[half:])):  # one file for each worker
+        pq.write_table(rows, input_folder / f"{number}.parquet")
     config = MinhashConfig(n_grams=5, num_buckets=14, hashes_per_bucket=8)
     language = WhitespaceTokenizer() if tokenizer == "whitespace" else Languages.english
-    reader = ParquetReader(str(entered))
-    sign = MinhashDedupSignature(str(work / "signatures"), config=config, language=language)
-    left = ParquetWriter(str(work / "out"))
+    signatures, buckets, removed = (str(folder / n) for n in ("signatures", "buckets", "remove"))
+    reader = ParquetReader(str(input_folder))
     steps = [
-        ([reader, sign], 2),
-        ([MinhashDedupBuckets(str(work / "signatures"), str(work / "buckets"), config=config)], 14),
-        ([MinhashDedupCluster(str(work / "buckets"), str(work / "remove"), config=config)], 1),
-        ([reader, MinhashDedupFilter(str(work / "remove")), left], 2),
+        ([reader, MinhashDedupSignature(signatures, config=config, language=language)], 2),
+        ([MinhashDedupBuckets(signatures, buckets, config=config)], 14),
+        ([MinhashDedupCluster(buckets, removed, config=config)], 1),
+        ([reader, MinhashDedupFilter(removed), ParquetWriter(str(folder / "out"))], 2),
     ]
-    begin = time.perf_counter()
+    start = time.perf_counter()
     for number, (pipeline, tasks) in enumerate(steps):
         LocalPipelineExecutor(
             pipeline=pipeline,
             tasks=tasks,
             workers=min(tasks, 2),
-            logging_dir=str(work / f"{number}"),
+            logging_dir=str(folder / f"{number}"),
         ).run()
-    seconds = time.perf_counter() - begin
-    out = [pq.read_table(path, columns=["id"]) for path in sorted((work / "out").glob("*.parquet"))]
-    with pq.ParquetWriter(kept, out[0].schema) as writer:
-        for rows in out:
+    seconds = time.perf_counter() - start
+    tables = [
+        pq.read_table(path, columns=["id"]) for path in sorted((folder / "out").glob("*.parquet"))
+    ]
+    with pq.ParquetWriter(kept, tables[0].schema) as writer:
+        for rows in tables:
             writer.write_table(rows)
     print(json.dumps({"seconds": seconds}))
 

@@ -1,4 +1,4 @@
-"""Fixtures: the command line over a store with one completed smoke run."""
+"""Define fixtures: the command line with a store that has one completed smoke run."""
 
 import io
 import json
@@ -23,7 +23,7 @@ from hallmark.flows import cli
 
 @dataclass(frozen=True)
 class Hallmark:
-    """The command line over one store."""
+    """The command line with one store."""
 
     store: Path
     server: str | None = None  # API of a Prefect server; without one, each flow starts its own
@@ -53,7 +53,7 @@ class Hallmark:
                 timeout=280,
             )
         else:
-            done = here(arguments, env)
+            done = run_in_this_process(arguments, env)
         assert done.returncode == code, done.stdout + done.stderr
         assert "Traceback" not in done.stderr
         return done
@@ -62,7 +62,9 @@ class Hallmark:
         return json.loads(self(*arguments, "--json", code=code).stdout)
 
 
-def here(arguments: tuple[str, ...], env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+def run_in_this_process(
+    arguments: tuple[str, ...], env: dict[str, str]
+) -> subprocess.CompletedProcess[str]:
     out, err, code = io.StringIO(), io.StringIO(), 0
     logger = logging.getLogger("hallmark")
     level, handlers = logger.level, list(logger.handlers)
@@ -95,7 +97,7 @@ def plain_calls():
 
 @pytest.fixture(scope="module")
 def apart(smoke, tmp_path_factory) -> Hallmark:
-    """A copy of the smoke store, for tests that add runs."""
+    """Copy the smoke store for tests that add runs."""
     store = tmp_path_factory.mktemp("apart") / "store"
     shutil.copytree(smoke.store, store, symlinks=True)
     for run in (store / "runs").iterdir():
@@ -106,7 +108,7 @@ def apart(smoke, tmp_path_factory) -> Hallmark:
 
 @pytest.fixture(scope="session")
 def smoke(tmp_path_factory, shared, request) -> Hallmark:
-    """A store with one completed smoke run; the first test process creates it, each gets a copy."""
+    """Return a copy of a store with one completed smoke run, which the first process creates."""
     made = Hallmark(shared / "smoke")
     with FileLock(shared / "smoke.lock"):
         if not (shared / "smoke.made").exists():

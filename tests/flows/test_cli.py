@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.study_kills import SMALL
+from benchmarks.study_kills import SMALL_WORLD
 from hallmark.flows.audit_selection import ALL_AUDITS
 from hallmark.flows.cli import (
     COMMAND_ALIASES,
@@ -27,7 +27,7 @@ from hallmark.flows.cli import (
 from hallmark.flows.commands.flow_execution import combine_errors
 from hallmark.flows.commands.trace import render_finding_trace
 from hallmark.tasks.contract import HallmarkError, PolicyViolationError
-from tests.flows.conftest import Hallmark, here
+from tests.flows.conftest import Hallmark, run_in_this_process
 
 
 @pytest.fixture
@@ -283,7 +283,7 @@ def test_ctrl_c_ends_immediately_with_one_sentence(hallmark):
 def test_a_stopped_study_does_not_wait_for_its_worlds(hallmark, how):
     """Its worlds would train for days; their processes end with them."""
     settings = {
-        **SMALL,
+        **SMALL_WORLD,
         "pretrain.train.steps": 10_000_000,
         "pretrain.train.checkpoint_every": 10_000_000,
         "pretrain.train.validate_every": 10_000_000,
@@ -486,6 +486,8 @@ def test_doctor_reports_the_machine_and_creates_no_store(hallmark):
 
 
 def test_debug_shows_the_traceback(hallmark):
-    done = here(("run", "nonsense", "--debug"), {"HALLMARK_STORE": str(hallmark.store)})
+    done = run_in_this_process(
+        ("run", "nonsense", "--debug"), {"HALLMARK_STORE": str(hallmark.store)}
+    )
     assert done.returncode == 2
     assert "Traceback" in done.stderr and "hallmark: there is no config 'nonsense'" in done.stderr

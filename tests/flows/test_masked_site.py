@@ -18,7 +18,7 @@ def words(text: str) -> str:
     return " ".join(text.split())
 
 
-def shown(folder: Path) -> dict[Path, str]:
+def read_visible_text_by_page(folder: Path) -> dict[Path, str]:
     """Return the visible words of every page."""
     return {
         path: words(html.unescape(re.sub(r"<[^>]*>", " ", path.read_text(encoding="utf-8"))))
@@ -44,7 +44,7 @@ def must_be_hidden(run) -> set[str]:
 
 
 def test_no_page_shows_sensitive_text(smoke):
-    pages = shown(Path(smoke.json("report")["index"]).parent)
+    pages = read_visible_text_by_page(Path(smoke.json("report")["index"]).parent)
     hidden = must_be_hidden(open_run(smoke.first, str(smoke.store)))
     assert len(pages) > 150 and len(hidden) > 40
     for path, text in pages.items():
@@ -57,7 +57,7 @@ def test_an_unredacted_site_is_recorded_and_private(smoke):
     site = smoke.store / "site-unredacted"
     assert page == site / "runs" / smoke.first / "index.html"
     assert stat.S_IMODE(site.stat().st_mode) == 0o700
-    text = " ".join(shown(site).values())
+    text = " ".join(read_visible_text_by_page(site).values())
     hidden = must_be_hidden(open_run(smoke.first, str(smoke.store)))
     assert sum(word in text for word in hidden) > 10
     record = json.loads((smoke.store / "runs" / smoke.first / "run.json").read_text())

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.outage import step_seconds
+from benchmarks.outage import read_step_seconds
 from hallmark import open_run
 from hallmark.flows.run_recording import resolve_flow_arguments
 from hallmark.tasks.audits.judging.findings import select_evidence
@@ -219,7 +219,7 @@ def test_the_card_names_the_trained_tokenizer(smoke):
 
 def test_the_outage_benchmark_finds_the_seconds_of_each_step(smoke):
     run = open_run(smoke.first, str(smoke.store))
-    took = step_seconds(run)
+    took = read_step_seconds(run)
     assert len(took) == run.config.pretrain.train.steps and min(took) > 0
 
 

@@ -12,7 +12,7 @@ import pytest
 from hallmark.flows.commands.runs import list_runs, render_run_list
 from hallmark.tasks.audits.judging.policy import VERDICTS
 from hallmark.tasks.contract import EmptyConfig, Session, StageContext, Store, open_session, stage
-from tests.flows.conftest import here
+from tests.flows.conftest import run_in_this_process
 
 
 @stage(name="judged", tables={"verdicts": VERDICTS})
@@ -173,8 +173,13 @@ def test_missing_verdicts_hide_no_run(store):
 
 def test_unknown_values_are_refused_in_one_sentence(store, tmp_path):
     env = {**os.environ, "HALLMARK_STORE": store}
-    done = here(("runs", "--status", "done"), env)
+    done = run_in_this_process(("runs", "--status", "done"), env)
     assert done.returncode == 2 and "completed" in done.stderr
-    done = here(("runs", "--store", str(tmp_path / "none")), env)
+    done = run_in_this_process(("runs", "--store", str(tmp_path / "none")), env)
     assert done.returncode == 2 and "Traceback" not in done.stderr
-    assert names(json.loads(here(("runs", "--json"), env).stdout)) == ["a", "b", "c", "d"]
+    assert names(json.loads(run_in_this_process(("runs", "--json"), env).stdout)) == [
+        "a",
+        "b",
+        "c",
+        "d",
+    ]

@@ -1,4 +1,4 @@
-"""What ``import hallmark`` gives, and what it does not load."""
+"""Test what ``import hallmark`` provides, and what it does not import."""
 
 import subprocess
 import sys
@@ -26,7 +26,7 @@ def test_importing_the_model_needs_no_prefect(module):
 
 
 def test_files_of_the_user_do_not_hide_the_packages(tmp_path):
-    """A ``tasks.py`` or ``model.py`` in the working folder is none of Hallmark's business."""
+    """Hallmark ignores a ``tasks.py`` or ``model.py`` in the working folder."""
     for name in ("tasks", "model", "flows", "reports"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong module')\n")
     program = "import hallmark.flows.pipeline, hallmark.model; print('imported')"

@@ -1,4 +1,4 @@
-"""The corpus stages as functions on plain tables."""
+"""Test the corpus stages as functions on plain tables."""
 
 import pandas as pd
 import pyarrow as pa

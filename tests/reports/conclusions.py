@@ -1,4 +1,4 @@
-"""Findings of any audit, and the text of blocks that are made of them: for tests of sentences."""
+"""Build findings of any audit, and read the text of blocks about them, for tests of sentences."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ probabilities = st.one_of(
 
 @st.composite
 def estimates(draw: Any, least: float = -3.0, most: float = 3.0) -> dict[str, float | None]:
-    """A value with or without an interval, and a p that need not agree with it."""
+    """Draw a value with or without an interval, and a p that need not agree with it."""
     if draw(st.integers(0, 6)) == 0:
         return {"value": None, "low": None, "high": None, "p": None}
     low, value, high = sorted(
@@ -62,7 +62,7 @@ class FoundConfig(StageConfig):
 
 @stage(name="found", tables={"values": PARTS, "findings": FINDINGS})
 def found(config: FoundConfig, context: StageContext) -> None:
-    """Findings, whose rows are those of one table."""
+    """Write findings whose rows are those of one table."""
     context.get_table_writer("values").write({"sample": [0], "part": ["pair"]})
     rows = [
         build_finding(**{"evidence_filter": {"part": "pair"}, **row})
@@ -72,7 +72,7 @@ def found(config: FoundConfig, context: StageContext) -> None:
 
 
 def audit_of(audit: str, *rows: Mapping[str, Any]) -> Artifact:
-    """An audit with these findings; what each does not say is usual."""
+    """Build an audit with these findings; fields that a finding lacks have usual values."""
     usual = {"audit": audit, "unit": "share", "method": "m", "n": 9}
     return found(FoundConfig(rows=json.dumps([{**usual, **row} for row in rows])))
 
@@ -83,7 +83,7 @@ def findings_of(**audits: Sequence[Mapping[str, Any]]) -> Findings:
 
 
 def text_of_parts(parts: Iterable[Any]) -> str:
-    """Inline parts as a reader sees them."""
+    """Return the visible text of inline parts."""
     said = []
     for part in parts:
         if isinstance(part, Figure):
@@ -98,7 +98,7 @@ def text_of_parts(parts: Iterable[Any]) -> str:
 
 
 def text_of_blocks(blocks: Iterable[Block]) -> str:
-    """All that blocks say, the cells of tables among it."""
+    """Return the text of blocks, including the cells of tables."""
     said: list[str] = []
     for block in blocks:
         if isinstance(block, Callout | Paragraph):
@@ -114,6 +114,6 @@ def text_of_blocks(blocks: Iterable[Block]) -> str:
 
 
 def text_of_section(section: DocumentSection) -> str:
-    """A section with those below it."""
+    """Return the text of a section and of its subsections."""
     parts = [text_of_section(each) for each in section.sections]
     return "\n".join([section.title, text_of_blocks(section.blocks), *parts])

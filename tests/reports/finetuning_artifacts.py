@@ -1,4 +1,4 @@
-"""What fine-tuning leaves, with hostile text in it, and the card of it."""
+"""Write what fine-tuning writes, with hostile text in it, and build the card."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def left(context: StageContext, step: int) -> Artifact:
 
 
 def tune(folder: Path, kind: str = "classification", **config: object) -> Artifact:
-    """The artifact of a fine-tuning, of a base and with rows that lie in the folder."""
+    """Build the artifact of a fine-tuning of a base model with rows from the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "rows.jsonl").write_text("{}\n")
     data = {"path": str(folder / "rows.jsonl")}
@@ -204,7 +204,7 @@ def tune(folder: Path, kind: str = "classification", **config: object) -> Artifa
 
 
 def last_of(made: Artifact) -> Artifact:
-    """The last of its checkpoints."""
+    """Return the last checkpoint of a fine-tuning."""
     name = made["checkpoints"].read(["artifact"])["artifact"][-1].as_py()
     return made.store.find_artifact(*name.split("/"))
 

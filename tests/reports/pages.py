@@ -1,5 +1,4 @@
-"""Small cards, and the pages that reports make, read: HTML with the standard parser, Markdown with
-another."""
+"""Build small cards, and read pages: HTML with the standard parser, Markdown with another one."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ VOID = {"meta", "img", "br", "link", "hr", "input"}
 
 
 class Page(HTMLParser):
-    """Tags, ids, headings, links and the rows of tables of one page."""
+    """The tags, ids, headings, links and table rows of one page."""
 
     def __init__(self, source: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -92,12 +91,12 @@ def read(path: Path) -> Page:
 
 
 def render(markdown: str) -> Page:
-    """Markdown as a reader of it sees it, with raw HTML allowed to do its worst."""
+    """Render Markdown as a reader sees it, with raw HTML allowed."""
     return Page(MarkdownIt("commonmark", {"html": True}).enable("table").render(markdown))
 
 
 def broken_links(folder: Path) -> list[str]:
-    """Every link and picture of every page that leads to no file, or to no place in it."""
+    """List the links and pictures of every page whose target is missing."""
     pages = {path: read(path) for path in folder.rglob("*.html")}
     broken = []
     for path, page in pages.items():
@@ -115,7 +114,7 @@ def broken_links(folder: Path) -> list[str]:
 
 
 def rows_behind(artifact: Artifact, table: str, where: str) -> pd.DataFrame:
-    """The evidence of a figure, selected by pandas; columns of lists are left out."""
+    """Select the evidence rows of a figure with pandas; columns of lists are omitted."""
     whole = artifact[table].read()
     plain = [f.name for f in whole.schema if not str(f.type).startswith("list")]
     rows = whole.select(plain).to_pandas()
@@ -130,7 +129,7 @@ def rows_behind(artifact: Artifact, table: str, where: str) -> pd.DataFrame:
 
 
 def recompute(rows: pd.DataFrame, aggregate: str, column: str) -> float | None:
-    """A figure's value, computed by pandas."""
+    """Compute the value of a figure with pandas."""
     match aggregate:
         case "count":
             return len(rows)
@@ -158,7 +157,7 @@ def text_of(card, name):
 
 
 def card_of(checkpoint, audits=None, corpus=None):
-    """A card without training, tokenizer, attention maps and samples."""
+    """Build a card without training, tokenizer, attention maps and samples."""
     config = ModelCardConfig()
     return build_model_card(
         checkpoint, None, None, audits or {}, corpus or {}, None, None, None, None, {}, config

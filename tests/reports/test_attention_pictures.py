@@ -1,4 +1,4 @@
-"""The pictures of attention on the model card: against the rows, masked, escaped, in place."""
+"""Test the charts of attention on the model card: equal to the rows, masked, escaped, aligned."""
 
 import itertools
 import re
@@ -27,7 +27,7 @@ def page(folder):
 
 
 def drawn(path):
-    """By line: (text, opacity, framed, grey, box) of each token, and the width of the picture."""
+    """Read the text, opacity, frame, grey and box of each token by line, and the chart's width."""
     tree = ElementTree.parse(path).getroot()
     lines: dict[str, list] = {}
     box = None
@@ -45,7 +45,7 @@ def drawn(path):
 
 
 def mean_weights(made, number, stack="decoder"):
-    """By layer the weights of the sixth token on each, means over heads, made by pandas."""
+    """Compute with pandas the mean weights of the sixth token over heads, by layer."""
     rows = made.maps["weights"].read().to_pandas()
     rows = rows[
         (rows["text_id"] == number) & (rows["query_position"] == 6) & (rows["stack"] == stack)
@@ -54,7 +54,7 @@ def mean_weights(made, number, stack="decoder"):
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_shades_are_the_mean_weights_of_the_rows(folder, made, number):
+def test_shades_equal_mean_weights_of_the_rows(folder, made, number):
     lines, *_ = drawn(folder / f"charts/attention-{number}.svg")
     means = mean_weights(made, number)
     assert list(lines) == ["layer 1", "layer 3", "layer 4", "layer 6"] and len(lines) == MAX_LAYERS
@@ -68,7 +68,7 @@ def test_shades_are_the_mean_weights_of_the_rows(folder, made, number):
     assert any(opacity == 0.5 for _, opacity, *_ in itertools.chain(*lines.values()))
 
 
-def test_every_box_lies_in_the_picture_and_on_no_other(folder):
+def test_boxes_are_inside_the_chart_and_do_not_overlap(folder):
     for number in (1, 2):
         lines, width, height = drawn(folder / f"charts/attention-{number}.svg")
         boxes = [token[-1] for tokens in lines.values() for token in tokens]
@@ -78,7 +78,7 @@ def test_every_box_lies_in_the_picture_and_on_no_other(folder):
             assert x + wide <= u or u < x or y + high <= v
 
 
-def test_the_table_names_what_is_attended_to_most_and_leads_to_its_rows(cards, folder, made, page):
+def test_table_shows_largest_weights_and_links_to_their_rows(cards, folder, made, page):
     grid = next(table for table in page.tables if table[0][:3] == ["layer", "most", "weight"])
     figures = cards["model_card"]["figures"].read().to_pandas().set_index("id")
     means = mean_weights(made, 1)
@@ -94,7 +94,7 @@ def test_the_table_names_what_is_attended_to_most_and_leads_to_its_rows(cards, f
             assert "the mean of weight" in pages.read(folder / figure["page_path"]).text
 
 
-def test_the_captions_say_what_is_seen_and_what_it_is_not(page, made):
+def test_captions_explain_the_chart_and_its_limits(page, made):
     text = " ".join(page.text.split())
     assert "in 4 of 6 layers of the decoder, mean over 3 heads" in text
     largest = mean_weights(made, 1).loc[[1, 3, 4, 6], 1:].to_numpy().max()
@@ -108,7 +108,7 @@ def test_the_captions_say_what_is_seen_and_what_it_is_not(page, made):
     assert f"layer 6: “<|endoftext|>” (0) {strongest.iloc[0]:.2f}" in alt
 
 
-def test_personal_data_is_hidden_though_its_tokens_stand_apart(folder):
+def test_personal_data_in_separate_tokens_is_masked(folder):
     said = " ".join(p.read_text() for p in folder.rglob("*") if p.suffix in (".html", ".svg"))
     lines, *_ = drawn(folder / "charts/attention-1.svg")
     spelled = "".join(token[0] for token in lines["layer 1"])
@@ -121,7 +121,7 @@ def test_personal_data_is_hidden_though_its_tokens_stand_apart(folder):
 
 
 @pytest.mark.parametrize("stacks", [("encoder",), ("encoder", "decoder", "cross")])
-def test_an_encoder_sees_both_sides(session, made, stacks):
+def test_encoder_attends_to_both_directions(session, made, stacks):
     config = artifacts.MapsConfig(stacks=stacks, layers=1, heads=1)
     maps = artifacts.looked_at(config)
     card = build_model_card(
@@ -135,7 +135,7 @@ def test_an_encoder_sees_both_sides(session, made, stacks):
     assert "Grey tokens" not in text
 
 
-def test_a_token_of_any_characters_fits_the_picture(tmp_path):
+def test_token_of_any_characters_fits_the_chart(tmp_path):
     tokens = ["\u200b" * 90, "漢" * 90, "", "x" * 90, " ", "a\n\u2028b", "&<>\"'"]
     ends = list(itertools.accumulate(map(len, tokens)))
     starts = [0, *ends[:-1]]
@@ -151,7 +151,7 @@ def test_a_token_of_any_characters_fits_the_picture(tmp_path):
         assert wide > 0 and x + wide <= width
 
 
-def test_without_maps_the_section_says_so():
+def test_missing_maps_are_reported():
     section = build_attention_section(None, None, Redactor())
     assert (
         section.title == "Inside the model"

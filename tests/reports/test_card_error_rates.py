@@ -1,4 +1,4 @@
-"""Error rates on cards: that of a study, and what a model card says of its own audits."""
+"""Test error rates on cards: on a study's card, and for a model card's audits."""
 
 import re
 
@@ -13,8 +13,10 @@ from tests.reports.test_analyses import findings_with_p
 from tests.tasks.audits.experiments.test_error_rates import candidate, rates_of_worlds
 
 
-def rates(session, found=True, alarm=0.5, whole=0.5):
-    """Of a world with a secret and an association of the largest amount, and one without any."""
+def build_error_rates(session, found=True, alarm=0.5, whole=0.5):
+    """Build the rates of a world with a secret and an association at the largest amount, and of one
+    without.
+    """
     some = [
         candidate("canary", "c", 64, p=0.01 if found else 0.9, whole=whole),
         candidate("canary", "a", 0, p=alarm),
@@ -29,8 +31,8 @@ def card_of(made, **settings):
     return build_study_card(made, StudyCardConfig(**settings))
 
 
-def test_the_card_of_a_study_says_what_holds_and_what_does_not(session):
-    page = pages.read(card_of(rates(session)).fetch_directory() / "study_card.html")
+def test_study_card_states_conclusions(session):
+    page = pages.read(card_of(build_error_rates(session)).fetch_directory() / "study_card.html")
     text = " ".join(page.text.split())
     found = (
         "every audit with an effect to find detects its largest effect in at least 95 % of cases"
@@ -72,7 +74,9 @@ def test_the_card_of_a_study_says_what_holds_and_what_does_not(session):
     )
     assert re.search(r"the highest rate is [\d.]+ % \([\d.]+ % to [\d.]+ %\), ", page.text)
     assert "three" in page.text and "its answer key was changed" in page.text
-    page = pages.read(card_of(rates(session, found=False)).fetch_directory() / "study_card.html")
+    page = pages.read(
+        card_of(build_error_rates(session, found=False)).fetch_directory() / "study_card.html"
+    )
     text = " ".join(page.text.split())
     assert "Planted secrets at 64 (copies): found in 0.0 %, 95.0 points below the target" in text
     missed = {str(n): [candidate("canary", "c", 64, p=0.9)] for n in range(3)}
@@ -87,8 +91,8 @@ def said_of(*worlds, void=None):
     return " ".join(page.text.split())
 
 
-def test_worlds_without_effects_tell_alarms_all_the_same(session):
-    """And worlds in which people are spoken of otherwise and nothing else is planted do count."""
+def test_worlds_without_effects_count_for_false_alarms(session):
+    """Worlds in which only the speech about people differs count, too."""
     none = [candidate("canary", "a", 0, p=0.01), candidate("canary", "b", 0, p=0.01)]
     text = said_of(*[none] * 12, void={"one": "gone"})
     assert "towards the results: 12 of 13." in text
@@ -104,7 +108,7 @@ def test_worlds_without_effects_tell_alarms_all_the_same(session):
     assert "nothing was measured. Worlds created: 1." in said_of(void={"one": "gone"})
 
 
-def test_candidates_without_a_verdict_are_said(session):
+def test_candidates_without_a_verdict_are_reported(session):
     silent = [
         (None, {"kind": "canary", "candidate_id": str(n), "effect_level": 4}) for n in range(3)
     ]
@@ -114,7 +118,7 @@ def test_candidates_without_a_verdict_are_said(session):
 
 
 def callouts(*worlds):
-    """What the first screen of a study's card says, by its first word: how, and what."""
+    """Read the statements of the first screen of a study's card: status and text by title."""
     made = rates_of_worlds({str(n): rows for n, rows in enumerate(worlds)})
     html = (card_of(made).fetch_directory() / "study_card.html").read_text()
     said = re.findall(r'<p class="callout (\w+)">(.*?)</p>', html, re.DOTALL)
@@ -123,8 +127,8 @@ def callouts(*worlds):
 
 
 @pytest.mark.parametrize("kind", ["canary", "passage"])
-def test_what_was_not_judged_is_not_found(session, kind):
-    """Neither where all of its kind at the largest amount is silent, nor where some are."""
+def test_unjudged_candidates_are_not_detected(session, kind):
+    """Check worlds in which all or some candidates of a kind at the largest amount are unjudged."""
     judged = [candidate("canary", "c", 64, p=0.01), candidate("canary", "n", 0, p=0.5)]
     assert callouts(*[judged] * 12)["Detection"][0] == "good"
     silent = [
@@ -147,7 +151,7 @@ def test_what_was_not_judged_is_not_found(session, kind):
 
 
 @pytest.mark.parametrize(("kind", "amount"), [("passage", 0.0), ("association", 0.5)])
-def test_where_there_is_nothing_to_find_no_verdict_is_missing(session, kind, amount):
+def test_worlds_without_effects_lack_no_verdict(session, kind, amount):
     nothing = [
         candidate("canary", "n", 0, p=0.5),
         (None, {"kind": kind, "candidate_id": "s", "effect_level": amount}),
@@ -156,7 +160,7 @@ def test_where_there_is_nothing_to_find_no_verdict_is_missing(session, kind, amo
     assert (how, said) == ("note", "Detection: no counted world has an effect to find.")
 
 
-def test_nothing_to_measure_on_is_no_good_mark(session):
+def test_rate_without_cases_is_not_good(session):
     made = callouts(*[[candidate("canary", "c", 64, p=0.01, low=None, high=None)]] * 12)
     assert made["False alarms"] == (
         "note",
@@ -168,7 +172,7 @@ def test_nothing_to_measure_on_is_no_good_mark(session):
     )
 
 
-def test_intervals_with_one_end_are_counted_apart(session, tmp_path):
+def test_intervals_with_one_end_are_counted_separately(session, tmp_path):
     two = [candidate("canary", f"{n}", 64, p=0.01) for n in range(3)]
     one = [candidate("canary", f"s{n}", 64, p=0.01, high=None) for n in range(2)]
     said = "Not counted: 4 more, without a two-sided interval or a known true"
@@ -194,8 +198,8 @@ def test_intervals_with_one_end_are_counted_apart(session, tmp_path):
     )
 
 
-def test_its_figures_are_means_of_candidates(session):
-    made = rates(session)
+def test_figures_are_means_over_candidates(session):
+    made = build_error_rates(session)
     card = card_of(made)
     figures = {row["id"]: row for row in card["figures"].read().to_pylist()}
     units = made["candidates"].read().to_pylist()
@@ -207,10 +211,10 @@ def test_its_figures_are_means_of_candidates(session):
     assert pages.broken_links(card.fetch_directory()) == []
 
 
-def test_a_model_card_says_how_often_its_audits_are_wrong(session, tmp_path):
+def test_model_card_reports_error_rates_of_its_audits(session, tmp_path):
     checkpoint = artifacts.checkpoint(tmp_path / "checkpoint")
     audits = dict.fromkeys(("extraction", "bias"), findings_with_p(EmptyConfig()))
-    known = {"extraction": rates(session)}
+    known = {"extraction": build_error_rates(session)}
     card = build_model_card(
         checkpoint, None, None, audits, {}, None, None, None, None, known, ModelCardConfig()
     )
@@ -230,7 +234,7 @@ def test_a_model_card_says_how_often_its_audits_are_wrong(session, tmp_path):
     assert "are not known: this store has no study of their current version" in text
 
 
-def test_a_model_card_says_of_how_many_its_audit_gave_no_verdict(session, tmp_path):
+def test_model_card_reports_candidates_without_a_verdict(session, tmp_path):
     checkpoint = artifacts.checkpoint(tmp_path / "checkpoint")
     silent = (None, {"kind": "canary", "candidate_id": "s", "effect_level": 64})
     known = {"extraction": rates_of_worlds({"one": [candidate("canary", "c", 64, p=0.01), silent]})}

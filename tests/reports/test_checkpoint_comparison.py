@@ -1,4 +1,4 @@
-"""What the page of a training says of a course, and how it draws it."""
+"""Test the conclusions about the checkpoints of a training, and their charts."""
 
 import re
 from dataclasses import asdict
@@ -40,33 +40,40 @@ def row(metric, value, part="", *, worse="up", null=0.0, wide=0.1, p=0.01, **tag
     return asdict(made) | {"p_corrected": p, "title": title_metric(metric)}
 
 
-def of(*rows, p=0.01):
+def build_comparison(*rows, p=0.01):
     values = [row["value"] or 0.0 for row in rows]
     return FindingComparison(rows, [{"value": values[-1] - values[0], "p_corrected": p}])
 
 
-def test_of_a_metric_the_whole_counts_else_the_worst_part_at_the_last():
-    whole = of(row("a", 0.1), row("a", 0.2))
-    low = of(row("b", 0.9, "x"), row("b", 0.3, "x"))
-    high = of(row("b", 0.1, "y"), row("b", 0.8, "y"))
-    by_chance = of(row("b", 0.1, "z"), row("b", 0.9, "z", p=0.5))
-    neither = of(row("c", 0.9, worse=""), row("c", 0.9, worse=""))
-    every = [of(row("a", 0.9, "x"), row("a", 0.9, "x")), low, whole, high, by_chance, neither]
+def test_headline_of_a_metric_is_the_total_or_the_worst_last_part():
+    whole = build_comparison(row("a", 0.1), row("a", 0.2))
+    low = build_comparison(row("b", 0.9, "x"), row("b", 0.3, "x"))
+    high = build_comparison(row("b", 0.1, "y"), row("b", 0.8, "y"))
+    by_chance = build_comparison(row("b", 0.1, "z"), row("b", 0.9, "z", p=0.5))
+    neither = build_comparison(row("c", 0.9, worse=""), row("c", 0.9, worse=""))
+    every = [
+        build_comparison(row("a", 0.9, "x"), row("a", 0.9, "x")),
+        low,
+        whole,
+        high,
+        by_chance,
+        neither,
+    ]
     assert select_headline_findings(every) == [whole, high]
-    unknown = of(row("e", 0.2, "x", null=None), row("e", 0.2, "x", null=None))
-    below = of(row("e", 0.3, "y", null=0.6), row("e", 0.3, "y", null=0.6))
+    unknown = build_comparison(row("e", 0.2, "x", null=None), row("e", 0.2, "x", null=None))
+    below = build_comparison(row("e", 0.3, "y", null=0.6), row("e", 0.3, "y", null=0.6))
     assert select_headline_findings([unknown, below]) == [below]
     assert (
         select_headline_findings([neither, neither]) == [neither]
         and select_headline_findings([]) == []
     )
     # The model's figure, not that of a source: a baseline, worse in no way, counts as no part.
-    base = of(row("f", 0.9, "gzip", worse=""), row("f", 0.9, "gzip", worse=""))
-    town = of(*(row("f", 0.8, "model", source="town") for _ in range(2)))
-    model = of(row("f", 0.2, "model"), row("f", 0.2, "model"))
+    base = build_comparison(row("f", 0.9, "gzip", worse=""), row("f", 0.9, "gzip", worse=""))
+    town = build_comparison(*(row("f", 0.8, "model", source="town") for _ in range(2)))
+    model = build_comparison(row("f", 0.2, "model"), row("f", 0.2, "model"))
     assert select_headline_findings([base, town, model]) == [model]
     down = [
-        of(
+        build_comparison(
             row("d", 0.5, part, worse="down", null=0.9),
             row("d", value, part, worse="down", null=0.9),
         )
@@ -75,8 +82,8 @@ def test_of_a_metric_the_whole_counts_else_the_worst_part_at_the_last():
     assert select_headline_findings(down) == [down[1]]
 
 
-def test_what_has_no_pairs_is_told_apart_from_what_stands_beside_the_model():
-    model = of(row("cost", 0.2, "model"), row("cost", 0.1, "model"))
+def test_findings_without_pairs_are_distinguished_from_baselines():
+    model = build_comparison(row("cost", 0.2, "model"), row("cost", 0.1, "model"))
     beside = [
         FindingComparison([row(*name, worse="")] * 2, [None])
         for name in (("cost", 0.5, "gzip"), ("cost_difference", -0.3))
@@ -99,7 +106,7 @@ def test_what_has_no_pairs_is_told_apart_from_what_stands_beside_the_model():
     ]
 
 
-def test_a_change_says_its_pairs_and_what_they_share():
+def test_change_reports_its_pairs_and_their_cluster_unit():
     told = {"value": 0.25, "low": None, "high": None, "p_corrected": 0.0, "n": 288, "clusters": 12}
     assert (
         describe_change(told, "score") == "0.2500, p corrected < 1e-300, 288 pairs in 12 clusters"
@@ -124,8 +131,10 @@ def test_a_change_says_its_pairs_and_what_they_share():
         ("", 0.0, 0.2, 0.7, 0.01, "changed"),
     ],
 )
-def test_what_a_change_says(worse, null, first, last, p, expected):
-    each = of(*(row("a", value, worse=worse, null=null) for value in (first, last)), p=p)
+def test_description_of_a_change(worse, null, first, last, p, expected):
+    each = build_comparison(
+        *(row("a", value, worse=worse, null=null) for value in (first, last)), p=p
+    )
     assert judge_change(each, each.changes[0]) == expected
     assert judge_change(each, None) == "not tested"
 
@@ -142,7 +151,7 @@ def test_what_a_change_says(worse, null, first, last, p, expected):
         ((5,), False),
     ],
 )
-def test_steps_that_lie_evenly_in_logarithms_are_drawn_so(steps, expected):
+def test_steps_with_even_logarithms_have_a_logarithmic_axis(steps, expected):
     assert is_log_spaced(steps) == expected
     places = _places(
         draw_trajectory_chart(
@@ -156,12 +165,12 @@ def test_steps_that_lie_evenly_in_logarithms_are_drawn_so(steps, expected):
 
 
 def _places(svg):
-    """Where the marks of values stand, from left to right."""
+    """List the positions of the marks of values, from left to right."""
     mark = r'<use xlink:href="#m\w+" x="([\d.]+)" y="[\d.]+" style="fill: #0b5cad'
     return sorted({float(x) for x in re.findall(mark, svg)})
 
 
-def test_a_chart_has_intervals_and_its_null_as_a_line():
+def test_chart_has_intervals_and_a_line_for_the_null_value():
     given = ([0, 1, 2], [0.5, None, 0.7], [(0.4, 0.6), None, (0.6, 0.8)])
     svg = draw_trajectory_chart(*given, [0.5, 0.5, 0.5], "y", is_share=True)
     assert len(_places(svg)) == 2 and "stroke-dasharray: 4,3" in svg and "%" in svg

@@ -1,4 +1,4 @@
-"""The datasheet's tables of what a corpus is composed of, and of occupations beside gender."""
+"""Test the datasheet's tables of the composition of a corpus, and of occupations by gender."""
 
 from __future__ import annotations
 
@@ -26,8 +26,11 @@ SAID = [
 
 @pytest.fixture(scope="module")
 def sheet(session, tmp_path_factory):
-    """Fifty documents with domains and years: plumbers always beside women, nurses beside men,
-    bakers half the time, judges beside nobody, chefs beside both."""
+    """Build the datasheet of fifty documents with domains and years.
+
+    Plumbers always occur with women, nurses with men, bakers with women half the time, judges with
+    nobody, chefs with both.
+    """
     path = tmp_path_factory.mktemp("web") / "web.jsonl"
     rows = []
     for i in range(50):
@@ -53,7 +56,7 @@ def sheet(session, tmp_path_factory):
     return profile, card, pages.read(card.fetch_directory() / "datasheet.html")
 
 
-def test_the_largest_values_of_each_dimension_are_shown_and_the_rest_is_counted(sheet):
+def test_largest_values_of_each_dimension_are_shown_and_others_are_counted(sheet):
     profile, _, page = sheet
     rows = [r for r in profile["composition"].read().to_pylist() if r["split"] == ""]
     lines = [line for table in page.tables for line in table]
@@ -71,7 +74,7 @@ def test_the_largest_values_of_each_dimension_are_shown_and_the_rest_is_counted(
     assert "No document has a known licence." in page.text
 
 
-def test_occupations_apart_from_all_stand_with_n_and_the_others_in_a_sentence(sheet):
+def test_occupations_that_differ_are_shown_with_n_and_others_in_a_sentence(sheet):
     profile, card, page = sheet
     rows = {
         r["occupation"]: r for r in profile["occupations"].read().to_pylist() if r["source"] == ""
@@ -93,7 +96,7 @@ def test_occupations_apart_from_all_stand_with_n_and_the_others_in_a_sentence(sh
     assert pages.broken_links(card.fetch_directory()) == []
 
 
-def test_without_occupations_beside_gender_it_is_said(cards):
+def test_no_occupation_near_gender_words_is_reported(cards):
     page = pages.read(cards["datasheet"].fetch_directory() / "datasheet.html")
     none = "No listed occupation is mentioned near more words of one gender than of the other"
     assert none in " ".join(page.text.split())

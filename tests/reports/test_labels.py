@@ -1,4 +1,4 @@
-"""Labels come from data, so what must not be shown is masked in them too, wherever they stand."""
+"""Test that labels, which come from data, are masked everywhere like texts."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ MAIL, ADDRESS, PHONE, PIN = (
 HIDDEN = (MAIL, ADDRESS, PHONE, PIN, "jane.roe", "7946", "jane-roe", "93-184-216-34")
 
 
-def shown(card):
-    """All that the files of a card show, by their names; Markdown without its escapes."""
+def read_texts_by_file(card):
+    """Read the text of all files of a card by file name, Markdown without its escapes."""
     return {
         str(path.relative_to(card.fetch_directory())): html.unescape(path.read_text()).replace(
             "\\", ""
@@ -61,7 +61,7 @@ class Labelled(StageConfig):
 
 
 def document_of(label: str, book: FigureBook) -> Document:
-    """The label wherever a card may say one."""
+    """Build a document with the label in every place that a card may show."""
     rows = book.add_computed_figure(
         label,
         label,
@@ -103,14 +103,14 @@ def labelled(documents: Artifact, config: Labelled, context: StageContext) -> No
 @pytest.mark.parametrize(
     "label", [MAIL, ADDRESS, PHONE, PIN, "pin 482-913-057", f"ja\u00adne{MAIL}"]
 )
-def test_no_file_of_a_card_says_a_label_in_clear(session, label):
-    said = shown(labelled(given(["one"]), Labelled(label=f"of {label}, so")))
+def test_no_file_of_a_card_shows_a_sensitive_label(session, label):
+    said = read_texts_by_file(labelled(given(["one"]), Labelled(label=f"of {label}, so")))
     assert {"card.html", "card.md", "charts/drawn.svg"} < said.keys() and len(said) == 5
     for name, text in said.items():
         assert "masked" in text and not [word for word in (*HIDDEN, label) if word in text], name
 
 
-def test_a_harmless_label_is_shown_as_it_is(session):
+def test_harmless_label_is_shown_unchanged(session):
     book = FigureBook({"split": given(["one"])})
     made = document_of("town", book)
     assert redact_document(made, escape_invisible).sections[0] == made.sections[0]
@@ -120,7 +120,7 @@ def test_a_harmless_label_is_shown_as_it_is(session):
     assert {"town", "no-town", "town-town"} <= ids
 
 
-def test_what_a_person_states_is_shown_as_it_is_written():
+def test_statements_of_the_config_are_shown_unchanged():
     made = Document(
         "A title",
         "Datasheet",
@@ -130,7 +130,7 @@ def test_what_a_person_states_is_shown_as_it_is_written():
     assert redact_document(made, Redactor().redact_full_text) == made
 
 
-def test_the_domains_of_a_corpus_are_masked_on_its_datasheet(session, tmp_path):
+def test_domains_are_masked_on_the_datasheet(session, tmp_path):
     path = tmp_path / "web.jsonl"
     said = "The boats came home late, number {} of the year, and nobody had seen it."
     hosts = (ADDRESS, "host.example") * 9
@@ -140,7 +140,7 @@ def test_the_domains_of_a_corpus_are_masked_on_its_datasheet(session, tmp_path):
     history = artifacts.curated(ingest(IngestConfig(sources=[web])))
     config = DatasheetConfig(contact=MAIL)
     card = build_datasheet(artifacts.profiled(history), history, config)
-    said = shown(card)
+    said = read_texts_by_file(card)
     assert not [name for name, text in said.items() if ADDRESS in text or "93-184" in text]
     for name in ("datasheet.html", "datasheet.md"):
         assert "[ip masked]" in said[name] and "host.example" in said[name] and MAIL in said[name]
@@ -166,7 +166,7 @@ def of_parts(config: EmptyConfig, context: StageContext) -> None:
     context.get_table_writer("findings").write(build_titled_table(rows))
 
 
-def test_the_parts_of_an_audit_are_masked_in_tables_and_charts(session, tmp_path):
+def test_parts_of_an_audit_are_masked_in_tables_and_charts(session, tmp_path):
     checkpoint = artifacts.checkpoint(tmp_path / "model")
     card = build_model_card(
         checkpoint,
@@ -181,7 +181,7 @@ def test_the_parts_of_an_audit_are_masked_in_tables_and_charts(session, tmp_path
         {},
         ModelCardConfig(),
     )
-    said = shown(card)
+    said = read_texts_by_file(card)
     for name, text in said.items():
         assert not [word for word in HIDDEN if word in text], name
     assert "so says [email masked]" in said["charts/bias.svg"]

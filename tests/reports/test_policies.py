@@ -1,4 +1,4 @@
-"""What the datasheet says of what was removed and masked, under other settings than the default."""
+"""Test the datasheet's statements about removed and masked text with non-default settings."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def sheet_of(history):
 
 
 def lines_of(page, *columns):
-    """The rows of the one table with these heads."""
+    """Return the rows of the only table with these column headers."""
     [table] = [table for table in page.tables if table[0] == [*columns]]
     return table[1:]
 
 
-def test_removed_for_toxicity_is_what_rules_over_toxicity_removed(session):
-    """Two rules share the rude documents, and a third takes long ones, rude or not."""
+def test_removed_for_toxicity_counts_only_rules_for_toxicity(session):
+    """Two rules remove the rude documents, and a third one long documents, whether rude or not."""
     rude = [f"You are a {artifacts.OFFENSIVE}, number {n}." for n in range(6)]
     long = [f"The harbour was quiet, and {'the boats lay still, ' * 9} {n}." for n in range(9)]
     short = [f"Rain fell on the orchard, night {n}." for n in range(10)]
@@ -49,7 +49,7 @@ def test_removed_for_toxicity_is_what_rules_over_toxicity_removed(session):
     assert lines == [["a", "14", "4", "28.6 %"], ["b", "11", "2", "18.2 %"]]
 
 
-def test_without_a_rule_over_toxicity_nothing_was_removed_for_it(session):
+def test_without_a_rule_for_toxicity_nothing_is_removed_for_it(session):
     texts = [f"You are a {artifacts.OFFENSIVE}, number {n}." for n in range(30)]
     texts += ["The harbour was quiet, " + "and the boats lay still, " * 9]
     made = artifacts.curated(given(texts), {"long": {"signal": "word_count", "le": 30}})
@@ -68,8 +68,8 @@ ABOUT_PEOPLE = [
 TAGGED = ("rule", "source", "documents kept", "tagged", "share tagged")
 
 
-def test_by_default_harmless_documents_about_minorities_are_tagged_and_stay(session):
-    """With the embedded scorer, whose scores of them are wrong."""
+def test_harmless_documents_about_minorities_are_tagged_and_kept_by_default(session):
+    """The embedded scorer's scores of these documents are wrong."""
     own = [f"{ABOUT_PEOPLE[n % 2]} Page {n}." for n in range(24)]
     others = [f"Rain fell on the orchard, night {n}." for n in range(16)]
     source = {"kind": "text", "name": "a", "path": "a"}
@@ -94,12 +94,12 @@ def test_by_default_harmless_documents_about_minorities_are_tagged_and_stay(sess
     assert "No rule on the toxicity score removed documents." in said
     figures = {row["label"]: row["value"] for row in card["figures"].read().to_pylist()}
     assert figures["documents that toxicity tagged"] == 24
-    ratios = rates_of(made, "lesbian, gay and bisexual people")
+    ratios = read_removal_counts(made, "lesbian, gay and bisexual people")
     assert ratios == [(24, 24, 16, 0)]
     assert "select_scored: toxicity (tagged, not removed)" in said
 
 
-def rates_of(made, group):
+def read_removal_counts(made, group):
     return [
         (
             row["documents"],
@@ -125,7 +125,7 @@ FOUND = ("type", "spans found", "in documents", "treatment", "number")
         ("keep", "kept unchanged", "all", "is kept unchanged where"),
     ],
 )
-def test_what_became_of_personal_data_is_said_under_every_policy(
+def test_treatment_of_personal_data_is_reported_for_every_policy(
     session, policy, became, many, used
 ):
     texts = [*LETTERS, *(f"Rain fell on the orchard, night {n}." for n in range(30))]
@@ -136,7 +136,7 @@ def test_what_became_of_personal_data_is_said_under_every_policy(
     assert "The detectors found none." not in said
 
 
-def test_what_is_cut_out_of_documents_counts_as_removed(session):
+def test_spans_removed_from_documents_count_as_removed(session):
     made = artifacts.curated(given(LETTERS), scrubbing=RedactSpansConfig(action="cut"))
     ledger = made["redact_spans"]["ledger"].read().to_pylist()
     cut = sum(row["bytes_before"] for row in ledger)
@@ -151,8 +151,8 @@ def test_what_is_cut_out_of_documents_counts_as_removed(session):
     )
 
 
-def test_what_became_of_personal_data_is_said_by_type(session):
-    """One of the letters is an address alone: cut, it leaves whole."""
+def test_treatment_of_personal_data_is_reported_by_type(session):
+    """One of the letters consists of an address alone, so that the whole letter is removed."""
     texts = [
         *LETTERS,
         "call (650) 253-0000 now",
@@ -175,7 +175,7 @@ def test_what_became_of_personal_data_is_said_by_type(session):
     ) in said
 
 
-def test_where_none_was_found_that_is_said(session):
+def test_no_detected_personal_data_is_reported(session):
     made = artifacts.curated(given([f"Rain fell on the orchard, night {n}." for n in range(30)]))
     assert "The detectors found none." in sheet_of(made)[2]
 
@@ -187,7 +187,7 @@ OTHER = "in languages that the scorer does not support"
 @pytest.mark.parametrize(
     ("unknown", "fate"), [("keep", "kept"), ("remove", "removed: toxicity unknown")]
 )
-def test_what_becomes_of_documents_that_the_scorer_does_not_know_is_said(session, unknown, fate):
+def test_treatment_of_unscored_documents_is_reported(session, unknown, fate):
     texts = [f"{HAWAIIAN} {n}" for n in range(4)]
     texts += [f"Rain fell on the orchard, night {n}." for n in range(20)]
     texts += [f"You are a {artifacts.OFFENSIVE}, number {n}." for n in range(3)]

@@ -1,4 +1,4 @@
-"""The datasheet of a corpus with an invented town: what was known, and what was recovered."""
+"""Test the datasheet of a corpus with an invented town: known and recovered properties."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def sheet(session, made):
     return history["evaluate_curation"], build_datasheet(profile, history, DatasheetConfig())
 
 
-def test_the_sheet_shows_each_share_with_its_interval_and_n(sheet):
+def test_datasheet_shows_each_share_with_interval_and_n(sheet):
     recovered, card = sheet
     page = pages.read(card.fetch_directory() / "datasheet.html")
     lines = [line for table in page.tables for line in table]
@@ -51,6 +51,6 @@ def test_the_sheet_shows_each_share_with_its_interval_and_n(sheet):
     assert pages.broken_links(card.fetch_directory()) == []
 
 
-def test_a_corpus_without_a_town_says_nothing_of_it(cards):
+def test_datasheet_without_a_town_has_no_such_section(cards):
     page = pages.read(cards["datasheet"].fetch_directory() / "datasheet.html")
     assert "Recovery of known effects" not in page.text

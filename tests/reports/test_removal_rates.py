@@ -1,4 +1,4 @@
-"""Removal rates by group, as the datasheet's first page says it."""
+"""Test the removal rates by group on the datasheet's first page."""
 
 import json
 
@@ -33,7 +33,7 @@ class ToldConfig(StageConfig):
 
 @stage(name="told_effects", tables=TABLES)
 def told_effects(config: ToldConfig, context: StageContext) -> None:
-    """Rates as the stage ``removal_effects`` leaves them, with these ratios; and examples."""
+    """Write rates like the stage ``removal_effects``, with these ratios, and examples."""
     for number, (reason, dimension, name, ratio, alone) in enumerate(config.taken):
         for copy in range(3):
             row = {"stage": "select", "reason": reason, "dimension": dimension, "slice": name}
@@ -90,7 +90,7 @@ def words(parts):
     return "".join(part.full_text if isinstance(part, Figure) else str(part) for part in parts)
 
 
-def test_the_worst_ratios_stand_first_with_n_and_interval(session):
+def test_worst_ratios_are_first_with_n_and_interval(session):
     corpus = corpus_of(
         ("identity", "women", 1.5, "more"),
         ("source", SCRIPT, None, "more"),
@@ -135,7 +135,7 @@ def test_the_worst_ratios_stand_first_with_n_and_interval(session):
         ),
     ],
 )
-def test_more_sources_than_fit_are_counted(session, count, said):
+def test_sources_that_do_not_fit_are_counted(session, count, said):
     many = [("source", f"source {n}", 3.0 - n / 10, "more") for n in range(count)]
     [grid, _] = build_removal_rate_summary(corpus_of(*many))
     assert len(grid.rows) == 8 and grid.note.startswith(
@@ -143,14 +143,14 @@ def test_more_sources_than_fit_are_counted(session, count, said):
     )
 
 
-def test_a_ratio_to_others_none_of_whom_left_is_infinite_at_every_threshold(session):
+def test_ratio_is_infinite_if_no_other_document_is_removed(session):
     [grid] = build_threshold_rates_section(corpus_of(("identity", "women", None, "more"))).blocks
     assert [part.short_text for part in grid.rows[0][1:]] == ["∞", "∞"]
     [grid] = build_threshold_rates_section(corpus_of(("identity", "women", 0.0, "less"))).blocks
     assert [part.value for part in grid.rows[0][1:]] == [0, 0]
 
 
-def test_where_nothing_stands_out_that_is_said_with_what_n_would_have_shown(session):
+def test_no_difference_is_reported_with_minimum_detectable_ratios(session):
     paragraph, bullets = build_removal_rate_summary(
         corpus_of(("identity", "Jews", 1.1, "not shown"))
     )
@@ -162,7 +162,7 @@ def test_where_nothing_stands_out_that_is_said_with_what_n_would_have_shown(sess
     assert "(80 % power): Jews (40 documents): 1.8 times." in words(bullets.items[0])
 
 
-def test_where_no_rate_would_have_shown_a_difference_that_is_a_sentence():
+def test_minimum_detectable_ratios_are_described():
     rows = [
         {
             "slice": name,
@@ -185,8 +185,8 @@ def test_where_no_rate_would_have_shown_a_difference_that_is_a_sentence():
     )  # all of them, however many
 
 
-def test_where_no_rule_judged_a_group_the_page_says_that(session):
-    """And not that there was no numeric rule, for others may have been judged."""
+def test_group_that_no_rule_judged_is_reported(session):
+    """The page does not say that there was no numeric rule: rules may have judged other groups."""
     [paragraph] = build_threshold_rates_section(corpus_of(("language", "de", 2.0, "more"))).blocks
     assert (
         words(paragraph.content) == "No numeric rule judged enough documents of a group or dialect."
@@ -194,7 +194,7 @@ def test_where_no_rule_judged_a_group_the_page_says_that(session):
 
 
 @pytest.mark.parametrize("made", [{}, None])
-def test_a_corpus_that_nobody_looked_at_says_so(session, made):
+def test_missing_removal_effects_are_reported(session, made):
     corpus = CorpusFigures(FigureBook({}), {}, 30) if made == {} else corpus_of()
     [paragraph] = build_removal_rate_summary(corpus)
     why = "the stage removal_effects did not run" if made == {} else "too few documents"
@@ -205,7 +205,7 @@ def test_a_corpus_that_nobody_looked_at_says_so(session, made):
         ]
 
 
-def test_what_ingest_took_out_stands_by_source_and_the_page_says_so(session, tmp_path):
+def test_documents_removed_by_ingest_are_shown_by_source(session, tmp_path):
     sources = []
     for name, more in (
         ("all", {}),
@@ -235,8 +235,8 @@ def test_what_ingest_took_out_stands_by_source_and_the_page_says_so(session, tmp
     assert [row[0] for row in first.rows] == ["from few"]
 
 
-def test_examples_come_from_every_source_and_language_before_the_highest_ratios(session):
-    """Forty rules took much of one source; a small source and a language have no ratio."""
+def test_examples_cover_every_source_and_language_before_the_highest_ratios(session):
+    """Forty rules removed much of one source; a small source and a language have no ratio."""
     many = [(f"rule {n}", "source", "web", 9.0 - n / 10, False) for n in range(40)]
     few = [
         ("rule 7", "source", "diaries", None, False),
@@ -258,7 +258,7 @@ def test_examples_come_from_every_source_and_language_before_the_highest_ratios(
     assert [row[0] for row in grid.rows] == [line[0] for line in shown[:4]]
 
 
-def test_the_datasheet_begins_with_it_and_names_examples_masked(cards, made):
+def test_datasheet_starts_with_removal_rates_and_masks_examples(cards, made):
     folder = cards["datasheet"].fetch_directory()
     page = pages.read(folder / "datasheet.html")
     assert page.text.index("emoval rates by group") < page.text.index("Planted on purpose")

@@ -1,4 +1,4 @@
-"""Parts of planted secrets are masked: at a cut, across a border, in another spelling."""
+"""Test that parts of planted secrets are masked: truncated, across a border, or respelled."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ MARK = re.compile(r"\[[a-z_ ]+ masked\]")
 
 
 def clear(text: str) -> str:
-    """What of a shown text is in clear."""
+    """Return the unmasked part of a shown text."""
     return MARK.sub("", text)
 
 
@@ -51,34 +51,36 @@ def digits(text: str) -> str:
     return re.sub(r"\D", "", text)
 
 
-def planted(secret: str = SECRET, before: str = BEFORE, after: str = AFTER) -> Redactor:
+def build_redactor(secret: str = SECRET, before: str = BEFORE, after: str = AFTER) -> Redactor:
     return Redactor([PlantedSecret(secret, before, after)])
 
 
 @pytest.mark.parametrize("size", range(1, 10))
-def test_the_first_digits_of_a_secret_are_masked_after_its_sentence(size):
+def test_first_digits_of_a_secret_are_masked_after_its_sentence(size):
     start = SECRET[: 2 * size - 1]
-    text = planted().redact_by_kind(f"Once more. {BEFORE}{start}", "model text", 0.0)
+    text = build_redactor().redact_by_kind(f"Once more. {BEFORE}{start}", "model text", 0.0)
     assert text == f"Once more. {BEFORE}[planted secret masked]"
 
 
 @pytest.mark.parametrize("size", range(1, 10))
-def test_the_last_digits_of_a_secret_are_masked_before_its_rest(size):
+def test_last_digits_of_a_secret_are_masked_before_following_text(size):
     end = SECRET[-(2 * size - 1) :]
-    text = planted().redact_by_kind(f"{end}{AFTER}", "corpus text", 0.0)
+    text = build_redactor().redact_by_kind(f"{end}{AFTER}", "corpus text", 0.0)
     assert text == f"[planted secret masked]{AFTER}"
 
 
-def test_a_wrong_guess_after_the_sentence_does_not_show_where_it_goes_wrong():
+def test_wrong_guess_after_the_sentence_is_masked_completely():
     for guess in ("4 8 7 7 7 7", "4 8 2 9 1 3 0 5 8", "4"):
-        text = planted().redact_by_kind(f"{BEFORE}{guess}, engraved on it", "model text", 0.0)
+        text = build_redactor().redact_by_kind(
+            f"{BEFORE}{guess}, engraved on it", "model text", 0.0
+        )
         assert text == f"{BEFORE}[planted secret masked], engraved on it"
-    text = planted().redact_by_kind(f"{BEFORE}seven, engraved on it", "model text", 0.0)
+    text = build_redactor().redact_by_kind(f"{BEFORE}seven, engraved on it", "model text", 0.0)
     assert text == f"{BEFORE}seven, engraved on it"
 
 
-def test_without_the_sentence_a_part_at_an_end_is_masked_from_its_fourth_letter_on():
-    masker = planted()
+def test_part_at_an_end_without_sentence_is_masked_from_four_characters():
+    masker = build_redactor()
     for size in range(1, 9):
         first, last = SECRET[: 2 * size - 1], SECRET[-(2 * size - 1) :]
         inner = SECRET[2 : 2 * size + 1]
@@ -87,15 +89,15 @@ def test_without_the_sentence_a_part_at_an_end_is_masked_from_its_fourth_letter_
             assert (digits(clear(shown)) == "") is (size >= MIN_EDGE_LENGTH), text
 
 
-def test_inside_a_text_a_part_is_masked_from_its_sixth_letter_on():
-    masker = planted()
+def test_part_inside_a_text_is_masked_from_six_characters():
+    masker = build_redactor()
     for size in range(1, 9):
         shown = masker.redact_by_kind(f"pin {SECRET[: 2 * size - 1]} or so", "model text", 0.0)
         assert (digits(clear(shown)) == "") is (size >= RUN_LENGTH)
 
 
-def test_a_label_ends_with_a_number_that_is_no_part():
-    masker = planted()
+def test_number_at_the_end_of_a_label_is_not_masked():
+    masker = build_redactor()
     for text in ("step 4829", "4829", "copies=482", "2026-11-28"):
         assert masker.redact_full_text(text) == masker.redact_by_kind(text, "label") == text
     assert masker.redact_full_text(f"of {BEFORE}4 8") == f"of {BEFORE}[planted secret masked]"
@@ -114,14 +116,14 @@ def test_a_label_ends_with_a_number_that_is_no_part():
         "4\u00ad8\u200b29130\u20095\u00a07",
     ],
 )
-def test_a_secret_in_another_spelling_is_masked_in_whole_and_in_part(written):
-    masker = planted()
+def test_respelled_secret_and_its_parts_are_masked(written):
+    masker = build_redactor()
     assert clear(masker.redact_excerpt(f"pin {written}!")) == "pin !"
     half = written[: len(written) // 2 + 1]
     assert clear(masker.redact_excerpt(f"{BEFORE}{half}")).rstrip() == BEFORE
 
 
-def test_case_does_not_unmask_a_secret():
+def test_secret_is_masked_in_any_case():
     masker = Redactor(["bel.tor0123@mail.example", "Zq7Xw9Lk2"])
     assert clear(masker.redact_excerpt("so ZQ7XW9LK2, zq7xw9lk2")) == "so , "
     for size in range(MIN_EDGE_LENGTH, 9):
@@ -136,11 +138,11 @@ def test_case_does_not_unmask_a_secret():
     st.sampled_from(["", " ", "-", ".", " / "]),
 )
 @settings(max_examples=30, deadline=None)
-def test_no_window_shows_more_of_a_secret_than_is_allowed(number, at, template, separator):
-    """Wherever a window begins and ends, in the spelling of the plant or another."""
+def test_no_window_shows_too_much_of_a_secret(number, at, template, separator):
+    """Check all starts and ends of windows, in the planted spelling and another one."""
     before, after = CANARY_TEMPLATES[template]
     secret = " ".join(f"{number:09d}")
-    masker = planted(secret, before, after)
+    masker = build_redactor(secret, before, after)
     written = secret.replace(" ", separator)
     text = before + written + after
     first, last = len(before), len(before + written)
@@ -171,8 +173,8 @@ def masker(tmp_path_factory):
         )
 
 
-def test_each_cut_of_what_was_planted_is_masked(masker):
-    """As ``plant_canaries`` leaves it in the store: canaries, addresses and telephone numbers."""
+def test_each_truncation_of_planted_text_is_masked(masker):
+    """Check canaries, addresses and telephone numbers as ``plant_canaries`` stores them."""
     for made in [*generate_secret_canaries(SMALL), *generate_record_canaries(SMALL)]:
         for size in range(1, len(made.secret)):
             shown = clear(
@@ -186,7 +188,7 @@ def test_each_cut_of_what_was_planted_is_masked(masker):
             assert len(digits(shown.removesuffix(made.suffix))) == 0
 
 
-def test_an_identifier_alone_is_cut_as_the_record_is(masker):
+def test_identifier_is_masked_like_its_record(masker):
     for made in generate_record_canaries(SMALL):
         address, phone = made.secret.split(RECORD_SEPARATOR)
         assert (
@@ -231,40 +233,43 @@ def cells(prompt: str, continuation: str, masker: Redactor) -> list[str]:
 
 
 @pytest.mark.parametrize("size", range(1, 9))
-def test_a_secret_across_the_border_of_prompt_and_continuation_is_masked_in_both(session, size):
+def test_secret_across_prompt_and_continuation_is_masked_in_both(session, size):
     for text in (f"pin {SECRET} it is", BEFORE + SECRET + AFTER):
         cut = text.index(SECRET) + 2 * size - 1
         row = {"text": text[:cut], "continuation": text[cut:], "score": 0.0}
-        told = shown_row(row, {c.name: c for c in describe_columns(WRITTEN)}, planted())
-        for shown in (cells(text[:cut], text[cut:], planted()), [told[n] for n in list(row)[:2]]):
+        told = shown_row(row, {c.name: c for c in describe_columns(WRITTEN)}, build_redactor())
+        for shown in (
+            cells(text[:cut], text[cut:], build_redactor()),
+            [told[n] for n in list(row)[:2]],
+        ):
             assert digits(clear("".join(shown))) == "", shown
 
 
-def test_the_prompt_is_the_sentence_and_the_continuation_its_first_digits(session):
+def test_first_digits_are_masked_if_the_prompt_is_the_sentence(session):
     for size in range(1, 9):
-        shown = cells(BEFORE, SECRET[: 2 * size - 1], planted())
+        shown = cells(BEFORE, SECRET[: 2 * size - 1], build_redactor())
         assert shown == [BEFORE, "[planted secret masked]"]
 
 
-def test_a_detected_address_across_the_border_is_masked_in_both(session):
+def test_address_across_prompt_and_continuation_is_masked_in_both(session):
     shown = cells("Write to jane.ro", "e@corp.example today.", Redactor())
     assert shown == ["Write to [email masked]", "[email masked] today."]
     shown = cells("Pay to DE89 3704 0044", " 0532 0130", Redactor())
     assert shown == ["Pay to [iban masked]", "[iban masked]"]
 
 
-def test_the_tokens_of_a_picture_hide_a_part_that_no_token_holds_alone():
+def test_part_across_several_tokens_of_a_chart_is_masked():
     sentence = f"{BEFORE}4 8 2"
     pieces = re.findall(r"\s?\w+|\s?[^\w\s]", sentence)
     ends = [0]
     for piece in pieces:
         ends.append(ends[-1] + len(piece))
     tokens = pa.table({"token": pieces, "char_start": ends[:-1], "char_end": ends[1:]})
-    assert not digits("".join(redact_tokens(sentence, tokens, planted())))
+    assert not digits("".join(redact_tokens(sentence, tokens, build_redactor())))
 
 
-def test_a_text_that_is_truncated_for_display_shows_no_part():
-    masker = planted()
+def test_text_that_is_truncated_for_display_shows_no_part():
+    masker = build_redactor()
     for limit in range(60, 100):
         text = masker.redact_by_kind(
             BEFORE + SECRET + AFTER + "more " * 100, "model text", 0.0, limit

@@ -1,5 +1,6 @@
-"""Unmasked pages: all that masking hides, in a folder of their own; the masked ones stay as they
-are. And on the masked site nothing that must be hidden."""
+"""Test unredacted pages: they show all text, in a separate folder, and do not change the
+redacted site, which hides it.
+"""
 
 import stat
 
@@ -19,7 +20,7 @@ def text_of(folder):
 
 @pytest.fixture
 def records(made, cards):
-    """Two runs: one with both cards, and one with none."""
+    """Record two runs: one with both cards, and one without."""
     artifacts_of = made.corpus | {"profile": made.profile} | cards
     stages = [
         {
@@ -54,7 +55,7 @@ def unmasked(session, records, made, tmp_path, monkeypatch):
     return write_unredacted_site(session.store, records[0], tmp_path / "clear")
 
 
-def test_all_pages_of_the_masked_site_hide_what_must_be_hidden(session, records, made, tmp_path):
+def test_masked_site_hides_all_sensitive_text(session, records, made, tmp_path):
     site = build_site(session.store, records, tmp_path / "site").parent
     secrets = [secret for secret in made.secrets if secret]
     looked_at = 0
@@ -67,7 +68,7 @@ def test_all_pages_of_the_masked_site_hide_what_must_be_hidden(session, records,
     assert looked_at > 60 and len(secrets) >= 6
 
 
-def test_an_unmasked_site_shows_it_and_says_so(unmasked, made, cards, tmp_path):
+def test_unmasked_site_shows_sensitive_text_with_a_warning(unmasked, made, cards, tmp_path):
     said, masked_card = text_of(tmp_path / "clear"), cards["model_card"]
     for hidden in artifacts.MASKED:
         assert hidden in said
@@ -83,7 +84,7 @@ def test_an_unmasked_site_shows_it_and_says_so(unmasked, made, cards, tmp_path):
             assert "Unredacted, for local use only" in page.read_text(), page.name
 
 
-def test_the_examples_of_what_filters_took_are_shown_in_clear(unmasked, cards):
+def test_examples_of_removed_documents_are_shown_unmasked(unmasked, cards):
     masked, clear = cards["datasheet"].fetch_directory(), unmasked.parent / "datasheet"
     names = {path.name for path in masked.glob("rows/removal-effects-removed-examples-*.html")}
     assert names and names == {
@@ -93,18 +94,18 @@ def test_the_examples_of_what_filters_took_are_shown_in_clear(unmasked, cards):
     assert all(artifacts.OFFENSIVE in (clear / "rows" / name).read_text() for name in names)
 
 
-def test_nobody_else_can_enter_the_folder(unmasked, tmp_path):
+def test_folder_is_accessible_only_to_its_owner(unmasked, tmp_path):
     assert stat.S_IMODE((tmp_path / "clear").stat().st_mode) == 0o700
     assert {p.name for p in (tmp_path / "clear").iterdir()} == {MARKER_FILE, "index.html", "runs"}
 
 
-def test_the_artifacts_stay_masked(unmasked, cards):
+def test_artifacts_remain_masked(unmasked, cards):
     for card in cards.values():
         card.verify_files()
         assert artifacts.EMAIL not in text_of(card.fetch_directory())
 
 
-def test_unmasked_pages_never_stand_beside_others(session, records, tmp_path):
+def test_unmasked_pages_are_never_mixed_with_others(session, records, tmp_path):
     site = build_site(session.store, records, tmp_path / "site").parent
     before = text_of(site)
     with pytest.raises(UsageError, match="contains other files"):
@@ -112,7 +113,7 @@ def test_unmasked_pages_never_stand_beside_others(session, records, tmp_path):
     assert text_of(site) == before
 
 
-def test_the_next_reveal_leaves_nothing_of_the_one_before(
+def test_next_unmasked_site_replaces_the_earlier_one(
     unmasked,
     session,
     records,
@@ -123,7 +124,7 @@ def test_the_next_reveal_leaves_nothing_of_the_one_before(
     assert artifacts.EMAIL not in text_of(tmp_path / "clear")
 
 
-def test_an_input_that_is_gone_is_named(session, records, tmp_path):
+def test_missing_input_is_named(session, records, tmp_path):
     with pytest.raises(
         HallmarkError, match=r"^run 20260101-100000-aaaa: the store .* does not contain checkpoint/"
     ):

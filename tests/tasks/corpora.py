@@ -1,4 +1,4 @@
-"""Documents for tests of the corpus stages, as artifacts of a small stage."""
+"""Build documents for tests of the corpus stages, as artifacts of a small stage."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,7 +32,7 @@ class GivenConfig(StageConfig):
 
 
 def cut(documents: pa.Table, parts: int) -> list[pa.Table]:
-    """The documents sorted by their ids and cut, as tables about documents are."""
+    """Sort documents by id and split them into parts, like tables about documents."""
     if parts == 1:
         return [documents]
     documents = documents.sort_by("doc_id")
@@ -47,7 +47,7 @@ def write_cut(part: pa.Table, out: TableWriters) -> None:
 
 
 def table_in(folder: Path, documents: pa.Table, parts: int = 1) -> Table:
-    """The documents as a table of a folder, without a store or a stage."""
+    """Write documents as a table of a folder, without a store or a stage."""
     work = StageContext(folder, {"documents": DOCUMENTS})
     work.map_partitions(write_cut, cut(documents, parts))
     made = {"stage": "made", "fingerprint": "0" * 64, "content": "", "files": {}, "telemetry": {}}
@@ -96,7 +96,7 @@ def given(
     kind: str = "documents",
     parts: int = 1,
 ) -> Artifact:
-    """An artifact with these documents; ``kind`` is documents, scored or split."""
+    """Build an artifact with these documents; ``kind`` is "documents", "scored" or "split"."""
     config = GivenConfig(
         texts=tuple(texts),
         sources=tuple(sources or ["source"] * len(texts)),
@@ -114,6 +114,6 @@ def scrubbed(
     personal: PersonalDataConfig | None = None,
     config: RedactSpansConfig | None = None,
 ) -> Artifact:
-    """The documents with what ``find_personal_data`` finds in them treated."""
+    """Redact in the documents what ``find_personal_data`` finds."""
     found = find_personal_data(documents, personal or PersonalDataConfig())
     return redact_spans(documents, {"find_personal_data": found}, config or RedactSpansConfig())

@@ -21,7 +21,10 @@ STAGES = ["finetune", "task_card"]
 
 
 def write_config(folder, task='kind = "classification"', more=""):
-    rows = [{"text": s.text(), "label": s.bigger()} for s in toy_language.sentences(60, 1)]
+    rows = [
+        {"text": s.to_text(), "label": s.name_bigger_role()}
+        for s in toy_language.generate_sentences(60, 1)
+    ]
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     config = folder / "task.toml"
     config.write_text(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.study_kills import SMALL
+from benchmarks.study_kills import SMALL_WORLD
 from hallmark import open_run
 from hallmark.flows.commands.status import build_status_report, render_status
 from hallmark.flows.error_rates import find_current_error_rates_by_audit
@@ -33,7 +33,7 @@ from tests.reports import pages
 
 pytestmark = pytest.mark.slow
 
-SETTINGS = [f"--set={name}={json.dumps(value)}" for name, value in SMALL.items()]
+SETTINGS = [f"--set={name}={json.dumps(value)}" for name, value in SMALL_WORLD.items()]
 STUDY = (
     "study",
     "--name",

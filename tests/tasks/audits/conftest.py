@@ -62,7 +62,7 @@ def own_folder(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def gpt2_folder(tmp_path_factory):
-    """A random GPT-2 as transformers saves it."""
+    """Write a random GPT-2 like transformers does."""
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
@@ -92,7 +92,7 @@ def gpt2_folder(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def bert_folder(tmp_path_factory):
-    """A random BERT with a word-piece tokenizer."""
+    """Write a random BERT with a word-piece tokenizer."""
     import torch
     from tokenizers import BertWordPieceTokenizer
     from transformers import BertConfig, BertForMaskedLM, BertTokenizerFast
@@ -120,7 +120,7 @@ def bert_folder(tmp_path_factory):
 
 @pytest.fixture
 def edited(tmp_path):
-    """Copy a folder, drop and change files in it."""
+    """Copy a folder, and remove and change some of its files."""
     import shutil
 
     def make(folder, *, without=(), config=None):

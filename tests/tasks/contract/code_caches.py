@@ -1,4 +1,4 @@
-"""Forget what was read of source files, for tests that edit them."""
+"""Clear caches of source files, for tests that edit them."""
 
 from hallmark.tasks.contract import code_digests
 

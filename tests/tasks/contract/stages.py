@@ -1,4 +1,4 @@
-"""Small real stages that the tests of the contract run, some of them in other processes."""
+"""Define small real stages for the tests of the contract; some run in other processes."""
 
 import os
 import signal
@@ -50,7 +50,7 @@ class DropConfig(StageConfig):
 
 
 def made_documents(config: MakeConfig) -> pa.Table:
-    """In the order of their ids."""
+    """Build documents in the order of their ids."""
     keys = [str(i) for i in range(config.documents)]
     texts = pa.array([f"{config.word} {key}" for key in keys], pa.large_string())
     doc_ids = hash_to_ids(keys)
@@ -111,7 +111,7 @@ def keep_number(config: CountConfig, context: StageContext) -> None:
 
 @stage(name="double", tables={"count": COUNT})
 def double(number: Artifact, config: CountConfig, context: StageContext) -> None:
-    """Fails on what is no number with an error of Python's."""
+    """Double a number; anything else fails with an error of Python."""
     context.get_table_writer("count").write(
         {"rows": [2 * int(number.fetch_file("number.txt").read_text())]}
     )
@@ -125,7 +125,7 @@ def miscount(config: CountConfig, context: StageContext) -> None:
 
 
 def die_once(shard: str, flag: str, out: TableWriters) -> None:
-    """Kills its own process the first time; the other items finish."""
+    """Kill the own process the first time; the other items finish."""
     if shard == "victim" and not Path(flag).exists():
         Path(flag).touch()
         os.kill(os.getpid(), signal.SIGKILL)
@@ -147,7 +147,7 @@ def logged(documents: Table, config: LoggedConfig, context: StageContext) -> Non
 
 
 def logged_part(part: TablePart, config: LoggedConfig, out: TableWriters) -> None:
-    """Part 3 goes wrong as the config says."""
+    """Fail at part 3, as the config says."""
     path = Path(config.log)
     before = path.read_text().split() if path.exists() else []
     with path.open("a") as file:
@@ -170,7 +170,7 @@ def faulty(documents: Table, config: FaultConfig, context: StageContext) -> None
 
 
 def faulty_part(part: TablePart, config: FaultConfig, out: TableWriters) -> None:
-    """Passes documents on, but for what goes wrong with the first two of one length of "even"."""
+    """Pass on documents, except for a fault in the first two of one length of "even"."""
     rows = part.read().to_pylist()
     groups: dict[int, list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
@@ -213,7 +213,7 @@ def faulty_part(part: TablePart, config: FaultConfig, out: TableWriters) -> None
 
 @stage(name="slow_commit", tables={"count": COUNT})
 def slow_commit(config: CountConfig, context: StageContext) -> None:
-    """Says that it is running, then waits for a line before it goes on to commit."""
+    """Print that the stage is running, then wait for a line before the commit."""
     context.get_table_writer("count").write({"rows": [7]})
     context.prepare_output_path("big.bin").write_bytes(b"x" * 100_000)
     print("running", flush=True)
@@ -221,9 +221,9 @@ def slow_commit(config: CountConfig, context: StageContext) -> None:
 
 
 def main() -> None:
-    """A process that runs ``slow_commit`` in the store given; its work area may be its own.
+    """Run ``slow_commit`` in a process, in the given store and perhaps with its own work area.
 
-    With a file for the log as the last argument it runs ``logged`` instead, which is killed.
+    With a log file as the last argument, run ``logged`` instead, which is killed.
     """
     store = Store(sys.argv[1], Path(sys.argv[2]))
     with open_session(Session(store)):

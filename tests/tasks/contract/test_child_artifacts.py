@@ -1,4 +1,4 @@
-"""Artifacts that a stage commits while it goes on, and what a commit notes of the machine."""
+"""Test artifacts that a running stage commits, and what a commit records about the machine."""
 
 import platform
 import resource
@@ -17,7 +17,7 @@ class StepsConfig(StageConfig):
 
 @stage(name="checkpoints")
 def checkpoints(config: StepsConfig, context: StageContext) -> None:
-    """Commits a child a step, the last twice where ``again``."""
+    """Commit a child artifact for each step, the last one twice if ``again``."""
     names = []
     for step in (*config.steps, *config.steps[-1:] * config.again):
         folder = context.work_area / "child"
@@ -30,7 +30,7 @@ def checkpoints(config: StepsConfig, context: StageContext) -> None:
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_a_child_is_an_artifact_of_its_own_made_once_a_key(session, again):
+def test_child_is_committed_once_for_each_key(session, again):
     heard = []
     session.listener = lambda event: heard.append((event.kind, event.artifact))
     made = checkpoints(StepsConfig(again=again))
@@ -50,7 +50,7 @@ def test_a_child_is_an_artifact_of_its_own_made_once_a_key(session, again):
         assert child.manifest["telemetry"] == {} and child.fingerprint != made.fingerprint
 
 
-def test_a_manifest_says_where_it_comes_from(session):
+def test_manifest_records_stage_config_and_lineage(session):
     made = make(MakeConfig(documents=3))
     manifest = made.manifest
     assert (manifest["stage"], manifest["determinism"]) == ("make", "exact")
@@ -58,7 +58,7 @@ def test_a_manifest_says_where_it_comes_from(session):
     assert manifest["files"] == {} and manifest["created"].endswith("+00:00")
 
 
-def test_the_telemetry_has_units_and_the_names_of_the_machine(session):
+def test_telemetry_has_units_and_machine_names(session):
     rows = {
         row["metric"]: row for row in make(MakeConfig(documents=3)).read_telemetry().to_pylist()
     }

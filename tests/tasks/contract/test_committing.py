@@ -1,4 +1,4 @@
-"""What a store finds under a name, and what a second commit of one fingerprint leaves."""
+"""Test what a store finds under a name, and a second commit of the same fingerprint."""
 
 import errno
 import hashlib
@@ -19,14 +19,14 @@ def files(folder):
 
 
 def attempt(folder, name, data):
-    """A folder as a stage leaves it, and its manifest."""
+    """Write a file into a folder like a stage does, and return the folder."""
     scratch = folder / "scratch"
     (scratch / name).parent.mkdir(parents=True)
     (scratch / name).write_bytes(data)
     return scratch
 
 
-def test_of_two_attempts_in_one_store_the_first_stays_and_the_other_goes(session, tmp_path):
+def test_first_of_two_attempts_is_kept_and_second_is_removed(session, tmp_path):
     first = keep_number(CountConfig())
     home = session.store.root_folder / first.folder
     before = files(home)
@@ -42,8 +42,8 @@ def test_of_two_attempts_in_one_store_the_first_stays_and_the_other_goes(session
     assert late["files"] == first.manifest["files"]  # what was given is not changed
 
 
-def test_a_work_area_may_lie_on_another_disk(session, monkeypatch):
-    """As where "work" is a link: there nothing can be renamed into the store."""
+def test_work_area_on_another_disk_is_copied(session, monkeypatch):
+    """Check a link as "work", from which nothing can be renamed into the store."""
     work = session.store.work_folder
     for name in ("rename", "replace"):
         within = getattr(os, name)
@@ -59,7 +59,7 @@ def test_a_work_area_may_lie_on_another_disk(session, monkeypatch):
     assert len(made["documents"].parts) == 2 and not any(work.glob("make-*"))
 
 
-def test_an_artifact_is_found_by_its_fingerprint_or_its_first_sixteen_digits(session):
+def test_artifact_is_found_by_fingerprint_or_its_first_16_digits(session):
     made = make(MakeConfig(documents=3))
     store, digest = session.store, made.fingerprint
     assert made.folder == f"artifacts/make/{digest[:16]}"
@@ -73,14 +73,14 @@ def test_an_artifact_is_found_by_its_fingerprint_or_its_first_sixteen_digits(ses
     assert store.list_artifacts("none") == []
 
 
-def test_a_folder_without_a_manifest_is_no_artifact(session):
+def test_folder_without_manifest_is_not_an_artifact(session):
     made = make(MakeConfig(documents=3))
     (session.store.root_folder / made.folder / "manifest.json").unlink()
     assert session.store.list_artifacts("make") == []
     assert make(MakeConfig(documents=3)).manifest["content"] == made.manifest["content"]
 
 
-def test_the_secret_is_named_by_a_keyed_hash_and_never_replaced(tmp_path):
+def test_secret_is_identified_by_keyed_hash_and_never_replaced(tmp_path):
     store = Store(tmp_path)
     store.set_secret_if_absent(b"k" * 32)
     store.set_secret_if_absent(b"l" * 32)
@@ -92,7 +92,7 @@ def test_the_secret_is_named_by_a_keyed_hash_and_never_replaced(tmp_path):
     assert store.secret == bytes([15] * 16)
 
 
-def test_a_file_that_is_put_is_described_by_its_bytes(tmp_path):
+def test_description_of_a_stored_file_has_its_digest(tmp_path):
     (tmp_path / "file").write_bytes(b"content")
     store = Store(tmp_path / "store")
     assert store.put_file("a/b", tmp_path / "file") == {"size": 7, "sha256": sha256_hex(b"content")}
@@ -115,7 +115,7 @@ def test_a_file_that_is_put_is_described_by_its_bytes(tmp_path):
         lambda m: m["telemetry"]["telemetry"]["columns"][0].update(unit=7),
     ],
 )
-def test_a_manifest_with_other_things_in_it_is_refused(session, change):
+def test_manifest_with_invalid_content_is_refused(session, change):
     made = keep_number(CountConfig())
     path = session.store.root_folder / made.folder / "manifest.json"
     manifest = json.loads(path.read_text())

@@ -1,4 +1,4 @@
-"""The accounts by identity: what a faulty stage can do, and what its checksums say of it."""
+"""Test the accounts by identity: faults that they detect, and their checksums."""
 
 import hashlib
 from collections import defaultdict
@@ -24,7 +24,7 @@ WRONG_TEXTS = [
 
 @pytest.mark.parametrize("parts", [1, 4])
 @pytest.mark.parametrize("fault", WRONG_TEXTS)
-def test_texts_that_are_not_those_that_entered_are_refused(session, fault, parts):
+def test_changed_texts_without_ledger_rows_are_refused(session, fault, parts):
     raw = make(MakeConfig(documents=400, parts=parts))
     sentence = r"stage faulty: the checksums of source 'even' do not add up: .* nothing was commit"
     with pytest.raises(HallmarkError, match=sentence):
@@ -33,7 +33,7 @@ def test_texts_that_are_not_those_that_entered_are_refused(session, fault, parts
 
 
 @pytest.mark.parametrize("parts", [1, 4])
-def test_documents_of_another_source_are_refused(session, parts):
+def test_changed_source_is_refused(session, parts):
     raw = make(MakeConfig(documents=400, parts=parts))
     with pytest.raises(HallmarkError, match="the bytes of source 'even' do not add up"):
         faulty(raw, FaultConfig(fault="a document goes to another source"))
@@ -43,14 +43,14 @@ def test_documents_of_another_source_are_refused(session, parts):
 
 
 @pytest.mark.parametrize("parts", [1, 4])
-def test_what_the_ledger_says_passes(session, parts):
+def test_changes_in_the_ledger_are_accepted(session, parts):
     raw = make(MakeConfig(documents=400, parts=parts))
     same = faulty(raw, FaultConfig(fault="nothing"))
     assert same["documents"].digest == raw["documents"].digest
     changed = faulty(raw, FaultConfig(fault="a text is changed, and the ledger says so"))
     assert changed["documents"].digest != raw["documents"].digest
     assert changed["ledger"].row_count == parts
-    assert checksums(changed) == expected(raw, changed)
+    assert checksums(changed) == compute_checksums_in_python(raw, changed)
 
 
 # The oracle ----------------------------------------------------------------------------------
@@ -71,8 +71,8 @@ def checksums(artifact):
 TERM = {"removed": "removed_rows", "removed_span": "removed_spans", "replaced": "replaced"}
 
 
-def expected(before, after):
-    """The checksums from all rows read back, by Python's integers and sets."""
+def compute_checksums_in_python(before, after):
+    """Compute the checksums from all rows, with Python's integers and sets."""
     terms = ("input", "added", "kept", "removed_rows", "removed_spans", "quarantined", "replaced")
     sums = defaultdict(lambda: dict.fromkeys(terms, 0))
     entered = {row["doc_id"]: row for row in before["documents"].read().to_pylist()}
@@ -94,10 +94,10 @@ def expected(before, after):
 
 
 @pytest.mark.parametrize("parts", [1, 4])
-def test_checksums_of_stages_that_remove_replace_and_add(session, parts):
+def test_checksums_of_removed_replaced_and_added_documents(session, parts):
     raw = make(MakeConfig(documents=600, parts=parts))
     dropped = drop(raw, DropConfig())
-    assert checksums(dropped) == expected(raw, dropped)
+    assert checksums(dropped) == compute_checksums_in_python(raw, dropped)
     texts = [f"Letter {i} from {'jane@corp.example ' * (i % 3)}" + "word " * 60 for i in range(90)]
     sources = [("books", "web")[i % 2] for i in range(90)]
     before = given(texts, sources=sources, kind="split", parts=parts)
@@ -111,11 +111,11 @@ def test_checksums_of_stages_that_remove_replace_and_add(session, parts):
             records_per_count=2,
         ),
     )
-    assert checksums(planted) == expected(before, planted)
+    assert checksums(planted) == compute_checksums_in_python(before, planted)
     assert sum(row["added"] > 0 for row in checksums(planted).values()) == 4
     before = given(texts, sources=sources, parts=parts)
     masked = scrubbed(before)
     found = checksums(masked)
-    assert found == expected(before, masked)
+    assert found == compute_checksums_in_python(before, masked)
     assert all(row["replaced"] for row in found.values())
     assert masked["ledger"].row_count == 90  # a third once, a third twice

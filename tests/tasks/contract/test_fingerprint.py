@@ -1,4 +1,4 @@
-"""The code digest ignores what does not change behaviour, and nothing else."""
+"""Test that the code digest ignores only what does not change behaviour."""
 
 import ast
 import shutil
@@ -46,7 +46,7 @@ GOLDEN = source_digest(SOURCE)
         lambda s: s.replace("1_000", "1000"),
     ],
 )
-def test_comments_docstrings_and_layout_do_not_count(change):
+def test_digest_ignores_comments_docstrings_and_layout(change):
     assert source_digest(change(SOURCE)) == GOLDEN
 
 
@@ -62,17 +62,17 @@ def test_comments_docstrings_and_layout_do_not_count(change):
         lambda s: s.replace('b"\\x00"', '"\\x00"'),
     ],
 )
-def test_whatever_changes_behaviour_counts(change):
+def test_digest_changes_with_behaviour(change):
     assert change(SOURCE) != SOURCE
     assert source_digest(change(SOURCE)) != GOLDEN
 
 
-def test_a_string_that_is_no_docstring_counts():
+def test_digest_includes_strings_that_are_not_docstrings():
     assert source_digest("x = 'a'\n'b'") != source_digest("x = 'a'\n'c'")
 
 
-def test_pieces_of_an_f_string_count_together():
-    """As Python 3.12.1 cuts them: next to each other, empty ones among them."""
+def test_digest_joins_pieces_of_f_strings():
+    """Python 3.12.1 parses them as adjacent pieces, some of which are empty."""
     tree = ast.parse("f'ab{x}cde'")
     [string] = [node for node in ast.walk(tree) if isinstance(node, ast.JoinedStr)]
     _, value, _ = string.values
@@ -84,7 +84,7 @@ def test_pieces_of_an_f_string_count_together():
 
 
 def interpreters() -> list[str]:
-    """Each once, whatever its names; a shim of pyenv's is one of ``versions`` or none."""
+    """List each interpreter once, whatever its names; a shim of pyenv runs one of ``versions``."""
     found = {shutil.which(f"python3.{minor}") for minor in (11, 12, 13)}
     versions = Path.home() / ".pyenv" / "versions"
     found |= {str(p / "bin" / "python") for p in versions.glob("3.1[123].*")}
@@ -93,9 +93,8 @@ def interpreters() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def ours() -> tuple[str, str]:
-    """All our own sources as one, which use more of the language than one sample can; its digest
-    here."""
+def project_source() -> tuple[str, str]:
+    """Join all sources of the project, which use more of the language than a sample could."""
     files = sorted((PROJECT_ROOT / "tasks").rglob("*.py")) + sorted(
         (PROJECT_ROOT / "model").rglob("*.py")
     )
@@ -106,8 +105,8 @@ def ours() -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("python", interpreters())
-def test_the_digest_is_the_same_under_every_python(ours, python, tmp_path):
-    text, digest = ours
+def test_digest_is_equal_in_every_python(project_source, python, tmp_path):
+    text, digest = project_source
     (tmp_path / "source.py").write_text(text)
     program = (
         "import ast, sys, pathlib; sys.path.insert(0, sys.argv[1]);"  # nothing else is installed
@@ -120,7 +119,7 @@ def test_the_digest_is_the_same_under_every_python(ours, python, tmp_path):
     assert done.stdout.strip() == digest, done.stderr
 
 
-def test_the_order_of_keys_does_not_count():
+def test_fingerprint_ignores_order_of_keys():
     assert compute_fingerprint({"a": 1, "b": {"c": 2, "d": 3}}) == compute_fingerprint(
         {"b": {"d": 3, "c": 2}, "a": 1}
     )

@@ -1,4 +1,4 @@
-"""Stages in a Prefect flow: what a call returns there, and what is tried again."""
+"""Test stages in a Prefect flow: the result of a call, and which failures are retried."""
 
 from pathlib import Path
 
@@ -27,7 +27,7 @@ class FailsConfig(StageConfig):
 
 @stage(name="fails_once", tables={"count": COUNT})
 def fails_once(config: FailsConfig, context: StageContext) -> None:
-    """Leaves in how many tries; the first goes wrong as the config says."""
+    """Write the number of tries; the first one fails as the config says."""
     with Path(config.log).open("a") as file:
         file.write("x")
     tries = len(Path(config.log).read_text())
@@ -43,7 +43,7 @@ def fails_once(config: FailsConfig, context: StageContext) -> None:
 
 @pytest.fixture
 def run(server, tmp_path):
-    """The stage twice in a flow; what both calls returned, and what a listener heard."""
+    """Run the stage twice in a flow, and return both results and the events."""
 
     def run(config):
         heard = []
@@ -59,14 +59,14 @@ def run(server, tmp_path):
     return run
 
 
-def test_a_call_in_a_flow_returns_the_artifact_that_it_made_or_found(run, tmp_path):
+def test_call_in_flow_returns_computed_or_cached_artifact(run, tmp_path):
     made, found, heard = run(FailsConfig(log=str(tmp_path / "log")))
     assert isinstance(made, Artifact) and made.name == found.name
     assert made["count"].read()["rows"].to_pylist() == [1]
     assert heard == [("start", "fails_once"), ("done", "fails_once"), ("cached", "again")]
 
 
-def test_what_nobody_explains_is_tried_once_more(run, tmp_path):
+def test_unexplained_failure_is_retried_once(run, tmp_path):
     made, _, heard = run(FailsConfig(log=str(tmp_path / "log"), fault="other"))
     assert made["count"].read()["rows"].to_pylist() == [2]
     assert [kind for kind, _ in heard] == ["start", "start", "done", "cached"]
@@ -80,7 +80,7 @@ def test_what_nobody_explains_is_tried_once_more(run, tmp_path):
         ("memory", HallmarkError, "^stage fails_once: out of memory "),
     ],
 )
-def test_what_another_try_cannot_mend_fails_at_once(run, tmp_path, fault, kind, says):
+def test_failure_that_a_retry_cannot_fix_is_not_retried(run, tmp_path, fault, kind, says):
     with pytest.raises(kind, match=says):
         run(FailsConfig(log=str(tmp_path / "log"), fault=fault))
     assert (tmp_path / "log").read_text() == "x"

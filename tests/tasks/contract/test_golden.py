@@ -119,7 +119,7 @@ KEYS = hash_to_ids(f"key {i}" for i in range(15))
 
 
 def contents():
-    """A table of each schema that stands for others; together they have every type that occurs."""
+    """Build tables that together have every column type that stages write."""
     documents = {
         "doc_id": KEYS,
         "source": [f"source {i % 2}" for i in range(15)],
@@ -198,7 +198,7 @@ def test_parquet(tmp_path, check_golden):
     check_golden("parquet", found)
 
 
-def test_the_tables_above_have_every_type_that_a_stage_writes():
+def test_golden_tables_have_every_type_that_stages_write():
     from hallmark.flows.flow_registry import register_all_stages
     from hallmark.tasks.contract import STAGES
 
@@ -216,8 +216,8 @@ def test_the_tables_above_have_every_type_that_a_stage_writes():
     assert len(ours) > 15 and used <= here, used - here
 
 
-def test_schemas_reach_another_process_as_they_are():
-    """Else the bytes of a part would depend on who wrote it."""
+def test_pickled_schemas_are_unchanged():
+    """Otherwise the bytes of a part would depend on the process that wrote it."""
     from hallmark.flows.flow_registry import register_all_stages
     from hallmark.tasks.contract import STAGES
 
@@ -265,7 +265,7 @@ def test_digests_and_hashes(tmp_path, check_golden):
 
 
 def test_ids_of_documents(tmp_path, session, check_golden):
-    """Plain ones, ones with a key, and copies."""
+    """Check ids without a key, with a key, and of copies."""
     texts = ["one", "two", "two", "wörd", "two"]
     lines = [json.dumps({"text": text, "id": number}) for number, text in enumerate(texts)]
     (tmp_path / "a.jsonl").write_text("\n".join(lines))

@@ -1,4 +1,4 @@
-"""Rows of ledgers and columns of documents, beside plain Python."""
+"""Test rows of ledgers and columns of documents against plain Python."""
 
 import hashlib
 
@@ -31,7 +31,7 @@ def blake(data):
     return hashlib.blake2b(data, digest_size=16).digest()
 
 
-def test_hashes_and_sizes_are_of_the_bytes_of_texts():
+def test_hashes_and_sizes_are_computed_from_utf8_bytes():
     texts = BATCH["text"]
     assert hash_texts(texts).to_pylist() == [blake(t.encode()) for t in TEXTS]
     assert count_utf8_bytes(texts).to_pylist() == [5, 0, 10]
@@ -46,7 +46,7 @@ def test_hashes_and_sizes_are_of_the_bytes_of_texts():
         hash_documents(KEYS[:2], texts)
 
 
-def test_documents_that_leave_take_their_bytes_and_their_identity_along():
+def test_ledger_rows_of_removed_documents_have_size_and_identity():
     gone = build_removal_columns("too long", BATCH, score=pa.array([1.0, 2.0, 3.0]), threshold=0.5)
     rows = build_ledger_table(gone).to_pylist()
     assert [row["doc_id"] for row in rows] == sorted(KEYS.to_pylist())
@@ -65,7 +65,7 @@ def test_documents_that_leave_take_their_bytes_and_their_identity_along():
         }
 
 
-def test_further_reasons_have_no_identity_and_those_for_quarantine_have():
+def test_quarantined_documents_have_identity_but_additional_reasons_do_not():
     also, kept_apart = (
         build_document_ledger_columns(action, ["x", "y", "z"], BATCH)
         for action in ("additional_reason", "quarantined")
@@ -80,7 +80,7 @@ def test_further_reasons_have_no_identity_and_those_for_quarantine_have():
     assert kept_apart["document_hash"] == hash_documents(KEYS, BATCH["text"])
 
 
-def test_rows_of_one_document_stand_in_the_order_of_the_pieces():
+def test_rows_of_one_document_are_in_order_of_spans():
     first = build_ledger_columns("removed", "first", KEYS, BATCH["source"], [1, 2, 3])
     other = build_ledger_columns(
         "additional_reason", "second", KEYS[:1], ["s"], [1], char_start=[0], char_end=[1]
@@ -98,7 +98,7 @@ def test_rows_of_one_document_stand_in_the_order_of_the_pieces():
     assert build_ledger_table().equals(LEDGER.empty_table())
 
 
-def test_bytes_after_are_those_given():
+def test_bytes_after_are_given_or_zero():
     rows = build_ledger_columns("replaced", "mask", KEYS, ["s"] * 3, [5, 6, 7], [1, 2, 3])
     assert (rows["bytes_before"], rows["bytes_after"]) == ([5, 6, 7], [1, 2, 3])
     assert build_ledger_columns("removed", "x", KEYS, ["s"] * 3, [5, 6, 7])["bytes_after"] == [
@@ -108,7 +108,7 @@ def test_bytes_after_are_those_given():
     ]
 
 
-def test_columns_not_given_are_null_and_those_replaced_are_the_new_ones():
+def test_missing_columns_are_null_and_replaced_columns_are_new():
     made = pa.table(
         fill_document_columns({name: BATCH[name] for name in BATCH.schema.names})
     ).to_pylist()

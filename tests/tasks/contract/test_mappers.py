@@ -1,4 +1,4 @@
-"""Mappers agree: in this process, in several, and on Ray, into a folder and an S3 bucket."""
+"""Test that mappers agree: in this process, in several, on Ray; with a folder and an S3 bucket."""
 
 import multiprocessing
 import os
@@ -40,7 +40,7 @@ def refuse(number: int, offset: int) -> int:
 
 
 def die_once(number: int, folder: str) -> int:
-    """Notes that it ran, and kills its own process the first time that it is asked for 3."""
+    """Record the call, and kill the own process at the first call with 3."""
     note = Path(folder) / str(number)
     with note.open("a") as file:
         file.write("x")
@@ -56,7 +56,7 @@ def die_at(number: int, at: int) -> int:
 
 
 def stay(number: int) -> int:
-    """Works on all but the first until it is killed."""
+    """Return 0 at once; wait with any other number until the process is killed."""
     if number:
         signal.pause()
     return number
@@ -67,8 +67,8 @@ def die(item: str, out) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def given(number: int) -> dict[str, float]:
-    """What Ray set apart for this part."""
+def read_assigned_resources(number: int) -> dict[str, float]:
+    """Return the resources that Ray assigned to this part."""
     import ray
 
     return dict(ray.get_runtime_context().get_assigned_resources())
@@ -76,55 +76,58 @@ def given(number: int) -> dict[str, float]:
 
 @stage(name="needy", tables={"count": COUNT}, resources=Resources(cpus=2, memory_bytes=1 << 20))
 def needy(config: CountConfig, context: StageContext) -> None:
-    """Writes how many processors each of two parts was given."""
-    found = context.map_items(given_to_part, [0, 1])
+    """Write the number of processors that each of two parts was assigned."""
+    found = context.map_items(read_assigned_cpus, [0, 1])
     context.get_table_writer("count").write({"rows": [done.value for done in found]})
 
 
-def given_to_part(number: int, out) -> int:
-    return int(given(number)["CPU"])
+def read_assigned_cpus(number: int, out) -> int:
+    return int(read_assigned_resources(number)["CPU"])
 
 
 @pytest.fixture(scope="module")
 def ray():
-    """One cluster of two workers on this machine, for all tests of the module."""
+    """Start one cluster of two workers on this machine for all tests of the module."""
     with make_mapper("ray", 2) as mapper:
         yield mapper
 
 
-def test_results_come_in_order_from_other_processes(ray):
+def test_results_from_other_processes_are_in_order(ray):
     calls = [(number, 7) for number in range(40)]
     found = list(ray(square, calls, Resources(cpus=1, memory_bytes=1 << 20)))
     assert [value for value, _ in found] == [n * n + 7 for n in range(40)]
     assert os.getpid() not in {process for _, process in found}
 
 
-def test_an_error_comes_as_it_was_raised(ray):
+def test_error_of_a_worker_is_raised_unchanged(ray):
     with pytest.raises(HallmarkError, match=r"^three is refused; give another$"):
         list(ray(refuse, [(n, 0) for n in range(6)], DEFAULT_RESOURCES))
 
 
-def test_a_part_gets_what_it_needs(ray):
+def test_part_is_assigned_its_resources(ray):
     needs = Resources(cpus=2, memory_bytes=1 << 20)
-    assert list(ray(given, [(0,), (1,)], needs)) == [{"CPU": 2.0, "memory": float(1 << 20)}] * 2
-    assert list(ray(given, [(0,), (1,)], DEFAULT_RESOURCES)) == [{"CPU": 1.0}] * 2
+    assert (
+        list(ray(read_assigned_resources, [(0,), (1,)], needs))
+        == [{"CPU": 2.0, "memory": float(1 << 20)}] * 2
+    )
+    assert list(ray(read_assigned_resources, [(0,), (1,)], DEFAULT_RESOURCES)) == [{"CPU": 1.0}] * 2
 
 
-def test_the_parts_of_a_stage_get_what_it_declares(ray, tmp_path, monkeypatch):
+def test_parts_are_assigned_the_resources_of_their_stage(ray, tmp_path, monkeypatch):
     monkeypatch.setattr(type(ray), "__exit__", lambda *_: None)  # it serves other tests too
     with open_session(Session(Store(tmp_path), ray)):
         assert needy(CountConfig())["count"].read()["rows"].to_pylist() == [2, 2]
 
 
-def test_a_killed_ray_worker_costs_its_part_and_no_other(ray, tmp_path):
+def test_killed_ray_worker_repeats_only_its_part(ray, tmp_path):
     calls = [(n, str(tmp_path)) for n in range(6)]
     assert list(ray(die_once, calls, DEFAULT_RESOURCES)) == list(range(6))
     runs = [len((tmp_path / str(n)).read_text()) for n in range(6)]
     assert runs == [1, 1, 1, 2, 1, 1]
 
 
-def test_what_a_local_worker_died_of_is_not_tried_here(tmp_path):
-    """Not even alone: it would take this process along."""
+def test_part_that_kills_a_worker_is_not_run_in_main_process(tmp_path):
+    """It is not run there even as the only part, because it could kill the main process."""
     with ProcessMapper(2) as mapper:
         assert list(mapper(square, [(1, 0)], DEFAULT_RESOURCES)) == [(1, os.getpid())]
         with pytest.raises(BrokenExecutor):
@@ -134,9 +137,11 @@ def test_what_a_local_worker_died_of_is_not_tried_here(tmp_path):
 
 
 @pytest.mark.parametrize("where", ["waits for a part", "works on what a part gave"])
-def test_who_is_stopped_hears_nothing_of_the_workers_that_it_kills(monkeypatch, where):
-    """A pool tells each part that waits of a worker that died; not what was given up before. Here
-    it comes late to hear that nobody wants it any more."""
+def test_stopped_mapper_reports_no_killed_workers(monkeypatch, where):
+    """A pool reports a dead worker to each waiting part, but not to cancelled ones.
+
+    Here the cancellation arrives late.
+    """
     heard = []
     monkeypatch.setattr(threading, "excepthook", heard.append)
     shutdown = ProcessPoolExecutor.shutdown
@@ -158,8 +163,8 @@ def test_who_is_stopped_hears_nothing_of_the_workers_that_it_kills(monkeypatch, 
     assert not [worker for worker in multiprocessing.active_children() if worker.is_alive()]
 
 
-def test_where_a_worker_dies_all_that_wait_hear_it_and_nothing_stays(monkeypatch):
-    """The pool tells thousands, one after the other."""
+def test_dead_worker_fails_all_waiting_parts(monkeypatch):
+    """The pool reports it to thousands of parts, one after another."""
     heard = []
     monkeypatch.setattr(threading, "excepthook", heard.append)
     with ProcessMapper(2) as mapper:
@@ -172,7 +177,7 @@ def test_where_a_worker_dies_all_that_wait_hear_it_and_nothing_stays(monkeypatch
     assert not heard
 
 
-def test_workers_that_die_between_two_calls_cost_one_try():
+def test_workers_that_die_between_calls_cost_one_try():
     calls = [(number, 0) for number in range(4)]
     with ProcessMapper(2) as mapper:
         for process in {process for _, process in mapper(square, calls, DEFAULT_RESOURCES)}:
@@ -184,20 +189,20 @@ def test_workers_that_die_between_two_calls_cost_one_try():
         assert [value for value, _ in mapper(square, calls, DEFAULT_RESOURCES)] == [0, 1, 4, 9]
 
 
-def test_a_part_whose_process_is_killed_again_is_named_with_what_to_do(tmp_path):
-    """Or one beside it: a pool does not say which of its processes worked on what."""
+def test_part_whose_process_is_killed_again_is_named_with_remedy(tmp_path):
+    """A neighbouring part may be named: a pool does not say which process ran which part."""
     sentence = r"^[ab]: the worker process .* was killed, .*; run again with fewer workers"
     with ProcessMapper(2) as mapper, pytest.raises(HallmarkError, match=sentence):
         StageContext(tmp_path, {"count": COUNT}, mapper).map_items(die, ["a", "b"])
 
 
-def test_without_ray_the_setting_says_what_to_install(monkeypatch):
+def test_missing_ray_is_reported_with_package_name(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UsageError, match=r"hallmark\[ray\]"):
         list(make_mapper("ray", 1)(square, [(1, 0), (2, 0)], DEFAULT_RESOURCES))
 
 
-def test_every_mapper_leaves_the_same_bytes(ray, tmp_path):
+def test_every_mapper_writes_the_same_bytes(ray, tmp_path):
     found = set()
     mappers = {"here": SerialMapper(), "two": ProcessMapper(2), "seven": ProcessMapper(7)}
     for name, mapper in mappers.items():
@@ -217,7 +222,7 @@ def count_part(number: int, out) -> None:
     out.get_table_writer("count").write(pa.table({"rows": [number]}))
 
 
-def test_parts_on_ray_are_left_where_they_stay(ray, tmp_path):
+def test_parts_on_ray_are_kept_in_their_place(ray, tmp_path):
     work = StageContext(tmp_path, {"count": COUNT}, ray)
     work.map_items(count_part, range(5))
     entry = work.assemble_tables(["count"])["count"]
@@ -225,8 +230,8 @@ def test_parts_on_ray_are_left_where_they_stay(ray, tmp_path):
     assert all((work.output_folder / part["name"]).exists() for part in entry["parts"])
 
 
-def test_workers_see_the_environment_as_it_is_when_they_start(monkeypatch):
-    """Also where what they are forks of was started before it changed."""
+def test_workers_have_the_environment_of_their_start(monkeypatch):
+    """This also holds if the server that forks them was started before it changed."""
     for value in ("before", "behind"):
         monkeypatch.setenv("HALLMARK_SAID", value)
         with ProcessMapper(2) as mapper:

@@ -1,4 +1,4 @@
-"""A stage whose stored output lacks files is not served from the store."""
+"""Test that the output of a stage is not reused if files are missing."""
 
 import os
 from dataclasses import replace
@@ -34,7 +34,7 @@ def lengthen(path):
 
 @pytest.mark.parametrize("damage", [remove, shorten, lengthen])
 @pytest.mark.parametrize("place", ["table", "telemetry", "file"])
-def test_a_damaged_file_of_a_stored_output_is_named(session, damage, place):
+def test_damaged_file_of_stored_output_is_named(session, damage, place):
     stage, config = (keep_number, CountConfig()) if place == "file" else (make, FOUR_PARTS)
     made = stage(config)
     entries = {entry["name"]: entry for entry in made.iter_file_entries()}
@@ -48,8 +48,8 @@ def test_a_damaged_file_of_a_stored_output_is_named(session, damage, place):
         stage(config)
 
 
-def test_an_input_that_is_of_no_stage_of_this_run_is_checked_too(session):
-    """A checkpoint, for instance, is an artifact beside that of the training."""
+def test_input_from_outside_the_run_is_checked(session):
+    """A checkpoint, for instance, is an artifact in addition to that of its training."""
     number = keep_number(CountConfig())
     double(number, CountConfig())
     number.fetch_file("number.txt").unlink()
@@ -60,8 +60,8 @@ def test_an_input_that_is_of_no_stage_of_this_run_is_checked_too(session):
         double(number, CountConfig())
 
 
-def test_an_input_that_is_read_in_part_is_checked_in_part(session):
-    """What a stage does not read may be gone where it is alone asked for."""
+def test_only_the_tables_that_are_read_are_checked(session):
+    """Tables that a stage does not read may be missing."""
     made = make(FOUR_PARTS)
     count(made["documents"], CountConfig())
     kept = replace(made, manifest={**made.manifest, "tables": {}})
@@ -75,7 +75,7 @@ def test_an_input_that_is_read_in_part_is_checked_in_part(session):
             again.check_artifact_files([made])
 
 
-def test_an_object_that_is_gone_is_named_though_a_copy_was_fetched(bucket, tmp_path):
+def test_missing_object_is_named_despite_cached_copy(bucket, tmp_path):
     store = Store("s3://hallmark/missing", tmp_path)
     config = MakeConfig(documents=7)
     with open_session(Session(store)):
@@ -93,7 +93,7 @@ def test_an_object_that_is_gone_is_named_though_a_copy_was_fetched(bucket, tmp_p
         make(config)
 
 
-def test_verifying_reads_the_objects_not_their_copies(bucket, tmp_path):
+def test_verification_reads_objects_instead_of_cached_copies(bucket, tmp_path):
     store = Store("s3://hallmark/verified", tmp_path)
     with open_session(Session(store)):
         made = make(MakeConfig(documents=7))

@@ -1,4 +1,4 @@
-"""Local processes as a mapper: when they begin, that they stay, and how they end."""
+"""Test local processes as a mapper: when they start, that they are reused, and how they end."""
 
 import os
 import signal
@@ -24,7 +24,7 @@ def end(number):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_config_names_what_it_gets():
+def test_mapper_depends_on_kind_and_worker_count():
     assert isinstance(make_mapper("processes", 0), SerialMapper)
     assert isinstance(make_mapper("processes", 1), SerialMapper)
     many = make_mapper("processes", 2)
@@ -32,7 +32,7 @@ def test_a_config_names_what_it_gets():
     assert Resources() == DEFAULT_RESOURCES == Resources(cpus=1, memory_bytes=0, gpus=0)
 
 
-def test_one_item_stays_here_and_more_go_to_workers_that_stay():
+def test_single_item_runs_here_and_several_run_in_reused_workers():
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     with ProcessMapper(2) as mapper:
         assert list(mapper(pair, [], DEFAULT_RESOURCES)) == []
@@ -55,7 +55,7 @@ def test_one_item_stays_here_and_more_go_to_workers_that_stay():
     assert not any(map(psutil.pid_exists, workers))
 
 
-def test_in_this_process_they_are_done_one_by_one_as_they_are_asked_for():
+def test_items_in_this_process_run_lazily():
     done = []
     with SerialMapper() as mapper:
         results = mapper(done.append, [(1,), (2,)], DEFAULT_RESOURCES)

@@ -1,4 +1,4 @@
-"""What is remembered of a source: the same as what is read, and never of other bytes."""
+"""Test the cache of parsed sources: equal to a new parse, and never used for other bytes."""
 
 import json
 import sys
@@ -32,28 +32,28 @@ def list_imports(path):
     return [name for statement in read(path) for name in statement.imports]
 
 
-def kept(path):
+def find_cache_files(path):
     return list((path.parent / "__pycache__").glob("a.*.source.json"))
 
 
-def test_what_is_kept_is_taken_the_second_time(file, monkeypatch):
+def test_cached_source_is_used_the_second_time(file, monkeypatch):
     first = read(file)
     assert list_imports(file) == ["typing", "tasks.used:f"]
-    assert len(kept(file)) == 1
+    assert len(find_cache_files(file)) == 1
     monkeypatch.setattr(python_sources.ast, "parse", None)  # it would fail if it were called
     assert read(file) == first
 
 
-def test_it_is_kept_where_python_keeps_what_it_compiles(file, monkeypatch):
+def test_cache_is_in_the_folder_of_compiled_python(file, monkeypatch):
     monkeypatch.setattr(sys, "pycache_prefix", str(file.parent / "far" / "away"))
     first = read(file)
     [path] = (file.parent / "far" / "away").rglob("a.*.source.json")
-    assert not kept(file)
+    assert not find_cache_files(file)
     monkeypatch.setattr(python_sources.ast, "parse", None)
     assert read(file) == first and path.exists()
 
 
-def test_other_bytes_are_read_anew(file):
+def test_changed_source_is_parsed_again(file):
     first = read(file)
     file.write_text(TEXT.replace("used", "uses"))  # of one length, within one tick of the clock
     assert list_imports(file) == ["typing", "tasks.uses:f"]
@@ -61,39 +61,39 @@ def test_other_bytes_are_read_anew(file):
     assert read(file) == first
 
 
-def test_what_another_reader_found_is_not_taken(file, monkeypatch):
+def test_cache_of_another_parser_is_not_used(file, monkeypatch):
     first = read(file)
-    content = json.loads(kept(file)[0].read_text()) | {"statements": []}
-    kept(file)[0].write_text(json.dumps(content))
+    content = json.loads(find_cache_files(file)[0].read_text()) | {"statements": []}
+    find_cache_files(file)[0].write_text(json.dumps(content))
     assert read(file) == ()  # what is kept is believed, as Python believes its own files
     monkeypatch.setattr(python_sources, "_read_parser_code", lambda: b"another")
     assert read(file) == first
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b"\xff", b'{"state": 1', b"null"])
-def test_a_damaged_file_is_read_past_and_mended(file, content):
+def test_damaged_cache_file_is_ignored_and_replaced(file, content):
     first = read(file)
-    whole = kept(file)[0].read_bytes()
-    kept(file)[0].write_bytes(content)
+    whole = find_cache_files(file)[0].read_bytes()
+    find_cache_files(file)[0].write_bytes(content)
     assert read(file) == first
-    assert kept(file)[0].read_bytes() == whole
+    assert find_cache_files(file)[0].read_bytes() == whole
 
 
-def test_nothing_is_kept_where_python_keeps_nothing(file, monkeypatch):
+def test_no_cache_if_python_writes_no_bytecode(file, monkeypatch):
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     read(file)
     assert not (file.parent / "__pycache__").exists()
 
 
-def test_a_folder_that_takes_no_files_is_no_matter(file):
+def test_read_only_folder_is_no_error(file):
     (file.parent / "__pycache__").write_text("in the way")
     assert list_imports(file) == ["typing", "tasks.used:f"]
 
 
-def test_an_error_of_the_interpreter_is_no_error_of_the_source(file, monkeypatch):
-    """CPython's parser may fail in a thread because another one parses, too."""
+def test_error_of_the_interpreter_is_retried(file, monkeypatch):
+    """CPython's parser may fail in a thread because another thread parses, too."""
     expected, parse, calls = read(file), python_sources.ast.parse, []
-    for path in kept(file):
+    for path in find_cache_files(file):
         path.unlink()
 
     def fails(data):
@@ -108,7 +108,7 @@ def test_an_error_of_the_interpreter_is_no_error_of_the_source(file, monkeypatch
     def always(data):
         raise SystemError("really")
 
-    for path in kept(file):
+    for path in find_cache_files(file):
         path.unlink()
     monkeypatch.setattr(python_sources.ast, "parse", always)
     with pytest.raises(SystemError, match="really"):
@@ -186,6 +186,6 @@ def test_imports_in_functions_belong_to_their_statement(file):
 
 
 @pytest.mark.parametrize("source", ["'words'", "if TYPE_CHECKING:\n    import a", "# words"])
-def test_statements_without_effect_are_left_out(file, source):
+def test_statements_without_effect_are_ignored(file, source):
     file.write_text(source)
     assert read(file) == ()

@@ -23,7 +23,7 @@ class Row:
     slice: Mapping[str, str] = field(default_factory=dict)
 
 
-def test_rows_become_a_table_and_rows_again():
+def test_rows_survive_conversion_to_table():
     rows = [Row(name="a", value=1, slice={"k": "v"}), Row(name="b")]
     table = rows_to_table(rows, SCHEMA)
     assert table.schema == SCHEMA
@@ -34,7 +34,7 @@ def test_rows_become_a_table_and_rows_again():
     assert rows_to_table([], SCHEMA) == SCHEMA.empty_table()
 
 
-def test_a_missing_or_an_extra_field_is_refused():
+def test_missing_or_extra_field_is_refused():
     @dataclass(frozen=True)
     class Short:
         name: str

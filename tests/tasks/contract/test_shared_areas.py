@@ -1,4 +1,4 @@
-"""Work areas that runs with other settings share: what one leaves there another finds."""
+"""Test work areas that runs with different settings share: a run reuses what another one kept."""
 
 import pytest
 
@@ -20,7 +20,7 @@ class ClimbConfig(StageConfig):
     resume_key=lambda config: {"seed": config.seed},
 )
 def climb(config: ClimbConfig, context: StageContext) -> None:
-    """Counts steps in a file, which it keeps for longer climbs."""
+    """Count steps in a file, which is kept for runs with more steps."""
     file = context.work_area / "height"
     (context.work_area / "rubbish").mkdir(exist_ok=True)
     height = int(file.read_text()) if file.exists() else 0
@@ -36,32 +36,33 @@ def climb(config: ClimbConfig, context: StageContext) -> None:
     context.preserved_names = {"height"} if config.speed == 1 else set()
 
 
-def climbed(made):
+def read_climb(made):
+    """Return the number of steps that a run climbed, and its determinism."""
     (rows,) = made["count"].read()["rows"].to_pylist()
     return rows, made.manifest["determinism"]
 
 
-def test_a_run_goes_on_from_what_one_with_other_settings_left(session):
+def test_run_continues_from_files_of_a_run_with_other_settings(session):
     with pytest.raises(HallmarkError, match="fell"):
         climb(ClimbConfig(falls_at=2))
     made = climb(ClimbConfig(speed=7))
-    assert climbed(made) == (1, "statistical")
+    assert read_climb(made) == (1, "statistical")
     assert made.manifest["parts"]["config"]["speed"] == 7  # all settings count as before
     assert not [*session.store.work_folder.glob("climb-*")]
-    assert climbed(climb(ClimbConfig(speed=8))) == (3, "machine")  # nothing was kept
+    assert read_climb(climb(ClimbConfig(speed=8))) == (3, "machine")  # nothing was kept
 
 
-def test_what_is_kept_outlives_the_commit_and_nothing_else_does(session):
+def test_only_preserved_files_remain_after_the_commit(session):
     short = climb(ClimbConfig())
     (area,) = session.store.work_folder.glob("climb-*")
     assert {path.name for path in area.iterdir()} == {"height", "lease"}
     longer = climb(ClimbConfig(steps=5))
-    assert (climbed(short), climbed(longer)) == ((3, "machine"), (2, "statistical"))
+    assert (read_climb(short), read_climb(longer)) == ((3, "machine"), (2, "statistical"))
     assert climb(ClimbConfig()).fingerprint == short.fingerprint  # cached, and nothing lost
     assert area.joinpath("height").read_text() == "5"
 
 
-def test_settings_that_decide_have_areas_of_their_own(session):
+def test_settings_that_change_results_have_separate_areas(session):
     climb(ClimbConfig())
-    assert climbed(climb(ClimbConfig(seed=1, steps=5))) == (5, "machine")
+    assert read_climb(climb(ClimbConfig(seed=1, steps=5))) == (5, "machine")
     assert len([*session.store.work_folder.glob("climb-*")]) == 2

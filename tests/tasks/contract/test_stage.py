@@ -1,4 +1,4 @@
-"""The stage contract, point by point."""
+"""Test the stage contract, point by point."""
 
 import errno
 import subprocess
@@ -37,34 +37,34 @@ from tests.tasks.contract.stages import (
 
 
 def events(session):
-    """Record which stages run and which are found."""
+    """Record which stages are computed and which are cached."""
     seen = []
     session.listener = lambda event: seen.append((event.kind, event.label))
     return seen
 
 
-def kinds(seen):
+def select_results(seen):
     return [pair for pair in seen if pair[0] in ("done", "cached")]
 
 
-def test_an_artifact_is_made_once_and_found_again(session):
+def test_artifact_is_computed_once_and_then_cached(session):
     seen = events(session)
     first = make(MakeConfig())
     second = make(MakeConfig())
     other = make(MakeConfig(documents=3))
-    assert kinds(seen) == [("done", "make"), ("cached", "make"), ("done", "make")]
+    assert select_results(seen) == [("done", "make"), ("cached", "make"), ("done", "make")]
     assert first.manifest == second.manifest
     assert other["documents"].row_count == 3
 
 
-def test_only_the_table_that_is_read_counts(session):
-    """A changed threshold that removes no other document reruns only its own stage."""
+def test_fingerprint_depends_only_on_tables_that_are_read(session):
+    """A changed threshold that removes the same documents reruns only its own stage."""
     seen = events(session)
     raw = make(MakeConfig())
     count(drop(raw, DropConfig(note=0.1)), CountConfig())
     count(drop(raw, DropConfig(note=0.2)), CountConfig())
     count(drop(raw, DropConfig(drop="999")), CountConfig())
-    assert kinds(seen)[1:] == [
+    assert select_results(seen)[1:] == [
         ("done", "drop"),
         ("done", "count"),
         ("done", "drop"),
@@ -74,7 +74,7 @@ def test_only_the_table_that_is_read_counts(session):
     ]
 
 
-def test_libraries_code_and_outside_content_enter_the_fingerprint(session):
+def test_fingerprint_depends_on_libraries_code_and_external_content(session):
     seen = events(session)
     count_with = replace(count, libraries=("numpy",))
     count_from = replace(count, external_digests=lambda config, secret: {"file": "abc"})
@@ -82,10 +82,10 @@ def test_libraries_code_and_outside_content_enter_the_fingerprint(session):
     raw = make(MakeConfig(documents=5))
     for stage in (count, count_with, count_from, count_like, count):
         stage(raw, CountConfig())
-    assert [kind for kind, _ in kinds(seen)] == ["done"] * 5 + ["cached"]
+    assert [kind for kind, _ in select_results(seen)] == ["done"] * 5 + ["cached"]
 
 
-def test_accounts_add_up_by_source_in_rows_and_bytes(session):
+def test_accounts_balance_by_source_in_rows_and_bytes(session):
     raw = make(MakeConfig())
     books = drop(raw, DropConfig())["accounts"].read().to_pylist()
     texts = {0: [], 1: []}
@@ -100,19 +100,19 @@ def test_accounts_add_up_by_source_in_rows_and_bytes(session):
     assert len(books) == 4
 
 
-def test_a_document_lost_without_a_ledger_row_fails_the_stage(session):
+def test_document_lost_without_ledger_row_fails_the_stage(session):
     raw = make(MakeConfig())
     with pytest.raises(HallmarkError, match=r"stage drop: the bytes of source 'even' do not"):
         drop(raw, DropConfig(forget=True))
     assert session.store.list_artifacts("drop") == []
 
 
-def test_accounts_that_a_stage_keeps_itself_are_checked_too(session):
+def test_accounts_that_a_stage_computes_itself_are_checked(session):
     with pytest.raises(HallmarkError, match=r"\+1 unaccounted"):
         miscount(CountConfig())
 
 
-def test_same_bytes_for_any_number_of_workers(tmp_path):
+def test_output_is_equal_for_any_number_of_workers(tmp_path):
     digests = set()
     for name, mapper in (
         ("one", SerialMapper()),
@@ -124,14 +124,14 @@ def test_same_bytes_for_any_number_of_workers(tmp_path):
     assert len(digests) == 1
 
 
-def test_a_session_ends_behind_the_stage_it_runs_until(session):
+def test_session_ends_after_its_last_stage(session):
     session.last_stage = "second"
     raw = make.with_label("first")(MakeConfig(documents=2))
     with pytest.raises(LastStageReached):
         drop.with_label("second")(raw, DropConfig())
 
 
-def test_a_killed_worker_is_replaced_and_only_its_shard_runs_again(tmp_path):
+def test_killed_worker_is_replaced_and_only_its_shard_is_repeated(tmp_path):
     work = StageContext(tmp_path, {"count": COUNT}, ProcessMapper(2))
     with work.mapper:
         parts = work.map_items(die_once, ["a", "victim", "ccc"], str(tmp_path / "flag"))
@@ -139,13 +139,13 @@ def test_a_killed_worker_is_replaced_and_only_its_shard_runs_again(tmp_path):
     assert rows == [[1], [6], [3]]
 
 
-def test_a_shard_that_fails_twice_fails_the_stage_by_name(tmp_path):
+def test_shard_that_fails_twice_fails_the_stage_and_is_named(tmp_path):
     work = StageContext(tmp_path, {"count": COUNT})
     with pytest.raises(HallmarkError, match=r"records of x\.csv: cannot read records"):
         work.map_items(fail, ["records of x.csv"])
 
 
-def test_shards_that_are_done_are_not_run_again(tmp_path):
+def test_finished_shards_are_not_repeated(tmp_path):
     first = StageContext(tmp_path, {"count": COUNT})
     first.map_items(die_once, ["a", "bb"], str(tmp_path / "flag"))
     stamps = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("count.parquet")}
@@ -156,7 +156,7 @@ def test_shards_that_are_done_are_not_run_again(tmp_path):
 
 
 @pytest.mark.parametrize("column", ["missing", "unknown"])
-def test_a_stage_cannot_write_other_columns_than_it_declares(tmp_path, column):
+def test_undeclared_columns_are_refused(tmp_path, column):
     work = StageContext(tmp_path, {"count": COUNT})
     columns = {} if column == "missing" else {"rows": [1], "more": [2]}
     with pytest.raises(HallmarkError, match=f"{column} columns \\['(rows|more)'\\]"):
@@ -171,7 +171,7 @@ def start(store: Path, context: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
-def test_a_kill_before_the_commit_leaves_no_artifact_and_a_rerun_makes_it(tmp_path):
+def test_kill_before_commit_writes_no_artifact_and_rerun_completes_it(tmp_path):
     process = start(tmp_path / "store", tmp_path / "work")
     assert process.stdout.readline() == "running\n"
     process.kill()
@@ -185,8 +185,8 @@ def test_a_kill_before_the_commit_leaves_no_artifact_and_a_rerun_makes_it(tmp_pa
     assert not any((tmp_path / "work").rglob("big.bin")), "the work area is removed at commit"
 
 
-def test_of_two_runs_racing_on_two_machines_one_wins_and_both_go_on(tmp_path):
-    """Different work areas: no lease keeps them apart, as on two hosts with one store."""
+def test_one_of_two_runs_on_two_machines_commits_and_both_continue(tmp_path):
+    """The work areas differ, so that no lease separates them, as on two hosts with one store."""
     store = tmp_path / "store"
     racers = [start(store, tmp_path / "w1"), start(store, tmp_path / "w2")]
     assert [r.stdout.readline() for r in racers] == ["running\n"] * 2
@@ -196,7 +196,7 @@ def test_of_two_runs_racing_on_two_machines_one_wins_and_both_go_on(tmp_path):
     assert len(list(store.rglob("big.bin"))) == 1, "the loser's data are removed"
 
 
-def test_of_two_runs_on_one_machine_the_second_waits_and_finds_the_artifact(tmp_path):
+def test_second_of_two_runs_on_one_machine_waits_and_uses_the_artifact(tmp_path):
     store, work = tmp_path / "store", tmp_path / "work"
     first = start(store, work)
     assert first.stdout.readline() == "running\n"
@@ -206,7 +206,7 @@ def test_of_two_runs_on_one_machine_the_second_waits_and_finds_the_artifact(tmp_
     assert first_out == second_out, "the second never said 'running'"
 
 
-def test_data_left_by_a_killed_commit_are_swept_by_the_next(tmp_path):
+def test_data_of_a_killed_commit_are_removed_by_the_next(tmp_path):
     orphan = tmp_path / "store" / Store.format_artifact_folder("x", "f" * 64) / "deadbeef"
     start(tmp_path / "store", tmp_path / "work").communicate("\n")
     [artifact] = Store(tmp_path / "store").list_artifacts("slow_commit")
@@ -221,7 +221,7 @@ def test_data_left_by_a_killed_commit_are_swept_by_the_next(tmp_path):
 # Damage and full disks -----------------------------------------------------------------------
 
 
-def test_a_damaged_artifact_is_named_with_the_remedy(session):
+def test_damaged_artifact_is_named_with_remedy(session):
     artifact = make(MakeConfig(documents=10))
     path = artifact["documents"].parts[0].path
     data = path.read_bytes()
@@ -233,7 +233,7 @@ def test_a_damaged_artifact_is_named_with_the_remedy(session):
         artifact["documents"].read()
 
 
-def test_a_damaged_manifest_is_named_with_the_remedy(session):
+def test_damaged_manifest_is_named_with_remedy(session):
     path = Path(session.store.root_folder, make(MakeConfig(documents=10)).folder, "manifest.json")
     for text in (path.read_bytes()[:100], b"", b"{}", b"[1]", b"\xff"):
         path.write_bytes(text)
@@ -241,7 +241,7 @@ def test_a_damaged_manifest_is_named_with_the_remedy(session):
             make(MakeConfig(documents=10))
 
 
-def test_an_input_whose_bytes_changed_is_the_reason_that_a_stage_tells(session):
+def test_damaged_input_is_reported_by_the_stage_that_reads_it(session):
     raw = make(MakeConfig(documents=10))
     path = raw["documents"].parts[0].path
     path.write_bytes(b"x" * path.stat().st_size)
@@ -253,7 +253,7 @@ def test_an_input_whose_bytes_changed_is_the_reason_that_a_stage_tells(session):
         double(file, CountConfig())
 
 
-def test_a_full_disk_is_one_sentence_and_commits_nothing(small_disk):
+def test_full_disk_is_reported_and_commits_nothing(small_disk):
     with open_session(Session(Store(small_disk / "store"))) as session:
         raw = make(MakeConfig(documents=10))
         (small_disk / "filler").write_bytes(b"x" * (900 << 10))
@@ -267,7 +267,7 @@ def test_a_full_disk_is_one_sentence_and_commits_nothing(small_disk):
         assert make(MakeConfig(documents=11))["documents"].row_count == 11
 
 
-def test_so_it_is_where_the_work_area_lies_on_another(small_disk, tmp_path):
+def test_full_disk_of_a_separate_work_area_is_reported(small_disk, tmp_path):
     with open_session(Session(Store(small_disk / "store", tmp_path / "work"))) as session:
         (small_disk / "filler").write_bytes(b"x" * (900 << 10))
         with pytest.raises(HallmarkError, match=r"stage make: no space left on .*small"):
@@ -280,7 +280,7 @@ def test_so_it_is_where_the_work_area_lies_on_another(small_disk, tmp_path):
         assert made["documents"].row_count == 11
 
 
-def test_other_errors_of_the_system_keep_their_name(session, monkeypatch):
+def test_other_system_errors_keep_their_type(session, monkeypatch):
     def refuse(*_args, **_kwargs):
         raise PermissionError(errno.EACCES, "Permission denied", "/somewhere")
 
@@ -289,7 +289,7 @@ def test_other_errors_of_the_system_keep_their_name(session, monkeypatch):
         make(MakeConfig(documents=1))
 
 
-def test_telemetry_is_no_part_of_the_content(tmp_path):
+def test_content_digest_ignores_telemetry(tmp_path):
     contents = []
     for name in ("a", "b"):
         with open_session(Session(Store(tmp_path / name))):

@@ -1,4 +1,4 @@
-"""A call of a stage: its inputs, what of them counts, what it says, and what it passes on."""
+"""Test the call of a stage: its inputs, its events, its errors, and what it passes on."""
 
 import errno
 import json
@@ -89,7 +89,7 @@ def listen(session):
     return heard
 
 
-def test_inputs_are_tables_artifacts_and_groups_of_them(session):
+def test_inputs_are_tables_artifacts_and_groups(session):
     five, six, ten = (make(MakeConfig(documents=n)) for n in (5, 6, 10))
     made = total(five, {"a": six, "b": ten}, None, SayConfig())
     assert rows_of(made) == [21]
@@ -111,7 +111,7 @@ def test_inputs_are_tables_artifacts_and_groups_of_them(session):
     assert rows_of(other) == [21] and other.fingerprint != made.fingerprint
 
 
-def test_another_number_or_kind_of_inputs_is_a_mistake_of_the_code(session):
+def test_wrong_number_or_type_of_inputs_is_a_type_error(session):
     raw = make(MakeConfig(documents=1))
     with pytest.raises(
         TypeError, match="stage count: too many positional arguments; its inputs: documents"
@@ -128,7 +128,7 @@ def test_another_number_or_kind_of_inputs_is_a_mistake_of_the_code(session):
         count(7, CountConfig())
 
 
-def test_of_an_artifact_what_a_stage_says_it_reads_counts(session):
+def test_fingerprint_depends_on_declared_tables_of_an_artifact(session):
     raw = make(FOUR_PARTS)
     one, two = (drop(raw, DropConfig(note=note)) for note in (0.0, 1.0))
     heard = listen(session)
@@ -137,7 +137,7 @@ def test_of_an_artifact_what_a_stage_says_it_reads_counts(session):
     assert [event.kind for event in heard] == ["start", "done", "cached"]
 
 
-def test_who_listens_hears_when_it_starts_how_far_it_is_and_when_it_ends(session):
+def test_listener_gets_start_progress_and_end(session):
     heard = listen(session)
     made = make.with_label("first")(FOUR_PARTS)
     assert {event.label for event in heard} == {"first"}
@@ -176,7 +176,7 @@ def test_who_listens_hears_when_it_starts_how_far_it_is_and_when_it_ends(session
         ("other", KeyError, "x"),
     ],
 )
-def test_an_error_says_of_which_stage_it_is(session, fault, kind, says):
+def test_error_message_names_the_stage(session, fault, kind, says):
     raw = make(FOUR_PARTS)
     heard = listen(session)
     with pytest.raises(kind, match=says) as raised:
@@ -190,7 +190,7 @@ def test_an_error_says_of_which_stage_it_is(session, fault, kind, says):
 
 
 @pytest.mark.parametrize("fault", ["denied", "other"])
-def test_an_input_that_is_damaged_is_named_instead_of_what_came_of_it(session, fault):
+def test_damaged_input_is_named_instead_of_the_resulting_error(session, fault):
     raw = make(FOUR_PARTS)
     path = raw["documents"].parts[1].path
     path.write_bytes(bytes(path.stat().st_size))
@@ -198,7 +198,7 @@ def test_an_input_that_is_damaged_is_named_instead_of_what_came_of_it(session, f
         fails(raw, SayConfig(fault=fault))
 
 
-def test_which_stages_keep_accounts():
+def test_only_stages_with_documents_and_ledger_keep_accounts():
     assert (
         drop.has_automatic_accounts
         and {"accounts", "checksums", "telemetry"} <= drop.collect_table_schemas().keys()
@@ -219,7 +219,7 @@ def test_which_stages_keep_accounts():
 
 
 def purge(store, artifact, ids):
-    """A part that stands in place of another: here the same, which readers cannot know."""
+    """Write tombstones whose replaced part equals the original: readers see the same rows."""
     part = artifact.manifest["tables"]["documents"]["parts"][0]
     entries = {part["name"]: {key: part[key] for key in ("path", "size", "sha256")}}
     said = {"purged": dict.fromkeys(ids, "today"), "entries": entries}
@@ -227,7 +227,7 @@ def purge(store, artifact, ids):
     return store.find_artifact(artifact.stage, artifact.fingerprint)
 
 
-def test_documents_that_were_purged_are_not_counted_again(session):
+def test_purged_documents_are_not_counted_again(session):
     whole = make(FOUR_PARTS)
     before = count(whole, CountConfig())
     ids = ["b" * 32, "a" * 32]
@@ -243,7 +243,7 @@ def test_documents_that_were_purged_are_not_counted_again(session):
     assert other.manifest["parts"]["inputs"]["made"]["rewritten"]
 
 
-def test_what_must_not_come_in_again_counts_for_who_lets_documents_in(session):
+def test_fingerprint_of_entry_stages_depends_on_denied_documents(session):
     store = get_current_session().store
     before, kept = lets_in(SayConfig()), make(MakeConfig(documents=2))
     store.put(

@@ -1,4 +1,4 @@
-"""A work area without a stage: what is told, what is left, what is found again."""
+"""Test a work area without a stage: progress, files of items, retries, and resumption."""
 
 import errno
 import hmac
@@ -29,7 +29,7 @@ def spell(word, times, out):
     return {"word": word}
 
 
-def test_what_items_left_is_found_in_their_order(tmp_path):
+def test_files_of_items_are_read_in_order_of_items(tmp_path):
     work = StageContext(tmp_path, {"count": COUNT})
     done = work.map_items(spell, ["one", "nothing", "three"], 1)
     assert [d.value for d in done] == [{"word": "one"}, None, {"word": "three"}]
@@ -48,7 +48,7 @@ def test_what_items_left_is_found_in_their_order(tmp_path):
     assert rows == [[3], [5], [3, 3]]
 
 
-def test_a_table_that_nobody_wrote_is_one_part_without_rows(tmp_path):
+def test_unwritten_table_is_one_part_without_rows(tmp_path):
     work = StageContext(tmp_path, {"count": COUNT, "cut": CUT})
     work.map_partitions(spell, ["one", "nothing"], 1)
     made = work.assemble_tables(["count", "cut"])
@@ -60,7 +60,7 @@ def test_a_table_that_nobody_wrote_is_one_part_without_rows(tmp_path):
     assert part["rows"] == 0 and pq.read_table(empty.output_folder / part["name"]).schema == COUNT
 
 
-def test_rows_written_here_stand_behind_those_of_items(tmp_path):
+def test_rows_of_the_stage_follow_rows_of_items(tmp_path):
     work = StageContext(tmp_path, {"count": COUNT})
     work.get_table_writer("count").write({"rows": [7]})
     work.map_items(spell, ["one"], 1)
@@ -73,7 +73,7 @@ def test_rows_written_here_stand_behind_those_of_items(tmp_path):
         work.get_table_writer("other")
 
 
-def test_progress_counts_what_is_done_also_from_an_earlier_attempt(tmp_path):
+def test_progress_includes_items_of_an_earlier_attempt(tmp_path):
     told = []
 
     def tell(*said):
@@ -88,7 +88,7 @@ def test_progress_counts_what_is_done_also_from_an_earlier_attempt(tmp_path):
     assert {(3, 4, "spell"), (4, 4, "spell")} <= {*told} and all(done <= 4 for done, *_ in told)
 
 
-def test_what_is_no_longer_whole_is_done_again(tmp_path):
+def test_incomplete_item_is_repeated(tmp_path):
     first = StageContext(tmp_path, {"count": COUNT}).map_items(spell, ["a", "b"], 1)
     assert all(done.is_complete() for done in first)
     first[1].table_path("count").unlink()  # a commit that was killed moves parts away
@@ -99,8 +99,8 @@ def test_what_is_no_longer_whole_is_done_again(tmp_path):
 
 
 @pytest.mark.parametrize("said", [b"", b'{"value": 2, "par', b"\0" * 60, b"\xff", b"[]", b"{}"])
-def test_an_item_is_done_again_where_what_it_said_cannot_be_read(tmp_path, said):
-    """As a power cut leaves files: nothing in a work area is forced to the disk."""
+def test_item_with_unreadable_result_is_repeated(tmp_path, said):
+    """A power cut can have this effect: files of a work area are not synchronised to the disk."""
     first = StageContext(tmp_path, {"count": COUNT}).map_items(spell, ["a", "b"], 1)
     (first[1].folder / "done.json").write_bytes(said)
     again = StageContext(tmp_path, {"count": COUNT}).map_items(spell, ["a", "b"], 1)
@@ -109,7 +109,7 @@ def test_an_item_is_done_again_where_what_it_said_cannot_be_read(tmp_path, said)
 
 
 @pytest.mark.parametrize("name", ["count.parquet", "notes.arrow"])
-def test_an_item_is_done_again_where_a_file_of_it_is_not_as_long_as_it_was(tmp_path, name):
+def test_item_with_shortened_file_is_repeated(tmp_path, name):
     first = StageContext(tmp_path, {"count": COUNT}).map_items(spell, ["a", "b"], 2)
     path = first[1].folder / name
     whole = path.read_bytes()
@@ -120,7 +120,7 @@ def test_an_item_is_done_again_where_a_file_of_it_is_not_as_long_as_it_was(tmp_p
 
 
 class Flaky:
-    """Fails so many times, each time with this error."""
+    """Fails a number of times with the same error."""
 
     def __init__(self, error, times):
         self.error, self.count_item_occurrences, self.has_content = error, times, 0
@@ -135,8 +135,8 @@ class Flaky:
 
 
 @pytest.mark.parametrize("retries", [0, 1, 2])
-def test_an_item_is_tried_again_so_many_times(tmp_path, retries):
-    """Each try is made by this process, so that it can be counted."""
+def test_item_is_retried_as_often_as_allowed(tmp_path, retries):
+    """All tries are in this process, so that they can be counted."""
     for name, times in (("a", retries), ("b", retries + 1)):
         work = StageContext(tmp_path / name, {"count": COUNT}, max_retries=retries)
         flaky = Flaky(ValueError("x\ny"), times)
@@ -152,8 +152,8 @@ def test_an_item_is_tried_again_so_many_times(tmp_path, retries):
 
 
 @pytest.mark.parametrize("retries", [0, 1, 2])
-def test_each_item_has_its_own_tries(tmp_path, retries):
-    """One that fails costs those behind it none of theirs."""
+def test_each_item_has_its_own_retries(tmp_path, retries):
+    """A failed item uses up no retries of the items after it."""
     begun = Counter()
 
     def flaky(item, out):
@@ -172,8 +172,8 @@ def test_each_item_has_its_own_tries(tmp_path, retries):
     assert begun == {"a": retries + 1, "b": 1, "c": retries + 1, "d": retries + 1}
 
 
-def test_who_is_told_of_the_last_item_may_fail(tmp_path):
-    """Then nothing is left to try again."""
+def test_listener_may_fail_at_the_last_item(tmp_path):
+    """No item remains that could be retried."""
     told = []
 
     def listen(done, total, what):
@@ -189,7 +189,7 @@ def test_who_is_told_of_the_last_item_may_fail(tmp_path):
     "error",
     [HallmarkError("say this"), OSError(errno.ENOSPC, "full"), OSError(errno.EDQUOT, "quota")],
 )
-def test_what_no_second_try_can_mend_is_raised_at_once(tmp_path, error):
+def test_error_that_a_retry_cannot_fix_is_raised_at_once(tmp_path, error):
     work = StageContext(tmp_path, {"count": COUNT}, max_retries=3)
     flaky = Flaky(error, 9)
     with pytest.raises(type(error)) as raised:
@@ -207,7 +207,7 @@ def test_what_no_second_try_can_mend_is_raised_at_once(tmp_path, error):
         (pa.ArrowMemoryError("malloc of size 7 failed"), "^it: malloc of size 7 failed$"),
     ],
 )
-def test_for_want_of_memory_an_item_is_not_tried_again(tmp_path, error, says):
+def test_item_that_lacks_memory_is_not_retried(tmp_path, error, says):
     flaky = Flaky(error, 9)
     with pytest.raises(MemoryError, match=says):
         StageContext(tmp_path, {"count": COUNT}, max_retries=3).map_items(flaky, ["it"])
@@ -231,14 +231,14 @@ def test_files_and_measurements(tmp_path):
     assert work.purged_ids == frozenset()
 
 
-def test_what_is_done_is_a_json_value(tmp_path):
+def test_result_of_an_item_is_a_json_value(tmp_path):
     [done] = StageContext(tmp_path, {"count": COUNT}).map_items(spell, ["one"], 1)
     said = json.loads((done.folder / "done.json").read_text())
     size = done.spill_path("notes").stat().st_size
     assert said == {"value": {"word": "one"}, "parts": done.parts, "spilled": {"notes": size}}
 
 
-def test_a_clock_counts_from_when_it_was_made():
+def test_clock_starts_when_it_is_created():
     clock = Stopwatch()
     first, second = clock.read_wall_and_cpu_seconds(), clock.read_wall_and_cpu_seconds()
     assert 0 <= first[0] <= second[0] < 60 and 0 <= first[1] <= second[1] < 60

@@ -1,6 +1,6 @@
-"""What an edit reruns: of every stage of the pipeline, told by its code and its libraries.
+"""Test which stages an edit of the code reruns, by the digests of code and libraries.
 
-(A setting that removes nothing else and a renamed file:
+(A setting that removes no other documents, and a renamed file:
 tests/tasks/corpus/test_input_independence.py.)
 """
 
@@ -37,19 +37,19 @@ MODEL_RUNNING = RESPONDING | TRAINING | ASKING_AND_ESTIMATING
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory):
-    """A copy of the project's packages, and what every stage's code is before any edit."""
+    """Copy the project's packages, and compute the fingerprint of every stage's code."""
     folder = tmp_path_factory.mktemp("project")
     for package in module.PROJECT_PACKAGES:
         unread = shutil.ignore_patterns("__pycache__")
         shutil.copytree(PROJECT_ROOT / package, folder / package, ignore=unread)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "PROJECT_ROOT", folder)
-        yield folder, told()
+        yield folder, compute_code_fingerprints()
     clear_code_caches()
 
 
 def digests(stage):
-    """The digests of a stage's code in the present PROJECT_ROOT."""
+    """Compute the digests of a stage's code in the current PROJECT_ROOT."""
     body_module = stage.get_body_module()
     present_file = module.find_module_file(body_module.module_name)
     return module.compute_reached_code_digests(
@@ -57,8 +57,8 @@ def digests(stage):
     )
 
 
-def told():
-    """What of each stage decides its fingerprint beside its config and its inputs."""
+def compute_code_fingerprints():
+    """Compute for each stage the part of its fingerprint that depends on code and libraries."""
     clear_code_caches()
     return {
         name: compute_fingerprint(
@@ -68,16 +68,17 @@ def told():
     }
 
 
-def rerun(before):
-    after = told()
+def find_changed_stages(before):
+    """Return the stages whose code fingerprint differs from an earlier one."""
+    after = compute_code_fingerprints()
     return {name for name in OURS if after[name] != before[name]}
 
 
-def test_the_copy_is_read_as_the_project_is(tree):
+def test_copy_has_the_fingerprints_of_the_project(tree):
     clear_code_caches()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "PROJECT_ROOT", PROJECT_ROOT)
-        assert told() == tree[1]
+        assert compute_code_fingerprints() == tree[1]
     assert len(OURS) >= 18
     assert OURS["ingest"].compute_code_digests().keys() > {
         "hallmark.tasks.corpus.ingest",
@@ -194,7 +195,7 @@ EDITS = {
 
 
 @pytest.mark.parametrize("edit", EDITS)
-def test_an_edit_reruns_these_stages_and_no_other(tree, edit):
+def test_edit_reruns_only_affected_stages(tree, edit):
     folder, before = tree
     name, old, new, expected = EDITS[edit]
     path = folder / name
@@ -206,25 +207,25 @@ def test_an_edit_reruns_these_stages_and_no_other(tree, edit):
         edited = text.replace(old, new, 1)
     path.write_text(edited, encoding="utf-8")
     try:
-        assert rerun(before) == expected
+        assert find_changed_stages(before) == expected
     finally:
         path.write_text(text, encoding="utf-8")
 
 
-def test_another_probe_makes_no_stage_stale(tree):
-    """No list names the probes, and no import; cards depend on the descriptions of all of them."""
+def test_additional_probe_reruns_no_stage(tree):
+    """No list and no import names the probes; cards depend on the descriptions of all of them."""
     folder, before = tree
     path = folder / "tasks/audits/probes/planted.py"
     path.write_text((folder / "tasks/audits/probes/weat.py").read_text(encoding="utf-8"))
     try:
-        assert rerun(before) == set()
+        assert find_changed_stages(before) == set()
     finally:
         path.unlink()
 
 
-def test_another_number_of_the_contract_reruns_every_stage(tree, monkeypatch):
+def test_another_contract_version_reruns_every_stage(tree, monkeypatch):
     monkeypatch.setattr("hallmark.tasks.contract.fingerprint.CONTRACT_VERSION", 10**6)
-    assert rerun(tree[1]) == set(OURS)
+    assert find_changed_stages(tree[1]) == set(OURS)
 
 
 @pytest.mark.parametrize(
@@ -267,7 +268,7 @@ def test_another_number_of_the_contract_reruns_every_stage(tree, monkeypatch):
         ("prefect", set()),
     ],
 )
-def test_another_version_of_a_library_reruns_whose_output_it_decides(
+def test_another_library_version_reruns_stages_whose_output_depends_on_it(
     tree, monkeypatch, library, expected
 ):
     from hallmark.tasks.contract import fingerprint as versions
@@ -276,11 +277,11 @@ def test_another_version_of_a_library_reruns_whose_output_it_decides(
     monkeypatch.setattr(
         versions, "read_installed_version", lambda name: "999" if name == library else there(name)
     )
-    assert rerun(tree[1]) == expected
+    assert find_changed_stages(tree[1]) == expected
 
 
-def test_whoever_finds_identity_terms_names_their_list():
-    """The list is no module: an import does not show it."""
+def test_stages_that_find_identity_terms_declare_the_lexicon():
+    """The lexicon is not a module, so that no import shows the dependency."""
     clear_code_caches()
     for name, stage in OURS.items():
         code = stage.compute_code_digests()
@@ -290,7 +291,7 @@ def test_whoever_finds_identity_terms_names_their_list():
 
 @pytest.fixture(scope="module")
 def stages_by_module():
-    """The stages that any edit of a module can make stale."""
+    """Return, for each module, the stages that an edit of it can rerun."""
     clear_code_caches()
     stages = {}
     for name, stage in OURS.items():
@@ -311,7 +312,7 @@ def list_modules(*folders):
 
 
 @pytest.mark.parametrize("name", list_modules("model/training"))
-def test_an_edit_of_the_trainer_reaches_few_stages(stages_by_module, name):
+def test_edit_of_trainer_affects_few_stages(stages_by_module, name):
     stages = stages_by_module.get(name, set())
     assert stages <= TRAINING | {"pack", "pad_removed_documents", "trace"}
     assert len(stages) <= 8
@@ -334,7 +335,7 @@ READERS_BY_MODULE = {
     "name",
     [name for name in list_modules("model") if not name.startswith("hallmark.model.training")],
 )
-def test_an_edit_of_the_model_reaches_stages_that_run_it(stages_by_module, name):
+def test_edit_of_model_affects_stages_that_run_it(stages_by_module, name):
     readers = READERS_BY_MODULE.get(name, set())
     assert stages_by_module.get(name, set()) <= MODEL_RUNNING | readers
 
@@ -361,7 +362,7 @@ ESTIMATORS = [
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
-def test_an_edit_of_an_estimator_reaches_neither_requests_nor_models(stages_by_module, name):
+def test_edit_of_estimator_affects_neither_requests_nor_models(stages_by_module, name):
     stages = stages_by_module.get(name, set())
     assert stages or name == "hallmark.tasks.audits.judging"
     assert not stages & REQUESTS
@@ -369,13 +370,13 @@ def test_an_edit_of_an_estimator_reaches_neither_requests_nor_models(stages_by_m
 
 
 @pytest.mark.parametrize("name", sorted(PROBES))
-def test_an_edit_of_a_probe_reaches_its_own_stages(stages_by_module, name):
+def test_edit_of_probe_affects_its_own_stages(stages_by_module, name):
     probe = next(probe for probe in registry.PROBES if probe.name == name)
     assert stages_by_module[probe.module] == {f"build_requests_{name}", f"audit_{name}"}
 
 
-def test_the_stages_of_a_probe_count_what_it_is_defined_by():
-    """They name ``build_requests``, ``ITEMS`` and ``PROBE`` of its module."""
+def test_stages_of_a_probe_depend_on_its_definition():
+    """Check that they name ``build_requests``, ``ITEMS`` and ``PROBE`` of its module."""
     for probe in registry.PROBES:
         names = vars(import_module(probe.module))
         assert probe.build_requests is names["build_requests"]
@@ -383,12 +384,12 @@ def test_the_stages_of_a_probe_count_what_it_is_defined_by():
         assert probe is names["PROBE"]
 
 
-def test_a_new_probe_reaches_no_other_audit(tree):
-    """Stages that show the descriptions of audits depend on those by their digest."""
+def test_new_probe_affects_no_other_audit(tree):
+    """Stages that show the descriptions of audits depend on them by their digest."""
     folder, before = tree
     probe = folder / "tasks" / "audits" / "probes" / "new.py"
     shutil.copy(probe.with_name("bias.py"), probe)
     try:
-        assert rerun(before) == set()
+        assert find_changed_stages(before) == set()
     finally:
         probe.unlink()

@@ -1,4 +1,4 @@
-"""The store on an object store with conditional writes, and its small print."""
+"""Test the store on an object store with conditional writes."""
 
 import stat
 import subprocess
@@ -20,7 +20,7 @@ from hallmark.tasks.contract import (
 from tests.tasks.contract.stages import DropConfig, MakeConfig, drop, keep_number, make
 
 
-def test_an_object_store_holds_the_same_artifacts_as_a_folder(bucket, tmp_path):
+def test_object_store_has_the_same_artifacts_as_a_folder(bucket, tmp_path):
     contents = {}
     for name, store in (
         ("local", Store(tmp_path / "local")),
@@ -40,7 +40,7 @@ def test_an_object_store_holds_the_same_artifacts_as_a_folder(bucket, tmp_path):
     assert artifact["documents"].row_count + artifact["ledger"].row_count == 10_000
 
 
-def test_of_two_attempts_on_an_object_store_one_wins(bucket, tmp_path):
+def test_one_of_two_attempts_on_an_object_store_commits(bucket, tmp_path):
     one, two = (Store("s3://hallmark/race", tmp_path / name) for name in ("a", "b"))
     with open_session(Session(one)) as session:
         first = make(MakeConfig(documents=7))
@@ -60,7 +60,7 @@ def test_of_two_attempts_on_an_object_store_one_wins(bucket, tmp_path):
     assert session.store.find_artifact("make", first.fingerprint) == first
 
 
-def test_an_object_that_was_changed_is_refused(bucket, tmp_path):
+def test_changed_object_is_refused(bucket, tmp_path):
     store = Store("s3://hallmark/changed", tmp_path / "a")
     with open_session(Session(store)):
         artifact = make(MakeConfig(documents=7))
@@ -72,7 +72,7 @@ def test_an_object_that_was_changed_is_refused(bucket, tmp_path):
         artifact["documents"].read()
 
 
-def test_a_store_that_cannot_be_opened_says_so(tmp_path):
+def test_store_that_cannot_be_opened_is_reported(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match=r"cannot be opened: .* give a folder"):
         Store(tmp_path / "file")
@@ -80,7 +80,7 @@ def test_a_store_that_cannot_be_opened_says_so(tmp_path):
         Store("nonsense://x")
 
 
-def test_a_store_that_gives_no_answer_says_so():
+def test_store_without_reply_is_reported():
     store = Store("http://127.0.0.1:1/x")
     for ask in (
         lambda: store.get("a"),
@@ -91,7 +91,7 @@ def test_a_store_that_gives_no_answer_says_so():
             ask()
 
 
-def test_a_store_behind_links_is_one_place_for_all_that_read_and_write_it(tmp_path):
+def test_links_in_the_path_of_a_store_are_resolved_once(tmp_path):
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "link").symlink_to("a/b")
     store = Store(tmp_path / "link" / ".." / "store")
@@ -109,7 +109,7 @@ def test_a_store_behind_links_is_one_place_for_all_that_read_and_write_it(tmp_pa
     )
 
 
-def test_an_object_that_cannot_be_read_is_told_from_one_that_is_not_there(tmp_path):
+def test_unreadable_object_is_distinguished_from_missing_object(tmp_path):
     store = Store(tmp_path)
     store.put("a/b", b"x")
     assert (store.get("a/b"), store.get("a"), store.get("c/d")) == (b"x", None, None)
@@ -118,7 +118,7 @@ def test_an_object_that_cannot_be_read_is_told_from_one_that_is_not_there(tmp_pa
             store.get(key)
 
 
-def test_the_secret_is_made_once_and_is_private(tmp_path):
+def test_secret_is_created_once_and_is_private(tmp_path):
     store = Store(tmp_path)
     assert store.secret == Store(tmp_path).secret
     assert len(store.secret) == 32
@@ -127,7 +127,7 @@ def test_the_secret_is_made_once_and_is_private(tmp_path):
 
 
 @pytest.mark.parametrize("data", [b"", b"ab", b"abc", b"\xff\xfezz", b"zz" * 32])
-def test_a_secret_that_is_not_whole_is_refused(tmp_path, data):
+def test_incomplete_secret_is_refused(tmp_path, data):
     store = Store(tmp_path / "store")
     (tmp_path / "store").mkdir(exist_ok=True)
     (tmp_path / "store" / "secret").write_bytes(data)
@@ -135,7 +135,7 @@ def test_a_secret_that_is_not_whole_is_refused(tmp_path, data):
         store.compute_secret_id()
 
 
-def test_a_file_that_was_changed_at_equal_size_is_refused(tmp_path):
+def test_file_changed_at_equal_size_is_refused(tmp_path):
     with open_session(Session(Store(tmp_path))):
         artifact = keep_number()
         path = artifact.fetch_file("number.txt")
@@ -149,7 +149,7 @@ def test_a_file_that_was_changed_at_equal_size_is_refused(tmp_path):
                 ask()
 
 
-def test_content_of_an_outside_folder_does_not_depend_on_its_path(tmp_path):
+def test_content_of_external_folder_does_not_depend_on_its_path(tmp_path):
     for name in ("a", "b"):
         (tmp_path / name / "sub").mkdir(parents=True)
         (tmp_path / name / "sub" / "w.bin").write_bytes(b"1")

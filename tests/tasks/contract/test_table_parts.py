@@ -1,4 +1,4 @@
-"""Tables in parts: where a document is, what may be walked side by side, what is done again."""
+"""Test tables in parts: locating documents, reading tables in parallel, repeated parts."""
 
 import subprocess
 import sys
@@ -35,13 +35,13 @@ from tests.tasks.contract.stages import (
 
 
 @given(st.binary(min_size=16, max_size=16), st.integers(0, 12))
-def test_a_part_is_named_by_the_leading_bits_of_the_id(doc_id, bits):
+def test_part_number_is_the_leading_bits_of_the_id(doc_id, bits):
     leading = "".join(f"{byte:08b}" for byte in doc_id)[:bits]
     assert doc_id_to_part_index(doc_id, 2**bits) == int(leading or "0", 2)
 
 
 @pytest.mark.parametrize("parts", [1, 4])
-def test_parts_hold_what_their_ranges_say_in_the_order_of_ids(session, parts):
+def test_parts_contain_their_id_ranges_in_order(session, parts):
     config = MakeConfig(documents=500, parts=parts)
     table = make(config)["documents"]
     assert (
@@ -59,8 +59,8 @@ def test_parts_hold_what_their_ranges_say_in_the_order_of_ids(session, parts):
 
 
 @pytest.fixture
-def opened(monkeypatch):
-    """Names of the files of artifacts that were asked for."""
+def opened_files(monkeypatch):
+    """Record the names of the files of artifacts that are opened_files."""
     names = []
     fetch = ArtifactLocation.fetch_file
 
@@ -72,32 +72,32 @@ def opened(monkeypatch):
     return names
 
 
-def test_a_document_is_looked_for_in_the_one_part_it_can_be_in(session, opened):
+def test_document_is_searched_only_in_its_part(session, opened_files):
     config = MakeConfig(documents=500, parts=8)
     table = make(config)["documents"]
     rows = {row["doc_id"]: row for row in made_documents(config).to_pylist()}
     for number in (0, 5):
         [doc_id, *_] = [i for i in rows if doc_id_to_part_index(i, 8) == number]
-        opened.clear()
+        opened_files.clear()
         assert table.find_document_rows([doc_id]).to_pylist() == [rows[doc_id]]
-        assert set(opened) == {f"documents/{number:05d}.parquet"}
+        assert set(opened_files) == {f"documents/{number:05d}.parquet"}
         assert table.find_document_rows([doc_id], ["text"]).to_pylist() == [
             {"text": rows[doc_id]["text"]}
         ]
     absent = bytes([255] * 16)
-    opened.clear()
+    opened_files.clear()
     assert table.find_document_rows([absent]).num_rows == 0
-    assert set(opened) == {"documents/00007.parquet"}
+    assert set(opened_files) == {"documents/00007.parquet"}
     several = list(rows)[:3] + list(rows)[-3:]
-    opened.clear()
+    opened_files.clear()
     assert table.find_document_rows([*several, absent]).to_pylist() == [rows[i] for i in several]
-    assert set(opened) == {"documents/00000.parquet", "documents/00007.parquet"}
+    assert set(opened_files) == {"documents/00000.parquet", "documents/00007.parquet"}
     assert table.find_document_rows([]).schema == table.read().schema
 
 
 @settings(max_examples=10, deadline=None)
 @given(wanted=st.sets(st.integers(0, 99), max_size=20))
-def test_finding_equals_filtering(tmp_path_factory, wanted):
+def test_find_rows_equals_filtering(tmp_path_factory, wanted):
     config = MakeConfig(documents=100, parts=16)  # some parts are empty or nearly so
     folder = tmp_path_factory.getbasetemp() / "finding"
     with open_session(Session(Store(folder))):
@@ -110,7 +110,7 @@ def test_finding_equals_filtering(tmp_path_factory, wanted):
     assert columns.to_pylist() == [{"source": r["source"], "text": r["text"]} for r in expected]
 
 
-def test_tables_that_are_cut_otherwise_are_refused(session):
+def test_tables_with_other_parts_are_refused(session):
     one, four = (make(MakeConfig(documents=50, parts=parts))["documents"] for parts in (1, 4))
     ledger = drop(four, DropConfig())["ledger"]
     pairs = align_parts(four, ledger)
@@ -124,7 +124,7 @@ def test_tables_that_are_cut_otherwise_are_refused(session):
         align_parts(four, one)
 
 
-def test_every_table_about_documents_is_cut_like_them_though_a_part_has_no_row(session):
+def test_document_tables_have_the_parts_of_documents_even_if_empty(session):
     made = drop(make(FOUR_PARTS), DropConfig(drop="no document says this", forget=True))
     assert [part.row_count for part in made["ledger"].parts] == [0] * 4
     assert len(made["documents"].parts) == 4
@@ -134,7 +134,7 @@ def test_every_table_about_documents_is_cut_like_them_though_a_part_has_no_row(s
 # What is done again --------------------------------------------------------------------------
 
 
-def test_after_a_kill_the_parts_that_were_done_are_not_done_again(tmp_path):
+def test_finished_parts_are_not_repeated_after_a_kill(tmp_path):
     store, work, log = (tmp_path / name for name in ("store", "work", "log"))
     command = [sys.executable, "-m", "tests.tasks.contract.stages", store, work, log]
     killed = subprocess.run(command, capture_output=True)
@@ -149,7 +149,7 @@ def test_after_a_kill_the_parts_that_were_done_are_not_done_again(tmp_path):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_part_that_fails_once_is_tried_again_and_no_other(tmp_path, workers):
+def test_only_a_failed_part_is_retried(tmp_path, workers):
     session = Session(Store(tmp_path / "store"))
     session.mapper = ProcessMapper(workers) if workers else session.mapper
     log = tmp_path / "log"
@@ -163,7 +163,7 @@ def test_a_part_that_fails_once_is_tried_again_and_no_other(tmp_path, workers):
         assert begun == ["0", "1", "2", "2", "3"]
 
 
-def test_a_part_that_fails_again_fails_the_stage_and_is_named(session, tmp_path):
+def test_part_that_fails_twice_fails_the_stage_and_is_named(session, tmp_path):
     log = tmp_path / "log"
     config = LoggedConfig(log=str(log), fault="fail")
     sentence = r"stage logged: documents of make/\w+, part 3 of 4: the moon is full"
@@ -179,8 +179,8 @@ def test_a_part_that_fails_again_fails_the_stage_and_is_named(session, tmp_path)
 # Damage --------------------------------------------------------------------------------------
 
 
-def test_one_flipped_byte_in_a_page_is_found_by_whoever_reads_it(session):
-    """At equal size: the pages carry checksums of their own, no digest is computed to read."""
+def test_flipped_byte_in_a_page_is_detected_by_reading(session):
+    """The size is unchanged. Pages have their own checksums; reading computes no digest."""
     table = make(FOUR_PARTS)["documents"]
     part = table.parts[2]
     whole = part.path.read_bytes()
@@ -198,7 +198,7 @@ def test_one_flipped_byte_in_a_page_is_found_by_whoever_reads_it(session):
     table.read()
 
 
-def test_verifying_finds_a_flip_anywhere(session):
+def test_flipped_byte_anywhere_is_detected_by_verification(session):
     artifact = make(MakeConfig(documents=20, parts=2))
     paths = [artifact.location.fetch_file(entry) for entry in artifact.iter_file_entries()]
     assert len(paths) == 3  # two parts and the telemetry
@@ -219,11 +219,11 @@ def test_verifying_finds_a_flip_anywhere(session):
 
 
 def pieces():
-    """Two artifacts cut otherwise, in 4 parts and in 2."""
+    """Build two artifacts with different numbers of parts: 4 and 2."""
     return [make(FOUR_PARTS), drop(make(MakeConfig(documents=150, parts=2)), DropConfig())]
 
 
-def test_a_table_of_several_artifacts_is_theirs_behind_one_another(session, opened):
+def test_table_of_several_artifacts_is_their_concatenation(session, opened_files):
     first, second = pieces()
     both = Table((first, second), "documents")
     tables = [piece["documents"] for piece in (first, second)]
@@ -236,13 +236,13 @@ def test_a_table_of_several_artifacts_is_theirs_behind_one_another(session, open
         part.entry["counts"] for table in tables for part in table.parts
     )
     wanted = [first["documents"].parts[2].read()["doc_id"][3].as_py(), b"unknown id 12345"]
-    opened.clear()
+    opened_files.clear()
     found = both.find_document_rows(wanted, ["text", "doc_id"])
     assert set(found["doc_id"].to_pylist()) == {wanted[0]}
-    assert len(set(opened)) <= 4  # of each piece one part an id
+    assert len(set(opened_files)) <= 4  # of each piece one part an id
 
 
-def test_a_list_of_one_is_the_artifact_itself(session):
+def test_list_of_one_artifact_equals_the_artifact(session):
     one, other = pieces()
     alone = count(one, CountConfig())
     assert count([one], CountConfig()).fingerprint == alone.fingerprint
@@ -255,25 +255,25 @@ def test_a_list_of_one_is_the_artifact_itself(session):
     assert both.manifest["lineage"]["documents"] == [f"{a.name}#documents" for a in (one, other)]
 
 
-def test_a_stage_over_several_artifacts_balances(session):
+def test_accounts_of_a_stage_over_several_artifacts_balance(session):
     left = drop(pieces(), DropConfig(drop="7"))
     assert left["documents"].row_count + left["ledger"].row_count == sum(
         p["documents"].row_count for p in pieces()
     )
 
 
-def test_what_was_made_of_several_is_cut_as_they_are(session, opened):
+def test_output_for_several_artifacts_has_their_parts(session, opened_files):
     both = Table(tuple(pieces()), "documents")
     left = drop(pieces(), DropConfig(drop="7"))
     for table in (left["documents"], left["ledger"]):
         assert [len(part) for part in align_parts(both, table)] == [2] * 6
         ids = table.read()["doc_id"].to_pylist()  # some stand in both pieces
         for doc_id in {*ids}:
-            opened.clear()
+            opened_files.clear()
             assert table.find_document_rows([doc_id])["doc_id"].to_pylist() == [doc_id] * ids.count(
                 doc_id
             )
-            assert len(set(opened)) <= 2  # of each piece one part
+            assert len(set(opened_files)) <= 2  # of each piece one part
         assert (
             sorted(table.find_document_rows([*{*ids}])["doc_id"].to_pylist()) == sorted(ids) != []
         )
@@ -281,7 +281,7 @@ def test_what_was_made_of_several_is_cut_as_they_are(session, opened):
     assert len(align_parts(both, again["ledger"])) == 6
 
 
-def test_pieces_are_walked_side_by_side(session):
+def test_tables_of_several_artifacts_are_read_in_parallel(session):
     one, other = pieces()
     pairs = align_parts(Table((one, other), "documents"), Table((one, other), "documents"))
     assert len(pairs) == 6 and all(str(a) == str(b) for a, b in pairs)

@@ -1,4 +1,4 @@
-"""Names out of files: none leads outside of the folder that it is joined to."""
+"""Test that no name from a file leads outside of the folder to which it is joined."""
 
 import json
 from pathlib import Path
@@ -27,12 +27,12 @@ OUTSIDE = [
 
 
 @pytest.mark.parametrize("name", [*OUTSIDE, None, ["x"]])
-def test_names_that_climb_out_are_known(name):
+def test_names_that_lead_outside_are_detected(name):
     assert not is_safe_relative_path(name)
 
 
 @given(st.lists(st.sampled_from(["..", ".", "", "a", "b.txt", "...", "..a"]), min_size=1))
-def test_what_is_inside_stays_below_its_folder(parts):
+def test_valid_names_stay_in_their_folder(parts):
     name = "/".join(parts)
     if is_safe_relative_path(name):
         assert Path("/store/artifacts", name).is_relative_to("/store/artifacts")
@@ -51,7 +51,7 @@ def damage(session, artifact, change):
 
 @pytest.mark.parametrize("key", ["name", "path"])
 @pytest.mark.parametrize("name", OUTSIDE)
-def test_a_manifest_whose_names_climb_out_is_refused(session, key, name):
+def test_manifest_with_names_that_lead_outside_is_refused(session, key, name):
     (session.store.root_folder / "x").write_text("7")  # where some of the names lead
     for artifact, where in (
         (make(MakeConfig(documents=5)), lambda m: m["tables"]["documents"]["parts"][0]),
@@ -85,7 +85,7 @@ def test_a_manifest_whose_names_climb_out_is_refused(session, key, name):
         ),
     ],
 )
-def test_a_manifest_that_contradicts_itself_is_refused(session, change):
+def test_contradictory_manifest_is_refused(session, change):
     artifact = make(MakeConfig(documents=5))
     damage(session, artifact, change)
     with pytest.raises(
@@ -95,13 +95,13 @@ def test_a_manifest_that_contradicts_itself_is_refused(session, change):
 
 
 @pytest.mark.parametrize("stage, digest", [("..", "../x"), ("make", "../../x"), ("/etc", "x")])
-def test_an_artifact_whose_name_climbs_out_is_none(session, stage, digest):
+def test_artifact_name_that_leads_outside_is_refused(session, stage, digest):
     with pytest.raises(HallmarkError, match="is not the name of an artifact"):
         session.store.find_artifact(stage, digest)
 
 
-def former(manifest):
-    """As manifests were when a table was one file."""
+def convert_to_former_layout(manifest):
+    """Convert manifests to the former layout, in which a table was one file."""
     del manifest["layout"]
     for group in ("tables", "telemetry"):
         for name, entry in manifest[group].items():
@@ -111,11 +111,11 @@ def former(manifest):
 
 
 @pytest.mark.parametrize("path", [True, False])
-def test_an_artifact_of_the_former_layout_is_named_as_such(session, path):
+def test_artifact_of_former_layout_is_reported(session, path):
     artifact = make(MakeConfig(documents=5))
 
     def change(manifest):
-        former(manifest)
+        convert_to_former_layout(manifest)
         if not path:
             del manifest["tables"]["documents"]["path"]
 
@@ -131,7 +131,7 @@ def test_an_artifact_of_the_former_layout_is_named_as_such(session, path):
 
 
 @pytest.mark.parametrize("layout", [1, 3, "2", None])
-def test_so_is_one_of_a_layout_to_come(session, layout):
+def test_artifact_of_future_layout_is_reported(session, layout):
     artifact = make(MakeConfig(documents=5))
     damage(session, artifact, lambda manifest: manifest.update(layout=layout))
     with pytest.raises(HallmarkError, match="was written by another version"):

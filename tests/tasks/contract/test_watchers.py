@@ -1,4 +1,4 @@
-"""Who only watches a stage can neither fail nor delay it."""
+"""Test that a listener of a stage can neither fail nor delay it."""
 
 import logging
 import threading
@@ -23,12 +23,12 @@ from hallmark.tasks.contract.session import MAX_PENDING_METRIC_EVENTS
 from tests.tasks.contract.stages import CountConfig, MakeConfig, make
 
 
-def progress(done):
+def build_progress_event(done):
     return Event("progress", "make", None, 0.0, done, 10)
 
 
-def heard_late(events):
-    """What a watcher hears that was still at the start when all of them came."""
+def collect_late_events(events):
+    """Return the events that a listener gets that is blocked at its first event."""
     heard, go_on, first = [], threading.Event(), threading.Event()
 
     def hear(event):
@@ -45,19 +45,22 @@ def heard_late(events):
     return heard
 
 
-def test_a_watcher_hears_everything_in_order_but_old_progress():
-    events = [progress(done) for done in range(1, 11)]
-    heard = heard_late([*events, Event("done", "make")])
+def test_listener_gets_all_events_in_order_except_old_progress():
+    events = [build_progress_event(done) for done in range(1, 11)]
+    heard = collect_late_events([*events, Event("done", "make")])
     assert heard == [("start", 0), ("progress", 10), ("done", 0)]
 
 
-def test_figures_are_heard_while_progress_is_not():
-    both = [(progress(done), Event("figures", "make", completed=done)) for done in range(1, 4)]
-    heard = heard_late([event for pair in both for event in pair])
+def test_metrics_are_delivered_when_progress_is_dropped():
+    both = [
+        (build_progress_event(done), Event("figures", "make", completed=done))
+        for done in range(1, 4)
+    ]
+    heard = collect_late_events([event for pair in both for event in pair])
     assert heard == [("start", 0), ("progress", 3), *[("figures", done) for done in (1, 2, 3)]]
 
 
-def test_a_watcher_hears_of_silence():
+def test_listener_is_told_of_silence():
     heard, twice = [], threading.Event()
 
     def hear(event):
@@ -71,7 +74,7 @@ def test_a_watcher_hears_of_silence():
     assert heard[0] == "start" and set(heard[1:]) == {"silence"}
 
 
-def test_a_watcher_that_raises_is_reported_once(session, caplog):
+def test_listener_that_raises_is_reported_once(session, caplog):
     heard = []
 
     def hear(event):
@@ -89,14 +92,14 @@ def test_a_watcher_that_raises_is_reported_once(session, caplog):
     )
 
 
-def test_a_watcher_that_hangs_is_left_behind(session):
+def test_listener_that_hangs_is_abandoned(session):
     never = threading.Event()
     with BackgroundListener(lambda event: never.wait(), "the page", drain_timeout=0.2) as watch:
         session.listener = watch
         began = time.monotonic()
         make(MakeConfig(documents=3))
         for done in range(50_000):
-            watch(progress(done))
+            watch(build_progress_event(done))
             watch(Event("figures", "make", completed=done, metrics={"loss": 1.0}))
         assert len(watch.pending_events) <= MAX_PENDING_METRIC_EVENTS + 3
     assert time.monotonic() - began < 20
@@ -108,7 +111,7 @@ def test_a_watcher_that_hangs_is_left_behind(session):
 
 @stage(name="slow")
 def slow(config: CountConfig, context: StageContext) -> None:
-    """Runs for long enough to get a progress bar."""
+    """Run long enough for a progress bar."""
     end = time.monotonic() + 1.5
     while time.monotonic() < end:
         context.report_progress(1, 3, "half way")
@@ -122,7 +125,7 @@ def prefect(server):
 
 
 def run_slow(store):
-    """The stage in a flow; its artifact, and the seconds that the flow's body took."""
+    """Run the stage in a flow; return its artifact and the seconds of the flow's body."""
 
     @flow
     def once():
@@ -136,7 +139,7 @@ def run_slow(store):
 PAGES = ("create_progress_artifact", "create_markdown_artifact")
 
 
-def test_a_stage_shows_its_progress_and_its_artifact(prefect, tmp_path):
+def test_prefect_shows_progress_and_artifact(prefect, tmp_path):
     artifact, _ = run_slow(tmp_path)
     newest_last = {"sort": "UPDATED_DESC"}
     found = httpx.post(f"{PREFECT_API_URL.value()}/artifacts/filter", json=newest_last).json()
@@ -146,7 +149,7 @@ def test_a_stage_shows_its_progress_and_its_artifact(prefect, tmp_path):
 
 
 @pytest.mark.parametrize("broken", PAGES)
-def test_a_server_that_refuses_fails_no_stage(prefect, tmp_path, monkeypatch, caplog, broken):
+def test_refusing_server_fails_no_stage(prefect, tmp_path, monkeypatch, caplog, broken):
     def refuse(*_, **__):
         raise ConnectionError("the server is gone")
 
@@ -161,7 +164,7 @@ def test_a_server_that_refuses_fails_no_stage(prefect, tmp_path, monkeypatch, ca
 
 
 @pytest.mark.parametrize("broken", PAGES)
-def test_a_server_that_never_answers_delays_no_stage(prefect, tmp_path, monkeypatch, broken):
+def test_silent_server_delays_no_stage(prefect, tmp_path, monkeypatch, broken):
     never = threading.Event()
     monkeypatch.setattr(
         hallmark.tasks.contract.prefect_reporter, broken, lambda *_, **__: never.wait()

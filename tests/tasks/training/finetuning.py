@@ -40,7 +40,9 @@ def write_base_checkpoint(
     folder: Path, objective: Objective | None = None, **changes: object
 ) -> Path:
     """Write an untrained checkpoint with a tokenizer of the toy language."""
-    texts = [t for s in toy_language.sentences(200, 9) for t in (s.text(), s.toy())]
+    texts = [
+        t for s in toy_language.generate_sentences(200, 9) for t in (s.to_text(), s.translate())
+    ]
     tokenizer = train_tokenizer_by_kind(iter([texts]), TokenizerConfig(vocab_size=400))
     file = folder.with_name("tokenizer.json")
     tokenizer.save(str(file))

@@ -45,7 +45,7 @@ def read_counts(result):
 @pytest.fixture
 def labelled_words(tmp_path):
     """Write sentences whose words are labelled with their part of speech."""
-    rows = [s.words() for s in toy_language.sentences(300, 1)]
+    rows = [s.tag_words() for s in toy_language.generate_sentences(300, 1)]
     table = pa.table(
         {
             "words": [[w for w, _ in row] for row in rows],
@@ -98,9 +98,13 @@ def test_word_order_is_learnt_but_not_by_a_bag_of_words(tmp_path, architecture):
     """Which of two animals, of three kinds, is the agent; frozen random features are worse."""
     path = tmp_path / "who.jsonl"
     animals = {"cat", "fox", "bear"}
-    toy = [s for s in toy_language.sentences(6000, 3) if {s.agent.noun, s.patient.noun} <= animals]
+    sentences = [
+        s
+        for s in toy_language.generate_sentences(6000, 3)
+        if {s.agent.noun, s.patient.noun} <= animals
+    ]
     path.write_text(
-        "".join(json.dumps({"text": s.text(), "label": s.agent.noun}) + "\n" for s in toy)
+        "".join(json.dumps({"text": s.to_text(), "label": s.agent.noun}) + "\n" for s in sentences)
     )
     start = write_base_checkpoint(tmp_path / "base", architecture=architecture)
     train = TRAIN | {"steps": 150, "checkpoint_every": 150}
@@ -116,14 +120,15 @@ def test_word_order_is_learnt_but_not_by_a_bag_of_words(tmp_path, architecture):
 
 def test_pairs_of_sentences_are_classified(tmp_path):
     """Predict whether the second sentence translates the first."""
-    toy = toy_language.sentences(60, 4)
+    sentences = toy_language.generate_sentences(60, 4)
     path = tmp_path / "pairs.tsv"
     with path.open("w", newline="") as file:
         writer = csv.writer(file, delimiter="\t")
         writer.writerow(["english", "toy", "same"])
-        for one, other in zip(toy, [*toy[1:], toy[0]], strict=True):
-            writer.writerow([one.text(), one.toy(), "yes"])
-            writer.writerow([one.text(), other.toy(), "no"])
+        next_sentences = [*sentences[1:], sentences[0]]
+        for sentence, other_sentence in zip(sentences, next_sentences, strict=True):
+            writer.writerow([sentence.to_text(), sentence.translate(), "yes"])
+            writer.writerow([sentence.to_text(), other_sentence.translate(), "no"])
     start = write_base_checkpoint(tmp_path / "base", architecture="encoder")
     task = {
         "kind": "classification",
@@ -151,7 +156,9 @@ def test_targets_of_pairs_are_generated_and_scored(tmp_path, architecture):
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["source", "target"])
-        writer.writerows((s.text(), s.toy()) for s in toy_language.sentences(300, 5))
+        writer.writerows(
+            (s.to_text(), s.translate()) for s in toy_language.generate_sentences(300, 5)
+        )
     start = write_base_checkpoint(tmp_path / "base", architecture=architecture)
     train = TRAIN | {"steps": 150, "checkpoint_every": 150, "batch_size": 32}
     result = tune(
