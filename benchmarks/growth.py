@@ -30,6 +30,7 @@ import pyarrow.compute as pc
 
 from benchmarks.curation import read_texts
 from hallmark.flows.config import Config, load_config
+from hallmark.flows.corpus import Corpus
 from hallmark.flows.curation import curate_corpus
 from hallmark.tasks.contract import (
     Artifact,
@@ -67,7 +68,7 @@ def build_addition(
     )
     with open_session(session):
         try:
-            curate_corpus(config, earlier)
+            curate_corpus(config, Corpus(tuple(earlier)))
         except LastStageReached:
             return artifacts
     raise AssertionError("the session ends at the stage plant_canaries")
@@ -97,7 +98,7 @@ class Removal(NamedTuple):
     """Id of the document that it duplicates, if it is a duplicate."""
 
 
-class Corpus:
+class BuiltCorpus:
     """One of the two corpora, with the removals of its stages."""
 
     def __init__(self, additions: Sequence[ArtifactByLabel]) -> None:
@@ -140,7 +141,7 @@ class Corpus:
         return doc_id
 
 
-def compare_corpora(grown: Corpus, at_once: Corpus, config: Config) -> Counter[str]:
+def compare_corpora(grown: BuiltCorpus, at_once: BuiltCorpus, config: Config) -> Counter[str]:
     """Count the documents by the corpora that contain them, and by the reason of a removal."""
     common_ids = grown.kept.keys() & at_once.kept.keys()
     counts = Counter({"in both": len(common_ids)})
@@ -202,7 +203,7 @@ def main() -> None:
         all_lines = [line for lines in lines_by_step for line in lines]
         at_once = add_documents(all_lines, "at once", [])
         config = load_growth_config(folder / "at once.jsonl")
-        counts = compare_corpora(Corpus(additions), Corpus([at_once]), config)
+        counts = compare_corpora(BuiltCorpus(additions), BuiltCorpus([at_once]), config)
     for outcome, count in sorted(counts.items()):
         print(f"{count:8,}  {outcome}")
     sys.exit(any(NOT_SIMILAR in outcome for outcome in counts))

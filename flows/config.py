@@ -2,7 +2,8 @@
 
 A config is a TOML file, or the name of one in ``flows/configs``. Unknown keys and values out of
 range are errors that name the key. The sections are the config classes of the stages; the keys at
-the root (name, store, workers, mapper, schedule ...) change no artifact, except ``earlier_run``.
+the root (name, store, workers, mapper, schedule ...) change no artifact, except ``earlier_run``,
+and ``name``, which is the title of cards that have none.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ from hallmark.tasks.training.pack import PackConfig
 from hallmark.tasks.training.pretrain import PretrainConfig
 from hallmark.tasks.training.train_tokenizer import OBJECTIVES_WITH_SPECIAL_TOKENS, TokenizerConfig
 
-#: The keys outside sections. Only ``earlier_run`` changes artifacts.
+#: The keys outside sections. Only ``earlier_run``, and ``name`` as a title, change artifacts.
 ROOT_KEYS = ("name", "store", "workers", "mapper", "schedule", "earlier_run", "tensorboard")
 
 #: The types of spans that each use of ``redact_spans`` receives.
@@ -188,7 +189,7 @@ class PreAuditConfig(StageConfig):
     profile: ProfileConfig = ProfileConfig()
     removal_effects: RemovalEffectsConfig = RemovalEffectsConfig()
     evaluate_curation: CurationEvaluationConfig = CurationEvaluationConfig()
-    datasheet: DatasheetConfig = DatasheetConfig()
+    datasheet: DatasheetConfig = Field(DatasheetConfig(), validate_default=True)
     leave_out: LeaveOutConfig = LeaveOutConfig()
     train_tokenizer: TokenizerConfig = TokenizerConfig()
     pack: PackConfig = PackConfig()
@@ -215,7 +216,18 @@ class Config(ConfigWithProbes):
     policy: PolicyConfig = PolicyConfig()
     attention_maps: AttentionMapsConfig = AttentionMapsConfig()
     score_samples: ScoreSamplesConfig = ScoreSamplesConfig()
-    model_card: ModelCardConfig = ModelCardConfig()
+    model_card: ModelCardConfig = Field(ModelCardConfig(), validate_default=True)
+
+    @field_validator("datasheet", "model_card")
+    @classmethod
+    def _fill_default_title(
+        cls, card_config: DatasheetConfig | ModelCardConfig, validation_info: ValidationInfo
+    ) -> DatasheetConfig | ModelCardConfig:
+        # The name is absent if it is invalid itself.
+        name = validation_info.data.get("name")
+        if name is None or card_config.title is not None:
+            return card_config
+        return card_config.model_copy(update={"title": name})
 
     @field_validator("select_scored")
     @classmethod

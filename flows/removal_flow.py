@@ -70,6 +70,8 @@ def prove(
             arm_comparison=arm_comparison,
             source_documents=source_documents,
             corpus_artifacts={label: base_run[label] for label in CARD_STAGES},
-            config=RemovalExperimentCardConfig(title=base_run.config.model_card.title),
+            config=RemovalExperimentCardConfig(
+                title=base_run.config.model_card.title or base_run.config.name
+            ),
         )
     return run.id

@@ -13,9 +13,10 @@ import socket
 from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from hallmark.flows.notices import log_which_run_is_latest
+from hallmark.tasks.audits.judging.findings import AuditControl
 from hallmark.tasks.audits.missing_audits import FAILED
 from hallmark.tasks.contract import (
     Artifact,
@@ -90,18 +91,6 @@ def is_same_store(store_uri: str, other_uri: str) -> bool:
 
 def open_store(store_name: str | None = None, create: bool = True) -> Store:
     return Store(resolve_store_uri(store_name), create_missing=create)
-
-
-class FailedControls(NamedTuple):
-    """Hold the names of the audits whose controls failed.
-
-    Attributes:
-        failed_audits: Audits of which a self-check failed, whatever the model.
-        weak_audits: Audits for which the model is too weak.
-    """
-
-    failed_audits: list[str]
-    weak_audits: list[str]
 
 
 class Run:
@@ -277,22 +266,16 @@ class Run:
         get_current_session().check_artifact_files(checkpoints)
         return checkpoints[-1]
 
-    def list_failed_controls(self) -> FailedControls:
-        """List the audits whose controls failed."""
-        failed_audits: list[str] = []
-        weak_audits: list[str] = []
-        for label in self.stages:
-            if label.startswith("audit_"):
-                rows = self[label]["findings"].read(["control", "verdict", "control_target"])
-                failed_targets = {
-                    row["control_target"]
-                    for row in rows.to_pylist()
-                    if row["control"] and row["verdict"] != "pass"
-                }
-                audit = label.removeprefix("audit_")
-                failed_audits += [audit] if failed_targets - {"model"} else []
-                weak_audits += [audit] if "model" in failed_targets else []
-        return FailedControls(failed_audits, weak_audits)
+    def list_controls(self) -> list[AuditControl]:
+        """List the controls of the audits: kind, what they test, and verdict."""
+        columns = ["control", "control_target", "verdict"]
+        return [
+            AuditControl(label.removeprefix("audit_"), row)
+            for label in self.stages
+            if label.startswith("audit_")
+            for row in self[label]["findings"].read(columns).to_pylist()
+            if row["control"]
+        ]
 
     def list_verdicts(self) -> list[dict[str, Any]]:
         """List the verdicts of the policy; none without a policy."""

@@ -57,7 +57,9 @@ from hallmark.tasks.contract import Artifact, StageConfig, StageContext, stage
 class DatasheetConfig(StageConfig):
     """Facts about the corpus that only a person knows; missing ones are "not stated"."""
 
-    title: str = Field("Untitled corpus", description="name of the corpus")
+    title: str | None = Field(
+        None, description="name of the corpus; by default the name of the config"
+    )
     motivation: str | None = Field(None, description="purpose of the corpus")
     creators: str | None = Field(None, description="who created the corpus, and on whose behalf")
     funding: str | None = Field(None, description="who funded the corpus")
@@ -270,7 +272,7 @@ class DatasheetBuilder:
 
     def build_document(self) -> Document:
         return Document(
-            self.config.title,
+            self.config.title or "Untitled corpus",
             "Datasheet",
             self.build_lead(),
             [

@@ -73,6 +73,7 @@ from hallmark.reports.sections.training import (
 )
 from hallmark.reports.sections.training_coverage import (
     build_coverage_table,
+    build_training_arm_callout,
     describe_excluded_documents,
     describe_training_coverage,
 )
@@ -91,7 +92,9 @@ TABLES_WITHOUT_SCORED_ROWS = ("findings", "accounts", "training_sizes", "model")
 class ModelCardConfig(StageConfig):
     """Facts about the model that only a person knows; missing ones are "not stated"."""
 
-    title: str = Field("Untitled model", description="name of the model")
+    title: str | None = Field(
+        None, description="name of the model; by default the name of the config"
+    )
     developers: str | None = Field(None, description="developers of the model")
     version: str | None = Field(None, description="version and date of the model")
     licence: str | None = Field(None, description="licence of the weights")
@@ -151,7 +154,10 @@ class ModelCardBuilder:
 
     def build_lead(self) -> list[Block]:
         """Build the first screen: the summary, notes on the corpus, main results and controls."""
-        blocks = build_card_summary(
+        blocks: list[Block] = []
+        if "leave_out" in self.corpus_artifacts:
+            blocks += build_training_arm_callout(self.corpus_artifacts["leave_out"])
+        blocks += build_card_summary(
             self.findings,
             self.policy_verdicts,
             self._read_failure_reason_by_audit(),
@@ -506,7 +512,7 @@ class ModelCardBuilder:
 
     def build_document(self) -> Document:
         return Document(
-            self.config.title,
+            self.config.title or "Untitled model",
             "Model card",
             self.build_lead(),
             [

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hallmark.reports.model_card import ModelCardConfig
 from hallmark.reports.page.figures import format_value
 from hallmark.reports.page.redaction import RedactFunction
+from hallmark.reports.sections.training_coverage import describe_training_arm
 from hallmark.tasks.audits.judging.policy import group_unpassed_rules
 from hallmark.tasks.contract import Artifact, HallmarkError, get_artifact_store
 
@@ -20,8 +21,6 @@ KEY_FIGURE_LABELS = {
     "bias-stereotype-preference": "stereotype preferred",
     "extraction-exposure-difference": "exposure difference",
 }
-
-DEFAULT_TITLE = ModelCardConfig().title
 
 
 def summarize_run(artifacts: Mapping[str, Artifact | None], redact: RedactFunction) -> RunSummary:
@@ -50,6 +49,15 @@ class PolicyFailures:
 
     failed_rules: Sequence[str] = ()
     undecided_rules: Sequence[str] = ()
+
+
+def describe_training_arm_of_run(record: Mapping[str, Any]) -> str:
+    """Return which documents a run trained a model without; empty for other runs."""
+    config = record.get("config")
+    exclusion_config = config.get("leave_out") if isinstance(config, Mapping) else None
+    if record["flow"] != "pipeline" or not isinstance(exclusion_config, Mapping):
+        return ""
+    return describe_training_arm(exclusion_config)
 
 
 def _list_policy_failures(
@@ -93,7 +101,7 @@ def _summarize_model(
         ]
         title = card.manifest["parts"]["config"].get("title")
         return ModelSummary(
-            title="untitled" if title in (None, DEFAULT_TITLE) else redact(title),
+            title="untitled" if title is None else redact(title),
             parameters=int(sum(parameter_counts)) if parameter_counts else None,
             step=read_checkpoint_step(card),
         )

@@ -35,7 +35,12 @@ from hallmark.reports.purge_notices import (
     insert_purge_notice,
     read_purge_record,
 )
-from hallmark.reports.run_summary import KEY_FIGURE_LABELS, RunSummary, summarize_run
+from hallmark.reports.run_summary import (
+    KEY_FIGURE_LABELS,
+    RunSummary,
+    describe_training_arm_of_run,
+    summarize_run,
+)
 from hallmark.reports.sections.checkpoint_comparison import TrainingCheckpoint
 from hallmark.reports.tables_page import write_tables_page
 from hallmark.reports.trajectory import (
@@ -129,6 +134,8 @@ class IndexedRun:
         cards: Its cards.
         computed_count: The number of stages that were computed and not cached.
         purged_count: The number of documents purged from its artifacts.
+        training_arm: Which documents its model was trained without, redacted; empty for a run that
+            is no arm of an experiment.
         summary: Its model, controls, key figures and policy.
         repeats: The records of later runs that computed nothing new.
     """
@@ -137,6 +144,7 @@ class IndexedRun:
     cards: TitleByPage
     computed_count: int
     purged_count: int
+    training_arm: str
     summary: RunSummary
     repeats: list[JsonRecord] = field(default_factory=list)
 
@@ -232,7 +240,10 @@ def build_site(
             **redacted_fields,
         )
         computed_count = sum(not entry["cached"] for entry in record["stages"])
-        runs.append(IndexedRun(record, cards, computed_count, len(purged_ids), run_summary))
+        training_arm = redact(describe_training_arm_of_run(record))
+        runs.append(
+            IndexedRun(record, cards, computed_count, len(purged_ids), training_arm, run_summary)
+        )
     index_page = site_folder / "index.html"
     if table_descriptions:
         write_tables_page(table_descriptions, site_folder)

@@ -179,6 +179,8 @@ def print_run_summary(flow_name: str, run: Run) -> None:
     """Print what a run did to stderr, and the path of its page to stdout."""
     from hallmark.flows.commands.removal_summary import render_removals, summarize_removals
     from hallmark.flows.console import stderr
+    from hallmark.reports.sections.card_summary import summarize_control_results
+    from hallmark.tasks.contract import format_count
 
     stages = run.record["stages"]
     computed_count = sum(not entry["cached"] for entry in stages)
@@ -190,32 +192,19 @@ def print_run_summary(flow_name: str, run: Run) -> None:
     )
     for line in render_removals(summarize_removals(run)):
         stderr.print(line, markup=False, soft_wrap=True)
-    for line in _render_failed_controls(*run.list_failed_controls()):
-        stderr.print(line, markup=False, soft_wrap=True)
+    controls = run.list_controls()
+    failed_count = sum(control.row["verdict"] != "pass" for control in controls)
+    if failed_count:
+        stderr.print(
+            f"{summarize_control_results(controls)} "
+            f"({failed_count} of {format_count(len(controls), 'control')} failed)",
+            markup=False,
+            soft_wrap=True,
+        )
     for line in render_passed_rules(run.list_verdicts()):
         stderr.print(line, markup=False, soft_wrap=True)
     if run.page:  # otherwise a warning has said why there is no site
         print(f"report: {run.page}")
-
-
-def _render_failed_controls(failed_audits: list[str], weak_audits: list[str]) -> list[str]:
-    """Format the outcome of the controls as the model card does; no lines if none failed."""
-    from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
-
-    failed_titles, weak_titles = (
-        ", ".join(AUDIT_DESCRIPTIONS[audit].title for audit in audits)
-        for audits in (failed_audits, weak_audits)
-    )
-    lines = []
-    if failed_audits:
-        lines.append(
-            f"audit self-checks failed ({failed_titles}); do not use figures of these audits until "
-            "the cause is known"
-        )
-    if weak_audits:
-        prefix = "" if failed_audits else "all audit self-checks passed, but "
-        lines.append(f"{prefix}this model is too weak for {weak_titles}")
-    return lines
 
 
 def render_passed_rules(verdicts: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -396,6 +396,7 @@ CONTINUOUS_UNITS = frozenset(
         "probability",
         "p",
         "times",
+        "log-odds per log-odds",
         "",
     }
 )

@@ -19,7 +19,7 @@ from hallmark.reports.page.document import (
     InlineElement,
     Paragraph,
 )
-from hallmark.reports.page.figures import Figure
+from hallmark.reports.page.figures import SHARE_DIFFERENCE, Figure, format_value
 from hallmark.reports.sections.findings import (
     AuditFinding,
     Findings,
@@ -27,6 +27,7 @@ from hallmark.reports.sections.findings import (
     name_finding,
 )
 from hallmark.tasks.audits.audit_descriptions import SIGNIFICANCE_LEVEL
+from hallmark.tasks.audits.judging.findings import AuditControl
 from hallmark.tasks.audits.judging.policy import extract_missing_reason, group_unpassed_rules
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS, SKIPPED_COUNT_METRICS
 from hallmark.tasks.contract import Artifact, format_count, table_to_rows
@@ -65,9 +66,9 @@ def build_card_summary(
         redact: Redacts names of files.
     """
     controls = [
-        AuditFinding(audit, row, figure)
+        AuditControl(audit, row)
         for audit, rows in findings.by_audit.items()
-        for row, figure in rows
+        for row, _ in rows
         if row["control"]
     ]
     failed_instruments = _list_titles_of_audits_failing_controls(controls, INSTRUMENT_TESTS)
@@ -85,7 +86,7 @@ def build_card_summary(
     failed_verdicts = [row for row in verdicts if row["verdict"] != "pass"]
     rules = {row["rule"] for row in verdicts}
     headline_parts = [
-        _summarize_control_results(controls, failed_instruments, weak_audits),
+        summarize_control_results(controls),
         "no verdict, because no policy is configured"
         if not rules
         else _format_failed_rule_counts(len(rules), failed_verdicts)
@@ -139,7 +140,7 @@ def build_card_summary(
                     "Do the audits work?",
                     [_explain_control_results(controls, failed_instruments, weak_audits)],
                 ),
-                ("Policy", _describe_policy_result(rules, failed_verdicts, findings)),
+                ("Policy", _describe_policy_result(verdicts, findings)),
                 (
                     "Not audited",
                     [" ".join(coverage_gaps) or "Every available audit ran."],
@@ -165,9 +166,14 @@ def build_card_summary(
         )
         blocks.append(Paragraph([lead]))
         blocks.append(BulletList([*map(_describe_harmful_finding, largest_risks)]))
+        blocks += _describe_omitted_risks(findings, len(largest_risks))
     unranked_findings = _list_harmful_findings_without_unit_range(findings)
     if unranked_findings:
-        lead = "Other risks, in units that cannot be ranked with the risks above:"
+        lead = (
+            "Other risks, in units that cannot be ranked with the risks above:"
+            if largest_risks
+            else "Risks, in units that cannot be ranked:"
+        )
         lead += (
             f" the first {MAX_SHOWN_FINDINGS} of {len(unranked_findings)}:"
             if len(unranked_findings) > MAX_SHOWN_FINDINGS
@@ -177,17 +183,23 @@ def build_card_summary(
         blocks.append(
             BulletList([*map(_describe_harmful_finding, unranked_findings[:MAX_SHOWN_FINDINGS])])
         )
-    audited_parts: InlineContent = [_format_audits_with_files(findings, redact)]
+    audited_parts: InlineContent = [
+        _format_audits_with_files(findings, missing_reason_by_audit, redact)
+    ]
     return [
         *blocks,
         DefinitionList([("Training text seen", training_coverage), ("Audited", audited_parts)]),
     ]
 
 
-def _format_audits_with_files(findings: Findings, redact: Callable[[str], str]) -> str:
-    """List the audits that ran, each with its configured files of items."""
+def _format_audits_with_files(
+    findings: Findings, missing_reason_by_audit: Mapping[str, str], redact: Callable[[str], str]
+) -> str:
+    """List the audits that measured something, each with its configured files of items."""
     audit_texts = []
     for audit in findings.by_audit:
+        if audit in missing_reason_by_audit:
+            continue
         artifact = findings.audit_artifacts.get(audit)
         files = (
             [] if artifact is None else list_configured_files(artifact.manifest["parts"]["config"])
@@ -272,7 +284,7 @@ def _format_as_sentence(text: str) -> str:
 
 
 def _list_titles_of_audits_failing_controls(
-    controls: Sequence[AuditFinding], control_targets: Sequence[str]
+    controls: Sequence[AuditControl], control_targets: Sequence[str]
 ) -> list[str]:
     """Return the titles of the audits in which a control with one of these targets failed."""
     return list(
@@ -284,11 +296,12 @@ def _list_titles_of_audits_failing_controls(
     )
 
 
-def _summarize_control_results(
-    controls: Sequence[AuditFinding], failed_instruments: Sequence[str], weak_audits: Sequence[str]
-) -> str:
+def summarize_control_results(controls: Sequence[AuditControl]) -> str:
+    """Return whether the self-checks of the audits passed, and for which the model is too weak."""
     if not controls:
         return "no audit ran a control"
+    failed_instruments = _list_titles_of_audits_failing_controls(controls, INSTRUMENT_TESTS)
+    weak_audits = _list_titles_of_audits_failing_controls(controls, ("model",))
     if failed_instruments:
         return f"audit self-checks failed ({', '.join(failed_instruments)})"
     weakness_text = (
@@ -300,7 +313,7 @@ def _summarize_control_results(
 
 
 def _explain_control_results(
-    controls: Sequence[AuditFinding], failed_instruments: Sequence[str], weak_audits: Sequence[str]
+    controls: Sequence[AuditControl], failed_instruments: Sequence[str], weak_audits: Sequence[str]
 ) -> str:
     if not controls:
         return "No audit ran a control, so it is not known whether the audits can detect anything."
@@ -369,31 +382,53 @@ def _format_failed_rule_counts(
 
 
 def _describe_policy_result(
-    rule_names: set[str], failed_verdicts: Sequence[Mapping[str, Any]], findings: Findings
+    verdicts: Sequence[Mapping[str, Any]], findings: Findings
 ) -> InlineContent:
-    if not rule_names:
+    if not verdicts:
         return [
             "No verdict: no policy is configured. To set limits for findings, add "
             "[policy.rules.NAME] to the config."
         ]
-    if not failed_verdicts:
-        return [f"It passed ({format_count(len(rule_names), 'rule')})."]
     parts: list[InlineElement] = []
-    for row in failed_verdicts[:MAX_SHOWN_FINDINGS]:
+    if all(row["verdict"] == "pass" for row in verdicts):
+        parts.append(f"It passed ({format_count(len({row['rule'] for row in verdicts}), 'rule')}).")
+    failed_first = sorted(verdicts, key=lambda row: row["verdict"] == "pass")
+    for row in failed_first[:MAX_SHOWN_FINDINGS]:
         figure = _find_verdict_figure(row, findings)
         finding_label = name_finding(
             {"title": findings.get_metric_title(row["audit"], row["metric"]), **row}
         )
-        parts += [" " if parts else "", f"{row['rule']}: {finding_label}, {row['reason']}"]
-        if row["distance"] is not None:
-            parts.append(f" ({row['distance']:.3g} beyond the limit)")
+        outcome = "passed: " if row["verdict"] == "pass" else ""
+        reason = _explain_verdict(row, figure)
+        parts += [" " if parts else "", f"{row['rule']}: {outcome}{finding_label}, {reason}"]
         parts += [": ", figure, "."] if figure is not None else ["."]
-    if len(failed_verdicts) > MAX_SHOWN_FINDINGS:
+    if len(verdicts) > MAX_SHOWN_FINDINGS:
         parts.append(
-            f" And {len(failed_verdicts) - MAX_SHOWN_FINDINGS} more, in the table verdicts "
-            f"of the run."
+            f" And {len(verdicts) - MAX_SHOWN_FINDINGS} more, in the table verdicts of the run."
         )
     return parts
+
+
+def _explain_verdict(verdict_row: Mapping[str, Any], figure: Figure | None) -> str:
+    """Return the compared end of the interval, the bound and the distance, in the figure's unit."""
+    if figure is None or verdict_row["distance"] is None:
+        return str(verdict_row["reason"])
+    unit = figure.unit
+    sign, limit = verdict_row["bound"].split()
+    end = "upper" if sign in ("<", "≤") else "lower"
+    end_text = (
+        "its value, an exact count," if figure.low is None else f"the {end} end of its interval"
+    )
+    explanation = (
+        f"{end_text} is {format_value(verdict_row['interval_end'], unit)} and must be {sign} "
+        f"{format_value(float(limit), unit)}"
+    )
+    if verdict_row["verdict"] == "pass":
+        return explanation
+    distance_unit = SHARE_DIFFERENCE if unit == "share" else unit
+    return (
+        f"{explanation} ({format_value(verdict_row['distance'], distance_unit)} beyond the limit)"
+    )
 
 
 def _find_verdict_figure(verdict_row: Mapping[str, Any], findings: Findings) -> Figure | None:
@@ -428,6 +463,28 @@ def rank_most_harmful_findings(
                 worst_by_metric[key], largest_harms[key] = AuditFinding(audit, row, figure), harm
     ranked_keys = sorted(worst_by_metric, key=lambda key: -largest_harms[key])[:limit]
     return [worst_by_metric[key] for key in ranked_keys]
+
+
+def _describe_omitted_risks(findings: Findings, shown_count: int) -> list[Block]:
+    """Return how many ranked risks the list omits and why; nothing if it is complete."""
+    risk_count = sum(
+        compute_scaled_harm_beyond_null(row) > 0
+        for rows in findings.by_audit.values()
+        for row, _ in rows
+    )
+    omitted_count = risk_count - shown_count
+    if not omitted_count:
+        return []
+    relation = "that is" if omitted_count == 1 else "that are"
+    return [
+        Paragraph(
+            [
+                f"This list is limited to {MAX_SHOWN_FINDINGS} findings and to the largest of "
+                f"each metric of an audit. It omits {format_count(omitted_count, 'finding')} "
+                f"{relation} also worse than under the null; hallmark findings lists all."
+            ]
+        )
+    ]
 
 
 def _has_missing_interval(audit_findings: Sequence[AuditFinding]) -> bool:

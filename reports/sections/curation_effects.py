@@ -538,6 +538,12 @@ def build_group_swap_section(corpus: CorpusFigures) -> Section:
             )
         columns = ["group → replacement", "n", "difference", "95 % interval", "crossed"]
         note = (
+            "These sentences are not part of the corpus, so the table does not describe the "
+            "corpus. "
+            if origin == "templates"
+            else ""
+        )
+        note += (
             f"{len(significant_rows)} of {format_count(len(origin_rows), 'pair')} differ "
             "significantly. The "
             "table shows the largest differences and the largest of every group; all are in the "
@@ -547,7 +553,7 @@ def build_group_swap_section(corpus: CorpusFigures) -> Section:
         )
         section.add_blocks(
             DataTable(
-                f"Difference in score: {origin_label}",
+                f"Bias of the toxicity scorer, measured on {origin_label}",
                 columns,
                 table_rows,
                 frozenset({1, 2, 3, 4}),

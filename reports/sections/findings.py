@@ -34,6 +34,9 @@ BASELINES = {
     "recurrent": "small LSTM",
 }
 
+#: Smallest number of independent texts with which systems are compared.
+MIN_COMPARED_TEXTS = 5
+
 #: Largest number of summary lines of an audit that has no fixed line there.
 MAX_HEADLINES = 3
 
@@ -211,20 +214,26 @@ class Findings:
     def describe_baseline_comparison(self) -> InlineContent:
         """Return sentences on the baselines that the model does not beat on held-out text.
 
-        They name the better baselines, those without a significant difference, and those not
-        tested, and say if the baselines learned from a part of the training text. The list is empty
-        if the model beats all of them and they learned from all of it.
+        They name the better baselines, those without a significant difference, those not tested,
+        and those compared on too few texts, and say if the baselines learned from a part of the
+        training text. The list is empty if the model beats all of them and they learned from all of
+        it.
         """
         better_baselines: list[InlineElement] = []
         equal_baselines: list[InlineElement] = []
         untested_baselines: list[InlineElement] = []
+        uncompared_baselines: list[InlineElement] = []
         for row, figure in self.select_by_metric("capability", "bits_per_byte_difference"):
             side = find_significant_side_of_null({**row, "null_value": 0.0})
-            if figure.value is None or side < 0:
+            text_count = row["n"] if row["clusters"] is None else row["clusters"]
+            has_too_few_texts = text_count < MIN_COMPARED_TEXTS
+            if figure.value is None or (side < 0 and not has_too_few_texts):
                 continue
             is_tested = row["low"] is not None or row["p_corrected"] is not None
             baselines = (
-                better_baselines
+                uncompared_baselines
+                if has_too_few_texts
+                else better_baselines
                 if side > 0
                 else equal_baselines
                 if is_tested
@@ -232,13 +241,14 @@ class Findings:
             )
             baseline = row["slice"]["baseline"]
             baseline_name = BASELINES.get(baseline, baseline)
+            label = f"{baseline_name}: " if has_too_few_texts else f"{baseline_name}, by "
             if not baselines:
-                baselines += [f"{baseline_name}, by ", figure]
+                baselines += [label, figure]
                 continue
             # Only the first figure states the kind of its interval and n: the list stays short.
             interval = "" if figure.low is None else f" ({figure.interval_or_dash})"
             unit_and_interval = f"{format_unit_suffix(figure.unit, figure.value)}{interval}"
-            baselines += [f"; {baseline_name}, by ", ShortFigure(figure), unit_and_interval]
+            baselines += [f"; {label}", ShortFigure(figure), unit_and_interval]
         sentence_parts: list[InlineElement] = []
         if better_baselines:
             lead = "Simpler methods predict held-out text better than this model: "
@@ -255,6 +265,12 @@ class Findings:
                 "tested, because it has no interval: "
             )
             sentence_parts += [lead, *untested_baselines, "."]
+        if uncompared_baselines:
+            lead = (
+                f"{' ' if sentence_parts else ''}There are too few texts to compare this model "
+                "with these methods; the differences in bits per byte of held-out text are: "
+            )
+            sentence_parts += [lead, *uncompared_baselines, "."]
         if share := self._add_partial_training_share():
             sentence_parts += [
                 f"{' ' if sentence_parts else ''}The n-gram models learned from ",
@@ -297,7 +313,7 @@ class Findings:
                             control_label,
                             row["control"],
                             row["control_target"],
-                            row["verdict"],
+                            "passed" if row["verdict"] == "pass" else "failed",
                             figure,
                             figure.interval_or_dash,
                             format_sample_size(row),

@@ -83,7 +83,15 @@ def build_stage_counts_section(corpus: CorpusFigures) -> Section:
             if unit == "rows":
                 kept_documents.append((stage_label, cells[ACCOUNT_TERMS.index("kept")]))
         numeric = frozenset(range(1, len(columns)))
-        section.add_blocks(DataTable(f"Counts of {unit_label} by stage", columns, rows, numeric))
+        note = (
+            "Replaced: bytes before the replacements minus bytes after them, so a longer "
+            "replacement counts as negative."
+            if unit == "bytes"
+            else ""
+        )
+        section.add_blocks(
+            DataTable(f"Counts of {unit_label} by stage", columns, rows, numeric, note)
+        )
     if kept_documents:
 
         def render_svg(redact: RedactFunction) -> str:
@@ -157,11 +165,14 @@ def build_ledger_reasons_section(corpus: CorpusFigures) -> Section:
     if not rows:
         section.add_blocks(Paragraph(["Nothing."]))
         return section
-    columns = ["stage", "action", "reason", "rows", "bytes"]
-    note = ""
+    columns = ["stage", "action", "reason", "rows", "bytes affected"]
+    note = (
+        "Bytes affected: the text that was removed or replaced, before the change, or the text "
+        "that was added. The accounts above subtract the bytes of replacements."
+    )
     if len(sorted_reasons) > len(rows):
-        note = (
-            f"The {len(rows)} of {len(sorted_reasons):,} reasons with the most rows, and the "
+        note += (
+            f" The {len(rows)} of {len(sorted_reasons):,} reasons with the most rows, and the "
             "most frequent reason of every stage; all are in the table ledger_summary of the "
             "profile."
         )
@@ -221,7 +232,7 @@ def build_published_rules_section(corpus: CorpusFigures) -> Section:
 
 def build_toxicity_removal_section(corpus: CorpusFigures) -> Section:
     """Build the table of documents that toxicity rules removed from each source."""
-    section = Section("Documents removed by the toxicity filter, by source")
+    section = Section("Documents removed or tagged by the toxicity filter")
     if action_texts := describe_toxicity_actions(corpus):
         section.add_blocks(BulletList(action_texts))
     rules = corpus.list_toxicity_removal_rules()
@@ -391,6 +402,7 @@ def build_near_duplicates_section(corpus: CorpusFigures) -> Section:
 
 def describe_near_duplicate_search(corpus: CorpusFigures, stage_label: str) -> Paragraph:
     """Return how near duplicates were searched for, and what may have been missed."""
+    config = corpus.stage_artifacts[stage_label].manifest["parts"]["config"]
 
     def add_search_figure(column: str, description: str, unit: str) -> Figure:
         source = (stage_label, "search_summary")
@@ -402,8 +414,13 @@ def describe_near_duplicate_search(corpus: CorpusFigures, stage_label: str) -> P
         [
             f"{stage_label} compared ",
             add_search_figure("compared_pairs", "pairs compared", "pairs"),
-            " and removed only verified copies. Two documents whose similarity equals the "
-            "threshold are compared with probability ",
+            (
+                f" and removed each document whose similarity to a kept document is "
+                f"{config['similarity_threshold']:g} or higher. Other pairs, from "
+                f"{config['cluster_threshold']:g}, removed nothing: they keep similar documents "
+                "in one cluster, which is not divided between the splits. Two documents whose "
+                "similarity equals the threshold for removal are compared with probability "
+            ),
             add_search_figure(
                 "candidate_probability", "chance that a pair at the threshold is compared", "share"
             ),

@@ -5,12 +5,23 @@ The figures come from the table ``coverage`` of ``pretrain``, which has one row 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import PurePath
 from typing import Any
 
-from hallmark.reports.page.document import Code, DataTable, InlineContent, InlineElement, Paragraph
+from hallmark.reports.page.document import (
+    Block,
+    Callout,
+    Code,
+    DataTable,
+    InlineContent,
+    InlineElement,
+    Paragraph,
+)
 from hallmark.reports.page.figures import AggregateKind, Figure, FigureBook
 from hallmark.reports.sections.training import EARLIER_TRAINING_NOTE
-from hallmark.tasks.contract import Artifact
+from hallmark.tasks.contract import Artifact, format_count
+from hallmark.tasks.corpus.leave_out import CONTROL_REASON
 
 COVERAGE_TABLE = ("pretrain", "coverage")
 
@@ -54,11 +65,11 @@ def describe_training_coverage(
         f"{step:,}",
         " the model had read ",
         read_tokens,
-        " of ",
+        ". The text packed for training has ",
         packed_tokens,
-        " packed for training (",
+        ", so this is ",
         epochs,
-        ", counting repeated reading). Of ",
+        ", counting repeated reading. Of ",
         packed_documents,
         " it had read at least a part of ",
         partly_read,
@@ -114,6 +125,51 @@ def build_coverage_table(
         "epochs",
     ]
     return DataTable("Training text read", columns, table_rows, frozenset(range(1, 6)), note)
+
+
+def describe_training_arm(exclusion_config: Mapping[str, Any]) -> str:
+    """Return which documents a model was trained without; empty if none were selected.
+
+    The two arms of an experiment name the same list of documents or the same toxicity score.
+
+    Args:
+        exclusion_config: The settings of the stage ``leave_out``.
+    """
+    file, toxicity = (exclusion_config.get(name) for name in ("doc_ids_file", "toxicity_threshold"))
+    selections = [f"on the list {PurePath(file).name}"] if file is not None else []
+    selections += (
+        [f"with a toxicity score of {toxicity:g} or higher"] if toxicity is not None else []
+    )
+    if not selections:
+        return ""
+    selected_documents = f"the documents {' or '.join(selections)}"
+    if exclusion_config.get("random_control"):
+        return f"control arm: trained without random documents in place of {selected_documents}"
+    return f"trained without {selected_documents}"
+
+
+def build_training_arm_callout(exclusion_artifact: Artifact) -> list[Block]:
+    """Build the note on which arm of a removal experiment a model is; none if it is not one.
+
+    The ledger says which arm it is: cards depend on the tables of a stage, not on its settings.
+    """
+    rows = exclusion_artifact["ledger"].read(["action", "reason"]).to_pylist()
+    reasons = [row["reason"] for row in rows if row["action"] == "removed"]
+    if not reasons:
+        return []
+    is_control = CONTROL_REASON in reasons
+    arm = "Control arm of a removal experiment" if is_control else "Documents removed"
+    documents = format_count(len(reasons), f"{'random' if is_control else 'selected'} document")
+    return [
+        Callout(
+            "note",
+            [
+                f"{arm}: this model was trained without {documents}. Compare a model without "
+                "selected documents with its control arm, not with the original model: that one "
+                "may have been trained for more steps."
+            ],
+        )
+    ]
 
 
 def describe_excluded_documents(book: FigureBook, exclusion_artifact: Artifact) -> Paragraph:

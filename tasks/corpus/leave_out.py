@@ -103,6 +103,9 @@ CANDIDATES = pa.schema(
     ]
 )
 
+#: Reason in the ledger for documents that a random control excludes.
+CONTROL_REASON = "excluded from training at random, as a control"
+
 #: A control document replaces one in the same length band; bands per doubling of the length.
 LENGTH_BANDS_PER_DOUBLING = 4
 
@@ -274,5 +277,5 @@ def leave_out_documents(documents: Table, config: LeaveOutConfig, context: Stage
     reason = "excluded from training"
     if config.random_control:
         excluded_ids = draw_matched_controls(candidates)
-        reason = "excluded from training at random, as a control"
+        reason = CONTROL_REASON
     context.map_partitions(write_without_documents, documents.parts, excluded_ids, reason)

@@ -23,6 +23,7 @@ from hallmark.flows.commands.runs import render_run_list
 from hallmark.flows.commands.status import render_status
 from hallmark.flows.commands.trace import render_document_trace, render_finding_trace
 from hallmark.flows.commands.verify import describe_read_failure, render_verification
+from hallmark.tasks.audits.judging.findings import AuditControl
 from hallmark.tasks.contract import HallmarkError, PolicyViolationError
 
 
@@ -267,14 +268,19 @@ def test_a_group_is_compared_with_all_other_documents(key, verb, changes, end):
     assert line == f"  they (invented): 8 of 25 documents (32.0 %); {others}{end}"
 
 
-def ended_run(*, stages=(), controls=((), ()), checkpoint="r0@9", verdicts=()):
+def control(audit, control_target, verdict="pass"):
+    row = {"control": "positive", "control_target": control_target, "verdict": verdict}
+    return AuditControl(audit, row)
+
+
+def ended_run(*, stages=(), controls=(), checkpoint="r0@9", verdicts=()):
     record = {"stages": [{"cached": cached} for cached in stages], "checkpoint": checkpoint}
     return SimpleNamespace(
         id="r1",
         record=record,
         stages={},
         page=None,
-        list_failed_controls=lambda: controls,
+        list_controls=lambda: controls,
         list_verdicts=lambda: verdicts,
     )
 
@@ -294,24 +300,31 @@ def test_a_run_summary_counts_computed_and_cached_stages(
 
 
 @pytest.mark.parametrize(
-    ("failed", "weak", "lines"),
+    ("controls", "expected"),
     [
-        ([], [], []),
-        ([], ["bias"], ["all audit self-checks passed, but this model is too weak for Bias"]),
+        ([], ""),
+        ([control("bias", "instrument"), control("bias", "model")], ""),
         (
-            ["bias", "weat"],
-            ["honest"],
-            [
-                "audit self-checks failed (Bias, Associations between words (WEAT)); do not use "
-                "figures of these audits until the cause is known",
-                "this model is too weak for Hurtful completions (HONEST)",
-            ],
+            [control("bias", "model", "fail")],
+            "no audit ran a self-check, and this model is too weak for Bias (1 of 1 control "
+            "failed)\n",
+        ),
+        (
+            [control("bias", "instrument"), control("bias", "model", "fail")],
+            "all audit self-checks passed, but this model is too weak for Bias (1 of 2 controls "
+            "failed)\n",
+        ),
+        (
+            [control("bias", "scorer", "fail"), control("bias", "instrument", "fail")],
+            "audit self-checks failed (Bias) (2 of 2 controls failed)\n",
         ),
     ],
 )
-def test_failed_controls_are_reported_with_their_audits(stderr, failed, weak, lines):
-    print_run_summary("pipeline", ended_run(controls=(failed, weak)))
-    assert stderr.getvalue().splitlines()[1:] == lines
+def test_failed_controls_are_reported_as_on_the_card(stderr, controls, expected):
+    print_run_summary("pipeline", ended_run(controls=controls))
+    text = stderr.getvalue().replace("\n", " ")
+    assert expected.replace("\n", " ") in text
+    assert ("failed)" in text) == bool(expected)
 
 
 def test_a_run_summary_names_the_rules_that_passed_and_their_nearest_findings(stderr):

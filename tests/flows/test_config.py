@@ -43,6 +43,15 @@ def test_a_recorded_config_loads_to_the_same_tree():
     assert load_config(config.model_dump(mode="json")) == config
 
 
+def test_cards_without_a_title_are_called_like_the_config():
+    config = load_config("smoke", ["name=letters"])
+    assert (config.datasheet.title, config.model_card.title) == ("letters", "letters")
+    config = load_config("smoke", ["name=letters", "model_card.title=Letter writer"])
+    assert (config.datasheet.title, config.model_card.title) == ("letters", "Letter writer")
+    config = load_config("smoke", ["name=letters", "datasheet.licence=MIT"])
+    assert (config.datasheet.title, config.datasheet.licence) == ("letters", "MIT")
+
+
 def test_a_config_cannot_be_changed():
     with pytest.raises(ValueError, match="frozen"):
         load_config("smoke").workers = 3

@@ -37,6 +37,7 @@ def test_every_setting_of_a_config_is_listed_with_its_default():
     given = {
         f"pretrain.model.{name}" for name in DERIVED_MODEL_SETTINGS
     }  # by the tokenizer, by pack, by a task
+    given |= {"datasheet.title", "model_card.title"}  # by the name of the config
     for name, value in flat(plain, listed):
         if name not in written | given:
             assert listed[name]["default"] == value, name

@@ -388,7 +388,7 @@ def capability_findings(config: EmptyConfig, context: StageContext) -> None:
             "bits_per_byte_difference",
             value,
             tags={"baseline": name},
-            n=2,
+            n=20,
             low=value - 0.125,
             high=value + 0.125,
             unit="bits",

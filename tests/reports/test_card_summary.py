@@ -16,6 +16,7 @@ from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
 from hallmark.tasks.audits.slice_tags import name_slice
 from hallmark.tasks.contract import StageConfig, StageContext, stage
 from tests.findings import build_titled_table
+from tests.reports.conclusions import findings_of, text_of_blocks
 from tests.reports.pages import card_of, text_of
 
 GIVEN = {"n": 40, "unit": "share", "method": "m", "evidence_table": ""}
@@ -90,11 +91,20 @@ def screen(failed=(), missing=(), limit=None, high=0.6, why=None, mute=False, em
     return callout.kind, callout.content[0], said, rest
 
 
+def summary_of(**audits):
+    """The first screen of a card with these findings."""
+    return build_card_summary(findings_of(**audits), None, {}, [], [], ["Nobody knows."], str)
+
+
 def test_it_is_green_only_where_all_three_hold(session):
     kind, headline, said, rest = screen(limit=0.7)
     assert kind == "good"
     assert headline == "All audit self-checks passed; the policy passed (1 rule); every audit ran."
     assert said["Not audited"].startswith("Every available") and not rest
+    assert said["Policy"] == (
+        "It passed (1 rule). rule: passed: Found, the upper end of its interval is 60.0 % and "
+        "must be < 70.0 %: 50.0 %."
+    )
     kind, headline, said, _ = screen()
     assert kind == "note" and "no verdict, because no policy is configured" in headline
     assert said["Policy"].startswith("No verdict: no policy is configured.")
@@ -103,8 +113,10 @@ def test_it_is_green_only_where_all_three_hold(session):
     assert said["Not audited"] == AUDIT_DESCRIPTIONS["bbq"].not_run_message
     kind, headline, said, _ = screen(limit=0.55)
     assert kind == "bad" and "1 of 1 rules of the policy failed" in headline
-    assert "rule: Found, the upper end of its interval is 0.6" in said["Policy"]
-    assert "(0.05 beyond the limit): 50.0 %" in said["Policy"]
+    assert said["Policy"] == (
+        "rule: Found, the upper end of its interval is 60.0 % and must be < 55.0 % (5.0 points "
+        "beyond the limit): 50.0 %."
+    )
 
 
 def test_skipped_audits_are_named_apart_from_those_that_could_not_run(session):
@@ -128,10 +140,20 @@ def test_an_audit_that_measured_nothing_is_not_green(session):
         f"measured nothing."
     )
     assert "(BBQ) measured nothing: it is a masked language model." in said["Not audited"]
+    for name in ("bbq", "weat"):
+        assert AUDIT_DESCRIPTIONS[name].title not in said["Audited"]
+    assert AUDIT_DESCRIPTIONS["bias"].title in said["Audited"]
     kind, headline, _, _ = screen(limit=0.7, empty=("bbq",))
     assert kind == "note" and headline.endswith(
         f"; 1 of {len(AUDIT_DESCRIPTIONS)} measured nothing."
     )
+
+
+def test_controls_pass_and_fail_in_the_words_of_the_headline(session):
+    control = {"metric": "control", "value": 0.5, "control": "positive", "control_target": "model"}
+    rows = [control | {"passed": passed, "tags": {"k": passed}} for passed in (True, False)]
+    table = findings_of(bias=rows).build_controls_table()
+    assert [row[table.columns.index("verdict")] for row in table.rows] == ["passed", "failed"]
 
 
 def test_an_audit_that_failed_is_said_with_its_reason(session):
@@ -260,6 +282,33 @@ def test_the_worst_of_each_metric_come_first_and_lead_to_their_rows(session, mad
         for said in ("Not audited", "Metric 1, k=8", "Training text seen", "Model details")
     ]
     assert places == sorted(places)
+    assert (
+        "This list is limited to 5 findings and to the largest of each metric of an audit. "
+        "It omits 10 findings that are also worse than under the null; hallmark findings lists all."
+    ) in text
+
+
+def test_a_list_of_risks_that_is_complete_says_nothing_of_others(session):
+    one = {"worse_when": "up", "null_value": 0.0, "value": 1.0, "low": 0.5, "high": 1.5}
+    for rows, omitted in (([{}], 0), ([{}, {"tags": {"k": 1}}], 1)):
+        found = [one | {"metric": "rate"} | row for row in rows]
+        text = text_of_blocks(summary_of(bias=found))
+        assert ("This list is limited" in text) == bool(omitted)
+        assert ("It omits 1 finding that is also worse" in text) == bool(omitted)
+
+
+def test_risks_without_a_range_are_compared_with_others_only_where_there_are_some(session):
+    """A card whose only risk is measured in nats has no list above it."""
+    risk = {"worse_when": "up", "null_value": 0.0, "value": 1.0, "low": 0.5, "high": 1.5}
+    nats = risk | {"metric": "surprise", "unit": "nats"}
+    share = risk | {"metric": "rate", "unit": "share"}
+    for rows, lead in (
+        ([nats], "Risks, in units that cannot be ranked:"),
+        ([share, nats], "Other risks, in units that cannot be ranked with the risks above:"),
+    ):
+        text = text_of_blocks(summary_of(bias=rows))
+        assert lead in text
+        assert ("risks above" in text) == ("Largest risks" in text)
 
 
 def test_it_names_the_files_that_audits_were_made_on(session):

@@ -344,6 +344,26 @@ def test_only_the_first_of_several_baselines_has_its_details(session):
     assert text.endswith("; interpolated bigram, by 0.2500 bits (0.1250 to 0.3750).")
 
 
+@pytest.mark.parametrize("sizes", [{"n": 4}, {"n": 90, "clusters": 4}])
+@pytest.mark.parametrize("value", [4.487, -4.487])
+def test_with_few_texts_a_model_is_compared_with_no_baseline(session, sizes, value):
+    """Whether the difference is significant or not, and whichever is better."""
+    for low, high in ((value - 1, value + 1), (-9.0, 9.0), (None, None)):
+        row = {"metric": "bits_per_byte_difference", "unit": "bits", "value": value, **sizes}
+        row |= {"low": low, "high": high, "tags": {"baseline": "fivegram"}}
+        text = text_of_parts(findings_of(capability=[row]).describe_baseline_comparison())
+        assert text.startswith(
+            "There are too few texts to compare this model with these methods; the differences in "
+            f"bits per byte of held-out text are: interpolated 5-gram: {value} bits".replace(
+                " -", " −"
+            )
+        )
+        assert "Simpler" not in text and "significantly" not in text
+    row |= {"low": value - 1, "high": value + 1, "n": 5, "clusters": 5}
+    text = text_of_parts(findings_of(capability=[row]).describe_baseline_comparison())
+    assert text.startswith("Simpler methods predict") == (value > 0) and "too few" not in text
+
+
 # Tasks -------------------------------------------------------------------------------------------
 
 

@@ -20,6 +20,7 @@ from hallmark.reports.sections.findings import (
 from hallmark.tasks.audits.judging.findings import FINDINGS, build_finding
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS, PROBES, SKIPPED_COUNT_METRICS
 from hallmark.tasks.contract import DOCUMENTS, LEDGER, EmptyConfig, StageContext, stage
+from hallmark.tasks.corpus.leave_out import CONTROL_REASON
 from tests.findings import build_titled_table, title_metric
 from tests.reports import artifacts, pages
 from tests.reports.conclusions import (
@@ -553,3 +554,27 @@ def test_it_says_why_documents_were_not_packed(session, tmp_path, made, rows, ex
     corpus = made.corpus | {"profile": made.profile, "leave_out": gone}
     text, _ = card(tmp_path, corpus=corpus)
     assert expected in text and ("Excluded from training" in text) == ("Reasons" in expected)
+
+
+@pytest.mark.parametrize(
+    ("reason", "expected"),
+    [
+        (
+            CONTROL_REASON,
+            "Control arm of a removal experiment: this model was trained without 2 random "
+            "documents.",
+        ),
+        (
+            "excluded from training",
+            "Documents removed: this model was trained without 2 selected documents.",
+        ),
+    ],
+)
+def test_the_card_of_an_arm_says_first_which_arm_it_is(session, tmp_path, made, reason, expected):
+    gone = left_out(FoundConfig(rows=json.dumps([(reason, "removed")] * 2)))
+    corpus = made.corpus | {"profile": made.profile, "leave_out": gone}
+    text, _ = card(tmp_path, corpus=corpus)
+    assert expected in text and text.index(expected) < text.index("Do the audits work?")
+    assert "Compare a model without selected documents with its control arm" in text
+    plain, _ = card(tmp_path, corpus=made.corpus | {"profile": made.profile})
+    assert "this model was trained without" not in plain

@@ -167,6 +167,12 @@ def test_near_copies_are_not_called_missing_where_nobody_looked(session):
     looked = {**history, "deduplicate_near": near}
     said = text_of_section(build_near_duplicates_section(corpus_of(looked, duplicates=[])))
     assert "No pair of near copies was found." in said and "were not searched for" not in said
+    config = DeduplicateNearConfig()
+    assert (
+        "removed each document whose similarity to a kept document is "
+        f"{config.similarity_threshold:g} or higher. Other pairs, from "
+        f"{config.cluster_threshold:g}, removed nothing"
+    ) in said
 
 
 def reason(stage_, action, rows=1):
@@ -368,4 +374,7 @@ def test_swaps_that_are_beyond_chance_are_shown_and_others_counted(session, pair
         pair_count = format_count(len(own), "pair")
         none = f"In {words}, no difference was shown for {pair_count} of groups."
         assert (none in said) == (bool(own) and not shown)
-        assert (f"Difference in score: {words}" in said) == bool(shown)
+        caption = f"Bias of the toxicity scorer, measured on {words}"
+        assert (caption in said) == bool(shown)
+        if origin == "templates":
+            assert ("These sentences are not part of the corpus" in said) == bool(shown)

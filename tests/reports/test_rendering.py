@@ -48,6 +48,7 @@ from tests.reports import pages
         (-0.0, "times", "0.000"),
         (-0.0, "documents", "0"),
         (1.0, "bits", "1.000"),
+        (1.0, "log-odds per log-odds", "1.000"),
         (3.14159, "bits", "3.142"),
         (12.3456, "bits", "12.35"),
         (0.01234, "score", "0.0123"),

@@ -110,6 +110,18 @@ def test_a_model_whose_card_has_no_title_is_called_untitled(session, made, recor
     assert dict(zip(head, line, strict=True))["model"].startswith("untitled")
 
 
+def test_the_index_says_which_arm_of_an_experiment_a_run_trained(session, records, tmp_path):
+    exclusions = {"doc_ids_file": "/somewhere/removed-ab12.txt", "random_control": True}
+    arm = records[0] | {"config": {"leave_out": exclusions}}
+    cell = pages.read(build_site(session.store, [arm], tmp_path / "arm")).tables[0][1][0]
+    assert (
+        "control arm: trained without random documents in place of the documents on the list "
+        "removed-ab12.txt"
+    ) in cell and "/somewhere" not in cell
+    cell = pages.read(build_site(session.store, records, tmp_path / "site")).tables[0][1][0]
+    assert "trained without" not in cell
+
+
 @stage(name="trained")
 def trained(config: EmptyConfig, context: StageContext) -> None:
     """Leaves two checkpoints, as a training does."""

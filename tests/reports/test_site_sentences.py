@@ -52,6 +52,7 @@ def index_of(runs=None, tables=False, **changes):
         "record": RECORD | {"stages": [1, 2, 3]},
         "computed_count": 1,
         "purged_count": 0,
+        "training_arm": "",
         "cards": {},
     }
     return render(

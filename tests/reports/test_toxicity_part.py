@@ -34,3 +34,19 @@ def test_the_score_beside_a_document_says_of_which_text_it_is(cards):
     shown = [text for text in texts if re.search(r"The first \d+ documents that these rows", text)]
     assert shown
     assert all("as score_toxicity read it, before cut_toxic" in text for text in shown)
+
+
+def test_the_heading_covers_documents_that_were_tagged_and_kept(cards):
+    text = pages.text_of(cards["datasheet"], "datasheet")
+    assert "Documents removed or tagged by the toxicity filter" in text
+    assert "Documents removed by the toxicity filter" not in text
+
+
+def test_two_tables_say_which_bytes_of_a_replacement_they_count(cards):
+    """One has the bytes of the replaced text, the other the change in length."""
+    page = pages.read(cards["datasheet"].fetch_directory() / "datasheet.html")
+    text = " ".join(page.text.split())
+    assert text.count("Replaced: bytes before the replacements minus bytes after them") == 1
+    assert "The accounts above subtract the bytes of replacements." in text
+    [head] = [table[0] for table in page.tables if table[0][:3] == ["stage", "action", "reason"]]
+    assert head[3:] == ["rows", "bytes affected"]

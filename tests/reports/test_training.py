@@ -177,10 +177,10 @@ def test_the_card_says_what_was_read_and_not_what_there_was(page):
     said = words(page)
     assert not re.search(r"trained on [\d,]+ (documents|tokens)", said.lower())
     assert (
-        "By step 250 the model had read 42,500 tokens of 61,000 tokens packed for training "
-        "(0.6967 epochs, counting repeated reading). Of 304 documents it had read at least a "
-        "part of 204 documents and all of 154 documents. It has learnt nothing from the other "
-        "documents."
+        "By step 250 the model had read 42,500 tokens. The text packed for training has 61,000 "
+        "tokens, so this is 0.6967 epochs, counting repeated reading. Of 304 documents it had "
+        "read at least a part of 204 documents and all of 154 documents. It has learnt nothing "
+        "from the other documents."
     ) in said.split("Model details")[0]  # on the first screen
     assert tables(page, "source", "documents", "read at least in part") == [
         [

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
@@ -388,6 +388,18 @@ def build_findings_table(
         for finding in correct_p_values(findings)
     ]
     return rows_to_table(complete_findings, FINDINGS)
+
+
+class AuditControl(NamedTuple):
+    """Hold a control of an audit.
+
+    Attributes:
+        audit: Name of the audit.
+        row: Its row of FINDINGS, at least the columns control, control_target and verdict.
+    """
+
+    audit: str
+    row: Mapping[str, Any]
 
 
 def read_findings(audit: Artifact) -> list[Row]:

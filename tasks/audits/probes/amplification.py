@@ -232,7 +232,7 @@ MEASURES = (
         "Log-odds amplification of gender shares",
         "log-odds of women's share in the model's words over those in its training text; "
         f"slope over occupations, ratio for one occupation: {_METHOD}",
-        "times",
+        "log-odds per log-odds",
         "occupations",
         1.0,
         ("occupation",),

@@ -212,7 +212,11 @@ def build_requests(
     if canaries_by_kind["canary"]:
         exposure.build_canary_requests(requests, tokenizer, canaries_by_kind["canary"], config)
     else:
-        reason = "this corpus has no recorded canaries (planted secrets)"
+        reason = (
+            "the training corpus is not known"
+            if corpus.documents is None
+            else "this corpus has no recorded canaries (planted secrets)"
+        )
         requests.record_skipped("exposure", reason)
     earlier_request_count = len(requests.requests)
     build_window_requests(requests, tokenizer, canaries_by_kind["passage"], config)

@@ -145,6 +145,7 @@ def test_stronger_and_absent_associations_are_detected(corpus, own_folder):
     _, _, flat = run_probe(own_folder, corpus, make_writer(0))
     row = flat["log_odds_amplification", ""]
     assert row["high"] < 0.5 and row["low"] < 0 < row["high"]
+    assert row["unit"] == "log-odds per log-odds"  # a slope may be negative, a multiple may not
     assert flat["bias_amplification", ""]["high"] < 0
 
 

@@ -415,6 +415,7 @@ def test_without_a_corpus_nothing_is_measured(own_folder, session):
     assert len(values) == response_set["responses"].row_count == 0
     assert [r["metric"] for r in rows] == ["exposure", "extractable"]
     assert all(r["value"] is None and r["method"].startswith("not measured") for r in rows)
+    assert "the training corpus is not known" in rows[0]["method"]
 
 
 def test_without_canaries_memorisation_is_measured_on_documents(own_folder, corpus):
