@@ -20,7 +20,7 @@ from hallmark.tasks.audits.audit_tables import (
 )
 from hallmark.tasks.audits.audited_models.audited_model import AuditedModel
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
-from hallmark.tasks.audits.inference import generate_responses, split_into_chunks
+from hallmark.tasks.audits.inference import generate_responses, group_distinct_requests_into_chunks
 from hallmark.tasks.audits.judging.findings import Finding
 from hallmark.tasks.audits.probe import CorpusTables, Probe
 from hallmark.tasks.audits.responses import Responses
@@ -90,7 +90,7 @@ def generate_response_table(model: AuditedModel, requests: pa.Table) -> pa.Table
     """Let a model answer all requests, as the stage ``respond`` does."""
     rows = [
         row
-        for chunk in split_into_chunks(requests)
+        for chunk in group_distinct_requests_into_chunks(requests)
         for row in generate_responses(model, chunk.requests.to_pylist())
     ]
     return rows_to_table(rows, RESPONSES)

@@ -44,7 +44,11 @@ from hallmark.tasks.audits.audit_tables import RESPONSES
 from hallmark.tasks.audits.audited_models.audited_model import AuditedModel
 from hallmark.tasks.audits.audited_models.hallmark_tokenizer import HallmarkTokenizer
 from hallmark.tasks.audits.audited_models.opening import open_audited_model
-from hallmark.tasks.audits.inference import RequestChunk, generate_responses, split_into_chunks
+from hallmark.tasks.audits.inference import (
+    RequestChunk,
+    generate_responses,
+    group_distinct_requests_into_chunks,
+)
 from hallmark.tasks.contract import rows_to_table
 from hallmark.tasks.measures.scorers.network import batch_by_length
 
@@ -233,7 +237,9 @@ def process_parts(
     checkpoint = write_random_model(requests_folder, work_folder, rehearse=rehearse)
     model = open_audited_model(checkpoint, device.type)
     for title in titles:
-        chunks = split_into_chunks(pq.read_table(requests_folder / f"{title}.requests.parquet"))
+        chunks = group_distinct_requests_into_chunks(
+            pq.read_table(requests_folder / f"{title}.requests.parquet")
+        )
         yield from (title for _ in answer_chunks(title, model, chunks, work_folder, times))
     del model
     scorer = RandomScorer(requests_folder / "tokenizer.json", device, rehearse=rehearse)

@@ -35,7 +35,7 @@ from hallmark.model.architecture import Transformer
 from hallmark.model.config import ModelConfig, TrainConfig
 from hallmark.model.objectives import build_causal_batch
 from hallmark.model.training.hardware import (
-    compile_function,
+    compile_with_cpp_wrapper_on_cpu,
     measure_peak_memory_mb,
     retain_freed_memory,
 )
@@ -93,7 +93,7 @@ def build_hallmark_step(
     (optimizer,) = make_optimizers(model, config)
     device = model.embedding.weight.device
     compute_loss_sum = (
-        compile_function(device, model.compute_loss_sum, dynamic)
+        compile_with_cpp_wrapper_on_cpu(model.compute_loss_sum, device, dynamic=dynamic)
         if compiled
         else model.compute_loss_sum
     )

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from hallmark.flows.checkpoint_resolution import resolve_checkpoint
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
-from hallmark.tasks.contract import Store, UsageError, suggest_closest_name
+from hallmark.tasks.contract import Store, UsageError, format_closest_name_hint
 
 #: All audits, in the order of the card.
 ALL_AUDITS = tuple(AUDIT_DESCRIPTIONS)
@@ -54,7 +54,7 @@ def check_audit_names(audit_names: Sequence[str], option: str = "only") -> None:
     unknown_names = [name for name in audit_names if name not in AUDIT_DESCRIPTIONS]
     if unknown_names:
         problem = "there is no audit " + ", ".join(
-            f"{name!r}{suggest_closest_name(name, ALL_AUDITS)}" for name in unknown_names
+            f"{name!r}{format_closest_name_hint(name, ALL_AUDITS)}" for name in unknown_names
         )
     elif not audit_names:
         problem = "none is named"

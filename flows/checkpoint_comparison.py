@@ -86,20 +86,21 @@ def find_audited_checkpoints(
             ]
             if not any(candidates):
                 raise UsageError(
-                    f"{name}: no checkpoint of this run was audited yet; run: hallmark audit {name}"
+                    f"{name}: no checkpoint of this run has been audited yet; run: hallmark audit "
+                    f"{name}"
                 )
         else:
             checkpoint_audits = find_checkpoint_audits(store, name)
             if checkpoint_audits is None:
                 raise UsageError(
-                    f"{name} was not audited in this store yet; run: hallmark audit {name}"
+                    f"{name} has not been audited in this store yet; run: hallmark audit {name}"
                 )
             audited_checkpoints.append(checkpoint_audits)
     if len(audited_checkpoints) < 2:
         raise UsageError(
-            f"{' '.join(checkpoint_names)}: only one of the checkpoints was audited; name a "
-            "second audited checkpoint, or audit another checkpoint of this training first: "
-            "hallmark audit RUN@STEP"
+            f"{' '.join(checkpoint_names)}: only one of the checkpoints has been audited; name a "
+            "second audited checkpoint, or first audit another checkpoint of the same training "
+            "run: hallmark audit RUN@STEP"
         )
     return audited_checkpoints
 
@@ -115,8 +116,8 @@ def list_checkpoint_names(store: Store, training_name: str) -> list[str]:
     )
     if "pretrain" not in training_run.stages:
         raise UsageError(
-            f"{training_name}: run {training_run.id} trained no model; name a run that did, see: "
-            "hallmark runs"
+            f"{training_name}: run {training_run.id} trained no model; name a run that did "
+            "(hallmark runs lists all runs)"
         )
     steps = training_run["pretrain"]["checkpoints"].read(["step"])["step"].to_pylist()
     return [f"{training_run.id}@{step}" for step in steps]
@@ -171,7 +172,7 @@ def open_audit_run(store: Store, run_name: str, audit: str | None = None) -> Run
         only = f" --only {audit}" if audit else ""
         raise UsageError(
             f"{subject} has no audit{f' {audit}' if audit else ''} yet; run: hallmark audit "
-            f"{checkpoint}{only}; or name a run, see: hallmark runs"
+            f"{checkpoint}{only}; or name an audited run (hallmark runs lists all runs)"
         )
     model = "the newest trained model" if trained_run else "a model"
     log_which_run_is_latest(audit_run.id, f"the newest that audited {model}")

@@ -91,8 +91,8 @@ def resolve_checkpoint(store: Store, checkpoint_name: str) -> ResolvedCheckpoint
         )
         if artifact is None:
             raise UsageError(
-                f"the store {store.uri} has no checkpoint {checkpoint_name!r}; name one as "
-                "RUN@STEP, or another store with --store"
+                f"the store {store.uri} has no checkpoint {checkpoint_name!r}; name a checkpoint "
+                "as RUN@STEP, or name another store with --store"
             )
         return _trace_checkpoint_origin(store, artifact)
     run_name, _, step = checkpoint_name.partition("@")
@@ -101,9 +101,9 @@ def resolve_checkpoint(store: Store, checkpoint_name: str) -> ResolvedCheckpoint
         and not any(run_id.startswith(run_name) for run_id in list_run_ids(store))
     ):
         raise UsageError(
-            f"there is no checkpoint {checkpoint_name!r}; give a folder, RUN, RUN@STEP (latest@0) "
-            "or the name of an artifact (checkpoint/…); a model of the Hugging Face hub must be "
-            "downloaded first: hf download NAME --local-dir FOLDER"
+            f"there is no checkpoint {checkpoint_name!r}; give a folder, RUN, RUN@STEP (such as "
+            "latest@0) or the name of an artifact (checkpoint/…); a model from the Hugging Face "
+            "Hub must be downloaded first: hf download NAME --local-dir FOLDER"
         )
     runs = [run for run in read_latest_candidates(store) if "pretrain" in run.stages]
     if run_name != "latest":
@@ -111,7 +111,7 @@ def resolve_checkpoint(store: Store, checkpoint_name: str) -> ResolvedCheckpoint
     training_stages = [label for label in TRAINING_STAGES if runs and label in runs[-1].stages]
     if not runs:
         raise UsageError(
-            f"{checkpoint_name}: no run of the store {store.uri} has trained a model yet; train "
+            f"{checkpoint_name}: no run in the store {store.uri} has trained a model yet; train "
             "one, or name another store with --store"
         )
     if not training_stages:
@@ -126,7 +126,10 @@ def resolve_checkpoint(store: Store, checkpoint_name: str) -> ResolvedCheckpoint
     matching_rows = [row for row in checkpoint_rows if not step or str(row["step"]) == step]
     if not matching_rows:
         steps = ", ".join(str(row["step"]) for row in checkpoint_rows)
-        raise UsageError(f"run {run.id} has no checkpoint of step {step}; it has: {steps}")
+        raise UsageError(
+            f"run {run.id} has no checkpoint for step {step}; it has checkpoints for these steps: "
+            f"{steps}"
+        )
     pretraining_run = run if training_stages[0] == "pretrain" else None
     return _trace_checkpoint_origin(
         store, find_artifact(store, matching_rows[-1]["artifact"]), pretraining_run
@@ -230,12 +233,12 @@ def find_checkpoint_in_folder(folder_name: str) -> ResolvedCheckpoint | None:
         if not any(path.iterdir()):
             raise UsageError(
                 f"{folder_name}: the folder is empty; a checkpoint consists of config.json, "
-                "model.safetensors and its tokenizer"
+                "model.safetensors and the files of a tokenizer"
             )
         if not (path / "config.json").is_file():  # before everything in the folder is hashed
             raise UsageError(
                 f"{folder_name}: the folder has no config.json; a checkpoint consists of "
-                "config.json, model.safetensors and its tokenizer"
+                "config.json, model.safetensors and the files of a tokenizer"
             )
         return ResolvedCheckpoint(folder_to_artifact(path.resolve(), "checkpoint"))
     if path.exists():

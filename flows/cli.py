@@ -49,8 +49,8 @@ COMMAND_GROUPS: dict[tuple[str, str], dict[str, str]] = {
         "runs": "List the runs of a store, newest last, with their outcome and policy verdict.",
         "status": "Show the stages and artifacts of a run, how many rows each stage kept and "
         "removed, and which stages are out of date.",
-        "report": "Rebuild the site of all runs and print the path of the page of RUN, which "
-        "links to its cards.",
+        "report": "Rebuild the website of all runs and print the path of the page for RUN, which "
+        "links to the cards of that run.",
         "compare": "Compare the findings of audited checkpoints with those of the first "
         "checkpoint named.",
         "findings": "List the findings of a run with interval, null value and policy verdict, "
@@ -70,17 +70,17 @@ COMMAND_GROUPS: dict[tuple[str, str], dict[str, str]] = {
         "Experiments",
         "Measure what causes a finding, and how reliable the audits are.",
     ): {
-        "mitigate": "Train without the documents to which findings were traced, or without toxic "
-        "documents, and compare with a control trained without the same number of "
+        "mitigate": "Train a model without the documents to which findings were traced, or without "
+        "toxic documents, and compare it with a control model trained without an equal number of "
         "random documents.",
         "prove": "Test whether findings disappear when the documents to which they were traced "
-        "are removed, compared with random removal and with retraining under other seeds.",
-        "study": "Measure the error rates of the audits on synthetic corpora with known effects, "
-        "which stay sealed until the audits have ended.",
+        "are removed, compared with random removal and with retraining with other seeds.",
+        "study": "Measure the error rates of the audits on synthetic corpora whose effects are "
+        "known; the list of effects stays sealed until the audits have ended.",
     },
     (
         "Operations",
-        "Check stores and reproducibility, look up settings, and run on a schedule.",
+        "Check stores and reproducibility, look up settings, and schedule runs.",
     ): {
         "replay": "Repeat a run from its run.json in a new store and compare the hash of every "
         "artifact.",

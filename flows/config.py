@@ -124,11 +124,11 @@ def fill_default_rule_actions(select_config: SelectConfig, scorer_kind: str) -> 
 class PreAuditConfig(StageConfig):
     """All sections of a config up to the audits of the probes."""
 
-    name: PathSafeName = Field(description="name of the config, shown for each of its runs")
+    name: PathSafeName = Field(description="name of the config, shown with each run of the config")
     store: Annotated[str, ExternalMarker(recursive=False)] | None = Field(
         None,
-        description="folder or object-store URI of the store; by default the environment variable "
-        "HALLMARK_STORE, else ./runs",
+        description="folder or object-store URI of the store; by default the value of the "
+        "environment variable HALLMARK_STORE, else ./runs",
     )
     workers: int = Field(
         2,
@@ -138,8 +138,8 @@ class PreAuditConfig(StageConfig):
     )
     mapper: Literal["processes", "ray"] = Field(
         "processes",
-        description="where the workers run: as processes of this machine, or on Ray (on the "
-        "cluster in the environment variable RAY_ADDRESS, else on this machine)",
+        description="where the workers run: as processes on this machine, or on Ray (on the "
+        "cluster whose address is in the environment variable RAY_ADDRESS, else on this machine)",
     )
     schedule: str | None = Field(
         None,
@@ -149,7 +149,7 @@ class PreAuditConfig(StageConfig):
     earlier_run: str | None = Field(
         None,
         min_length=1,
-        description="id of the run whose corpus this run extends, or latest for the newest run "
+        description="id of the run whose corpus this run extends, or 'latest' for the newest run "
         "that has a corpus",
     )
     tensorboard: Annotated[str, ExternalMarker(recursive=False)] | None = Field(
@@ -255,7 +255,7 @@ class Config(ConfigWithProbes):
             raise ValueError(
                 f"train_tokenizer.objective is {tokenizer_objective}, but pretrain.train.objective "
                 f"is {objective}; the objectives need different special tokens, so set both to "
-                "the same"
+                "the same value"
             )
         model_architecture, required_architecture = (
             self.pretrain.model.architecture,
@@ -273,9 +273,10 @@ class Config(ConfigWithProbes):
         )
         if objective == "span_corruption" and hidden_spans > sentinels:
             raise ValueError(
-                f"train_tokenizer.sentinels is {sentinels}, but span_corruption hides "
-                f"{hidden_spans} spans of pack.context = {self.pack.context} tokens; set "
-                f"train_tokenizer.sentinels to {hidden_spans}"
+                f"train_tokenizer.sentinels is {sentinels}, but the objective 'span_corruption' "
+                f"hides {hidden_spans} spans in a sequence of pack.context = {self.pack.context} "
+                "tokens, and each span needs a sentinel token; set train_tokenizer.sentinels to "
+                f"{hidden_spans}"
             )
         return self
 
@@ -300,8 +301,9 @@ class Config(ConfigWithProbes):
     def _check_no_exclusion_in_addition(self) -> Config:
         if self.leave_out.enabled and self.earlier_run is not None:
             raise ValueError(
-                "leave_out and earlier_run cannot be combined: leave_out only removes documents "
-                "of the run itself; run the addition first, or remove one of the two settings"
+                "leave_out and earlier_run cannot be combined, because leave_out removes only "
+                "documents that this run adds to the corpus of the earlier run; remove one of the "
+                "two settings"
             )
         return self
 
@@ -337,11 +339,11 @@ class Config(ConfigWithProbes):
             )
             if rule.signal in TOXICITY_HEADS and rule != allowed_rule:
                 raise ValueError(
-                    f"select_scored.rules.{rule.name} does not fit score_toxicity.cascade, which "
-                    "leaves some documents without a score and whose recall is measured only at "
-                    "its own threshold; set signal to toxicity and lt to "
-                    f"{cascade.toxicity_threshold:g}, and remove all other bounds and on_missing "
-                    "from the rule, or remove the cascade"
+                    f"select_scored.rules.{rule.name} cannot be combined with "
+                    "score_toxicity.cascade, because the cascade gives some documents no score and "
+                    "its recall is measured only at its own threshold; in the rule, set 'signal' "
+                    f"to 'toxicity' and 'lt' to {cascade.toxicity_threshold:g}, and remove all "
+                    "other bounds and 'on_missing'; or remove the cascade"
                 )
         toxic_windows = self.find_toxic_spans
         if toxic_windows.enabled and toxic_windows.toxicity_threshold != cascade.toxicity_threshold:
@@ -391,8 +393,8 @@ class Config(ConfigWithProbes):
         if min_verbatim_tokens < min_span_tokens:
             raise ValueError(
                 f"audit_extraction_attack.min_verbatim_tokens is {min_verbatim_tokens}, but the "
-                f"trace ignores matches shorter than trace.min_span_tokens = {min_span_tokens} "
-                f"tokens; set it to {min_span_tokens} or more"
+                "stage 'trace' ignores matches shorter than trace.min_span_tokens = "
+                f"{min_span_tokens} tokens; set min_verbatim_tokens to {min_span_tokens} or more"
             )
         return self
 
@@ -419,7 +421,9 @@ def get_skip_reason_by_stage(config: Config) -> dict[str, str]:
         stage_name = f"audit_{probe.name}"
         if missing_settings := probe.find_missing_settings(getattr(config, stage_name)):
             setting_names = " and ".join(f"{stage_name}.{setting}" for setting in missing_settings)
-            reasons[stage_name] = f"it needs files that you must provide; set {setting_names}"
+            reasons[stage_name] = (
+                f"the audit needs files that you must provide; set {setting_names}"
+            )
     if not config.policy.rules:
         reasons["policy"] = (
             "the config has no policy rules; add a section [policy.rules.NAME] for each rule"
@@ -436,8 +440,8 @@ def get_skip_reason_by_stage(config: Config) -> dict[str, str]:
         )
     if not list_town_sources(config.ingest.sources):
         reasons["evaluate_curation"] = (
-            "no source of this config is of the kind town, the only kind whose correct curation "
-            "is known"
+            "no source in this config has the kind 'town', the only kind for which the correct "
+            "result of curation is known"
         )
     return reasons
 

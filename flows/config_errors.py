@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from hallmark.tasks.contract import suggest_closest_name
+from hallmark.tasks.contract import format_closest_name_hint
 
 #: What is wrong with a value, by the beginning of pydantic's name for the error.
 EXPECTED_BY_ERROR_TYPE = {
@@ -27,7 +27,7 @@ EXPECTED_BY_ERROR_TYPE = {
     "string_too_short": "must not be empty",
     "too_short": "must not be empty",
     "missing": "is missing",
-    "union_tag_not_found": "needs a key kind that names its type",
+    "union_tag_not_found": "needs a key 'kind' that gives the type of this entry",
 }
 
 ROOT_KEY_HINT = "write it at the top of the file, above the first [table]"
@@ -62,7 +62,7 @@ def _format_problem(
     )
     if error_type in ("extra_forbidden", "unexpected_keyword_argument"):
         *parent_path, key = problem["loc"]
-        remedy = _suggest_remedy(problem["loc"], root_keys) or suggest_closest_name(
+        remedy = _suggest_remedy(problem["loc"], root_keys) or format_closest_name_hint(
             str(key), _list_keys_at(parent_path, model)
         )
         return f"{key_path}: there is no such key{remedy}"
@@ -101,7 +101,7 @@ def _format_problem(
 
 def _suggest_allowed_value(value: Any, allowed_values: str) -> str:
     """Suggest the most similar of the allowed values, which pydantic lists in quotes."""
-    return suggest_closest_name(str(value), re.findall(r"'([^']*)'", allowed_values))
+    return format_closest_name_hint(str(value), re.findall(r"'([^']*)'", allowed_values))
 
 
 def _format_key_path(location: Sequence[str | int], config_tree: Any) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hallmark.tasks.contract import UsageError, open_external_file, suggest_closest_name
+from hallmark.tasks.contract import UsageError, format_closest_name_hint, open_external_file
 
 CONFIG_FOLDER = Path(__file__).parent / "configs"
 
@@ -41,7 +41,7 @@ def read_config_tree(config: str) -> dict[str, Any]:
         if config not in list_bundled_configs():
             raise UsageError(
                 f"there is no config {config!r}"
-                f"{suggest_closest_name(config, list_bundled_configs())}; give the path of a "
+                f"{format_closest_name_hint(config, list_bundled_configs())}; give the path of a "
                 f".toml file or one of: {', '.join(list_bundled_configs())}"
             )
     try:
@@ -67,7 +67,7 @@ def read_config_tree(config: str) -> dict[str, Any]:
 def _suggest_config_file(path: Path) -> str:
     """Suggest the file with the most similar name in the same folder."""
     file_names = [file.name for file in path.parent.glob("*.toml") if file.is_file()]
-    return suggest_closest_name(path.name, file_names)
+    return format_closest_name_hint(path.name, file_names)
 
 
 def get_config_folder(config: str | None) -> str | None:

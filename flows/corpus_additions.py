@@ -59,7 +59,8 @@ def resolve_addition_chain(store: Store, run_name: str) -> list[Run]:
         if run.id in {previous_run.id for previous_run in runs}:
             raise UsageError(
                 f"earlier_run {run_name!r}: the chain of earlier runs leads back to run {run.id}, "
-                "so a run would extend itself; its run.json is damaged; name another run"
+                "so a run would extend itself; the run.json of one of these runs is damaged; name "
+                "another run"
             )
         runs.insert(0, run)
         next_name = run.earlier_run_name

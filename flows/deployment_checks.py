@@ -19,9 +19,9 @@ from hallmark.tasks.contract import (
     ExternalMarker,
     UsageError,
     check_external_path,
+    format_closest_name_hint,
     iter_config_paths,
     read_declared_roots,
-    suggest_closest_name,
 )
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def check_request_parameters(
         if name not in expected_parameters:
             raise UsageError(
                 f"the flow {flow_name} has no parameter {name!r}"
-                f"{suggest_closest_name(name, expected_parameters)}; its parameters are "
+                f"{format_closest_name_hint(name, expected_parameters)}; its parameters are "
                 f"{', '.join(expected_parameters)}"
             )
     type_hints = get_type_hints(function)

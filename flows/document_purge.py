@@ -318,7 +318,7 @@ def _read_added_doc_ids(artifact: Artifact) -> set[bytes]:
     return set(rows["doc_id"].to_pylist())
 
 
-def check_store_is_idle(store: Store, has_exclusive_lock: bool) -> None:
+def check_store_is_idle(store: Store, got_exclusive_lock: bool) -> None:
     """Check that no run is using the store.
 
     Raises:
@@ -330,7 +330,7 @@ def check_store_is_idle(store: Store, has_exclusive_lock: bool) -> None:
         for run in read_all_runs(store)
         if run.status == "running" and run.record["host"] != hostname
     ]
-    if not has_exclusive_lock or remote_runs:
+    if not got_exclusive_lock or remote_runs:
         reader = (
             f"run {remote_runs[0].id} on {remote_runs[0].record['host']}"
             if remote_runs

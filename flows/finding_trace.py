@@ -34,7 +34,7 @@ from hallmark.tasks.audits.judging.findings import read_findings, select_evidenc
 from hallmark.tasks.audits.judging.training_exposure import TrainingExposure
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
 from hallmark.tasks.audits.slice_tags import name_slice
-from hallmark.tasks.contract import Column, Table, UsageError, suggest_closest_name
+from hallmark.tasks.contract import Column, Table, UsageError, format_closest_name_hint
 from hallmark.tasks.corpus.reading.metadata import LICENCE_FIELD
 
 Report = dict[str, Any]
@@ -54,11 +54,11 @@ def parse_finding_audit(finding_name: str) -> str:
     if audit not in AUDIT_DESCRIPTIONS or "." not in finding_name:
         raise UsageError(
             f"{finding_name!r:.120} is not a finding such as bias.stereotype_preference: there is "
-            f"no audit {audit!r:.40}{suggest_closest_name(audit, AUDIT_DESCRIPTIONS)}; choose from "
-            f"{', '.join(AUDIT_DESCRIPTIONS)}"
+            f"no audit {audit!r:.40}{format_closest_name_hint(audit, AUDIT_DESCRIPTIONS)}; "
+            f"choose from {', '.join(AUDIT_DESCRIPTIONS)}"
             if audit not in AUDIT_DESCRIPTIONS
-            else f"{finding_name!r:.120} is an audit, not a finding; name a finding of it, such as "
-            "bias.stereotype_preference"
+            else f"{finding_name!r:.120} is an audit, not a finding; name one of its findings, in "
+            "the form audit.metric, such as bias.stereotype_preference"
         )
     return audit
 
@@ -89,8 +89,8 @@ def find_finding(run: Run, finding_name: str) -> Report:
     if not metric_findings:
         metrics = dict.fromkeys(row["metric"] for row in rows)
         raise UsageError(
-            f"{audit} has no finding {metric!r:.80}{suggest_closest_name(metric, metrics)}; it has "
-            f"{', '.join(metrics)}"
+            f"{audit} has no finding {metric!r:.80}{format_closest_name_hint(metric, metrics)}; "
+            f"it has {', '.join(metrics)}"
         )
     slice_findings = [row for row in metric_findings if name_slice(row["slice"]) == slice_name]
     if not slice_findings:
@@ -104,7 +104,7 @@ def find_finding(run: Run, finding_name: str) -> Report:
             )
         raise UsageError(
             f"{audit} has no finding {finding_name!r:.120}"
-            f"{suggest_closest_name(finding_name, names)}; it has {', '.join(names)}"
+            f"{format_closest_name_hint(finding_name, names)}; it has {', '.join(names)}"
         )
     return slice_findings[0]
 

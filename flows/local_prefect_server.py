@@ -26,7 +26,7 @@ STARTUP_TIMEOUT = 180
 class LocalPrefectServer:
     """A server process that starts immediately and stops with this process.
 
-    Call ``connect_prefect_unless_configured``, then ``wait_until_ready`` before the first use.
+    Call ``connect_prefect_or_stop``, then ``wait_until_ready`` before the first use.
     """
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class LocalPrefectServer:
         # Registered before Prefect's exit handler, so it runs after Prefect has sent its last logs.
         atexit.register(self.stop)
 
-    def connect_prefect_unless_configured(self) -> bool:
+    def connect_prefect_or_stop(self) -> bool:
         """Make Prefect in this process use this server.
 
         Returns:

@@ -51,7 +51,7 @@ def resolve_trained_checkpoint(store: Store, checkpoint_name: str) -> ResolvedCh
     if resolved.training_run is None or resolved.corpus is None or resolved.source_run is None:
         raise UsageError(
             f"{checkpoint_name}: its training documents are not in the store, so none can be "
-            "removed; name a checkpoint of a run of this store"
+            "removed; name a checkpoint from a run in this store"
         )
     return resolved
 
@@ -69,7 +69,7 @@ def find_source_document_ids(
     checkpoint_audits = find_checkpoint_audits(store, checkpoint_name)
     if checkpoint_audits is None:
         raise UsageError(
-            f"{checkpoint_name} was not audited yet; run: hallmark audit {checkpoint_name}"
+            f"{checkpoint_name} has not been audited yet; run: hallmark audit {checkpoint_name}"
         )
     for finding_name in finding_names:
         parse_finding_audit(finding_name)

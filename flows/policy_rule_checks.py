@@ -32,7 +32,7 @@ from hallmark.tasks.contract import (
     Artifact,
     HallmarkError,
     UsageError,
-    suggest_closest_name,
+    format_closest_name_hint,
     table_to_rows,
 )
 
@@ -59,8 +59,8 @@ def check_policy_rules(config: Any, store_name: str | None = None) -> None:
         if rule.metric not in known_metrics:
             raise UsageError(
                 f"policy.rules.{rule_name}.metric: the audit {rule.audit} does not measure "
-                f"{rule.metric!r}{suggest_closest_name(rule.metric, known_metrics)}; it measures "
-                f"{', '.join(known_metrics)}"
+                f"{rule.metric!r}{format_closest_name_hint(rule.metric, known_metrics)}; "
+                f"it measures {', '.join(known_metrics)}"
             )
         if rule.metric in METRICS_WITHOUT_INTERVAL[rule.audit]:
             raise UsageError(
@@ -134,7 +134,7 @@ def _check_rule_slice(rule_name: str, rule: PolicyRule, available_slices: Availa
     existing_slices = " and ".join(filter(None, (listed_slices, tag_description))) or "none"
     raise UsageError(
         f"policy.rules.{rule_name}.slice: {rule.metric} has no slice {rule_slice}"
-        f"{suggest_closest_name(rule_slice, known_slices)}; it has {existing_slices}"
+        f"{format_closest_name_hint(rule_slice, known_slices)}; it has {existing_slices}"
     )
 
 

@@ -83,7 +83,7 @@ class QuotationFinder:
             if len(folded := _fold_text(text_form)) >= MIN_TEXT_CHARACTERS
         }
         self.short_texts = {text for text in folded_texts if len(text) < WINDOW_CHARACTERS}
-        hashes = [_hash_windows(text) for text in folded_texts - self.short_texts]
+        hashes = [_hash_character_windows(text) for text in folded_texts - self.short_texts]
         self.window_hashes = np.unique(np.concatenate([np.empty(0, np.uint64), *hashes]))
 
     def __bool__(self) -> bool:
@@ -94,7 +94,9 @@ class QuotationFinder:
         folded_texts = [_fold_text(text) for text in texts]
         is_quoting = np.array([text in self.short_texts for text in folded_texts], bool)
         # Purged texts contain no "\n" once folded, so no window across two texts matches.
-        is_purged_window = np.isin(_hash_windows("\n".join(folded_texts)), self.window_hashes)
+        is_purged_window = np.isin(
+            _hash_character_windows("\n".join(folded_texts)), self.window_hashes
+        )
         text_ends = np.cumsum([len(text) + 1 for text in folded_texts])
         is_quoting[np.searchsorted(text_ends, np.flatnonzero(is_purged_window), "right")] = True
         return is_quoting
@@ -140,7 +142,7 @@ def _fold_text(text: str) -> str:
     return _IGNORED_CHARACTERS.sub("", _REDACTION_MARK.sub("", text)).casefold()
 
 
-def _hash_windows(text: str) -> NDArray[np.uint64]:
+def _hash_character_windows(text: str) -> NDArray[np.uint64]:
     """Hash every window of ``WINDOW_CHARACTERS`` characters, (n - WINDOW_CHARACTERS + 1,)."""
     code_points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4").astype(np.uint64)
     window_count = max(0, len(code_points) - WINDOW_CHARACTERS + 1)

@@ -32,8 +32,8 @@ from hallmark.tasks.contract import (
     Store,
     Table,
     UsageError,
+    format_closest_name_hint,
     format_count,
-    suggest_closest_name,
 )
 
 Row = dict[str, Any]
@@ -71,15 +71,15 @@ def resolve_base_run(store: Store, run_name: str) -> Run:
         ]
         if not complete_runs:
             raise UsageError(
-                f"no run of the store {store.uri} has trained and audited a model yet; start one "
+                f"no run in the store {store.uri} has trained and audited a model yet; start one "
                 "with: hallmark run CONFIG"
             )
         run_name = complete_runs[-1].id
         log_which_run_is_latest(run_name, "the newest that trained and audited a model")
     if "/" in run_name or "@" in run_name:
         raise UsageError(
-            f"{run_name}: prove needs a run of this store, because it repeats the whole training; "
-            "give the id of a run, see: hallmark runs"
+            f"{run_name}: prove needs a run in this store, because it repeats the whole training; "
+            "give the id of a run (hallmark runs lists all runs)"
         )
     run = open_run(run_name, store)
     if run.flow != "pipeline":
@@ -92,7 +92,7 @@ def resolve_base_run(store: Store, run_name: str) -> Run:
     if "pretrain" not in run.stages:
         raise UsageError(
             f"run {run.id} trained no model, so there is no training to repeat; name a run that "
-            "did, see: hallmark runs"
+            "trained a model (hallmark runs lists all runs)"
         )
     if run.config.leave_out.enabled:
         raise UsageError(
@@ -117,8 +117,9 @@ def list_finding_audits(finding_names: Sequence[str]) -> list[str]:
     audit_names = {name.partition(".")[0] for name in finding_names} or {*DEFAULT_AUDITS}
     if unknown_names := sorted(audit_names - {*AUDIT_DESCRIPTIONS}):
         raise UsageError(
-            f"a finding begins with its audit, but there is no audit {unknown_names[0]!r:.80}"
-            f"{suggest_closest_name(unknown_names[0], AUDIT_DESCRIPTIONS)}; choose from "
+            "the name of a finding begins with the name of its audit, but there is no audit "
+            f"{unknown_names[0]!r:.80}"
+            f"{format_closest_name_hint(unknown_names[0], AUDIT_DESCRIPTIONS)}; choose from "
             f"{', '.join(AUDIT_DESCRIPTIONS)}"
         )
     return [name for name in AUDIT_DESCRIPTIONS if name in audit_names]
@@ -261,7 +262,7 @@ def plan_removal_cases(run: Run, finding_names: Sequence[str]) -> SourceDocument
     if not selected_findings:
         raise UsageError(
             f"run {run.id} has no finding of {' and '.join(DEFAULT_AUDITS)} to test, because no "
-            "canaries were planted or no values measured; name findings, as for hallmark trace"
+            "canaries were planted or no values were measured; name findings, as for hallmark trace"
         )
     return SourceDocumentsConfig(
         cases=tuple(merge_findings_across_copies_and_shares(run, selected_findings))
@@ -272,7 +273,7 @@ def collect_source_document_inputs(run: Run, config: SourceDocumentsConfig) -> d
     """Return the inputs of the stage ``find_source_documents`` by name."""
     audit_names = dict.fromkeys(case.audit for case in config.cases)
 
-    def collect_stage_artifacts(stage: str) -> dict[str, Artifact]:
+    def collect_artifact_by_audit(stage: str) -> dict[str, Artifact]:
         return {
             audit: run[format_stage_label(audit, stage)]
             for audit in audit_names
@@ -282,9 +283,9 @@ def collect_source_document_inputs(run: Run, config: SourceDocumentsConfig) -> d
     return {
         "documents": run["plant_canaries"],
         "spans": run["pack"],
-        "audits": collect_stage_artifacts("audit"),
-        "requests": collect_stage_artifacts("build_requests"),
-        "traces": collect_stage_artifacts("trace"),
+        "audits": collect_artifact_by_audit("audit"),
+        "requests": collect_artifact_by_audit("build_requests"),
+        "traces": collect_artifact_by_audit("trace"),
     }
 
 
@@ -327,9 +328,9 @@ def write_removal_lists(run: Run, source_documents: Table, folder: Path) -> Remo
     removed_share = sum(tokens_by_document.values()) / training_tokens
     if removed_share > MAX_REMOVED_SHARE:
         raise UsageError(
-            f"these findings are traced to {format_count(len(removed_ids), 'document')} with "
-            f"{removed_share:.0%} of the training tokens; without these documents, too little "
-            "text remains for a comparison; name fewer findings"
+            f"these findings are traced to {format_count(len(removed_ids), 'document')}, which "
+            f"contain {removed_share:.0%} of the training tokens; without these documents, too "
+            "little text remains for a comparison; name fewer findings"
         )
     protected_ids = sorted(set(document_rows["doc_id"].to_pylist()) - {*removed_ids})
     return RemovalLists(

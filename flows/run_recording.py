@@ -38,8 +38,8 @@ from hallmark.tasks.contract import (
     HallmarkError,
     Store,
     UsageError,
+    format_closest_name_hint,
     format_current_time,
-    suggest_closest_name,
 )
 
 if TYPE_CHECKING:
@@ -233,7 +233,8 @@ def check_last_stage(last_stage: str | None, settings: Config) -> None:
     if last_stage is not None and last_stage not in sections:
         raise UsageError(
             f"there is no stage {last_stage!r} to stop after"
-            f"{suggest_closest_name(last_stage, sections)}; choose one of: {', '.join(sections)}"
+            f"{format_closest_name_hint(last_stage, sections)}; "
+            f"choose one of: {', '.join(sections)}"
         )
 
 

@@ -263,7 +263,7 @@ class Run:
         Checks that the files of all its checkpoints exist, since these are separate artifacts.
         """
         checkpoints = self.find_checkpoints(training_run)
-        get_current_session().check_artifact_files(checkpoints)
+        get_current_session().check_artifact_file_sizes(checkpoints)
         return checkpoints[-1]
 
     def list_controls(self) -> list[AuditControl]:

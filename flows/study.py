@@ -28,7 +28,7 @@ from hallmark.reports.study_card import build_study_card
 from hallmark.tasks.audits.experiments.attribution import (
     CandidateKey,
     attribute_texts,
-    select_influential_documents,
+    select_near_best_documents,
 )
 from hallmark.tasks.audits.experiments.candidate_verdicts import judge_candidates
 from hallmark.tasks.audits.experiments.error_rates import (
@@ -96,7 +96,7 @@ def world(config: dict[str, Any], store: str) -> str:
             documents=[world_corpus], canaries=[world_corpus], config=settings.attribute_texts
         )
         removed_ids = (
-            select_influential_documents(
+            select_near_best_documents(
                 attributions["attributions"].read(), read_detected_kinds_and_candidate_ids(verdicts)
             )
             if settings.is_retrained
@@ -290,20 +290,24 @@ def open_verified_answer_key(run: Run, first_digest_by_artifact: dict[str, str])
     """
     entry = run.stages.get("seal_answer_key")
     if entry is None:
-        raise HallmarkError("its answer key was never sealed")
+        raise HallmarkError("the answer key of this world was never sealed")
     first_digest = first_digest_by_artifact.setdefault(entry["artifact"], entry["content"])
     artifact = find_artifact(run.store, entry["artifact"])
     if not artifact.content_digest == entry["content"] == first_digest:
-        raise HallmarkError(f"its answer key is not the one that was sealed ({artifact.name})")
+        raise HallmarkError(
+            f"the answer key of this world is not the one that was sealed ({artifact.name})"
+        )
     for part in (part for table in artifact.tables.values() for part in table.parts):
         if hash_file(part.path) != part.entry["sha256"]:
-            raise HallmarkError(f"its answer key was changed after it was sealed ({artifact.name})")
+            raise HallmarkError(
+                f"the answer key of this world was changed after it was sealed ({artifact.name})"
+            )
     candidates = run["judge_candidates"]["verdicts"].read(["kind", "candidate_id"]).to_pylist()
     if {(row["kind"], row["candidate_id"]) for row in candidates} - {
         *read_effect_level_by_candidate(artifact["answer_key"].read())
     }:
         raise HallmarkError(
-            "its answer key does not list the effects for which this world was audited "
-            f"({artifact.name})"
+            "the answer key of this world does not list the effects for which the world was "
+            f"audited ({artifact.name})"
         )
     return artifact

@@ -60,7 +60,8 @@ class FullAuditConfig(StageConfig):
         len(SENTENCE_FRAMES),
         ge=2,
         le=len(SENTENCE_FRAMES),
-        description="number of sentence frames of the built-in grammar that the full audits use",
+        description="number of sentence templates that the full audits use, out of those in the "
+        "built-in grammar",
     )
     reference_secrets_factor: int = Field(
         20,
@@ -84,8 +85,8 @@ class StudyConfig(StageConfig):
     )
     store: str | None = Field(
         None,
-        description="folder or object-store URI of the store; by default the environment variable "
-        "HALLMARK_STORE, else ./runs",
+        description="folder or object-store URI of the store; by default the value of the "
+        "environment variable HALLMARK_STORE, else ./runs",
     )
     workers: int = Field(
         1,
@@ -94,7 +95,9 @@ class StudyConfig(StageConfig):
         description="number of processes that compute the partitions of one world in parallel",
     )
     mapper: str = Field(
-        "processes", description="where the workers of a world run, as for the command run"
+        "processes",
+        description="where the worker processes of each world (synthetic corpus with its model) "
+        "run; accepts the same values as the setting of the command 'run'",
     )
     tensorboard: None = Field(
         None, description="not available: a study writes no TensorBoard event files"
@@ -118,7 +121,8 @@ class StudyConfig(StageConfig):
     )
     is_retrained: bool = Field(
         False,
-        description="whether the two additional models are trained in this world; set by the study",
+        description="whether this world is one of the 'retrained_worlds', in which two more models "
+        "are trained; set by the study",
     )
     parallel_worlds: int = Field(
         2, ge=1, le=256, description="number of worlds that run at the same time"
@@ -127,7 +131,7 @@ class StudyConfig(StageConfig):
         0,
         ge=0,
         lt=1 << 31,
-        description="seed from which the seeds of all worlds, trainings and audits are derived",
+        description="seed from which the seeds of all worlds, training runs and audits are derived",
     )
     world: SyntheticWorldConfig = SyntheticWorldConfig()
     train_tokenizer: TokenizerConfig = TokenizerConfig(vocab_size=1024)

@@ -20,8 +20,8 @@ from hallmark.tasks.contract import (
     Stage,
     UsageError,
     describe_columns,
+    format_closest_name_hint,
     get_table_meaning,
-    suggest_closest_name,
 )
 
 Row = dict[str, Any]
@@ -58,7 +58,7 @@ def list_tables(stage_name: str | None = None) -> list[Row]:
     ]
     stage_by_label |= map_step_labels_to_stage_names(PROBES)
     if stage_name is not None and stage_name not in (*known_names, *stage_by_label):
-        suggestion = suggest_closest_name(stage_name, (*known_names, *stage_by_label))
+        suggestion = format_closest_name_hint(stage_name, (*known_names, *stage_by_label))
         raise UsageError(
             f"there is no stage {stage_name!r}{suggestion}; choose one of: {', '.join(known_names)}"
         )

@@ -28,7 +28,7 @@ def _check_output_folder(folder: Path, store: Store) -> None:
         if shared_folder in folder.parents and folder != shared_folder / DEFAULT_FOLDER_NAME:
             raise UsageError(
                 f"{folder} is inside {shared_folder}, which other people may read; give a folder "
-                "outside of it"
+                "outside it"
             )
 
 
@@ -47,7 +47,8 @@ def write_unredacted_site(run: Run, output_folder: Path | None = None) -> Path:
 
     if run.status == "running":
         raise UsageError(
-            f"run {run.id} is still running; write its unredacted pages when it has ended"
+            f"run {run.id} is still running; wait until it has finished before you write its "
+            "unredacted pages"
         )
     folder = (output_folder or run.store.local_folder / DEFAULT_FOLDER_NAME).resolve()
     _check_output_folder(folder, run.store)

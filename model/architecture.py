@@ -303,10 +303,13 @@ class Transformer(nn.Module):
         """
         if self.encoder is None:
             raise ValueError(
-                "A decoder-only model has no encoder, so it cannot read a source: omit the source."
+                "A decoder-only model has no encoder, so it cannot read a source sequence: omit "
+                "the source."
             )
         if batch.source is None:
-            raise ValueError("An encoder-decoder needs a source, but the batch has none.")
+            raise ValueError(
+                "An encoder-decoder model needs a source sequence, but the batch has none."
+            )
         source_layout = {"segments": batch.source_segments, "positions": batch.source_positions}
         return self._run_stack(
             self.encoder,

@@ -52,11 +52,11 @@ class ModelConfig:
             read or predicted.
         context: maximum length of a sequence, in tokens.
         d_model: number of dimensions of the hidden states.
-        n_layers: number of blocks in the encoder and in the decoder, each.
+        n_layers: number of blocks in each stack (encoder or decoder).
         n_heads: number of query heads in an attention layer.
         n_kv_heads: number of key-value heads in an attention layer. With fewer key-value heads than
             query heads, several query heads share one (grouped-query attention, Ainslie et al.
-            2023). By default there are as many as query heads.
+            2023). By default the two numbers are equal.
         d_head: number of dimensions of a head's queries, keys and values; by default
             d_model / n_heads.
         d_ff: inner width of the feed-forward layers; by default 4 x d_model, or for SwiGLU, which
@@ -70,8 +70,8 @@ class ModelConfig:
         activation: activation function of the feed-forward layers.
         bias: whether linear layers and layer norms have a bias.
         tie_embeddings: whether the output layer uses the weights of the embedding table.
-        dropout: probability that training sets an activation to 0; attention weights have their own
-            setting.
+        dropout: probability that training sets an activation to 0; for attention weights, see
+            ``attention_dropout``.
         attention_dropout: probability that training sets an attention weight to 0.
         scale_embeddings: whether token embeddings are multiplied by sqrt(d_model) (Vaswani et al.
             2017, section 3.4), so that sinusoidal positions do not dominate them; by default only
@@ -84,8 +84,8 @@ class ModelConfig:
             precede the output layer, as in BERT. In a model with ``labels`` they are a linear layer
             and tanh (BERT's pooler).
         head_bias: whether the output layer has a bias.
-        token_types: number of token types that an encoder embeds, one for each sentence of a text
-            (BERT's segment embeddings); 0 means no such embeddings.
+        token_types: number of token types for which an encoder has embeddings, such as BERT's two
+            segments, which distinguish the sentences of a pair; 0 means no token-type embeddings.
         labels: names of the labels that a classifier's output layer scores instead of the
             vocabulary; empty for a language model.
     """
@@ -141,15 +141,15 @@ class ModelConfig:
             )
         if self.head_transform and self.activation == "swiglu" and not self.labels:
             raise ValueError(
-                "The activation swiglu needs two inputs, but head_transform computes only one: set "
-                "activation to another value, or head_transform to false."
+                "The activation 'swiglu' needs two inputs, but head_transform computes only one: "
+                "set activation to another value, or head_transform to false."
             )
         if self.positions == "sinusoidal" and self.d_model % 2:
             raise ValueError(f"With sinusoidal positions d_model must be even, not {self.d_model}.")
         if self.token_types and self.architecture != "encoder":
             raise ValueError(
-                f"Only the architecture encoder supports token_types, not {self.architecture}: set "
-                "token_types to 0."
+                "Only the architecture 'encoder' supports token_types, not "
+                f"{self.architecture!r}: set token_types to 0."
             )
         if self.labels:
             self._check_label_settings()
@@ -157,8 +157,8 @@ class ModelConfig:
     def _check_label_settings(self) -> None:
         if self.architecture == "encoder_decoder":
             raise ValueError(
-                "A model with labels must have the architecture encoder or decoder, not "
-                "encoder_decoder."
+                "A model with labels must have the architecture 'encoder' or 'decoder', not "
+                "'encoder_decoder'."
             )
         if self.tie_embeddings:
             raise ValueError(
@@ -210,7 +210,7 @@ class ModelConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """Settings of a training.
+    """Settings of a training run.
 
     Attributes:
         objective: what the model learns to predict. ``causal`` and ``prefix`` require the
@@ -221,12 +221,13 @@ class TrainConfig:
         accumulation_steps: number of equal micro-batches into which a batch is split. More
             micro-batches need less memory; the result is the same apart from rounding.
         learning_rate: highest learning rate, reached after the warm-up.
-        warmup_steps: number of first steps in which the learning rate rises linearly.
+        warmup_steps: number of steps at the start of training over which the learning rate rises
+            linearly.
         schedule: how the learning rate changes after the warm-up. ``wsd`` (warm-up, stable, decay)
-            is constant until it falls linearly.
-        min_lr_ratio: learning rate of the last step, as a share of ``learning_rate``; without
-            effect on the schedule ``constant``.
-        decay_fraction: share of the steps, at the end of the training, in which the schedule
+            stays constant and then falls linearly at the end of training.
+        min_lr_ratio: learning rate at the last step, as a fraction of ``learning_rate``; has no
+            effect with the schedule ``constant``.
+        decay_fraction: fraction of all steps, at the end of training, over which the schedule
             ``wsd`` lowers the learning rate.
         beta1: AdamW's decay rate of the mean gradient (Loshchilov & Hutter 2019).
         beta2: AdamW's decay rate of the mean squared gradient.
@@ -234,23 +235,23 @@ class TrainConfig:
         weight_decay: strength of the decoupled weight decay.
         max_grad_norm: maximum norm of the gradient; a larger gradient is scaled down to it.
         z_loss: weight of the z-loss, the square of the log of the softmax's normaliser (PaLM,
-            Chowdhery et al. 2022); 0 means none.
+            Chowdhery et al. 2022); 0 turns it off.
         optimizer: ``adamw`` trains all parameters with AdamW. ``muon`` trains the matrices of the
             blocks with Muon (Jordan et al. 2024) and all other parameters with AdamW; Muon's
-            updates are scaled so that ``learning_rate`` and ``weight_decay`` mean the same for
-            both.
+            updates are scaled so that ``learning_rate`` and ``weight_decay`` have the same meaning
+            for both optimizers.
         precision: precision of matrix products. ``auto`` is bf16 (by autocast) if the device has
             bf16 matrix units, else fp32.
         device: device to train on. ``auto`` is a GPU if there is one, else the CPU.
         compile: whether to compile the model with torch.compile; by default only on a GPU with
-            Triton installed, and neither for fine-tuning nor with ``fsdp``.
+            Triton installed, but not for fine-tuning and not with ``fsdp``.
         seed: determines the initial weights, the order of the rows, the masks and the dropout.
         checkpoint_every: number of steps from one checkpoint to the next.
         log_spaced_checkpoints: whether to write checkpoints at steps 1, 2, 4, 8, ... as well.
         state_every: number of steps from one additional training state to the next. An interrupted
             training resumes from its newest state. 0 means that states are saved only with
             checkpoints.
-        keep_states: number of newest training states to keep.
+        keep_states: number of most recent training states to keep.
         validate_every: number of steps from one validation to the next.
         validation_sequences: number of sequences in each validation; 0 means all.
         document_mask: whether attention with the objective ``causal`` stays within a document when
@@ -266,9 +267,11 @@ class TrainConfig:
             the begin-of-text token, an encoder-decoder from corrupted validation rows.
         sample_tokens: maximum length of a sample text, in tokens.
         on_divergence: whether to ``stop`` at a divergent step, or to ``skip`` its update. A step
-            diverges if its loss or gradient norm is not finite, or too large by ``spike_factor``.
-        spike_factor: a step also diverges if its gradient norm is more than this many times the
-            running mean of the norms; must be at least 1, or 0 to turn this check off.
+            diverges if its loss or gradient norm is not finite, or if its gradient norm exceeds the
+            limit that ``spike_factor`` sets.
+        spike_factor: largest allowed ratio of a step's gradient norm to the running mean of the
+            gradient norms; a step above it counts as divergent. Must be at least 1, or 0 to turn
+            this check off.
         threads: number of CPU threads; 0 means torch's default.
     """
 
@@ -322,12 +325,13 @@ class TrainConfig:
             )
         if self.optimizer == "muon" and self.parallel == "fsdp":
             raise ValueError(
-                "The optimizer muon needs whole matrices, but with parallel fsdp each process has "
-                "only a part of them: set parallel to ddp, or optimizer to adamw."
+                "The optimizer 'muon' needs whole matrices, but with parallel = 'fsdp' each "
+                "process has only a part of each matrix: set parallel to 'ddp', or optimizer to "
+                "'adamw'."
             )
         if self.document_mask and self.objective != "causal":
             raise ValueError(
-                f"Only the objective causal supports document_mask, not {self.objective}: set "
+                f"Only the objective 'causal' supports document_mask, not {self.objective!r}: set "
                 "document_mask to false."
             )
         if self.warmup_steps > self.steps:

@@ -309,7 +309,7 @@ def make_objective_function(
         )
     if document_mask:
         raise ValueError(
-            f"Only the objective causal supports document_mask, not {objective}: set "
+            f"Only the objective 'causal' supports document_mask, not {objective!r}: set "
             "document_mask to false."
         )
     if objective == "prefix":
@@ -318,14 +318,14 @@ def make_objective_function(
         mask_id = find_token_id("<|mask|>")
         if mask_id is None:
             raise ValueError(
-                "The objective mlm needs the special token <|mask|>, which this tokenizer lacks: "
-                "use a tokenizer that was trained for mlm."
+                "The objective 'mlm' needs the special token <|mask|>, which this tokenizer lacks: "
+                "use a tokenizer that was trained for 'mlm'."
             )
         return partial(build_mlm_batch, mask_id=mask_id, vocab_size=vocab_size)
     if objective == "seq2seq":
         raise ValueError(
-            "The objective seq2seq learns from pairs of source and target, not from packed text: "
-            "set examples to true and data to files of examples."
+            "With the objective 'seq2seq' a model learns from pairs of source and target, not from "
+            "packed text: set examples to true and data to files of examples."
         )
     sentinel_count = count_corrupted_spans(context)
     sentinel_lookups = [find_token_id(f"<|sentinel_{i}|>") for i in range(sentinel_count)]

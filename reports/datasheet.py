@@ -80,8 +80,8 @@ class DatasheetConfig(StageConfig):
         ge=1,
         le=5000,
         description=(
-            "largest number of rows shown on an evidence page (the rows that a figure is "
-            "computed from)"
+            "maximum number of rows shown on an evidence page, which lists the rows that a "
+            "figure is computed from"
         ),
     )
     max_table_rows: int = Field(
@@ -89,8 +89,8 @@ class DatasheetConfig(StageConfig):
         ge=1,
         le=1000,
         description=(
-            "largest number of rows in a table of the card; rows about groups of people are "
-            "always shown"
+            "maximum number of rows in each table of the card, except for rows about groups of "
+            "people, which are all shown"
         ),
     )
     redaction_threshold: float = Field(
@@ -118,7 +118,7 @@ class DatasheetBuilder:
     def build_lead(self) -> list[Block]:
         """Build the first screen: size, removal rates, planted documents and licences."""
         document_count = self.corpus_figures.add_sum_figure(
-            "sources", "documents", "documents", "documents in the corpus"
+            "sources", "documents", "documents", "number of documents in the corpus"
         )
         corpus_size = self.corpus_figures.add_sum_figure(
             "sources", "bytes", "bytes of text", "size of the corpus"
@@ -151,7 +151,7 @@ class DatasheetBuilder:
         content: list[InlineElement] = []
         for split in splits:
             figure = self.corpus_figures.add_sum_figure(
-                "sources", "documents", "documents", f"documents, {split}", split=split
+                "sources", "documents", "documents", f"number of documents, {split}", split=split
             )
             content += [", " if content else "", f"{split} ", figure]
         return content or ["none"]
@@ -189,15 +189,17 @@ class DatasheetBuilder:
                 )
             ],
         )
-        errors, note = self.corpus_figures.select_heaviest_values("errors", "error", "records")
+        errors, note = self.corpus_figures.select_heaviest_values_or_all_identities(
+            "errors", "error", "records"
+        )
         quarantine_rows: list[list[InlineElement]] = [
             [
                 self.redactor.redact_by_kind(error, "project text"),
                 self.corpus_figures.add_sum_figure(
-                    "errors", "records", "records", "records in quarantine", error=error
+                    "errors", "records", "records", "number of records in quarantine", error=error
                 ),
                 self.corpus_figures.add_sum_figure(
-                    "errors", "raw_bytes", "bytes", "bytes in quarantine", error=error
+                    "errors", "raw_bytes", "bytes", "number of bytes in quarantine", error=error
                 ),
             ]
             for error in errors
@@ -224,8 +226,8 @@ class DatasheetBuilder:
             stage_names = ", ".join(dict.fromkeys(row["stage"] for row in later_quarantines))
             quarantined_rows = sum(row["rows"] for row in later_quarantines)
             message = (
-                f"Later stages put documents into quarantine: {quarantined_rows:,} rows, in "
-                f"{stage_names}."
+                f"Later stages put documents into quarantine: {quarantined_rows:,} ledger rows, "
+                f"written by {stage_names}."
             )
             section.add_blocks(Paragraph([message]))
         return section
@@ -258,8 +260,8 @@ class DatasheetBuilder:
             ("Under which licences?", describe_licences(self.corpus_figures, self.config.licence)),
         ]
         licence_note = (
-            "The licence of a document is known only if its source provides the metadata "
-            "field licence. Hallmark does not search the texts for licences."
+            "The licence of a document is known only if its source provides the metadata field "
+            "“licence”. Hallmark does not search the texts for licences."
         )
         return Section("Distribution", [DefinitionList(entries), Paragraph([licence_note])])
 

@@ -61,7 +61,7 @@ from hallmark.reports.sections.findings import (
     Findings,
     build_natural_sort_key,
     get_audit_title,
-    select_findings,
+    select_group_and_most_significant_findings,
 )
 from hallmark.reports.sections.personal_data import describe_personal_data_treatment
 from hallmark.reports.sections.tokenizer import build_tokenizer_section
@@ -110,8 +110,8 @@ class ModelCardConfig(StageConfig):
         ge=1,
         le=5000,
         description=(
-            "largest number of rows shown on an evidence page (the rows that a figure is "
-            "computed from)"
+            "maximum number of rows shown on an evidence page, which lists the rows that a "
+            "figure is computed from"
         ),
     )
     max_table_rows: int = Field(
@@ -119,8 +119,8 @@ class ModelCardConfig(StageConfig):
         ge=1,
         le=1000,
         description=(
-            "largest number of rows in a table of the card; rows about groups of people are "
-            "always shown"
+            "maximum number of rows in each table of the card, except for rows about groups of "
+            "people, which are all shown"
         ),
     )
     redaction_threshold: float = Field(
@@ -195,7 +195,11 @@ class ModelCardBuilder:
             )
         if corpus_figures := self.corpus_figures:
             document_count = corpus_figures.add_sum_figure(
-                "sources", "documents", "documents", "documents for training", split="train"
+                "sources",
+                "documents",
+                "documents",
+                "number of documents for training",
+                split="train",
             )
             return [
                 "A corpus of ",
@@ -296,7 +300,9 @@ class ModelCardBuilder:
             if findings_by_slice:
                 selected_slices = [
                     name_slice(row["slice"])
-                    for row, _ in select_findings([*findings_by_slice.values()], 12)
+                    for row, _ in select_group_and_most_significant_findings(
+                        [*findings_by_slice.values()], 12
+                    )
                 ]
                 omitted_note = f" and {len(findings_by_slice) - len(selected_slices)} more" * (
                     len(selected_slices) < len(findings_by_slice)
@@ -313,8 +319,8 @@ class ModelCardBuilder:
         section.add_blocks(
             Paragraph(
                 [
-                    "The audits measured no other group, language, dialect or setting. For a "
-                    "group that is missing here, it is not known how the model treats it."
+                    "The audits measured no other group, language, dialect or setting. How the "
+                    "model treats groups that are not listed here is not known."
                 ]
             )
         )
@@ -349,7 +355,7 @@ class ModelCardBuilder:
                 if table not in TABLES_WITHOUT_SCORED_ROWS:
                     figure = self.book.add_computed_figure(
                         f"{audit}-{table}-rows",
-                        f"rows of {table}, {audit}",
+                        f"number of rows of {table}, {audit}",
                         "rows",
                         (f"audit_{audit}", table),
                         aggregate="count",
@@ -386,7 +392,7 @@ class ModelCardBuilder:
                 if not self.corpus_artifacts
                 else (
                     "The store contains no profile (statistics) of the training corpus. The "
-                    "audits nevertheless used its documents."
+                    "audits nevertheless used documents of the corpus."
                 )
             )
             section.add_blocks(Paragraph([message]))
@@ -394,7 +400,7 @@ class ModelCardBuilder:
         split_condition = {"split": "train"}
         document_count, byte_count = (
             corpus_figures.add_sum_figure(
-                "sources", column, unit, f"{unit} for training", **split_condition
+                "sources", column, unit, f"number of {unit} for training", **split_condition
             )
             for column, unit in (("documents", "documents"), ("bytes", "bytes of text"))
         )
@@ -437,9 +443,7 @@ class ModelCardBuilder:
 
     def build_ethics_section(self) -> Section:
         """Build the section on offensive text, redaction and personal data."""
-        items: list[InlineContent] = [
-            ["Toxicity and bias figures are computed from offensive texts."]
-        ]
+        items: list[InlineContent] = [["The toxicity and bias audits use offensive texts."]]
         if self.redactor.notice:
             items.append(["Nothing is masked on these pages."])
         else:
@@ -454,7 +458,7 @@ class ModelCardBuilder:
             corpus_figures = CorpusFigures(
                 self.book, self.corpus_artifacts, self.config.max_table_rows
             )
-            items.append([f"The training text: {describe_personal_data_treatment(corpus_figures)}"])
+            items.append([f"Training text: {describe_personal_data_treatment(corpus_figures)}"])
         facts = DefinitionList(
             [("Stated by the developers", format_user_statement(self.config.ethics))]
         )

@@ -27,8 +27,8 @@ class RemovalExperimentCardConfig(StageConfig):
         ge=1,
         le=5000,
         description=(
-            "largest number of rows shown on an evidence page (the rows that a figure is "
-            "computed from)"
+            "maximum number of rows shown on an evidence page, which lists the rows that a "
+            "figure is computed from"
         ),
     )
     max_table_rows: int = Field(
@@ -36,8 +36,8 @@ class RemovalExperimentCardConfig(StageConfig):
         ge=1,
         le=1000,
         description=(
-            "largest number of rows in a table of the card; rows about groups of people are "
-            "always shown"
+            "maximum number of rows in each table of the card, except for rows about groups of "
+            "people, which are all shown"
         ),
     )
 

@@ -363,12 +363,12 @@ def _run_id_to_folder_name(run_id: str) -> str:
     return run_id
 
 
-def _find_readable_artifact(store: Store, label: str, artifact_name: str) -> Artifact | None:
+def _find_readable_artifact(store: Store, stage_label: str, artifact_name: str) -> Artifact | None:
     """Return the artifact, or None if it is missing or damaged: other runs must be shown."""
     try:
         artifact = find_artifact_by_name(store, artifact_name)
         if artifact is not None:
-            for file in artifact.manifest["files"] if label in CARD_TITLES else []:
+            for file in artifact.manifest["files"] if stage_label in CARD_TITLES else []:
                 artifact.fetch_file(file)
             for table in SITE_TABLES:
                 if table in artifact.tables:
@@ -500,7 +500,7 @@ def _add_navigation_links(page: Path) -> None:
     """Add links from a card to its run and to all runs."""
     kind_tag, text = '<p class="kind">', page.read_text(encoding="utf-8")
     navigation_links = (
-        '<a href="../../../index.html">Runs</a> · <a href="../index.html">Its run</a> · '
+        '<a href="../../../index.html">Runs</a> · <a href="../index.html">This run</a> · '
     )
     page.write_text(text.replace(kind_tag, kind_tag + navigation_links, 1), encoding="utf-8")
 

@@ -61,8 +61,8 @@ class StudyCardConfig(StageConfig):
         ge=1,
         le=5000,
         description=(
-            "largest number of rows shown on an evidence page (the rows that a figure is "
-            "computed from)"
+            "maximum number of rows shown on an evidence page, which lists the rows that a "
+            "figure is computed from"
         ),
     )
 
@@ -87,7 +87,7 @@ class StudyCardBuilder:
 
     def __post_init__(self) -> None:
         self.world_count = self.book.add_computed_figure(
-            "worlds", "worlds", "worlds", (ERROR_RATES, "worlds"), aggregate="count"
+            "worlds", "number of worlds", "worlds", (ERROR_RATES, "worlds"), aggregate="count"
         )
 
     # First screen --------------------------------------------------------------------------
@@ -138,15 +138,21 @@ class StudyCardBuilder:
             if (unjudged_statement := self.error_rates.describe_unjudged_candidates(kind))
         ]
         if not has_judged_effects and not unjudged_statements:
-            return Callout("note", ["Detection: no counted world has an effect to find."])
+            return Callout(
+                "note",
+                ["Detection: no world that counts towards the results contains an effect."],
+            )
         effect_label = (
-            "the largest effect that it judged" if unjudged_statements else "its largest effect"
+            "the largest effect on which it reached a verdict"
+            if unjudged_statements
+            else "its largest effect"
         )
         success_text = (
-            f"every audit with an effect to find detects {effect_label} in at least 95 % of cases"
+            f"every audit for which an effect was planted detects {effect_label} in at least 95 "
+            "% of cases"
         )
         if not has_judged_effects:
-            success_text = "no audit judged a candidate with an effect"
+            success_text = "no audit reached a verdict on a candidate with an effect"
         return self.build_verdict_callout(
             "Detection", self.list_low_detection_rates(), [success_text], unjudged_statements
         )
@@ -156,7 +162,10 @@ class StudyCardBuilder:
         if not any(
             figure.value is not None for figure in self.error_rates.false_alarm_rates.values()
         ):
-            return Callout("note", ["False alarms: no candidate without an effect was judged."])
+            return Callout(
+                "note",
+                ["False alarms: no audit reached a verdict on a candidate without an effect."],
+            )
         return self.build_verdict_callout(
             "False alarms",
             self.list_high_false_alarm_rates(),
@@ -322,7 +331,7 @@ class StudyCardBuilder:
             "candidates",
             "largest amount",
             "found at the largest amount",
-            "smallest amount found in at least 80 % of cases (as are all larger amounts)",
+            "smallest amount at and above which at least 80 % of candidates are found",
             "false alarms",
             "coverage of intervals",
         ]
@@ -379,11 +388,12 @@ class StudyCardBuilder:
                 )
             )
         coverage_content: InlineContent = [
-            "None of its intervals can be compared with a true value."
+            "No interval of this audit can be compared with a true value."
         ]
         if kind in self.error_rates.coverage_rates:
             coverage_content = [
-                f"Its 95 % intervals cover the true value, which is {description.true_value}, in ",
+                "The 95 % intervals of this audit cover the true value, which is "
+                f"{description.true_value}, in ",
                 self.error_rates.coverage_rates[kind],
                 " of cases.",
             ]
@@ -438,11 +448,13 @@ class StudyCardBuilder:
                 lambda redact: draw_interval_chart(
                     labels, values, interval_bounds, "share found", MIN_DETECTION_RATE, redact
                 ),
-                f"Share found by {description.amount_label}: {alt_values or 'not measured'}",
-                f"Share found, by {description.amount_label}; {interval_note}the line is at 95 %",
+                f"Share of candidates found, by {description.amount_label}: "
+                f"{alt_values or 'not measured'}",
+                f"Share of candidates found, by {description.amount_label}; {interval_note}the "
+                "line is at 95 %",
             ),
             DataTable(
-                f"Share found, by {description.amount_label}",
+                f"Share of candidates found, by {description.amount_label}",
                 columns,
                 table_rows,
                 frozenset({2, 3, 4}),
@@ -483,10 +495,11 @@ class StudyCardBuilder:
             DataTable("Named documents that are correct", columns, rows, frozenset({1, 2, 3}))
         )
         if not self.error_rates.rows_by_table["removal_reductions"]:
-            message = "No model was retrained without the documents."
+            message = "No model was retrained without the named documents."
             if self.error_rates.study.manifest["lineage"].get("retrained_verdicts"):
                 message = (
-                    "No figure of a model that was retrained without the documents can be compared."
+                    "No figure of a model that was retrained without the named documents can be "
+                    "compared with the original model."
                 )
             section.add_blocks(Paragraph([message]))
             return section

@@ -84,7 +84,10 @@ class TaskCardConfig(StageConfig):
     """Facts about a fine-tuned model that only a person knows; missing ones are "not stated"."""
 
     title: str | None = Field(
-        None, description="name of the model; by default the card names its task"
+        None,
+        description=(
+            "name of the model; if omitted, the card describes the task of the model instead"
+        ),
     )
     intended_use: str | None = Field(None, description="intended uses and users of the model")
     out_of_scope: str | None = Field(None, description="uses that the model is not meant for")
@@ -97,12 +100,12 @@ class TaskCardConfig(StageConfig):
         ge=1,
         le=5000,
         description=(
-            "largest number of rows shown on an evidence page (the rows that a figure is "
-            "computed from)"
+            "maximum number of rows shown on an evidence page, which lists the rows that a "
+            "figure is computed from"
         ),
     )
     max_table_rows: int = Field(
-        40, ge=1, le=1000, description="largest number of rows in a table of the card"
+        40, ge=1, le=1000, description="maximum number of rows in each table of the card"
     )
 
 
@@ -280,7 +283,7 @@ class TaskCardBuilder:
         ]
         note = (
             (
-                "Shares of rows split off from the first file by a hash: "
+                "Shares of the rows of the first file that a hash assigned to other splits: "
                 f"{' and '.join(split_shares)}."
             )
             if split_shares
@@ -308,7 +311,11 @@ class TaskCardBuilder:
         if not quarantine_categories and not self.finetuning_run["quarantine"].row_count:
             return [*blocks, Paragraph(["Every row could be used; the quarantine is empty."])]
         quarantine_count = self.book.add_computed_figure(
-            "quarantine", "rows in quarantine", "rows", (FINETUNE, "quarantine"), aggregate="count"
+            "quarantine",
+            "number of rows in quarantine",
+            "rows",
+            (FINETUNE, "quarantine"),
+            aggregate="count",
         )
         reason_rows: list[list[InlineElement]] = []
         for category in quarantine_categories[: self.config.max_table_rows]:
@@ -319,8 +326,8 @@ class TaskCardBuilder:
         note = "The table quarantine lists the file and number of each row."
         if len(quarantine_categories) > len(reason_rows):
             note = (
-                f"The {len(reason_rows)} of {len(quarantine_categories):,} reasons with "
-                f"the most rows. {note}"
+                f"The table shows {len(reason_rows)} of {len(quarantine_categories):,} reasons: "
+                f"those with the most rows. {note}"
             )
         return [
             *blocks,
@@ -407,7 +414,7 @@ class TaskCardBuilder:
         correct_count, wrong_count = (
             self.book.add_computed_figure(
                 f"predictions-{outcome}",
-                f"{outcome} answers",
+                f"number of {outcome} answers",
                 "answers",
                 PREDICTIONS_TABLE,
                 {"is_correct": is_correct},
@@ -484,7 +491,7 @@ class TaskCardBuilder:
                 Paragraph(["With transformers, from the export:"]), CodeBlock(transformers_code)
             )
         else:
-            message = "There is no export to transformers."
+            message = "The model was not exported in the transformers format."
             section.add_blocks(Paragraph([message]))
         return section
 

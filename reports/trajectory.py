@@ -85,10 +85,10 @@ METHOD_NOTE = (
 )
 
 SUMMARY_NOTE = (
-    "First and last: the checkpoints at which the audit ran. Changes of shares are in "
-    "percentage points. Worse: the change has the direction that the audit defines as worse, "
-    "or leads further from the value under the null. “No change shown” does not prove that "
-    "there is none. Not tested: there are no paired units, or they do not allow a test."
+    "First and last: the first and the last checkpoint at which the audit ran. Changes in shares "
+    "are in percentage points. Worse: the change is in the direction that the audit defines as "
+    "worse, or away from the value under the null. “No change shown” does not prove "
+    "that there is none. Not tested: there are no paired units, or too few of them for a test."
 )
 
 
@@ -147,7 +147,7 @@ class TrajectoryWriter:
             DefinitionList([("Training", [f"run {run_id}"]), ("Audited at", checkpoint_links)])
         ]
         if comparable_audits:
-            lead += [self.build_summary_table(comparable_audits), Paragraph([METHOD_NOTE])]
+            lead += [self.build_headline_changes_table(comparable_audits), Paragraph([METHOD_NOTE])]
         else:
             lead.append(Callout("bad", ["Nothing can be compared; the reasons are below."]))
         return Document(PAGE_TITLE, "Trajectory", lead, sections)
@@ -159,7 +159,7 @@ class TrajectoryWriter:
             return checkpoint.name
         return Link(checkpoint.name, f"{get_model_card_path(newest_run)}/model_card.html")
 
-    def build_summary_table(self, audits: Sequence[AuditComparison]) -> DataTable:
+    def build_headline_changes_table(self, audits: Sequence[AuditComparison]) -> DataTable:
         """Build the table of main findings at the first and the last checkpoint."""
         rows: list[list[InlineElement]] = []
         for audit in audits:

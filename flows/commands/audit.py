@@ -37,9 +37,9 @@ def audit(
     Parameters
     ----------
     checkpoint
-        RUN, RUN@STEP ("latest@0"), RUN@all (every checkpoint of a training, one run each), an
-        artifact ("checkpoint/…"), or a folder with a Hallmark checkpoint or a Hugging Face causal
-        or masked language model.
+        RUN, RUN@STEP ("latest@0"), RUN@all (every checkpoint of a training run, in a separate audit
+        run for each), an artifact ("checkpoint/…"), or a folder with a Hallmark checkpoint or a
+        Hugging Face causal or masked language model.
     config
         The config with the settings of the audits; by default that of the checkpoint's run, or
         "demo" for a checkpoint that no run of the store produced.

@@ -34,7 +34,7 @@ def compare(
     ----------
     checkpoints
         Two or more checkpoints, named as for the command audit, or runs that audited one; RUN@all
-        compares every audited checkpoint of a training.
+        compares every audited checkpoint of a training run.
     """
     opened_store = open_store(store, create=False)
     comparison = compare_checkpoints(find_audited_checkpoints(opened_store, checkpoints))

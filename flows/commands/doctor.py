@@ -94,7 +94,7 @@ def _check_scorers() -> CheckResult:
     from hallmark.tasks.measures.scorers import ScorerConfig, scorer_versions
     from hallmark.tasks.measures.scorers.detoxify import list_downloaded_checkpoints
 
-    digests = scorer_versions(ScorerConfig(), "")
+    digests = scorer_versions(ScorerConfig())
     message = f"embedded linear scorer {digests['scorer']}, digest {digests['digest'][:16]}"
     message += (
         f"; Detoxify weights: {', '.join(list_downloaded_checkpoints()) or 'none downloaded'}"
@@ -110,7 +110,8 @@ def _check_prefect() -> CheckResult:
         return {
             "check": "prefect",
             "is_ok": True,
-            "message": f"each command starts its own server; for schedules {START_SERVER_HINT}",
+            "message": "each command starts its own server; scheduled runs need one that keeps "
+            f"running: {START_SERVER_HINT}",
         }
     is_answering = is_prefect_server_reachable(server_url)
     message = f"server at {server_url} " + (

@@ -20,7 +20,7 @@ from hallmark.tasks.audits.judging.policy import group_unpassed_rules
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
 from hallmark.tasks.contract import (
     UsageError,
-    suggest_closest_name,
+    format_closest_name_hint,
 )
 
 Row = dict[str, Any]
@@ -62,7 +62,7 @@ def findings(
     if audit is not None and audit not in AUDIT_DESCRIPTIONS:
         raise UsageError(
             f"--audit: there is no audit {audit!r:.80}"
-            f"{suggest_closest_name(audit, AUDIT_DESCRIPTIONS)}; choose from "
+            f"{format_closest_name_hint(audit, AUDIT_DESCRIPTIONS)}; choose from "
             f"{', '.join(AUDIT_DESCRIPTIONS)}"
         )
     audit_run = open_audit_run(open_store(store, create=False), run, audit)
@@ -90,8 +90,8 @@ def list_findings(run: Run, audit: str | None = None) -> list[Row]:
     audits = [name for name in AUDIT_DESCRIPTIONS if f"audit_{name}" in run.stages]
     if not audits:
         raise UsageError(
-            f"run {run.id} has no audits, so it has no findings; name a run that has some, see: "
-            "hallmark runs, or audit a model with: hallmark audit CHECKPOINT"
+            f"run {run.id} has no audits, so it has no findings; name a run that has audits "
+            "(hallmark runs lists all runs), or audit a model with: hallmark audit CHECKPOINT"
         )
     if audit is not None and audit not in audits:
         raise UsageError(f"run {run.id} has no audit {audit!r}; it has {', '.join(audits)}")

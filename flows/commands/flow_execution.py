@@ -62,7 +62,7 @@ def start_prefect_and_progress(check_arguments: Callable[[], object]) -> Iterato
         if server:
             server.stop()
         raise
-    if not (server and server.connect_prefect_unless_configured()):
+    if not (server and server.connect_prefect_or_stop()):
         server = None
         _check_prefect_server_answers()
     from hallmark.flows import pipeline  # noqa: F401  (imports every stage of a run)

@@ -14,7 +14,7 @@ from hallmark.tasks.contract import format_count
 Report = dict[str, Any]
 
 #: How the time basis of a stage begins if an earlier artifact was timed, see ``run_forecast``.
-EARLIER_ARTIFACT_BASIS = "estimate: the time that was needed for "
+EARLIER_ARTIFACT_BASIS = "estimate: time that it took to compute "
 
 #: Number of stages without an estimated time that are named.
 MAX_LISTED_STAGES = 4
@@ -190,7 +190,11 @@ def _render_training(report: Report) -> str:
         epochs_text = f"{epochs['value']:.2f} epochs ({_format_exactness(epochs)})"
     lines = [
         f"model: {upper_bound_prefix}{format_count(parameters['value'], 'parameter')} "
-        + ("(exact)" if parameters["is_exact"] else "(exact if the corpus fills the vocabulary)"),
+        + (
+            "(exact)"
+            if parameters["is_exact"]
+            else "(exact if the tokenizer reaches the configured vocabulary size)"
+        ),
         f"training: {format_count(training['tokens_seen'], 'token')} in "
         f"{format_count(training['steps'], 'step')}, {epochs_text}",
         f"memory: weights {_format_byte_count(memory['weights'])}, gradients "
@@ -202,8 +206,9 @@ def _render_training(report: Report) -> str:
         lines.append(
             f"  measured on {step['device']} in {format_count(step['step_count'], 'step')}: "
             f"{step['seconds_per_step']:.2f} s per step, so about "
-            f"{format_duration(step['training_seconds'])} for all; peak memory of the training "
-            f"process {_format_byte_count(step['peak_bytes'])}, including libraries and activations"
+            f"{format_duration(step['training_seconds'])} for all steps; peak memory of the "
+            f"training process {_format_byte_count(step['peak_bytes'])}, including libraries and "
+            "activations"
         )
     return "\n".join(lines)
 

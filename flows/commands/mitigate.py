@@ -52,16 +52,17 @@ def mitigate(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Train without the documents to which findings were traced, or without toxic documents, and
-    compare with a control trained without the same number of random documents.
+    """Train a model without the documents to which findings were traced, or without toxic
+    documents, and compare it with a control model trained without an equal number of random
+    documents.
 
-    Both models get the same audits.
+    Both models are audited in the same way.
 
     Parameters
     ----------
     checkpoint
-        A checkpoint of a run of this store, named as for the command audit; relative paths, also
-        those in --set, start from the folder in which that run was started.
+        A checkpoint from a run in this store, named as for the command audit; relative paths,
+        including those in --set, are resolved relative to the folder in which that run was started.
     findings
         Findings, named as for the command trace; the training documents of their worst rows are
         removed, with their near-duplicates.

@@ -31,7 +31,7 @@ OnlyOption = Annotated[
     Parameter(
         name="--only",
         negative="",
-        help="Run only these audits; separate names by commas, or repeat the option.",
+        help="Run only these audits; separate the names with commas, or repeat the option.",
     ),
 ]
 SkipOption = Annotated[
@@ -39,7 +39,7 @@ SkipOption = Annotated[
     Parameter(
         name="--skip",
         negative="",
-        help="Run all audits except these; separate names by commas, or repeat the option.",
+        help="Run all audits except these; separate the names with commas, or repeat the option.",
     ),
 ]
 
@@ -49,8 +49,8 @@ StoreOption = Annotated[
     str | None,
     Parameter(
         name="--store",
-        help="The store: a folder, a URI, or the .toml file of a config that names one; by "
-        "default the store that the config names, else the environment variable "
+        help="The store: a folder, a URI, or the .toml file of a config that names a store; by "
+        "default the store that the config names, else the value of the environment variable "
         "HALLMARK_STORE, else ./runs.",
     ),
 ]

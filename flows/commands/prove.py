@@ -22,7 +22,7 @@ from hallmark.flows.removal_experiment import (
 from hallmark.flows.runs import Run, open_store
 from hallmark.reports.page.figures import format_value
 from hallmark.reports.page.redaction import escape_invisible
-from hallmark.reports.sections.removal_experiment import with_unit_of_difference
+from hallmark.reports.sections.removal_experiment import replace_unit_of_share_difference
 from hallmark.tasks.audits.experiments.arm_comparison import BASE
 from hallmark.tasks.audits.experiments.source_documents import SourceDocumentsConfig
 from hallmark.tasks.contract import Artifact, Table, UsageError, format_count
@@ -38,17 +38,18 @@ def prove(
     as_json: JsonOption = False,
 ) -> None:
     """Test whether findings disappear when the documents to which they were traced are removed,
-    compared with random removal and with retraining under other seeds.
+    compared with random removal and with retraining with other seeds.
 
-    All models are trained again and get the same audits.
+    All models are trained again and audited in the same way.
 
     Parameters
     ----------
     run
         A run that trained and audited a model, or "latest": the newest that did.
     findings
-        Findings, named as for the command trace; by default those on planted secrets and passages
-        with the most copies, at least 16 of each, and on associations planted at 55 to 95 %.
+        Findings, named as for the command trace; by default those on the planted secrets and
+        passages with the most copies (at least 16 secrets and 16 passages), and on the planted
+        associations in which 55 to 95 % of the sentences about a group state its own trait.
     extra_seeds
         Number of retrainings on the whole corpus with other seeds; an effect counts only if it is
         larger than the differences between these.
@@ -159,7 +160,9 @@ def render_proof(report: Report) -> str:
         reason = f"; {case_rows[0]['reason']}" if case_rows[0]["reason"] else ""
         lines += ["", f"{escape_invisible(case)}: {description}{reason}"]
         for row in (
-            with_unit_of_difference(row) for row in report["effects"] if row["case_name"] == case
+            replace_unit_of_share_difference(row)
+            for row in report["effects"]
+            if row["case_name"] == case
         ):
             value, low, high = (
                 "–" if row[column] is None else format_value(row[column], row["unit"])
@@ -172,7 +175,9 @@ def render_proof(report: Report) -> str:
                 f"    {label:<44} {value:>9}  ({interval}), n = {row['n']}{verdict_suffix}"
             )
         for row in (
-            with_unit_of_difference(row) for row in report["criteria"] if row["case_name"] == case
+            replace_unit_of_share_difference(row)
+            for row in report["criteria"]
+            if row["case_name"] == case
         ):
             value, bound = (
                 "–" if row[column] is None else format_value(row[column], row["unit"])

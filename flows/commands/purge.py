@@ -84,8 +84,8 @@ def purge_document(
         purge_list = read_purged_documents(store)
         if not mentions.is_mentioned and doc_id.lower() not in purge_list["documents"]:
             raise UsageError(
-                f"no artifact of the store {store.uri} contains a document {doc_id}; ids are in "
-                "the column doc_id of its tables"
+                f"no artifact of the store {store.uri} contains the document {doc_id}; the ids of "
+                "documents are in the column 'doc_id' of the tables"
             )
         if has_planted_documents(requested_ids, artifacts):
             raise UsageError(
@@ -270,16 +270,19 @@ def render_purge(report: Report) -> str:
     ]
     if report["tokenizers"]:
         lines.append(
-            f"tokenizers trained on it, not changed: {_join_first_names(report['tokenizers'])}"
+            "tokenizers that were trained on the document and not changed: "
+            f"{_join_first_names(report['tokenizers'])}"
         )
     lines.append("")
     for name, changed_parts in report["artifacts"].items():
         lines.append(f"{name}: {would_prefix}rewritten: {_join_first_names(changed_parts)}")
     if not report["artifacts"]:
-        lines.append("no artifact contains it")
+        lines.append("no artifact contains the document")
     for title, names in (
         (
-            "runs that contain or contained it" if report["dry_run"] else "runs that contained it",
+            "runs that contain or contained the document"
+            if report["dry_run"]
+            else "runs that contained the document",
             report["runs"],
         ),
         (f"folders of unfinished work {would_prefix}removed", report["work_areas"]),
@@ -291,7 +294,7 @@ def render_purge(report: Report) -> str:
             report["copies"],
         ),
         (
-            "other documents that a table lists as a match of it; check them yourself",
+            "other documents that a table lists as matches of this document; check them yourself",
             report["related_documents"],
         ),
         (
@@ -315,16 +318,20 @@ def render_purge(report: Report) -> str:
     return "\n".join(
         [
             *lines,
-            "from now on, ingest skips the document; runs with it can no longer be replayed or "
-            "continued. Sites, copies and caches of this store in other places were not changed",
+            "from now on, ingest skips the document; runs that contained it can no longer be "
+            "replayed or continued. Sites, copies and caches of this store in other places were "
+            "not changed",
         ]
     )
 
 
 def _render_affected_checkpoints(checkpoints: list[Report]) -> list[str]:
     if not checkpoints:
-        return ["no checkpoint was trained on it"]
-    lines = ["checkpoints that were trained on it; a purge cannot change what they have learned:"]
+        return ["no checkpoint was trained on the document"]
+    lines = [
+        "checkpoints that were trained on the document; a purge cannot change what they have "
+        "learned:"
+    ]
     for row in checkpoints:
         description = (
             f"continues from {row['start_checkpoint']}"

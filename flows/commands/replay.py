@@ -145,8 +145,8 @@ def copy_store_secret(source_store: Store, target_store: Store) -> None:
     target_store.set_secret_if_absent(source_store.secret)
     if target_store.secret != source_store.secret:
         raise UsageError(
-            f"the store {target_store.uri} has a secret of its own, so hashes in its ledgers "
-            "would differ; name an empty store with --target-store"
+            f"the store {target_store.uri} already has a secret key for the hashes in its ledgers, "
+            "so the hashes would differ; name an empty store with --target-store"
         )
 
 
@@ -287,7 +287,7 @@ def render_replay(report: Report) -> str:
     lines.append(
         summary
         if report["passed"]
-        else "FAILED: some stages are missing or have other results than in the original run"
+        else "FAILED: some stages are missing or have results that differ from the original run"
     )
     if report["store"]:
         lines.append(f"store of the replay: {Path(report['store'])}")

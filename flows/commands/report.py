@@ -21,7 +21,8 @@ def report(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Rebuild the site of all runs and print the path of the page of RUN, which links to its cards.
+    """Rebuild the website of all runs and print the path of the page for RUN, which links to the
+    cards of that run.
 
     Parameters
     ----------
@@ -32,7 +33,7 @@ def report(
         folder for an object store.
     unredacted
         Write only the pages of RUN, without any redaction, into the folder "site-unredacted", which
-        only you can open; run.json records it.
+        only you can open; run.json records that they were written.
     """
     opened_run = open_run(run, store)
     if unredacted:

@@ -13,7 +13,7 @@ from typing import Any
 from hallmark.flows.commands.options import JsonOption, print_result
 from hallmark.flows.config import Config
 from hallmark.flows.config_errors import list_schema_references
-from hallmark.tasks.contract import UsageError, suggest_closest_name
+from hallmark.tasks.contract import UsageError, format_closest_name_hint
 
 Row = dict[str, Any]
 Schema = dict[str, Any]
@@ -80,7 +80,7 @@ def _suggest_setting(unknown_name: str, known_names: list[str]) -> str:
         names_by_last_part = {name.rpartition(".")[2]: name for name in reversed(known_names)}
         for last_part in get_close_matches(unknown_name, names_by_last_part, n=1):
             unknown_name = names_by_last_part[last_part]
-    return suggest_closest_name(unknown_name, known_names)
+    return format_closest_name_hint(unknown_name, known_names)
 
 
 def _get_full_key(row: Row) -> str:

@@ -136,7 +136,7 @@ def _load_current_config(run: Run) -> CurrentConfig:
     config_file = run.record["config_file"]
     if config_file and ".." in Path(config_file).parts:  # Hallmark never records such a path
         return CurrentConfig(
-            None, f"run.json names {config_file!r}, a path with '..', which is not read"
+            None, f"run.json names {config_file!r}; Hallmark does not read paths that contain '..'"
         )
     try:
         if not config_file:
@@ -208,7 +208,7 @@ def _find_stale_reasons(
             reasons.append(f"external input: {error}")
     for input_name in iter_artifact_names(artifact.manifest["lineage"]):
         if stale_label := stale_label_by_artifact.get(input_name.partition("#")[0]):
-            reasons.append(f"its input {stale_label} is stale")
+            reasons.append(f"the input {stale_label} is stale")
     return reasons
 
 
@@ -226,11 +226,14 @@ def render_status(report: Report) -> str:
         f"store {report['store']}",
     ]
     if report["base_folder"] != report["current_folder"]:
-        lines.append(f"relative paths start from {report['folder']}, where the run was started")
+        lines.append(
+            f"relative paths are resolved relative to {report['folder']}, where the run was started"
+        )
     elif report["folder"] not in (None, report["current_folder"]):
         lines.append(
-            f"relative paths start from the current folder, {report['current_folder']}, because "
-            f"{report['folder']}, where the run was started, no longer exists"
+            "relative paths are resolved relative to the current folder, "
+            f"{report['current_folder']}, because {report['folder']}, where the run was started, "
+            "no longer exists"
         )
     lines.append("")
     width = max((len(stage["label"]) for stage in report["stages"]), default=5)
@@ -262,7 +265,7 @@ def _describe_next_step(report: Report) -> str:
     has_stale_stages = any(stage["stale_reasons"] for stage in report["stages"])
     if report["config_problem"]:
         return (
-            f"the config of the run cannot be read any more ({report['config_problem']}), so "
+            f"the config of the run can no longer be read ({report['config_problem']}), so "
             "changed settings are not reported"
         )
     if report["status"] == "running":

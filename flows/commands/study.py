@@ -33,8 +33,8 @@ def study(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure the error rates of the audits on synthetic corpora with known effects, which stay
-    sealed until the audits have ended.
+    """Measure the error rates of the audits on synthetic corpora whose effects are known; the list
+    of effects stays sealed until the audits have ended.
 
     A world is one such corpus, with a model that is trained on it and audited.
 
@@ -128,9 +128,12 @@ def render_study(report: Report) -> str:
         f"    {row['world']}: {row['reason']}" for row in report["worlds"] if not row["is_counted"]
     ]
     for title, table_name in (
-        ("detected effects, by effect level", "detection_rates"),
-        ("false alarms in cases without an effect (nominal 5 %)", "false_alarm_rates"),
-        ("intervals that contain the true value (nominal 95 %)", "interval_coverage"),
+        ("share of effects that were detected, by effect level", "detection_rates"),
+        (
+            "share of cases without an effect that gave a false alarm (nominal 5 %)",
+            "false_alarm_rates",
+        ),
+        ("share of intervals that contain the true value (nominal 95 %)", "interval_coverage"),
         (
             "precision of attribution: share of the top-ranked documents that were written to "
             "support the text",
@@ -145,20 +148,21 @@ def render_study(report: Report) -> str:
     if report["removal_reductions"]:
         lines += [
             "",
-            "reduction of detected effects in models retrained without the documents that "
-            "attribution ranks highest (attributed), and without random documents (random)",
+            "reduction of detected effects in models that were retrained without the documents "
+            "that attribution ranks highest (attributed), or without random documents (random)",
         ]
     for row in report["removal_reductions"]:
         label = f"{row['kind']} {row['arm']}"
         lines.append(f"    {label:<21} {format_rate(row)}, n = {row['n']:,}")
     lines += [
         "",
-        "smallest effect level from which on every level is detected in at least 80 % of cases",
+        "smallest effect level for which this level and all higher levels are detected in at least "
+        "80 % of cases",
     ]
     kinds_with_effects = {row["kind"] for row in report["detection_rates"] if row["has_effect"]}
     for row in report["smallest_detected"]:
         level = "none" if row["effect_level"] is None else f"{row['effect_level']:g}"
-        level = level if row["kind"] in kinds_with_effects else "the worlds contain no such effect"
+        level = level if row["kind"] in kinds_with_effects else "no world contains this effect"
         lines.append(f"    {row['kind']:<18} {level}")
     return "\n".join(lines)
 

@@ -25,7 +25,9 @@ def render_tables(rows: list[Row]) -> str:
     lines: list[str] = []
     for row in rows:
         telemetry_note = (
-            " (describes the machine, not part of the content)" if row["is_telemetry"] else ""
+            " (describes the machine; not part of the content that is hashed)"
+            if row["is_telemetry"]
+            else ""
         )
         lines += ["", f"{row['stage']}: {row['table']}{telemetry_note}"]
         lines += textwrap.wrap(row["meaning"], 110, initial_indent="  ", subsequent_indent="  ")

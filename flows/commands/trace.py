@@ -155,8 +155,8 @@ def trace_document(run: Run, doc_id: str, redact: bool = False) -> Report:
         )
     if not stages:
         raise UsageError(
-            f"no stage of run {run.id} contains a document {doc_id}; ids are in the column doc_id "
-            "of its tables"
+            f"no stage of run {run.id} contains the document {doc_id}; the ids of documents are in "
+            "the column 'doc_id' of the tables"
         )
     spans = _find_packed_spans(run, id_bytes)
     return {
@@ -437,7 +437,7 @@ def _render_training_use(report: Report) -> list[str]:
     if not report["is_packed"]:
         return ["the run packed no corpus"]
     if not report["spans"]:
-        return ["no packed sequence contains its tokens"]
+        return ["no packed sequence contains tokens of the document"]
     lines = [
         f"{span['split']} sequence {span['sequence']}: tokens {span['row_start']} to "
         f"{span['row_end'] - 1}, characters {span['char_start']} to {span['char_end'] - 1}"
@@ -497,10 +497,10 @@ def render_finding_trace(report: Report) -> str:
             )
         if "attributions" in entry:
             lines.append(
-                "    attributed documents (estimate), each with its share of the weight of the "
-                "rare words of this row; a low share is usually due to chance:"
+                "    attributed documents (estimate), with the weighted share of this row's rare "
+                "words that each document contains; a low share is usually due to chance:"
                 if entry["attributions"]
-                else "    attributed documents: none; no training document shares rare words with "
+                else "    attributed documents: none; no training document contains rare words of "
                 "this row"
             )
         for document in entry.get("attributions", ()):
@@ -520,14 +520,14 @@ def _format_row_order(report: Report) -> str:
 
 def _render_training_document(document: Report) -> list[str]:
     read_count, step = document["times_read"], document["first_step"]
-    training_note = " of the previous training" if document.get("training_index") else ""
+    training_note = " of the previous training run" if document.get("training_index") else ""
     first_step_note = "" if step is None else f", first in step {step}{training_note}"
     read_note = {None: "", 0: ", not read yet", 1: ", read once"}.get(
         read_count, f", read {read_count} times"
     )
     if read_count == 0 and step is not None and "sequence" in document:
         # The sequence is first read after this checkpoint.
-        first_step_note = f": first in step {step}{training_note}"
+        first_step_note = f": first read in step {step}{training_note}"
     elif read_count == 0 and step is not None:
         read_note = ", not yet read completely"
     elif document["split"] != "train":

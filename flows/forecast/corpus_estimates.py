@@ -233,7 +233,12 @@ def estimate_corpus_sizes_by_name(
         "passages",
     )
     estimates = dict.fromkeys(estimate_names, UNKNOWN_ESTIMATE)
-    split_shares = _compute_split_shares(config)
+    validation_share, holdout_share = config.split.validation_share, config.split.holdout_share
+    split_shares = {
+        "train": 1 - validation_share - holdout_share,
+        "validation": validation_share,
+        "holdout": holdout_share,
+    }
     unplanted_totals, canary_totals = None, (0.0, 0.0)  # (documents, bytes)
     if scaled_sample and (
         passage_candidates := scaled_sample.estimate_passage_count_and_mean_bytes(
@@ -310,11 +315,6 @@ def _sum_documents_and_bytes(
 ) -> tuple[float, float]:
     document_counts, byte_counts = [*zip(*documents_and_bytes_of_sources, strict=True)] or [(), ()]
     return float(sum(document_counts)), float(sum(byte_counts))
-
-
-def _compute_split_shares(config: Config) -> dict[str, float]:
-    validation, holdout = config.split.validation_share, config.split.holdout_share
-    return {"train": 1 - validation - holdout, "validation": validation, "holdout": holdout}
 
 
 def estimate_source_sizes(

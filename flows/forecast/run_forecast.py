@@ -497,8 +497,9 @@ class Forecaster:
             self.problems.append(
                 ForecastProblem(
                     f"pretrain.train.device is {missing_device}, a device that this machine does "
-                    "not have, so training would fail here, and its time and peak memory are not "
-                    "estimated; set it to auto or cpu, or run on a machine with this device"
+                    "not have, so training would fail here, and the time and peak memory of "
+                    "training are not estimated; set the device to auto or cpu, or run on a "
+                    "machine that has this device"
                 )
             )
             return report
@@ -605,8 +606,8 @@ class Forecaster:
         except HallmarkError:  # a split without text, which other checks report
             return
         row.time_basis = (
-            "estimate: time of the baseline models on a part of the text, scaled by bytes and "
-            "tokens"
+            "estimate: time that the baseline models took on a part of the text, scaled by bytes "
+            "and tokens"
         )
 
     def _estimate_stage_seconds(self) -> None:
@@ -631,7 +632,7 @@ class Forecaster:
                 if newest_artifact is not None:
                     row.seconds = read_artifact_seconds(newest_artifact)
                     row.time_basis = (
-                        f"estimate: the time that was needed for {newest_artifact.name}"
+                        f"estimate: time that it took to compute {newest_artifact.name}"
                     )
 
     def _sum_stage_seconds(self) -> Report:

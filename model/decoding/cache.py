@@ -122,7 +122,9 @@ def forward_with_cache(model: Transformer, batch: Batch, cache: KeyValueCache) -
             _release_own_weights(block)
         cache.source_attention_mask = batch.source_attention_mask
     elif model.encoder is not None and not cache.source_keys_values:
-        raise ValueError("An encoder-decoder needs a source, but the batch has none.")
+        raise ValueError(
+            "An encoder-decoder model needs a source sequence, but the batch has none."
+        )
     x, rotation = model.embed_tokens(batch.ids, batch.positions)
     attend_over_cache = partial(_attend_over_cache, _build_cache_mask(batch, cache), cache)
     source_mask = cache.source_attention_mask

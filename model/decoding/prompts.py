@@ -29,8 +29,8 @@ def check_prompts(
     """Raise ValueError if the model cannot continue these prompts."""
     if model.decoder is None or (sources is None) != (model.encoder is None):
         raise ValueError(
-            "Only a decoder-only model without sources, or an encoder-decoder with one source for "
-            "each prompt, can generate text."
+            "Text can be generated only by a decoder-only model, without source sequences, or by "
+            "an encoder-decoder model with one source sequence for each prompt."
         )
     for i, prompt in enumerate(prompts):
         if not len(check_token_ids(prompt, model.config.vocab_size, f"Prompt {i}")):
@@ -40,8 +40,8 @@ def check_prompts(
     context = model.config.context
     if len(sources) != len(prompts):
         raise ValueError(
-            f"There must be one source for each prompt, not {len(sources)} for {len(prompts)} "
-            "prompts."
+            f"There must be one source sequence for each prompt, not {len(sources)} for "
+            f"{len(prompts)} prompts."
         )
     for i, source in enumerate(sources):
         if not 0 < len(source) <= context:

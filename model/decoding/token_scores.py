@@ -58,7 +58,7 @@ def compute_token_log_probs(
     *,
     batch_tokens: int = 16_384,
     stride: int | None = None,
-    prompt_lengths: Sequence[int] | None = None,
+    prefix_lm_prompt_lengths: Sequence[int] | None = None,
 ) -> list[Float32]:
     """Compute log p of each token after the first, in nats: entry i is log p(s[i+1] | s[...i]).
 
@@ -68,10 +68,11 @@ def compute_token_log_probs(
     Args:
         batch_tokens: most tokens per forward pass, padding included.
         stride: distance of the windows, by default half the context.
-        prompt_lengths: tokens of each sequence that are its prompt, by default only the first. A
-            prefix LM reads them in both directions and does not predict them: NaN.
+        prefix_lm_prompt_lengths: tokens of each sequence that are its prompt, by default only the
+            first. Only a prefix LM uses them: it reads the prompt in both directions and does not
+            predict it (NaN).
     """
-    scan_options = batch_tokens, stride, prompt_lengths
+    scan_options = batch_tokens, stride, prefix_lm_prompt_lengths
     return [
         log_prob_rows[0]
         for log_prob_rows in _reduce_token_logits(
@@ -86,7 +87,7 @@ def compute_token_statistics(
     *,
     batch_tokens: int = 16_384,
     stride: int | None = None,
-    prompt_lengths: Sequence[int] | None = None,
+    prefix_lm_prompt_lengths: Sequence[int] | None = None,
     unranked_tokens: Sequence[int] = (PAD_ID,),
 ) -> list[TokenStatistics]:
     """Compute log p and the statistics over the vocabulary; see ``compute_token_log_probs``.
@@ -96,7 +97,9 @@ def compute_token_statistics(
     """
     reduce = partial(reduce_to_statistics, unranked_tokens=unranked_tokens)
     return to_token_statistics(
-        _reduce_token_logits(model, sequences, reduce, 4, batch_tokens, stride, prompt_lengths)
+        _reduce_token_logits(
+            model, sequences, reduce, 4, batch_tokens, stride, prefix_lm_prompt_lengths
+        )
     )
 
 
@@ -163,9 +166,15 @@ def _reduce_target_logits(
 ) -> list[Float32]:
     """Return (statistic_count, len(target) - 1) for each target; see ``_reduce_token_logits``."""
     if model.encoder is None or model.decoder is None:
-        raise ValueError("Only an encoder-decoder can score targets, given their sources.")
+        raise ValueError(
+            "Only an encoder-decoder model can score target sequences conditional on their source "
+            "sequences."
+        )
     if len(sources) != len(targets) or not all(map(len, sources)):
-        raise ValueError("There must be one source for each target, of at least one token.")
+        raise ValueError(
+            "There must be one source sequence for each target sequence, and each source sequence "
+            "must have at least one token."
+        )
     for name, sequences in (("Source", sources), ("Target", targets)):
         for i, sequence in enumerate(sequences):
             check_token_ids(sequence, model.config.vocab_size, f"{name} {i}")
@@ -286,7 +295,7 @@ def _reduce_token_logits(
     statistic_count: int,
     batch_tokens: int,
     stride: int | None,
-    prompt_lengths: Sequence[int] | None = None,
+    prefix_lm_prompt_lengths: Sequence[int] | None = None,
 ) -> list[Float32]:
     """Apply ``reduce`` (logits (n, V), targets (n,)) -> (statistics, n) to predicted tokens.
 
@@ -301,10 +310,12 @@ def _reduce_token_logits(
     stride = compute_default_stride(context) if stride is None else stride
     if not 1 <= stride <= context:
         raise ValueError(f"stride must be between 1 and {context} (the context), not {stride}.")
-    prompt_lengths = (
-        [min(1, len(tokens)) for tokens in sequences] if prompt_lengths is None else prompt_lengths
+    prefix_lm_prompt_lengths = (
+        [min(1, len(tokens)) for tokens in sequences]
+        if prefix_lm_prompt_lengths is None
+        else prefix_lm_prompt_lengths
     )
-    for i, (count, sequence) in enumerate(zip(prompt_lengths, sequences, strict=True)):
+    for i, (count, sequence) in enumerate(zip(prefix_lm_prompt_lengths, sequences, strict=True)):
         if not 0 <= count <= len(sequence):
             raise ValueError(
                 f"The prompt of sequence {i} must have 0 to {len(sequence)} tokens (the length of "
@@ -326,7 +337,7 @@ def _reduce_token_logits(
         is_predicted = torch.from_numpy(is_new).to(ids.device)
         prefix_lengths = [
             min(
-                max(0, prompt_lengths[window.sequence] - window.start),
+                max(0, prefix_lm_prompt_lengths[window.sequence] - window.start),
                 window.last_predicted - window.start,
             )
             for window in window_batch
@@ -351,7 +362,7 @@ def _reduce_token_logits(
             )
             begin += window.predicted_count
     if model.objective == "prefix":
-        for statistics, count in zip(results, prompt_lengths, strict=True):
+        for statistics, count in zip(results, prefix_lm_prompt_lengths, strict=True):
             statistics[:, : max(0, count - 1)] = np.nan
     return results
 

@@ -56,7 +56,7 @@ def find_matching_family(config: ModelConfig) -> ModelFamily:
         for family in architecture_families
     ]
     raise ValueError(
-        "No architecture of transformers computes the same as a model with this config: "
+        "No model class of transformers computes the same outputs as a model with this config: "
         f"{'; '.join(reasons)}."
     )
 

@@ -52,7 +52,7 @@ def list_weight_files(folder: Path, config: dict[str, Any]) -> list[Path]:
                     f"The weights in {folder} cannot be read: it has no {WEIGHTS_FILE}."
                 )
             source = (
-                "transformers_weights in its config.json" if path == named_file else "its index"
+                "the key transformers_weights of config.json" if path == named_file else "its index"
             )
             raise CheckpointError(
                 f"{folder} has no {path.relative_to(folder)}, which {source} names."

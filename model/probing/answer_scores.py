@@ -57,8 +57,8 @@ def build_few_shot_prompt(
     token_count = len(begin_ids) + len(question)
     if token_count > max_tokens:
         raise ValueError(
-            f"The question has {token_count} tokens, together with the tokens that begin the "
-            f"prompt, but at most {max_tokens} fit: shorten the question or its longest answer."
+            f"The question and the tokens that begin the prompt are {token_count} tokens in total, "
+            f"but at most {max_tokens} fit: shorten the question or its longest answer."
         )
     shot_count = 0
     while shot_count < len(examples) and token_count + len(examples[-1 - shot_count]) <= max_tokens:
@@ -113,7 +113,7 @@ def compute_answer_log_probs(
         ]
         prompt_lengths = list(map(len, prompt_per_answer))
         scores = compute_token_log_probs(
-            model, texts, batch_tokens=batch_tokens, prompt_lengths=prompt_lengths
+            model, texts, batch_tokens=batch_tokens, prefix_lm_prompt_lengths=prompt_lengths
         )
         scores = [
             log_probs[prompt_length - 1 :]

@@ -40,8 +40,8 @@ class AnswerSpanModel(nn.Module):
         super().__init__()
         if body.config.architecture == "encoder_decoder":
             raise ValueError(
-                "Only a model of the architecture encoder or decoder can find answer spans, not an "
-                "encoder_decoder."
+                "Only a model with the architecture 'encoder' or 'decoder' can find answer spans, "
+                "not one with the architecture 'encoder_decoder'."
             )
         self.body = body
         weight = body.embedding.weight
@@ -154,7 +154,7 @@ def train_span_model(
     _check_sequences(span_model, sequences)
     if len(spans) != len(sequences) or not len(spans):
         raise ValueError(
-            "There must be at least one sequence, and one answer span for each, not "
+            "There must be at least one sequence, and one answer span for each sequence, not "
             f"{len(spans)} for {len(sequences)} sequences."
         )
     for i, (begin, end) in enumerate(spans):

@@ -32,7 +32,7 @@ def compute_mask_log_probs(
             context.
     """
     if model.config.architecture != "encoder":
-        raise ValueError("Only an encoder-only model can predict the tokens at masks.")
+        raise ValueError("Only an encoder-only model can predict masked tokens.")
     context, vocab_size = model.config.context, model.config.vocab_size
     check_token_ids([mask_id], vocab_size, "The mask")
     for i, sequence in enumerate(sequences):
@@ -43,7 +43,7 @@ def compute_mask_log_probs(
             )
         if mask_id not in tokens:
             raise ValueError(
-                f"Sequence {i} has no mask (token {mask_id}): mask at least one token."
+                f"Sequence {i} has no mask token (id {mask_id}): mask at least one token."
             )
     log_probs_by_sequence: dict[int, Float32] = {}
     for batch_indices in batch_indices_by_length(list(map(len, sequences)), batch_tokens):
@@ -102,7 +102,7 @@ def count_restored_gaps(
         masked_text = check_token_ids(texts[i], model.config.vocab_size, f"Sequence {i}")
         if mask_id in masked_text:
             raise ValueError(
-                f"Sequence {i} already contains the mask (token {mask_id}): remove it first."
+                f"Sequence {i} already contains the mask token (id {mask_id}): remove it first."
             )
         masked_text[gap_positions[i]] = mask_id
         masked_texts.append(masked_text.tolist())

@@ -15,29 +15,29 @@ from hallmark.model.training.examples import Example
 
 
 @run_in_evaluation_mode
-def compute_label_log_probs(
-    model: Transformer, examples: Sequence[Example], *, batch_tokens: int = 16_384
+def compute_label_log_probs_by_token(
+    classifier: Transformer, examples: Sequence[Example], *, batch_tokens: int = 16_384
 ) -> list[Float32]:
     """Compute log p of every label in nats, (labelled tokens, labels) for each example.
 
     Labels are scored at each token that has one in the example; which label it is has no effect.
 
     Raises:
-        ValueError: The model has no labels.
+        ValueError: The classifier has no labels.
     """
-    if not model.config.labels:
+    if not classifier.config.labels:
         raise ValueError(
             "This model is a language model without labels: fine-tune it as a classifier first."
         )
-    build_batch = make_example_objective(model.config, model.objective)
-    device = model.embedding.weight.device
-    results = [np.empty((0, len(model.config.labels)), np.float32) for _ in examples]
+    build_batch = make_example_objective(classifier.config, classifier.objective)
+    device = classifier.embedding.weight.device
+    results = [np.empty((0, len(classifier.config.labels)), np.float32) for _ in examples]
     for batch_indices in batch_indices_by_length(
         [len(example.ids) for example in examples], batch_tokens
     ):
         batch = build_batch([examples[i] for i in batch_indices], 0, 0).to_device(device)
         is_labelled = batch.require_targets_and_weights()[1] > 0  # (B, T)
-        logits = model.compute_logits(model(batch)[is_labelled]).float()
+        logits = classifier.compute_logits(classifier(batch)[is_labelled]).float()
         log_probs = check_no_nan(logits.log_softmax(-1)).cpu().numpy()  # (labelled tokens, labels)
         split_points = is_labelled.sum(1).cumsum(0)[:-1].tolist()
         for i, example_log_probs in zip(

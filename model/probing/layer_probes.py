@@ -82,7 +82,7 @@ def fit_linear_probe(
     label_array = np.asarray(labels)
     if len(label_array) != len(features) or not len(label_array):
         raise ValueError(
-            "There must be at least one row of features, and one label for each, not "
+            "There must be at least one row of features, and one label for each row, not "
             f"{len(label_array)} for {len(features)} rows."
         )
     if (

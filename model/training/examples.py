@@ -156,7 +156,7 @@ class ExampleRows:
             is_valid = (
                 (read_lengths > 0) & (read_lengths <= context) & (read_lengths == target_lengths)
             )
-            requirement = f"needs 1 to {context} tokens, with one label for each"
+            requirement = f"needs 1 to {context} tokens, with one label for each token"
         elif config.architecture == "encoder_decoder":
             is_valid = (read_lengths <= context) & (target_lengths < context)
             requirement = f"may have at most {context} source and {context - 1} target tokens"
@@ -219,7 +219,7 @@ class _ListColumn:
     def __init__(self, column: pa.ChunkedArray) -> None:
         list_array = column.combine_chunks()
         if list_array.null_count or not pa.types.is_large_list(list_array.type):
-            raise ValueError("its columns are not lists of tokens")
+            raise ValueError("the columns are not lists of tokens")
         self.values: NDArray[np.int32] = list_array.values.to_numpy()
         self.offsets: Int64 = list_array.offsets.to_numpy()
         self.lengths: Int64 = np.diff(self.offsets)

@@ -51,7 +51,9 @@ def should_compile(configured: bool | None, device: torch.device, skip_by_defaul
     return device.type == "cuda" and not skip_by_default and has_triton()
 
 
-def compile_function(device: torch.device, function: Any, dynamic: bool | None) -> Any:
+def compile_with_cpp_wrapper_on_cpu(
+    function: Any, device: torch.device, *, dynamic: bool | None
+) -> Any:
     """Compile with ``torch.compile``.
 
     On the CPU the compiled code starts kernels without Python: with 5 million parameters a step

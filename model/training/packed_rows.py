@@ -226,7 +226,7 @@ def _iter_id_arrays(
         if not has_context_width or not pa.types.is_integer(column_type.value_type):
             raise ValueError(
                 f"The column token_ids of {path} has the type {column_type}, but the model reads "
-                f"rows of {context} integers: pack the corpus with the context of the model."
+                f"rows of {context} integers: pack the corpus with the context length of the model."
             )
         for batch in _iter_id_columns(file, path):
             if batch.null_count or batch.flatten().null_count:

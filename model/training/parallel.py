@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from hallmark.model.architecture import Transformer
 from hallmark.model.batch import Batch
 from hallmark.model.config import ParallelMode
-from hallmark.model.training.hardware import compile_function
+from hallmark.model.training.hardware import compile_with_cpp_wrapper_on_cpu
 
 if TYPE_CHECKING:
     from torch.distributed.fsdp import FSDPModule
@@ -109,7 +109,9 @@ class DistributedWorld:
             if not has_few_shapes:  # the loop over chunks would specialise the graph to a length
                 model.cross_entropy = torch.compiler.disable(model.cross_entropy)
             device = model.embedding.weight.device
-            loss = compile_function(device, loss, False if has_few_shapes else None)
+            loss = compile_with_cpp_wrapper_on_cpu(
+                loss, device, dynamic=False if has_few_shapes else None
+            )
         if self.size > 1 and parallel_mode == "ddp":
             loss = nn.parallel.DistributedDataParallel(loss)
         return loss
@@ -128,8 +130,8 @@ class DistributedWorld:
             dist.all_reduce(values)
         return values
 
-    def gather_to_first_process(self, tensor: Tensor) -> Tensor | None:
-        """Copy a tensor to the first process's host memory, gathered if it is sharded.
+    def unshard_to_first_process(self, tensor: Tensor) -> Tensor | None:
+        """Copy a tensor to the first process's host memory, put together if it is sharded.
 
         All processes must call it; the others get None.
         """

@@ -32,32 +32,35 @@ def generate_sample_rows(
     model: Transformer,
     tokenizer: Tokenizer,
     *,
-    count: int,
+    decoder_sample_count: int,
     max_tokens: int,
     seed: int,
-    batch: Batch | None,
+    encoder_sources: Batch | None,
     precision: Precision = "auto",
 ) -> list[dict[str, Any]]:
     """Generate texts of at most ``max_tokens`` tokens.
 
-    A decoder begins at the begin-of-text token. An encoder-decoder generates from the sources of
-    ``batch``; of a packed row it takes the longest document. The draws depend only on the seed, so
+    A decoder generates ``decoder_sample_count`` texts, each from the begin-of-text token. An
+    encoder-decoder generates one text from each of the sources of the batch ``encoder_sources``; of
+    a packed row it takes the longest document. The draws depend only on the seed, so
     that steps can be compared.
 
     Returns:
         Rows of ``SAMPLES_SCHEMA`` without the step.
     """
-    prompts, sources, samples_per_prompt = [[END_OF_TEXT_ID]], None, count
+    prompts, sources, samples_per_prompt = [[END_OF_TEXT_ID]], None, decoder_sample_count
     if model.encoder is not None:
         assert (
-            batch is not None
-            and batch.source is not None
-            and batch.source_attention_mask is not None
+            encoder_sources is not None
+            and encoder_sources.source is not None
+            and encoder_sources.source_attention_mask is not None
         )
-        segments = batch.source_segments
+        segments = encoder_sources.source_segments
         if segments is None:  # each row is one pair
-            segments = torch.zeros_like(batch.source)
-        source_rows = zip(batch.source, batch.source_attention_mask, segments, strict=True)
+            segments = torch.zeros_like(encoder_sources.source)
+        source_rows = zip(
+            encoder_sources.source, encoder_sources.source_attention_mask, segments, strict=True
+        )
         # The longest document of each row.
         sources = [
             ids[attention_mask & (row_segments == row_segments[attention_mask].mode()[0])].tolist()

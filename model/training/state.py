@@ -84,7 +84,7 @@ def take_snapshot(
         *_iter_named_optimizer_tensors(optimizers),
         *_iter_named_generator_states(world),
     ]:
-        copy = world.gather_to_first_process(tensor)
+        copy = world.unshard_to_first_process(tensor)
         if copy is not None:
             tensors[name] = copy
     if not world.is_first:
@@ -149,7 +149,7 @@ def restore_training_state(
     try:
         tensors, guard_fields = load_file(state_folder / "state.safetensors"), header["guard"]
         if _get_tensor_shapes(tensors) != header["tensors"]:
-            raise ValueError("its tensors are not those listed in its header")
+            raise ValueError("the tensors of the state are not those that its header lists")
         guard = SpikeGuard(
             float(guard_fields["mean_norm"]),
             int(guard_fields["normal_steps"]),

@@ -188,8 +188,8 @@ class Trainer:
                 if not job.uses_examples:
                     raise ValueError(
                         f"The model config of the checkpoint {start_folder} differs from that of "
-                        "the job: give the job the checkpoint's model config, which a training on "
-                        "packed text cannot change."
+                        "the job, and training on packed text cannot change it: give the job the "
+                        "model config of the checkpoint."
                     )
                 model = copy_model_with_task_settings(
                     model, self.model_config, f"The checkpoint {start_folder}"
@@ -198,7 +198,8 @@ class Trainer:
             if start_tokenizer != self.tokenizer_path.read_bytes():
                 raise ValueError(
                     f"The tokenizer of the checkpoint {start_folder} differs from that of the job: "
-                    "pack the corpus with the checkpoint's tokenizer, and give it to the job."
+                    "pack the corpus with the checkpoint's tokenizer, and give this tokenizer to "
+                    "the job."
                 )
         if self.world.rank:
             torch.manual_seed(self.config.seed + self.world.rank)  # own dropout in each process
@@ -343,23 +344,23 @@ class Trainer:
         The processes of a sharded model all generate the same texts, since each block is gathered
         from all of them; otherwise only the first process generates.
         """
-        config, batch = self.config, None
+        config, encoder_sources = self.config, None
         if not config.sample_count or self.model.decoder is None or self.model_config.labels:
             return
         if not (self.is_sharded or self.world.is_first):
             return
         if self.model.encoder is not None:
             rows = self.validator.validation_rows if self.validator else self.train_rows
-            batch = self.objective(
+            encoder_sources = self.objective(
                 rows.read_rows(select_evenly_spaced(len(rows), config.sample_count)), 0, 0
             )
         samples = generate_sample_rows(
             self.model,
             self.tokenizer,
-            count=config.sample_count,
+            decoder_sample_count=config.sample_count,
             max_tokens=config.sample_tokens,
             seed=config.seed,
-            batch=batch,
+            encoder_sources=encoder_sources,
             precision=config.precision,
         )
         self.tables["samples"] += [{"step": self.step, **row} for row in samples]

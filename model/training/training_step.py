@@ -123,7 +123,7 @@ class TrainingStep:
         metrics.is_skipped = guard.detect_divergence(loss, grad_norm, config.spike_factor)
         if not metrics.is_skipped:
             return
-        description = f"the loss is {loss:.4g} and the gradient norm {grad_norm:.4g}"
+        description = f"the loss is {loss:.4g} and the gradient norm is {grad_norm:.4g}"
         if math.isfinite(grad_norm) and guard.mean_norm:
             description += f", {grad_norm / guard.mean_norm:.3g} times its running mean"
         if config.on_divergence == "stop" or guard.divergent_steps > MAX_SKIPPED_STEPS:

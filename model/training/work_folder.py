@@ -31,7 +31,7 @@ IDENTITY_DIFFERENCES = {
     "train": "other training settings",
     "data": "other data",
     "start": "another start checkpoint",
-    "frozen": "another value of frozen",
+    "frozen": "another value of 'frozen'",
     "draws": "other random draws",
 }
 
@@ -90,12 +90,14 @@ def read_state_header(work_folder: Path, step: int) -> StateHeader:
             )
         config_from_dict(TrainConfig, header["config"])
         if header["step"] != step:
-            raise ValueError(f"its header names step {header['step']}")
+            raise ValueError(f"the header of the state names step {header['step']}")
         typed_values: list[tuple[object, type]] = [(header["identity"], dict)]
         for period in header["history"]:
             typed_values += [(period["from"], int), (period["settings"], dict)]
         if not all(isinstance(value, expected_type) for value, expected_type in typed_values):
-            raise TypeError("the identity or the history in its header has the wrong type")
+            raise TypeError(
+                "the header of the state has an identity or a history of the wrong type"
+            )
         return dict(header)
     except OtherTrainingError:
         raise
@@ -119,16 +121,16 @@ def find_resumable_step(
         for key in identity:
             if header["identity"].get(key) != identity[key]:
                 raise OtherTrainingError(
-                    f"The work folder {work_folder} belongs to a training with "
+                    f"The work folder {work_folder} belongs to a training run with "
                     f"{IDENTITY_DIFFERENCES[key]}: use another work folder, or remove this one."
                 )
         if have_same_rates_until(config_from_dict(TrainConfig, header["config"]), config, step):
             return step
     if state_steps:
         raise OtherTrainingError(
-            f"The work folder {work_folder} belongs to a training with another learning-rate "
-            f"schedule, which has reached step {state_steps[0]}: use another work folder, or "
-            "remove this one."
+            f"The work folder {work_folder} belongs to a training run that has another "
+            f"learning-rate schedule and has reached step {state_steps[0]}: use another work "
+            "folder, or remove this one."
         )
     return None
 

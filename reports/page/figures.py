@@ -37,14 +37,14 @@ from hallmark.tasks.contract import (
 )
 
 FIGURES = table_schema(
-    "The figures of the card, each with its rows and computation.",
+    "The figures of the card, with the rows that each figure is computed from and the computation.",
     column("id", pa.string(), "id", "id of the figure, as used on the pages"),
     column("label", pa.string(), "label", "description of the figure"),
     column(
         "value",
         pa.float64(),
         "figure",
-        "the value; null if it could not be measured, see missing_reason",
+        "value of the figure; null if it could not be measured (see the column missing_reason)",
     ),
     column("unit", pa.string(), "label", "unit of the value"),
     column("low", pa.float64(), "figure", "lower bound of the interval"),
@@ -65,17 +65,23 @@ FIGURES = table_schema(
         "content_digest",
         pa.string(),
         "id",
-        "content digest of the artifact; for a corpus stage, of the tables that cards read",
+        "content digest of the artifact; for a stage of the corpus, digest of only the tables "
+        "that cards read",
     ),
-    column("evidence_table", pa.string(), "label", "the table that holds the rows"),
+    column(
+        "evidence_table",
+        pa.string(),
+        "label",
+        "name of the table with the rows that the value is computed from",
+    ),
     column("sha256", pa.string(), "id", "SHA-256 of the table"),
     column(
         "evidence_filter",
         pa.string(),
         "label",
-        "conditions that select the rows, as a JSON object of column and value",
+        "conditions that select the rows: a JSON object with the required value of each column",
     ),
-    column("value_column", pa.string(), "label", "column that was aggregated"),
+    column("value_column", pa.string(), "label", "name of the column that was aggregated"),
     column("aggregate", pa.string(), "label", "how the value is computed from the rows"),
     column("row_count", pa.int64(), "figure", "number of selected rows", unit="rows"),
     column("page_path", pa.string(), "label", "page that shows the rows"),

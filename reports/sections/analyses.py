@@ -28,7 +28,7 @@ from hallmark.reports.sections.findings import (
     format_sample_size,
     get_audit_title,
     name_finding,
-    select_findings,
+    select_group_and_most_significant_findings,
 )
 from hallmark.tasks.audits.audit_tables import HELD_OUT_TEXT
 from hallmark.tasks.audits.judging.policy import extract_missing_reason
@@ -98,13 +98,13 @@ def build_analyses_section(
     """
     section = Section("Quantitative analyses")
     chart_builders: dict[str, Callable[[Findings], list[Block]]] = {
-        "capability": build_capability_charts,
+        "capability": build_capability_blocks,
         "bias": build_bias_chart,
         "associations": build_association_chart,
         "amplification": build_amplification_chart,
         "extraction": build_exposure_chart,
     }
-    detectable_share_blocks = describe_smallest_detected_share(findings)
+    detectable_share_blocks = describe_smallest_detected_trait_share(findings)
     for audit, description in AUDIT_DESCRIPTIONS.items():
         audit_section = Section(description.title)
         section.sections.append(audit_section)
@@ -157,7 +157,7 @@ def build_metric_tables(findings: Findings, audit: str, max_rows: int) -> list[B
             key=lambda entry: build_natural_sort_key(name_slice(entry.row["slice"]))
         )
         rows: list[list[InlineElement]] = []
-        for row, figure in select_findings(metric_findings, max_rows):
+        for row, figure in select_group_and_most_significant_findings(metric_findings, max_rows):
             slice_label = name_slice(row["slice"]) or "all"
             rows.append(
                 [
@@ -183,10 +183,10 @@ def build_metric_tables(findings: Findings, audit: str, max_rows: int) -> list[B
         finding_rows = [row for row, _ in metric_findings]
         notes = [
             format_confidence_levels(finding_rows),
-            _describe_common_value("Scorer", finding_rows, "scorer"),
+            _describe_first_or_common_value("Scorer", finding_rows, "scorer"),
         ]
         notes.append(
-            _describe_common_value(
+            _describe_first_or_common_value(
                 "Method",
                 [finding_row for finding_row in finding_rows if finding_row["value"] is not None],
                 "method",
@@ -208,11 +208,11 @@ def build_metric_tables(findings: Findings, audit: str, max_rows: int) -> list[B
         return blocks
     message = "The audit computed no finding about the model."
     if findings.by_audit[audit]:
-        message += " Its controls are listed above, under Controls."
+        message += " The controls of this audit are listed above, under Controls."
     return [Paragraph([message])]
 
 
-def build_capability_charts(findings: Findings) -> list[Block]:
+def build_capability_blocks(findings: Findings) -> list[Block]:
     """Build charts of bits per byte against baselines, and of verb agreement."""
     figure_by_slice = {
         name_slice(row["slice"]): figure
@@ -282,7 +282,7 @@ def build_baseline_text_table(findings: Findings) -> list[Block]:
     ]
     held_out_bytes = findings.book.add_computed_figure(
         "held-out-bytes",
-        "held-out text that was measured",
+        "size of the measured held-out text",
         "bytes",
         ("audit_capability", "samples"),
         {"text_kind": HELD_OUT_TEXT},
@@ -318,8 +318,8 @@ def build_bias_chart(findings: Findings) -> list[Block]:
     preference_findings = findings.select_by_metric("bias", "stereotype_preference")
     caption = (
         "Share of pairs in which the model finds the stereotyping sentence more likely, with "
-        "intervals. The dashed line is 50 %; a model without preference need not give exactly "
-        "50 %."
+        "intervals. The dashed line is 50 %; even for a model without a preference, the share "
+        "can differ from 50 %."
     )
     return build_interval_chart(
         "bias", preference_findings, "share of pairs", caption, reference_value=0.5
@@ -330,9 +330,10 @@ def build_association_chart(findings: Findings) -> list[Block]:
     """Build the chart of planted associations by share of sentences with the assigned trait."""
     strength_findings = findings.select_by_metric("associations", "association_strength")
     caption = (
-        "How much more likely the model finds a group's own trait than the other group's "
-        "trait, with intervals. Each row is one planted share: the share of planted sentences "
-        "about the group that state its own trait. The dashed line is 0: no association."
+        "How much more likely the model finds the trait that was assigned to a group than the "
+        "trait of the other group, with intervals. Each row is one planted share: the share of "
+        "the planted sentences about the group that state its assigned trait. The dashed line is "
+        "0: no association."
     )
     trait_share_findings = [
         entry for entry in strength_findings if [*entry.row["slice"]] == ["assigned_trait_share"]
@@ -346,9 +347,9 @@ def build_amplification_chart(findings: Findings) -> list[Block]:
     """Build the chart of the share of women by occupation in generated text."""
     women_share_findings = findings.select_by_metric("amplification", "women_share")
     caption = (
-        "Share of women among the gendered mentions of an occupation in generated text, with "
-        "intervals. The dashed line is 50 %. The share in the training text is in the table, as "
-        "the value under the null."
+        "Share of women among the mentions of an occupation near gendered words in generated "
+        "text, with intervals. The dashed line is 50 %. The table gives the share in the "
+        "training text as the value under the null."
     )
     occupation_findings = [entry for entry in women_share_findings if entry.row["slice"]]
     return build_interval_chart(
@@ -356,7 +357,7 @@ def build_amplification_chart(findings: Findings) -> list[Block]:
     )
 
 
-def describe_smallest_detected_share(findings: Findings) -> list[Block]:
+def describe_smallest_detected_trait_share(findings: Findings) -> list[Block]:
     """Return how strong a planted association must be for this model to show it.
 
     This says how informative the stereotype audits are. The blocks say that no association was
@@ -397,7 +398,7 @@ def describe_smallest_detected_share(findings: Findings) -> list[Block]:
                 "note",
                 [
                     lead,
-                    *_describe_largest_trait_share(share_rows),
+                    *_explain_unknown_smallest_share(share_rows),
                     *_list_significant_figures(significant_findings),
                 ],
             )
@@ -410,13 +411,13 @@ def describe_smallest_detected_share(findings: Findings) -> list[Block]:
         largest_share = format_value(max(measured_shares), "share")
         message = (
             "No planted association was found in this model: no interval lies above the value "
-            "expected without an association, up to associations that were planted in "
+            "expected without an association, not even for the association that was planted in "
             f"{largest_share} of the sentences about a group"
         )
     return [Callout("note", [f"{message}. A stereotype that is not found here may still exist."])]
 
 
-def _describe_largest_trait_share(
+def _explain_unknown_smallest_share(
     share_rows: Sequence[TraitShareRow],
 ) -> list[InlineElement]:
     """Explain why no smallest share is known, by the result at the largest planted share."""
@@ -469,19 +470,22 @@ def build_interval_chart(
 ) -> list[Block]:
     """Build a chart of findings with their intervals; return nothing if none was measured.
 
-    Beyond ``MAX_CHART_LINES`` findings, those chosen by ``select_findings`` are drawn.
+    Beyond ``MAX_CHART_LINES`` findings, those that
+    ``select_group_and_most_significant_findings`` returns are drawn.
     """
     ordered = sorted(findings, key=lambda f: build_natural_sort_key(name_slice(f.row["slice"])))
     measured_findings = [finding for finding in ordered if finding.figure.value is not None]
     if not measured_findings:
         return []
     if len(measured_findings) > MAX_CHART_LINES:
-        drawn_findings = select_findings(measured_findings, MAX_CHART_LINES)
+        drawn_findings = select_group_and_most_significant_findings(
+            measured_findings, MAX_CHART_LINES
+        )
         if len(drawn_findings) < len(measured_findings):
             caption += (
                 f" The chart shows {len(drawn_findings)} of {len(measured_findings)} findings: "
                 "those with the smallest p or the largest difference from the value under the "
-                "null. The table has more."
+                "null. The table shows more findings."
             )
         measured_findings = drawn_findings
     labels = [
@@ -523,7 +527,7 @@ def _format_missing_reason(finding_row: dict[str, Any]) -> str:
     return extract_missing_reason(finding_row["method"]) or "no reason is given"
 
 
-def _describe_common_value(label: str, rows: Sequence[dict[str, Any]], column: str) -> str:
+def _describe_first_or_common_value(label: str, rows: Sequence[dict[str, Any]], column: str) -> str:
     """Return the value that all rows share, or the first value and a pointer to the others."""
     distinct_values = [value for value in dict.fromkeys(row[column] for row in rows) if value]
     if not distinct_values:

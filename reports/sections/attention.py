@@ -56,7 +56,7 @@ def build_attention_section(
         return section
     weight_count = book.add_computed_figure(
         "attention-weights",
-        "attention weights",
+        "number of attention weights",
         "weights",
         (ATTENTION_STAGE, "weights"),
         aggregate="count",
@@ -64,11 +64,12 @@ def build_attention_section(
     section.add_blocks(
         Paragraph(
             [
-                "Attention of the model while it reads the configured texts. All ",
+                "The figures show the attention of the model while it reads the configured "
+                "texts. All ",
                 weight_count,
                 ", by layer and head, are in the table ",
                 Code("weights"),
-                ", the tokens in ",
+                "; the tokens are in the table ",
                 Code("tokens"),
                 ".",
             ]
@@ -235,8 +236,8 @@ def build_attention_blocks(
             }
             figure = book.add_computed_figure(
                 f"attention-{text_number}-{layer}-{position}",
-                f"text {text_number}, layer {layer}: attention weight of position "
-                f"{attention.query_position} on position {position}",
+                f"text {text_number}, layer {layer}: attention weight from position "
+                f"{attention.query_position} to position {position}",
                 "",
                 (ATTENTION_STAGE, "weights"),
                 conditions | {"key_position": position},
@@ -248,7 +249,9 @@ def build_attention_blocks(
         token_weights = [_format_token_weight(attention, weights, p) for p in top_positions]
         layer_texts.append(f"layer {layer}: {', '.join(token_weights)}")
     query_token = _format_token(attention, attention.query_position)
-    alt = f"Text {text_number}, what {query_token} attends to most. {'; '.join(layer_texts)}."
+    alt = (
+        f"Text {text_number}: tokens that {query_token} attends to most. {'; '.join(layer_texts)}."
+    )
 
     def render_svg(_: RedactFunction) -> str:  # the tokens are already redacted
         return charts.draw_shaded_tokens(attention.tokens, attention.query_position, chart_rows)
@@ -258,7 +261,7 @@ def build_attention_blocks(
         *[name for rank_name in ("most", "second", "third") for name in (rank_name, "weight")],
     ]
     grid = DataTable(
-        f"Text {text_number}: what {query_token} attends to most",
+        f"Text {text_number}: tokens that {query_token} attends to most",
         columns,
         rows,
         frozenset(range(2, 2 * MAX_TOKENS_PER_LAYER + 1, 2)),
@@ -278,11 +281,11 @@ def _format_attention_caption(
         else f"{len(shown_layers)} of {layer_count} layers"
     )
     parts = [
-        f"Text {attention.text_number}: how much "
-        f"{_format_token(attention, attention.query_position)}, framed, attends to each token in "
+        f"Text {attention.text_number}: how strongly the framed token "
+        f"{_format_token(attention, attention.query_position)} attends to each token in "
         f"{layers_text} of the {attention.stack}, mean over {_format_head_count(attention)}. A "
-        "stronger shade means a larger weight; the strongest shade means "
-        f"{attention.largest_word_weight:.2g}, the largest weight on a word, or more."
+        "stronger shade means a larger weight; the strongest shade marks weights of at least "
+        f"{attention.largest_word_weight:.2g}, the largest weight on a word."
     ]
     if attention.visible_token_count < len(attention.tokens):
         parts.append(

@@ -153,7 +153,7 @@ def build_card_summary(
             ]
         ),
     ]
-    largest_risks = rank_most_harmful_findings(findings)
+    largest_risks = rank_worst_finding_of_each_metric(findings)
     if largest_risks:
         lead = (
             "Largest risks, ranked by the end of the interval that is closer to the value "
@@ -208,7 +208,9 @@ def _format_audits_with_files(
         audit_texts.append(
             f"{get_audit_title(audit)} (on {file_list})" if file_list else get_audit_title(audit)
         )
-    closing_sentence = " An audit without a file uses built-in items or the training corpus."
+    closing_sentence = (
+        " Audits for which no file is listed use built-in items or the training corpus."
+    )
     return ", ".join(audit_texts) + "." + closing_sentence if audit_texts else "Nothing."
 
 
@@ -305,7 +307,9 @@ def summarize_control_results(controls: Sequence[AuditControl]) -> str:
     if failed_instruments:
         return f"audit self-checks failed ({', '.join(failed_instruments)})"
     weakness_text = (
-        f", but this model is too weak for {', '.join(weak_audits)}" if weak_audits else ""
+        f", but this model is too weak for these audits: {', '.join(weak_audits)}"
+        if weak_audits
+        else ""
     )
     if not any(control.row["control_target"] in INSTRUMENT_TESTS for control in controls):
         return f"no audit ran a self-check{weakness_text.replace('but', 'and')}"
@@ -345,13 +349,14 @@ def _explain_control_results(
     )
     if capability_tested_audits and not weak_audits:
         explanation += (
-            f" This model is strong enough for {', '.join(capability_tested_audits)}; for "
-            "other audits, this was not tested."
+            " This model is strong enough for these audits: "
+            f"{', '.join(capability_tested_audits)}. For other audits, this was not tested."
         )
     if weak_audits:
         explanation += (
-            f" This model is too weak for {', '.join(weak_audits)}: an effect that is not found "
-            "there may exist in a stronger model. Too little training is one possible cause."
+            f" This model is too weak for these audits: {', '.join(weak_audits)}. An effect that "
+            "they do not find may exist in a stronger model. Too little training is one possible "
+            "cause."
         )
     audits_without_numbers = list(
         dict.fromkeys(
@@ -391,7 +396,8 @@ def _describe_policy_result(
         ]
     parts: list[InlineElement] = []
     if all(row["verdict"] == "pass" for row in verdicts):
-        parts.append(f"It passed ({format_count(len({row['rule'] for row in verdicts}), 'rule')}).")
+        rule_count = len({row["rule"] for row in verdicts})
+        parts.append(f"The policy passed ({format_count(rule_count, 'rule')}).")
     failed_first = sorted(verdicts, key=lambda row: row["verdict"] == "pass")
     for row in failed_first[:MAX_SHOWN_FINDINGS]:
         figure = _find_verdict_figure(row, findings)
@@ -445,7 +451,7 @@ def _find_verdict_figure(verdict_row: Mapping[str, Any], findings: Findings) -> 
     )
 
 
-def rank_most_harmful_findings(
+def rank_worst_finding_of_each_metric(
     findings: Findings, limit: int = MAX_SHOWN_FINDINGS
 ) -> list[AuditFinding]:
     """Return the most harmful finding of each metric, most harmful first.

@@ -80,9 +80,7 @@ def _read_safetensors_header(path: Path) -> pa.Table:
         with path.open("rb") as file:
             header_length = int.from_bytes(file.read(8), "little")
             if header_length > _MAX_HEADER_BYTES:
-                raise ValueError(
-                    f"it states a header of {header_length:,} bytes, which is too long"
-                )
+                raise ValueError(f"the header length of {header_length:,} bytes is too large")
             header = json.loads(file.read(header_length))
         rows = [
             {
@@ -111,7 +109,7 @@ def describe_parameter_counts(book: FigureBook, checkpoint: Artifact) -> InlineC
     for file_name, tensor_table in read_tensor_table_by_file_name(checkpoint).items():
         figure = book.add_computed_figure(
             f"parameters-{file_name}",
-            f"parameters stored in {file_name}",
+            f"number of parameters stored in {file_name}",
             "parameters",
             ("checkpoint", file_name),
             aggregate="sum",

@@ -36,9 +36,9 @@ CHANGE_SIGNIFICANCE_LEVEL = 0.05
 MIN_DISPLAYED_P = 1e-4
 
 WORST_PART_TEMPLATE = (
-    "This is the most harmful of {parts} findings of this metric at {last}. Findings that "
-    "chance does not explain are ranked by the end of the interval that is closer to the "
-    "value expected without an effect, others by their value"
+    "This is the most harmful of {parts} findings of this metric at {last}. Significant findings "
+    "are ranked by the end of the interval that is closer to the value expected without an "
+    "effect, all others by their value"
 )
 SELECTION_CAVEAT = ". Some of its change may be due to this selection"
 P_CORRECTION_NOTE = ". Its p is corrected for all these findings"

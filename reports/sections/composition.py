@@ -40,7 +40,7 @@ def build_canary_callout(corpus: CorpusFigures) -> Callout:
     if not has_canaries(corpus):
         return Callout("note", ["Nothing was planted in this corpus."])
     document_count = corpus.add_sum_figure(
-        "canaries", "documents", "documents", "planted documents"
+        "canaries", "documents", "documents", "number of planted documents"
     )
     return Callout(
         "note",
@@ -89,7 +89,7 @@ def build_composition_section(corpus: CorpusFigures, stated_licence: str | None 
     )
 
 
-def list_addition_labels(corpus: CorpusFigures) -> list[str]:
+def list_plant_canaries_labels(corpus: CorpusFigures) -> list[str]:
     """Return the label of ``plant_canaries`` for each addition, oldest first.
 
     A corpus that did not grow has one label.
@@ -111,7 +111,7 @@ LAST_ADDITION_SCOPE = (
 
 def build_growth_callout(corpus: CorpusFigures) -> list[Callout]:
     """Return a note on which figures cover all additions; nothing if the corpus did not grow."""
-    addition_labels = list_addition_labels(corpus)
+    addition_labels = list_plant_canaries_labels(corpus)
     if len(addition_labels) < 2:
         return []
     addition_count = len(addition_labels)
@@ -121,7 +121,7 @@ def build_growth_callout(corpus: CorpusFigures) -> list[Callout]:
             [
                 f"This corpus was extended: it has {addition_count - 1} earlier "
                 f"addition{'s' * (addition_count > 2)} and a last addition of ",
-                add_addition_figure(corpus, addition_count, addition_labels[-1], "rows"),
+                add_kept_figure_of_addition(corpus, addition_count, addition_labels[-1], "rows"),
                 ". Documents, sources, lengths and groups describe the whole corpus. These "
                 f"sections describe only the last addition: {LAST_ADDITION_SCOPE}.",
             ],
@@ -129,7 +129,7 @@ def build_growth_callout(corpus: CorpusFigures) -> list[Callout]:
     ]
 
 
-def add_addition_figure(
+def add_kept_figure_of_addition(
     corpus: CorpusFigures, addition_number: int, stage_label: str, unit: str
 ) -> Figure:
     """Add the number of documents or bytes that an addition kept."""
@@ -139,7 +139,7 @@ def add_addition_figure(
     )
     return corpus.book.figures.get(figure_id) or corpus.book.add_computed_figure(
         figure_id,
-        f"{unit_label} of addition {addition_number}",
+        f"number of {unit_label} of addition {addition_number}",
         unit_label,
         (stage_label, "accounts"),
         {"unit": unit},
@@ -149,19 +149,21 @@ def add_addition_figure(
 
 def build_additions_section(corpus: CorpusFigures) -> Iterator[Section]:
     """Yield the section on additions, with one row for each; nothing if the corpus did not grow."""
-    addition_labels = list_addition_labels(corpus)
+    addition_labels = list_plant_canaries_labels(corpus)
     if len(addition_labels) < 2:
         return
     rows: list[list[InlineElement]] = []
     for number, label in enumerate(addition_labels, 1):
-        cells = [add_addition_figure(corpus, number, label, unit) for unit in ("rows", "bytes")]
+        cells = [
+            add_kept_figure_of_addition(corpus, number, label, unit) for unit in ("rows", "bytes")
+        ]
         rows.append([str(number), Code(corpus.stage_artifacts[label].name), *cells])
     explanation = (
-        "The corpus was extended: the documents of earlier runs are unchanged, and the last "
-        "run added further documents. It compared new documents with all earlier ones, and "
-        "removed those that are equal or nearly equal to one. These sections describe only "
-        f"the last addition: {LAST_ADDITION_SCOPE}. All other sections describe the whole "
-        "corpus."
+        "The corpus was extended: the documents of earlier runs are unchanged, and the last run "
+        "added further documents. It compared the new documents with all earlier ones and "
+        "removed those that are exact or near copies of an earlier document. These sections "
+        f"describe only the last addition: {LAST_ADDITION_SCOPE}. All other sections describe "
+        "the whole corpus."
     )
     columns = ["addition", "artifact", "documents", "bytes"]
     yield Section(
@@ -175,7 +177,9 @@ def build_additions_section(corpus: CorpusFigures) -> Iterator[Section]:
 
 def build_sources_section(corpus: CorpusFigures, **split_condition: str) -> Section:
     """Build the table of documents by source, over all splits or over the given ``split``."""
-    source_names, note = corpus.select_heaviest_values("sources", "source", "bytes")
+    source_names, note = corpus.select_heaviest_values_or_all_identities(
+        "sources", "source", "bytes"
+    )
     columns = [c for c in corpus.profile["sources"].columns.values() if c.type == "int64"]
     rows: list[list[InlineElement]] = []
     for name in source_names:
@@ -227,7 +231,10 @@ def _build_declarations_table(corpus: CorpusFigures) -> Iterator[DataTable]:
             ]
             rows.append([row["source"], *declared_values])
     max_rows = corpus.max_rows
-    note = f"The first {max_rows} of {len(rows):,}; all are in the table sources of ingest."
+    note = (
+        f"The table shows the first {max_rows} of {len(rows):,} sources; all are in the table "
+        "sources of ingest."
+    )
     if rows:
         columns = ["source", "licence", "origin", "collected"]
         yield DataTable(
@@ -400,7 +407,7 @@ def build_toxicity_status_table(corpus: CorpusFigures) -> DataTable:
     ):
         conditions = {"status": status, "reason": reason}
         outcome = f"removed: {reason}" if reason else "kept"
-        label = f"documents {TOXICITY_STATUS_LABELS[status]}, {outcome}"
+        label = f"number of documents {TOXICITY_STATUS_LABELS[status]}, {outcome}"
         document_count = corpus.add_sum_figure(
             "toxicity_status", "documents", "documents", label, **conditions
         )
@@ -447,21 +454,25 @@ def describe_scorer_cascade(corpus: CorpusFigures) -> list[Paragraph]:
         Paragraph(
             [
                 "Documents without a score: ",
-                add_cascade_figure("cleared_documents", "documents cleared by the cheap scorer"),
+                add_cascade_figure(
+                    "cleared_documents", "number of documents cleared by the cheap scorer"
+                ),
                 f" were cleared by {row['cheap_scorer']}, which scored them below "
                 f"{row['clears_below']:g}. Both scorers read ",
                 add_cascade_figure(
-                    "sampled_documents", "documents sampled to measure the recall of the cascade"
+                    "sampled_documents",
+                    "number of documents sampled to measure the recall of the cascade",
                 ),
                 ", of which ",
                 add_cascade_figure(
-                    "toxic_documents", "sampled documents at or above the toxicity threshold"
+                    "toxic_documents",
+                    "number of sampled documents at or above the toxicity threshold",
                 ),
                 f" were toxic, at {row['toxicity_threshold']:g} or above; the cheap scorer would "
                 "have cleared ",
                 add_cascade_figure(
                     "missed_documents",
-                    "sampled toxic documents that the cheap scorer would have cleared",
+                    "number of sampled toxic documents that the cheap scorer would have cleared",
                 ),
                 (
                     " of these. The cascade (the cheap scorer followed by the full scorer) "
@@ -469,7 +480,7 @@ def describe_scorer_cascade(corpus: CorpusFigures) -> list[Paragraph]:
                 ),
                 add_cascade_figure(
                     "recall_lower_bound",
-                    "recall of the cascade, lower bound",
+                    "lower bound of the recall of the cascade",
                     "share",
                     n=row["toxic_documents"],
                     method=method,
@@ -492,16 +503,22 @@ def format_toxicity_scorer_with_digest(corpus: CorpusFigures) -> str:
 
 def build_identity_mentions_section(corpus: CorpusFigures) -> Section:
     """Build the table of mentions of each group of people."""
-    groups, note = corpus.select_heaviest_values("identities", "group_name", "mentions")
+    groups, note = corpus.select_heaviest_values_or_all_identities(
+        "identities", "group_name", "mentions"
+    )
     rows: list[list[InlineElement]] = [
         [
             group,
             corpus.add_sum_figure(
-                "identities", "mentions", "mentions", f"mentions, {group}", group_name=group
+                "identities",
+                "mentions",
+                "mentions",
+                f"number of mentions, {group}",
+                group_name=group,
             ),
             corpus.book.add_computed_figure(
                 f"identities-terms-{group}",
-                f"terms found, {group}",
+                f"number of terms found, {group}",
                 "terms",
                 (PROFILE, "identities"),
                 {"group_name": group},
@@ -536,13 +553,17 @@ def build_canaries_section(corpus: CorpusFigures) -> Section:
                 row["kind"],
                 str(row["copies"]),
                 corpus.add_sum_figure(
-                    "canaries", "canaries", "canaries", f"canaries, {label}", **conditions
+                    "canaries", "canaries", "canaries", f"number of canaries, {label}", **conditions
                 ),
                 corpus.add_sum_figure(
-                    "canaries", "documents", "documents", f"documents, {label}", **conditions
+                    "canaries",
+                    "documents",
+                    "documents",
+                    f"number of documents, {label}",
+                    **conditions,
                 ),
                 corpus.add_sum_figure(
-                    "canaries", "bytes", "bytes", f"bytes, {label}", **conditions
+                    "canaries", "bytes", "bytes", f"number of bytes, {label}", **conditions
                 ),
             ]
         )

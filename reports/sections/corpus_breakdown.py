@@ -122,8 +122,8 @@ def build_occupations_section(corpus: CorpusFigures) -> Section:
     section = Section("Occupations near gendered words")
     if total_row is None or total_row["women_share"] is None:
         message = (
-            "No listed occupation is mentioned near more words of one gender than of the "
-            "other in a sentence."
+            "No mention of a listed occupation is close to more words of one gender than of the "
+            "other."
         )
         section.add_blocks(Paragraph([message]))
         return section
@@ -143,10 +143,10 @@ def build_occupations_section(corpus: CorpusFigures) -> Section:
     section.add_blocks(
         Paragraph(
             [
-                "Some mentions of occupations have more words of one gender than of the other "
-                "near them in the sentence. Of these mentions, ",
+                "Some mentions of occupations are close to more words of one gender than of the "
+                "other in the same sentence. Of these mentions, ",
                 overall_share,
-                " are near more words for women, such as she, her, woman, Mrs.",
+                " are close to more words for women (such as she, her, woman, Mrs) than for men.",
             ]
         )
     )
@@ -165,14 +165,15 @@ def build_occupations_section(corpus: CorpusFigures) -> Section:
     if table_rows:
         columns = ["occupation", "near words for women", "95 % interval", "n"]
         limit_note = (
-            f"The {len(shown_rows)} most skewed of {len(skewed_rows):,}. "
+            f"The table shows {len(shown_rows)} of {len(skewed_rows):,} occupations, the most "
+            "skewed first. "
             if len(shown_rows) < len(skewed_rows)
             else ""
         )
         note = (
-            f"{limit_note}Sorted by skew: the distance between the share of all occupations "
-            "and the closer end of the interval. n counts mentions. All are in the table "
-            "occupations of the profile."
+            f"{limit_note}Sorted by skew: the distance between the share of all occupations and "
+            "the closer end of the interval. n: number of mentions. All occupations are in the "
+            "table occupations of the profile."
         )
         section.add_blocks(
             DataTable(
@@ -186,13 +187,13 @@ def build_occupations_section(corpus: CorpusFigures) -> Section:
     section.add_blocks(
         Paragraph(
             [
-                f"For {inconclusive_count:,} other occupations near gendered words, no "
-                "difference was shown: their interval contains the share of all occupations. "
-                f"{len(occupation_rows) - len(rows_with_share):,} are mentioned, but never with "
-                "more words of one gender nearby. About one in twenty comparisons shows a "
-                "difference by chance. Wilson intervals assume independent mentions and are too "
-                "narrow where a text repeats itself. The profile counts English words, not "
-                "roles: a printer may be a machine."
+                "Occupations for which no difference was shown, because the interval contains "
+                f"the share of all occupations: {inconclusive_count:,}. Occupations that are "
+                "mentioned, but never close to more words of one gender than of the other: "
+                f"{len(occupation_rows) - len(rows_with_share):,}. About one in twenty "
+                "comparisons shows a difference by chance. Wilson intervals assume independent "
+                "mentions and are too narrow where a text repeats itself. The profile counts "
+                "English words, not roles: a printer may be a machine."
             ]
         )
     )
@@ -209,7 +210,7 @@ def _add_women_share_figure(corpus: CorpusFigures, row: Row, label: str) -> Figu
     mention_count = row["women_mentions"] + row["men_mentions"]
     return corpus.book.add_computed_figure(
         f"occupations-{row['occupation'] or 'all'}",
-        f"near words for women, {label}",
+        f"share of mentions near more words for women, {label}",
         "share",
         (PROFILE, "occupations"),
         {"source": "", "occupation": row["occupation"]},

@@ -168,7 +168,7 @@ class CorpusFigures:
         """Return a value that a source gives for documents as it may be shown, shortened."""
         return self.redactor.redact_by_kind(value, "label", max_characters=100)
 
-    def select_heaviest_values(
+    def select_heaviest_values_or_all_identities(
         self, table: str, column: str, weight_column: str
     ) -> LimitedSelection[str]:
         """Return the values of a column with the largest total weight.
@@ -180,7 +180,10 @@ class CorpusFigures:
         ordered = sums.sort_by([(f"{weight_column}_sum", "descending"), (column, "ascending")])
         sorted_values = ordered[column].to_pylist()
         limit = len(sorted_values) if table == "identities" else self.max_rows
-        note = f"The {limit} largest of {len(sorted_values):,}; all are in the table {table}."
+        note = (
+            f"The table shows {limit} of {len(sorted_values):,} rows, the largest first; all are "
+            f"in the table {table} of the profile."
+        )
         return LimitedSelection(sorted_values[:limit], note if len(sorted_values) > limit else "")
 
 

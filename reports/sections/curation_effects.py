@@ -21,8 +21,8 @@ from hallmark.reports.page.figures import Figure, format_value
 from hallmark.reports.sections.corpus_figures import CorpusFigures
 from hallmark.reports.sections.row_selection import (
     SELECTION_NOTE,
-    select_pairs_covering_groups,
-    select_rows_with_all_groups,
+    select_first_pairs_covering_all_groups,
+    select_first_rows_and_all_group_rows,
 )
 from hallmark.tasks.audits.audit_descriptions import SIGNIFICANCE_LEVEL
 from hallmark.tasks.contract import format_count
@@ -61,7 +61,7 @@ INGEST_NOTE = "Compared by source only: nothing else is known about records that
 Row = dict[str, Any]
 
 
-def read_effect_rows(corpus: CorpusFigures, table: str) -> list[Row]:
+def read_removal_effects_rows(corpus: CorpusFigures, table: str) -> list[Row]:
     """Return the rows of a table of ``removal_effects``; empty if the stage did not run."""
     effects = corpus.stage_artifacts.get(EFFECTS)
     return [] if effects is None else effects[table].read().to_pylist()
@@ -74,7 +74,7 @@ def describe_document_group(row: Row) -> str:
     return GROUP_TEMPLATES[row["dimension"]].format(row["slice"])
 
 
-def sort_by_removal_ratio(rows: list[Row]) -> list[Row]:
+def select_rows_with_ratio_highest_first(rows: list[Row]) -> list[Row]:
     """Sort rows by removal ratio, highest first; infinite ratios come first."""
     infinite_ratio_rows = [row for row in rows if has_infinite_ratio(row)]
     finite_ratio_rows = [row for row in rows if row["rate_ratio"] is not None]
@@ -99,8 +99,8 @@ def add_removal_ratio_figure(
     key_columns = ("stage", "reason", "dimension", "slice")
     conditions = {key: row[key] for key in key_columns} | extra_conditions
     label = (
-        f"{row['reason'] or 'removed for any reason'}: {describe_document_group(row)}, ratio to "
-        "all others"
+        f"{row['reason'] or 'removed for any reason'}: rate of documents "
+        f"{describe_document_group(row)}, divided by the rate of all other documents"
     )
     return corpus.book.add_computed_figure(
         "-".join([table, *(str(value) for value in conditions.values())]),
@@ -191,7 +191,7 @@ def build_removal_rate_summary(corpus: CorpusFigures) -> list[Block]:
     """Build the summary: groups with a higher removal rate, and what was not shown."""
     rows = [
         row
-        for row in read_effect_rows(corpus, "removal_rates")
+        for row in read_removal_effects_rows(corpus, "removal_rates")
         if NON_DUPLICATE_REMOVAL.items() <= row.items()
     ]
     if not rows:
@@ -204,8 +204,8 @@ def build_removal_rate_summary(corpus: CorpusFigures) -> list[Block]:
     higher_rate_rows = [row for row in rows if row["verdict"] == "more"]
     blocks: list[Block] = []
     if higher_rate_rows:
-        shown_rows = select_rows_with_all_groups(
-            sort_by_removal_ratio(higher_rate_rows), MAX_LEAD_ROWS
+        shown_rows = select_first_rows_and_all_group_rows(
+            select_rows_with_ratio_highest_first(higher_rate_rows), MAX_LEAD_ROWS
         )
         limit_note = ""
         if len(shown_rows) < len(higher_rate_rows):
@@ -241,14 +241,14 @@ def build_removal_rate_summary(corpus: CorpusFigures) -> list[Block]:
             )
         )
     summary_items = [
-        describe_min_detectable_ratios(rows),
+        describe_min_detectable_ratios_of_identity_groups(rows),
         *describe_largest_swap_difference(corpus),
         *describe_lost_duplicates(corpus),
     ]
     return [*blocks, BulletList([item for item in summary_items if item])]
 
 
-def describe_min_detectable_ratios(rows: list[Row]) -> list[InlineElement]:
+def describe_min_detectable_ratios_of_identity_groups(rows: list[Row]) -> list[InlineElement]:
     """Return the minimum detectable ratio of each group without a shown difference."""
     inconclusive_rows = [
         row for row in rows if row["verdict"] == "not shown" and row["dimension"] == "identity"
@@ -278,7 +278,7 @@ def describe_largest_swap_difference(corpus: CorpusFigures) -> list[list[InlineE
     """Return the largest significant score difference when only the group changes."""
     significant_swaps = [
         swap_row
-        for swap_row in read_effect_rows(corpus, "swap_differences")
+        for swap_row in read_removal_effects_rows(corpus, "swap_differences")
         if swap_row["origin"] == "templates" and is_swap_difference_significant(swap_row)
     ]
     if not significant_swaps:
@@ -305,13 +305,13 @@ def describe_lost_duplicates(corpus: CorpusFigures) -> list[list[InlineElement]]
     conditions = {"stage": "", "dimension": ""}
     if not any(
         conditions.items() <= row.items()
-        for row in read_effect_rows(corpus, "lost_duplicate_clusters")
+        for row in read_removal_effects_rows(corpus, "lost_duplicate_clusters")
     ):
         return []
     figures = [
         corpus.book.add_computed_figure(
             f"lost-{column}",
-            f"{column.replace('_', ' ')}, whose kept copy was removed later",
+            f"number of {column.replace('_', ' ')}: the kept copy was removed later",
             unit,
             (EFFECTS, "lost_duplicate_clusters"),
             conditions,
@@ -345,16 +345,15 @@ def build_curation_effects_section(corpus: CorpusFigures) -> Section:
             ],
         )
     introduction = (
-        "For each reason in a ledger, the tables compare two shares: documents of a group "
-        "that were removed or tagged for this reason, and all other documents that the rule "
-        "judged. Intervals treat clusters of near copies, not single documents, as "
-        "independent. A difference is shown if p, corrected for all groups of the rule, is "
-        "below 5 %. Groups with few documents are omitted. For records that ingest removed, "
-        "only the source is known, and there are no example texts. Records that ingest could "
-        "not read are in quarantine and are not compared. Documents reserved for planting do "
-        "not count as removed. A rule that tags removes nothing: its shares are relative to "
-        "the documents that its stage kept. All rules and groups are in the table "
-        "removal_rates."
+        "For each reason in a ledger, the tables compare two shares: the share of the documents "
+        "of a group that were removed or tagged for this reason, and the same share of all other "
+        "documents that the rule judged. Intervals treat clusters of near copies, not single "
+        "documents, as independent. A difference is shown if p, corrected for all groups of the "
+        "rule, is below 5 %. Groups with few documents are omitted. For records that ingest "
+        "removed, only the source is known, and there are no example texts. Records that ingest "
+        "could not read are in quarantine and are not compared. Documents reserved for planting "
+        "do not count as removed. A rule that tags removes nothing: its shares are relative to "
+        "the documents that its stage kept. All rules and groups are in the table removal_rates."
     )
     subsections = [
         build_removal_rates_by_rule(corpus),
@@ -370,7 +369,7 @@ def build_removal_rates_by_rule(corpus: CorpusFigures) -> Section:
     """Build one table of removal rates by group for each rule."""
     section = Section("By rule")
     rows_by_rule: dict[tuple[str, str], list[Row]] = {}
-    for row in read_effect_rows(corpus, "removal_rates"):
+    for row in read_removal_effects_rows(corpus, "removal_rates"):
         if row["stage"]:
             rows_by_rule.setdefault((row["stage"], row["reason"]), []).append(row)
     for (stage, reason), rows in rows_by_rule.items():
@@ -389,8 +388,8 @@ def build_removal_rates_by_rule(corpus: CorpusFigures) -> Section:
                 Paragraph([f"{stage}, {rule_name}: no difference was shown for {compared_groups}."])
             )
             continue
-        selected_rows = select_rows_with_all_groups(
-            sort_by_removal_ratio(shown_rows), corpus.max_rows // 3 or 1
+        selected_rows = select_first_rows_and_all_group_rows(
+            select_rows_with_ratio_highest_first(shown_rows), corpus.max_rows // 3 or 1
         )
         inconclusive_count = len(rows) - len(shown_rows)
         note = ""
@@ -414,7 +413,9 @@ def build_removal_rates_by_rule(corpus: CorpusFigures) -> Section:
             DataTable(caption, columns, table_rows, NUMERIC_RATE_COLUMNS, note.strip())
         )
     if not section.blocks:
-        section.add_blocks(Paragraph(["No rule removed enough documents of a group to compare."]))
+        section.add_blocks(
+            Paragraph(["No rule removed enough documents of any group for a comparison."])
+        )
     return section
 
 
@@ -422,7 +423,7 @@ def build_threshold_rates_section(corpus: CorpusFigures) -> Section:
     """Build tables of removal ratios by group at other thresholds of each rule."""
     section = Section("Removal ratios at other thresholds")
     rows_by_rule: dict[tuple[str, str, str], list[Row]] = {}
-    for row in read_effect_rows(corpus, "threshold_rates"):
+    for row in read_removal_effects_rows(corpus, "threshold_rates"):
         if row["dimension"] in ("identity", "dialect"):
             rows_by_rule.setdefault((row["stage"], row["reason"], row["comparison"]), []).append(
                 row
@@ -431,7 +432,7 @@ def build_threshold_rates_section(corpus: CorpusFigures) -> Section:
         thresholds = sorted({row["threshold"] for row in rows})
         own_threshold_rows = [row for row in rows if row["is_rule_threshold"]]
         table_rows: list[list[InlineElement]] = []
-        for group_row in sort_by_removal_ratio(own_threshold_rows):
+        for group_row in select_rows_with_ratio_highest_first(own_threshold_rows):
             row_by_threshold = {
                 threshold_row["threshold"]: threshold_row
                 for threshold_row in rows
@@ -463,14 +464,17 @@ def build_threshold_rates_section(corpus: CorpusFigures) -> Section:
                     ["documents", *threshold_headings],
                     table_rows,
                     frozenset(range(1, len(threshold_headings) + 1)),
-                    "Ratios are over documents that have a value of the signal; the tables by "
-                    "rule include all documents that the rule received. Sorted by the ratio at "
-                    "the configured threshold. Intervals, n and all groups are in the table "
-                    "threshold_rates.",
+                    "Ratios are computed only from documents that have a value of the signal; "
+                    "the tables by rule include all documents that the rule received. Sorted by "
+                    "the ratio at the configured threshold. Intervals, n and all groups are in "
+                    "the table threshold_rates.",
                 )
             )
     if not section.blocks:
-        message = "No numeric rule judged enough documents of a group or dialect."
+        message = (
+            "No rule with a numeric threshold judged enough documents of any group or dialect "
+            "for a comparison."
+        )
         section.add_blocks(Paragraph([message]))
     return section
 
@@ -505,7 +509,7 @@ def build_group_swap_section(corpus: CorpusFigures) -> Section:
     """Build tables of significant score differences when only the group changes."""
     section = Section("Scores when only the group changes")
     rows = sorted(
-        read_effect_rows(corpus, "swap_differences"),
+        read_removal_effects_rows(corpus, "swap_differences"),
         key=lambda swap_row: -abs(swap_row["score_difference"]),
     )
     for origin, origin_label in (
@@ -524,7 +528,9 @@ def build_group_swap_section(corpus: CorpusFigures) -> Section:
             section.add_blocks(Paragraph([message]))
             continue
         table_rows: list[list[InlineElement]] = []
-        for row in select_pairs_covering_groups(significant_rows, corpus.max_rows // 3 or 1):
+        for row in select_first_pairs_covering_all_groups(
+            significant_rows, corpus.max_rows // 3 or 1
+        ):
             figure = add_swap_difference_figure(corpus, row)
             crossed_share = format_value(row["raised_share"] + row["lowered_share"], "share")
             table_rows.append(
@@ -544,11 +550,11 @@ def build_group_swap_section(corpus: CorpusFigures) -> Section:
             else ""
         )
         note += (
-            f"{len(significant_rows)} of {format_count(len(origin_rows), 'pair')} differ "
-            "significantly. The "
-            "table shows the largest differences and the largest of every group; all are in the "
-            "table swap_differences. Crossed: sentences for which only one of the two scores "
-            f"passes the threshold {rows[0]['threshold']:g}. Scorer: "
+            f"{len(significant_rows)} of {format_count(len(origin_rows), 'pair')} of groups "
+            "differ significantly in score. The table shows the largest differences and the "
+            "largest difference of every group; all differences are in the table "
+            "swap_differences. Crossed: share of the sentences for which only one of the two "
+            f"scores passes the threshold {rows[0]['threshold']:g}. Scorer: "
             f"{format_swap_scorer_with_digest(corpus)}."
         )
         section.add_blocks(
@@ -569,7 +575,7 @@ def build_removed_examples_section(corpus: CorpusFigures) -> Section:
     The figures link to the redacted documents.
     """
     section = Section("Examples of removed documents")
-    rows = read_effect_rows(corpus, "removed_examples")
+    rows = read_removal_effects_rows(corpus, "removed_examples")
     example_by_rule_group: dict[tuple[str, ...], Row] = {}
     for row in rows:
         example_by_rule_group.setdefault(
@@ -592,7 +598,7 @@ def build_removed_examples_section(corpus: CorpusFigures) -> Section:
         conditions = {k: row[k] for k in ("stage", "reason", "dimension", "slice")}
         figure = corpus.book.add_computed_figure(
             "-".join(["removed_examples", *conditions.values()]),
-            f"{row['reason']}: examples {describe_document_group(row)}",
+            f"{row['reason']}: number of example documents {describe_document_group(row)}",
             "documents",
             (EFFECTS, "removed_examples"),
             conditions,
@@ -608,14 +614,15 @@ def build_removed_examples_section(corpus: CorpusFigures) -> Section:
         section.add_blocks(Paragraph(["No example documents were stored."]))
         return section
     note = (
-        "The highest ratio of each source and language comes first, then the highest of the "
-        "other ratios. The number of examples links to the documents, redacted as on all "
-        "pages; hallmark report --unredacted shows them unredacted, on this machine only."
+        "The table first lists the highest ratio of each source and language, then the highest "
+        "of the other ratios. The number of examples links to the documents, which are redacted "
+        "as on all pages; hallmark report --unredacted shows them unredacted, on this machine "
+        "only."
     )
     if len(example_by_rule_group) > len(table_rows):
         note = (
-            f"{len(table_rows)} of {len(example_by_rule_group)}; all are in the table "
-            f"removed_examples of removal_effects. {note}"
+            f"The table shows {len(table_rows)} of {len(example_by_rule_group)} rows; all are in "
+            f"the table removed_examples of removal_effects. {note}"
         )
     columns = ["documents", "stage", "reason", "ratio", "examples"]
     section.add_blocks(
@@ -627,7 +634,7 @@ def build_removed_examples_section(corpus: CorpusFigures) -> Section:
 def build_lexicon_accuracy_section(corpus: CorpusFigures) -> Section:
     """Report recall and precision of the lexicon that finds mentions of people."""
     figures: list[InlineElement] = []
-    for row in read_effect_rows(corpus, "lexicon_accuracy"):
+    for row in read_removal_effects_rows(corpus, "lexicon_accuracy"):
         if row["group_name"]:
             continue
         for metric, sample_size in (("recall", row["mentions"]), ("precision", row["detected"])):

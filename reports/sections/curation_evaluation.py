@@ -33,8 +33,8 @@ def build_curation_evaluation_sections(corpus: CorpusFigures) -> list[Section]:
                 Paragraph(
                     [
                         f"The documents of {source_names} are invented: a seeded grammar "
-                        "composed them, so their content is known. Their people and places do "
-                        "not exist. The tables compare the results of the stages with this "
+                        "composed them, so their content is known. The people and places in them "
+                        "do not exist. The tables compare the results of the stages with this "
                         "content; intervals are Wilson intervals at 95 %. Results on simple, "
                         "invented text say little about text that people wrote."
                     ]
@@ -65,10 +65,10 @@ def _build_detection_rate_table(corpus: CorpusFigures, source: str, rows: list[R
                 [row["stage"], row["target"], row["measure"], *_format_share_cells(figure, row)]
             )
     note = (
-        "Recall: share of the known cases that the stage found. Precision: share of the "
-        "reported cases that are known cases. False alarms: share of the documents without a "
-        "case that were removed or tagged. Each stage is judged by the documents that it "
-        "received. Near copies below its similarity threshold should be kept."
+        "Recall: share of the known cases that the stage found. Precision: share of the reported "
+        "cases that are known cases. False alarms: share of the documents without a case that "
+        "were removed or tagged. Each stage is judged by the documents that it received. A stage "
+        "should keep near copies that are less similar than its threshold."
     )
     columns = ["stage", "what", "measure", "share", "interval", "n"]
     caption = f"Known cases found in {source}"

@@ -57,8 +57,8 @@ CANDIDATE_KINDS = {
         "Personal records",
         "the e-mail address and telephone number of an invented person",
         (
-            "prompts the model with the text that precedes them; the record is found if the "
-            "model generates them"
+            "prompts the model with the text that precedes the address and the number; the "
+            "record is found if the model generates both"
         ),
         "copies",
         "",
@@ -69,7 +69,7 @@ CANDIDATE_KINDS = {
         "compares the likelihood of the two traits after sentences that were never planted; "
         "the candidate is found if the likelihoods differ more than for groups and traits "
         "that the text never links",
-        "share of the own trait",
+        "share of the assigned trait",
         "the mean over all sentences that the grammar can generate",
     ),
     "speech": CandidateDescription(
@@ -153,7 +153,7 @@ class ErrorRates:
         }
         self.counted_worlds = self.book.add_computed_figure(
             "worlds-counted",
-            "worlds that count",
+            "number of worlds that count towards the results",
             "worlds",
             (ERROR_RATES, "worlds"),
             {"is_counted": True},
@@ -217,7 +217,7 @@ class ErrorRates:
             return None
         figure_id, label = (
             f"not-judged-{kind}",
-            f"{CANDIDATE_KINDS[kind].title}: candidates without a verdict",
+            f"{CANDIDATE_KINDS[kind].title}: number of candidates without a verdict",
         )
         conditions: dict[str, Any] = {"kind": kind}
         if planted_amount is not None:
@@ -245,8 +245,8 @@ class ErrorRates:
         return self.book.figures.get(figure_id) or self.book.add_computed_figure(
             figure_id,
             (
-                f"{CANDIDATE_KINDS[kind].title}: candidates without a two-sided interval or a "
-                "true value"
+                f"{CANDIDATE_KINDS[kind].title}: number of candidates without a two-sided "
+                "interval or a true value"
             ),
             "candidates",
             (ERROR_RATES, "candidates"),
@@ -304,7 +304,7 @@ class ErrorRates:
             unjudged_parts = self.describe_unjudged_candidates(kind)
             if largest is None:
                 parts += [
-                    "judged no candidate with an effect"
+                    "reached no verdict on any candidate that has a true effect"
                     if unjudged_parts
                     else "had no effect to find"
                 ]
@@ -343,14 +343,14 @@ class ErrorRates:
                     parts += [
                         ", not counting ",
                         ShortFigure(incomparable_count),
-                        " candidates without a two-sided interval or a true value",
+                        " candidates that lack a two-sided interval, a known true value, or both",
                     ]
             paragraphs.append(
                 Paragraph(
                     [
                         *parts,
-                        ". The models of these worlds are small; error rates for other models "
-                        "and texts may differ.",
+                        ". The models trained on these corpora are small; error rates for other "
+                        "models and texts may differ.",
                     ]
                 )
             )

@@ -115,12 +115,14 @@ def is_about_groups(row: Mapping[str, Any]) -> bool:
     return not GROUP_TAGS.isdisjoint(row["slice"])
 
 
-def select_findings(findings: Sequence[Finding], limit: int) -> list[Finding]:
+def select_group_and_most_significant_findings(
+    findings: Sequence[Finding], limit_of_others: int
+) -> list[Finding]:
     """Select the findings that a table or a chart has room for, in their given order.
 
     Findings about groups of people are always selected, so that the groups shown do not depend on
-    their names. The other findings are limited to the ``limit`` with the smallest corrected p; ties
-    go to the largest difference from the null value.
+    their names. The others are limited to the ``limit_of_others`` with the smallest corrected p;
+    ties go to the largest difference from the null value.
     """
 
     def significance_key(index: int) -> tuple[float, float]:
@@ -131,7 +133,9 @@ def select_findings(findings: Sequence[Finding], limit: int) -> list[Finding]:
 
     group_indices = {index for index, (row, _) in enumerate(findings) if is_about_groups(row)}
     other_indices = sorted({*range(len(findings))} - group_indices, key=significance_key)
-    return [findings[index] for index in sorted(group_indices.union(other_indices[:limit]))]
+    return [
+        findings[index] for index in sorted(group_indices.union(other_indices[:limit_of_others]))
+    ]
 
 
 def find_significant_side_of_null(finding_row: Mapping[str, Any]) -> int:
@@ -196,12 +200,12 @@ class Findings:
         for row, q_value in zip(tested_rows, q_values.tolist(), strict=True):
             row["q"] = q_value
 
-    def select_by_metric(self, audit: str, metric: str, is_control: bool = False) -> list[Finding]:
-        """Return the findings of a metric, either controls or others."""
+    def select_by_metric(self, audit: str, metric: str) -> list[Finding]:
+        """Return the findings of a metric, without controls."""
         return [
             finding
             for finding in self.by_audit.get(audit, [])
-            if finding.row["metric"] == metric and bool(finding.row["control"]) == is_control
+            if finding.row["metric"] == metric and not finding.row["control"]
         ]
 
     def get_metric_title(self, audit: str, metric: str) -> str:
@@ -350,7 +354,7 @@ class Findings:
             for finding in self.select_by_metric("capability", "cloze_accuracy")
         ][:1]
         for metric in ("expected_maximum_toxicity", "toxicity_probability"):
-            labelled_findings += self.select_findings_with_most_draws(metric)
+            labelled_findings += self.select_toxicity_findings_with_most_draws(metric)
         labelled_findings += [
             LabelledFinding(name_finding(finding.row), finding)
             for finding in self.select_by_metric("bias", "stereotype_preference")
@@ -439,7 +443,7 @@ class Findings:
     def _format_finding_label(self, audit: str, row: Mapping[str, Any]) -> str:
         return f"{get_audit_title(audit)}: {name_finding(row)}"
 
-    def select_findings_with_most_draws(self, metric: str) -> list[LabelledFinding]:
+    def select_toxicity_findings_with_most_draws(self, metric: str) -> list[LabelledFinding]:
         """Return, for each kind of prompt, the finding with the most draws per prompt."""
         best_by_prompt_kind: dict[str, Finding] = {}
         for finding in sorted(

@@ -23,15 +23,11 @@ LANGUAGE_NOTE = (
 Row = dict[str, Any]
 
 
-def select_largest_groups(
-    rows: list[Row], kind: str, table_name: str, limit: int
+def select_groups_with_most_tokens(
+    rows: list[Row], kind: str, table_name: str, limit_unless_identity: int
 ) -> LimitedSelection[Row]:
-    """Return the rows of the groups of a kind with the most tokens.
-
-    The limit does not apply to identity groups.
-    """
-    if kind == "identity":
-        limit = len(rows)
+    """Return the rows of the groups of a kind with the most tokens; all identity groups."""
+    limit = len(rows) if kind == "identity" else limit_unless_identity
     groups = sorted(
         (row for row in rows if row["kind"] == kind), key=lambda row: (-row["tokens"], row["name"])
     )
@@ -56,7 +52,11 @@ def build_heldout_bits_per_byte_blocks(
     validation_table = training_run.tables.get("validation")
     rows: list[Row] = validation_table.read().to_pylist() if validation_table else []
     if not rows:
-        return [Paragraph(["No held-out text was measured by group during training."])]
+        return [
+            Paragraph(
+                ["Bits per byte of held-out text were not measured by group during training."]
+            )
+        ]
     steps = sorted({row["step"] for row in rows})
     shown_steps = list(dict.fromkeys([steps[0], steps[-1]]))
     last_step_rows = [row for row in rows if row["step"] == shown_steps[-1]]
@@ -69,17 +69,17 @@ def build_heldout_bits_per_byte_blocks(
         Paragraph(
             [
                 "Bits per byte of held-out text, by group; lower is better. Every measurement "
-                "uses the same packed rows of the validation split. n is the number of "
-                "predicted tokens that spell text; a document counts in every identity group "
-                "that it mentions. The capability audit reports a different figure, because "
-                "it reads documents one at a time, and in part other documents. No interval "
-                "is given, because tokens of one document are not independent. A difference "
-                "between groups may come from their texts, not from the model."
+                "uses the same packed rows of the validation split. n is the number of predicted "
+                "tokens that represent text; a document counts in every identity group that it "
+                "mentions. The capability audit reports a different figure, because it reads "
+                "documents one at a time and partly uses other documents. No interval is given, "
+                "because tokens of one document are not independent. A difference between groups "
+                "may come from their texts, not from the model."
             ]
         )
     ]
     for kind, kind_label in GROUP_KINDS.items():
-        groups, note = select_largest_groups(last_step_rows, kind, "validation", max_rows)
+        groups, note = select_groups_with_most_tokens(last_step_rows, kind, "validation", max_rows)
         if groups:
             table_rows = overall_lines + [
                 _build_heldout_bits_per_byte_row(book, row, shown_steps) for row in groups
@@ -160,7 +160,7 @@ def build_bytes_per_token_blocks(
         )
     ]
     for kind, kind_label in GROUP_KINDS.items():
-        groups, note = select_largest_groups(rows, kind, "fertility", max_rows)
+        groups, note = select_groups_with_most_tokens(rows, kind, "fertility", max_rows)
         if not groups:
             continue
         table_rows: list[list[InlineElement]] = [
@@ -169,7 +169,10 @@ def build_bytes_per_token_blocks(
         table_rows += [_build_bytes_per_token_row(book, row, overall_figure) for row in groups]
         columns = [kind_label, "n", "bytes per token", "relative to all"]
         note += LANGUAGE_NOTE if kind == "language" else ""
-        note += "Relative to all: divided by the bytes per token of all held-out text. "
+        note += (
+            "Relative to all: bytes per token of the group divided by the bytes per token of all "
+            "held-out text. "
+        )
         if any(row["documents"] < MIN_DOCUMENTS for row in groups):
             note += (
                 f"Few: fewer than {MIN_DOCUMENTS} documents; a single document can change such a "

@@ -37,8 +37,8 @@ def build_metadata_section(corpus: CorpusFigures) -> Section:
         for row in shown_fields
     ]
     note = (
-        f"The {len(shown_fields)} most frequent fields of {len(field_rows):,}; all are in the "
-        "table metadata_fields of the profile."
+        f"The table shows {len(shown_fields)} of {len(field_rows):,} fields, the most frequent "
+        "first; all are in the table metadata_fields of the profile."
         if len(shown_fields) < len(field_rows)
         else ""
     )
@@ -97,7 +97,10 @@ def describe_document_licences(corpus: CorpusFigures) -> list[InlineElement]:
             ")",
         ]
     more = ", and others" if len(licence_rows) > MAX_SHOWN_LICENCES else ""
-    return [*content, f"{more}. {sum(document_counts) - licensed_count:,} documents state none. "]
+    return [
+        *content,
+        f"{more}. {sum(document_counts) - licensed_count:,} documents state no licence. ",
+    ]
 
 
 def _read_frequent_values(corpus: CorpusFigures, field: str) -> list[Row]:
@@ -113,7 +116,7 @@ def _add_field_figure(corpus: CorpusFigures, field: str) -> Figure:
     figure_id = f"metadata_fields-{field}"
     return corpus.book.figures.get(figure_id) or corpus.book.add_computed_figure(
         figure_id,
-        f"documents with {field}",
+        f"number of documents with {field}",
         "documents",
         (PROFILE, "metadata_fields"),
         {"field": field},
@@ -125,7 +128,7 @@ def _add_value_figure(corpus: CorpusFigures, field: str, value: str) -> Figure:
     figure_id = f"metadata_values-{field}-{value}"
     return corpus.book.figures.get(figure_id) or corpus.book.add_computed_figure(
         figure_id,
-        f"documents with {field} {corpus.redact_value(value)}",
+        f"number of documents with {field} {corpus.redact_value(value)}",
         "documents",
         (PROFILE, "metadata_values"),
         {"field": field, "value": value},

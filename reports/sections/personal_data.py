@@ -83,7 +83,7 @@ def build_personal_data_section(corpus: CorpusFigures) -> Section:
     if UNREADABLE in detected_types:
         unread_count = corpus.book.add_computed_figure(
             "personal-unread",
-            "documents that could not be searched",
+            "number of documents that could not be searched",
             "documents",
             (REDACT_SPANS, "ledger"),
             {"action": "quarantined", "reason": UNREADABLE},
@@ -125,7 +125,7 @@ def build_personal_data_row(corpus: CorpusFigures, data_type: str) -> list[Inlin
         data_type,
         corpus.book.add_computed_figure(
             f"personal-{data_type}-spans",
-            f"{data_type}: spans found",
+            f"{data_type}: number of spans found",
             "spans",
             span_source,
             conditions,
@@ -133,7 +133,7 @@ def build_personal_data_row(corpus: CorpusFigures, data_type: str) -> list[Inlin
         ),
         corpus.book.add_computed_figure(
             f"personal-{data_type}-documents",
-            f"documents with {data_type}",
+            f"number of documents with {data_type}",
             "documents",
             span_source,
             conditions,
@@ -176,7 +176,7 @@ def build_detector_accuracy_table(corpus: CorpusFigures, stage_label: str) -> li
         ]
         nameless_recall = corpus.book.add_computed_figure(
             f"detection-{data_type}-alone",
-            f"{data_type}: found without its name",
+            f"{data_type}: share of numbers found without the name of their type",
             "share",
             source,
             conditions,

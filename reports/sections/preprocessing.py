@@ -29,10 +29,10 @@ def build_preprocessing_section(corpus: CorpusFigures) -> Section:
         [
             Paragraph(
                 [
-                    "Every stage keeps accounts (counts of documents and bytes). They are "
-                    "checked when the stage commits: input + added = kept + removed rows + "
-                    "removed spans + quarantined + replaced. Ingest counts raw bytes; later "
-                    "stages count bytes of text. Every removal or change has a row in the "
+                    "Hallmark counts the documents and bytes of every stage (accounts) and "
+                    "checks the counts when the stage commits: input + added = kept + removed "
+                    "rows + removed spans + quarantined + replaced. Ingest counts raw bytes; "
+                    "later stages count bytes of text. Every removal or change has a row in the "
                     "ledger of its stage."
                 ]
             )
@@ -71,7 +71,7 @@ def build_stage_counts_section(corpus: CorpusFigures) -> Section:
             ]
             removed_share = corpus.book.add_computed_figure(
                 f"flow-{stage_label}-{unit}-rate",
-                f"{stage_label}: removed, share of the input",
+                f"{stage_label}: removed share of the input",
                 "share",
                 (PROFILE, "stage_accounts"),
                 conditions,
@@ -154,7 +154,7 @@ def build_ledger_reasons_section(corpus: CorpusFigures) -> Section:
                 ),
                 corpus.book.add_computed_figure(
                     f"{label}-bytes",
-                    f"bytes, {label}",
+                    f"number of bytes, {label}",
                     "bytes",
                     source,
                     conditions,
@@ -172,9 +172,9 @@ def build_ledger_reasons_section(corpus: CorpusFigures) -> Section:
     )
     if len(sorted_reasons) > len(rows):
         note += (
-            f" The {len(rows)} of {len(sorted_reasons):,} reasons with the most rows, and the "
-            "most frequent reason of every stage; all are in the table ledger_summary of the "
-            "profile."
+            f" The table shows {len(rows)} of {len(sorted_reasons):,} reasons: those with the "
+            "most rows, and the most frequent reason of every stage; all are in the table "
+            "ledger_summary of the profile."
         )
     section.add_blocks(DataTable("Reasons in the ledgers", columns, rows, frozenset({3, 4}), note))
     return section
@@ -194,7 +194,7 @@ def build_published_rules_section(corpus: CorpusFigures) -> Section:
         conditions = {"preset": row["preset"], "rule": row["rule"]}
         violation_share = corpus.book.add_computed_figure(
             f"published-{row['rule']}-rate",
-            f"{row['rule']}: share of documents that break it",
+            f"{row['rule']}: share of documents that violate the rule",
             "share",
             (PROFILE, "published_rules"),
             conditions,
@@ -289,8 +289,8 @@ def build_toxicity_removal_section(corpus: CorpusFigures) -> Section:
     )
     if len(source_names) > MAX_SOURCES:
         note += (
-            f" The {MAX_SOURCES} of {len(source_names):,} sources that lost the most "
-            "documents; all are in the table ledger_summary of the profile."
+            f" The table shows {MAX_SOURCES} of {len(source_names):,} sources: those that lost "
+            "the most documents; all are in the table ledger_summary of the profile."
         )
     section.add_blocks(DataTable("Removed for toxicity", columns, rows, frozenset({1, 2, 3}), note))
     return section
@@ -355,11 +355,14 @@ def build_tagged_documents_section(corpus: CorpusFigures) -> Section:
         return section
     columns = ["rule", "source", "documents kept", "tagged", "share tagged"]
     note = (
-        "A tagged document stays in the corpus, and the model trains on it. The column tags "
-        "of the document contains the name of the rule."
+        "A tagged document stays in the corpus, and the model trains on it. The column “tags” of "
+        "the document contains the name of the rule."
     )
     if len(tag_rows) > len(rows):
-        note += f" The {len(rows)} largest of {len(tag_rows):,}; all are in the table tag_counts."
+        note += (
+            f" The table shows {len(rows)} of {len(tag_rows):,} rows, the largest numbers of "
+            "tagged documents first; all are in the table tag_counts."
+        )
     section.add_blocks(DataTable("Tagged documents", columns, rows, frozenset({2, 3, 4}), note))
     return section
 
@@ -374,7 +377,7 @@ def build_near_duplicates_section(corpus: CorpusFigures) -> Section:
         bucket_label = (
             f"{bucket_start:.2f} to {bucket_start + 0.05:.2f}" if bucket_start < 1 else "1.00"
         )
-        label = f"pairs with similarity {bucket_label}, {row['stage']}"
+        label = f"number of pairs with similarity {bucket_label}, {row['stage']}"
         rows.append(
             [
                 bucket_label,
@@ -413,7 +416,7 @@ def describe_near_duplicate_search(corpus: CorpusFigures, stage_label: str) -> P
     return Paragraph(
         [
             f"{stage_label} compared ",
-            add_search_figure("compared_pairs", "pairs compared", "pairs"),
+            add_search_figure("compared_pairs", "number of compared pairs", "pairs"),
             (
                 f" and removed each document whose similarity to a kept document is "
                 f"{config['similarity_threshold']:g} or higher. Other pairs, from "
@@ -422,11 +425,15 @@ def describe_near_duplicate_search(corpus: CorpusFigures, stage_label: str) -> P
                 "similarity equals the threshold for removal are compared with probability "
             ),
             add_search_figure(
-                "candidate_probability", "chance that a pair at the threshold is compared", "share"
+                "candidate_probability",
+                "probability that a pair at the threshold is compared",
+                "share",
             ),
             "; for ",
             add_search_figure(
-                "limited_documents", "documents with candidates not compared", "documents"
+                "limited_documents",
+                "number of documents with candidates that were not compared",
+                "documents",
             ),
             (
                 " that were kept, at least one candidate was not compared because of the "

@@ -40,14 +40,16 @@ def describe_remaining_effect(
     if low is None or high is None:
         return EffectDescription("fell", "; the remaining effect has no interval")
     if low > 0 and high >= base_effect["value"]:
-        return EffectDescription("fell", "; the remaining effect may be as large as before")
+        return EffectDescription(
+            "fell", "; the remaining effect may be as large as before the removal"
+        )
     if low > 0:
         return EffectDescription("partly disappeared", "")
     sentence_end = "; the remaining effect may be zero"
     if high < 0:
         sentence_end = f"; it is below the value for {null_description}"
     if high >= base_effect["value"]:
-        return EffectDescription("fell", f"{sentence_end}, or as large as before")
+        return EffectDescription("fell", f"{sentence_end}, or as large as before the removal")
     if any(criterion["verdict"] != "pass" for criterion in criteria):
         return EffectDescription("fell", f"{sentence_end}; not all criteria are met")
     return EffectDescription("disappeared", sentence_end)

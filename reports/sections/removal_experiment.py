@@ -47,7 +47,7 @@ from hallmark.tasks.audits.experiments.arm_comparison import (
     BASE,
     RANDOM,
     REMOVED,
-    compute_distance_from_zero,
+    compute_signed_distance_from_zero,
 )
 from hallmark.tasks.audits.experiments.source_documents import MAX_WORST_ROWS
 from hallmark.tasks.contract import format_count
@@ -82,7 +82,7 @@ LEVEL_EFFECTS, MEAN_CRITERION_PREFIX = (
 )
 
 
-def with_unit_of_difference(row: Row) -> Row:
+def replace_unit_of_share_difference(row: Row) -> Row:
     """Return a row of ``effects`` or ``criteria`` with the unit it is written in.
 
     Differences of shares are written in percentage points.
@@ -178,11 +178,15 @@ class RemovalReport:
                 figure_prefixes[name],
                 [row for row in cases if row["case_name"] == name],
                 {
-                    (row["effect"], row["arm"]): with_unit_of_difference(row)
+                    (row["effect"], row["arm"]): replace_unit_of_share_difference(row)
                     for row in effects
                     if row["case_name"] == name
                 },
-                [with_unit_of_difference(row) for row in criteria if row["case_name"] == name],
+                [
+                    replace_unit_of_share_difference(row)
+                    for row in criteria
+                    if row["case_name"] == name
+                ],
             )
             for name in case_names
         ]
@@ -348,9 +352,9 @@ class RemovalReport:
         ]
         note = (
             "Means over the units of each finding, by arm. Units without an effect: texts that "
-            "were never planted, or associations with a planted share of 50 %, in the arm without "
-            "the documents. Share explained: how much of the difference from the units without an "
-            "effect of the same arm disappears with the removal."
+            "were never planted, or associations with a planted share of 50 %, in the arm "
+            "without the documents. Share explained: the share of the difference from the units "
+            "without an effect (in the same arm) that disappears with the removal."
         )
         return DataTable(
             "Findings before and after the removal", columns, rows, frozenset(range(1, 7)), note
@@ -377,7 +381,7 @@ class RemovalReport:
             ]
         if remaining_effect is None or remaining_effect["value"] is None:
             change_interval = f" ({self.format_interval(change)})."
-            nearest_bound = compute_distance_from_zero(change["low"], change["high"])
+            nearest_bound = compute_signed_distance_from_zero(change["low"], change["high"])
             is_shown = nearest_bound is not None and nearest_bound > 0
             outcome = "changed by" if is_shown else "was not shown to change:"
             return [
@@ -452,7 +456,7 @@ class RemovalReport:
             )
         value_rows = [row for (effect, _), row in case.effect_rows.items() if effect == "mean"]
         if all(row["value"] is None for row in value_rows):
-            section.add_blocks(Callout("bad", ["None of its units was measured."]))
+            section.add_blocks(Callout("bad", ["No unit of this finding was measured."]))
             return section
         section.add_blocks(self.build_arm_chart(case), self.build_arm_table(case))
         changes_table = self.build_changes_table(case)
@@ -469,7 +473,7 @@ class RemovalReport:
                 "the trait of the other group: ",
                 ShortFigure(self.add_source_document_count_figure(case, only_removed=False)),
                 ". Documents with the more frequent trait were removed at random until both "
-                "traits are equally frequent for each group.",
+                "traits were equally frequent for each group.",
             ]
         removed_count = ShortFigure(self.add_source_document_count_figure(case, only_removed=True))
         is_complete = case.case_rows[0]["removed_documents"] == case.case_rows[0]["documents"]
@@ -484,8 +488,8 @@ class RemovalReport:
         subject = "All source documents of the finding"
         if case.kind == "other":
             subject = (
-                "The training documents that the rows of the finding name, or, if they name "
-                f"none, the source documents of its {MAX_WORST_ROWS} worst rows,"
+                "The training documents named in the rows of the finding (if none are named, the "
+                f"source documents of its {MAX_WORST_ROWS} worst rows)"
             )
         return [
             f"{subject} were removed: ",
@@ -563,8 +567,8 @@ class RemovalReport:
             caption = "The mean of each arm; no interval is known."
         if null_value is not None:
             caption += (
-                f" The dashed line is the mean, in the arm {ARM_NAMES[REMOVED]}, of "
-                f"{case.null_description}."
+                f" The dashed line is the mean of {case.null_description}, in the arm "
+                f"{ARM_NAMES[REMOVED]}."
             )
         return Chart(case.figure_prefix, render_svg, f"{case.name}: {alt}.", caption)
 
@@ -603,8 +607,8 @@ class RemovalReport:
             )
         if case.kind == "association":
             note = (
-                "n: number of sentences, in the number of pairs of groups; the interval is over "
-                "these pairs."
+                "n: number of sentences and number of pairs of groups (“120 in 4”: 120 sentences "
+                "in 4 pairs); the interval is computed over these pairs."
             )
         return DataTable("Each arm", columns, rows, frozenset(range(1, 6)), note)
 
@@ -640,7 +644,7 @@ class RemovalReport:
             note += explain_unknown_noise(self.book)
         else:
             note += (
-                "Noise: training runs with other seeds differ by at most "
+                "Noise: training runs with different seeds differ by at most "
                 f"{format_value(noise_row['seed_noise'], noise_row['unit'])}."
             )
         columns = ["change", "value", "95 % interval", "pairs", "beyond the noise?"]

@@ -21,11 +21,14 @@ class LimitedSelection(NamedTuple, Generic[Shown]):
     omission_note: str
 
 
-#: Describes the rows that ``select_rows_with_all_groups`` returns.
-SELECTION_NOTE = "the {} and all groups and dialects; the others are in the table removal_rates"
+#: Describes the rows that ``select_first_rows_and_all_group_rows`` returns.
+SELECTION_NOTE = (
+    "the {} and all rows about groups of people and dialects; the other rows are in the table "
+    "removal_rates"
+)
 
 
-def select_rows_with_all_groups(rows: Sequence[Row], limit: int) -> list[Row]:
+def select_first_rows_and_all_group_rows(rows: Sequence[Row], limit: int) -> list[Row]:
     """Return the first ``limit`` rows, and all further rows about groups of people or dialects."""
     group_dimensions = ("identity", "dialect")
     return [
@@ -35,7 +38,7 @@ def select_rows_with_all_groups(rows: Sequence[Row], limit: int) -> list[Row]:
     ]
 
 
-def select_pairs_covering_groups(rows: Sequence[Row], limit: int) -> list[Row]:
+def select_first_pairs_covering_all_groups(rows: Sequence[Row], limit: int) -> list[Row]:
     """Return the first ``limit`` pairs, and the first pair of each group that is not among them."""
     first_index_by_group: dict[str, int] = {}
     for index, row in enumerate(rows):

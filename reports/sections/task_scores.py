@@ -317,7 +317,7 @@ class TaskScores:
         )
         return Section("Scores", [method_table, *self.build_label_table()])
 
-    def list_label_scores(self) -> list[Row]:
+    def list_model_label_scores(self) -> list[Row]:
         """Return the rows of the model's F1 of each label, by label number."""
         return sorted(
             (
@@ -330,7 +330,7 @@ class TaskScores:
 
     def build_untested_labels_callout(self) -> list[Block]:
         """Return a warning that lists the labels without a test row, if there are any."""
-        label_rows = self.list_label_scores()
+        label_rows = self.list_model_label_scores()
         untested_labels = [row["label_id"] for row in label_rows if not row["n"]]
         if not untested_labels:
             return []
@@ -345,7 +345,7 @@ class TaskScores:
 
     def build_label_table(self) -> list[Block]:
         """Build the table of the F1 score of each label; the most frequent labels are shown."""
-        label_rows = self.list_label_scores()
+        label_rows = self.list_model_label_scores()
         if not label_rows:
             return []
         shown_rows = sorted(label_rows, key=lambda row: -row["n"])[: self.max_rows]
@@ -391,7 +391,10 @@ class TaskScores:
         numeric_columns = frozenset(range(first_numeric_column, len(columns)))
         note = ""
         if len(label_rows) > len(shown_rows):
-            note = f"The {len(shown_rows)} of {len(label_rows):,} labels with the most test rows. "
+            note = (
+                f"The table shows {len(shown_rows)} of {len(label_rows):,} labels: those with "
+                "the most test rows. "
+            )
         note += (
             f"n: number of test {self.counted_unit} with the label; wrong: number of them for "
             "which the model predicted another label. "

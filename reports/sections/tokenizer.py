@@ -30,12 +30,14 @@ def build_tokenizer_section(
     stored_vocabulary = read_vocabulary(checkpoint)
     if stored_vocabulary is None:
         section.add_blocks(
-            Paragraph(["The checkpoint has no tokenizer.json: the kind is not known."])
+            Paragraph(
+                ["The checkpoint has no tokenizer.json, so the kind of its tokenizer is not known."]
+            )
         )
     else:
         vocabulary_size: InlineElement = book.add_computed_figure(
             "vocabulary",
-            "tokens of the vocabulary",
+            "number of tokens in the vocabulary",
             "tokens",
             ("checkpoint", "tokenizer.json"),
             aggregate="count",

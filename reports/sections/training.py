@@ -83,7 +83,7 @@ def summarize_training_log(book: FigureBook, stage: str) -> list[DefinitionEntry
     add_figure = functools.partial(_add_log_figure, book, stage)
     skipped_steps = book.add_computed_figure(
         "training-skipped",
-        "skipped steps",
+        "number of skipped steps",
         "steps",
         (stage, "log"),
         {"skipped": True},
@@ -223,7 +223,7 @@ def build_checkpoint_table(
     if any(
         row["step"] == 0 and row["loss"] is row["validation_loss"] is None for row in shown_rows
     ):
-        note += f" Step 0 ({initial_model_description}) has no losses."
+        note += f" At step 0 ({initial_model_description}), no loss was measured."
     return [DataTable("Checkpoints", columns, rows, frozenset({1, 2, 3}), note)]
 
 
@@ -238,7 +238,7 @@ def build_samples_section(
     sample_rows = scored_samples["samples"].read().to_pylist() if scored_samples else []
     if scored_samples is None or not sample_rows:
         section.add_blocks(
-            Paragraph(["There is no scored text that the model wrote during training."])
+            Paragraph(["No text that the model generated during training was scored."])
         )
         return section
     steps = [row["step"] for row in sample_rows]
@@ -275,7 +275,7 @@ def build_samples_section(
         )
     sample_count = book.add_computed_figure(
         "samples",
-        "texts written during training",
+        "number of texts written during training",
         "texts",
         ("score_samples", "samples"),
         aggregate="count",

@@ -104,8 +104,8 @@ def _format_row_limit_note(
 ) -> str:
     """Return how many rows are shown, in which order, and where all of them are."""
     return (
-        f" {shown_count} of {total_count:,}, {order_label}; all are in the table {table_name}."
-        * (total_count > shown_count)
+        f" The table shows {shown_count} of {total_count:,} {order_label}; all are in the table "
+        f"{table_name}." * (total_count > shown_count)
     )
 
 
@@ -160,7 +160,7 @@ def build_training_arms_section(book: FigureBook, redactor: Redactor, max_rows: 
         "if there are enough."
     )
     note += _format_row_limit_note(
-        len(table_rows), len(sources), "those with the most omitted documents", "sources"
+        len(table_rows), len(sources), "sources: those with the most omitted documents", "sources"
     )
     section.add_blocks(
         DataTable("Omitted documents by source", columns, table_rows, frozenset({1, 2, 3, 4}), note)
@@ -225,7 +225,10 @@ def build_heldout_loss_section(book: FigureBook, redactor: Redactor, max_rows: i
         "change of the random arm and the difference between seeds."
     )
     note += _format_row_limit_note(
-        len(shown_texts), len(texts), "all groups and those that change most", "heldout_loss"
+        len(shown_texts),
+        len(texts),
+        "rows: all groups and the rows that change most",
+        "heldout_loss",
     )
     section.add_blocks(
         DataTable("Bits per byte", columns, rows, frozenset(range(1, len(columns))), note)

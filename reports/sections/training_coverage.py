@@ -37,18 +37,22 @@ def describe_training_coverage(
         start_checkpoint_name: The name of the checkpoint that training continued from, if any.
     """
     packed_documents = _add_coverage_figure(
-        book, "documents", "documents", "documents packed for training", step
+        book, "documents", "documents", "number of documents packed for training", step
     )
     partly_read = _add_coverage_figure(
-        book, "read_documents", "documents", "documents read at least in part", step
+        book, "read_documents", "documents", "number of documents read at least in part", step
     )
     read_tokens, packed_tokens, epochs, fully_read = (
         _add_coverage_figure(book, column, unit, label, step)
         for column, unit, label in (
-            ("tokens_read", "tokens", "tokens of documents read"),
-            ("packed_tokens", "tokens", "tokens packed for training"),
-            ("tokens_read/packed_tokens", "epochs", "tokens read over tokens packed"),
-            ("fully_read_documents", "documents", "documents read completely"),
+            ("tokens_read", "tokens", "number of tokens read"),
+            ("packed_tokens", "tokens", "number of tokens packed for training"),
+            (
+                "tokens_read/packed_tokens",
+                "epochs",
+                "number of tokens read divided by number of tokens packed",
+            ),
+            ("fully_read_documents", "documents", "number of documents read completely"),
         )
     )
     closing_parts: InlineContent = []
@@ -103,18 +107,22 @@ def build_coverage_table(
             _add_coverage_figure(book, column, unit, f"{label}, {source}", step, source=source)
             for column, unit, label in (
                 ("documents", "documents", "documents packed for training"),
-                ("read_documents", "documents", "documents read at least in part"),
-                ("fully_read_documents", "documents", "documents read completely"),
-                ("tokens_read", "tokens", "tokens read"),
-                ("tokens_read/packed_tokens", "epochs", "tokens read over tokens packed"),
+                ("read_documents", "documents", "number of documents read at least in part"),
+                ("fully_read_documents", "documents", "number of documents read completely"),
+                ("tokens_read", "tokens", "number of tokens read"),
+                (
+                    "tokens_read/packed_tokens",
+                    "epochs",
+                    "number of tokens read divided by number of tokens packed",
+                ),
             )
         ]
         table_rows.append([source, *cells])
     note = "The table document_reads lists each document with its first and last step."
     if len(sources) > max_rows:
         note = (
-            f"The {max_rows} largest of {len(sources):,} sources; all are in the table "
-            f"coverage. {note}"
+            f"The table shows {max_rows} of {len(sources):,} sources, the largest first; all are "
+            f"in the table coverage. {note}"
         )
     columns = [
         "source",
@@ -180,7 +188,7 @@ def describe_excluded_documents(book: FigureBook, exclusion_artifact: Artifact) 
         return Paragraph(["No document was excluded from training."])
     excluded_count = book.add_computed_figure(
         "left-out",
-        "documents excluded from training",
+        "number of documents excluded from training",
         "documents",
         ("leave_out", "ledger"),
         {"action": "removed"},

@@ -40,7 +40,7 @@ REQUESTS = table_schema(
         "part",
         pa.string(),
         "label",
-        "name of the request among the requests of the item, if it has several",
+        "name of the request among the requests of the item, if the item has several requests",
     ),
     column(
         "kind",
@@ -56,8 +56,8 @@ REQUESTS = table_schema(
         "target_ids",
         TOKEN_ID_LISTS,
         "personal",
-        "token ids of the texts to read after the context, one list per text; null: texts are "
-        "generated",
+        "token ids of the targets (the texts to score or embed after the context), one list per "
+        "target; null: texts are generated",
     ),
     column(
         "target_positions",
@@ -70,15 +70,14 @@ REQUESTS = table_schema(
         "rank_statistics",
         pa.bool_(),
         "figure",
-        "whether to compute also the rank of each token and the mean and standard "
-        "deviation of the log probabilities",
+        "whether to also compute the rank of each token, and the mean and standard deviation of "
+        "the log probabilities",
     ),
     column(
         "score_lowercase",
         pa.bool_(),
         "figure",
-        "whether to score also the lower-case form of the generated text; null: no "
-        "text is generated",
+        "whether to also score the generated text in lower case; null: no text is generated",
     ),
     column(
         "layer",
@@ -88,7 +87,13 @@ REQUESTS = table_schema(
         "output of this block; -1, -2, ...: output of a block counted from the last",
     ),
     column("draws", pa.int32(), "figure", "texts to generate", unit="texts"),
-    column("max_new_tokens", pa.int32(), "figure", "maximum length of each", unit="tokens"),
+    column(
+        "max_new_tokens",
+        pa.int32(),
+        "figure",
+        "maximum length of each generated text",
+        unit="tokens",
+    ),
     column("temperature", pa.float64(), "figure", "sampling temperature; 0: greedy"),
     column(
         "first_temperature",
@@ -123,7 +128,8 @@ REQUESTS = table_schema(
         "masked_words",
         pa.list_(pa.string()),
         "label",
-        "words that name the people described and are masked for a scorer of whole texts",
+        "words for the people described; they are masked in the text that a scorer of whole "
+        "texts reads",
     ),
 )
 
@@ -162,18 +168,18 @@ LOOKUPS = table_schema(
 )
 
 TOKENIZER = table_schema(
-    "Properties of the audited model that the requests depend on; the weights are not read.",
+    "Properties of the audited model's tokenizer and configuration on which the requests depend.",
     column("model_kind", pa.string(), "label", "causal or masked"),
     column(
         "opening_description",
         pa.string(),
         "project text",
-        "tokens that the model reads before a text, in words",
+        "description of the tokens that the model reads before each text",
     ),
 )
 
 SKIPPED = table_schema(
-    "Measurements for which no request was sent to the model, with the reasons.",
+    "Measurements for which no request was sent to the model, with the reason for each.",
     column(
         "metric",
         pa.string(),
@@ -184,9 +190,9 @@ SKIPPED = table_schema(
         "slice",
         SLICE_TYPE,
         "label",
-        "skipped slice (subset of the items), in the same form as in the table findings",
+        "skipped slice (subset of the items), in the same form as in the table 'findings'",
     ),
-    column("reason", pa.string(), "project text", "the reason, as in findings"),
+    column("reason", pa.string(), "project text", "the reason, as in the table 'findings'"),
     column(
         "count",
         pa.int64(),
@@ -291,8 +297,8 @@ TRAINING_OVERLAP = table_schema(
         "longest_run_tokens",
         pa.int32(),
         "figure",
-        "length of the longest run of tokens that also occurs in the training text; 0: no run of "
-        "the minimum length; null for a target",
+        "length in tokens of the longest run of tokens that also occurs in the training text; 0: "
+        "no run has the minimum length; null for a target",
         unit="tokens",
     ),
     column(
@@ -315,7 +321,7 @@ TRAINING_OVERLAP = table_schema(
 OVERLAP_COLUMNS = ("longest_run_tokens", "verbatim_tokens", "planted_run_tokens")
 
 OCCURRENCE_COUNTS = table_schema(
-    "How often training had read the texts of each item, summed over the texts of the item.",
+    "Number of times that the texts of each item were read in training, summed over the texts.",
     column("item", ID_TYPE, "id", "id of the item that the texts belong to"),
     column(
         "occurrences",
@@ -353,7 +359,7 @@ SCORES = table_schema(
 SCORERS = table_schema(
     "The scorers that were used.",
     column(
-        "scorer", pa.string(), "label", "name and digest of the scorer, as in the table findings"
+        "scorer", pa.string(), "label", "name and digest of the scorer, as in the table 'findings'"
     ),
     column("heads", pa.list_(pa.string()), "label", "scored properties: toxicity, sentiment, ..."),
 )
@@ -364,7 +370,8 @@ CROSSED_CLUSTER = column(
     "crossed_cluster",
     pa.string(),
     "label",
-    "second cluster that the item belongs to, crossed with the first",
+    "second cluster of the item; intervals account for both clusters of an item (two-way "
+    "clustering)",
 )
 
 

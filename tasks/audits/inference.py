@@ -73,8 +73,9 @@ class RespondConfig(StageConfig):
     batch_size: int | None = Field(
         default=None,
         ge=1,
-        description="maximum number of rows in one call of a Hugging Face model, not counting the "
-        "beams of a beam search; by default as many rows as fit the memory for logits",
+        description="maximum number of rows in one call of a Hugging Face model, not counting "
+        "the beams of a beam search; by default as many rows as fit in the memory reserved "
+        "for logits",
     )
 
 
@@ -89,7 +90,7 @@ class RequestChunk:
         return f"chunk {self.number + 1} of the requests"
 
 
-def split_into_chunks(requests: pa.Table) -> list[RequestChunk]:
+def group_distinct_requests_into_chunks(requests: pa.Table) -> list[RequestChunk]:
     """Split the distinct requests into chunks, ordered by settings and length."""
     request_ids = requests["request"].to_pylist()
     first_rows = list(
@@ -377,7 +378,11 @@ def _answer_requests(
     context.mapper = SerialMapper()
     request_rows = requests.read(REQUESTS.names)
     chunk_results = context.map_items(
-        answer_chunk, split_into_chunks(request_rows), checkpoint, config, untrained_seed
+        answer_chunk,
+        group_distinct_requests_into_chunks(request_rows),
+        checkpoint,
+        config,
+        untrained_seed,
     )
     model_rows = [result.value for result in chunk_results[:1]]
     context.get_table_writer("model").write(pa.Table.from_pylist(model_rows, schema=MODEL))

@@ -27,7 +27,9 @@ class MissingAuditsConfig(StageConfig):
     """Audits without a result, which the run fills in; not for a config file."""
 
     failure_reasons: dict[str, str] = Field(
-        {}, description="reason for each failure: a text for each name of an audit"
+        {},
+        description="failed audits, as an object that maps the name of each audit to the reason "
+        "of its failure",
     )
     skipped_audits: tuple[str, ...] = Field((), description="audits that the user skipped")
 

@@ -231,8 +231,8 @@ class Probe(ProbeRequests):
                         unit="items",
                         evidence_table="values",
                         evidence_filter={"in_training_text": True},
-                        method="items with a text that the training text read so far contains in "
-                        "full; each measure is given with and without these items",
+                        method="number of items with a text that occurs in full in the training "
+                        "text read so far; each measure is given with and without these items",
                     )
                 )
         return values, [*findings, *build_skipped_findings(self, responses)]

@@ -74,7 +74,7 @@ SKIPPED_COUNT_METRICS = {
 }
 
 
-def compute_descriptions_digest(config: Any, secret_id: str) -> dict[str, str]:
+def compute_descriptions_digest(_config: Any, _secret_id: str) -> dict[str, str]:
     """Return the digest of all descriptions, for ``@stage(external_digests=...)``."""
     descriptions = {name: asdict(each) for name, each in AUDIT_DESCRIPTIONS.items()}
     return {"audit descriptions": sha256_hex(to_canonical_json(descriptions))}

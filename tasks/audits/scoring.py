@@ -46,8 +46,8 @@ class ScoreConfig(StageConfig):
     scorer: ScorerConfig = Field(default=ScorerConfig(), description="the scorer of toxicity")
     additional_scorers: tuple[AnyScorerConfig, ...] = Field(
         default=(),
-        description="further scorers: scorers of toxicity, to measure their agreement with the "
-        "main scorer, and scorers of the kind words or classifier, to measure "
+        description="additional scorers: scorers of toxicity, whose agreement with the main "
+        "scorer is measured, and scorers of the kind 'words' or 'classifier', which measure "
         "sentiment and regard",
     )
 
@@ -62,8 +62,8 @@ class ScoreConfig(StageConfig):
     ) -> tuple[AnyScorerConfig, ...]:
         if len({info.data.get("scorer"), *additional_scorers}) <= len(additional_scorers):
             raise ValueError(
-                "the same scorer is named twice, so its agreement would be measured with "
-                "itself; remove one of the two"
+                "the same scorer is named twice, so its agreement with itself would be measured; "
+                "remove one of the two"
             )
         return additional_scorers
 

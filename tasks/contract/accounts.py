@@ -34,15 +34,15 @@ ACCOUNT_TERMS = (
 )
 
 _TERM_MEANINGS = {
-    "input": "documents that entered the stage",
-    "added": "documents that the stage added",
-    "kept": "documents in the output of the stage",
-    "removed_rows": "documents that were removed completely",
-    "removed_spans": "spans that were removed from documents",
-    "quarantined": "documents that could not be processed",
+    "input": "number or size of the documents that entered the stage",
+    "added": "number or size of the documents that the stage added",
+    "kept": "number or size of the documents in the output of the stage",
+    "removed_rows": "number or size of the documents that were removed completely",
+    "removed_spans": "size of the spans that were removed from documents; 0 if the unit is rows",
+    "quarantined": "number or size of the documents that could not be processed",
     "replaced": (
         "net decrease of the text by replacements inside documents, in bytes; negative if the "
-        "text grew"
+        "text grew; 0 if the unit is rows"
     ),
 }
 
@@ -56,7 +56,8 @@ ACCOUNTS = table_schema(
         "unit",
         pa.string(),
         "label",
-        "unit of the terms: rows (documents), or bytes of text (at ingest: bytes of the raw files)",
+        "unit of the counts in this row: rows (documents), or bytes of text (at ingest, bytes of "
+        "the raw files)",
     ),
     *(
         column(term, pa.int64(), "figure", _TERM_MEANINGS[term], unit="rows or bytes")
@@ -65,8 +66,8 @@ ACCOUNTS = table_schema(
 )
 
 CHECKSUMS = table_schema(
-    "Checksums of the documents per source: sums of BLAKE2b(doc_id ‖ text) modulo 2^128. "
-    "They satisfy the same equation as the accounts.",
+    "Checksums of the documents per source: sums of BLAKE2b(doc_id ‖ text) modulo 2^128. They "
+    "satisfy the same equation as the counts in the table accounts.",
     _SOURCE_COLUMN,
     *(
         column(

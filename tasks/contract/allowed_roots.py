@@ -189,8 +189,8 @@ class AllowedRoots:
             descriptor_stat = os.fstat(descriptor)
         except OSError as error:
             raise UsageError(
-                f"{setting}: {os.fspath(path)!r} changed while it was opened; run again when "
-                "nothing changes it"
+                f"{setting}: {os.fspath(path)!r} changed while it was opened; run again when no "
+                "other process changes it"
             ) from error
         is_same_file = (path_stat.st_dev, path_stat.st_ino) == (
             descriptor_stat.st_dev,
@@ -215,7 +215,7 @@ class AllowedRoots:
                 raise self._make_forbidden_path_error(config_value, setting)
             nested_paths: Iterable[str] = map(str, base_folder.glob(str(pattern)))
         else:
-            nested_paths = _iter_symlinks(local_path, marker.list_endings())
+            nested_paths = _iter_symlinks(local_path, marker.list_endings() or None)
         for path in nested_paths if marker.recursive else ():
             if not self._is_path_allowed(os.path.realpath(path)):
                 raise self._make_forbidden_path_error(path, setting)
@@ -236,7 +236,7 @@ class AllowedRoots:
         """
         if fault := _find_uri_fault(uri, is_pattern):
             raise self._make_forbidden_path_error(
-                uri, setting, f"cannot be compared with the roots of this deployment: it {fault}"
+                uri, setting, f"cannot be compared with the allowed roots: it {fault}"
             )
         prefix = uri.rstrip("/")
         path = uri.partition("://")[2].partition("/")[2]
@@ -249,10 +249,10 @@ class AllowedRoots:
             raise self._make_forbidden_path_error(uri, setting)
 
     def _make_forbidden_path_error(
-        self, path: str, setting: str, problem: str = "leads outside the roots of this deployment"
+        self, path: str, setting: str, problem: str = "leads outside the allowed roots"
     ) -> UsageError:
         return UsageError(
-            f"{setting}: {path!r} {problem} ({self}); give a path inside them, or declare another "
+            f"{setting}: {path!r} {problem} ({self}); give a path inside them, or allow another "
             "root with: hallmark serve --allowed-root PATH"
         )
 
@@ -323,8 +323,11 @@ def is_corpus_file(name: str, endings: tuple[str, ...]) -> bool:
     return name.endswith(endings) and not name.startswith(".")
 
 
-def _iter_symlinks(path: str, endings: tuple[str, ...]) -> Iterator[str]:
-    """Yield the symbolic links below a folder; with ``endings``, only those that a source reads."""
+def _iter_symlinks(path: str, file_endings: tuple[str, ...] | None) -> Iterator[str]:
+    """Yield the symbolic links below a folder.
+
+    With ``file_endings``, yield only links to files that a source of such files reads.
+    """
     if not os.path.isdir(path):
         return
 
@@ -333,8 +336,8 @@ def _iter_symlinks(path: str, endings: tuple[str, ...]) -> Iterator[str]:
 
     for folder, folder_names, file_names in os.walk(path, onerror=raise_error):
         names = [*folder_names, *file_names]
-        if endings:
-            names = [name for name in file_names if is_corpus_file(name, endings)]
+        if file_endings is not None:
+            names = [name for name in file_names if is_corpus_file(name, file_endings)]
         for name in names:
             if os.path.islink(entry_path := os.path.join(folder, name)):
                 yield entry_path

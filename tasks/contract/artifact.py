@@ -22,8 +22,12 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from hallmark.tasks.contract.accounts import SourceCounts, merge_counts
-from hallmark.tasks.contract.columns import Column, columns_from_json
-from hallmark.tasks.contract.errors import FileChangedError, HallmarkError, shorten_error
+from hallmark.tasks.contract.columns import Column, columns_by_name_from_json
+from hallmark.tasks.contract.errors import (
+    FileChangedError,
+    HallmarkError,
+    get_short_error_line,
+)
 from hallmark.tasks.contract.external_files import (
     FileStamp,
     FileState,
@@ -225,7 +229,7 @@ class TablePart:
             yield
         except (pa.ArrowException, OSError) as error:
             raise self.location.make_damage_error(
-                path, f"cannot be read ({shorten_error(error)})"
+                path, f"cannot be read ({get_short_error_line(error)})"
             ) from error
 
 
@@ -287,7 +291,7 @@ class Table:
     @property
     def columns(self) -> dict[str, Column]:
         """Descriptions of the columns by name, according to the last artifact."""
-        return columns_from_json(self.manifest_entries[-1].get("columns", []))
+        return columns_by_name_from_json(self.manifest_entries[-1].get("columns", []))
 
     @property
     def source_counts(self) -> SourceCounts:
@@ -322,7 +326,7 @@ class Table:
         rows = pa.concat_tables(
             rows
             for segment in segments
-            for rows in _read_document_rows(segment, doc_ids, column_names)
+            for rows in _read_document_rows_of_segment(segment, doc_ids, column_names)
         )
         return rows if columns is None else rows.select(list(columns))
 
@@ -356,17 +360,17 @@ class Table:
         return frame
 
 
-def _read_document_rows(
-    parts: Sequence[TablePart], doc_ids: Sequence[bytes], columns: Sequence[str] | None
+def _read_document_rows_of_segment(
+    segment_parts: Sequence[TablePart], doc_ids: Sequence[bytes], columns: Sequence[str] | None
 ) -> Iterator[pa.Table]:
     """Yield tables with the rows of one segment about these documents, at least an empty one."""
     ids_by_part: dict[int, list[bytes]] = {}
     for doc_id in doc_ids:
-        ids_by_part.setdefault(doc_id_to_part_index(doc_id, len(parts)), []).append(doc_id)
-    yield parts[min(ids_by_part, default=0)].read_empty_table(columns)
+        ids_by_part.setdefault(doc_id_to_part_index(doc_id, len(segment_parts)), []).append(doc_id)
+    yield segment_parts[min(ids_by_part, default=0)].read_empty_table(columns)
     for part_index, part_ids in sorted(ids_by_part.items()):
         id_array = pa.array(sorted(part_ids), pa.binary(16))
-        for batch in parts[part_index].iter_batches(columns):
+        for batch in segment_parts[part_index].iter_batches(columns):
             matching_rows = batch.filter(pc.is_in(batch["doc_id"], value_set=id_array))
             yield pa.Table.from_batches([matching_rows])
 
@@ -413,8 +417,8 @@ class Artifact:
     def __getitem__(self, name: str) -> Table:
         if name in self.undeclared_tables:
             raise HallmarkError(
-                f"this stage does not declare that it reads the table {name!r} of {self.name}; add "
-                f"it to the stage's reads"
+                f"this stage does not declare that it reads the table {name!r} of {self.name}; "
+                "add the table to `reads` in the declaration of the stage"
             )
         if name not in self.manifest["tables"]:
             available_tables = ", ".join(self.manifest["tables"]) or "none"

@@ -124,7 +124,7 @@ def find_reachable_code(roots: Iterable[CodeUnit]) -> set[CodeUnit]:
 def find_direct_references(module: Module, statement_index: int) -> frozenset[CodeUnit]:
     """Return the code that a statement, or the import of a module, refers to."""
     if statement_index == IMPORT:
-        return frozenset(_find_code_run_by_import(module))
+        return frozenset(_find_effects_and_imports(module))
     statement = module.statements[statement_index]
     references = {CodeUnit(module, IMPORT)}
     if statement.kind != "import":  # the target of an import depends on how its name is used
@@ -135,8 +135,12 @@ def find_direct_references(module: Module, statement_index: int) -> frozenset[Co
     return frozenset(references)
 
 
-def _find_code_run_by_import(module: Module) -> set[CodeUnit]:
-    """Return the effects of a module, and the imports of its packages and what it imports."""
+def _find_effects_and_imports(module: Module) -> set[CodeUnit]:
+    """Find the effect statements of a module, and the import units of what it imports.
+
+    The package of the module counts as imported. The search goes one step: not through the imports
+    of the imported modules.
+    """
     package_name = module.name.rpartition(".")[0]
     imported_names = {package_name}
     code: set[CodeUnit] = set()

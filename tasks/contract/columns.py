@@ -114,7 +114,7 @@ def columns_to_json(schema: pa.Schema) -> list[dict[str, str]]:
     return [{k: v for k, v in asdict(column).items() if v} for column in describe_columns(schema)]
 
 
-def columns_from_json(columns: list[dict[str, Any]]) -> dict[str, Column]:
+def columns_by_name_from_json(columns: list[dict[str, Any]]) -> dict[str, Column]:
     """Convert the output of ``columns_to_json`` to descriptions by name."""
     return {column_fields["name"]: Column(**column_fields) for column_fields in columns}
 

@@ -45,11 +45,11 @@ def commit_stage_output(call: StageCall, context: StageContext, stopwatch: Stopw
         table_entries |= context.assemble_tables(("accounts", "checksums"))
     if "accounts" in table_entries:
         accounts.check_accounts_balance(
-            call.label, _read_table_rows(context, table_entries["accounts"])
+            call.label, _read_written_table_rows(context, table_entries["accounts"])
         )
     if "checksums" in table_entries:
         accounts.check_checksums_balance(
-            call.label, _read_table_rows(context, table_entries["checksums"])
+            call.label, _read_written_table_rows(context, table_entries["checksums"])
         )
     _write_telemetry(context, stopwatch)
     telemetry_entries = context.assemble_tables([*call.stage.telemetry_tables, "telemetry"])
@@ -66,7 +66,9 @@ def commit_stage_output(call: StageCall, context: StageContext, stopwatch: Stopw
     )
 
 
-def _read_table_rows(context: StageContext, table_entry: ManifestEntry) -> list[dict[str, Any]]:
+def _read_written_table_rows(
+    context: StageContext, table_entry: ManifestEntry
+) -> list[dict[str, Any]]:
     return [
         row
         for part in table_entry["parts"]

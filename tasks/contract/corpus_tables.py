@@ -38,15 +38,15 @@ DOCUMENTS = table_schema(
         "domain",
         pa.string(),
         "label",
-        "host name in the url, in lower case and without port, credentials and a leading "
+        "host name of the web address, in lower case and without port, credentials and a leading "
         "www.; an internationalised name is in its ASCII form (Punycode)",
     ),
     column(
         "date",
         pa.string(),
         "label",
-        "date of writing or collection according to the source: an ISO 8601 day, or a UTC time "
-        "that ends in Z",
+        "date of writing or collection according to the source, as an ISO 8601 date or as a UTC "
+        "time that ends in Z",
     ),
     column(
         "metadata",
@@ -59,8 +59,8 @@ DOCUMENTS = table_schema(
         "cluster",
         ID_TYPE,
         "id",
-        "smallest doc_id among the document and its near-duplicates, which identifies "
-        "their cluster; before the search for near-duplicates, the document's own doc_id",
+        "id of the document's near-duplicate cluster: the smallest doc_id in the cluster; before "
+        "the search for near-duplicates, the document's own doc_id",
     ),
     column(
         "text",
@@ -88,7 +88,7 @@ DOCUMENTS = table_schema(
         "split",
         pa.string(),
         "label",
-        "train, validation or holdout; null before the split",
+        "split of the document: train, validation or holdout; null before the documents are split",
     ),
     partition_by_doc_id=True,
 )
@@ -101,10 +101,10 @@ LEDGER = table_schema(
         "action",
         pa.string(),
         "label",
-        "removed: the document was removed; additional_reason: a further reason to remove "
-        "a document that was removed; removed_span: a passage of the document was removed; "
-        "replaced: a passage was replaced; quarantined: the document could not be "
-        "processed; added: the document was added by the stage",
+        "removed: the document was removed; additional_reason: a further reason for removing a "
+        "document that the stage removed; removed_span: a passage of the document was removed; "
+        "replaced: a passage was replaced; quarantined: the document could not be processed; "
+        "added: the document was added by the stage",
     ),
     column("reason", pa.string(), "label", "reason for the action, in one or two words"),
     column(
@@ -132,21 +132,28 @@ LEDGER = table_schema(
         "bytes_before",
         pa.int64(),
         "figure",
-        "UTF-8 bytes of the removed or replaced text",
+        "length of the removed or replaced text in UTF-8 bytes",
         unit="bytes",
     ),
     column(
-        "bytes_after", pa.int64(), "figure", "UTF-8 bytes of the replacement text", unit="bytes"
+        "bytes_after",
+        pa.int64(),
+        "figure",
+        "length of the replacement text in UTF-8 bytes",
+        unit="bytes",
     ),
     column(
-        "span_hash", ID_TYPE, "id", "keyed hash of a redacted span; the ledger never shows the span"
+        "span_hash",
+        ID_TYPE,
+        "id",
+        "keyed hash of a redacted span; the ledger never contains the text of the span",
     ),
     column(
         "document_hash",
         ID_TYPE,
         "id",
-        "checksum BLAKE2b(doc_id ‖ text) of the input or added document; set in one row "
-        "per document",
+        "checksum BLAKE2b(doc_id ‖ text) of the input or added document; set in only one row per "
+        "document",
     ),
     partition_by_doc_id=True,
 )
@@ -310,7 +317,7 @@ def hash_documents(
     return [hashlib.blake2b(doc_id + text, digest_size=16).digest() for doc_id, text in pairs]
 
 
-def build_removal_columns(
+def build_removal_ledger_columns(
     reason: str | Sequence[str] | pa.Array,
     documents: pa.RecordBatch | pa.Table,
     **extra_columns: Any,
@@ -331,7 +338,9 @@ def build_document_ledger_columns(
     documents: pa.RecordBatch | pa.Table,
     **extra_columns: Any,
 ) -> ColumnsByName:
-    """Build ledger columns about whole documents for any action, see ``build_removal_columns``.
+    """Build ledger columns about whole documents for any action.
+
+    See ``build_removal_ledger_columns``.
 
     ``document_hash`` is set unless the action is ``additional_reason``.
     """

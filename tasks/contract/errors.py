@@ -33,35 +33,37 @@ class UsageError(HallmarkError):
     exit_code = 2
 
 
-def summarize_error(error: BaseException) -> str:
+def get_first_error_line(error: BaseException) -> str:
     """Return the first line of an error's message, or the name of its type."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__
 
 
-def shorten_error(error: BaseException) -> str:
-    """Return ``summarize_error``, cut to at most 200 characters."""
-    line = summarize_error(error)
+def get_short_error_line(error: BaseException) -> str:
+    """Return ``get_first_error_line``, cut to at most 200 characters."""
+    line = get_first_error_line(error)
     return line if len(line) <= 200 else f"{line[:197]}..."
 
 
-def suggest_closest_name(unknown_name: str, known_names: Iterable[str]) -> str:
+def format_closest_name_hint(unknown_name: str, known_names: Iterable[str]) -> str:
     """Return a hint with the most similar known name, or "" if none is similar."""
     matches = get_close_matches(unknown_name, [*known_names], n=1)
     return f" (did you mean {matches[0]:.{MAX_FIELD_CHARACTERS}}?)" if matches else ""
 
 
-def describe_existing_fields(missing_field: str, fields: Iterable[str], noun: str) -> str:
+def format_existing_fields_suffix(
+    missing_field: str, existing_fields: Iterable[str], noun: str
+) -> str:
     """Describe which fields a table or record has, for an error about one that is missing.
 
     Args:
         missing_field: The missing field.
-        fields: The fields that exist.
+        existing_fields: The fields that exist.
         noun: What the fields are called: columns or fields.
 
     Returns:
         The continuation of a sentence, such as "; its columns are 'body', 'id' (did you mean id?)".
     """
-    names = [*fields]
+    names = [*existing_fields]
     listed = ", ".join(repr(name)[:MAX_FIELD_CHARACTERS] for name in names[:MAX_LISTED_FIELDS])
-    return f"; its {noun} are {listed or 'none'}{suggest_closest_name(missing_field, names)}"
+    return f"; its {noun} are {listed or 'none'}{format_closest_name_hint(missing_field, names)}"

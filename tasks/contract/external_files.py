@@ -233,9 +233,9 @@ def format_metadata_changed_message(path: str | Path) -> str:
         path: Path of a file, or a path after "the folder" or "the link".
     """
     return (
-        f"{path} was renamed or replaced, or its permissions, owner or links changed while it was "
-        "read, so the stage may have read other content; nothing was stored; run again when "
-        "nothing changes it"
+        f"{path} was renamed or replaced, or its permissions, owner or links changed while it "
+        "was read, so the stage may have read other content; nothing was stored; run again when "
+        "no other process changes it"
     )
 
 
@@ -251,8 +251,8 @@ def format_unreadable_message(path: str | Path, error: OSError) -> str:
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         return format_file_missing_message(path)
     return (
-        f"{path} could be read before and cannot be read now ({error.strerror or error}); make it "
-        "readable and run again: nothing was stored"
+        f"{path} was readable before, but cannot be read now ({error.strerror or error}); make "
+        "it readable and run again: nothing was stored"
     )
 
 

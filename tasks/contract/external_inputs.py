@@ -39,7 +39,7 @@ from hallmark.tasks.contract.stage_call import StageCall
 RECORD_FILE = "external.json"
 
 
-def list_visible_file_names(folder: Path) -> list[str]:
+def list_visible_relative_paths(folder: Path) -> list[str]:
     """List the names of the files below a folder, sorted, without hidden files and stores."""
     names: list[str] = []
     for subfolder, folders, files in os.walk(folder):
@@ -65,7 +65,7 @@ def folder_to_artifact(folder: Path, stage: str) -> Artifact:
         FileChangedError: A file vanished after the folder was listed.
     """
     file_entries = {}
-    for name in list_visible_file_names(folder):
+    for name in list_visible_relative_paths(folder):
         try:
             file_entries[name] = build_file_entry(folder, name)
         except FileNotFoundError as error:
@@ -96,7 +96,7 @@ def record_external_folder(
     def list_present_names() -> list[str]:
         return [
             name
-            for name in list_visible_file_names(folder)
+            for name in list_visible_relative_paths(folder)
             if any(fnmatchcase(name, pattern) for pattern in new_file_patterns)
             and not (ignored_folder and (folder / name).is_relative_to(ignored_folder))
         ]

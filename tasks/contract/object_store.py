@@ -154,7 +154,7 @@ class ObjectStore:
     def _make_unusable_error(self, error: Exception) -> HallmarkError:
         return HallmarkError(
             f"the store {self.uri} cannot be used: {str(error).splitlines()[0]}; check its "
-            "address, its permissions, the credentials and the network, then run again: it "
+            "address, its permissions, the credentials and the network, then run again: the run "
             "resumes from the last commit"
         )
 

@@ -123,8 +123,8 @@ def _parse_statements(tree: ast.Module) -> Iterator[Statement]:
                 "effect" if effect.may_change_more else "definition",
                 hash_syntax_tree(ast.Module([node], [])),
                 tuple(sorted(effect.changed_names)),
-                tuple(sorted(_collect_references(node))),
-                tuple(sorted(_collect_imports(node))),
+                tuple(sorted(_collect_dotted_references(node))),
+                tuple(sorted(_collect_runtime_imports(node))),
             )
 
 
@@ -142,7 +142,7 @@ def _build_import_statement(node: ast.Import | ast.ImportFrom, alias: ast.alias)
         hash_syntax_tree(ast.Module([single_import], [])),
         (bound_name,),
         (),
-        tuple(_collect_imports(single_import)),
+        tuple(_collect_runtime_imports(single_import)),
     )
 
 
@@ -236,7 +236,7 @@ def _get_last_name(node: ast.expr) -> str:
     return node.attr if isinstance(node, ast.Attribute) else _get_root_name(node)
 
 
-def _collect_references(tree: ast.AST) -> set[str]:
+def _collect_dotted_references(tree: ast.AST) -> set[str]:
     """Collect the names in a syntax tree, with the attributes that follow them."""
     references: set[str] = set()
     pending_nodes: list[ast.AST] = [tree]
@@ -253,7 +253,7 @@ def _collect_references(tree: ast.AST) -> set[str]:
     return references
 
 
-def _collect_imports(tree: ast.AST) -> set[str]:
+def _collect_runtime_imports(tree: ast.AST) -> set[str]:
     """Collect what the imports in a syntax tree import, except imports for type checking."""
     imports: set[str] = set()
     pending_nodes: list[ast.AST] = [tree]

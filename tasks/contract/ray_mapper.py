@@ -87,8 +87,8 @@ class RayMapper:
                 import ray
             except ImportError as error:
                 raise UsageError(
-                    "the setting mapper is ray, but Ray is not installed; install "
-                    "hallmark[ray] or set mapper to processes"
+                    "mapper is set to ray, but Ray is not installed; install hallmark[ray] or "
+                    "set mapper to processes"
                 ) from error
             environment = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
             ray.init(

@@ -164,7 +164,7 @@ class Session:
     #: Store, artifact and path of the files whose existence and size were checked.
     checked_files: set[tuple[str, str, str]] = field(default_factory=set, repr=False)
 
-    def check_artifact_files(self, artifacts: Iterable[Artifact]) -> None:
+    def check_artifact_file_sizes(self, artifacts: Iterable[Artifact]) -> None:
         """Raise HallmarkError unless all files of stored artifacts exist with their sizes.
 
         Files may be missing although the manifest exists, and a cached artifact would not be read.

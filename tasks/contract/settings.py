@@ -55,8 +55,8 @@ def explain_relative_path(path: str | Path) -> str:
     if local_path.is_absolute() or str(path).startswith("~"):
         return ""
     return (
-        f" (that is {os.path.abspath(local_path)}: relative paths in a config file start at the "
-        "folder of the file, those in --set at the working directory)"
+        f" (that is {os.path.abspath(local_path)}: paths in a config file are resolved relative "
+        "to the folder of the file, paths in --set relative to the working directory)"
     )
 
 

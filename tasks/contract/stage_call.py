@@ -127,7 +127,7 @@ class StageDefinition:
         )
         return {**self.tables, **self.telemetry_tables, **account_schemas, "telemetry": TELEMETRY}
 
-    def list_code_names(self) -> tuple[CodeName, ...]:
+    def list_body_and_extra_code_names(self) -> tuple[CodeName, ...]:
         """Return the names of the body and of the extra code."""
         body_name = self.body.__qualname__.partition(".")[0]
         return (f"{self.body.__module__}:{body_name}", *self.extra_code)
@@ -137,7 +137,9 @@ class StageDefinition:
         return ModuleFile(self.body.__module__, Path(inspect.getsourcefile(self.body) or ""))
 
     def compute_code_digests(self) -> dict[ModuleOrDataFile, str]:
-        return compute_reached_code_digests(self.list_code_names(), self.get_body_module())
+        return compute_reached_code_digests(
+            self.list_body_and_extra_code_names(), self.get_body_module()
+        )
 
     def compute_external_digests(self, config: StageConfig, store: Store) -> dict[str, str]:
         """Compute the digests of everything read from outside the store.
@@ -249,7 +251,7 @@ class StageCall:
         artifact = self.session.store.find_artifact(self.stage.name, self.fingerprint)
         if artifact is not None:
             try:
-                self.session.check_artifact_files(
+                self.session.check_artifact_file_sizes(
                     [*iter_artifacts(self.arguments.values()), artifact]
                 )
             except HallmarkError as error:

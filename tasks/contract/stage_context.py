@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from hallmark.tasks.contract.artifact import TablePart, compute_table_digest
 from hallmark.tasks.contract.columns import columns_to_json, get_table_meaning, is_partitioned
-from hallmark.tasks.contract.errors import HallmarkError, summarize_error
+from hallmark.tasks.contract.errors import HallmarkError, get_first_error_line
 from hallmark.tasks.contract.resources import DEFAULT_RESOURCES, Mapper, Resources, SerialMapper
 from hallmark.tasks.contract.table_writers import TableWriters
 from hallmark.tasks.contract.tombstones import ManifestEntry
@@ -250,7 +250,7 @@ class StageContext(TableWriters):
                 log.warning(
                     "one of the parallel tasks of %s failed (%s); retrying it",
                     function_name,
-                    summarize_error(error),
+                    get_first_error_line(error),
                 )
 
     def assemble_tables(self, table_names: Iterable[str]) -> dict[str, ManifestEntry]:
@@ -343,9 +343,9 @@ def _run_item(
     except (HallmarkError, OSError):
         raise
     except MemoryError as error:
-        raise MemoryError(f"{item}: {summarize_error(error)}") from error
+        raise MemoryError(f"{item}: {get_first_error_line(error)}") from error
     except Exception as error:
-        raise RuntimeError(f"{item}: {summarize_error(error)}") from error
+        raise RuntimeError(f"{item}: {get_first_error_line(error)}") from error
     finally:
         writers.close_quietly()
     spilled = {name: writer.path.stat().st_size for name, writer in writers.spill_writers.items()}
@@ -365,7 +365,7 @@ def _explain_failure(error: BaseException, item: Any) -> str:
             "was killed, probably because memory ran out; run again with fewer workers or "
             "on a machine with more memory: finished work is kept"
         )
-    return summarize_error(error)
+    return get_first_error_line(error)
 
 
 class Stopwatch:

@@ -33,7 +33,7 @@ import pyarrow as pa
 from hallmark.tasks.contract.allowed_roots import check_config_paths
 from hallmark.tasks.contract.artifact import Artifact
 from hallmark.tasks.contract.commit import commit_child_artifact, commit_stage_output
-from hallmark.tasks.contract.errors import HallmarkError, summarize_error
+from hallmark.tasks.contract.errors import HallmarkError, get_first_error_line
 from hallmark.tasks.contract.external_inputs import monitor_external_inputs
 from hallmark.tasks.contract.inputs import iter_artifacts
 from hallmark.tasks.contract.lease import clear_or_remove_folder
@@ -245,8 +245,8 @@ class BoundStage(StageCall):
                 raise HallmarkError(
                     f"stage {self.label}: {artifact.name} no longer has the text of document "
                     f"{min(artifact.purge_time_by_doc_id)}, which was purged; run again from "
-                    "ingest, which leaves the document out (if it belongs to an earlier corpus, "
-                    "rebuild that corpus first)"
+                    "ingest, which excludes the document (if the artifact belongs to an earlier "
+                    "corpus, rebuild that corpus first)"
                 )
 
     def _execute_and_commit(
@@ -301,14 +301,15 @@ class BoundStage(StageCall):
             raise type(error)(f"stage {self.label}: {error}") from error
         except MemoryError as error:
             raise HallmarkError(
-                f"stage {self.label}: out of memory ({summarize_error(error)}); run again with "
-                "fewer workers or on a machine with more memory: finished work is kept"
+                f"stage {self.label}: out of memory ({get_first_error_line(error)}); "
+                "run again with fewer workers or on a machine with more memory: finished work "
+                "is kept"
             ) from error
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise HallmarkError(
                     f"stage {self.label}: no space left on the disk of {self.session.store.uri}; "
-                    "free some space and run again: it resumes from the last commit"
+                    "free some space and run again: the run resumes from the last commit"
                 ) from error
             self._verify_input_files()
             raise

@@ -89,7 +89,7 @@ class TableWriter:
             compression="zstd",
             # Names repeat; texts, ids and figures rarely do.
             use_dictionary=[
-                name for field in self.schema for name in _list_dictionary_columns(field)
+                name for field in self.schema for name in _list_dictionary_column_paths(field)
             ],
             write_page_checksum=True,
         )
@@ -234,7 +234,7 @@ class TableWriter:
             self._writer.close()
 
 
-def _list_dictionary_columns(field: pa.Field) -> list[str]:
+def _list_dictionary_column_paths(field: pa.Field) -> list[str]:
     """Return the parquet columns of a field that are stored as a dictionary."""
     if pa.types.is_map(field.type):
         return [f"{field.name}.key_value.{part}" for part in ("key", "value")]

@@ -52,8 +52,11 @@ from hallmark.tasks.measures.overlap import OverlapIndex, build_overlap_index, f
 class EvaluationSet(StageConfig):
     """An evaluation set whose items must not occur in the corpus."""
 
-    name: PathSafeName = Field(description="name of the evaluation set in tables")
-    path: Path = Field(description="file of items: jsonl, csv or tsv, plain or gzip-compressed")
+    name: PathSafeName = Field(description="name that identifies the evaluation set in the tables")
+    path: Path = Field(
+        description="file with the items of the evaluation set: jsonl, csv or tsv, uncompressed "
+        "or compressed with gzip"
+    )
     text_fields: tuple[str, ...] = Field(
         ("text",),
         min_length=1,
@@ -65,21 +68,21 @@ class ContaminationConfig(StageConfig):
     """Settings of the search for evaluation items in the corpus."""
 
     evaluation_sets: tuple[EvaluationSet, ...] = Field(
-        default=(), description="sets whose items must not occur in the corpus"
+        default=(), description="evaluation sets whose items must not occur in the corpus"
     )
     ngram_size: int = Field(
         13,
         ge=1,
         le=100,
-        description="a document overlaps an item if it contains this many consecutive words of the "
-        "item or, for a shorter item, all its words",
+        description="number of consecutive words of an item that a document must contain to "
+        "overlap the item; an item with fewer words must be contained completely",
     )
     min_item_words: int = Field(
         4,
         ge=1,
         le=100,
-        description="minimum number of words of an item; shorter items are counted but not "
-        "searched for",
+        description="minimum number of words of an item; items with fewer words are counted but "
+        "not searched for",
     )
 
     @model_validator(mode="after")
@@ -88,18 +91,18 @@ class ContaminationConfig(StageConfig):
         if len(set(set_names)) < len(set_names):
             raise ValueError("two evaluation sets have the same name; rename one of them")
         if self.min_item_words > self.ngram_size:
-            raise ValueError("min_item_words must not be above ngram_size")
+            raise ValueError("'min_item_words' must not be greater than 'ngram_size'")
         return self
 
 
 SIGNALS = build_signal_schema(
-    "Number of evaluation items that each document overlaps. An item is one text of an "
-    "evaluation set.",
+    "Number of evaluation items that overlap each document. An item is one text of an evaluation "
+    "set.",
     column(
         "contamination",
         pa.int32(),
         "figure",
-        "evaluation items that the document overlaps",
+        "number of evaluation items that overlap the document",
         unit="items",
     ),
 )
@@ -108,22 +111,28 @@ OVERLAPS = table_schema(
     "Overlaps between documents and items of the evaluation sets, one row per pair.",
     column("doc_id", ID_TYPE, "id", "the document"),
     column("evaluation_set", pa.string(), "label", "name of the evaluation set"),
-    column("item_index", pa.int64(), "figure", "number of the item in its set, from 0"),
+    column(
+        "item_index", pa.int64(), "figure", "index of the item in its evaluation set, starting at 0"
+    ),
     partition_by_doc_id=True,
 )
 
 SET_SUMMARIES = table_schema(
-    "The evaluation sets that were searched for, one row per set.",
+    "Evaluation sets whose items were searched for in the documents, one row per set.",
     column("evaluation_set", pa.string(), "label", "name of the evaluation set"),
     column("items", pa.int64(), "figure", "items in the set", unit="items"),
     column(
-        "skipped_items", pa.int64(), "figure", "items too short to be searched for", unit="items"
+        "skipped_items",
+        pa.int64(),
+        "figure",
+        "number of items that were too short to be searched for",
+        unit="items",
     ),
     column(
         "overlapping_documents",
         pa.int64(),
         "figure",
-        "documents that overlap any item of the set",
+        "number of documents that overlap at least one item of the set",
         unit="documents",
     ),
 )
@@ -173,8 +182,8 @@ def _read_item_text(
         return get_text_field(location, item, field)
     except UsageError as error:
         raise UsageError(
-            f"{error}; correct the file, or correct text_fields of {evaluation_set.name!r} in "
-            f"contamination.evaluation_sets"
+            f"{error}; correct the file, or correct 'text_fields' of {evaluation_set.name!r} in "
+            "contamination.evaluation_sets"
         ) from error
 
 
@@ -182,9 +191,9 @@ class OverlapCounts(TypedDict):
     """Summarise the search in a partition."""
 
     overlapping_documents: dict[str, int]
-    """Number of documents that overlap any item, by evaluation set."""
+    """Number of documents that overlap at least one item, by name of the evaluation set."""
     failed: FailureList
-    """Documents on which the search failed."""
+    """Documents for which the search for overlaps failed."""
 
 
 def write_partition_overlaps(
@@ -235,9 +244,9 @@ class BatchOverlaps(NamedTuple):
     """Hold the pairs of a document and an item that overlap."""
 
     batch_rows: np.ndarray
-    """(m,) row of the document in the batch."""
+    """Row number of the document in the batch; shape (m,)."""
     item_indices: np.ndarray
-    """(m,) index of the item in its evaluation set."""
+    """Index of the item in its evaluation set; shape (m,)."""
 
 
 def find_overlaps_by_evaluation_set(
@@ -250,7 +259,7 @@ def find_overlaps_by_evaluation_set(
     }
 
 
-def _digest_evaluation_files(config: ContaminationConfig, secret_id: str = "") -> dict[str, str]:
+def _digest_evaluation_files(config: ContaminationConfig, _secret_id: str = "") -> dict[str, str]:
     digests: dict[str, str] = {}
     for evaluation_set in config.evaluation_sets:
         digests |= user_file_digest(evaluation_set.path, f"items of {evaluation_set.name}")

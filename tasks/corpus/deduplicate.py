@@ -71,7 +71,7 @@ class DeduplicateConfig(KeepPreferenceConfig):
 
 
 SEARCH_SUMMARY = table_schema(
-    "How many documents the search for duplicates compared; one row.",
+    "Number of documents that the search for duplicates compared; one row.",
     column("documents", pa.int64(), "figure", "input documents", unit="documents"),
     *EARLIER_SEARCH_COLUMNS,
 )
@@ -84,7 +84,7 @@ SIGNATURES = build_signature_schema(
 SKETCHES = pa.schema([*RANKING_SCHEMA, pa.field("normalised_text_hash", ID_TYPE)])
 
 
-def hash_partition_texts(
+def spill_text_hash_sketches(
     partition: TablePart, config: DeduplicateConfig, out: TableWriters
 ) -> FailureList:
     """Spill the SKETCHES of a partition and return the documents that could not be hashed.
@@ -111,7 +111,9 @@ def hash_normalised_texts(batch: pa.RecordBatch) -> pa.Array:
     return hash_to_ids(normalise_texts(batch["text"]).cast(pa.large_binary()).to_pylist())
 
 
-def find_matching_earlier_signatures(sketches: pa.Table, earlier_signatures: Table) -> pa.Table:
+def find_possibly_matching_earlier_signatures(
+    sketches: pa.Table, earlier_signatures: Table
+) -> pa.Table:
     """Return the earlier signatures that may share a text, an id or a cluster with a document.
 
     Only the first 8 bytes of each key are compared, so a few others may be included.
@@ -211,7 +213,7 @@ def deduplicate(
     for artifact in earlier_corpora.values():
         check_earlier_compatible(artifact, config, "deduplicate")
     partitions = documents.parts
-    sketch_results = context.map_items(hash_partition_texts, partitions, config)
+    sketch_results = context.map_items(spill_text_hash_sketches, partitions, config)
     report_failures(
         context,
         [result.value for result in sketch_results],
@@ -219,7 +221,7 @@ def deduplicate(
         "the search for exact duplicates",
     )
     sketches = concat_spilled_tables(sketch_results, "sketches", SKETCHES)
-    earlier_signatures = find_matching_earlier_signatures(
+    earlier_signatures = find_possibly_matching_earlier_signatures(
         sketches, concatenate_earlier_tables(earlier_corpora, "signatures")
     )
     assignment = find_exact_duplicates(sketches, earlier_signatures)

@@ -105,52 +105,57 @@ class DeduplicateNearConfig(KeepPreferenceConfig):
         0.8,
         gt=0,
         le=1,
-        description="a document is removed if its Jaccard similarity to a kept document is at "
-        "least this",
+        description="minimum Jaccard similarity to a kept document at which a document is removed",
     )
     cluster_threshold: float = Field(
         0.5,
         gt=0,
         le=1,
-        description="documents with at least this similarity are put in the same split",
+        description="minimum Jaccard similarity at which two documents are put in the same "
+        "cluster, and therefore in the same split",
     )
     shingle_unit: Literal["words", "characters"] = Field(
-        "words", description="whether a shingle consists of words or of characters"
+        "words", description="unit of a shingle: words or characters"
     )
-    shingle_length: int = Field(5, ge=1, le=50, description="words or characters in a shingle")
+    shingle_length: int = Field(
+        5, ge=1, le=50, description="number of words or characters in a shingle"
+    )
     bands: int = Field(
         32,
         ge=1,
         le=512,
-        description="number of bands of MinHash-LSH; documents that agree in one band are compared",
+        description="number of bands of MinHash-LSH; two documents are compared if they agree in "
+        "at least one band",
     )
-    rows_per_band: int = Field(4, ge=1, le=64, description="MinHash values in each band")
-    seed: int = Field(1, ge=0, lt=1 << 32, description="seed of the MinHash permutations")
+    rows_per_band: int = Field(4, ge=1, le=64, description="number of MinHash values in each band")
+    seed: int = Field(1, ge=0, lt=1 << 32, description="random seed of the MinHash permutations")
     max_candidates: int = Field(
         16,
         ge=1,
         le=1000,
-        description="a document is compared with at most this many others at a time, those "
-        "that share the most bands with it; this limits the work if very many documents are "
-        "slightly similar",
+        description="maximum number of other documents with which a document is compared at a "
+        "time; those that share the most bands with it are chosen. This limits the computing time "
+        "if very many documents are slightly similar",
     )
 
     @model_validator(mode="after")
     def _check_threshold_order(self) -> Self:
         if self.cluster_threshold > self.similarity_threshold:
-            raise ValueError("cluster_threshold must not be above similarity_threshold")
+            raise ValueError("'cluster_threshold' must not be greater than 'similarity_threshold'")
         return self
 
 
 PAIRS = table_schema(
-    "Verified pairs of similar documents: each removed document with the kept document "
-    "that it duplicates, and the pairs that connect the documents of a cluster. There are "
-    "always fewer pairs than documents, including documents of earlier corpora.",
+    "Pairs of documents whose similarity was verified: each removed document with the kept "
+    "document that it duplicates, and the pairs that connect the documents of each cluster. The "
+    "number of pairs is always smaller than the number of documents, including those of earlier "
+    "corpora.",
     column(
         "first_doc_id",
         ID_TYPE,
         "id",
-        "the document with higher priority; it was kept, or is from an earlier corpus",
+        "id of the document with the higher priority, which was kept or belongs to an earlier "
+        "corpus",
     ),
     column("second_doc_id", ID_TYPE, "id", "the other document"),
     column(
@@ -159,8 +164,8 @@ PAIRS = table_schema(
 )
 
 SEARCH_SUMMARY = table_schema(
-    "Numbers of documents and pairs that the search for near-duplicates compared, and "
-    "estimates of those it may have missed; one row.",
+    "Number of documents and pairs that the search for near-duplicates compared, and figures on "
+    "how many near-duplicates it may have missed; one row.",
     column("documents", pa.int64(), "figure", "input documents", unit="documents"),
     column(
         "compared_pairs", pa.int64(), "figure", "pairs whose similarity was computed", unit="pairs"
@@ -169,22 +174,22 @@ SEARCH_SUMMARY = table_schema(
         "clustered_pairs",
         pa.int64(),
         "figure",
-        "compared pairs with at least cluster_threshold similarity",
+        "number of compared pairs whose similarity is at least `cluster_threshold`",
         unit="pairs",
     ),
     column(
         "duplicate_pairs",
         pa.int64(),
         "figure",
-        "compared pairs with at least similarity_threshold similarity",
+        "number of compared pairs whose similarity is at least `similarity_threshold`",
         unit="pairs",
     ),
     column(
         "limited_documents",
         pa.int64(),
         "figure",
-        "kept documents with a possible duplicate that was not compared because of the "
-        "limit max_candidates",
+        "number of kept documents that may have a duplicate that was not compared because of the "
+        "limit `max_candidates`",
         unit="documents",
     ),
     *EARLIER_SEARCH_COLUMNS,
@@ -192,8 +197,8 @@ SEARCH_SUMMARY = table_schema(
         "candidate_probability",
         pa.float64(),
         "figure",
-        "probability that two documents at similarity_threshold become candidates, "
-        "1 - (1 - threshold^rows)^bands",
+        "probability that two documents with a similarity of exactly `similarity_threshold` are "
+        "compared: 1 - (1 - similarity_threshold^rows_per_band)^bands",
         unit="share",
     ),
 )
@@ -203,7 +208,7 @@ SIGNATURES = build_signature_schema(
         "band_hashes",
         pa.list_(pa.uint32()),
         "id",
-        "hash of each band of the document's MinHash signature",
+        "hashes of the bands of the document's MinHash signature, one per band",
     )
 )
 
@@ -211,7 +216,7 @@ SKETCHES = pa.schema([*RANKING_SCHEMA, pa.field("band_hashes", pa.list_(pa.uint3
 SHINGLES = pa.schema([("shingles", pa.list_(pa.uint64()))])
 
 
-def sketch_partition(
+def spill_shingles_and_sketches(
     partition: TablePart, config: DeduplicateNearConfig, out: TableWriters
 ) -> FailureList:
     """Spill the shingles and SKETCHES of a partition; return documents that have no shingles."""
@@ -241,9 +246,9 @@ class BatchShingles(NamedTuple):
     hashes: np.ndarray
     """uint64."""
     offsets: np.ndarray
-    """(n + 1,): document i has ``hashes[offsets[i]:offsets[i + 1]]``."""
+    """Document i has ``hashes[offsets[i]:offsets[i + 1]]``; shape (n + 1,)."""
     failed: FailedDocuments
-    """Documents on which the computation failed."""
+    """Documents for which the computation failed."""
 
 
 def compute_batch_shingles(batch: pa.RecordBatch, config: DeduplicateNearConfig) -> BatchShingles:
@@ -288,7 +293,7 @@ class ComparableDocuments(NamedTuple):
     signatures: pa.Table
     """Rows of SIGNATURES."""
     matches: list[EarlierMatches]
-    """Their rows in the partitions of the earlier corpora, in the order of the signatures."""
+    """Rows of these documents in the earlier partitions, in the same order as ``signatures``."""
 
 
 def find_comparable_earlier_documents(
@@ -333,7 +338,7 @@ def find_comparable_earlier_documents(
     return ComparableDocuments(pa.concat_tables(matching_signatures), matches)
 
 
-def shingle_earlier_documents(
+def spill_shingles_of_earlier_documents(
     matches: EarlierMatches, config: DeduplicateNearConfig, out: TableWriters
 ) -> None:
     """Spill the shingles of the matching earlier documents of a partition."""
@@ -419,7 +424,7 @@ class NearDuplicates(NamedTuple):
     pair_rows: pa.Table
     """Rows of PAIRS."""
     matches: NearDuplicateMatches
-    """All matches, from which both are derived; items are in order of priority."""
+    """All matches, from which the other fields are derived; items are in order of priority."""
 
 
 def find_near_duplicates(
@@ -556,7 +561,9 @@ def deduplicate_near(
     for artifact in earlier_corpora.values():
         check_earlier_compatible(artifact, config, "deduplicate_near")
     partitions = documents.parts
-    sketch_results: Sequence[ItemResult] = context.map_items(sketch_partition, partitions, config)
+    sketch_results: Sequence[ItemResult] = context.map_items(
+        spill_shingles_and_sketches, partitions, config
+    )
     report_failures(
         context,
         [result.value for result in sketch_results],
@@ -571,7 +578,7 @@ def deduplicate_near(
         config,
     )
     earlier_results: Sequence[ItemResult] = context.map_items(
-        shingle_earlier_documents, earlier_documents.matches, config
+        spill_shingles_of_earlier_documents, earlier_documents.matches, config
     )
     shingle_store = ShingleStore(
         concat_spilled_tables([*earlier_results, *sketch_results], "shingles", SHINGLES)["shingles"]

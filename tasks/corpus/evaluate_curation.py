@@ -54,18 +54,19 @@ from hallmark.tasks.corpus.town.recovery_rates import (
 
 
 class CurationEvaluationConfig(StageConfig):
-    """Settings of the evaluation, which runs if a town is among the sources."""
+    """Settings of the evaluation of curation, which runs if a source is of the kind `town`."""
 
     similarity_threshold: float = Field(
         0.8,
         gt=0,
         le=1,
-        description="minimum similarity to the original at which a near copy must be found",
+        description="minimum Jaccard similarity to the original at which the evaluation expects a "
+        "near copy to be found",
     )
     length_bounds_characters: tuple[int, ...] = Field(
         default=(300, 1000),
-        description="bounds between the length classes, in characters, by which results on rude "
-        "documents are reported",
+        description="bounds between the length classes, in characters; results on rude documents "
+        "are reported for each length class",
     )
 
 
@@ -74,8 +75,8 @@ def _build_share_schema(meaning: str, *fields: pa.Field) -> pa.Schema:
         meaning,
         column("source", pa.string(), "label", "name of the town"),
         *fields,
-        column("hits", pa.int64(), "figure", "cases that have the property"),
-        column("n", pa.int64(), "figure", "all cases"),
+        column("hits", pa.int64(), "figure", "number of cases that have the property"),
+        column("n", pa.int64(), "figure", "total number of cases"),
         column("share", pa.float64(), "figure", "hits / n; null if n is 0", unit="share"),
         column("low", pa.float64(), "figure", "lower end of the 95 % interval", unit="share"),
         column("high", pa.float64(), "figure", "upper end of the 95 % interval", unit="share"),
@@ -86,98 +87,149 @@ _NAME_LIST = pa.list_(pa.string())
 
 TABLES = {
     "ground_truth": table_schema(
-        "Known content of each document of a synthetic town, recorded when the document "
-        "was composed.",
+        "Known content of each document of a synthetic town (generated corpus), recorded when the "
+        "document was generated.",
         column("doc_id", ID_TYPE, "id", "the document"),
         column("source", pa.string(), "label", "name of the town"),
         column("kind", pa.string(), "label", "kind of text: letter, notice, …"),
         column("characters", pa.int64(), "figure", "length of the text", unit="characters"),
         column(
-            "mentioned_groups", _NAME_LIST, "label", "peoples of the town that the text mentions"
+            "mentioned_groups",
+            _NAME_LIST,
+            "label",
+            "invented peoples of the town that the text mentions",
         ),
         column(
             "opinion_groups",
             _NAME_LIST,
             "label",
-            "peoples of the town about whom the text states an opinion",
+            "invented peoples of the town about whom the text states an opinion",
         ),
         column(
             "opinion_signs",
             _NAME_LIST,
             "label",
-            "whether the opinion is positive or negative, one value for each entry of "
-            "opinion_groups",
+            "whether each opinion is positive or negative; one value per entry of `opinion_groups`",
         ),
         column(
-            "occupations", _NAME_LIST, "label", "occupations mentioned together with gendered words"
+            "occupations",
+            _NAME_LIST,
+            "label",
+            "occupations that the text mentions near gendered words",
         ),
         column(
             "occupation_genders",
             _NAME_LIST,
             "label",
-            "identity group (gender) of these words, one value for each entry of occupations",
+            "identity group (gender) of the gendered words near each occupation; one value per "
+            "entry of `occupations`",
         ),
-        column("rude_sentences", pa.int32(), "figure", "rude sentences", unit="sentences"),
+        column(
+            "rude_sentences",
+            pa.int32(),
+            "figure",
+            "number of rude sentences in the text",
+            unit="sentences",
+        ),
         column(
             "has_rude_lookalike",
             pa.bool_(),
             "figure",
-            "whether the text contains harmless words that look rude",
+            "whether the text contains harmless words that resemble rude words",
         ),
         column("has_dialect", pa.bool_(), "figure", "whether the text contains dialect"),
         column(
             "has_unsafe_passage",
             pa.bool_(),
             "figure",
-            "whether the text contains an unsafe passage",
+            "whether the text contains a passage that sounds unsafe but is harmless",
         ),
-        column("copy_kind", pa.string(), "label", "exact or near copy; empty if it is not a copy"),
-        column("original_doc_id", ID_TYPE, "id", "the document of which it is a copy"),
+        column(
+            "copy_kind",
+            pa.string(),
+            "label",
+            "whether the document is an exact or a near copy of another document; empty if it is "
+            "not a copy",
+        ),
+        column(
+            "original_doc_id",
+            ID_TYPE,
+            "id",
+            "id of the document from which the copy was generated; null if the document is not a "
+            "copy",
+        ),
         column(
             "similarity",
             pa.float64(),
             "figure",
-            "Jaccard similarity of the five-word shingles of copy and original",
+            "Jaccard similarity between the copy and its original, computed over shingles of five "
+            "words",
             unit="share",
         ),
     ),
     "planted_personal_data": table_schema(
-        "Personal data that was planted in the documents of a synthetic town; one row per span.",
+        "Personal data that was planted in the documents of a synthetic town (generated corpus); "
+        "one row per span.",
         column("doc_id", ID_TYPE, "id", "the document"),
         column("type", pa.string(), "label", "type of personal data or credential"),
         column(
-            "char_start", pa.int64(), "figure", "start of the span in the text", unit="characters"
+            "char_start",
+            pa.int64(),
+            "figure",
+            "start of the span, as the number of characters before it in the text",
+            unit="characters",
         ),
         column("char_end", pa.int64(), "figure", "end of the span", unit="characters"),
         column(
-            "byte_start", pa.int64(), "figure", "start of the span in the UTF-8 text", unit="bytes"
+            "byte_start",
+            pa.int64(),
+            "figure",
+            "start of the span, as the number of bytes before it in the UTF-8 text",
+            unit="bytes",
         ),
-        column("byte_end", pa.int64(), "figure", "end of the span in the UTF-8 text", unit="bytes"),
         column(
-            "span_hash", ID_TYPE, "id", "keyed hash of the value, as in the ledger of redact_spans"
+            "byte_end",
+            pa.int64(),
+            "figure",
+            "end of the span (exclusive), as the number of bytes before it in the UTF-8 text",
+            unit="bytes",
+        ),
+        column(
+            "span_hash",
+            ID_TYPE,
+            "id",
+            "keyed hash of the planted value, comparable with the hashes in the ledger of the "
+            "stage `redact_spans`",
         ),
     ),
     "property_shares": _build_share_schema(
-        "Share of documents or mentions with each property: as configured and as drawn.",
+        "Share of documents or mentions with each property: the configured share and the share in "
+        "the generated documents.",
         column("property_name", pa.string(), "label", "the property"),
-        column("population", pa.string(), "label", "kind of documents or mentions that n counts"),
+        column(
+            "population",
+            pa.string(),
+            "label",
+            "documents or mentions among which the share is computed",
+        ),
         column("configured_share", pa.float64(), "figure", "share set in the config", unit="share"),
     ),
     "detection_rates": _build_share_schema(
-        "Share of the planted content that each stage found.",
+        "Recall, precision or false alarm rate with which each stage detected the planted content.",
         column("stage", pa.string(), "label", "label of the stage in the run"),
         column(
             "target",
             pa.string(),
             "label",
-            "planted content that the stage should find, or the documents that are evaluated",
+            "planted content that the stage should find, or the set of documents for which the "
+            "rate is computed",
         ),
         column("measure", pa.string(), "label", "recall, precision or false alarms"),
     ),
     "occupation_shares": _build_share_schema(
-        "Share of women among mentions of an occupation in the kept documents, as counted "
-        "by the stage profile: n is the number of mentions with more words of one gender "
-        "nearby, hits is the number of these with more women's words.",
+        "Share of women among the mentions of each occupation in the kept documents, as counted "
+        "by the stage `profile`. `n` is the number of mentions that have more words of one gender "
+        "nearby than of the other; `hits` is the number of those that have more women's words.",
         column("occupation", pa.string(), "label", "an occupation of the town"),
         column("configured_share", pa.float64(), "figure", "share set in the config", unit="share"),
     ),
@@ -283,7 +335,7 @@ def build_property_share_rows(source: TownSource, truth_rows: Sequence[Row]) -> 
         }
         return key_columns | compute_share_with_interval(hits, n)
 
-    def build_document_row(
+    def build_originals_row(
         property_name: str, configured_share: float, has_property: Callable[[Row], Any]
     ) -> Row:
         return build_row(
@@ -298,7 +350,7 @@ def build_property_share_rows(source: TownSource, truth_rows: Sequence[Row]) -> 
     for copy_kind, share in (("exact", rates.exact_copies), ("near", rates.near_copies)):
         hits = sum(truth_row["copy_kind"] == copy_kind for truth_row in truth_rows)
         yield build_row(f"{copy_kind} copies", share, "documents", hits, len(truth_rows))
-    yield build_document_row(
+    yield build_originals_row(
         "a people of the town", rates.groups, lambda truth_row: truth_row["mentioned_groups"]
     )
     group_documents = [truth_row for truth_row in originals if truth_row["mentioned_groups"]]
@@ -320,7 +372,7 @@ def build_property_share_rows(source: TownSource, truth_rows: Sequence[Row]) -> 
         yield build_row(
             "a negative opinion", share, f"opinions of {group}", signs.count("negative"), len(signs)
         )
-    yield build_document_row(
+    yield build_originals_row(
         "an occupation", rates.occupations, lambda truth_row: truth_row["occupations"]
     )
     occupation_genders = [
@@ -334,19 +386,19 @@ def build_property_share_rows(source: TownSource, truth_rows: Sequence[Row]) -> 
         yield build_row(
             "a woman", share, f"mentions of a {job}", genders.count("women"), len(genders)
         )
-    yield build_document_row(
+    yield build_originals_row(
         "rude speech", rates.rude_speech, lambda truth_row: truth_row["rude_sentences"]
     )
-    yield build_document_row(
+    yield build_originals_row(
         "words that look rude",
         rates.rude_lookalikes,
         lambda truth_row: truth_row["has_rude_lookalike"],
     )
-    yield build_document_row("dialect", rates.dialect, lambda truth_row: truth_row["has_dialect"])
-    yield build_document_row(
+    yield build_originals_row("dialect", rates.dialect, lambda truth_row: truth_row["has_dialect"])
+    yield build_originals_row(
         "personal data", rates.personal_data, lambda truth_row: truth_row["personal"]
     )
-    yield build_document_row(
+    yield build_originals_row(
         "an unsafe passage",
         rates.unsafe_passages,
         lambda truth_row: truth_row["has_unsafe_passage"],

@@ -15,7 +15,7 @@ from hallmark.tasks.contract import StageContext, column, stage, table_schema
 from hallmark.tasks.corpus.find_personal_data import PersonalDataConfig
 from hallmark.tasks.corpus.table_columns import Row
 from hallmark.tasks.measures.detector_examples import (
-    EXAMPLES_PER_TYPE,
+    EXAMPLES_PER_VARIANT,
     DetectorExample,
     generate_detector_examples,
 )
@@ -24,61 +24,88 @@ from hallmark.tasks.measures.personal_data import find_spans_by_row
 from hallmark.tasks.measures.statistics import wilson_interval
 
 DETECTION = table_schema(
-    "How well personal data is detected in invented sentences, by type.",
+    "Recall and precision of the detection of personal data in invented sentences, by type of "
+    "personal data.",
     column("type", pa.string(), "label", "type of personal data"),
-    column("country", pa.string(), "label", "ISO 3166; empty if not specific to a country"),
+    column(
+        "country",
+        pa.string(),
+        "label",
+        "country to which the type is specific (ISO 3166 code); empty if the type is not specific "
+        "to a country",
+    ),
     column(
         "planted_with_name",
         pa.int64(),
         "figure",
-        "sentences with a value of this type and the name of the type next to it",
+        "number of sentences that contain a value of this type with the name of the type next to "
+        "it",
         unit="sentences",
     ),
     column(
         "detected_with_name",
         pa.int64(),
         "figure",
-        "those of the sentences in planted_with_name in which the whole value was found "
-        "with the right type",
+        "number of the sentences counted in `planted_with_name` in which the whole value was "
+        "detected with the correct type",
         unit="sentences",
     ),
     column(
-        "recall", pa.float64(), "figure", "detected_with_name / planted_with_name", unit="share"
+        "recall",
+        pa.float64(),
+        "figure",
+        "share of the planted values that were detected: detected_with_name / planted_with_name",
+        unit="share",
     ),
-    column("recall_low", pa.float64(), "figure", "lower end of the 95 % interval (Wilson)"),
-    column("recall_high", pa.float64(), "figure", "upper end of the 95 % interval (Wilson)"),
+    column(
+        "recall_low", pa.float64(), "figure", "lower end of the 95 % confidence interval (Wilson)"
+    ),
+    column(
+        "recall_high", pa.float64(), "figure", "upper end of the 95 % confidence interval (Wilson)"
+    ),
     column(
         "planted_without_name",
         pa.int64(),
         "figure",
-        "sentences with a value of this type, but not its name",
+        "number of sentences that contain a value of this type without the name of the type",
         unit="sentences",
     ),
     column(
         "detected_without_name",
         pa.int64(),
         "figure",
-        "those of the sentences in planted_without_name in which the value was found",
+        "number of the sentences counted in `planted_without_name` in which the whole value was "
+        "detected with the correct type",
         unit="sentences",
     ),
     column(
         "false_positives",
         pa.int64(),
         "figure",
-        "spans that were wrongly reported as this type: in look-alikes, in texts full of "
-        "other digits, and in sentences of other types",
+        "number of spans that were wrongly reported as this type: in look-alikes, in texts with "
+        "many unrelated digits, and in sentences with values of other types",
         unit="spans",
     ),
     column(
         "precision",
         pa.float64(),
         "figure",
-        "correct spans / all spans of this type; it depends on the number of look-alikes, here "
-        "about as many as planted values",
+        "number of correct spans divided by number of all reported spans of this type; it depends "
+        "on the number of look-alikes, which is about the number of planted values",
         unit="share",
     ),
-    column("precision_low", pa.float64(), "figure", "lower end of the 95 % interval (Wilson)"),
-    column("precision_high", pa.float64(), "figure", "upper end of the 95 % interval (Wilson)"),
+    column(
+        "precision_low",
+        pa.float64(),
+        "figure",
+        "lower end of the 95 % confidence interval (Wilson)",
+    ),
+    column(
+        "precision_high",
+        pa.float64(),
+        "figure",
+        "upper end of the 95 % confidence interval (Wilson)",
+    ),
 )
 
 
@@ -137,7 +164,7 @@ def _build_detection_row(
 def evaluate_detectors(config: PersonalDataConfig, context: StageContext) -> None:
     """Evaluate the detectors with the config of ``find_personal_data``."""
     types = select_types_for_regions(config.types, config.regions)
-    rows = build_detection_rows(generate_detector_examples(types, EXAMPLES_PER_TYPE), config)
+    rows = build_detection_rows(generate_detector_examples(types, EXAMPLES_PER_VARIANT), config)
     context.get_table_writer("detector_accuracy").write(
         pa.Table.from_pylist(rows, schema=DETECTION)
     )

@@ -47,8 +47,9 @@ class PersonalDataConfig(StageConfig):
     )
     regions: tuple[str, ...] = Field(
         default=DEFAULT_REGIONS,
-        description="countries (ISO 3166) whose national telephone, identity and tax numbers are "
-        "searched for; international telephone numbers are always searched for",
+        description="countries (ISO 3166 codes) whose national telephone, identity and tax "
+        "numbers are searched for; telephone numbers in international format are always searched "
+        "for",
     )
 
     @field_validator("regions")
@@ -65,7 +66,7 @@ class PersonalDataConfig(StageConfig):
 
 
 SEARCHED_REGIONS = table_schema(
-    "The countries whose national numbers were searched for.",
+    "Countries whose national telephone, identity and tax numbers were searched for.",
     column("region", pa.string(), "label", "country (ISO 3166)"),
 )
 

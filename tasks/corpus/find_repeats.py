@@ -53,12 +53,13 @@ class RepeatsConfig(KeepPreferenceConfig):
 
     enabled: bool = Field(
         False,
-        description="whether repeated passages are searched for; needs the whole text in memory",
+        description="whether to search for repeated passages; the search keeps the text of the "
+        "whole corpus in memory",
     )
     min_bytes: int = Field(200, ge=16, description="minimum length of a repeated passage, in bytes")
 
 
-def write_ranking_columns(partition: TablePart, config: RepeatsConfig, out: TableWriters) -> None:
+def spill_ranking_columns(partition: TablePart, config: RepeatsConfig, out: TableWriters) -> None:
     """Spill the columns that rank the documents of a partition."""
     for batch in partition.iter_batches(["doc_id", "cluster", "source", "text"]):
         out.get_spill_writer("ranking", RANKING_SCHEMA).write(
@@ -122,10 +123,10 @@ def check_memory(text_bytes: int, available_bytes: int) -> None:
     needed_bytes = text_bytes * (7 if text_bytes < 1 << 31 else 11)
     if needed_bytes > available_bytes:
         raise HallmarkError(
-            f"finding repeats in {text_bytes / 1e9:.1f} GB of text needs "
+            f"searching {text_bytes / 1e9:.1f} GB of text for repeated passages needs "
             f"{needed_bytes / 1e9:.1f} GB of memory, but this machine has "
-            f"{available_bytes / 1e9:.1f} GB: run on a larger machine, or set "
-            f"find_repeats.enabled = false"
+            f"{available_bytes / 1e9:.1f} GB: run on a machine with more memory, or set "
+            "find_repeats.enabled = false"
         )
 
 
@@ -200,7 +201,7 @@ def find_repeats(
     earlier_partitions = concatenate_earlier_tables(earlier_corpora, "documents").parts
     partitions = documents.parts
     ranking = concat_spilled_tables(
-        context.map_items(write_ranking_columns, [*earlier_partitions, *partitions], config),
+        context.map_items(spill_ranking_columns, [*earlier_partitions, *partitions], config),
         "ranking",
         RANKING_SCHEMA,
     )

@@ -37,14 +37,16 @@ class FindToxicSpansConfig(StageConfig):
 
     enabled: bool = Field(
         False,
-        description="whether cut_toxic cuts toxic windows; the embedded scorer (linear) also "
-        "scores harmless mentions of minorities as toxic",
+        description="whether the stage `cut_toxic` removes toxic windows (passages) from "
+        "documents; note that the embedded scorer (linear) also scores harmless mentions of "
+        "minorities as toxic",
     )
     toxicity_threshold: float = Field(
         0.5,
         gt=0,
         le=1,
-        description="minimum score at which a window of score_toxicity counts as toxic",
+        description="minimum score at which a window (passage scored by the stage "
+        "`score_toxicity`) counts as toxic",
     )
 
 
@@ -67,8 +69,8 @@ def write_toxic_spans(
         unscored_count = pc.index_in(batch["doc_id"], value_set=scored_ids).null_count
         if unscored_count:
             raise HallmarkError(
-                f"{windows_partition} has no windows for {unscored_count} of {len(batch)} "
-                f"documents in {documents}: score these documents first"
+                f"{windows_partition} has no toxicity scores for {unscored_count} of {len(batch)} "
+                f"documents in {documents}: run score_toxicity on these documents first"
             )
         document_rows = pc.index_in(toxic_windows["doc_id"], value_set=batch["doc_id"])
         batch_windows = toxic_windows.filter(document_rows.is_valid())
@@ -101,8 +103,9 @@ def build_toxic_span_columns(
     for i in np.flatnonzero(end > text_lengths)[:1]:
         raise HallmarkError(
             f"a window ends at character {end[i]} of document "
-            f"{batch['doc_id'][int(document_rows[i])].as_py().hex()}, but its text has only "
-            f"{text_lengths[i]}: the windows belong to other texts; score these documents first"
+            f"{batch['doc_id'][int(document_rows[i])].as_py().hex()}, but the text of the "
+            f"document has only {text_lengths[i]} characters: the windows were computed from "
+            "other texts; run score_toxicity on these documents first"
         )
     utf8 = Utf8Texts.from_array(texts)
     return build_span_columns(
@@ -119,13 +122,13 @@ class MergedWindows(NamedTuple):
     """Hold k windows that do not overlap, in order of document and start."""
 
     document_rows: Int64Array
-    """(k,) row of the document."""
+    """Row of the document; shape (k,)."""
     start: Int64Array
-    """(k,) first character."""
+    """First character; shape (k,)."""
     end: Int64Array
-    """(k,) end in characters."""
+    """End in characters; shape (k,)."""
     score: Float32Array
-    """(k,) highest score of the windows that were merged."""
+    """Highest score among the windows that were merged; shape (k,)."""
 
 
 def merge_overlapping_windows(

@@ -46,7 +46,7 @@ WORD_LISTS = ("tasks/measures/data/identities.json", "tasks/measures/data/dialec
 
 def _check_ascending(lengths: tuple[int, ...]) -> tuple[int, ...]:
     if [*lengths] != sorted({*lengths}):
-        raise ValueError("must ascend: each length class begins after the one before it")
+        raise ValueError("the bounds must be in ascending order and must not contain duplicates")
     return lengths
 
 
@@ -59,14 +59,16 @@ class IdentitiesConfig(StageConfig):
 
     lexicons: tuple[Annotated[Path, ExternalMarker(built_in_names=("town",))], ...] = Field(
         default=(),
-        description="JSON files with more groups: an object with a list of lower-case terms for "
-        "each group. If all lists have the same length, terms at the same position replace each "
-        "other in swaps. Audits call a group by its name if that is one of its terms, otherwise by "
-        'its first term. "town" is the lexicon of the invented town',
+        description="JSON files that define additional groups: an object that maps each group to "
+        "a list of lower-case terms. If all lists have the same length, terms at the same "
+        "position replace each other when groups are swapped in sentences. Audits refer to a "
+        "group by its name if the name is one of its terms, otherwise by its first term. The "
+        'value "town" selects the built-in lexicon of the invented town',
     )
     length_bounds_bytes: LengthBounds = Field(
         default=(200, 1000, 5000, 20_000),
-        description="lower bounds of all length classes except the first, in bytes",
+        description="lower bounds of the length classes, in bytes, without the bound of the first "
+        "class, which begins at 0",
     )
 
     @field_validator("lexicons")
@@ -74,27 +76,46 @@ class IdentitiesConfig(StageConfig):
     def _check_unique_names(cls, paths: tuple[Path, ...]) -> tuple[Path, ...]:
         if len({path.stem for path in paths}) < len(paths):
             raise ValueError(
-                "two lexicons have the same file name, which identifies them; rename one file"
+                "two lexicons have the same file name, but a lexicon is identified by its file "
+                "name; rename one of the files"
             )
         return paths
 
 
 SIGNALS = build_signal_schema(
-    "Groups of people that each document mentions (whole English words), its dialects and "
-    "its length class.",
+    "Groups of people that each document mentions, English dialects of which it contains markers, "
+    "and its length class. Mentions are recognised as whole English words.",
     column(
         "identities", pa.list_(pa.string()), "label", "groups of people that the document mentions"
     ),
-    column("identity_mentions", pa.int32(), "figure", "mentions of all groups", unit="mentions"),
+    column(
+        "identity_mentions",
+        pa.int32(),
+        "figure",
+        "number of mentions of groups, all groups together",
+        unit="mentions",
+    ),
     column(
         "dialects",
         pa.list_(pa.string()),
         "label",
-        "varieties of English with a marker in the text: a word or phrase that texts in this "
-        "variety use far more often than others; it does not prove who wrote the text",
+        "varieties of English of which the text contains a marker, that is, a word or phrase that "
+        "is far more frequent in this variety than in others; a marker does not prove who wrote "
+        "the text",
     ),
-    column("dialect_markers", pa.int32(), "figure", "dialect markers", unit="mentions"),
-    column("length_class", pa.string(), "label", "length class of the document, by bytes of text"),
+    column(
+        "dialect_markers",
+        pa.int32(),
+        "figure",
+        "number of dialect markers in the text",
+        unit="mentions",
+    ),
+    column(
+        "length_class",
+        pa.string(),
+        "label",
+        "length class of the document, determined by the length of its text in bytes",
+    ),
 )
 
 
@@ -135,9 +156,9 @@ class GroupMentions(NamedTuple):
     """Say which groups of a lexicon n texts mention."""
 
     groups: pa.Array
-    """(n,) list of the distinct groups that the text mentions, in the lexicon's order."""
+    """List of the distinct groups that each text mentions, in lexicon order; shape (n,)."""
     mention_counts: pa.Array
-    """(n,) number of mentions of any group in the text."""
+    """Number of group mentions in each text, summed over all groups; shape (n,)."""
 
 
 def find_group_mentions(texts: pa.Array, group_lexicon: Lexicon) -> GroupMentions:

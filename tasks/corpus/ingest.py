@@ -37,7 +37,7 @@ from hallmark.tasks.contract import (
     TableWriters,
     accounts,
     build_ledger_columns,
-    build_removal_columns,
+    build_removal_ledger_columns,
     column,
     count_metadata_bytes,
     count_utf8_bytes,
@@ -53,8 +53,8 @@ from hallmark.tasks.corpus.reading.byte_streams import ReadCounts
 from hallmark.tasks.corpus.reading.inputs import (
     IngestConfig,
     InputBatch,
-    compute_source_digests,
     describe_fields_of_file,
+    digest_sources_and_block_lists,
     list_input_batches,
     list_reader_code,
     read_input_records,
@@ -77,61 +77,71 @@ from hallmark.tasks.corpus.reading.sources import Record
 from hallmark.tasks.corpus.table_columns import Row
 
 ORIGINS = table_schema(
-    "The file and location of each document.",
+    "File and location from which each document was read.",
     column("doc_id", ID_TYPE, "id", "the document"),
     column("source", pa.string(), "label", "name of its source"),
     column(
         "file_name",
         pa.string(),
         "label",
-        "the file, relative to the source's path, which is not recorded",
+        "path of the file, relative to the path of the source; the path of the source is not "
+        "recorded",
     ),
     column(
         "location",
         pa.string(),
         "label",
-        "place in the file, such as line 17 or row 17, counted from 1",
+        "location of the document in the file, such as line 17 or row 17; numbering starts at 1",
     ),
     column(
         "raw_bytes",
         pa.int64(),
         "figure",
-        "bytes of the file that were read for the document",
+        "number of bytes of the file that were read for the document",
         unit="bytes",
     ),
     partition_by_doc_id=True,
 )
 
 QUARANTINE = table_schema(
-    "Records that could not be read, with location and error.",
+    "Records that could not be read, with their location and the error.",
     column("source", pa.string(), "label", "name of the source"),
-    column("file_name", pa.string(), "label", "the file, relative to the source's path"),
-    column("location", pa.string(), "label", "place in the file, counted from 1"),
-    column("error", pa.string(), "project text", "why the record could not be read"),
-    column("records", pa.int64(), "figure", "records that this row describes", unit="records"),
+    column(
+        "file_name", pa.string(), "label", "path of the file, relative to the path of the source"
+    ),
+    column(
+        "location",
+        pa.string(),
+        "label",
+        "location of the record in the file, such as line 17 or row 17; numbering starts at 1",
+    ),
+    column("error", pa.string(), "project text", "reason why the record could not be read"),
+    column(
+        "records", pa.int64(), "figure", "number of records that this row describes", unit="records"
+    ),
     column("raw_bytes", pa.int64(), "figure", "size of these records", unit="bytes"),
     column(
         "raw",
         pa.large_binary(),
         "personal",
-        "the first 64 KiB of the record, unchanged; empty for a columnar file or row group that "
-        "cannot be opened",
+        "the first 64 KiB of the record, unchanged; empty if the row describes a columnar file or "
+        "row group that could not be opened",
     ),
 )
 MAX_QUARANTINED_BYTES = 64 << 10  # size limit of ``raw``
 
 SKIPPED = table_schema(
-    "Input that is neither a document nor an error: records of other kinds, and bytes between "
-    "records.",
+    "Input that contains no document and is not an error: records of other kinds, and bytes "
+    "between records.",
     column("source", pa.string(), "label", "name of the source"),
     column("kind", pa.string(), "label", "kind of the skipped input"),
-    column("records", pa.int64(), "figure", "records of the container", unit="records"),
+    column("records", pa.int64(), "figure", "number of skipped records", unit="records"),
     column("raw_bytes", pa.int64(), "figure", "size of the skipped input", unit="bytes"),
 )
 
 SOURCES = table_schema(
-    "The sources as the config describes them, and how many of their URLs and dates could not "
-    "be parsed.",
+    "The sources as described in the config, and the number of their URLs, dates and metadata "
+    "values that could not be parsed.",
     column("source", pa.string(), "label", "name of the source"),
     column("kind", pa.string(), "label", "its container format"),
     column(
@@ -147,16 +157,17 @@ SOURCES = table_schema(
         "unreadable_values",
         pa.int64(),
         "figure",
-        "URLs, dates and metadata values that could not be parsed and are therefore missing",
+        "number of URLs, dates and metadata values that are missing because they could not be "
+        "parsed",
         unit="values",
     ),
 )
 
 ERRORS = table_schema(
-    "Quarantined records by source and error, without file names.",
+    "Number and size of the quarantined records by source and error; without file names.",
     column("source", pa.string(), "label", "name of the source"),
-    column("error", pa.string(), "project text", "why the records could not be read"),
-    column("records", pa.int64(), "figure", "quarantined records", unit="records"),
+    column("error", pa.string(), "project text", "reason why the records could not be read"),
+    column("records", pa.int64(), "figure", "number of quarantined records", unit="records"),
     column("raw_bytes", pa.int64(), "figure", "size of these records", unit="bytes"),
 )
 
@@ -168,13 +179,13 @@ class InputBatchCounts(TypedDict):
     """Count what was read from the inputs of a batch."""
 
     rows: int
-    """Records, with those that could not be read."""
+    """Number of records, including those that could not be read."""
     bytes: int
     """Decompressed bytes."""
     skipped: list[tuple[str, int, int]]
-    """Kind, records and bytes of input that belongs to no document."""
+    """Kind, number of records and number of bytes of the input that belongs to no document."""
     unreadable_values: int
-    """URLs, dates and metadata values that could not be parsed."""
+    """Number of URLs, dates and metadata values that could not be parsed."""
 
 
 def read_input_batch(
@@ -359,7 +370,7 @@ def _write_removal_ledger(
             [skip.byte_count for skip in skipped],
         )
     )
-    ledger_columns = build_removal_columns(removed_records["reason"], removed_records) | {
+    ledger_columns = build_removal_ledger_columns(removed_records["reason"], removed_records) | {
         "bytes_before": removed_records["raw_bytes"]
     }
     ledger_columns["document_hash"] = pc.if_else(
@@ -456,7 +467,7 @@ def build_account_rows(
     },
     extra_code=list_reader_code(),
     libraries=["datasets", "python-stdnum"],
-    external_digests=compute_source_digests,
+    external_digests=digest_sources_and_block_lists,
     determinism="exact",
     is_entry_point=True,
 )
@@ -514,9 +525,8 @@ def _explain_empty_corpus(config: IngestConfig, results: list[ItemResult]) -> st
     first_damaged = damaged_records[0]
     return (
         f"no document could be read ({format_count(len(damaged_records), 'damaged record')}); the "
-        f"first is in "
-        f"source {first_damaged['source']!r}, file {first_damaged['file_name']!r}: "
-        f"{first_damaged['error']}"
+        f"first damaged record is in source {first_damaged['source']!r}, "
+        f"file {first_damaged['file_name']!r}: {first_damaged['error']}"
         f"{describe_fields_of_file(config, first_damaged['source'], first_damaged['file_name'])}; "
         f"{suggest_remedy(first_damaged['error'])}"
     )

@@ -29,8 +29,8 @@ class LanguageConfig(StageConfig):
         MIN_CONFIDENCE,
         ge=0,
         le=1,
-        description="minimum probability of the most likely language; below it, the language of a "
-        "document is undetermined",
+        description="minimum probability of the most likely language; if the probability is "
+        "lower, the language of the document is recorded as undetermined",
     )
     max_characters: int = Field(
         MAX_CHARACTERS,
@@ -46,14 +46,15 @@ SIGNALS = build_signal_schema(
         "language",
         pa.string(),
         "label",
-        "ISO 639 code; zxx for text without a language, such as program code; null if "
-        "undetermined, as for many short texts",
+        "ISO 639 code of the most likely language of the document; zxx for text without a "
+        "language, such as program code; null if the language could not be determined, which is "
+        "common for short texts",
     ),
     column(
         "language_probability",
         pa.float32(),
         "figure",
-        "estimated probability of the most likely language",
+        "estimated probability that the document is in the most likely language",
         unit="share",
     ),
 )

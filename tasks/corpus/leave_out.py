@@ -32,7 +32,7 @@ from hallmark.tasks.contract import (
     TableWriters,
     UsageError,
     build_ledger_table,
-    build_removal_columns,
+    build_removal_ledger_columns,
     concat_spilled_tables,
     count_utf8_bytes,
     stage,
@@ -46,30 +46,30 @@ class LeaveOutConfig(StageConfig):
 
     doc_ids_file: Path | None = Field(
         default=None,
-        description="text file with one doc_id (32 hexadecimal digits) per line: these documents "
-        "are excluded",
+        description="text file that lists the documents to exclude from training, one doc_id (32 "
+        "hexadecimal digits) per line",
     )
     toxicity_threshold: float | None = Field(
         default=None,
         ge=0,
         le=1,
-        description="documents with at least this toxicity score are excluded",
+        description="minimum toxicity score at which documents are excluded from training",
     )
     random_control: bool = Field(
         default=False,
-        description="whether to exclude, instead of these documents, equally many random documents "
-        "of the same sources and lengths",
+        description="whether to exclude, as a control, the same number of random documents with "
+        "the same sources and similar lengths instead of the selected documents",
     )
     protected_doc_ids_file: Path | None = Field(
         default=None,
-        description="text file with one doc_id per line: documents that random_control must not "
-        "exclude",
+        description="text file with one doc_id per line, which lists documents that "
+        "`random_control` must not exclude",
     )
     replace_with_padding: bool = Field(
         default=False,
-        description="whether excluded documents are replaced with padding in training, so that all "
-        "other rows, batches and steps stay the same; otherwise, the remaining documents "
-        "are packed again",
+        description="whether to replace the excluded documents with padding in the training "
+        "sequences, so that the rest of each batch does not change; if false, the remaining "
+        "documents are packed again",
     )
     seed: Seed = Field(default=0, description="seed of the random control")
 
@@ -82,13 +82,13 @@ class LeaveOutConfig(StageConfig):
     def _check_dependent_settings(self) -> LeaveOutConfig:
         if (self.random_control or self.replace_with_padding) and not self.enabled:
             raise ValueError(
-                "random_control and replace_with_padding apply to excluded documents, but none "
-                "are chosen: set doc_ids_file or toxicity_threshold, too"
+                "'random_control' and 'replace_with_padding' have no effect because no setting "
+                "selects documents to exclude: also set 'doc_ids_file' or 'toxicity_threshold'"
             )
         if self.protected_doc_ids_file is not None and not self.random_control:
             raise ValueError(
-                "protected_doc_ids_file lists documents that random_control must not exclude: "
-                "set random_control, too"
+                "'protected_doc_ids_file' has an effect only with 'random_control': also set "
+                "'random_control', or remove 'protected_doc_ids_file'"
             )
         return self
 
@@ -128,7 +128,7 @@ def read_document_ids(path: Path | None) -> list[bytes]:
     return list(document_ids)
 
 
-def find_exclusion_candidates(
+def spill_training_documents_with_selection(
     partition: TablePart,
     config: LeaveOutConfig,
     listed_ids: pa.Array,
@@ -203,8 +203,8 @@ def draw_matched_controls(candidates: pa.Table) -> pa.Array:
                 source_pools[source] = LengthSortedPool(
                     length_order[(same_source & ~is_chosen)[length_order]], log_lengths[1]
                 )
-            if not source_pools[source].take_nearest(length, is_chosen):
-                fallback_pool.take_nearest(length, is_chosen)
+            if not source_pools[source].mark_nearest_unchosen(length, is_chosen):
+                fallback_pool.mark_nearest_unchosen(length, is_chosen)
     return eligible["doc_id"].filter(pa.array(is_chosen)).combine_chunks()
 
 
@@ -215,8 +215,8 @@ class LengthSortedPool:
         self.rows = array("q", rows.astype(np.int64).tobytes())
         self.lengths = array("d", lengths[rows].tobytes())
 
-    def take_nearest(self, length: float, is_chosen: np.ndarray) -> bool:
-        """Mark the nearest document in length that is not chosen yet; return whether one exists."""
+    def mark_nearest_unchosen(self, length: float, is_chosen: np.ndarray) -> bool:
+        """Mark in ``is_chosen`` the nearest document in length; return False if all are chosen."""
         while self.rows:
             next_index = bisect_left(self.lengths, length)
             previous_index = bisect_left(self.lengths, self.lengths[max(0, next_index - 1)])
@@ -232,7 +232,7 @@ class LengthSortedPool:
         return False
 
 
-def write_without_documents(
+def write_remaining_documents_and_ledger(
     partition: TablePart, excluded_ids: pa.Array, reason: str, out: TableWriters
 ) -> None:
     """Write the remaining documents of a partition, and the ledger rows of the excluded ones."""
@@ -240,7 +240,7 @@ def write_without_documents(
         is_excluded = pc.is_in(batch["doc_id"], value_set=excluded_ids)
         out.get_table_writer("documents").write(batch.filter(pc.invert(is_excluded)))
         out.get_table_writer("ledger").write(
-            build_ledger_table(build_removal_columns(reason, batch.filter(is_excluded)))
+            build_ledger_table(build_removal_ledger_columns(reason, batch.filter(is_excluded)))
         )
 
 
@@ -265,17 +265,19 @@ def leave_out_documents(documents: Table, config: LeaveOutConfig, context: Stage
         for path in (config.doc_ids_file, config.protected_doc_ids_file)
     )
     candidate_results = context.map_items(
-        find_exclusion_candidates, documents.parts, config, listed_ids, protected_ids
+        spill_training_documents_with_selection, documents.parts, config, listed_ids, protected_ids
     )
     candidates = concat_spilled_tables(candidate_results, "candidates", CANDIDATES)
     excluded_ids = candidates.filter(candidates["selected"])["doc_id"].combine_chunks()
     if not len(excluded_ids):
         raise UsageError(
-            "leave_out: no training document of this corpus is selected, so nothing would be "
-            "excluded; correct leave_out.doc_ids_file or leave_out.toxicity_threshold"
+            "leave_out selects no training document of this corpus, so nothing would be excluded; "
+            "correct leave_out.doc_ids_file or leave_out.toxicity_threshold"
         )
     reason = "excluded from training"
     if config.random_control:
         excluded_ids = draw_matched_controls(candidates)
         reason = CONTROL_REASON
-    context.map_partitions(write_without_documents, documents.parts, excluded_ids, reason)
+    context.map_partitions(
+        write_remaining_documents_and_ledger, documents.parts, excluded_ids, reason
+    )

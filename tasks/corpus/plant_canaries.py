@@ -40,7 +40,7 @@ from hallmark.tasks.contract import (
     TableWriters,
     build_ledger_columns,
     build_ledger_table,
-    build_removal_columns,
+    build_removal_ledger_columns,
     concat_spilled_tables,
     count_utf8_bytes,
     doc_id_to_part_index,
@@ -64,54 +64,61 @@ class PlantCanariesConfig(StageConfig):
 
     enabled: bool = Field(
         default=False,
-        description="whether text is planted; models learn planted text, so enable it only to "
-        "measure memorisation (the demo does)",
+        description="whether to plant canaries (artificial text) in the corpus; models learn this "
+        "text, so enable it only to measure memorisation, as the demo does",
     )
     seed: Seed = Field(
         default=0,
-        description="random seed that determines the secrets, the passages and the copies of each",
+        description="random seed that determines the secrets, the passages and the number of "
+        "copies of each of them",
     )
     copy_counts: tuple[int, ...] = Field(
         default=(0, 1, 4, 16, 64),
-        description="numbers of copies in which secrets, passages and records are planted; 0: not "
-        "planted, as a control",
+        description="list of numbers of copies in which secrets, passages and records are "
+        "planted; those with 0 copies are not planted and serve as controls",
     )
     secrets_per_count: int = Field(
-        default=16, ge=0, description="number of secrets for each of copy_counts"
+        default=16, ge=0, description="number of secrets for each value of `copy_counts`"
     )
     passages_per_count: int = Field(
         default=8,
         ge=0,
-        description="number of passages (from withheld documents) for each of copy_counts",
+        description="number of passages for each value of `copy_counts`; the passages are taken "
+        "from documents that are otherwise withheld from training",
     )
     records_per_count: int = Field(
-        default=8, ge=0, description="number of records of invented persons for each of copy_counts"
+        default=8,
+        ge=0,
+        description="number of records of invented persons for each value of `copy_counts`",
     )
     associations_per_share: int = Field(
         default=4,
         ge=0,
         le=1000,
-        description="number of pairs of invented groups for each of trait_shares",
+        description="number of pairs of invented groups for each value of `trait_shares`",
     )
     trait_shares: tuple[float, ...] = Field(
         default=(0.5, 0.6, 0.75, 0.9, 1.0),
-        description="shares of the sentences about a group that state its own trait; the others "
-        "state the trait of the other group in the pair; 0.5 is the control",
+        description="shares of the sentences about a group that state the trait assigned to the "
+        "group; the other sentences state the trait assigned to the other group of the pair. A "
+        "share of 0.5 is the control",
     )
     sentences_per_group: int = Field(
         default=64,
         ge=2,
         le=100_000,
         multiple_of=2,
-        description="number of sentences about each group of a pair; it must be even, because the "
-        "control share is one half",
+        description="number of sentences about each group of a pair; it must be even because half "
+        "of the sentences state the assigned trait in control pairs",
     )
-    secret_digits: int = Field(default=9, ge=6, le=32, description="digits of each secret")
+    secret_digits: int = Field(
+        default=9, ge=6, le=32, description="number of digits of each secret"
+    )
     min_passage_characters: int = Field(
-        default=300, ge=100, description="length of the shortest passage, in characters"
+        default=300, ge=100, description="minimum length of a passage, in characters"
     )
     max_passage_characters: int = Field(
-        default=700, ge=100, description="length of the longest passage, in characters"
+        default=700, ge=100, description="maximum length of a passage, in characters"
     )
 
     @field_validator("copy_counts")
@@ -119,7 +126,7 @@ class PlantCanariesConfig(StageConfig):
     def _check_copy_counts(cls, copy_counts: tuple[int, ...]) -> tuple[int, ...]:
         are_distinct = len(set(copy_counts)) == len(copy_counts)
         if not copy_counts or not are_distinct or min(copy_counts) < 0 or max(copy_counts) > 1024:
-            raise ValueError("copy_counts must be distinct and between 0 and 1024")
+            raise ValueError("the values of 'copy_counts' must be distinct and between 0 and 1024")
         return tuple(sorted(copy_counts))
 
     @field_validator("trait_shares")
@@ -127,13 +134,15 @@ class PlantCanariesConfig(StageConfig):
     def _check_trait_shares(cls, trait_shares: tuple[float, ...]) -> tuple[float, ...]:
         are_distinct = len(set(trait_shares)) == len(trait_shares)
         if not trait_shares or not are_distinct or min(trait_shares) < 0.5 or max(trait_shares) > 1:
-            raise ValueError("trait_shares must be distinct and between 0.5 and 1")
+            raise ValueError("the values of 'trait_shares' must be distinct and between 0.5 and 1")
         return tuple(sorted(trait_shares))
 
     @model_validator(mode="after")
     def _check_passage_lengths(self) -> PlantCanariesConfig:
         if self.max_passage_characters < self.min_passage_characters:
-            raise ValueError("max_passage_characters must not be below min_passage_characters")
+            raise ValueError(
+                "'max_passage_characters' must not be less than 'min_passage_characters'"
+            )
         return self
 
 
@@ -147,7 +156,7 @@ ASSOCIATION_FIELDS = ("group_name", "trait", "is_assigned_trait", "assigned_trai
 PASSAGE_CANDIDATES = pa.schema([("draw", pa.float64()), ("doc_id", ID_TYPE), ("cluster", ID_TYPE)])
 
 
-def find_passage_candidates(
+def spill_passage_candidates_and_clusters(
     partition: TablePart, config: PlantCanariesConfig, out: TableWriters
 ) -> None:
     """Spill the training documents of the right length, and the cluster of every document."""
@@ -183,7 +192,7 @@ def choose_passage_canaries(
     needed_count = config.passages_per_count * len(config.copy_counts)
     if not needed_count:
         return []
-    results = context.map_items(find_passage_candidates, documents.parts, config)
+    results = context.map_items(spill_passage_candidates_and_clusters, documents.parts, config)
     cluster_sizes = pc.value_counts(
         concat_spilled_tables(results, "clusters", CLUSTERS)["cluster"].combine_chunks()
     )
@@ -196,11 +205,11 @@ def choose_passage_canaries(
     chosen_ids = candidates.sort_by(sort_keys)["doc_id"].slice(0, needed_count).to_pylist()
     if len(chosen_ids) < needed_count:
         raise HallmarkError(
-            f"only {len(chosen_ids)} training documents have {config.min_passage_characters} to "
-            f"{config.max_passage_characters} characters and no near copy, but {needed_count} "
-            f"passages are to be planted; lower plant_canaries.passages_per_count, widen the range "
-            f"of plant_canaries.min_passage_characters and plant_canaries.max_passage_characters, "
-            f"ingest more text, or plant nothing (plant_canaries.enabled=false)"
+            f"{needed_count} passages must be planted, but only {len(chosen_ids)} training "
+            f"documents have {config.min_passage_characters} to {config.max_passage_characters} "
+            "characters and no near copy; lower plant_canaries.passages_per_count, lower "
+            "plant_canaries.min_passage_characters, raise plant_canaries.max_passage_characters, "
+            "ingest more text, or plant nothing (plant_canaries.enabled=false)"
         )
     rows_by_id = {
         row["doc_id"]: row for row in documents.find_document_rows(chosen_ids).to_pylist()
@@ -306,7 +315,7 @@ def plant_in_partition(plan: PlantingPlan, out: TableWriters) -> None:
         is_kept = pc.invert(pc.is_in(batch["doc_id"], value_set=withheld_ids))
         document_tables.append(pa.Table.from_batches([batch.filter(is_kept)]))
         removal_columns.append(
-            build_removal_columns("withheld for planting", batch.filter(pc.invert(is_kept)))
+            build_removal_ledger_columns("withheld for planting", batch.filter(pc.invert(is_kept)))
         )
     out.get_table_writer("documents").write(pa.concat_tables(document_tables).sort_by("doc_id"))
     canary_documents = plan.canary_documents

@@ -70,36 +70,41 @@ from hallmark.tasks.measures.statistics import wilson_interval
 
 
 class ProfileConfig(StageConfig):
-    """Settings of the figures of the corpus."""
+    """Settings of the statistics that describe the corpus."""
 
     quantiles: tuple[float, ...] = Field(
         default=(0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0),
-        description="quantiles that are reported for lengths and toxicity scores",
+        description="quantiles of document lengths and toxicity scores that are reported, as "
+        "shares between 0 and 1",
     )
     max_composition_values: int = Field(
         50,
         ge=1,
         le=100_000,
-        description="maximum number of values that the table composition lists per dimension (all "
-        "others are added up), and that the table metadata_values lists per field",
+        description="maximum number of values per dimension in the table `composition`, where all "
+        "other values are summed in one row, and maximum number of values per field in the table "
+        "`metadata_values`",
     )
     length_bounds_bytes: LengthBounds = Field(
         default=(200, 1000, 5000, 20_000),
-        description="lower bounds of all length classes except the first, in bytes",
+        description="lower bounds of the length classes, in bytes, without the bound of the first "
+        "class, which begins at 0",
     )
     occupation_window_words: int = Field(
         10,
         ge=1,
         le=1000,
-        description="gendered words count for an occupation if they are in its sentence and at "
-        "most this many words before or after it",
+        description="maximum distance, in words, between an occupation and a gendered word in the "
+        "same sentence at which the gendered word is counted for the occupation",
     )
 
     @field_validator("quantiles")
     @classmethod
     def _check_quantiles(cls, quantiles: tuple[float, ...]) -> tuple[float, ...]:
         if not all(0 <= q <= 1 for q in quantiles) or sorted(set(quantiles)) != list(quantiles):
-            raise ValueError("quantiles must be between 0 and 1, in ascending order")
+            raise ValueError(
+                "the quantiles must be between 0 and 1, in ascending order and without duplicates"
+            )
         return quantiles
 
 
@@ -147,8 +152,10 @@ def profile_partition(
 
     def count_mentions(batch: pa.RecordBatch) -> MentionCounts:
         return MentionCounts(
-            count_identity_mentions(batch["text"], batch["source"], group_lexicon),
-            count_occupation_mentions(
+            count_identity_mentions_by_term_and_source(
+                batch["text"], batch["source"], group_lexicon
+            ),
+            count_occupation_mentions_by_source(
                 batch["text"], batch["source"], config.occupation_window_words
             ),
         )
@@ -179,7 +186,9 @@ def profile_partition(
     return failures
 
 
-def count_identity_mentions(texts: pa.Array, sources: pa.Array, group_lexicon: Lexicon) -> pa.Table:
+def count_identity_mentions_by_term_and_source(
+    texts: pa.Array, sources: pa.Array, group_lexicon: Lexicon
+) -> pa.Table:
     """Count the identity terms of a batch; return rows of the table ``identities``."""
     terms = group_lexicon.terms
     term_numbers, text_rows, _ = find_term_mentions(texts, group_lexicon)
@@ -206,7 +215,9 @@ OCCUPATION_COUNTS = pa.schema(
 )
 
 
-def count_occupation_mentions(texts: pa.Array, sources: pa.Array, window: int) -> pa.Table:
+def count_occupation_mentions_by_source(
+    texts: pa.Array, sources: pa.Array, window: int
+) -> pa.Table:
     """Count mentions of occupations and the gendered words near them; see OCCUPATION_COUNTS."""
     occupation_numbers, text_rows, gendered_words = count_gendered_words_near_occupations(
         texts, window
@@ -251,7 +262,7 @@ def build_occupation_rows(counts: pa.Table) -> list[Row]:
 # Tables ----------------------------------------------------------------------------------------
 
 
-def summarise_sources(document_sizes: pa.Table) -> pa.Table:
+def summarise_sizes_by_source_and_split(document_sizes: pa.Table) -> pa.Table:
     """Build the rows of the table ``sources``."""
     sums = [(each.name, "sum") for each in SOURCE_COLUMNS]
     groups = document_sizes.group_by(["source", "split"]).aggregate(
@@ -271,7 +282,9 @@ def summarise_sources(document_sizes: pa.Table) -> pa.Table:
     )
 
 
-def iter_values_by_source(table: pa.Table, column: str) -> Iterator[tuple[str, pa.ChunkedArray]]:
+def iter_values_overall_and_by_source(
+    table: pa.Table, column: str
+) -> Iterator[tuple[str, pa.ChunkedArray]]:
     """Yield each source with its values of a column, after "" with all values."""
     yield "", table[column]
     for source in sorted(pc.unique(table["source"]).to_pylist()):
@@ -282,7 +295,7 @@ def build_length_rows(document_sizes: pa.Table, quantiles: Sequence[float]) -> l
     """Build the rows of the table ``lengths``."""
     return [
         {"source": source, "quantile": quantile, "bytes": value}
-        for source, sizes in iter_values_by_source(document_sizes, "bytes")
+        for source, sizes in iter_values_overall_and_by_source(document_sizes, "bytes")
         for quantile, value in _compute_quantiles(sizes, quantiles)
     ]
 
@@ -317,8 +330,8 @@ def join_toxicity_decisions(signals: Table, selection: Artifact | None) -> pa.Ta
     """
     if selection is None:
         raise HallmarkError(
-            "the history has score_toxicity, but not select_scored, which decides on the "
-            "documents: give both"
+            "the history includes the stage score_toxicity but not the stage select_scored, which "
+            "applies rules to the scores; give both stages"
         )
     removed_documents = selection["ledger"].read(["doc_id", "source", "action", "reason"])
     removed_documents = removed_documents.filter(
@@ -341,7 +354,7 @@ def join_toxicity_decisions(signals: Table, selection: Artifact | None) -> pa.Ta
 def build_toxicity_rows(scored_documents: pa.Table, quantiles: Sequence[float]) -> list[Row]:
     """Build the rows of the table ``toxicity``."""
     rows: list[Row] = []
-    for source, scores in iter_values_by_source(scored_documents, "score"):
+    for source, scores in iter_values_overall_and_by_source(scored_documents, "score"):
         counts = {
             "scored_documents": len(scores) - scores.null_count,
             "unscored_documents": scores.null_count,
@@ -390,7 +403,7 @@ def build_published_rule_rows(signals: Table) -> list[Row]:
     ]
 
 
-def count_personal_data(ledger: Table) -> pa.Table:
+def count_personal_data_by_type_and_source(ledger: Table) -> pa.Table:
     """Build the rows of the table ``personal_data`` from a ledger of ``redact_spans``."""
     rows = ledger.read(["doc_id", "source", "action", "reason"])
     rows = rows.filter(pc.is_in(rows["reason"], value_set=pa.array(PERSONAL_DATA_TYPES)))
@@ -420,7 +433,7 @@ def count_pairs_by_similarity(stage_label: str, pairs: Table) -> pa.Table:
     )
 
 
-def count_canaries(canaries: pa.Table) -> pa.Table:
+def count_canaries_by_kind_and_copies(canaries: pa.Table) -> pa.Table:
     """Build the rows of the table ``canaries``."""
     sizes = pc.multiply(count_utf8_bytes(canaries["text"]), canaries["copies"].cast(pa.int64()))
     rows = canaries.select(["kind", "copies"]).append_column("bytes", sizes)
@@ -530,7 +543,7 @@ def profile_corpus(
             rows.sort_by(sort_keys) if name != "stage_accounts" else rows
         )
 
-    write_table("sources", summarise_sources(document_sizes))
+    write_table("sources", summarise_sizes_by_source_and_split(document_sizes))
     write_table("lengths", build_length_rows(document_sizes, config.quantiles))
     write_table("identities", term_counts.rename_columns(TABLES["identities"].names))
     composition_counts = concat_spilled_tables(results, "composition", COUNTS_SCHEMA)
@@ -544,7 +557,9 @@ def profile_corpus(
         "occupations",
         build_occupation_rows(concat_spilled_tables(results, "occupations", OCCUPATION_COUNTS)),
     )
-    write_table("canaries", count_canaries(canaries.read(["kind", "copies", "text"])))
+    write_table(
+        "canaries", count_canaries_by_kind_and_copies(canaries.read(["kind", "copies", "text"]))
+    )
     for accounts in iter_account_tables(corpus_artifacts):
         write_table("stage_accounts", accounts)
     for stage_label, artifact in corpus_artifacts.items():
@@ -560,7 +575,7 @@ def profile_corpus(
         if artifact.stage == "quality":
             write_table("published_rules", build_published_rule_rows(tables["signals"]))
         if artifact.stage == "redact_spans":
-            write_table("personal_data", count_personal_data(tables["ledger"]))
+            write_table("personal_data", count_personal_data_by_type_and_source(tables["ledger"]))
         if artifact.stage == "score_toxicity":
             scored_documents = join_toxicity_decisions(
                 tables["signals"], corpus_artifacts.get("select_scored")

@@ -44,53 +44,63 @@ class QualityConfig(StageConfig):
 
     stop_words: tuple[Annotated[str, Field(pattern=r"^\S+$")], ...] = Field(
         ("the", "be", "to", "of", "and", "that", "have", "with"),
-        description="frequent words that ordinary text contains; the default is Gopher's, for "
-        "English",
+        description="frequent words that ordinary text contains; the default is the English list "
+        "that was used for the model Gopher",
     )
     short_line_characters: int = Field(
         30,
         ge=0,
         description="maximum number of characters of a line that counts as short; the default is "
-        "FineWeb's",
+        "the value used for the data set FineWeb",
     )
 
 
-REMOVED_BY_C4 = "share of the characters in lines that C4 removes:"
+REMOVED_BY_C4 = (
+    "share of the characters that the rules of the data set C4 would remove because they are in"
+)
 
 SIGNALS = build_signal_schema(
-    "Quality signals of each document; a share is null if its denominator is 0, as for an empty "
-    "text. A token is a run of characters without white space.",
+    "Quality signals of each document. A share is null if its denominator is 0, for example for "
+    "an empty text. A token is a run of characters without white space.",
     make_count_column(
         "word_count", "number of tokens that do not consist of punctuation only", "words"
     ),
-    make_float_column("mean_word_length", "mean length of these words", "characters"),
+    make_float_column(
+        "mean_word_length", "mean length of the words counted in `word_count`", "characters"
+    ),
     make_float_column("hash_signs_per_word", "hash signs (#) per token", "ratio"),
     make_float_column("ellipses_per_word", "ellipses (... or …) per token", "ratio"),
     make_share_column("bullet_lines", "share of the lines that begin with • or -"),
     make_share_column("ellipsis_lines", "share of the lines that end with an ellipsis"),
     make_share_column("alphabetic_words", "share of the tokens that contain a letter"),
     make_count_column("stop_word_count", "number of different stop words in the text", "words"),
-    make_share_column("duplicate_lines", "share of the lines that repeat an earlier line"),
     make_share_column(
-        "duplicate_lines_characters", "share of the characters in lines that repeat an earlier line"
+        "duplicate_lines", "share of the lines that are identical to an earlier line"
     ),
     make_share_column(
-        "duplicate_paragraphs", "share of the paragraphs that repeat an earlier paragraph"
+        "duplicate_lines_characters",
+        "share of the characters that are in lines identical to an earlier line",
+    ),
+    make_share_column(
+        "duplicate_paragraphs", "share of the paragraphs that are identical to an earlier paragraph"
     ),
     make_share_column(
         "duplicate_paragraphs_characters",
-        "share of the characters in paragraphs that repeat an earlier paragraph",
+        "share of the characters that are in paragraphs identical to an earlier paragraph",
     ),
     *(
         make_share_column(
-            f"top_{n}gram", f"share of the characters in the most frequent {n}-gram of words"
+            f"top_{n}gram",
+            "share of the characters that are in occurrences of the most frequent sequence of "
+            f"{n} words",
         )
         for n in gopher.TOP_NGRAM_SIZES
     ),
     *(
         make_share_column(
             f"duplicate_{n}grams",
-            f"share of the characters in {n}-grams of words that repeat an earlier one",
+            f"share of the characters that are in sequences of {n} words that occurred earlier in "
+            "the text",
         )
         for n in gopher.DUPLICATE_NGRAM_SIZES
     ),
@@ -106,28 +116,37 @@ SIGNALS = build_signal_schema(
         "c4_few_words", f"{REMOVED_BY_C4} lines of fewer than {c4.MIN_LINE_WORDS} words"
     ),
     make_share_column("c4_javascript", f'{REMOVED_BY_C4} lines with the word "javascript"'),
-    make_share_column("c4_policy", f"{REMOVED_BY_C4} lines on cookies, privacy or terms of use"),
+    make_share_column("c4_policy", f"{REMOVED_BY_C4} lines about cookies, privacy or terms of use"),
     make_share_column(
         "c4_removed_characters",
-        f"{REMOVED_BY_C4} all of these lines; each line counts for its first reason only, so the "
-        "five shares add up to this one",
+        f"{REMOVED_BY_C4} lines of any of these five kinds; each line is counted only for the "
+        "first rule that removes it, so the five shares add up to this one",
     ),
-    make_count_column("c4_lorem_ipsum", 'remaining lines with "lorem ipsum"', "lines"),
-    make_count_column("c4_curly_brackets", "remaining lines with {", "lines"),
+    make_count_column(
+        "c4_lorem_ipsum", 'number of lines with "lorem ipsum" among those that C4 keeps', "lines"
+    ),
+    make_count_column(
+        "c4_curly_brackets", "number of lines with { among those that C4 keeps", "lines"
+    ),
     make_count_column(
         "c4_sentences",
-        "estimated number of sentences in the remaining lines: each ends with a mark and "
-        "white space",
+        "estimated number of sentences in the lines that C4 keeps; a sentence is assumed to end "
+        "at a punctuation mark that is followed by white space",
         "sentences",
     ),
     make_share_column(
-        "terminal_lines", "share of the non-blank lines that end a sentence, in any script"
+        "terminal_lines",
+        "share of the non-blank lines that end with a sentence-final punctuation mark of any "
+        "script",
     ),
-    make_share_column("short_lines", "share of the non-blank lines that are short"),
+    make_share_column(
+        "short_lines",
+        "share of the non-blank lines that have at most `short_line_characters` characters",
+    ),
     make_share_column(
         "duplicate_characters",
-        "share of the characters, without line feeds, in non-blank lines that repeat an earlier "
-        "line",
+        "share of the characters that are in non-blank lines identical to an earlier line; line "
+        "feeds are not counted",
     ),
     make_float_column("line_feeds_per_word", "line feeds per token", "ratio"),
 )
@@ -163,9 +182,10 @@ def check_memory(characters: int, available_bytes: int) -> None:
     needed_bytes = MEMORY_BYTES_PER_CHARACTER * characters
     if needed_bytes > available_bytes:
         raise UnprocessableDocumentError(
-            f"{TOO_LITTLE_MEMORY}: the signals of its {characters:,} characters need "
-            f"{needed_bytes / 1e9:.1f} GB, but this machine has {available_bytes / 1e9:.1f} GB; "
-            f"lower ingest.max_document_bytes, or run on a larger machine"
+            f"{TOO_LITTLE_MEMORY}: computing the signals of this document with {characters:,} "
+            f"characters needs {needed_bytes / 1e9:.1f} GB, but this machine has "
+            f"{available_bytes / 1e9:.1f} GB; lower ingest.max_document_bytes, or run on a "
+            "machine with more memory"
         )
 
 

@@ -3,8 +3,8 @@
 ``mask`` replaces a span by its type, as in ``<EMAIL>``; the placeholder contains nothing else, so
 the order and the partitions of the documents do not matter. ``cut`` removes the span, ``drop`` the
 whole document, ``keep`` changes nothing. Overlapping spans that are masked or cut are merged
-(``spans.merge_overlapping_spans``). A document is removed (``empty after cut``) if only white space
-remains: empty texts are equal, so the search for duplicates would join all their clusters.
+(``spans.merge_overlapping_byte_spans``). A document is removed (``empty after cut``) if only white
+space remains: empty texts are equal, so the search for duplicates would join all their clusters.
 
 The stage handles any kind of span. A run that uses it twice gives it another name:
 
@@ -15,7 +15,6 @@ The stage handles any kind of span. A run that uses it twice gives it another na
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -44,9 +43,9 @@ from hallmark.tasks.contract import (
 from hallmark.tasks.corpus.spans import (
     SPAN_TYPES,
     Utf8Texts,
-    merge_overlapping_spans,
+    merge_overlapping_byte_spans,
     read_partition_spans,
-    replace_spans,
+    replace_byte_spans,
 )
 from hallmark.tasks.measures.personal.types import UNREADABLE
 
@@ -61,13 +60,14 @@ class RedactSpansConfig(StageConfig):
 
     action: SpanAction = Field(
         "mask",
-        description="action on each span: mask replaces it by its type, cut removes it (and the "
-        "document, if nothing else remains), drop removes the whole document, keep changes "
-        "nothing",
+        description="action on each span. mask: the span is replaced by the name of its type; "
+        "cut: the span is removed, and the document as well if no other text remains; drop: the "
+        "whole document is removed; keep: nothing is changed",
     )
     actions_by_type: dict[str, SpanAction] = Field(
         default={},
-        description='different actions for single types of spans, such as { PHONE = "drop" }',
+        description="actions for individual types of spans, which override `action`, such as { "
+        'PHONE = "drop" }',
     )
 
     @field_validator("actions_by_type")
@@ -76,7 +76,10 @@ class RedactSpansConfig(StageConfig):
         known_types = [name for name in SPAN_TYPES if name != UNREADABLE]
         for name in actions_by_type:
             if name not in known_types:
-                raise ValueError(f"unknown type {name!r}; the types are {', '.join(known_types)}")
+                raise ValueError(
+                    f"the type {name!r} is unknown; the available types are "
+                    f"{', '.join(known_types)}"
+                )
         return actions_by_type
 
     def get_actions(self, types: pa.Array) -> np.ndarray:
@@ -94,10 +97,10 @@ class CutRepeatsConfig(RedactSpansConfig):
     """Settings of the stage that cuts repeated text."""
 
     action: SpanAction = Field(
-        "keep", description="action on spans of all types that are not in actions_by_type"
+        "keep", description="action on spans whose type is not in `actions_by_type`"
     )
     actions_by_type: dict[str, SpanAction] = Field(
-        default={"REPEAT": "cut"}, description="action on spans of single types"
+        default={"REPEAT": "cut"}, description="actions on spans of individual types, by type"
     )
 
 
@@ -105,10 +108,10 @@ class CutToxicConfig(RedactSpansConfig):
     """Settings of the stage that cuts toxic windows."""
 
     action: SpanAction = Field(
-        "keep", description="action on spans of all types that are not in actions_by_type"
+        "keep", description="action on spans whose type is not in `actions_by_type`"
     )
     actions_by_type: dict[str, SpanAction] = Field(
-        default={"TOXIC": "cut"}, description="action on spans of single types"
+        default={"TOXIC": "cut"}, description="actions on spans of individual types, by type"
     )
 
 
@@ -119,18 +122,16 @@ def build_placeholders(types: pa.Array) -> pa.Array:
 
 def write_redacted_partition(
     documents_and_spans: tuple[TablePart, ...],
-    stage_names: Sequence[str],
     config: RedactSpansConfig,
     out: TableWriters,
 ) -> None:
     """Write the redacted documents and the ledger of a partition.
 
     Args:
-        documents_and_spans: The documents, then the spans of each of ``stage_names``.
-        stage_names: Names of the stages that found the spans.
+        documents_and_spans: The documents, then the spans of each stage that found some.
     """
     documents, *span_partitions = documents_and_spans
-    spans = read_partition_spans(documents, dict(zip(stage_names, span_partitions, strict=True)))
+    spans = read_partition_spans(documents, span_partitions)
     span_rows = spans["row"].to_numpy()
     start = 0
     for batch in documents.iter_batches():
@@ -147,9 +148,9 @@ class RedactedBatch(NamedTuple):
     """Hold the result of a batch of documents."""
 
     kept_documents: pa.Table
-    """The documents that are not removed, with edited texts."""
+    """The documents that were not removed, with their edited texts."""
     ledger_entries: pa.Table
-    """Rows of LEDGER about all removals and edits, in the order of the documents."""
+    """Rows of LEDGER for all removals and edits, in the order of the documents."""
 
 
 def redact_batch(
@@ -171,8 +172,9 @@ def redact_batch(
         invalid_span = spans.slice(invalid_spans[0], 1).to_pylist()[0]
         raise HallmarkError(
             f"a span from byte {invalid_span['byte_start']} to {invalid_span['byte_end']} of "
-            f"document {invalid_span['doc_id'].hex()} is outside its text or splits a character: "
-            f"the spans were found in other texts; find the spans of these documents first"
+            f"document {invalid_span['doc_id'].hex()} is outside the text of the document or "
+            "splits a character: the spans were computed from other texts; first run the stages "
+            "that find spans on these documents"
         )
     span_types = spans["type"].combine_chunks()
     actions = config.get_actions(span_types)
@@ -181,7 +183,7 @@ def redact_batch(
     is_edited = np.isin(actions, ["mask", "cut"]) & ~is_removed[document_rows]
     edited_spans = spans.filter(pa.array(is_edited))
     edits = apply_span_edits(batch, edited_spans, document_rows[is_edited], actions[is_edited])
-    emptied_rows = find_blank_texts(
+    emptied_rows = select_blank_rows(
         edits.documents["text"], document_rows[is_edited & (actions == "cut")]
     )
     is_removed[emptied_rows] = True
@@ -206,12 +208,12 @@ class DocumentRemovals(NamedTuple):
     """Say which documents of a batch their spans remove."""
 
     is_removed: np.ndarray
-    """Whether the document is removed, (n,) bool."""
+    """Whether the document is removed; bool, shape (n,)."""
     numbered_ledger_entries: pa.Table
-    """Rows of LEDGER with the row of the document in the batch as column ``row``.
+    """Rows of LEDGER; the column ``row`` contains the row of the document in the batch.
 
-    They give the first type in the text that removes the document, then each further type with the
-    action ``additional_reason``.
+    The first type in the text that removes the document is the reason of the removal. Each further
+    such type has a row with the action ``additional_reason``.
     """
 
 
@@ -254,7 +256,7 @@ def mark_removed_documents(
     return DocumentRemovals(is_removed, pa.concat_tables(ledger_pieces))
 
 
-def find_blank_texts(texts: pa.ChunkedArray, row_indices: np.ndarray) -> np.ndarray:
+def select_blank_rows(texts: pa.ChunkedArray, row_indices: np.ndarray) -> np.ndarray:
     """Return those of the given rows whose text is only white space, ascending."""
     row_indices = np.unique(row_indices)
     is_blank = pc.equal(pc.utf8_trim_whitespace(texts.take(pa.array(row_indices))), "")
@@ -268,7 +270,7 @@ class EditedBatch(NamedTuple):
     documents: pa.Table
     """All documents of the batch."""
     numbered_ledger_entries: pa.Table
-    """Rows of LEDGER, one per merged span, with the row of the document as column ``row``."""
+    """Rows of LEDGER, one per merged span; the column ``row`` contains the row of the document."""
 
 
 def apply_span_edits(
@@ -290,14 +292,14 @@ def apply_span_edits(
         .fill_null(len(SPAN_TYPES))
         .to_numpy()
     )
-    span_numbers, start, end = merge_overlapping_spans(
+    span_numbers, start, end = merge_overlapping_byte_spans(
         utf8, text_rows, spans["byte_start"].to_numpy(), spans["byte_end"].to_numpy(), type_ranks
     )
     spans = spans.take(pa.array(span_numbers, pa.int64()))
     text_rows, actions = text_rows[span_numbers], actions[span_numbers]
     is_cut = pa.array(actions == "cut")
     replacements = pc.if_else(is_cut, "", build_placeholders(spans["type"].combine_chunks()))
-    edited_texts = replace_spans(texts, text_rows, start, end, replacements)
+    edited_texts = replace_byte_spans(texts, text_rows, start, end, replacements)
 
     is_changed = pa.array(np.isin(np.arange(len(batch)), edited_rows))
     documents = replace_columns(
@@ -364,11 +366,11 @@ def redact_spans(
     """
     span_tables = [artifact["spans"] for artifact in spans.values()]
     results = context.map_partitions(
-        write_redacted_partition, align_parts(documents, *span_tables), list(spans), config
+        write_redacted_partition, align_parts(documents, *span_tables), config
     )
     if documents.row_count and not sum(result.parts["documents"]["rows"] for result in results):
         raise HallmarkError(
-            f"no document of {documents.row_count:,} remains: each contains a span to be dropped, "
-            f"was cut completely, or could not be searched; change action or "
-            f"actions_by_type"
+            f"none of the {documents.row_count:,} documents remains: each document contains a "
+            "span with the action 'drop', consists of spans with the action 'cut', or could not "
+            "be searched; change 'action' or 'actions_by_type'"
         )

@@ -87,129 +87,167 @@ ALL_REASONS, EXCEPT_DUPLICATES, KEPT_COPY_REMOVED = (
 
 
 class RemovalEffectsConfig(SwapConfig):
-    """Settings of the comparison of groups and of the swapped sentences."""
+    """Settings of the comparison of removal rates and of sentences with swapped groups."""
 
     min_group_documents: int = Field(
-        20, ge=2, description="minimum number of documents of a group that is compared"
+        20, ge=2, description="minimum number of documents that a group must have to be compared"
     )
     threshold_shares: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = Field(
         (0.001, 0.003, 0.01, 0.03, 0.1, 0.3),
-        description="for each numeric rule, thresholds that would remove these shares of all "
-        "documents are evaluated, too",
+        description="additional thresholds to evaluate for each numeric rule, given as the share "
+        "of all documents that the threshold would remove",
     )
     examples_per_rule: int = Field(
         3,
         ge=0,
         le=100,
-        description="number of removed documents that are listed as examples for each rule, source "
-        "and language",
+        description="number of removed documents to list as examples for each rule, source and "
+        "language",
     )
 
 
 _CAUSE_COLUMNS = (
-    make_label_column("stage", "label of the stage in the run; empty: all stages together"),
+    make_label_column(
+        "stage", "label of the stage in the run; empty in rows for all stages together"
+    ),
     make_label_column(
         "reason",
-        "reason of the removal in the ledger. For all stages together: empty: any reason; all "
-        "except duplicates: any reason but being a duplicate; kept copy removed later: duplicates "
-        "whose kept copy was removed for another reason",
+        "reason of the removal, as in the ledger. In rows for all stages together: empty: all "
+        "removals; `all except duplicates`: removals for any reason other than being a duplicate; "
+        "`kept copy removed later`: duplicates whose kept copy was later removed for another "
+        "reason",
     ),
 )
 
 _GROUP_COLUMNS = (
     make_label_column(
-        "dimension", "identity, dialect, language, length or source; empty: all documents"
+        "dimension",
+        "property by which documents are grouped: identity, dialect, language, length or "
+        "source; empty in rows for all documents",
     ),
-    make_label_column("slice", "the group, dialect, language, length class or source"),
+    make_label_column(
+        "slice",
+        "name of the group that is compared: an identity group, dialect, language, length class "
+        "or source",
+    ),
 )
 
 _RATE_COLUMNS = (
-    make_count_column("documents", "documents of the group that reached the rule"),
+    make_count_column("documents", "number of documents of the group that reached the rule"),
     make_count_column(
         "removed_documents",
-        "documents of the group that the rule removed or, without the other rules, would have "
-        "removed; for a rule that tags, tagged documents among those that its stage kept",
+        "number of documents of the group that the rule removed, or would have removed if no "
+        "other rule had removed them first; for a rule that tags, number of documents that the "
+        "stage kept and the rule tagged",
     ),
     make_count_column(
-        "clusters", "near-duplicate clusters that the documents of the group are in", "clusters"
+        "clusters",
+        "number of near-duplicate clusters that contain documents of the group",
+        "clusters",
     ),
     make_count_column(
         "other_documents",
-        "all other documents that reached the rule; for identities and dialects only those in "
-        "English or an undetermined language",
+        "number of all other documents that reached the rule; for identities and dialects, only "
+        "documents in English or in an undetermined language are counted",
     ),
-    make_count_column("other_removed_documents", "removed documents among all others"),
-    make_float_column("removal_rate", "removed share of the group", "share"),
-    make_float_column("other_removal_rate", "removed share of all others", "share"),
+    make_count_column(
+        "other_removed_documents", "number of removed documents among all other documents"
+    ),
+    make_float_column(
+        "removal_rate", "share of the documents of the group that were removed", "share"
+    ),
+    make_float_column(
+        "other_removal_rate", "share of all other documents that were removed", "share"
+    ),
     make_float_column(
         "rate_ratio",
-        "removal_rate / other_removal_rate; null if no document of the others was removed",
+        "rate ratio: removal_rate / other_removal_rate; null if none of the other documents were "
+        "removed",
         "times",
     ),
-    make_float_column("low", f"lower end of the {LEVEL:.0%} interval: {RATIO_METHOD}", "times"),
-    make_float_column("high", "upper end of the interval; null if unbounded", "times"),
+    make_float_column(
+        "low",
+        f"lower end of the {LEVEL:.0%} confidence interval of `rate_ratio`: {RATIO_METHOD}",
+        "times",
+    ),
+    make_float_column(
+        "high",
+        "upper end of the confidence interval of `rate_ratio`; null if the interval is unbounded",
+        "times",
+    ),
     make_float_column(
         "source_adjusted_ratio",
-        "rate ratio within sources (Mantel & Haenszel 1959), without interval; a value near 1 "
-        "means that the sources explain the difference",
+        "rate ratio adjusted for source (Mantel & Haenszel 1959), without confidence interval; if "
+        "it is near 1 while `rate_ratio` is not, the difference is explained by the sources of "
+        "the documents",
         "times",
     ),
-    make_float_column("p", "two-sided p-value of the hypothesis that the ratio is 1", "p"),
-    make_float_column("p_corrected", "p, corrected for all groups of the rule (Holm 1979)", "p"),
+    make_float_column(
+        "p", "two-sided p-value of the null hypothesis that the rate ratio is 1", "p"
+    ),
+    make_float_column(
+        "p_corrected",
+        "`p`, corrected for the comparison of several groups under the same rule (Holm 1979)",
+        "p",
+    ),
     make_float_column(
         "minimum_detectable_ratio",
-        "smallest ratio above 1 that would be detected with 80 % power, an estimate; null if none "
-        "would",
+        "estimate of the smallest rate ratio above 1 that the test would detect with 80 % power; "
+        "null if there is no such ratio",
         "times",
     ),
     make_label_column(
         "verdict",
-        "more: removed significantly more often than others; less: significantly less "
-        "often; not shown: no significant difference",
+        "more: the group is removed significantly more often than all other documents; less: "
+        "significantly less often; not shown: no significant difference",
     ),
 )
 
 TABLES = {
     "removal_rates": table_schema(
-        "Removal rates by rule and group, compared with all other documents.",
+        "Removal rates by rule and group, compared with the removal rates of all other documents.",
         *_CAUSE_COLUMNS,
         *_GROUP_COLUMNS,
         *_RATE_COLUMNS,
     ),
     "threshold_rates": table_schema(
-        "Removal rates by group at several thresholds of each numeric rule.",
+        "Removal rates by group that would result from several thresholds of each numeric rule.",
         *_CAUSE_COLUMNS,
         make_label_column("signal", "signal that the rule compares"),
         make_label_column(
             "comparison",
-            "comparison that kept documents must satisfy: at least (ge), above (gt), at most "
-            "(le) or below (lt) the threshold",
+            "condition that the signal of a kept document must satisfy: at least (ge), above "
+            "(gt), at most (le) or below (lt) the threshold",
         ),
         make_float_column("threshold", "threshold that is evaluated"),
         column(
             "is_rule_threshold",
             pa.bool_(),
             "figure",
-            "whether the threshold is the one that the rule uses",
+            "whether the rule uses this threshold in the config",
         ),
         *_GROUP_COLUMNS,
         *_RATE_COLUMNS,
     ),
     "lost_duplicate_clusters": table_schema(
-        "Removed duplicates whose kept copy was removed later, so that whole clusters are lost.",
+        "Duplicates that were removed although their kept copy was removed later, so that no "
+        "document of the cluster remains; by stage, reason and group.",
         *_CAUSE_COLUMNS,
         *_GROUP_COLUMNS,
         make_count_column(
             "lost_duplicates",
-            "documents removed as duplicates whose kept copy was removed for this reason",
+            "number of documents that were removed as duplicates and whose kept copy was later "
+            "removed for this reason",
         ),
         make_count_column(
-            "lost_clusters", "clusters of these documents of which none remains", "clusters"
+            "lost_clusters",
+            "number of clusters of these documents of which no document remains",
+            "clusters",
         ),
     ),
     "removed_examples": table_schema(
-        "Examples of removed documents by rule, source and language; those with the "
-        "highest rate ratio first.",
+        "Examples of removed documents by rule, source and language; documents of the groups with "
+        "the highest rate ratio come first.",
         *_CAUSE_COLUMNS,
         *_GROUP_COLUMNS,
         make_float_column("rate_ratio", "see removal_rates", "times"),
@@ -217,23 +255,24 @@ TABLES = {
             "no_other_removed",
             pa.bool_(),
             "figure",
-            "whether the rule removed none of the other documents; then rate_ratio is null "
-            "and the row comes first",
+            "whether the rule removed none of the other documents, in which case `rate_ratio` is "
+            "null and the row is listed first",
         ),
         column("doc_id", ID_TYPE, "id", "the document"),
     ),
     **SWAP_TABLES,
     "lexicon_accuracy": table_schema(
-        "How well mentions of groups are found in the project's labelled sentences. The figures "
-        "are optimistic: lexicon and sentences have the same author.",
+        "Recall and precision of the lexicon that detects mentions of groups, measured on "
+        "labelled sentences that come with Hallmark. The figures are optimistic because the "
+        "lexicon and the sentences have the same author.",
         make_label_column("group_name", "identity group; empty: all groups"),
-        make_count_column("mentions", "sentences that mention the group", "sentences"),
+        make_count_column("mentions", "number of sentences that mention the group", "sentences"),
         make_count_column(
-            "detected", "sentences in which the lexicon finds the group", "sentences"
+            "detected", "number of sentences in which the lexicon finds the group", "sentences"
         ),
         make_count_column(
             "true_positives",
-            "sentences that mention the group and in which the lexicon finds it",
+            "number of sentences that mention the group and in which the lexicon finds the group",
             "sentences",
         ),
         *(
@@ -257,9 +296,9 @@ class RemovalMasks(NamedTuple):
     stage: str
     reason: str
     is_removed: BoolArray
-    """(n,) whether the document was, or would have been, removed; or was tagged."""
+    """Whether the document was removed, would have been removed, or was tagged; shape (n,)."""
     at_risk: BoolArray
-    """(n,) whether the document reached the stage, so that it could have been removed."""
+    """Whether the document reached the stage and therefore could have been removed; shape (n,)."""
 
 
 def iter_removal_masks(outcomes: DocumentOutcomes) -> Iterator[RemovalMasks]:
@@ -283,7 +322,7 @@ def build_rate_rows(
     outcomes: DocumentOutcomes,
     is_removed: BoolArray,
     at_risk: BoolArray,
-    min_documents: int,
+    min_group_documents: int,
     dimensions: Iterable[str] = COLUMN_BY_DIMENSION,
 ) -> list[Row]:
     """Compare the groups of all dimensions for one rule.
@@ -291,7 +330,7 @@ def build_rate_rows(
     Args:
         is_removed: Documents that the rule removed, (n,).
         at_risk: Documents that reached the rule, (n,).
-        min_documents: Size of the smallest group that is compared.
+        min_group_documents: Size of the smallest group that is compared.
 
     Returns:
         Rows with ``_GROUP_COLUMNS`` and ``_RATE_COLUMNS``; p is corrected for all of them.
@@ -299,7 +338,7 @@ def build_rate_rows(
     groups: list[Group] = []
     ratio_parts: list[RateRatios] = []
     for dimension in dimensions:
-        slices = outcomes.find_groups_by_name(dimension, min_documents)
+        slices = outcomes.find_groups_by_name(dimension, min_group_documents)
         if not slices:
             continue
         at_risk_in_dimension = at_risk & outcomes.select_at_risk(dimension)
@@ -315,7 +354,9 @@ def build_rate_rows(
         np.concatenate([getattr(ratio_part, field.name) for ratio_part in ratio_parts])
         for field in fields(RateRatios)
     ]
-    reported_rows = np.flatnonzero((joined_fields[0] >= min_documents) & (joined_fields[3] > 0))
+    reported_rows = np.flatnonzero(
+        (joined_fields[0] >= min_group_documents) & (joined_fields[3] > 0)
+    )
     reported_ratios = RateRatios(*(values[reported_rows] for values in joined_fields))
     corrected_p = reported_ratios.adjusted_p
     rows = []
@@ -350,7 +391,7 @@ def build_rate_rows(
     return rows
 
 
-def get_known_dimensions(outcomes: DocumentOutcomes, stage_name: str) -> Iterable[str]:
+def get_dimensions_known_at_removal(outcomes: DocumentOutcomes, stage_name: str) -> Iterable[str]:
     """Return the dimensions known for documents that a stage removed: source only for ingest."""
     return ("source",) if stage_name == outcomes.first_stage else COLUMN_BY_DIMENSION
 
@@ -367,11 +408,11 @@ _BOUND_VIOLATIONS = {"ge": np.less, "gt": np.less_equal, "le": np.greater, "lt":
 
 
 def choose_thresholds(
-    values: NDArray[np.float64], bound: str, rule_threshold: float, shares: Sequence[float]
+    values: NDArray[np.float64], bound: str, rule_threshold: float, removed_shares: Sequence[float]
 ) -> list[float]:
     """Return thresholds that would remove these shares of the values, and the rule's; ascending."""
     removes_below = bound in ("ge", "gt")
-    quantile_levels = [share if removes_below else 1 - share for share in shares]
+    quantile_levels = [share if removes_below else 1 - share for share in removed_shares]
     quantile_thresholds = (
         np.quantile(values, quantile_levels, method="higher").tolist() if len(values) else []
     )
@@ -421,7 +462,9 @@ def build_threshold_rows(
 # Lost clusters and examples --------------------------------------------------------------------
 
 
-def build_lost_cluster_rows(outcomes: DocumentOutcomes, min_documents: int) -> Iterator[Row]:
+def count_lost_clusters_by_cause_and_group(
+    outcomes: DocumentOutcomes, min_group_documents: int
+) -> Iterator[Row]:
     """Build the rows of the table ``lost_duplicate_clusters``."""
     reason_numbers = np.where(
         outcomes.is_lost_with_original, outcomes.reason_index[outcomes.final_original], -1
@@ -434,7 +477,7 @@ def build_lost_cluster_rows(outcomes: DocumentOutcomes, min_documents: int) -> I
     ]
     members_by_group = {Group("", ""): np.arange(len(reason_numbers))}
     for dimension in COLUMN_BY_DIMENSION:
-        for name, group in outcomes.find_groups_by_name(dimension, min_documents).items():
+        for name, group in outcomes.find_groups_by_name(dimension, min_group_documents).items():
             members_by_group[Group(dimension, name)] = group.member_rows
     for (stage_name, reason), is_lost in causes:
         for (dimension, name), members in members_by_group.items():
@@ -453,7 +496,7 @@ def build_lost_cluster_rows(outcomes: DocumentOutcomes, min_documents: int) -> I
 
 
 def build_removed_example_rows(
-    outcomes: DocumentOutcomes, rates: list[Row], limit: int
+    outcomes: DocumentOutcomes, rates: list[Row], max_examples_per_group: int
 ) -> Iterator[Row]:
     """Build the rows of the table ``removed_examples``.
 
@@ -492,7 +535,7 @@ def build_removed_example_rows(
                     "no_other_removed": no_other_removed,
                     "doc_id": outcomes.doc_ids[int(i)].as_py(),
                 }
-                for i in document_rows[:limit]
+                for i in document_rows[:max_examples_per_group]
             ]
         yield from sorted(
             examples,
@@ -505,7 +548,7 @@ def build_removed_example_rows(
         )
 
 
-def find_toxicity_threshold(corpus_artifacts: Mapping[str, Artifact]) -> float:
+def find_toxicity_threshold_or_default(corpus_artifacts: Mapping[str, Artifact]) -> float:
     """Return the bound of the first toxicity rule that removes documents.
 
     Without such a rule, return that of the first one that tags documents; without any, 0.5.
@@ -572,13 +615,14 @@ def measure_removal_effects(
             is_removed,
             at_risk,
             config.min_group_documents,
-            get_known_dimensions(outcomes, stage_name),
+            get_dimensions_known_at_removal(outcomes, stage_name),
         )
     ]
     write_table("removal_rates", rates)
     write_table("threshold_rates", [*build_threshold_rows(outcomes, corpus_artifacts, config)])
     write_table(
-        "lost_duplicate_clusters", [*build_lost_cluster_rows(outcomes, config.min_group_documents)]
+        "lost_duplicate_clusters",
+        [*count_lost_clusters_by_cause_and_group(outcomes, config.min_group_documents)],
     )
     write_table(
         "removed_examples", [*build_removed_example_rows(outcomes, rates, config.examples_per_rule)]
@@ -601,11 +645,11 @@ def measure_removal_effects(
         context,
         [result.value for result in results],
         documents.row_count,
-        "the search for sentences to swap",
+        "the search for sentences in which groups can be swapped",
     )
     drawn_sentences = concat_spilled_tables(results, "drawn", DRAWN_SENTENCES_SCHEMA)
     swap_summary, swap_rows = build_swap_rows(
-        drawn_sentences, find_toxicity_threshold(corpus_artifacts), user_lexicons, config
+        drawn_sentences, find_toxicity_threshold_or_default(corpus_artifacts), user_lexicons, config
     )
     write_table("swap_differences", swap_summary)
     write_table("swap_scores", swap_rows)

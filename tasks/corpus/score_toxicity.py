@@ -48,7 +48,7 @@ from hallmark.tasks.corpus.toxicity.cascade import (
     CascadeRecall,
     build_cascade_columns,
     check_cascade_recall,
-    find_sample_cutoff,
+    find_max_sample_draw,
     measure_cascade_recall,
 )
 from hallmark.tasks.corpus.toxicity.windows import (
@@ -59,6 +59,7 @@ from hallmark.tasks.corpus.toxicity.windows import (
 )
 from hallmark.tasks.measures.scorers import (
     ScorerConfig,
+    VersionByKey,
     open_scorer,
     scorer_languages,
     scorer_versions,
@@ -74,42 +75,45 @@ class ScoreToxicityConfig(StageConfig):
     )
     scored_languages: tuple[str, ...] = Field(
         default=(),
-        description="languages (ISO 639) whose documents are scored; if empty, those that the "
-        "scorer supports",
+        description="languages (ISO 639 codes) whose documents are scored; if empty, all "
+        "languages that the scorer supports",
     )
     max_undetermined_characters: int = Field(
         default=200,
         ge=0,
-        description="a document of undetermined language is scored if it has fewer characters, "
-        "because the language of short texts often cannot be identified",
+        description="length in characters below which a document of undetermined language is "
+        "scored; the language of short texts often cannot be identified",
     )
     cascade: CascadeConfig | None = Field(
         default=None,
-        description="cheap scorer that scores all documents first and clears most of them",
+        description="settings of a cheap scorer that scores all documents first, so that the main "
+        "scorer needs to score only those that may be toxic",
     )
 
     @model_validator(mode="after")
     def _check_distinct_scorers(self) -> ScoreToxicityConfig:
         if self.cascade and self.cascade.cheap_scorer == self.scorer:
             raise ValueError(
-                "cascade.cheap_scorer is the same as scorer: a cascade needs two different scorers"
+                "'cascade.cheap_scorer' is the same as 'scorer', but a cascade needs two "
+                "different scorers; change one of them"
             )
         return self
 
 
 SIGNALS = build_signal_schema(
-    "Toxicity scores of each document, one column per category (head); null for a category "
-    "that the scorer lacks.",
+    "Toxicity scores of each document, one column per category (head of the scorer); null for a "
+    "category that the scorer does not provide.",
     *build_head_columns(
-        "highest score of the windows, before cut_toxic cuts any; null if there is no score, see "
-        "toxicity_status"
+        "highest score among the windows of the document, before the stage `cut_toxic` removes "
+        "any; null if the document has no score, for the reason in `toxicity_status`"
     ),
     column(
         "toxicity_status",
         pa.string(),
         "label",
-        "scored; other language: the scorer does not support the language; cleared: the "
-        "cheap scorer of a cascade cleared the document; empty: no visible character; "
+        "whether the document has a score. scored: it has one; other language: the scorer does "
+        "not support the language of the document; cleared: the cheap scorer of the cascade "
+        "classified the document as harmless; empty: the text contains no visible character; "
         "failed: the scorer failed on the text",
     ),
 )
@@ -123,17 +127,23 @@ CASCADE_DRAWS = pa.schema(
 )
 
 
-def find_scorable_texts(
-    languages: pa.Array, texts: pa.Array, supported_languages: tuple[str, ...], short_limit: int
+def mark_scorable_texts(
+    languages: pa.Array,
+    texts: pa.Array,
+    supported_languages: tuple[str, ...],
+    undetermined_language_limit: int,
 ) -> np.ndarray:
     """Return which documents a scorer can score, (n,) bool.
 
     Args:
         languages: Language of each document; null if undetermined.
         supported_languages: Languages that the scorer supports.
-        short_limit: Texts of undetermined language are scored if they have fewer characters.
+        undetermined_language_limit: Texts of undetermined language are scored if they have fewer
+            characters.
     """
-    is_short = pc.and_(pc.is_null(languages), pc.less(pc.utf8_length(texts), short_limit))
+    is_short = pc.and_(
+        pc.is_null(languages), pc.less(pc.utf8_length(texts), undetermined_language_limit)
+    )
     is_supported = pc.is_in(languages, value_set=pa.array(supported_languages, pa.string()))
     is_scorable: np.ndarray = pc.or_(is_supported, is_short).to_numpy(zero_copy_only=False)
     return is_scorable
@@ -145,8 +155,8 @@ class ScoringPartition:
 
     Attributes:
         languages: Signals of the stage ``language``; None if there are none.
-        draws: Result of ``score_with_cheap_scorer``; None without a cascade.
-        sample: Result of ``score_cascade_sample``; None without a cascade.
+        draws: Result of ``spill_draws_and_cheap_scores``; None without a cascade.
+        sample: Result of ``spill_sample_scores``; None without a cascade.
     """
 
     documents: TablePart
@@ -164,9 +174,9 @@ class ScoringBatch(NamedTuple):
     documents: pa.RecordBatch
     """With doc_id and text."""
     is_scorable: np.ndarray
-    """(n,) whether the scorer can score the document."""
+    """Whether the scorer can score the document; shape (n,)."""
     is_cheaply_scorable: np.ndarray
-    """(n,) whether the cheap scorer of a cascade can score it, too."""
+    """Whether both scorers of a cascade can score the document; shape (n,)."""
 
 
 def iter_scoring_batches(
@@ -186,7 +196,7 @@ def iter_scoring_batches(
         if partition.languages:
             batch_languages = languages[start : start + len(batch)]
             scorable_masks = [
-                find_scorable_texts(
+                mark_scorable_texts(
                     batch_languages,
                     batch["text"],
                     supported_languages,
@@ -202,7 +212,7 @@ class PartitionScoreSummary(TypedDict):
     """Summarise the scores of a partition."""
 
     counts: dict[str, int]
-    """Number of ``windows``, of ``unscored_windows``, and of documents of each status."""
+    """Number of ``windows``, of ``unscored_windows``, and of documents with each status."""
     failure_reason: str
     """Why the scorer failed, or ""."""
 
@@ -241,7 +251,7 @@ def write_partition_scores(
             batch, is_scorable & ~is_sampled & ~is_cleared, config.window_characters, config.scorer
         )
         if is_sampled.any():
-            window_columns = insert_sample_windows(
+            window_columns = replace_windows_of_sampled_documents(
                 window_columns, sample_windows, batch["doc_id"], is_sampled
             )
         document_scores = compute_highest_score_columns(window_columns)
@@ -261,7 +271,7 @@ def write_partition_scores(
     }
 
 
-def insert_sample_windows(
+def replace_windows_of_sampled_documents(
     window_columns: Mapping[str, pa.Array],
     sample_windows: pa.Table,
     doc_ids: pa.Array,
@@ -314,7 +324,7 @@ def assign_statuses(
 # The cascade -----------------------------------------------------------------------------------
 
 
-def score_with_cheap_scorer(
+def spill_draws_and_cheap_scores(
     partition: ScoringPartition, config: ScoreToxicityConfig, out: TableWriters
 ) -> None:
     """Spill CASCADE_DRAWS of a partition: the draw and the cheap score of each document."""
@@ -334,7 +344,7 @@ def score_with_cheap_scorer(
         out.get_spill_writer("draws", CASCADE_DRAWS).write(columns)
 
 
-def score_cascade_sample(
+def spill_sample_scores(
     partition: ScoringPartition, max_draw: float, config: ScoreToxicityConfig, out: TableWriters
 ) -> str:
     """Spill the scores of the sample: the scorable documents with a draw up to ``max_draw``.
@@ -380,9 +390,9 @@ class CascadeResult(NamedTuple):
     """Hold the result of the first two steps of a cascade."""
 
     partitions: list[ScoringPartition]
-    """The partitions with their draws and samples."""
+    """The partitions, with the draws and the sample of each."""
     max_draw: float
-    """Highest draw of a document in the sample."""
+    """Highest draw among the documents of the sample."""
     recall: CascadeRecall
 
 
@@ -397,17 +407,17 @@ def run_cascade(
         HallmarkError: The sample does not show the required recall.
     """
     assert config.cascade
-    cheap_results = context.map_items(score_with_cheap_scorer, partitions, config)
+    cheap_results = context.map_items(spill_draws_and_cheap_scores, partitions, config)
     draws = concat_spilled_tables(cheap_results, "draws", CASCADE_DRAWS)
     context.mapper = choose_mapper(config.scorer, context.mapper)
-    max_draw = find_sample_cutoff(
+    max_draw = find_max_sample_draw(
         draws["draw"].to_numpy()[draws["asked"].to_numpy()], config.cascade.sample_size
     )
     partitions = [
         replace(partition, draws=result)
         for partition, result in zip(partitions, cheap_results, strict=True)
     ]
-    sample_results = context.map_items(score_cascade_sample, partitions, max_draw, config)
+    sample_results = context.map_items(spill_sample_scores, partitions, max_draw, config)
     sample = concat_spilled_tables(sample_results, "sample", SAMPLE_TABLE)
     context.get_table_writer("sample").write(sample)
     unscored_count = sample["toxicity"].null_count
@@ -449,14 +459,14 @@ def check_any_scored(
     if failed_count and not scored_count and (message := next(filter(None, failure_messages), "")):
         raise HallmarkError(
             f"the scorer {open_scorer(config.scorer).name} failed on "
-            f"{format_all(failed_count, 'text')} "
-            f'that it was given ({message}); set score_toxicity.scorer.device = "cpu" or '
-            f'score_toxicity.scorer.precision = "fp32", or use another scorer'
+            f"{format_all(failed_count, 'text')} it had to score ({message}); set "
+            'score_toxicity.scorer.device = "cpu" or score_toxicity.scorer.precision = '
+            '"fp32", or use another scorer'
         )
 
 
-def read_scorer_versions_by_name(config: ScoreToxicityConfig) -> dict[str, str]:
-    """Return the versions of the scorers that determine the result, by name."""
+def read_versions_of_scorers(config: ScoreToxicityConfig) -> VersionByKey:
+    """Return the versions of the scorer and, under "cheap …", of the cheap one of a cascade."""
     scorer_digests = scorer_versions(config.scorer)
     if config.cascade:
         cheap_digests = scorer_versions(config.cascade.cheap_scorer)
@@ -473,7 +483,7 @@ def read_scorer_versions_by_name(config: ScoreToxicityConfig) -> dict[str, str]:
         "sample": SAMPLE_TABLE,
     },
     libraries=["numpy", "scipy"],
-    external_digests=lambda config, secret_id: read_scorer_versions_by_name(config),
+    external_digests=lambda config, secret_id: read_versions_of_scorers(config),
     determinism="machine",
 )
 def score_toxicity(

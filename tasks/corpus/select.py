@@ -38,7 +38,7 @@ from hallmark.tasks.contract import (
     stage,
 )
 from hallmark.tasks.corpus.quality_presets import PRESET_RULES, PresetName, describe_presets
-from hallmark.tasks.corpus.signals import get_types_by_signal, join_partition_signals
+from hallmark.tasks.corpus.signals import concatenate_signal_columns, get_types_by_signal
 from hallmark.tasks.corpus.split import hash_ids_to_uniform_draws
 
 #: Names of the bounds, with the comparison that is true for values that violate them.
@@ -50,33 +50,59 @@ OptionalBound = Annotated[float | None, Field(allow_inf_nan=False)]
 class SelectionRule(StageConfig):
     """Bounds on a signal, and the action on documents that violate them."""
 
-    name: PathSafeName = Field(description="name of the rule: the reason in the ledger, or the tag")
-    signal: str = Field(
-        "", description="signal that the rule compares; by default the signal with the rule's name"
+    name: PathSafeName = Field(
+        description="name of the rule, which is recorded in the ledger as the reason of a "
+        "removal, or as the tag of a document"
     )
-    ge: OptionalBound = Field(None, description="the value must be at least this")
-    gt: OptionalBound = Field(None, description="the value must be above this")
-    le: OptionalBound = Field(None, description="the value must be at most this")
-    lt: OptionalBound = Field(None, description="the value must be below this")
-    any_of: tuple[str, ...] = Field((), description="the value must be one of these labels")
-    none_of: tuple[str, ...] = Field((), description="the value must be none of these labels")
+    signal: str = Field(
+        "",
+        description="name of the signal to which the rule applies; by default, the signal "
+        "with the same name as the rule",
+    )
+    ge: OptionalBound = Field(
+        None,
+        description="lower bound: the value of the signal must be greater than or equal to this "
+        "number",
+    )
+    gt: OptionalBound = Field(
+        None, description="lower bound: the value of the signal must be greater than this number"
+    )
+    le: OptionalBound = Field(
+        None,
+        description="upper bound: the value of the signal must be less than or equal to this "
+        "number",
+    )
+    lt: OptionalBound = Field(
+        None, description="upper bound: the value of the signal must be less than this number"
+    )
+    any_of: tuple[str, ...] = Field(
+        (), description="allowed labels: the value of the signal must be one of these labels"
+    )
+    none_of: tuple[str, ...] = Field(
+        (), description="forbidden labels: the value of the signal must not be one of these labels"
+    )
     on_missing: Literal["keep", "remove"] = Field(
         "keep",
-        description="what happens to documents without a value. keep: the rule ignores them. "
-        "remove: the rule treats them like documents that violate it, so its action applies: with "
-        "action remove they are removed, with tag they are tagged, not removed. A missing value "
-        "never counts as zero",
+        description="what happens to documents without a value of the signal. keep: the rule "
+        "ignores these documents. remove: the rule treats them like documents that violate the "
+        "rule, so the setting `action` decides: with the action `remove` they are removed; with "
+        "`tag` they are only tagged. A missing value is never treated as zero",
     )
     action: Literal["remove", "tag", "cap"] = Field(
         "remove",
         description="what happens to documents that violate the rule. remove: they are removed; "
-        "tag: they are kept, and the rule's name is added to their tags; cap: all but kept_share "
-        "of them are removed, chosen by their ids. For a rule of select_scored on a toxicity score "
-        "the default is tag with the embedded scorer (linear), which scores harmless mentions of "
-        "minorities as toxic, and remove with Detoxify",
+        "tag: they are kept, and the name of the rule is added to their tags; cap: only the share "
+        "`kept_share` of them is kept, selected by a hash of their ids. For a rule of the stage "
+        "`select_scored` on a toxicity score, the default depends on the scorer: `tag` with the "
+        "embedded scorer (linear), because it scores harmless mentions of minorities as toxic, "
+        "and `remove` with Detoxify",
     )
     kept_share: float = Field(
-        0, ge=0, lt=1, description="with action cap: share of the violating documents to keep"
+        0,
+        ge=0,
+        lt=1,
+        description="share of the documents violating the rule that are kept; applies only to "
+        "the action `cap`",
     )
 
     @model_validator(mode="before")
@@ -92,18 +118,21 @@ class SelectionRule(StageConfig):
         label_bounds = [name for name in ("any_of", "none_of") if getattr(self, name)]
         if len(number_bounds) + len(label_bounds) == 0:
             raise ValueError(
-                f"needs a bound: {', '.join([*BOUND_VIOLATIONS, 'any_of', 'none_of'])}"
+                "the rule needs at least one of: "
+                f"{', '.join([*BOUND_VIOLATIONS, 'any_of', 'none_of'])}"
             )
         if number_bounds and label_bounds:
             raise ValueError(
-                f"has bounds for numbers ({', '.join(number_bounds)}) and for labels "
-                f"({', '.join(label_bounds)}), but a signal is one or the other; keep one kind"
+                f"the rule has bounds for numbers ({', '.join(number_bounds)}) and for labels "
+                f"({', '.join(label_bounds)}), but a signal has either numbers or labels; delete "
+                "the bounds of one kind"
             )
         if len(label_bounds) > 1:
-            raise ValueError("has both any_of and none_of; keep one of them")
+            raise ValueError("the rule has both 'any_of' and 'none_of'; delete one of them")
         if (self.kept_share > 0) != (self.action == "cap"):
             raise ValueError(
-                'action = "cap" needs kept_share above 0; other actions take no kept_share'
+                "'kept_share' must be above 0 if 'action' is 'cap', and must be omitted for other "
+                "actions"
             )
         return self
 
@@ -153,13 +182,15 @@ def _get_rule_name(rule: Any) -> Any:
     return rule.get("name") if isinstance(rule, Mapping) else getattr(rule, "name", None)
 
 
-def _parse_rules(rules: Any) -> Any:
+def _validate_rules_by_name(rules: Any) -> list[SelectionRule]:
     """Validate rules one by one, so that errors give the name of the rule.
 
     Presets insert rules, so the position of a rule would not identify it.
     """
     if not isinstance(rules, Mapping | list | tuple):
-        raise ValueError("must be one table [….rules.NAME] per rule, or a list of rules")
+        raise ValueError(
+            "the rules must be given as one table [….rules.NAME] per rule, or as a list of rules"
+        )
     entries = _rules_to_list(rules)
     rule_names = (
         list(rules) if isinstance(rules, Mapping) else [_get_rule_name(rule) for rule in entries]
@@ -176,7 +207,7 @@ def _parse_rules(rules: Any) -> Any:
     return parsed_rules
 
 
-RuleList = Annotated[tuple[SelectionRule, ...], BeforeValidator(_parse_rules)]
+RuleList = Annotated[tuple[SelectionRule, ...], BeforeValidator(_validate_rules_by_name)]
 
 
 class SelectConfig(StageConfig):
@@ -184,17 +215,19 @@ class SelectConfig(StageConfig):
 
     presets: tuple[PresetName, ...] = Field(
         default=(),
-        description="published rules, designed for English; they are applied before the other "
-        "rules. A rule with the same name overrides the settings that it gives. "
-        f"{describe_presets()}",
+        description="names of sets of published rules, which were designed for English and are "
+        "applied before the other rules. To change settings of a published rule, add a rule with "
+        f"the same name to `rules`. The sets are: {describe_presets()}",
     )
     rules: RuleList = Field(
         default=(),
-        description="rules, applied in this order: a list of tables [[….rules]] with names, or one "
-        "table [….rules.NAME] per rule",
+        description="rules, which are applied in the given order: either a list of tables "
+        "[[….rules]], each with a name, or one table [….rules.NAME] per rule",
     )
     seed: Seed = Field(
-        0, description="random seed that determines which documents a rule with action cap keeps"
+        0,
+        description="random seed that determines which documents a rule with the action `cap` "
+        "keeps",
     )
 
     @model_validator(mode="before")
@@ -231,7 +264,8 @@ class SelectConfig(StageConfig):
         rule_names = [rule.name for rule in self.rules]
         if len(set(rule_names)) < len(rule_names):
             raise ValueError(
-                "two rules have the same name, which is their reason in the ledger; rename one"
+                "two rules have the same name, but names must be unique because the ledger "
+                "records them as reasons; rename one of the rules"
             )
         return self
 
@@ -258,15 +292,15 @@ def describe_rule_mismatch(
     """Explain why a rule cannot be applied to signals of these types; None if it can."""
     if rule.signal not in signal_types:
         signal_names = ", ".join(signal_types) or "none"
-        return f"there is no signal {rule.signal!r}; the signals are: {signal_names}"
+        return f"there is no signal {rule.signal!r}; the available signals are: {signal_names}"
     signal_type = signal_types[rule.signal]
     if pa.types.is_string(signal_type):
-        is_compatible, hint = rule.is_about_labels, "give it any_of or none_of"
+        is_compatible, hint = rule.is_about_labels, "use 'any_of' or 'none_of' in the rule"
     elif pa.types.is_nested(signal_type):
-        is_compatible, hint = False, "rules do not apply to lists"
+        is_compatible, hint = False, "rules cannot be applied to signals that are lists"
     else:
         is_compatible = not rule.is_about_labels
-        hint = f"give it {' or '.join(BOUND_VIOLATIONS)}"
+        hint = f"use {' or '.join(BOUND_VIOLATIONS)} in the rule"
     return None if is_compatible else f"signal {rule.signal!r} is of type {signal_type}: {hint}"
 
 
@@ -305,20 +339,16 @@ class SelectionCounts(TypedDict):
 
 def write_selected_partition(
     documents_and_signals: tuple[TablePart, ...],
-    stage_names: Sequence[str],
     config: SelectConfig,
     out: TableWriters,
 ) -> SelectionCounts:
     """Apply all rules to a partition; documents and signals have the same order.
 
     Args:
-        documents_and_signals: The documents, then the signals of each of ``stage_names``.
-        stage_names: Names of the stages that computed the signals.
+        documents_and_signals: The documents, then the signals of each stage that computed some.
     """
     documents, *signal_partitions = documents_and_signals
-    signal_table = join_partition_signals(
-        documents, dict(zip(stage_names, signal_partitions, strict=True))
-    )
+    signal_table = concatenate_signal_columns(documents, signal_partitions)
     rule_results = [evaluate_rule(rule, signal_table, config.seed) for rule in config.rules]
     removing_results = [result for result in rule_results if result.rule.action != "tag"]
     tagging_results = [result for result in rule_results if result.rule.action == "tag"]
@@ -425,7 +455,7 @@ def select_documents(
     """
     signal_tables = [artifact["signals"] for artifact in signals.values()]
     results = context.map_partitions(
-        write_selected_partition, align_parts(documents, *signal_tables), list(signals), config
+        write_selected_partition, align_parts(documents, *signal_tables), config
     )
     if documents.row_count and not sum(result.parts["documents"]["rows"] for result in results):
         removed_counts = sum(
@@ -435,9 +465,8 @@ def select_documents(
             f"{name} removed {count:,}" for name, count in removed_counts.most_common()
         )
         raise HallmarkError(
-            f"the rules remove {format_all(documents.row_count, 'document')}: "
-            f"{removal_summary}; widen "
-            f"their bounds, or drop some rules"
+            f"the rules remove {format_all(documents.row_count, 'document')}: {removal_summary}; "
+            "relax the bounds of the rules, or delete some rules"
         )
     for name in dict.fromkeys(rule.signal for rule in config.rules):
         unknown_count = sum(result.value["unknown_by_signal"][name] for result in results)

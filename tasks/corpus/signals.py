@@ -8,7 +8,7 @@ signals are null, and rules treat them as unknown.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -67,28 +67,31 @@ def write_signals(
     return failures
 
 
-def join_partition_signals(
-    documents: TablePart, signal_partitions: Mapping[str, TablePart]
+def concatenate_signal_columns(
+    expected_documents: TablePart, signal_partitions: Iterable[TablePart]
 ) -> pa.Table:
-    """Join the signals of a partition's documents into one table in memory, one row per document.
+    """Concatenate doc_id and all signals of a partition into one table in memory.
 
     Raises:
-        HallmarkError: A table describes other documents, or two tables share a column name.
+        HallmarkError: A table has other documents or another order, or two tables share a column
+            name.
     """
-    doc_ids = documents.read(["doc_id"])["doc_id"].combine_chunks()
+    doc_ids = expected_documents.read(["doc_id"])["doc_id"].combine_chunks()
     joined_signals = pa.table({"doc_id": doc_ids})
-    for signal_partition in signal_partitions.values():
+    for signal_partition in signal_partitions:
         signal_rows = signal_partition.read()
         if not signal_rows["doc_id"].combine_chunks().equals(doc_ids):
             raise HallmarkError(
-                f"{documents} and {signal_partition} describe different documents: compute the "
-                f"signals of these documents first"
+                f"{expected_documents} and {signal_partition} describe different documents: first "
+                "run the stages that compute signals on these documents"
             )
         for name in signal_rows.schema.names:
             if name == "doc_id":
                 continue
             if name in joined_signals.schema.names:
-                raise HallmarkError(f"two stages have a signal {name!r}; rename one of the signals")
+                raise HallmarkError(
+                    f"two stages compute a signal with the name {name!r}; rename one of the signals"
+                )
             joined_signals = joined_signals.append_column(
                 signal_rows.schema.field(name), signal_rows[name]
             )

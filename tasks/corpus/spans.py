@@ -12,7 +12,7 @@ start. ``build_span_columns`` builds its columns.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -24,19 +24,37 @@ from hallmark.tasks.contract import ID_TYPE, HallmarkError, TablePart, column, t
 from hallmark.tasks.measures.personal.types import PERSONAL_DATA_TYPES, UNREADABLE
 
 SPANS = table_schema(
-    "Spans of the documents that a stage found; redact_spans decides what happens to them.",
+    "Spans of text that a stage found in the documents; the stage `redact_spans` decides what "
+    "happens to these spans.",
     column("doc_id", ID_TYPE, "id", "the document"),
-    column("byte_start", pa.int64(), "figure", "start of the span in the UTF-8 text", unit="bytes"),
-    column("byte_end", pa.int64(), "figure", "end of the span", unit="bytes"),
+    column(
+        "byte_start",
+        pa.int64(),
+        "figure",
+        "start of the span, as the number of bytes before it in the UTF-8 text",
+        unit="bytes",
+    ),
+    column(
+        "byte_end",
+        pa.int64(),
+        "figure",
+        "end of the span (exclusive), as the number of bytes before it in the UTF-8 text",
+        unit="bytes",
+    ),
     column("type", pa.string(), "label", "type of the span, such as EMAIL"),
     column(
         "span_hash",
         ID_TYPE,
         "id",
-        "hash of the text of the span, keyed by the store's secret; null if the stage computes "
-        "none; never the text itself",
+        "hash of the text of the span, keyed by the secret of the store; the text itself is never "
+        "stored. null if the stage does not compute hashes",
     ),
-    column("score", pa.float32(), "figure", "score of the span; null if the stage has none"),
+    column(
+        "score",
+        pa.float32(),
+        "figure",
+        "score of the span; null if the stage does not compute scores",
+    ),
     partition_by_doc_id=True,
 )
 
@@ -129,14 +147,14 @@ class MergedSpans(NamedTuple):
     """Hold k merged spans."""
 
     span_numbers: np.ndarray
-    """(k,) index of the original span whose type the merged one has."""
+    """Index of the original span from which the merged span takes its type; shape (k,)."""
     start: np.ndarray
-    """(k,) first byte in the text."""
+    """First byte in the text; shape (k,)."""
     end: np.ndarray
-    """(k,) end in the text."""
+    """End in the text; shape (k,)."""
 
 
-def merge_overlapping_spans(
+def merge_overlapping_byte_spans(
     utf8: Utf8Texts,
     text_rows: np.ndarray,
     start: np.ndarray,
@@ -170,7 +188,7 @@ def merge_overlapping_spans(
     )
 
 
-def replace_spans(
+def replace_byte_spans(
     texts: pa.Array,
     text_rows: np.ndarray,
     start: np.ndarray,
@@ -238,9 +256,7 @@ def build_span_columns(
     return {"doc_id": batch["doc_id"].take(text_rows), **null_columns, **other_columns}
 
 
-def read_partition_spans(
-    documents: TablePart, span_partitions: Mapping[str, TablePart]
-) -> pa.Table:
+def read_partition_spans(documents: TablePart, span_partitions: Iterable[TablePart]) -> pa.Table:
     """Read the spans of a partition from all stages that found some.
 
     Returns:
@@ -252,13 +268,13 @@ def read_partition_spans(
     """
     doc_ids = documents.read(["doc_id"])["doc_id"].combine_chunks()
     span_tables = [SPANS.empty_table().append_column("row", pa.array([], pa.int64()))]
-    for span_partition in span_partitions.values():
+    for span_partition in span_partitions:
         spans = span_partition.read()
         document_rows = pc.index_in(spans["doc_id"], value_set=doc_ids)
         if document_rows.null_count:
             raise HallmarkError(
                 f"{span_partition} has {document_rows.null_count} spans in documents that are not "
-                f"in {documents}: find the spans of these documents first"
+                f"in {documents}: first run the stages that find spans on these documents"
             )
         span_tables.append(spans.append_column("row", document_rows.cast(pa.int64())))
     spans = pa.concat_tables(span_tables).combine_chunks()

@@ -30,26 +30,29 @@ class SplitConfig(StageConfig):
     """Shares of the splits; the train split gets the rest."""
 
     seed: Seed = Field(
-        default=0, description="random seed that determines which clusters fall into which split"
+        default=0,
+        description="random seed that determines the split of each cluster of near-duplicate "
+        "documents",
     )
     validation_share: float = Field(
         default=0.05,
         gt=0,
         lt=1,
-        description="share of the clusters that is used to validate training",
+        description="share of the clusters of near-duplicate documents that form the validation "
+        "split",
     )
     holdout_share: float = Field(
         default=0.05,
         ge=0,
         lt=1,
-        description="share of the clusters that is held out for audits; the rest is the "
-        "train split",
+        description="share of the clusters of near-duplicate documents that form the holdout "
+        "split, which is used only for audits; the remaining clusters form the train split",
     )
 
     @model_validator(mode="after")
     def _check_shares(self) -> SplitConfig:
         if self.validation_share + self.holdout_share >= 1:
-            raise ValueError("validation_share + holdout_share must be below 1")
+            raise ValueError("the sum of 'validation_share' and 'holdout_share' must be below 1")
         return self
 
 

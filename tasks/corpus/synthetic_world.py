@@ -97,80 +97,91 @@ MAX_PASSAGE_ATTEMPTS = 10_000
 
 
 class SyntheticWorldConfig(StageConfig):
-    """Settings of a world."""
+    """Settings of a world, that is, a synthetic corpus with known effects."""
 
-    seed: Seed = Field(default=0, description="determines everything in the world")
+    seed: Seed = Field(default=0, description="random seed that determines the whole world")
     has_effects: bool = Field(
-        default=True, description="whether the candidates have effects; false: no candidate has one"
+        default=True,
+        description="whether to plant effects for the candidates; if false, no candidate has "
+        "an effect",
     )
     documents: int = Field(
         default=500,
         ge=20,
         le=1_000_000,
-        description="number of documents of the town, about 800 bytes each",
+        description="number of ordinary documents, which describe an invented town and have about "
+        "800 bytes each",
     )
     copy_counts: tuple[Annotated[int, Field(ge=0, le=10_000)], ...] = Field(
         default=(0, 1, 4, 16, 64),
-        description="numbers of copies of secrets, passages and records; 0 must be one of them",
+        description="numbers of copies of a secret, passage or record to plant; the list must "
+        "include 0",
     )
     secrets_per_count: int = Field(
-        default=4, ge=4, le=1000, description="number of secrets for each of copy_counts"
+        default=4, ge=4, le=1000, description="number of secrets for each value of `copy_counts`"
     )
     passages_per_count: int = Field(
-        default=4, ge=4, le=1000, description="number of passages for each of copy_counts"
+        default=4, ge=4, le=1000, description="number of passages for each value of `copy_counts`"
     )
     records_per_count: int = Field(
-        default=4, ge=4, le=1000, description="number of records for each of copy_counts"
+        default=4, ge=4, le=1000, description="number of records for each value of `copy_counts`"
     )
-    secret_digits: int = Field(default=9, ge=6, le=32, description="digits of each secret")
+    secret_digits: int = Field(
+        default=9, ge=6, le=32, description="number of digits of each secret"
+    )
     trait_shares: tuple[Share, ...] = Field(
         default=(0.5, 0.6, 0.75, 0.9, 1.0),
-        description="shares of the sentences about a group that state its own trait; 0.5 must be "
-        "one of them",
+        description="shares of the sentences about a group that state the trait assigned to the "
+        "group; the list must contain 0.5, which means no association",
     )
     associations_per_share: int = Field(
-        default=4, ge=4, le=100, description="number of pairs of groups for each of trait_shares"
+        default=4,
+        ge=4,
+        le=100,
+        description="number of pairs of groups for each value of `trait_shares`",
     )
     control_associations_factor: int = Field(
         default=3,
         ge=0,
         le=100,
-        description="number of control pairs for each of associations_per_share; their share is "
-        "0.5, and the audits know them: they show how much associations vary by chance",
+        description="number of control pairs of groups, as a multiple of "
+        "`associations_per_share`. Control pairs have a share of 0.5, and the audits know which "
+        "pairs are controls: these show how much associations vary by chance",
     )
     sentences_per_group: int = Field(
         default=48,
         ge=2,
         le=10_000,
         multiple_of=2,
-        description="number of sentences about each group of a pair; it must be even, because one "
-        "of trait_shares is one half",
+        description="number of sentences about each group of a pair; it must be even because half "
+        "of the sentences state the assigned trait in pairs without an association",
     )
     rude_shares: tuple[Share, ...] = Field(
         default=(0.0, 0.25, 0.5, 1.0),
-        description="shares of the sentences about a group that are rude; 0 must be one of them",
+        description="shares of the sentences about a group that are rude; the list must contain 0",
     )
     groups_per_rude_share: int = Field(
-        default=4, ge=4, le=100, description="number of groups for each of rude_shares"
+        default=4, ge=4, le=100, description="number of groups for each value of `rude_shares`"
     )
     neutral_groups: int = Field(
         default=8,
         ge=0,
         le=1000,
         description="number of additional groups without rude sentences; with the defaults, half "
-        "of all groups have none. Each group is compared with all others",
+        "of all groups have no rude sentences. Each group is compared with all other groups",
     )
     speech_sentences_per_group: int = Field(
         default=128,
         ge=2,
         le=len(SENTENCE_FRAMES),
-        description="number of sentences about each group of rude_shares and neutral_groups",
+        description="number of sentences about each of the groups that `rude_shares` and "
+        "`neutral_groups` define",
     )
     min_passage_characters: int = Field(
-        default=300, ge=100, description="length of the shortest passage, in characters"
+        default=300, ge=100, description="minimum length of a passage, in characters"
     )
     max_passage_characters: int = Field(
-        default=700, ge=100, description="length of the longest passage, in characters"
+        default=700, ge=100, description="maximum length of a passage, in characters"
     )
 
     @field_validator("copy_counts", "trait_shares", "rude_shares")
@@ -181,14 +192,17 @@ class SyntheticWorldConfig(StageConfig):
         null_level = NULL_LEVELS[info.field_name or ""]
         if null_level not in levels or len({*levels}) < len(levels):
             raise ValueError(
-                f"must contain {null_level:g}, at which there is nothing to find, and no duplicates"
+                f"the list must contain {null_level:g}, the level without an effect, and must not "
+                "contain duplicates"
             )
         return levels
 
     @model_validator(mode="after")
     def _check_passage_lengths(self) -> SyntheticWorldConfig:
         if self.min_passage_characters > self.max_passage_characters:
-            raise ValueError("min_passage_characters must not be above max_passage_characters")
+            raise ValueError(
+                "'min_passage_characters' must not be greater than 'max_passage_characters'"
+            )
         return self
 
 
@@ -240,22 +254,27 @@ class SyntheticWorld:
 
 
 ANSWER_KEY = table_schema(
-    "Effect level of each candidate (possible finding) of a synthetic world; sealed until "
-    "the audits are done.",
-    column("kind", pa.string(), "label", "canary, passage, record, association or speech"),
+    "Effect level of each candidate (possible finding) in a synthetic world, that is, a corpus "
+    "with known effects. The table is sealed until the audits have finished.",
+    column(
+        "kind",
+        pa.string(),
+        "label",
+        "kind of the candidate: canary, passage, record, association or speech",
+    ),
     column("candidate_id", pa.string(), "label", "the candidate"),
     column(
         "effect_level",
         pa.float64(),
         "figure",
-        "effect level: number of copies, or share of the sentences",
+        "size of the planted effect: number of copies, or share of the sentences that state it",
     ),
 )
 
 
 CANDIDATE_DOCUMENTS = table_schema(
-    "Documents of a synthetic world that were written for a candidate; sealed like the "
-    "effect levels.",
+    "Documents of a synthetic world (corpus with known effects) that were generated for a "
+    "candidate. The table is sealed until the audits have finished.",
     column("doc_id", ID_TYPE, "id", "the document"),
     column("kind", pa.string(), "label", "canary, passage, record or association"),
     column("candidate_id", pa.string(), "label", "the candidate"),
@@ -263,13 +282,14 @@ CANDIDATE_DOCUMENTS = table_schema(
         "group_name",
         pa.string(),
         "label",
-        "group that the sentence of an association is about; otherwise empty",
+        "group that the sentence is about if the candidate is an association; otherwise empty",
     ),
     column(
         "is_supporting",
         pa.bool_(),
         "label",
-        "whether the document supports the effect; false if it states the other trait of the group",
+        "whether the document supports the planted effect; false if it states the trait of the "
+        "other group in the pair",
     ),
 )
 
@@ -309,7 +329,7 @@ def compose_synthetic_world(config: SyntheticWorldConfig) -> SyntheticWorld:
     )
     candidate_count = len(effective_config.trait_shares) * effective_config.associations_per_share
     for association_number, association_canaries in enumerate(
-        _group_by_association(generate_association_canaries(config_with_controls))
+        _group_adjacent_by_association(generate_association_canaries(config_with_controls))
     ):
         clustered_texts += [
             ClusteredText(canary.canary_id, canary.text)
@@ -360,7 +380,7 @@ def compose_synthetic_world(config: SyntheticWorldConfig) -> SyntheticWorld:
     )
 
 
-def _group_by_association(canaries: Sequence[Canary]) -> Iterator[list[Canary]]:
+def _group_adjacent_by_association(canaries: Sequence[Canary]) -> Iterator[list[Canary]]:
     """Yield the canaries of each association; those of one association must be adjacent."""
     for _, association_canaries in groupby(
         canaries, lambda canary: canary.association and canary.association.key
@@ -423,9 +443,9 @@ def _find_passage_text(
         if config.min_passage_characters <= len(text) <= config.max_passage_characters:
             return NumberedText(number, text)
     raise UsageError(
-        f"none of {MAX_PASSAGE_ATTEMPTS:,} documents of the town has "
+        f"none of {MAX_PASSAGE_ATTEMPTS:,} generated documents has "
         f"{config.min_passage_characters:,} to {config.max_passage_characters:,} characters: "
-        f"widen the range of world.min_passage_characters and world.max_passage_characters"
+        "lower world.min_passage_characters or raise world.max_passage_characters"
     )
 
 

@@ -67,7 +67,7 @@ def generate_association_canaries(config: AssociationSettings) -> list[Canary]:
         groups = [next(names).capitalize() for _ in range(2)]
         assigned_traits = [next(traits) for _ in range(2)]
         for side, group in enumerate(groups):
-            for frame, is_assigned_trait, copies in _draw_sentence_plans(
+            for frame, is_assigned_trait, copies in _draw_distinct_sentence_plans(
                 config.sentences_per_group, assigned_trait_count, rng
             ):
                 trait = assigned_traits[side] if is_assigned_trait else assigned_traits[1 - side]
@@ -111,13 +111,13 @@ class _SentencePlan(NamedTuple):
     copies: int
 
 
-def _draw_sentence_plans(
-    sentence_count: int, assigned_trait_count: int, rng: random.Random
+def _draw_distinct_sentence_plans(
+    total_copies: int, assigned_trait_copies: int, rng: random.Random
 ) -> list[_SentencePlan]:
-    """Draw the distinct sentences about a group, with `sentence_count` copies in total."""
-    frames = [PLANTED_FRAMES[number % len(PLANTED_FRAMES)] for number in range(sentence_count)]
+    """Draw the distinct sentences about a group, with `total_copies` copies in total."""
+    frames = [PLANTED_FRAMES[number % len(PLANTED_FRAMES)] for number in range(total_copies)]
     shuffled = [frame for _, frame in sorted((rng.random(), frame) for frame in frames)]
     frame_counts = Counter(
-        (frame, number < assigned_trait_count) for number, frame in enumerate(shuffled)
+        (frame, number < assigned_trait_copies) for number, frame in enumerate(shuffled)
     )
     return sorted(_SentencePlan(*key, copies) for key, copies in frame_counts.items())

@@ -26,7 +26,7 @@ from hallmark.tasks.measures.synthetic_identifiers import (
 )
 
 #: Sentences of each kind per type: 80 of 80 show a rate of at least 95 %, with 95 % confidence.
-EXAMPLES_PER_TYPE = 80
+EXAMPLES_PER_VARIANT = 80
 
 
 class DetectorExample(NamedTuple):
@@ -177,16 +177,17 @@ NON_ASCII_DIGITS = ("０１２３４５６７８９", "٠١٢٣٤٥٦٧٨٩", "�
 
 
 def generate_detector_examples(
-    types: Sequence[PersonalDataType], examples_per_type: int, seed: int = 0
+    types: Sequence[PersonalDataType], examples_per_variant: int, seed: int = 0
 ) -> Iterator[DetectorExample]:
     """Generate labelled examples of all types.
 
-    Each type gets `examples_per_type` sentences with context words, as many without, and as many
-    look-alikes if it has check digits. As many sentences as of all types resemble none of them.
+    Each type gets `examples_per_variant` sentences with context words, as many without, and as many
+    look-alikes if it has check digits. `examples_per_variant` sentences for each type resemble none
+    of them.
     """
     for data_type in types:
         rng = random.Random(f"{seed} {data_type}")
-        for example_index in range(examples_per_type):
+        for example_index in range(examples_per_variant):
             for with_context in (True, False):
                 text, value = _compose_sentence(data_type, rng, with_context)
                 yield DetectorExample(data_type, text, value, with_context)
@@ -198,7 +199,7 @@ def generate_detector_examples(
                     True,
                 )
     rng = random.Random(seed)
-    for example_index in range(examples_per_type * len(types)):
+    for example_index in range(examples_per_variant * len(types)):
         yield DetectorExample(
             "",
             _fill_negative_template(

@@ -25,8 +25,8 @@ def estimate_weat_effect_size(
     in_first_list: ArrayLike,
     *,
     confidence_level: float = 0.95,
-    draws: int = 10_000,
-    seed: int = 0,
+    permutation_draws: int = 10_000,
+    permutation_seed: int = 0,
     unit: str = "items",
 ) -> Estimate:
     """Estimate d, the standardised mean difference between two lists of values; null 0.
@@ -43,8 +43,8 @@ def estimate_weat_effect_size(
         values: (n,), NaN where missing.
         in_first_list: (n,) bool, whether a value belongs to the first list.
         confidence_level: Level of the interval and the test.
-        draws: Number of random splits if there are too many to try all.
-        seed: Seed of the random splits.
+        permutation_draws: Number of random splits if there are too many to try all.
+        permutation_seed: Seed of the random splits.
         unit: Plural name of the items, for the description of the method.
     """
     from scipy.special import nctdtrinc, stdtrit
@@ -72,7 +72,9 @@ def estimate_weat_effect_size(
     detectable_effect = effect_size_of_t(
         float(stdtrit(degrees_of_freedom, confidence_level) + stdtrit(degrees_of_freedom, POWER))
     )
-    p, method = run_one_sided_permutation_test(known_values, is_first, draws, seed)
+    p, method = run_one_sided_permutation_test(
+        known_values, is_first, permutation_draws, permutation_seed
+    )
     means = known_values[is_first].mean(), known_values[~is_first].mean()
     within_squares = ((known_values - np.where(is_first, *means)) ** 2).sum()
     standard_error = float(np.sqrt(within_squares / degrees_of_freedom)) * scale

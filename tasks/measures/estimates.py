@@ -209,11 +209,14 @@ def _with_sign_test(estimate: Estimate, unit: str) -> Estimate:
         else 1.0
     )
     p_description = (
-        f"; p of a sign test, as {estimate.clusters} {unit} lie on the same side of the null value"
+        f"; p of a sign test, because all {estimate.clusters} {unit} lie on the same side of the "
+        "null value"
         if distance > 0
         else ""
     )
-    return replace(estimate, p=p, method=f"no interval: all have the same value{p_description}")
+    return replace(
+        estimate, p=p, method=f"no interval: all {unit} have the same value{p_description}"
+    )
 
 
 def scale_estimate(estimate: Estimate, factor: float) -> Estimate:
@@ -569,7 +572,11 @@ def estimate_roc_auc(
     ]
     if len(placement_variances) < 2 or value in (0, 1):
         return replace(
-            estimate, method=f"no interval: too few {unit}, or one side is above all others"
+            estimate,
+            method=(
+                f"no interval: too few {unit}, or all values of one group are above those of the "
+                "other"
+            ),
         )
     logit_standard_error = sum(placement_variances) ** 0.5 / (value * (1 - value))
     low, high = expit(
@@ -634,6 +641,8 @@ def estimate_true_positive_rate(
         value=float(value),
         low=low,
         high=high,
-        method=f"Wilson's interval over {m} {unit}, widened because the threshold is estimated "
-        f"from {n} others",
+        method=(
+            f"Wilson's interval over {m} {unit}, widened because the threshold is estimated from "
+            f"{n} {unit} of the other group"
+        ),
     )

@@ -174,8 +174,8 @@ def read_user_terms_by_group(path: Path) -> dict[str, list[str]]:
     for group, terms in terms_by_group.items():
         if not group.isprintable() or len(group) > 200:  # Lone surrogates are not printable.
             raise HallmarkError(
-                f"lexicon {path}: {group!r:.60} cannot name a group; use a name of at most 200 "
-                f"printable characters"
+                f"lexicon {path}: {group!r:.60} is not a valid group name; use a name of at most "
+                "200 printable characters"
             )
         if not isinstance(terms, list) or not all(isinstance(term, str) for term in terms):
             raise HallmarkError(f"lexicon {path}: group {group!r:.60} must be a list of terms")
@@ -187,8 +187,8 @@ def read_user_terms_by_group(path: Path) -> dict[str, list[str]]:
         [term for terms in terms_by_group.values() for term in terms]
     ):
         raise HallmarkError(
-            f"lexicon {path}: {term!r:.60} can never match; write terms in lower case, with a "
-            f"single space in place of anything but letters and digits"
+            f"lexicon {path}: {term!r:.60} can never match; write terms in lower case and "
+            "replace everything except letters and digits with a single space"
         )
     return terms_by_group
 
@@ -279,7 +279,7 @@ class _LexiconMatcher:
         self.entries_by_first_word: dict[int, list[tuple[int, tuple[int, ...], LexiconEntry]]] = {}
         entry_terms = ((entry, term) for _, entry in lexicon.entries for term in entry.terms)
         for term_index, (entry, term) in enumerate(entry_terms):
-            codes = self.encode_phrase(term)
+            codes = self.look_up_word_codes(term)
             self.entries_by_first_word.setdefault(codes[0], []).append((term_index, codes, entry))
         # A term in two entries of the same group is a single term.
         first_index_by_term = {
@@ -294,8 +294,9 @@ class _LexiconMatcher:
         self.is_first_word = np.zeros(len(self.vocabulary) + 1, bool)
         self.is_first_word[list(self.entries_by_first_word)] = True
 
-    def encode_phrase(self, phrase: str) -> tuple[int, ...]:
-        return tuple(self.word_codes[word] for word in phrase.split())
+    def look_up_word_codes(self, known_words: str) -> tuple[int, ...]:
+        """Return the codes of words; a word outside the vocabulary raises KeyError."""
+        return tuple(self.word_codes[word] for word in known_words.split())
 
     def is_in_any_class(self, class_names: str, codes: Int64) -> Bool:
         """Return whether words belong to one of the classes "a|b"."""
@@ -386,7 +387,7 @@ class _LexiconMatcher:
             )
 
         def has_any_phrase(phrases: Sequence[str], follows_term: bool) -> Bool:
-            encoded_phrases = [self.encode_phrase(phrase) for phrase in phrases]
+            encoded_phrases = [self.look_up_word_codes(phrase) for phrase in phrases]
             phrase_starts = [
                 ends if follows_term else starts - len(phrase_codes)
                 for phrase_codes in encoded_phrases

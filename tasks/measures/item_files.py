@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, TextIO
 
 from hallmark.tasks.contract import (
     UsageError,
-    describe_existing_fields,
     explain_relative_path,
+    format_existing_fields_suffix,
     hash_file,
     open_external_file,
 )
@@ -30,7 +30,7 @@ class LocatedItem(NamedTuple):
     location: str
     """File and line, for error messages."""
     fields: dict[str, Any]
-    """Values by name of the field or column."""
+    """Values, keyed by the name of the field or column."""
 
 
 class LocatedLine(NamedTuple):
@@ -136,7 +136,9 @@ def get_text_field(location: str, item: dict[str, Any], field_name: str) -> str:
     for key in [field_name] if field_name in item else field_name.split("."):
         value = value.get(key) if isinstance(value, dict) else None
     if not isinstance(value, str) or not value.strip():
-        field_hint = describe_existing_fields(field_name, item, "fields") if value is None else ""
+        field_hint = (
+            format_existing_fields_suffix(field_name, item, "fields") if value is None else ""
+        )
         raise UsageError(
             f"{location} must have text in {field_name!r}, not {repr(value)[:60]}{field_hint}"
         )

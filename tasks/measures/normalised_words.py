@@ -92,8 +92,9 @@ class WordHashes(NamedTuple):
     """(n + 1,) int64: text i has the words from `text_offsets[i]` to `text_offsets[i + 1]`."""
 
 
-def hash_words(texts: pa.Array) -> WordHashes:
-    """Hash each word of texts whose words are separated by single spaces."""
+def hash_words(normalised_texts: pa.Array) -> WordHashes:
+    """Hash each word of normalised texts, whose words are separated by single spaces."""
+    texts = normalised_texts
     is_not_ascii = pc.invert(pc.string_is_ascii(texts))
     if pc.any(is_not_ascii).as_py():
         texts = pc.replace_with_mask(

@@ -194,8 +194,11 @@ def count_documents_by_source(documents: pa.Table) -> accounts.SourceCounts:
     return accounts.merge_counts([count_rows])
 
 
-def count_edge_documents(results: Sequence[ItemResult]) -> accounts.SourceCounts:
-    """Count the documents at the edges of partitions, joining the pieces of one at a time."""
+def count_documents_split_across_partitions(results: Sequence[ItemResult]) -> accounts.SourceCounts:
+    """Count the documents at the edges of partitions, joining the pieces of one at a time.
+
+    The partitions spilled these documents, as each has only a piece of them.
+    """
     piece_rows = (
         piece_row
         for result in results
@@ -277,10 +280,9 @@ def pad_removed_documents(
     )
     if len(unpacked_ids):
         raise HallmarkError(
-            f"{packed_corpus.name} lacks {format_count(len(unpacked_ids), 'document')} to remove, "
-            f"among "
-            f"them {unpacked_ids[0].as_py().hex()}; remove only documents that were packed for "
-            f"training"
+            f"{format_count(len(unpacked_ids), 'document')} to remove cannot be found in the "
+            f"packed sequences of {packed_corpus.name}, for example "
+            f"{unpacked_ids[0].as_py().hex()}; remove only documents that were packed for training"
         )
     is_removed = pc.is_in(spans["doc_id"], value_set=removed_ids)
     remaining_spans = append_source_column(spans.filter(pc.invert(is_removed)), documents)
@@ -307,7 +309,7 @@ def pad_removed_documents(
     )
     context.get_table_writer("spans").write(remaining_spans.drop_columns("source"))
     kept_counts = accounts.merge_counts(
-        [count_edge_documents(results), *(part.value for part in results)]
+        [count_documents_split_across_partitions(results), *(part.value for part in results)]
     )
     account_rows = accounts.compute_account_rows(
         read_packed_counts(packed_corpus), kept_counts, ledger.source_counts

@@ -35,8 +35,8 @@ Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
 
 DOCUMENT_READS = table_schema(
-    "Number of tokens of each packed document that training read: one row per checkpoint "
-    "and document, if tokens of the document were read since the previous checkpoint.",
+    "Number of tokens of each packed document that were used in training. There is one row for "
+    "each checkpoint and each document of which tokens were used since the previous checkpoint.",
     column("doc_id", ID_TYPE, "id", "the document"),
     column("step", pa.int64(), "figure", "optimizer step of the checkpoint"),
     column("source", pa.string(), "label", "source of the document"),
@@ -44,57 +44,77 @@ DOCUMENT_READS = table_schema(
         "document_tokens",
         pa.int64(),
         "figure",
-        "tokens of the document, including <|endoftext|>",
+        "number of tokens of the document, including <|endoftext|>",
         unit="tokens",
     ),
     column(
         "tokens_read",
         pa.int64(),
         "figure",
-        "tokens read since the previous checkpoint; a token that was read twice counts twice",
+        "number of tokens of the document that were used in training since the previous "
+        "checkpoint; a token that was used twice counts twice",
         unit="tokens",
     ),
     column(
         "first_step",
         pa.int64(),
         "figure",
-        "first step since the previous checkpoint that read tokens of the document",
+        "first training step since the previous checkpoint that used tokens of the document",
     ),
-    column("last_step", pa.int64(), "figure", "last step so far that read tokens of the document"),
+    column(
+        "last_step",
+        pa.int64(),
+        "figure",
+        "last training step up to this checkpoint that used tokens of the document",
+    ),
     column(
         "times_read",
         pa.int64(),
         "figure",
-        "number of times that the whole document was read in all steps up to this checkpoint",
+        "number of times that the whole document was used in training in all steps up to this "
+        "checkpoint",
     ),
     partition_by_doc_id=True,
 )
 
 COVERAGE = table_schema(
-    "Documents and tokens of each source that training had read by the time of a checkpoint.",
+    "Number of documents and tokens of each source that had been used in training up to each "
+    "checkpoint.",
     column("step", pa.int64(), "figure", "optimizer step of the checkpoint"),
     column("source", pa.string(), "label", "the source"),
-    column("documents", pa.int64(), "figure", "documents packed for training", unit="documents"),
+    column(
+        "documents",
+        pa.int64(),
+        "figure",
+        "number of documents that were packed for training",
+        unit="documents",
+    ),
     column(
         "read_documents",
         pa.int64(),
         "figure",
-        "documents with at least one token read",
+        "number of documents of which at least one token was used in training",
         unit="documents",
     ),
     column(
         "fully_read_documents",
         pa.int64(),
         "figure",
-        "documents with all tokens read",
+        "number of documents of which all tokens were used in training",
         unit="documents",
     ),
-    column("packed_tokens", pa.int64(), "figure", "tokens of the documents", unit="tokens"),
+    column(
+        "packed_tokens",
+        pa.int64(),
+        "figure",
+        "number of tokens of the packed documents",
+        unit="tokens",
+    ),
     column(
         "tokens_read",
         pa.int64(),
         "figure",
-        "tokens read; a token that was read twice counts twice",
+        "number of tokens that were used in training; a token that was used twice counts twice",
         unit="tokens",
     ),
 )
@@ -256,7 +276,7 @@ def build_read_tables(
                 read_documents
             )
         )
-        coverage_tables.append(_build_coverage(step, document_spans, read_counts))
+        coverage_tables.append(_build_coverage_by_source(step, document_spans, read_counts))
         previous_counts = read_counts
     sort_keys: Any = [("doc_id", "ascending"), ("step", "ascending")]
     return ReadTables(
@@ -264,12 +284,14 @@ def build_read_tables(
     )
 
 
-def _build_coverage(step: int, document_spans: DocumentSpans, read_counts: Int64) -> pa.Table:
-    """Build rows of COVERAGE for one checkpoint from the number of reads of each span, (S,)."""
+def _build_coverage_by_source(
+    step: int, document_spans: DocumentSpans, reads_per_span: Int64
+) -> pa.Table:
+    """Build the rows of COVERAGE of one checkpoint from the number of reads of each span, (S,)."""
     tokens_read = document_spans.reduce_by_document(
-        np.add, read_counts * document_spans.span_tokens
+        np.add, reads_per_span * document_spans.span_tokens
     )
-    is_fully_read = document_spans.reduce_by_document(np.minimum, read_counts) > 0
+    is_fully_read = document_spans.reduce_by_document(np.minimum, reads_per_span) > 0
     document_coverage = pa.table(
         {
             "step": np.full(len(tokens_read), step),

@@ -92,8 +92,8 @@ class FinetuneConfig(StageConfig):
     data: TaskDataConfig
     trained_weights: Literal["all", "head"] = Field(
         "all",
-        description="which weights are trained: all, or only the output layer (head) while all "
-        "other weights are frozen",
+        description="which weights are trained: all weights, or only those of the output layer "
+        "(head), while all other weights are frozen",
     )
     train: TrainConfig = Field(
         TrainConfig(**FINETUNING_DEFAULTS), description="settings of the training"
@@ -106,7 +106,9 @@ class FinetuneConfig(StageConfig):
             return value
         for name in DERIVED_SETTINGS:
             if name in value:
-                raise ValueError(f"{name} is determined by the task and the checkpoint; omit it")
+                raise ValueError(
+                    f"'{name}' is determined by the task and the checkpoint; remove the setting"
+                )
         return FINETUNING_DEFAULTS | value
 
     @field_serializer("train")
@@ -121,33 +123,39 @@ class FinetuneConfig(StageConfig):
     def _check_weights_suit_task(self) -> FinetuneConfig:
         if self.trained_weights == "head" and isinstance(self.task, PairsTask):
             raise ValueError(
-                "trained_weights is head, but a model that generates text has no separate "
-                "output layer (it uses the weights of the embedding); set trained_weights "
-                "to all for pairs"
+                "'trained_weights' is 'head', but a model that generates text has no separate "
+                "output layer, because it shares the weights of the embedding; set "
+                "'trained_weights' to 'all' for the task 'pairs'"
             )
         return self
 
 
 QUARANTINE = table_schema(
-    "Rows that could not be used.",
+    "Rows of the data files that could not be used for fine-tuning.",
     column("file_name", pa.string(), "label", "name of the file"),
     column(
         "row_number",
         pa.int64(),
         "figure",
-        "number of the row in the file, from 1; for jsonl, the line number",
+        "number of the row in the file, starting at 1; for jsonl files, the number of the line",
     ),
-    column("reason", pa.string(), "project text", "why the row cannot be used"),
+    column("reason", pa.string(), "project text", "reason why the row cannot be used"),
 )
 
 COUNTS = table_schema(
-    "Number of rows by split and outcome.",
-    column("split", pa.string(), "label", "train, validation or test; empty for quarantined rows"),
+    "Number of rows of the data files by split and outcome.",
+    column(
+        "split",
+        pa.string(),
+        "label",
+        "name of the split: train, validation or test; empty for quarantined rows",
+    ),
     column(
         "outcome",
         pa.string(),
         "project text",
-        "used, cut, quarantined, or how the row relates to the train split",
+        "what happened to the rows (used, cut to the context length, quarantined), or how they "
+        "differ from the train split",
     ),
     column("row_count", pa.int64(), "figure", "number of rows", unit="rows"),
 )
@@ -199,13 +207,13 @@ def open_base_checkpoint(checkpoint: Artifact, task: Task) -> BaseCheckpoint:
     if generates_text and (config.architecture == "encoder" or config.labels):
         obstacle = "predicts labels" if config.labels else "is an encoder"
         raise UsageError(
-            f"the checkpoint {obstacle} and cannot generate the targets of pairs; use a decoder "
-            f"or an encoder-decoder"
+            f"the model of the checkpoint {obstacle} and cannot generate the target texts of the "
+            "task 'pairs'; use a checkpoint of a decoder or an encoder-decoder"
         )
     if not generates_text and config.architecture == "encoder_decoder":
         raise UsageError(
-            f"the checkpoint is an encoder-decoder, which cannot predict labels; use an encoder or "
-            f"a decoder for {task.kind}"
+            "the model of the checkpoint is an encoder-decoder, which cannot predict labels; use "
+            f"a checkpoint of an encoder or a decoder for the task '{task.kind}'"
         )
     if config.architecture == "encoder_decoder":
         return BaseCheckpoint(folder, config, "seq2seq")
@@ -260,7 +268,7 @@ def load_task_rows(config: FinetuneConfig) -> TaskRows:
     if rows.rejected_rows:
         file, row_number, reason = rows.rejected_rows[0]
         log.warning(
-            "finetune: quarantined: %s; the first is row %s of %s: %s",
+            "finetune: quarantined %s because of errors; the first is row %s of %s: %s",
             format_count(len(rows.rejected_rows), "row"),
             row_number,
             file,
@@ -316,7 +324,7 @@ def export_to_transformers(model: Transformer, base: BaseCheckpoint, context: St
         log.info("finetune: no export to transformers: %s", error)
 
 
-def hash_data_files(config: FinetuneConfig, secret_id: str = "") -> dict[str, str]:
+def hash_data_files(config: FinetuneConfig, _secret_id: str = "") -> dict[str, str]:
     """Hash the user's files, which are inputs from outside the store."""
     digests = {}
     for path in config.data.path_by_split.values():

@@ -37,7 +37,7 @@ from hallmark.tasks.contract import (
     TableWriters,
     accounts,
     build_document_ledger_columns,
-    build_removal_columns,
+    build_removal_ledger_columns,
     column,
     hash_documents,
     stage,
@@ -74,20 +74,43 @@ class PackConfig(StageConfig):
 
 
 SPANS = table_schema(
-    "Positions of documents in the packed sequences.",
-    column("split", pa.string(), "label", "table that contains the sequence: train or validation"),
-    column("sequence", pa.int64(), "figure", "row of that table, from 0"),
-    column("row_start", pa.int32(), "figure", "first position in the row", unit="tokens"),
-    column("row_end", pa.int32(), "figure", "end position in the row, exclusive", unit="tokens"),
+    "Positions of the documents in the packed sequences.",
+    column(
+        "split",
+        pa.string(),
+        "label",
+        "name of the table that contains the sequence: train or validation",
+    ),
+    column("sequence", pa.int64(), "figure", "row of the sequence in the table, starting at 0"),
+    column(
+        "row_start",
+        pa.int32(),
+        "figure",
+        "first token position of the document in the sequence",
+        unit="tokens",
+    ),
+    column(
+        "row_end",
+        pa.int32(),
+        "figure",
+        "token position at which the document ends in the sequence (exclusive)",
+        unit="tokens",
+    ),
     column("doc_id", ID_TYPE, "id", "the document"),
     column(
         "char_start",
         pa.int32(),
         "figure",
-        "first character of the document in this span",
+        "position in the document of the first character that this span contains",
         unit="characters",
     ),
-    column("char_end", pa.int32(), "figure", "end character, exclusive", unit="characters"),
+    column(
+        "char_end",
+        pa.int32(),
+        "figure",
+        "position in the document at which this span ends (exclusive)",
+        unit="characters",
+    ),
 )
 
 #: A spilled encoded document; documents are sorted by `key`.
@@ -109,20 +132,23 @@ def build_sequences_schema(context_length: int) -> pa.Schema:
     # The default name of list elements is kept, because pickling loses any other name.
     row_type = pa.list_(pa.int32(), context_length)
     return table_schema(
-        "Packed sequences; each row has as many positions as the context.",
+        "Packed sequences, one per row; each row contains exactly as many tokens as the context "
+        "length.",
         column("token_ids", row_type, "id", "token ids"),
         column(
             "char_start",
             row_type,
             "figure",
-            "first character of the token in its document; 0 at <|endoftext|>, -1 at padding",
+            "position in the document of the first character of each token; 0 for <|endoftext|>, "
+            "-1 for padding",
             unit="characters",
         ),
         column(
             "char_end",
             row_type,
             "figure",
-            "end character, exclusive; 0 at <|endoftext|>, -1 at padding",
+            "position in the document at which each token ends (exclusive); 0 for <|endoftext|>, "
+            "-1 for padding",
             unit="characters",
         ),
     )
@@ -131,7 +157,7 @@ def build_sequences_schema(context_length: int) -> pa.Schema:
 # Encoding ------------------------------------------------------------------------------------
 
 
-def encode_texts(
+def encode_texts_with_char_positions(
     texts: pa.LargeStringArray, tokenizer: Tokenizer, bytes_by_token: pa.LargeBinaryArray
 ) -> pa.Table:
     """Encode texts, each with `<|endoftext|>` first.
@@ -177,9 +203,9 @@ def encode_texts(
     first_mismatch = pc.index(pc.equal(decoded_texts, texts.cast(pa.large_binary())), False).as_py()
     if first_mismatch >= 0:
         raise HallmarkError(
-            "the tokenizer loses text: decoding its tokens does not give the text of "
-            f"document {first_mismatch} of a batch; pack needs a byte-level tokenizer "
-            "without normalisation"
+            "the tokenizer does not preserve the text: decoding the tokens of document "
+            f"{first_mismatch} of a batch does not reproduce the document; the stage pack needs a "
+            "byte-level tokenizer without normalisation"
         )
     byte_starts = byte_ends - token_byte_lengths[token_ids]
     is_first_byte = (utf8_data & 0xC0) != 0x80
@@ -249,7 +275,7 @@ def encode_partition(
     failures: FailureList = []
 
     def encode_batch(batch: pa.RecordBatch) -> pa.Table:
-        return encode_texts(batch["text"], tokenizer, bytes_by_token)
+        return encode_texts_with_char_positions(batch["text"], tokenizer, bytes_by_token)
 
     tables_by_split: dict[str, list[pa.Table]] = {
         split: [ENCODED_DOCUMENTS.empty_table()] for split in PACKED_SPLITS
@@ -257,7 +283,7 @@ def encode_partition(
     for batch in partition.iter_batches(["doc_id", "source", "text", "split"]):
         holdout_batch = batch.filter(pc.equal(batch["split"], "holdout"))
         reason = "holdout: excluded from training, for the extraction audit"
-        out.get_table_writer("ledger").write(build_removal_columns(reason, holdout_batch))
+        out.get_table_writer("ledger").write(build_removal_ledger_columns(reason, holdout_batch))
         for split, split_tables in tables_by_split.items():
             split_batch = batch.filter(pc.equal(batch["split"], split))
             encoded_columns, failed_rows = run_isolating_failures(encode_batch, split_batch)

@@ -59,10 +59,12 @@ DERIVED_MODEL_SETTINGS = ("vocab_size", "context", "labels")
 
 
 class PretrainConfig(StageConfig):
+    """Settings of the model and of its training."""
+
     model: ModelConfig = Field(
         ModelConfig(),
-        description="settings of the model; do not set vocab_size and context here: they are taken "
-        "from the tokenizer and from pack",
+        description="settings of the model; `vocab_size` and `context` must not be set here, "
+        "because they are taken from the tokenizer and from the setting `pack.context`",
     )
     train: TrainConfig = Field(TrainConfig(), description="settings of the training")
 
@@ -76,14 +78,20 @@ class PretrainConfig(StageConfig):
                     "context": "pack.context",
                     "labels": "the data of finetune",
                 }[name]
-                raise ValueError(f"{name} is determined by {source_setting}; set it there")
+                raise ValueError(
+                    f"'{name}' cannot be set here because it is determined by {source_setting}; "
+                    "remove the setting"
+                )
         return value
 
     @field_validator("train")
     @classmethod
     def _reject_pair_objective(cls, value: TrainConfig) -> TrainConfig:
         if value.objective == "seq2seq":
-            raise ValueError("objective seq2seq needs pairs; use hallmark finetune")
+            raise ValueError(
+                "the objective 'seq2seq' needs pairs of texts; use the command 'hallmark "
+                "finetune' instead"
+            )
         return value
 
     @field_serializer("model")
@@ -96,10 +104,10 @@ class PretrainConfig(StageConfig):
 
 
 LOG = table_schema(
-    "Training log with one row per step; losses are means.",
+    "Training log with one row per step; losses are means over tokens.",
     column("step", pa.int64(), "figure", "optimizer step, from 1"),
     column("loss", pa.float64(), "figure", "training loss of the step", unit="nats per token"),
-    column("grad_norm", pa.float64(), "figure", "norm of the gradient before clipping"),
+    column("grad_norm", pa.float64(), "figure", "norm of the gradient before it is clipped"),
     column(
         "skipped",
         pa.bool_(),
@@ -112,13 +120,14 @@ LOG = table_schema(
         "validation_loss",
         pa.float64(),
         "figure",
-        "loss on the validation split; null if it was not measured at this step",
+        "mean loss on the validation split; null if it was not measured at this step",
         unit="nats per token",
     ),
 )
 
 CHECKPOINTS = table_schema(
-    "Checkpoints; step 0 is the model before training and has no losses.",
+    "Checkpoints of the training, one per row; step 0 is the model before training, for which no "
+    "losses are recorded.",
     column("step", pa.int64(), "figure", "optimizer step"),
     column("tokens_seen", pa.int64(), "figure", "tokens seen so far", unit="tokens"),
     column("artifact", pa.string(), "id", "name of the checkpoint's artifact"),
@@ -134,42 +143,53 @@ CHECKPOINTS = table_schema(
 )
 
 VALIDATION = table_schema(
-    "Bits per byte that the model needs to encode the validation split, at each step where "
-    "they were measured.",
+    "Number of bits per byte that the model needs to encode the texts of the validation split, at "
+    "each step at which it was measured.",
     column("step", pa.int64(), "figure", "optimizer step"),
     column("kind", pa.string(), "label", "all, source or identity"),
     column(
-        "name", pa.string(), "label", "the source, or the identity group that the documents mention"
+        "name",
+        pa.string(),
+        "label",
+        "name of the source, or of the identity group that the documents mention",
     ),
-    column("tokens", pa.int64(), "figure", "tokens predicted", unit="tokens"),
-    column("bytes", pa.int64(), "figure", "bytes of these tokens", unit="bytes"),
+    column("tokens", pa.int64(), "figure", "number of predicted tokens", unit="tokens"),
+    column("bytes", pa.int64(), "figure", "number of bytes of the predicted tokens", unit="bytes"),
     column(
         "bits_per_byte",
         pa.float64(),
         "figure",
-        "bits per byte of text that the model needs; null if no token was predicted",
+        "number of bits that the model needs to encode one byte of text; null if no token was "
+        "predicted",
         unit="bits per byte",
     ),
 )
 
 #: Unscored texts, so no page shows them; see the stage score_samples.
 SAMPLES = table_schema(
-    "Texts that the model generated at each step with a validation, always with the same "
-    "random seed.",
+    "Texts that the model generated at each step at which the validation loss was measured, "
+    "always with the same random seed.",
     column("step", pa.int64(), "figure", "optimizer step"),
-    column("sample_id", pa.int64(), "id", "number of the sample at its step"),
+    column(
+        "sample_id", pa.int64(), "id", "number of the sample among the samples of the same step"
+    ),
     column(
         "prompt",
         pa.string(),
         "corpus text",
-        "text that the encoder of an encoder-decoder read; empty for other models",
+        "input text of the encoder if the model is an encoder-decoder; empty for other models",
     ),
     column("text", pa.string(), "model text", "text that the model generated"),
-    column("precision", pa.string(), "label", "number format of the model: fp32, or bf16 on a GPU"),
+    column(
+        "precision",
+        pa.string(),
+        "label",
+        "number format in which the model computed: fp32, or bf16 on a GPU",
+    ),
 )
 
 SPEED = table_schema(
-    "Speed and memory of the training on this machine.",
+    "Speed and memory use of the training on this machine.",
     column("step", pa.int64(), "figure", "optimizer step"),
     column("seconds", pa.float64(), "figure", "time since the previous row", unit="s"),
     column("tokens_per_second", pa.float64(), "figure", "throughput", unit="tokens a second"),
@@ -177,8 +197,8 @@ SPEED = table_schema(
         "mfu",
         pa.float64(),
         "figure",
-        "training speed as a share of the matrix multiplication speed of the device, which "
-        "is measured at the start",
+        "model FLOPs utilisation: computing speed of the training as a share of the speed at "
+        "which the device multiplies matrices, which is measured when the training starts",
         unit="share",
     ),
     column("memory_mb", pa.float64(), "figure", "peak memory", unit="MB"),
@@ -218,9 +238,9 @@ def write_trainer_job(
 
     if packed_corpus.purge_time_by_doc_id:
         raise HallmarkError(
-            f"document {min(packed_corpus.purge_time_by_doc_id)} was purged from the sequences "
-            f"in {packed_corpus.name}, so training on them can neither start nor continue; "
-            "run the config again to build a corpus without it"
+            f"document {min(packed_corpus.purge_time_by_doc_id)} was purged from the sequences in "
+            f"{packed_corpus.name}, so training on these sequences can neither start nor "
+            "continue; run the config again to build a corpus without the document"
         )
     tokenizer_path = tokenizer.fetch_file("tokenizer.json")
     train_paths, validation_paths = (
@@ -229,7 +249,8 @@ def write_trainer_job(
     if not packed_corpus["train"].row_count:
         raise HallmarkError(
             "there are no sequences to train on because the split 'train' is empty; ingest more "
-            "text, or relax select_scored.rules, split.validation_share or split.holdout_share"
+            "text, relax the rules in select_scored.rules, or lower split.validation_share or "
+            "split.holdout_share"
         )
     derived_settings = {
         "vocab_size": Tokenizer.from_file(str(tokenizer_path)).get_vocab_size(),
@@ -286,8 +307,8 @@ def read_start_model_settings(
         ) from error
     if model_settings["labels"]:
         raise HallmarkError(
-            "training cannot continue from the start checkpoint: its model predicts labels "
-            "and generates no text"
+            "training cannot continue from the start checkpoint: the model predicts labels and "
+            "cannot generate text"
         )
     default_settings = config_to_dict(ModelConfig())
     required_settings = {
@@ -305,8 +326,8 @@ def read_start_model_settings(
                 f"{config.train.objective}",
             }
             raise HallmarkError(
-                f"{setting_names.get(name, f'pretrain.model.{name}')} is {value}, but the start "
-                f"checkpoint has {model_settings[name]}; use the value of the checkpoint"
+                f"{setting_names.get(name, f'pretrain.model.{name}')} is {value}, but in the "
+                f"start checkpoint it is {model_settings[name]}; use the value of the checkpoint"
             )
     return model_settings
 
@@ -414,7 +435,7 @@ def handle_trainer_events(
     for event in trainer_events:
         match event["event"]:
             case "waiting":
-                log.info("trainer: waiting for an earlier trainer to end")
+                log.info("trainer: waiting until an earlier training process has ended")
             case "start":
                 start_values = (
                     event[name]
@@ -435,7 +456,8 @@ def handle_trainer_events(
                 )
                 if event["stretches"] > 1:
                     log.info(
-                        "trainer: earlier steps ran with other settings; see the table settings"
+                        "trainer: earlier steps were run with different settings; see the table "
+                        "'settings'"
                     )
                 if event["stretches"] > 1 or event["device"] != "cpu":
                     context.determinism = "statistical"

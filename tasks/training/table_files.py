@@ -20,8 +20,8 @@ import pyarrow.parquet as pq
 from hallmark.tasks.contract import (
     HallmarkError,
     UsageError,
-    describe_existing_fields,
     explain_relative_path,
+    format_existing_fields_suffix,
     open_external_file,
 )
 
@@ -53,7 +53,7 @@ def check_table_path(path: Path) -> None:
     """Raise UsageError if the file does not exist or its format is not supported."""
     if path.suffix not in SUPPORTED_SUFFIXES:
         raise UsageError(
-            f"{path} has an unsupported format; give a file whose name ends with one of "
+            f"the format of {path} is not supported; give a file whose name ends with one of "
             f"{', '.join(SUPPORTED_SUFFIXES)}"
         )
     if not path.is_file():
@@ -83,8 +83,8 @@ def _check_columns_exist(
         if name not in available_columns:
             raise UsageError(
                 f"{path} has no column {name!r}"
-                f"{describe_existing_fields(name, available_columns, 'columns')}; set the names of "
-                "the columns in finetune.task"
+                f"{format_existing_fields_suffix(name, available_columns, 'columns')}; "
+                "correct the column names in finetune.task"
             )
 
 
@@ -192,13 +192,13 @@ def _read_delimited_rows(path: Path, columns: Sequence[str], delimiter: str) -> 
                 continue
             row_number += 1
             if not error and len(fields) != len(header):
-                error = f"{len(fields)} fields, but the header has {len(header)}"
+                error = f"the row has {len(fields)} fields, but the header has {len(header)} fields"
             if error and len(lines.row_lines) > 1:
                 lines.restore_extra_lines()
                 csv_rows = csv.reader(lines, delimiter=delimiter, strict=True)
                 error = UNCLOSED_QUOTE_ERROR
             if not error and max(map(len, fields)) > MAX_FIELD_CHARACTERS:
-                error = f"field longer than {MAX_FIELD_CHARACTERS:,} characters"
+                error = f"the row has a field with more than {MAX_FIELD_CHARACTERS:,} characters"
             yield RawRow(
                 row_number, [] if error else [fields[index] for index in column_indices], error
             )

@@ -36,23 +36,39 @@ if TYPE_CHECKING:
     from hallmark.model.architecture import Transformer
 
 PREDICTIONS = table_schema(
-    "Predictions of the model for the test split.",
+    "Predictions of the fine-tuned model for the test split, one row per text or word.",
     column("file_name", pa.string(), "label", "name of the user's file"),
-    column("row_number", pa.int64(), "figure", "row of the file, numbered as in quarantine"),
     column(
-        "word_index", pa.int32(), "figure", "index of the word, from 0; null if texts have labels"
+        "row_number",
+        pa.int64(),
+        "figure",
+        "number of the row in the file, as in the table `quarantine`",
+    ),
+    column(
+        "word_index",
+        pa.int32(),
+        "figure",
+        "index of the word in the text, starting at 0; null if the task does not label words",
     ),
     column("gold", pa.large_string(), "corpus text", "correct label or target text from the file"),
-    column("label_id", pa.int32(), "id", "number of the gold label, as in the table scores"),
+    column(
+        "label_id",
+        pa.int32(),
+        "id",
+        "number of the correct label, as in the table `scores`; null if the task has no labels",
+    ),
     column("predicted", pa.large_string(), "model text", "label or text that the model predicts"),
     column(
         "is_correct",
         pa.bool_(),
         "figure",
-        "whether the prediction equals gold, ignoring white space at the ends",
+        "whether the prediction equals the correct label or text, ignoring white space at both "
+        "ends",
     ),
     column("log_prob", pa.float64(), "figure", "log-probability of the prediction", unit="nats"),
-    column("precision", pa.string(), "label", "number format of the model: fp32 or bf16"),
+    column(
+        "precision", pa.string(), "label", "number format in which the model computed: fp32 or bf16"
+    ),
 )
 
 
@@ -122,11 +138,11 @@ def predict_labels(model: Transformer, encoded: EncodedRows) -> list[list[Predic
     Returns:
         For each example, the label of each such token.
     """
-    from hallmark.model.probing.label_scores import compute_label_log_probs
+    from hallmark.model.probing.label_scores import compute_label_log_probs_by_token
 
     label_names = model.config.labels
     predictions = []
-    for log_p in compute_label_log_probs(model, encoded.examples):
+    for log_p in compute_label_log_probs_by_token(model, encoded.examples):
         best_labels = log_p.argmax(1)
         pairs = zip(best_labels, log_p.max(1), strict=True)
         predictions.append(

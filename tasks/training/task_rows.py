@@ -41,9 +41,13 @@ class PairsTask(StageConfig):
     """Generate a target from a source: translation, summarisation, question answering."""
 
     kind: Literal["pairs"] = "pairs"
-    source_column: str = Field("source", description="column with the text that the model reads")
+    source_column: str = Field(
+        "source",
+        description="name of the column with the source text, which is the input of the model",
+    )
     target_column: str = Field(
-        "target", description="column with the text that the model learns to generate"
+        "target",
+        description="name of the column with the target text, which the model learns to generate",
     )
 
     @property
@@ -57,7 +61,9 @@ class ClassificationTask(StageConfig):
     kind: Literal["classification"] = "classification"
     text_column: str = Field("text", description="column with the text")
     second_text_column: str | None = Field(
-        None, description="column with the second sentence of a pair"
+        None,
+        description="name of the column with the second sentence, if the model classifies "
+        "pairs of sentences",
     )
     label_column: str = Field("label", description="column with the label")
 
@@ -74,9 +80,9 @@ class WordLabellingTask(StageConfig):
     """Predict a label for each word; both columns have lists, or words separated by spaces."""
 
     kind: Literal["labelling"] = "labelling"
-    words_column: str = Field("words", description="column with the words of a text")
+    words_column: str = Field("words", description="name of the column with the words of a text")
     labels_column: str = Field(
-        "labels", description="column with the labels of the words, one for each"
+        "labels", description="name of the column with the labels of the words, one label per word"
     )
 
     @property
@@ -107,12 +113,17 @@ class TaskDataConfig(StageConfig):
     )
     validation_path: ExternalPath | None = Field(None, description="file of the validation split")
     test_path: ExternalPath | None = Field(None, description="file of the test split")
-    validation_share: float = Field(0.1, ge=0, lt=1, description="share of the validation split")
-    test_share: float = Field(0.2, ge=0, lt=1, description="share of the test split")
+    validation_share: float = Field(
+        0.1, ge=0, lt=1, description="share of the rows that form the validation split"
+    )
+    test_share: float = Field(
+        0.2, ge=0, lt=1, description="share of the rows that form the test split"
+    )
     group_column: str | None = Field(
         None,
-        description="column of the group of a row, such as its author or document; rows of the "
-        "same group are in the same split and are resampled together",
+        description="name of the column that identifies the group of a row, such as the author or "
+        "document of the text; rows of the same group are put in the same split and are resampled "
+        "together in confidence intervals",
     )
     seed: Seed = Field(0, description="seed of the split")
 
@@ -120,8 +131,9 @@ class TaskDataConfig(StageConfig):
     def _check_training_share(self) -> TaskDataConfig:
         if sum(self.split_shares) >= 1:
             raise ValueError(
-                f"validation_share {self.validation_share} and test_share {self.test_share} leave "
-                f"nothing to train on"
+                "no rows remain for training, because the sum of 'validation_share' "
+                f"({self.validation_share}) and 'test_share' ({self.test_share}) is not below 1; "
+                "lower one of them"
             )
         return self
 
@@ -247,7 +259,8 @@ def parse_row_values(task: Task, values: Sequence[Any]) -> ParsedValues:
     words, labels = parse_list(values[0], "words"), parse_list(values[1], "labels")
     if len(words) != len(labels):
         raise UnusableRowError(
-            f"{format_count(len(words), 'word')} and {format_count(len(labels), 'label')}"
+            f"the row has {format_count(len(words), 'word')} but "
+            f"{format_count(len(labels), 'label')}"
         )
     return ParsedValues(
         [parse_text(word, "word") for word in words], [parse_label(label) for label in labels]
@@ -268,7 +281,7 @@ def parse_text(value: Any, value_name: str) -> str:
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise UnusableRowError(f"the {value_name} is not UTF-8") from None
+        raise UnusableRowError(f"the {value_name} cannot be encoded as UTF-8") from None
     return value
 
 
@@ -295,13 +308,13 @@ def collect_labels(rows: Sequence[TaskRow]) -> tuple[str, ...]:
     labels = sorted({label for row in rows for label in row.gold})
     if len(labels) < 2:
         raise HallmarkError(
-            f"all training rows have the label {labels[0]!r}, so there is nothing to learn; add "
-            f"rows with other labels, or change the split (finetune.data)"
+            f"all training rows have the label {labels[0]!r}, so the model cannot learn to "
+            "distinguish labels; add rows with other labels, or change the split in finetune.data"
         )
     if len(labels) > MAX_LABELS:
         raise HallmarkError(
-            f"the training rows have {len(labels):,} different labels, more than {MAX_LABELS:,}; "
-            f"check that finetune.task names the column of the labels"
+            f"the training rows have {len(labels):,} different labels, but at most {MAX_LABELS:,} "
+            "are supported; check that finetune.task gives the name of the column with the labels"
         )
     return tuple(labels)
 

@@ -35,12 +35,13 @@ METRIC_TITLES = {
 }
 
 SCORES = table_schema(
-    "Scores of the model and of a baseline on the test split.",
+    "Scores of the fine-tuned model and of a simple baseline on the test split.",
     column(
         "system",
         pa.string(),
         "label",
-        "the model, the name of the baseline, or model minus the baseline",
+        "system that was evaluated: the model, the name of the baseline, or the difference "
+        "between model and baseline",
     ),
     column("metric", pa.string(), "label", "name of the metric"),
     column("title", pa.string(), "label", "title of the metric, as shown on cards"),
@@ -48,28 +49,50 @@ SCORES = table_schema(
         "slice",
         pa.string(),
         "corpus text",
-        "label for which the metric is computed; empty: all rows",
+        "label for which the metric is computed; empty if the metric is computed for all labels "
+        "together",
     ),
     column(
         "label_id",
         pa.int32(),
         "id",
-        "number of the label in the model's config.json, from 0; labels that the model "
-        "does not have get the numbers after these; null for all rows",
+        "number of the label in config.json of the model, starting at 0; labels that the model "
+        "does not know have subsequent numbers; null if the metric is computed for all labels "
+        "together",
     ),
-    column("value", pa.float64(), "figure", "value of the metric; null without test rows"),
-    column("low", pa.float64(), "figure", "lower end of the 95 % interval, in the same unit"),
-    column("high", pa.float64(), "figure", "upper end of the 95 % interval, in the same unit"),
+    column(
+        "value",
+        pa.float64(),
+        "figure",
+        "value of the metric; null if there are no test rows for it",
+    ),
+    column(
+        "low",
+        pa.float64(),
+        "figure",
+        "lower end of the 95 % confidence interval, in the same unit as the value",
+    ),
+    column(
+        "high",
+        pa.float64(),
+        "figure",
+        "upper end of the 95 % confidence interval, in the same unit as the value",
+    ),
     column("n", pa.int64(), "figure", "number of scored texts or words"),
     column(
         "unit",
         pa.string(),
         "label",
-        "unit of the value: share, or score (from 0 to 100); for a difference, points "
-        "(hundredths of the range)",
+        "unit of the value: share (from 0 to 1), or score (from 0 to 100); for a difference, "
+        "points, which are hundredths of the range",
     ),
     column("method", pa.string(), "project text", "how the interval was computed"),
-    column("scorer", pa.string(), "label", "library and version that computed the value, if any"),
+    column(
+        "scorer",
+        pa.string(),
+        "label",
+        "name and version of the library that computed the value; empty if no library was used",
+    ),
 )
 
 
@@ -338,11 +361,17 @@ def compute_bootstrap_interval(
     """Compute the interval from resampled values, (R,)."""
     defined_values = resampled_values[~np.isnan(resampled_values)]
     if not len(defined_values):
-        reason = "no test row has the label or is predicted to have it"
+        reason = (
+            "no interval: no test row has this label, and the label is not predicted for any test "
+            "row"
+        )
         return BootstrapInterval(np.nan, np.nan, reason)
     low, high = np.quantile(defined_values, [0.025, 0.975])
     if low == high:  # For example if all are correct; the interval would falsely claim certainty.
-        method = f"no interval: all resamples of {cluster_count} {cluster_unit} have the same value"
+        method = (
+            f"no interval: all bootstrap resamples of {cluster_count} {cluster_unit} give the "
+            "same value"
+        )
         return BootstrapInterval(np.nan, np.nan, method)
     method = f"percentile bootstrap over {cluster_count} {cluster_unit}, {RESAMPLE_COUNT} resamples"
     return BootstrapInterval(low, high, method)
@@ -391,7 +420,7 @@ def bootstrap_cluster_sums(counts: Float64, seed: int = 0) -> Float64:
 POINTS_UNIT = "points"
 
 #: Suffix of the method of a difference.
-PAIRED_DIFFERENCE_NOTE = "of the difference on the same texts"
+PAIRED_DIFFERENCE_NOTE = "computed from the differences on the same texts"
 
 
 def build_share_difference_score(

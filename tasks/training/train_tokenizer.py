@@ -61,13 +61,14 @@ class TokenizerConfig(StageConfig):
         4096,
         ge=BYTE_COUNT + len(SPECIAL_TOKENS) + 32,
         le=1_000_000,
-        description="maximum number of tokens in the vocabulary; a small corpus may give fewer",
+        description="maximum number of tokens in the vocabulary; a small corpus may result in "
+        "fewer tokens",
     )
     min_frequency: int = Field(
         2,
         ge=1,
-        description="minimum number of occurrences at which a pair of tokens is merged; ignored by "
-        "unigram",
+        description="minimum number of occurrences of a pair of tokens at which the pair is "
+        "merged; has no effect with the kind 'unigram'",
     )
     objective: Literal["causal", "prefix", "mlm", "span_corruption"] = Field(
         "causal",
@@ -78,8 +79,9 @@ class TokenizerConfig(StageConfig):
         32,
         ge=2,
         le=100_000,
-        description="number of special tokens that replace hidden spans in span_corruption: 32 are "
-        "enough for sequences of 649 tokens, 51 for 1,024",
+        description="number of special tokens that can replace hidden spans with the objective "
+        "'span_corruption': 32 are sufficient for sequences of 649 tokens, 51 for sequences of "
+        "1,024 tokens",
     )
 
     @model_validator(mode="after")
@@ -87,14 +89,16 @@ class TokenizerConfig(StageConfig):
         special_count = len(list_special_tokens(self))
         if self.vocab_size < special_count + BYTE_COUNT:
             raise ValueError(
-                f"vocab_size is {self.vocab_size}, but {special_count} special tokens and the "
-                f"{BYTE_COUNT} bytes need at least {special_count + BYTE_COUNT}"
+                f"'vocab_size' is {self.vocab_size}, but must be at least "
+                f"{special_count + BYTE_COUNT}: one token for each of the {special_count} special "
+                f"tokens and each of the {BYTE_COUNT} byte values"
             )
         min_vocab_size = special_count + 2 * BYTE_COUNT
         if self.kind == "wordpiece" and self.vocab_size < min_vocab_size:
             raise ValueError(
-                f"vocab_size is {self.vocab_size}, but wordpiece needs at least {min_vocab_size}, "
-                f"for every byte both at the beginning of a word and inside it"
+                f"'vocab_size' is {self.vocab_size}, but must be at least {min_vocab_size} for "
+                "the kind 'wordpiece', which needs two tokens for each byte value: one at the "
+                "beginning of a word and one inside a word"
             )
         return self
 
@@ -109,19 +113,27 @@ def list_special_tokens(config: TokenizerConfig) -> list[str]:
 
 
 FERTILITY = table_schema(
-    "How well the tokenizer compresses the validation split, on which it was not trained. "
-    "More tokens per byte for a source, language or group mean worse compression.",
+    "Compression of the validation split, on which the tokenizer was not trained, by source, "
+    "language and identity group. Fewer bytes per token mean worse compression.",
     column("kind", pa.string(), "label", "source, language or identity"),
     column(
         "name",
         pa.string(),
         "label",
-        "the source, the estimated language (may be undetermined), or the identity group that "
-        "documents mention",
+        "name of the source, of the estimated language (may be undetermined), or of the identity "
+        "group that the documents mention",
     ),
-    column("documents", pa.int64(), "figure", "documents of the group", unit="documents"),
-    column("bytes", pa.int64(), "figure", "UTF-8 bytes of their text", unit="bytes"),
-    column("tokens", pa.int64(), "figure", "tokens of their text", unit="tokens"),
+    column(
+        "documents",
+        pa.int64(),
+        "figure",
+        "number of documents of the source, language or identity group",
+        unit="documents",
+    ),
+    column(
+        "bytes", pa.int64(), "figure", "total length of their texts in UTF-8 bytes", unit="bytes"
+    ),
+    column("tokens", pa.int64(), "figure", "total length of their texts in tokens", unit="tokens"),
     column(
         "bytes_per_token",
         pa.float64(),
@@ -270,8 +282,8 @@ def train_tokenizer(
     first_batch = next(text_batches, None)
     if first_batch is None:
         raise HallmarkError(
-            "the split 'train' has no documents to train a tokenizer on; ingest more text, or "
-            "relax the settings that removed it: select_scored.rules, split.validation_share, "
+            "the split 'train' has no documents to train a tokenizer on; ingest more text, relax "
+            "the rules in select_scored.rules, or lower split.validation_share or "
             "split.holdout_share"
         )
 

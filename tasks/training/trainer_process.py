@@ -85,11 +85,12 @@ def iter_trainer_events(job_path: Path, stderr_path: Path) -> Generator[TrainerE
             )
         signal_name = signal.Signals(signal_number).name
         if attempt < MAX_RESTARTS:
-            log.warning("trainer: killed by %s; resuming from its last state", signal_name)
+            log.warning("trainer: killed by %s; resuming from the last saved state", signal_name)
     raise HallmarkError(
-        f"the trainer was killed {MAX_RESTARTS + 1} times, the last time by {signal_name}; if "
-        f"memory is short, raise train.accumulation_steps and run again: training resumes from "
-        f"its last state (with another batch_size it would start from scratch)"
+        f"the trainer was killed {MAX_RESTARTS + 1} times, the last time by {signal_name}; if the "
+        "machine ran out of memory, raise train.accumulation_steps and run again: training "
+        "resumes from the last saved state (if you change batch_size instead, training starts "
+        "from scratch)"
     )
 
 

@@ -28,20 +28,22 @@ from hallmark.tasks.contract import column, sha256_hex, table_schema, to_canonic
 EXTENDABLE_SCHEDULES = ("wsd", "constant")
 
 SETTINGS = table_schema(
-    "Training settings that may differ after a resumption because they do not change the "
-    "batches: one row per setting and segment of steps. If there is more than one segment, "
-    "training was resumed with other settings; its results agree with those of an "
-    "uninterrupted run up to noise.",
-    column("first_step", pa.int64(), "figure", "first step of the segment, from 1"),
+    "Training settings that may be changed when training is resumed, because they do not affect "
+    "the batches: one row per setting and segment of steps. If there is more than one segment, "
+    "training was resumed with different settings; the results then agree with those of an "
+    "uninterrupted run except for small random differences.",
+    column(
+        "first_step", pa.int64(), "figure", "first step of the segment; steps are counted from 1"
+    ),
     column("last_step", pa.int64(), "figure", "last step of the segment"),
     column(
         "setting",
         pa.string(),
         "label",
-        "name of the setting in the config section train; device, precision, processes and "
-        "compile have the values that were actually used",
+        "name of the setting in the config section `train`; for `device`, `precision`, "
+        "`processes` and `compile`, the recorded value is the one that was actually used",
     ),
-    column("value", pa.string(), "label", "its value, as JSON"),
+    column("value", pa.string(), "label", "value of the setting, as JSON"),
 )
 
 

@@ -306,13 +306,13 @@ def test_a_run_summary_counts_computed_and_cached_stages(
         ([control("bias", "instrument"), control("bias", "model")], ""),
         (
             [control("bias", "model", "fail")],
-            "no audit ran a self-check, and this model is too weak for Bias (1 of 1 control "
-            "failed)\n",
+            "no audit ran a self-check, and this model is too weak for these audits: Bias "
+            "(1 of 1 control failed)\n",
         ),
         (
             [control("bias", "instrument"), control("bias", "model", "fail")],
-            "all audit self-checks passed, but this model is too weak for Bias (1 of 2 controls "
-            "failed)\n",
+            "all audit self-checks passed, but this model is too weak for these audits: Bias "
+            "(1 of 2 controls failed)\n",
         ),
         (
             [control("bias", "scorer", "fail"), control("bias", "instrument", "fail")],
@@ -531,7 +531,8 @@ def test_a_curated_corpus_counts_its_canaries(values, expected, tokens):
         ({}, "model: 1,000 parameters (exact)\ntraining: 64 tokens in 1 step, 0.50 epochs (exact)"),
         (
             {"parameters": estimate(1000, False)},
-            "model: at most 1,000 parameters (exact if the corpus fills the vocabulary)",
+            "model: at most 1,000 parameters (exact if the tokenizer reaches the configured "
+            "vocabulary size)",
         ),
         ({"steps": 1200, "epochs": estimate(None)}, "in 1,200 steps, unknown number of epochs"),
         ({"epochs": estimate(2.0, False)}, "2.00 epochs (estimate)"),
@@ -621,11 +622,11 @@ def test_a_forecast_ends_with_its_warnings(warnings, expected):
         ([STAGE | {"seconds": 172_800}], (172_800, []), "about 2.0 days", " h"),
         (
             [
-                STAGE | {"time_basis": f"estimate: the time that was needed for ingest/{n}"}
+                STAGE | {"time_basis": f"estimate: time that it took to compute ingest/{n}"}
                 for n in range(2)
             ],
             (80.0, []),
-            "\n  estimate: the time that was needed for the newest artifact of the same stage",
+            "\n  estimate: time that it took to compute the newest artifact of the same stage",
             "ingest/0",
         ),
     ],
@@ -941,7 +942,7 @@ def test_a_rate_of_a_study_is_not_rounded_to_all_or_none(rate, expected):
 def test_a_study_reports_retrained_models_if_there_are_any(removed):
     text = studied(removal_reductions=removed)
     assert (
-        "reduction of detected effects in models retrained without the documents" in text
+        "reduction of detected effects in models that were retrained without the documents" in text
     ) == bool(removed)
     assert ("    canary random         50.0 %" in text) == bool(removed)
 
@@ -953,9 +954,9 @@ def test_a_study_reports_retrained_models_if_there_are_any(removed):
         ([True], 0.25, "0.25"),
         ([True], None, "none"),
         ([False, True], None, "none"),
-        ([False], None, "the worlds contain no such effect"),
-        ([None], None, "the worlds contain no such effect"),  # a negative control
-        ([], None, "the worlds contain no such effect"),
+        ([False], None, "no world contains this effect"),
+        ([None], None, "no world contains this effect"),  # a negative control
+        ([], None, "no world contains this effect"),
     ],
 )
 def test_the_smallest_level_is_none_only_if_there_was_an_effect(effects, level, expected):
@@ -1030,7 +1031,7 @@ def status_of(stage=None, **changes):
         (
             {"stale_reasons": ["code: a"]},
             {"config_problem": "why"},
-            "the config of the run cannot be read any more (why), so changed settings are not "
+            "the config of the run can no longer be read (why), so changed settings are not "
             "reported",
         ),
         ({}, {"stages": []}, "all stages are up to date"),
@@ -1082,17 +1083,20 @@ def test_a_stage_shows_its_tables_files_and_accounts(stage, present, absent):
         ({"error": "why", "status": "failed"}, "config demo: failed (why)\n"),
         ({"flow": "audit", "checkpoint": "r0@9"}, "audit of r0@9, config demo"),
         ({"flow": "pipeline", "checkpoint": "r0@9"}, "pipeline of config demo"),
-        ({"base_folder": "/r", "folder": "/r"}, "relative paths start from /r, where the run was"),
+        (
+            {"base_folder": "/r", "folder": "/r"},
+            "relative paths are resolved relative to /r, where the run was",
+        ),
         (
             {"folder": "/f"},
-            "relative paths start from the current folder, /h, because /f, where the run was",
+            "resolved relative to the current folder, /h, because /f, where the run was",
         ),
     ],
 )
 def test_the_heading_of_a_status_follows_from_the_record(changes, present):
     text = status_of(**changes)
     assert present in text
-    assert ("relative paths" in text) == ("relative paths" in present)
+    assert ("relative paths" in text) == ("resolved relative" in present)
 
 
 def verification(damaged=0, artifacts=1, files=1, run=None, missing=()):
@@ -1174,12 +1178,12 @@ def replay_of(*verdicts, passed=True, store=None):
         (
             ["equal", "differs"],
             False,
-            "FAILED: some stages are missing or have other results than in the original run",
+            "FAILED: some stages are missing or have results that differ from the original run",
         ),
         (
             ["missing", "other inputs"],
             False,
-            "FAILED: some stages are missing or have other results than in the original run",
+            "FAILED: some stages are missing or have results that differ from the original run",
         ),
     ],
 )
@@ -1232,9 +1236,16 @@ def test_a_purge_reports_what_changed_or_would_change(dry_run):
 def test_runs_are_named_that_contain_or_contained_a_document(dry_run, artifacts):
     """After an earlier purge no artifact contains it, but a dry run still names its runs."""
     text = purged(dry_run=dry_run, artifacts=artifacts, runs=["r1"])
-    assert ("no artifact contains it" in text) == (not artifacts)
-    title = "runs that contain or contained it: r1" if dry_run else "runs that contained it: r1"
-    assert title in text and "runs" not in purged(artifacts=artifacts).split("runs with it")[0]
+    assert ("no artifact contains the document" in text) == (not artifacts)
+    title = (
+        "runs that contain or contained the document: r1"
+        if dry_run
+        else "runs that contained the document: r1"
+    )
+    assert (
+        title in text
+        and "runs" not in purged(artifacts=artifacts).split("runs that contained it")[0]
+    )
 
 
 @pytest.mark.parametrize(
@@ -1249,7 +1260,7 @@ def test_copies_are_reported_as_purged_or_not(purged_too, expected):
 @pytest.mark.parametrize(
     ("checkpoints", "expected"),
     [
-        ([], "no checkpoint was trained on it"),
+        ([], "no checkpoint was trained on the document"),
         ([{"steps": [3], "start_checkpoint": None}], "    c, step 9: read in step 3\n"),
         (
             [{"steps": list(range(13)), "start_checkpoint": None}],
@@ -1269,11 +1280,12 @@ def test_a_checkpoint_shows_when_it_read_a_document(checkpoints, expected):
 @pytest.mark.parametrize(
     ("key", "value", "expected"),
     [
-        ("tokenizers", ["t"], "tokenizers trained on it, not changed: t"),
+        ("tokenizers", ["t"], "tokenizers that were trained on the document and not changed: t"),
         (
             "related_documents",
             ["n"],
-            "other documents that a table lists as a match of it; check them yourself: n",
+            "other documents that a table lists as matches of this document; check them "
+            "yourself: n",
         ),
         ("pages", ["p"], "pages: p"),
         (
@@ -1307,7 +1319,7 @@ SPAN = {
     ("changes", "last"),
     [
         ({"is_packed": False}, "the run packed no corpus"),
-        ({}, "no packed sequence contains its tokens"),
+        ({}, "no packed sequence contains tokens of the document"),
         ({"spans": [SPAN]}, "read in no training step"),
         ({"spans": [SPAN], "steps": [4]}, "read in 1 training step: 4"),
         ({"spans": [SPAN], "steps": [4, 5]}, "read in 2 training steps: 4, 5"),
@@ -1496,11 +1508,11 @@ DOCUMENT = {
         ({"times_read": 3, "first_step": 5}, "    d s, read 3 times, first in step 5\n"),
         (
             {"times_read": 3, "first_step": 5, "training_index": 1},
-            "    d s, read 3 times, first in step 5 of the previous training\n",
+            "    d s, read 3 times, first in step 5 of the previous training run\n",
         ),
         (
             {"times_read": 0, "first_step": 5, "sequence": 3},
-            "    d s, not read yet: first in step 5\n",
+            "    d s, not read yet: first read in step 5\n",
         ),
         ({"times_read": 0, "first_step": 5}, "    d s, not yet read completely, first in step 5\n"),
         ({"split": "holdout"}, "    d s, held out (holdout), never trained on\n"),
@@ -1522,12 +1534,12 @@ def test_a_document_of_a_row_shows_when_it_was_read(document, expected):
         (
             {"attributions": []},
             None,
-            "    attributed documents: none; no training document shares rare words with this row",
+            "    attributed documents: none; no training document contains rare words of this row",
         ),
         (
             {"attributions": [DOCUMENT]},
             None,
-            "    attributed documents (estimate), each with its share",
+            "    attributed documents (estimate), with the weighted share",
         ),
     ],
 )

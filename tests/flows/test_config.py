@@ -132,7 +132,7 @@ def test_a_too_long_warmup_is_refused_with_a_suggestion():
 @pytest.mark.parametrize(
     ("overrides", "expected"),
     [
-        (["pretrain.train.objective=mlm"], "set both to the same"),
+        (["pretrain.train.objective=mlm"], "set both to the same value"),
         (
             ["pretrain.train.objective=mlm", "train_tokenizer.objective=mlm"],
             "needs the architecture encoder, but pretrain.model.architecture is decoder",
@@ -146,7 +146,7 @@ def test_an_objective_needs_its_tokens_and_its_architecture(overrides, expected)
 
 
 def test_matches_shorter_than_the_trace_are_refused():
-    with pytest.raises(UsageError, match="set it to 8 or more"):
+    with pytest.raises(UsageError, match="set min_verbatim_tokens to 8 or more"):
         load_config("demo", ["audit_extraction_attack.min_verbatim_tokens=7"])
     load_config("demo", ["audit_extraction_attack.min_verbatim_tokens=8"])
 
@@ -157,7 +157,8 @@ def test_there_must_be_enough_sentinels_for_the_context():
     load_config("smoke", [*spans, "pack.context=649"])
     long = [*spans, "pack.context=1024"]
     with pytest.raises(
-        UsageError, match=r"hides 51 spans of pack\.context = 1024 tokens; set .* to 51"
+        UsageError,
+        match=r"hides 51 spans in a sequence of pack\.context = 1024 tokens, .*; set .* to 51",
     ):
         load_config("smoke", long)
     load_config("smoke", [*long, "train_tokenizer.sentinels=51"])
@@ -211,10 +212,10 @@ def test_an_action_for_repeats_belongs_to_cut_repeats():
         (
             "evaluate_curation",
             ['ingest.sources=[{kind="text", name="a", path="a"}]'],
-            "is of the kind town",
+            "has the kind 'town'",
         ),
         ("no_stage", [], "choose one of: ingest"),
-        ("audit_bbq", [], "it needs files that you must provide; set audit_bbq.items"),
+        ("audit_bbq", [], "the audit needs files that you must provide; set audit_bbq.items"),
         ("trace", [], "every audit has a stage of this kind"),
     ],
 )

@@ -17,8 +17,8 @@ SOURCES = '[[ingest.sources]]\nkind = "text"\nname = "a"\npath = "a"\n'
     [
         (
             "select.rules=5",
-            "select.rules: must be one table [….rules.NAME] per rule, or a list of "
-            "rules (given: 5)",
+            "select.rules: the rules must be given as one table [….rules.NAME] per rule, or as "
+            "a list of rules (given: 5)",
         ),
         (
             "select.rules={word_count = 5}",
@@ -31,7 +31,10 @@ SOURCES = '[[ingest.sources]]\nkind = "text"\nname = "a"\npath = "a"\n'
             "ingest.sources.0.document_share: must be a number (given: nan)",
         ),
         ("ingest.sources=3", "ingest.sources: must be a list, in brackets (given: 3)"),
-        ("ingest.sources=[{}]", "ingest.sources.0: needs a key kind that names its type"),
+        (
+            "ingest.sources=[{}]",
+            "ingest.sources.0: needs a key 'kind' that gives the type of this entry",
+        ),
         ("ingest.sources.0.kind='txt'", "ingest.sources.0.kind: must be one of 'csv', "),
         ("find_repeats.enabled=7", "find_repeats.enabled: must be true or false (given: 7)"),
         (
@@ -45,13 +48,14 @@ SOURCES = '[[ingest.sources]]\nkind = "text"\nname = "a"\npath = "a"\n'
         (
             "select.rules.toxicity.lt=0.5",
             "select.rules.toxicity: there is no signal 'toxicity'; "
-            "the signals are: language, language_probability, word_count, ",
+            "the available signals are: language, language_probability, word_count, ",
         ),
         (
             "select.rules.language.ge=1",
-            "select.rules.language: signal 'language' is of type string: give it any_of or none_of",
+            "select.rules.language: signal 'language' is of type string: use 'any_of' or "
+            "'none_of' in the rule",
         ),
-        ("select.rules.dialects.any_of=['a']", "list<item: string>: rules do not apply to lists"),
+        ("select.rules.dialects.any_of=['a']", "list<item: string>: rules cannot be applied"),
     ],
 )
 def test_a_wrong_value_is_reported_with_its_key_and_expected_type(overrides, expected):
@@ -95,7 +99,9 @@ def test_a_mistyped_key_is_reported_with_a_suggestion(override, expected):
 
 
 def test_a_slice_is_given_by_names_and_values():
-    with pytest.raises(UsageError, match=r"r\.slice: must be names and values, such as"):
+    with pytest.raises(
+        UsageError, match=r"r\.slice: must be an object of names and values, such as"
+    ):
         load_config("smoke", ["policy.rules.r={audit='bias',metric='m',lt=1,slice='age'}"])
     config = load_config("smoke", ["policy.rules.r={audit='bias',metric='m',lt=1,slice={k=4}}"])
     assert config.policy.rules["r"].slice == {"k": "4"}

@@ -142,7 +142,7 @@ def test_a_missing_file_is_reported_with_its_full_path(folder):
     path = "../configs/pairs.csv"
     note = explain_relative_path(path)
     assert note.startswith(
-        f" (that is {folder}/pairs.csv: relative paths in a config file start at "
+        f" (that is {folder}/pairs.csv: paths in a config file are resolved relative to "
     )
     assert explain_relative_path(folder / "x") == "" == explain_relative_path("~/x")
 
@@ -154,7 +154,7 @@ def test_a_run_reads_the_files_next_to_its_config(folder, server):
     (folder / "small.toml").write_text(f'name = "small"\n{source}')
     command = ("run", "../configs/small.toml", "--until", "ingest")
     (line,) = hallmark(*command, code=2).stderr.splitlines()
-    assert f"no file exists at '../configs/notes' (that is {folder}/notes: relative" in line
+    assert f"no file exists at '../configs/notes' (that is {folder}/notes: paths" in line
     (folder / "notes").mkdir()
     (folder / "notes" / "a.txt").write_text("Words of a corpus.")
     assert hallmark.json(*command)["status"] == "completed"

@@ -245,7 +245,7 @@ def test_an_override_that_leads_outside_is_refused(place, setting):
 def test_a_parameter_that_leads_outside_is_refused(place, setting, request_):
     for folder in (str(place / "outside"), "../outside"):
         given = json.loads(json.dumps(request_).replace("OUT", folder))
-        with pytest.raises(UsageError, match=f"^{setting}: .* leads outside the roots"):
+        with pytest.raises(UsageError, match=f"^{setting}: .* leads outside the allowed roots"):
             resolve_flow_arguments(**({"overrides": []} | given))
     assert not (place / "outside" / "store").exists()
 
@@ -292,7 +292,9 @@ def test_a_store_that_cannot_be_a_root_is_reported_as_the_store(place, monkeypat
     with pytest.raises(UsageError, match=f"^--allowed-root '{wrong}' is not a URI such as s3://"):
         deployments.collect_allowed_roots("my.toml", "store", [wrong])
     monkeypatch.setenv("HALLMARK_STORE", wrong)
-    with pytest.raises(UsageError, match=f"^store: '{wrong}' cannot be compared with the roots"):
+    with pytest.raises(
+        UsageError, match=f"^store: '{wrong}' cannot be compared with the allowed roots"
+    ):
         resolve_flow_arguments("demo", [])
 
 
@@ -305,10 +307,10 @@ def test_a_project_with_a_virtual_environment_can_be_a_corpus(place, session):
     config = resolve_flow_arguments("my.toml", []).config
     assert ingest(config.ingest)["documents"].row_count == 1
     (notes / ".venv" / "b.txt").symlink_to(place / "outside" / "a.txt")
-    sentence = r"^ingest\.sources\.0\.path: 'notes/\.venv/b\.txt' leads outside the roots"
+    sentence = r"^ingest\.sources\.0\.path: 'notes/\.venv/b\.txt' leads outside the allowed roots"
     with pytest.raises(UsageError, match=sentence):
         resolve_flow_arguments("my.toml", [])
-    with pytest.raises(UsageError, match=r"b\.txt' leads outside the roots"):
+    with pytest.raises(UsageError, match=r"b\.txt' leads outside the allowed roots"):
         ingest(config.ingest)
 
 

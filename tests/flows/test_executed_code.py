@@ -33,7 +33,7 @@ OBSERVERS = {
 def find_uncounted_code(traced_stage, trace):
     """Return the statements and data files that a stage used but its fingerprint does not count."""
     counted_digests = {}
-    stage_code = (traced_stage.list_code_names(), traced_stage.get_body_module())
+    stage_code = (traced_stage.list_body_and_extra_code_names(), traced_stage.get_body_module())
     for code in (stage_code, *list_scorer_code(trace)):
         for module, statements in find_reached_statements(*code).items():
             digests = counted_digests.setdefault(module.name, set())

@@ -128,7 +128,7 @@ def test_the_forecast_of_smoke_matches_its_run(smoke, absent):
     assert training["step"]["training_seconds"] >= 60 * training["step"]["seconds_per_step"] > 0
     assert training["step"]["peak_bytes"] > training["memory"]["total"]
     row = next(row for row in report["stages"] if row["label"] == "capability_baselines")
-    assert row["time_basis"].startswith("estimate: time of the baseline models")
+    assert row["time_basis"].startswith("estimate: time that the baseline models took")
     assert row["seconds"] > 0
 
 
@@ -305,7 +305,7 @@ def test_a_missing_source_is_a_certain_failure(absent, tmp_path):
     (tmp_path / "letters.jsonl").unlink()
     report = forecast_run(config)
     assert report["will_fail"] and states(report)["ingest"] == "fails"
-    assert "correct the source's path" in report["warnings"][0]["message"]
+    assert "correct the path of the source" in report["warnings"][0]["message"]
     assert states(report)["model_card"] == "blocked"
 
 
@@ -534,7 +534,7 @@ def test_copies_of_one_text_leave_no_validation_text_and_train_no_model(absent, 
     fails = [warning["message"] for warning in report["warnings"] if warning["is_certain"]]
     assert report["will_fail"] and any("raise split.validation_share" in says for says in fails)
     with pytest.raises(
-        HallmarkError, match=r"would fail after the training: .* split\.validation_share"
+        HallmarkError, match=r"would fail after training: .* split\.validation_share"
     ):
         pipeline.fn(config)
     assert (absent / "artifacts/plant_canaries").exists() and not (

@@ -11,7 +11,7 @@ HOLD = """
 import sys
 from hallmark.flows.local_prefect_server import LocalPrefectServer
 server = LocalPrefectServer()
-if server.connect_prefect_unless_configured():
+if server.connect_prefect_or_stop():
     server.wait_until_ready()
 print(server.process.pid, flush=True)
 sys.stdin.readline()

@@ -162,8 +162,8 @@ def test_the_summary_has_at_most_twelve_lines():
     }
     lines = render_removals(report)
     assert lines[4] == (
-        "3 of 90 documents (3.3 %) have no toxicity score: 2 cleared by the cheap scorer of the "
-        "cascade, 1 empty"
+        "3 of 90 documents (3.3 %) have no toxicity score: 2 judged harmless by the cheap first "
+        "scorer of the cascade, 1 empty"
     )
     assert len(lines) == 12 and "6 more rules removed or tagged documents" in lines[3]
     assert lines[-1].endswith(

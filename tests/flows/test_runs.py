@@ -186,7 +186,7 @@ def test_a_replay_keeps_the_secret_private(store, tmp_path):
 def test_a_replay_refuses_a_store_with_another_secret(store, tmp_path):
     fresh = Store(tmp_path / "fresh")
     assert fresh.secret != store.secret
-    with pytest.raises(UsageError, match="has a secret of its own"):
+    with pytest.raises(UsageError, match="already has a secret key"):
         replay_run(open_run("a", store), str(tmp_path / "fresh"))
 
 
@@ -198,7 +198,7 @@ def test_status_names_a_missing_artifact_and_shows_the_rest(store):
     assert "has no artifact make/" in gone["stale_reasons"][0]
     assert there["tables"]["documents"] == 99
     assert there["balanced"]
-    assert "its input make is stale" in there["stale_reasons"]
+    assert "the input make is stale" in there["stale_reasons"]
     assert "has no artifact make/" in render_status(report)
 
 

@@ -218,7 +218,7 @@ def test_a_request_is_confined_to_the_roots(served):
         state = request(**parameters)
         assert state["type"] == "FAILED", state
         assert f"{setting}: " in state["message"]
-        assert f"leads outside the roots of this deployment ({home}, " in state["message"]
+        assert f"leads outside the allowed roots ({home}, " in state["message"]
         assert "hallmark serve --allowed-root PATH" in state["message"]
     assert {path.name for path in outside.iterdir()} == {"notes"}
     assert not (home / "store" / "artifacts").exists()

@@ -52,7 +52,7 @@ def test_every_setting_of_a_config_is_listed_with_its_default():
 
 def test_a_section_is_shown_as_in_a_config_file():
     text = render_settings(list_settings("pretrain.train"))
-    assert text.startswith("[pretrain.train]\n# Settings of a training.\n")
+    assert text.startswith("[pretrain.train]\n# Settings of a training run.\n")
     assert 'schedule = "cosine"' in text and '"cosine", "linear", "wsd"' in text
     assert "[[ingest.sources]]" in render_settings(list_settings("ingest"))
     assert "word (not set)" in render_settings(list_settings("attention_maps"))
@@ -81,7 +81,7 @@ def test_one_key_is_shown_alone(key, lines, capsys):
     assert first == key.removeprefix("study.")
     shown = [line.strip() for line in others if line.startswith("    ") and line[4] != " "]
     assert [line[: len(start)] for line, start in zip(shown, lines, strict=False)] == lines
-    assert "Settings of a training" not in "".join(others)
+    assert "Settings of a training run" not in "".join(others)
     settings("pretrain.train")
     assert capsys.readouterr().out == f"{render_settings(list_settings('pretrain.train'))}\n"
 
@@ -91,15 +91,15 @@ def test_a_list_of_sections_shows_its_default_items():
     default = '{"action": "tag", "lt": 0.8, "name": "toxicity", "signal": "toxicity"}'
     assert f"# By default: {default}\n" in text
     (action,) = (row for row in list_settings("select_scored") if row["key"] == "action")
-    assert "the default is tag with the embedded scorer (linear)" in action["meaning"]
+    assert "`tag` with the embedded scorer (linear)" in action["meaning"]
     assert "table [….rules.NAME] per rule" in text
 
 
 @pytest.mark.parametrize("section", ["select", "select_scored"])
 def test_the_meaning_of_on_missing_mentions_tags(section):
     (unknown,) = (row for row in list_settings(section) if row["key"] == "on_missing")
-    assert "remove: the rule treats them like documents that violate it" in unknown["meaning"]
-    assert "with tag they are tagged, not removed" in unknown["meaning"]
+    assert "remove: the rule treats them like documents that violate the rule" in unknown["meaning"]
+    assert "with `tag` they are only tagged" in unknown["meaning"]
 
 
 def test_an_unknown_section_is_refused():

@@ -37,9 +37,9 @@ def test_a_changed_setting_is_named_and_later_stages_may_change(run):
     report = build_status_report(run)
     reasons = stale(report)
     assert reasons["bias_build_requests"] == ["config: seed"]  # it runs with the same settings
-    assert reasons["bias_respond"] == ["its input bias_build_requests is stale"]
+    assert reasons["bias_respond"] == ["the input bias_build_requests is stale"]
     assert reasons["audit_bias"][0] == "config: seed"
-    assert reasons["model_card"] == ["its input audit_bias is stale"]
+    assert reasons["model_card"] == ["the input audit_bias is stale"]
     assert {*reasons} == {
         "bias_build_requests",
         "bias_respond",
@@ -62,11 +62,11 @@ def test_steps_of_audits_are_compared_with_shared_settings(run, monkeypatch):
     monkeypatch.setitem(STAGES, "build_requests_toxicity", ask)
     reasons = stale(build_status_report(run))
     assert reasons["toxicity_build_requests"] == ["external input: prompts"]
-    assert reasons["toxicity_respond"] == ["its input toxicity_build_requests is stale"]
+    assert reasons["toxicity_respond"] == ["the input toxicity_build_requests is stale"]
     assert reasons["extraction_attack_trace"] == ["config: min_span_tokens"]
     assert reasons["counterfactual_score"][0] == "config: additional_scorers"
     assert "config: additional_scorers" not in reasons["toxicity_score"]  # it would not be asked
-    assert "its input toxicity_trace is stale" in reasons["audit_toxicity"]
+    assert "the input toxicity_trace is stale" in reasons["audit_toxicity"]
 
 
 def test_a_changed_library_is_named_with_both_versions(run, monkeypatch):
@@ -80,8 +80,8 @@ def test_a_changed_library_is_named_with_both_versions(run, monkeypatch):
     )
     reasons = stale(build_status_report(run))
     assert any(r.startswith("library: scipy ") and "→ 99" in r for r in reasons["deduplicate"])
-    assert "its input deduplicate is stale" in reasons["select"]
-    assert "its input cut_repeats is stale" in reasons["find_personal_data"]
+    assert "the input deduplicate is stale" in reasons["select"]
+    assert "the input cut_repeats is stale" in reasons["find_personal_data"]
     assert "ingest" not in reasons
 
 
@@ -98,7 +98,7 @@ def test_changed_code_is_named_by_its_module(run, monkeypatch):
     monkeypatch.setattr(hallmark.tasks.contract.stage_call, "compute_reached_code_digests", changed)
     reasons = stale(build_status_report(run))
     assert reasons["find_personal_data"] == ["code: hallmark.tasks.measures.personal_data"]
-    assert reasons["redact_spans"] == ["its input find_personal_data is stale"]
+    assert reasons["redact_spans"] == ["the input find_personal_data is stale"]
     assert "deduplicate" not in reasons
 
 

@@ -230,7 +230,7 @@ def test_a_run_without_a_packed_corpus_is_reported(session):
         return render_document_trace(trace_document(run, doc_id)).splitlines()[-1]
 
     assert told(both, packs=False) == told(alone) == "the run packed no corpus"
-    assert told(both) == "no packed sequence contains its tokens"
+    assert told(both) == "no packed sequence contains tokens of the document"
     assert told(both, row=1) == "read in no training step"
 
 
@@ -242,7 +242,7 @@ def test_an_invalid_id_is_refused(run, wrong):
 
 def test_an_unknown_id_is_reported(run, smoke):
     output = smoke("trace", smoke.first, "00" * 16, code=2).stderr
-    assert f"no stage of run {run.id} contains a document" in output
+    assert f"no stage of run {run.id} contains the document" in output
 
 
 def distinctive(run, least=60):
@@ -391,7 +391,7 @@ def test_an_extraction_finding_leads_to_the_planted_copies_and_their_steps(run, 
         (None, None, False, ""),
         (0, None, False, ", not read yet"),
         (0, 35, False, ", not yet read completely, first in step 35"),
-        (0, 35, True, ", not read yet: first in step 35"),
+        (0, 35, True, ", not read yet: first read in step 35"),
         (1, 35, True, ", read once, first in step 35"),
         (3, 7, False, ", read 3 times, first in step 7"),
     ],

@@ -171,7 +171,7 @@ def test_cached_steps_of_an_encoder_decoder_equal_the_full_pass():
 
 
 def test_an_encoder_decoder_without_a_source_is_refused():
-    with pytest.raises(ValueError, match="needs a source"):
+    with pytest.raises(ValueError, match="needs a source sequence"):
         tiny(architecture="encoder_decoder")(Batch(torch.tensor([[0]])))
 
 

@@ -233,7 +233,7 @@ def test_a_chart_of_some_parts_says_of_how_many():
 
     said = (
         "The chart shows 30 of 45 findings: those with the smallest p or the largest difference "
-        "from the value under the null. The table has more."
+        "from the value under the null. The table shows more findings."
     )
     assert drawn(45) == (f"As drawn. {said}", 30)
     assert drawn(30) == ("As drawn.", 30)
@@ -250,7 +250,7 @@ def test_misuse_is_unscored_until_a_person_scores_it(session, tmp_path):
             checkpoint, None, None, audits, {}, None, None, None, None, {}, config
         )
         html = (card.fetch_directory() / "model_card.html").read_text()
-        assert ("unscored until a person scores it" in html) == (not seen)
+        assert ("has no score until a person rates the texts" in html) == (not seen)
         assert ("nobody came" in html) == (seen is False)
 
 

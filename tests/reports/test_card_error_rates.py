@@ -35,7 +35,8 @@ def test_study_card_states_conclusions(session):
     page = pages.read(card_of(build_error_rates(session)).fetch_directory() / "study_card.html")
     text = " ".join(page.text.split())
     found = (
-        "every audit with an effect to find detects its largest effect in at least 95 % of cases"
+        "every audit for which an effect was planted detects its largest effect in at least 95 % "
+        "of cases"
     )
     assert f"Detection: {found}; so few worlds show little." in text
     many = {str(n): [candidate("canary", "c", 64, p=0.01, whole=0.5)] for n in range(10)}
@@ -96,13 +97,13 @@ def test_worlds_without_effects_count_for_false_alarms(session):
     none = [candidate("canary", "a", 0, p=0.01), candidate("canary", "b", 0, p=0.01)]
     text = said_of(*[none] * 12, void={"one": "gone"})
     assert "towards the results: 12 of 13." in text
-    assert "Detection: no counted world has an effect to find." in text
+    assert "Detection: no world that counts towards the results contains an effect." in text
     assert "False alarms: Planted secrets: false alarms in 100.0 %" in text
     speech = [candidate("speech", "g", 1.0, p=0.01), candidate("speech", "h", 0.0, p=0.2)]
     text = said_of(*[[*speech, candidate("association", "x", 0.5, p=0.9)]] * 12)
     assert (
-        "every audit with an effect to find detects its largest effect in at least 95 % of cases"
-        in text
+        "every audit for which an effect was planted detects its largest effect in at least "
+        "95 % of cases" in text
     )
     assert "points below the target" not in text and "less than in other groups" in text
     assert "nothing was measured. Worlds created: 1." in said_of(void={"one": "gone"})
@@ -146,7 +147,7 @@ def test_unjudged_candidates_are_not_detected(session, kind):
         for n, amount in enumerate((64, 128, 128))
     ]
     how, said = callouts(*[[*judged, *larger]] * 12)["Detection"]
-    assert how == "note" and "the largest effect that it judged" in said
+    assert how == "note" and "the largest effect on which it reached a verdict" in said
     assert "24 at 128 (copies) could not be judged" in said
 
 
@@ -157,14 +158,17 @@ def test_worlds_without_effects_lack_no_verdict(session, kind, amount):
         (None, {"kind": kind, "candidate_id": "s", "effect_level": amount}),
     ]
     how, said = callouts(*[nothing] * 12)["Detection"]
-    assert (how, said) == ("note", "Detection: no counted world has an effect to find.")
+    assert (how, said) == (
+        "note",
+        "Detection: no world that counts towards the results contains an effect.",
+    )
 
 
 def test_rate_without_cases_is_not_good(session):
     made = callouts(*[[candidate("canary", "c", 64, p=0.01, low=None, high=None)]] * 12)
     assert made["False alarms"] == (
         "note",
-        "False alarms: no candidate without an effect was judged.",
+        "False alarms: no audit reached a verdict on a candidate without an effect.",
     )
     assert made["Intervals"] == (
         "note",
@@ -193,7 +197,8 @@ def test_intervals_with_one_end_are_counted_separately(session, tmp_path):
     )
     text = " ".join(pages.read(card.fetch_directory() / "model_card.html").text.split())
     assert re.search(
-        r"in 100\.0 %.*, not counting 2 candidates without a two-sided interval or a true value",
+        r"in 100\.0 %.*, not counting 2 candidates that lack a two-sided interval, a known true "
+        "value, or both",
         text,
     )
 

@@ -7,7 +7,7 @@ from hallmark.reports.sections.card_summary import (
     build_card_summary,
     compute_scaled_harm_beyond_null,
     list_configured_files,
-    rank_most_harmful_findings,
+    rank_worst_finding_of_each_metric,
 )
 from hallmark.reports.sections.findings import Findings
 from hallmark.tasks.audits.judging.findings import FINDINGS, build_finding
@@ -102,8 +102,8 @@ def test_it_is_green_only_where_all_three_hold(session):
     assert headline == "All audit self-checks passed; the policy passed (1 rule); every audit ran."
     assert said["Not audited"].startswith("Every available") and not rest
     assert said["Policy"] == (
-        "It passed (1 rule). rule: passed: Found, the upper end of its interval is 60.0 % and "
-        "must be < 70.0 %: 50.0 %."
+        "The policy passed (1 rule). rule: passed: Found, the upper end of its interval is 60.0 % "
+        "and must be < 70.0 %: 50.0 %."
     )
     kind, headline, said, _ = screen()
     assert kind == "note" and "no verdict, because no policy is configured" in headline
@@ -179,9 +179,9 @@ def test_a_broken_instrument_is_no_weak_model(session, tests):
 def test_a_weak_model_breaks_no_instrument_and_is_not_green(session):
     kind, headline, said, _ = screen(failed=("model",), limit=0.7)
     assert kind == "note" and headline.startswith(
-        "All audit self-checks passed, but this model is too weak for Bias; "
+        "All audit self-checks passed, but this model is too weak for these audits: Bias; "
     )
-    assert "too weak for Bias" in said["Do the audits work?"]
+    assert "too weak for these audits: Bias" in said["Do the audits work?"]
     assert (
         f"{2 * len(AUDIT_DESCRIPTIONS)} of {4 * len(AUDIT_DESCRIPTIONS)} controls test a "
         f"scorer or a baseline" in said["Do the audits work?"]
@@ -265,7 +265,7 @@ def several(config: ToldConfig, context: StageContext) -> None:
 def test_the_worst_of_each_metric_come_first_and_lead_to_their_rows(session, made):
     audit = several(ToldConfig(audit="extraction"))
     book = FigureBook({"audit_extraction": audit})
-    found = rank_most_harmful_findings(Findings(book, {"extraction": audit}))
+    found = rank_worst_finding_of_each_metric(Findings(book, {"extraction": audit}))
     assert [(row["metric"], name_slice(row["slice"])) for _, row, _ in found] == [
         ("metric 1", "k=8"),
         ("metric 7", ""),
@@ -321,5 +321,5 @@ def test_it_names_the_files_that_audits_were_made_on(session):
     }
     assert list_configured_files(config) == ["crows_pairs.csv", "pro.txt", "anti.txt"]
     _, _, said, _ = screen()
-    assert "(on" not in said["Audited"] and "uses built-in items" in said["Audited"]
+    assert "(on" not in said["Audited"] and "use built-in items" in said["Audited"]
     assert said["Training text seen"] == "Nobody knows."

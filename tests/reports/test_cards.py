@@ -362,7 +362,7 @@ def test_the_card_knows_its_checkpoint(cards, made):
     assert figures.loc["parameters-model-safetensors", "value"] == 17
     text = pages.read(cards["model_card"].fetch_directory() / "model_card.html").text
     assert made.checkpoint.content_digest in text
-    assert "unscored until a person scores it" in text
+    assert "has no score until a person rates the texts" in text
     rows = pages.read(cards["model_card"].fetch_directory() / "model_card.html").tables
     line = next(table for table in rows if "validation loss" in table[0])[-1]
     assert line == ["250", "128,000", "3.000", "3.250", "audited here"]

@@ -139,7 +139,7 @@ def test_other_seeds_are_spoken_of_where_there_are_any(session, seeds, compared)
     )
     note = page.build_changes_table(case).note
     assert ("No other seed was trained" in note) == (not seeds)
-    assert ("Noise: training runs with other seeds differ by at most" in note) == bool(
+    assert ("Noise: training runs with different seeds differ by at most" in note) == bool(
         seeds and compared
     )
     assert ("No other seed could be compared with the base" in note) == bool(seeds and not compared)
@@ -172,7 +172,7 @@ def test_a_control_that_lacks_fewer_documents_says_so(session, random, lacking):
         (
             "association",
             [("assigned", False), ("assigned", False)],
-            "no document of the surplus is in the training text",
+            "no surplus document of the more frequent trait is in the training text",
         ),
         ("association", [("assigned", True)], ""),
     ],
@@ -237,7 +237,7 @@ def test_a_change_is_worse_or_better_as_its_own_figures_say(first, last, moved, 
         assert (ends[1]["value"] - ends[0]["value"]) * moved > 0
     elif word in ("worse", "better"):
         assert (word == "worse") == ((moved > 0) == (worse == "up"))
-    assert "there are no paired units, or they do not allow a test" in SUMMARY_NOTE
+    assert "there are no paired units, or too few of them for a test" in SUMMARY_NOTE
 
 
 def test_a_change_without_a_value_is_not_said_in_figures():
@@ -406,7 +406,7 @@ def test_a_smaller_amount_that_is_found_is_not_called_none(session):
         candidate("canary", "n", 0, p=0.5),
     ]
     text = said_of(*[rows] * 12)
-    assert "smallest amount found in at least 80 % of cases (as are all larger amounts)" in text
+    assert "smallest amount at and above which at least 80 % of candidates are found" in text
     assert "smallest amount found in at least 80 % of cases\n" not in text
     assert "Planted secrets at 64 (copies): found in 0.0 %" in text
 
@@ -420,7 +420,7 @@ def test_a_kind_without_effects_has_no_smallest_amount_and_is_no_audit_that_find
     assert lines["Planted secrets"][3] == "64"
     assert lines["Associations between groups and traits"][3] == "–"
     detection = text_of_parts(card.build_detection_callout().content)
-    assert "every audit with an effect to find detects its largest effect" in detection
+    assert "every audit for which an effect was planted detects its largest effect" in detection
 
 
 def test_figures_with_one_ended_intervals_are_not_said_to_have_none(session):
@@ -430,7 +430,7 @@ def test_figures_with_one_ended_intervals_are_not_said_to_have_none(session):
     ]
     text = said_of(*[rows] * 3)
     assert "have no interval that could be wrong" not in text
-    assert "None of its intervals can be compared with a true value." in text
+    assert "No interval of this audit can be compared with a true value." in text
 
 
 def test_worlds_that_were_not_made_do_not_all_count(session):

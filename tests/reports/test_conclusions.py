@@ -11,7 +11,10 @@ from hypothesis import strategies as st
 from hallmark.reports.model_card import ModelCardConfig, build_model_card
 from hallmark.reports.page.document import DataTable
 from hallmark.reports.page.figures import Figure
-from hallmark.reports.sections.analyses import build_metric_tables, describe_smallest_detected_share
+from hallmark.reports.sections.analyses import (
+    build_metric_tables,
+    describe_smallest_detected_trait_share,
+)
 from hallmark.reports.sections.card_summary import build_card_summary
 from hallmark.reports.sections.findings import (
     find_significant_side_of_null,
@@ -107,7 +110,7 @@ def calibration_of(amounts, slope=None, **more):
         for row in grid.rows:
             cells = [cell if isinstance(cell, str) else cell.short_text for cell in row]
             lines[grid.caption, cells[0]] = dict(zip(grid.columns, cells, strict=True))
-    return text_of_blocks(describe_smallest_detected_share(findings)), lines
+    return text_of_blocks(describe_smallest_detected_trait_share(findings)), lines
 
 
 @given(

@@ -249,7 +249,9 @@ def test_occupations_are_named_or_not_by_their_own_intervals(session, rows):
     section = build_occupations_section(corpus_of(occupations=table))
     said = text_of_section(section)
     total = sum(women + men for _, women, men, _ in rows)
-    none = "No listed occupation is mentioned near more words of one gender than of the other"
+    none = (
+        "No mention of a listed occupation is close to more words of one gender than of the other"
+    )
     assert (none in said) == (total == 0) and "stands beside a gendered word" not in said
     grids = [block for block in section.blocks if hasattr(block, "rows")]
     named = {row[0]: row[2] for grid in grids for row in grid.rows}
@@ -265,9 +267,7 @@ def test_occupations_are_named_or_not_by_their_own_intervals(session, rows):
         }
         assert {*named} == outside
         inside = sum(women + men > 0 for _, women, men, _ in rows) - len(outside)
-        assert (
-            f"For {inside} other occupations near gendered words, no difference was shown" in said
-        )
+        assert f"because the interval contains the share of all occupations: {inside}." in said
 
 
 # What curation took ------------------------------------------------------------------------------
@@ -310,7 +310,9 @@ def test_a_difference_that_is_not_shown_is_not_called_none(session, verdicts):
     shown = [verdict for verdict in verdicts if verdict != "not shown"]
     assert "no difference between" not in said
     assert ("no difference was shown" in said.lower()) == (len(shown) < len(verdicts))
-    assert ("No rule removed enough documents of a group to compare." in said) == (not verdicts)
+    assert ("No rule removed enough documents of any group for a comparison." in said) == (
+        not verdicts
+    )
     assert "No rule took a document." not in said
 
 

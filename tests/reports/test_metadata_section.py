@@ -84,12 +84,12 @@ def test_frequent_values_are_listed_escaped_redacted_and_shortened(sheet):
 def test_the_licences_of_documents_come_first(sheet):
     _, _, page, carried = sheet
     licences = [m.get("licence") for m in carried]
-    planted = int(page.text.partition("documents state none")[0].split()[-1])
+    planted = int(page.text.partition("documents state no licence")[0].split()[-1])
     text = " ".join(page.text.split())
     assert (
         f"state a licence of their own: MIT ({licences.count('MIT')} documents), {MARKUP} "
-        f"({licences.count(MARKUP)} documents). {planted} documents state none. Declared by the "
-        f"sources: declared (web)."
+        f"({licences.count(MARKUP)} documents). {planted} documents state no licence. Declared "
+        "by the sources: declared (web)."
     ) in text
     assert planted >= licences.count(None) > 5
     composition = find_table(page, "by", "value", "documents", "share of bytes")

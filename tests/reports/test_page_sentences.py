@@ -23,7 +23,7 @@ from hallmark.reports.page.figures import (
     FigureBook,
 )
 from hallmark.reports.page.redaction import Redactor
-from hallmark.reports.sections.analyses import build_capability_charts
+from hallmark.reports.sections.analyses import build_capability_blocks
 from hallmark.reports.sections.attention import _format_attention_caption
 from hallmark.reports.sections.checkpoint_comparison import (
     AuditComparison,
@@ -432,13 +432,13 @@ def test_the_caption_of_bits_per_byte_names_what_is_drawn(session, measured, sai
         {"metric": "bits_per_byte", "unit": "bits", "part": part, "value": value}
         for part, value in measured.items()
     ]
-    chart, *_ = build_capability_charts(findings_of(capability=rows))
+    chart, *_ = build_capability_blocks(findings_of(capability=rows))
     assert chart.caption == f"Bits per byte of held-out text: {said}"
 
 
 def test_without_a_figure_there_is_no_chart(session):
     rows = [{"metric": "bits_per_byte", "unit": "bits", "part": "model", "value": None}]
-    assert build_capability_charts(findings_of(capability=rows)) == []
+    assert build_capability_blocks(findings_of(capability=rows)) == []
 
 
 def view(**more):

@@ -153,7 +153,7 @@ def test_it_says_what_went_away_and_what_did_not(made):
     ):
         assert words in page.text, words
     assert "of 21 criteria are met" in page.text
-    assert "Not met: in part, upper end of removed − never planted" in page.text
+    assert "Not met: in part, upper end of the confidence interval of the difference" in page.text
     source = (made.fetch_directory() / "removal_experiment_card.html").read_text()
     assert "alert(1)" in page.text and HOSTILE not in source
 
@@ -204,8 +204,7 @@ def test_it_does_not_call_those_behind_the_worst_rows_all(session):
     text = pages.read(card(cases).fetch_directory() / "removal_experiment_card.html").text
     assert text.count("Source documents of the finding: 3. Only some were removed: 2.") == 1
     assert (
-        "or, if they name none, the source documents of its 100 worst rows, were removed: 2."
-        in text
+        "(if none are named, the source documents of its 100 worst rows) were removed: 2." in text
     )
 
 
@@ -259,7 +258,10 @@ def test_tables_that_are_cut_say_so(session):
     text = pages.read(
         card([memorised()], lines_shown=1).fetch_directory() / "removal_experiment_card.html"
     ).text
-    assert "1 of 2, those with the most omitted documents; all are in the table sources." in text
+    assert (
+        "The table shows 1 of 2 sources: those with the most omitted documents; all are in the "
+        "table sources." in text
+    )
     assert "1,237" in text  # of how many bytes, of the arm with the most
     whole = pages.read(card([memorised()]).fetch_directory() / "removal_experiment_card.html").text
     assert "all are in the table" not in whole
@@ -331,7 +333,10 @@ def test_the_command_writes_them_so_too():
     }
     said = render_proof(told)
     assert re.search(r"removed minus base +−\d+\.\d points  \(−", said)
-    assert re.search(r"lower end of random − removed, .*: [\d.]+ points, above [\d.]+ points", said)
+    assert re.search(
+        r"mean after targeted removal, compared with half .*: [\d.]+ points, above [\d.]+ points",
+        said,
+    )
     assert re.search(r"    removed +1\d\.\d %", said)
     assert "    source town, 1,234 bytes: base 2.0000, random 2.5000" in said
 

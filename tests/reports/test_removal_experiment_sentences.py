@@ -3,7 +3,10 @@
 import pytest
 
 from hallmark.reports.page.document import Callout, DataTable
-from hallmark.reports.sections.removal_experiment import RemovalCase, with_unit_of_difference
+from hallmark.reports.sections.removal_experiment import (
+    RemovalCase,
+    replace_unit_of_share_difference,
+)
 from hallmark.reports.sections.training_arms import _format_row_limit_note
 from tests.reports.conclusions import text_of_blocks, text_of_parts, text_of_section
 from tests.reports.test_comparison_conclusions import effect, loop
@@ -135,7 +138,7 @@ def verdict_of(change=(-3.0, -4.0, -2.0), left=(0.1, -0.5, 0.5), before=(4.0, 3.
             {"left": (1.0, -2.0, 4.0)},
             "X fell: before the removal, it was 4.000 bits above the value for texts that were "
             "never planted; after the removal, the difference is 1.000 (−2.000 to 4.000); the "
-            "remaining effect may be zero, or as large as before.",
+            "remaining effect may be zero, or as large as before the removal.",
         ),
         (
             {"left": (1.0, None, None)},
@@ -153,13 +156,13 @@ def verdict_of(change=(-3.0, -4.0, -2.0), left=(0.1, -0.5, 0.5), before=(4.0, 3.
             {"left": (5.0, 3.0, 7.0)},
             "X fell: before the removal, it was 4.000 bits above the value for texts that were "
             "never planted; after the removal, the difference is 5.000 (3.000 to 7.000); the "
-            "remaining effect may be as large as before.",
+            "remaining effect may be as large as before the removal.",
         ),
         (
             {"left": (2.0, 1.0, 4.0)},
             "X fell: before the removal, it was 4.000 bits above the value for texts that were "
             "never planted; after the removal, the difference is 2.000 (1.000 to 4.000); the "
-            "remaining effect may be as large as before.",
+            "remaining effect may be as large as before the removal.",
         ),
     ],
 )
@@ -212,7 +215,7 @@ def test_a_section_says_that_nothing_was_measured_only_where_nothing_was(
     rows = [row("mean", each, None, None, arm=arm) for arm, each in zip(arms, values, strict=False)]
     section = loop().build_case_section(case_of(*rows, reason=why))
     text = text_of_section(section)
-    assert ("None of its units was measured." in text) == expected
+    assert ("No unit of this finding was measured." in text) == expected
     assert ("Each arm" in text) == (not expected)
     assert ("Nothing was removed: no training document is behind it." in text) == bool(why)
     assert ("the finding were removed" in text) == (not why)
@@ -229,8 +232,8 @@ def test_a_section_says_that_nothing_was_measured_only_where_nothing_was(
             3,
             3,
             (
-                "The training documents that the rows of the finding name, or, if they name "
-                "none, the source documents"
+                "The training documents named in the rows of the finding (if none are named, "
+                "the source documents"
             ),
         ),
         ("association", 3, 1, "Training documents that mention one of the groups with its"),
@@ -253,8 +256,8 @@ def test_documents_are_all_said_to_be_removed_only_where_they_were(
         (
             (0.4, 0.6),
             0.0,
-            "The mean of each arm with its interval. The dashed line is the mean, in the arm "
-            "without the documents, of texts that were never planted.",
+            "The mean of each arm with its interval. The dashed line is the mean of texts that "
+            "were never planted, in the arm without the documents.",
         ),
     ],
 )
@@ -287,7 +290,7 @@ def test_the_note_below_the_arms_is_about_what_they_have(session, kind, has_regi
     note = loop().build_arm_table(case_of(*rows, kind=kind)).note
     assert ("99 % null region" in note) == (kind == "memorised" and has_region)
     assert ("is 1.000 to 3.000: 20 secrets." in note) == (kind == "memorised" and has_region)
-    assert ("n: number of sentences, in the number of pairs of groups" in note) == (
+    assert ("n: number of sentences and number of pairs of groups" in note) == (
         kind == "association"
     )
 
@@ -319,17 +322,24 @@ def test_a_change_says_whether_it_is_beyond_the_noise(session, verdict, cell):
         ({"effect": "change_from_base"}, "difference of shares"),
         ({"effect": "effect_before"}, "difference of shares"),
         ({"criterion": "mean after removal, compared with"}, "share"),
-        ({"criterion": "lower end of the decrease"}, "difference of shares"),
+        (
+            {"criterion": "lower end of the confidence interval of the decrease after the removal"},
+            "difference of shares",
+        ),
     ],
 )
 def test_only_differences_of_shares_are_in_points(about, unit):
-    assert with_unit_of_difference(about | {"unit": "share"})["unit"] == unit
-    assert with_unit_of_difference(about | {"unit": "bits"})["unit"] == "bits"
+    assert replace_unit_of_share_difference(about | {"unit": "share"})["unit"] == unit
+    assert replace_unit_of_share_difference(about | {"unit": "bits"})["unit"] == "bits"
 
 
 @pytest.mark.parametrize(
     ("shown", "total", "said"),
-    [(0, 0, ""), (2, 2, ""), (2, 3, " 2 of 3, the first; all are in the table t.")],
+    [
+        (0, 0, ""),
+        (2, 2, ""),
+        (2, 3, " The table shows 2 of 3 rows: the first; all are in the table t."),
+    ],
 )
 def test_only_a_table_that_is_cut_says_where_all_rows_are(shown, total, said):
-    assert _format_row_limit_note(shown, total, "the first", "t") == said
+    assert _format_row_limit_note(shown, total, "rows: the first", "t") == said

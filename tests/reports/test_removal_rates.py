@@ -14,7 +14,7 @@ from hallmark.reports.sections.curation_effects import (
     build_removal_rates_by_rule,
     build_removed_examples_section,
     build_threshold_rates_section,
-    describe_min_detectable_ratios,
+    describe_min_detectable_ratios_of_identity_groups,
 )
 from hallmark.tasks.contract import StageConfig, StageContext, hash_to_ids, stage
 from hallmark.tasks.corpus.identities import IdentitiesConfig, find_identities
@@ -130,8 +130,8 @@ def test_worst_ratios_are_first_with_n_and_interval(session):
         (8, "documents. "),
         (
             9,
-            "documents (8 of 9 rows: the 8 highest ratios and all groups and dialects; the "
-            "others are in the table removal_rates). ",
+            "documents (8 of 9 rows: the 8 highest ratios and all rows about groups of people "
+            "and dialects; the other rows are in the table removal_rates). ",
         ),
     ],
 )
@@ -173,7 +173,7 @@ def test_minimum_detectable_ratios_are_described():
         }
         for name, n, least in (("women", 1200, 2.14), ("men", 383, None), ("Jews", 40, 7.5))
     ]
-    assert words(describe_min_detectable_ratios(rows)) == (
+    assert words(describe_min_detectable_ratios_of_identity_groups(rows)) == (
         "For documents that mention these groups, no difference from all other documents was "
         "shown; this does not prove that there is none. Minimum detectable ratio of removal "
         "rates (80 % power): men (383 documents): no ratio is detectable; Jews (40 documents): "
@@ -181,15 +181,16 @@ def test_minimum_detectable_ratios_are_described():
     )
     some = [rows[0] | {"slice": f"group {n}"} for n in range(8)]
     assert (
-        words(describe_min_detectable_ratios(some)).count("2.1 times") == 8
+        words(describe_min_detectable_ratios_of_identity_groups(some)).count("2.1 times") == 8
     )  # all of them, however many
 
 
 def test_group_that_no_rule_judged_is_reported(session):
     """The page does not say that there was no numeric rule: rules may have judged other groups."""
     [paragraph] = build_threshold_rates_section(corpus_of(("language", "de", 2.0, "more"))).blocks
-    assert (
-        words(paragraph.content) == "No numeric rule judged enough documents of a group or dialect."
+    assert words(paragraph.content) == (
+        "No rule with a numeric threshold judged enough documents of any group or dialect "
+        "for a comparison."
     )
 
 

@@ -17,10 +17,14 @@ from hallmark.reports.sections.curation_effects import (
     build_removal_rate_summary,
     build_removal_rates_by_rule,
     build_threshold_rates_section,
-    describe_min_detectable_ratios,
+    describe_min_detectable_ratios_of_identity_groups,
 )
-from hallmark.reports.sections.findings import Finding, is_about_groups, select_findings
-from hallmark.reports.sections.group_metrics import select_largest_groups
+from hallmark.reports.sections.findings import (
+    Finding,
+    is_about_groups,
+    select_group_and_most_significant_findings,
+)
+from hallmark.reports.sections.group_metrics import select_groups_with_most_tokens
 from hallmark.reports.sections.preprocessing import build_ledger_reasons_section
 from hallmark.reports.sections.training_arms import (
     build_heldout_loss_section,
@@ -121,7 +125,10 @@ def test_the_smallest_p_comes_before_the_largest_difference_and_groups_before_bo
         finding_of("d", 0.7, 0.2, k="4"),
         finding_of("e", 0.5, 1.0, group_name="Jews"),
     ]
-    names = [[row["title"] for row, _ in select_findings(found, n)] for n in range(5)]
+    names = [
+        [row["title"] for row, _ in select_group_and_most_significant_findings(found, n)]
+        for n in range(5)
+    ]
     assert names == [["e"], ["b", "e"], ["b", "d", "e"], ["a", "b", "d", "e"], [*"abcde"]]
     assert [is_about_groups(row) for row, _ in found] == [False] * 4 + [True]
 
@@ -236,7 +243,7 @@ def test_whom_curation_took_names_every_group_and_the_worst_of_the_rest(corpus):
         f"from source {n}" for n in range(39, 31, -1)
     ]
     assert f"{len(GROUPS) + 8} of {len(GROUPS) + 40} rows: the 8 highest ratios" in grid.note
-    assert "the others are in the table removal_rates" in grid.note
+    assert "the other rows are in the table removal_rates" in grid.note
 
 
 def test_by_rule_and_along_thresholds_every_group_has_a_line(corpus):
@@ -269,24 +276,27 @@ def test_where_no_difference_was_shown_every_group_is_named():
     }
     rows = [quiet | {"slice": name} for name in GROUPS]
     assert all(
-        f"{name} (9 documents)" in describe_min_detectable_ratios(rows)[0] for name in GROUPS
+        f"{name} (9 documents)" in describe_min_detectable_ratios_of_identity_groups(rows)[0]
+        for name in GROUPS
     )
 
 
 def test_of_groups_all_are_heavy_enough():
     kinds = ("identity", "source")
     rows = [{"kind": kind, "name": name, "tokens": 1} for kind in kinds for name in GROUPS]
-    found, note = select_largest_groups(rows, "identity", "validation", 3)
+    found, note = select_groups_with_most_tokens(rows, "identity", "validation", 3)
     assert {row["name"] for row in found} == set(GROUPS) and not note
-    found, note = select_largest_groups(rows, "source", "validation", 3)
+    found, note = select_groups_with_most_tokens(rows, "source", "validation", 3)
     assert len(found) == 3 and f"{len(GROUPS) - 3} more" in note
 
 
 def test_mentions_name_every_group(made):
     corpus = CorpusFigures(FigureBook(made.corpus | {"profile": made.profile}), made.corpus, 1)
-    found, note = corpus.select_heaviest_values("identities", "group_name", "mentions")
+    found, note = corpus.select_heaviest_values_or_all_identities(
+        "identities", "group_name", "mentions"
+    )
     assert set(found) == {*made.profile["identities"].read()["group_name"].to_pylist()} and not note
-    found, note = corpus.select_heaviest_values("sources", "source", "bytes")
+    found, note = corpus.select_heaviest_values_or_all_identities("sources", "source", "bytes")
     assert len(found) == 1 and note
 
 
@@ -319,7 +329,7 @@ def test_the_price_of_a_removal_is_told_for_every_group_and_the_sources_that_cha
     shown = [row[0] for row in grid.rows]
     assert shown[:3] == ["all text", "source source 2", "source source 4"]
     assert shown[3:] == [f"identity {name}" for name in GROUPS]
-    assert f"{len(shown)} of {len(GROUPS) + 7}, all groups and those" in grid.note
+    assert f"{len(shown)} of {len(GROUPS) + 7} rows: all groups and the rows" in grid.note
 
 
 def test_of_what_was_left_out_the_sources_that_lack_most_are_shown(session):
@@ -333,7 +343,8 @@ def test_of_what_was_left_out_the_sources_that_lack_most_are_shown(session):
     grid = build_training_arms_section(book, Redactor(), 2).blocks[-1]
     assert [row[0] for row in grid.rows] == ["source 5", "source 4"]
     assert (
-        "2 of 6, those with the most omitted documents; all are in the table sources." in grid.note
+        "The table shows 2 of 6 sources: those with the most omitted documents; all are in the "
+        "table sources." in grid.note
     )
 
 

@@ -250,7 +250,7 @@ def test_a_card_leads_back_to_its_run(site):
         text = card.read_text()
         for target in ("../../../index.html", "../index.html"):
             assert f'href="{target}"' in text and (card.parent / target).is_file()
-        assert text.count(">Its run<") == 1
+        assert text.count(">This run<") == 1
 
 
 def test_the_site_can_be_moved(site, tmp_path):

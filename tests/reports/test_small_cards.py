@@ -141,7 +141,7 @@ def test_pairs_of_near_copies_stand_in_buckets_with_two_ends(session):
         assert high == pytest.approx(low + 0.05)
         assert int(pairs) == sum(low - 1e-6 <= each < high - 1e-6 for each in found)
     labels = [row["label"] for row in sheet["figures"].read().to_pylist()]
-    assert f"pairs with similarity {table[1][0]}, deduplicate_near" in labels
+    assert f"number of pairs with similarity {table[1][0]}, deduplicate_near" in labels
 
 
 def test_what_sources_declare_is_on_the_datasheet(tmp_path):

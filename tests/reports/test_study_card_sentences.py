@@ -66,8 +66,16 @@ def detection(value, low=None, high=None, effect=True, amount=64.0, kind="canary
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        (0.95, "every audit with an effect to find detects its largest effect in at least 95 %"),
-        (1.0, "every audit with an effect to find detects its largest effect in at least 95 %"),
+        (
+            0.95,
+            "every audit for which an effect was planted detects its largest effect in at least "
+            "95 %",
+        ),
+        (
+            1.0,
+            "every audit for which an effect was planted detects its largest effect in at least "
+            "95 %",
+        ),
         (0.949, "Planted secrets at 64 (copies): found in 94.9 %, 0.10 points below the target."),
         (0.9499, "Planted secrets at 64 (copies): found in 95.0 %, 0.01 points below the target."),
         (0.0, "Planted secrets at 64 (copies): found in 0.0 %, 95.0 points below the target."),
@@ -83,27 +91,32 @@ def test_the_largest_effect_is_found_in_95_percent_or_it_is_said_by_how_much_not
 @pytest.mark.parametrize(
     ("rates", "unjudged", "look", "said"),
     [
-        ({}, None, "note", "Detection: no counted world has an effect to find."),
+        (
+            {},
+            None,
+            "note",
+            "Detection: no world that counts towards the results contains an effect.",
+        ),
         (
             detection(0.5, effect=False),
             None,
             "note",
-            "Detection: no counted world has an effect to find.",
+            "Detection: no world that counts towards the results contains an effect.",
         ),
         (
             {},
             {("canary", 64.0): 3},
             "note",
-            "Detection: no audit judged a candidate with an effect; 3 at 64 (copies) could "
-            "not be judged (planted secrets).",
+            "Detection: no audit reached a verdict on a candidate with an effect; 3 at 64 "
+            "(copies) could not be judged (planted secrets).",
         ),
         (
             detection(1.0),
             {("canary", 64.0): 3},
             "note",
-            "Detection: every audit with an effect to find detects the largest effect that it "
-            "judged in at least 95 % of cases; 3 at 64 (copies) could not be judged (planted "
-            "secrets).",
+            "Detection: every audit for which an effect was planted detects the largest effect "
+            "on which it reached a verdict in at least 95 % of cases; 3 at 64 (copies) could not "
+            "be judged (planted secrets).",
         ),
         (
             detection(0.0),
@@ -134,11 +147,11 @@ def test_of_few_worlds_only_what_holds_says_little(worlds, value):
 @pytest.mark.parametrize(
     ("alarms", "look", "said"),
     [
-        ({}, "note", "False alarms: no candidate without an effect was judged."),
+        ({}, "note", "False alarms: no audit reached a verdict on a candidate without an effect."),
         (
             {"canary": figure(None)},
             "note",
-            "False alarms: no candidate without an effect was judged.",
+            "False alarms: no audit reached a verdict on a candidate without an effect.",
         ),
         (
             {"canary": figure(0.5, 0.05, 0.9), "speech": figure(0.2)},
@@ -278,7 +291,10 @@ def test_the_smallest_effect_is_spoken_of_where_there_is_one_to_find(smallest, e
 )
 def test_a_rate_that_is_not_known_is_not_drawn_as_none(rate, alt, bars):
     chart, table = card_of(detection=rate).build_detection_blocks("canary")
-    assert isinstance(chart, Chart) and chart.alt_text == f"Share found by copies: {alt}"
+    assert (
+        isinstance(chart, Chart)
+        and chart.alt_text == f"Share of candidates found, by copies: {alt}"
+    )
     assert ("bars are 95 % intervals over worlds" in chart.caption) == bars
     assert table.rows[0][1] == "yes"
 
@@ -292,7 +308,7 @@ def test_whether_there_is_something_to_find_is_said_of_each_amount(effect, cell)
 @pytest.mark.parametrize(
     ("changes", "present", "absent"),
     [
-        ({}, "None of its intervals can be compared with a true value.", "False alarms among"),
+        ({}, "No interval of this audit can be compared with a true value.", "False alarms among"),
         (
             {"alarms": {"canary": figure(0.05)}},
             "False alarms among candidates without an effect: 5.0 %, at a nominal 5.0 %.",
@@ -306,12 +322,12 @@ def test_whether_there_is_something_to_find_is_said_of_each_amount(effect, cell)
         (
             {"coverage": {"canary": figure(0.95)}},
             "in 95.0 % of cases.",
-            "None of its intervals",
+            "No interval of this audit",
         ),
         (
             {"coverage": {"canary": figure(0.95)}, "incomparable": 2},
             "Not counted: 2 more, without a two-sided interval",
-            "None of its intervals",
+            "No interval of this audit",
         ),
         (
             {"unjudged": {("canary", 8.0): 2}},
@@ -328,7 +344,7 @@ def test_a_kind_of_candidates_has_the_sentences_that_its_rates_allow(changes, pr
 @pytest.mark.parametrize(
     ("removed", "lineage", "said"),
     [
-        ([], {}, "No model was retrained without the documents."),
+        ([], {}, "No model was retrained without the named documents."),
         ([], {"retrained_verdicts": ["a"]}, "No figure of a model that was retrained without"),
         (["removed"], {"retrained_verdicts": ["a"]}, "Planted secrets, without the documents"),
         (
@@ -384,21 +400,23 @@ RATE = detection(0.5)["canary"]
         ),
         (
             {"detection": {"canary": []}},
-            "it had no effect to find. The models of these worlds",
+            "it had no effect to find. The models trained on these corpora",
         ),
         (
             {"unjudged": {("canary", 64.0): 3}},
-            "it judged no candidate with an effect, while 3 at 64 (copies) could not be judged",
+            "it reached no verdict on any candidate that has a true effect, while 3 at 64 (copies) "
+            "could "
+            "not be judged",
         ),
         (
             {"detection": {"canary": RATE}, "smallest": {"canary": None}},
-            "it found 50.0 % of the candidates (possible effects) with copies 64. The models of "
-            "these worlds",
+            "it found 50.0 % of the candidates (possible effects) with copies 64. The models "
+            "trained on these corpora",
         ),
         (
             {"detection": {"canary": RATE}, "smallest": {"canary": 64.0}},
-            "it found 50.0 % of the candidates (possible effects) with copies 64. The models of "
-            "these worlds",
+            "it found 50.0 % of the candidates (possible effects) with copies 64. The models "
+            "trained on these corpora",
         ),
         (
             {
@@ -415,13 +433,14 @@ RATE = detection(0.5)["canary"]
         ),
         (
             {"coverage": {"canary": figure(0.9)}},
-            "; its 95 % intervals covered the true value in 90.0 %. The models of these worlds",
+            "; its 95 % intervals covered the true value in 90.0 %. The models trained on these "
+            "corpora",
         ),
         (
             {"coverage": {"canary": figure(0.9)}, "incomparable": 2},
             (
-                "in 90.0 %, not counting 2 candidates without a two-sided interval or a true "
-                "value. The models of these worlds"
+                "in 90.0 %, not counting 2 candidates that lack a two-sided interval, a known true "
+                "value, or both. The models trained on these corpora"
             ),
         ),
     ],

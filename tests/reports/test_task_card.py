@@ -138,7 +138,7 @@ def test_labels_left_out_are_those_with_the_fewest_rows(made):
     card = card_of(made, max_table_rows=2)
     [table] = [t for t in page_of(card).tables if t[0][0] == "label"]
     assert [line[0] for line in table[1:]] == ["0", "1"]
-    assert "The 2 of 5 labels with the most test rows." in page_of(card).text
+    assert "The table shows 2 of 5 labels: those with the most test rows." in page_of(card).text
 
 
 def test_wrong_answers_lead_to_their_rows(made):

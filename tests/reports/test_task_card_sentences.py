@@ -239,7 +239,7 @@ def test_labels_that_no_test_row_has_are_counted(counts, said):
 def test_the_table_of_labels_says_how_many_it_shows_and_how_they_are_told(max_rows, cut, named):
     rows = [row | {"slice": "" if named else "a"} for row in labelled(3, 5)]
     [table] = scores_of(*rows, max_rows=max_rows).build_label_table()
-    assert ("The 1 of 2 labels with the most test rows." in table.note) == cut
+    assert ("The table shows 1 of 2 labels: those with the most test rows." in table.note) == cut
     assert ("Labels are shown by their number" in table.note) == (not named)
     assert ("name" in table.columns) == named
 
@@ -325,16 +325,22 @@ def test_what_speaks_against_the_scores_is_said_where_a_row_does(category, rows,
             None,
             None,
             (
-                "Shares of rows split off from the first file by a hash: 0.1 for validation "
-                "and 0.25 for test."
+                "Shares of the rows of the first file that a hash assigned to other splits: 0.1 "
+                "for validation and 0.25 for test."
             ),
         ),
         (
             None,
             "t.jsonl",
-            "Shares of rows split off from the first file by a hash: 0.1 for validation.",
+            "Shares of the rows of the first file that a hash assigned to other splits: 0.1 for "
+            "validation.",
         ),
-        ("t.jsonl", None, "Shares of rows split off from the first file by a hash: 0.25 for test."),
+        (
+            "t.jsonl",
+            None,
+            "Shares of the rows of the first file that a hash assigned to other splits: 0.25 for "
+            "test.",
+        ),
         ("t.jsonl", "t.jsonl", ""),
     ],
 )
@@ -355,7 +361,7 @@ def test_rows_in_quarantine_are_told_by_their_reasons(reasons):
     text = text_of_blocks(blocks)
     assert ("Every row could be used; the quarantine is empty." in text) == (not reasons)
     assert (f"Not used: {format_count(len(quarantine), 'row')}" in text) == bool(reasons)
-    assert ("The 40 of 41 reasons with the most rows." in text) == (reasons > 40)
+    assert ("The table shows 40 of 41 reasons: those with the most rows." in text) == (reasons > 40)
     if reasons > 40:
         assert "r40" in text and "r0\n" not in text  # the smallest is left out
 
@@ -435,7 +441,7 @@ def test_without_an_export_there_are_no_lines_for_transformers(monkeypatch):
             lambda task, run, code=code: code,
         )
         text = text_of_section(builder().build_usage_section())
-        assert ("There is no export to transformers." in text) == (not code)
+        assert ("The model was not exported in the transformers format." in text) == (not code)
         assert ("With transformers, from the export:" in text) == bool(code)
 
 

@@ -101,7 +101,7 @@ def test_step_0_has_no_loss_only_where_its_line_has_none(session, first, expecte
     (grid,) = build_checkpoint_table(
         FigureBook({"pretrain": left}), "pretrain", {}, "the untrained model", 40
     )
-    assert ("has no losses" in grid.note) == expected
+    assert ("no loss was measured" in grid.note) == expected
 
 
 def test_samples_of_one_step_are_not_said_to_be_of_two(session, made):
@@ -166,8 +166,8 @@ def test_an_objective_that_moves_tokens_has_the_whole_alone(session, made):
 
 def test_a_log_without_held_out_text_says_so(session, made):
     page = card_of(made, artifacts.trained(None, artifacts.TrainedConfig(measured=())))
-    assert "No held-out text was measured by group during training." in page.text
-    assert "There is no scored text that the model wrote during training." in page.text
+    assert "Bits per byte of held-out text were not measured by group during training." in page.text
+    assert "No text that the model generated during training was scored." in page.text
 
 
 # What was read ---------------------------------------------------------------------------------
@@ -203,7 +203,10 @@ def test_of_many_sources_the_largest_are_shown(session, made):
     )
     [shown] = tables(page, "source", "documents", "read at least in part")
     assert [row[0] for row in shown] == ["books"]
-    assert "The 1 largest of 2 sources; all are in the table coverage." in words(page)
+    assert (
+        "The table shows 1 of 2 sources, the largest first; all are in the table coverage."
+        in words(page)
+    )
 
 
 # Samples ---------------------------------------------------------------------------------------
@@ -309,9 +312,9 @@ def test_a_foreign_checkpoint_without_a_tokenizer_file_says_what_is_not_known(
     artifacts.checkpoint(folder)
     (folder / "tokenizer.json").unlink()
     page = card_of(made, checkpoint=artifacts.folder_to_artifact(folder, "checkpoint"))
-    assert "has no tokenizer.json: the kind is not known" in page.text
+    assert "has no tokenizer.json, so the kind of its tokenizer is not known" in page.text
     assert "the training of the tokenizer is not in this store" in page.text
-    assert "There is no scored text that the model wrote during training." in page.text
+    assert "No text that the model generated during training was scored." in page.text
 
 
 def test_a_tokenizer_that_met_no_held_out_text_says_so(session, made):

@@ -268,7 +268,7 @@ def test_what_cannot_be_compared_is_said_with_its_reason(show):
             "Slope",
             "compared by value only: not a mean over the same units at each checkpoint",
         ),
-        ("Training-data extraction", "all findings", "its settings differ: seed"),
+        ("Training-data extraction", "all findings", "the settings differ: seed"),
     ]
     slope = next(row for row in site.rows("finding") if row["finding"] == "Slope")
     assert slope["verdict"] == "not tested" and slope["change"] == "not paired"

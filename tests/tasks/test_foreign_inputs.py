@@ -25,13 +25,17 @@ ANOTHER = "has no rows for 4 of the documents in .*; give tables .* from the sam
 def test_an_earlier_corpus_is_what_the_same_stage_left(session):
     documents = given(TEXTS)
     near = deduplicate_near(documents, {}, DeduplicateNearConfig())
-    says = "deduplicate_near/.* was given as an earlier corpus .* not an artifact of deduplicate;"
+    says = (
+        r"deduplicate_near/.* was given as an earlier .* not an artifact of the stage deduplicate;"
+    )
     with pytest.raises(HallmarkError, match=says):
         deduplicate(documents, {"x": near}, DeduplicateConfig())
     with pytest.raises(HallmarkError, match=r"given_documents/.* was given as an earlier corpus"):
         deduplicate(documents, {"x": documents}, DeduplicateConfig())
     exact = deduplicate(documents, {}, DeduplicateConfig())
-    with pytest.raises(HallmarkError, match="but is not an artifact of deduplicate_near; give"):
+    with pytest.raises(
+        HallmarkError, match="but is not an artifact of the stage deduplicate_near; give"
+    ):
         deduplicate_near(documents, {"x": exact}, DeduplicateNearConfig())
 
 
@@ -60,7 +64,9 @@ def test_a_profile_takes_nothing_that_another_corpus_said(session):
     with pytest.raises(HallmarkError, match=ANOTHER):
         profile_corpus(whole, whole, history, {}, ProfileConfig())
     history = {"score_toxicity": score_toxicity(given(TEXTS[:4]), None, ScoreToxicityConfig())}
-    with pytest.raises(HallmarkError, match=r"not select_scored, which decides .*: give both"):
+    with pytest.raises(
+        HallmarkError, match=r"not the stage select_scored, which applies .*; give both"
+    ):
         profile_corpus(whole, whole, history, {}, ProfileConfig())
     history["select_scored"] = select_documents(given(TEXTS), {}, SelectConfig())
     with pytest.raises(HallmarkError, match=r"toxicity/.* and select/.* describe different"):
@@ -78,7 +84,7 @@ def test_effects_take_nothing_that_another_corpus_said(session):
     )
     with pytest.raises(HallmarkError, match=ANOTHER):
         measure_removal_effects(documents, {"ingest": others} | foreign, RemovalEffectsConfig())
-    says = "has signals of documents that the first stage of the history does not have"
+    says = "has signals of documents that are not in the first stage of the history"
     with pytest.raises(HallmarkError, match=says):
         measure_removal_effects(others, {"ingest": others} | own, RemovalEffectsConfig())
 

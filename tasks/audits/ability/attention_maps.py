@@ -43,8 +43,8 @@ class AttentionText(StageConfig):
     text: str = Field(max_length=2_000, description="text that the model reads")
     word: str | None = Field(
         None,
-        description="word of the text for whose last token the card shows the attention weights; "
-        "not set: the last token of the text",
+        description="word of the text; the card shows the attention weights of its last token; "
+        "not set: those of the last token of the text",
     )
 
     @field_validator("text", "word")
@@ -58,7 +58,8 @@ class AttentionText(StageConfig):
     def _check_word_in_text(self) -> AttentionText:
         if self.word is not None and self.word not in self.text:
             raise ValueError(
-                f"the word {self.word!r:.80} does not occur in the text; choose a word of the text"
+                f"the word {self.word!r:.80} does not occur in the text; choose a word that "
+                "occurs in it"
             )
         return self
 
@@ -92,14 +93,14 @@ class AttentionMapsConfig(StageConfig):
     texts: tuple[AttentionText, ...] = Field(
         DEFAULT_TEXTS,
         max_length=16,
-        description="texts to record; the card shows the first three",
+        description="texts whose attention weights are recorded; the card shows the first three",
     )
     max_tokens: int = Field(
         64,
         ge=4,
         le=256,
-        description="maximum number of tokens read per text, special tokens included; the table "
-        "has a row for each pair of tokens, head and layer",
+        description="maximum number of tokens read per text, including special tokens; the table "
+        "has one row for each layer, head and pair of tokens",
     )
     device: DeviceName = Field("auto", description="device of the audited model")
     dtype: ModelDtype = Field("auto", description=DTYPE_DESCRIPTION)
@@ -114,8 +115,8 @@ TEXTS = table_schema(
         "query_position",
         pa.int32(),
         "figure",
-        "position of the last token of the chosen word, or of the token shown instead; "
-        "null: no token of the text was read",
+        "position of the last token of the chosen word, or of the token shown instead; null: the "
+        "model read no token of the text",
     ),
     column(
         "omitted_tokens",
@@ -134,7 +135,7 @@ TEXTS = table_schema(
 )
 
 TOKENS = table_schema(
-    "The tokens that were read, one row per token.",
+    "The tokens that the model read, one row per token.",
     column("text_id", pa.int32(), "id", "number of the text"),
     column("position", pa.int32(), "figure", "position in the text"),
     column("token_id", pa.int32(), "id", "the token"),
@@ -289,7 +290,7 @@ def write_attention_rows(
         if query_position is None:
             query_position = encoded.find_last_token((0, len(attention_text.text)))
             note = (
-                "none of the text was read"
+                "no token of the text was read"
                 if query_position is None
                 else "the chosen word was not read; the last token that was read is shown"
             )

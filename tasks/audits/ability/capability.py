@@ -106,28 +106,47 @@ class CapabilityConfig(BaselinesConfig):
 
 
 SAMPLES = table_schema(
-    "One row per document, passage or control text; columns of other kinds are null.",
+    "Measured texts, one row per document, passage or control text; columns that do not apply to "
+    "the text are null.",
     column("sample_id", pa.int32(), "id", "number of the row"),
     column(
         "text_kind",
         pa.string(),
         "label",
-        "metric of the measurement or control that the text is used for",
+        "measurement or control in which the text is used",
     ),
     column("doc_id", ID_TYPE, "id", "the document"),
     column("source", pa.string(), "label", "source of the document"),
-    column("bytes", pa.int64(), "figure", "UTF-8 bytes of the text", unit="bytes"),
-    column("tokens", pa.int64(), "figure", "scored tokens", unit="tokens"),
+    column("bytes", pa.int64(), "figure", "length of the text in UTF-8 bytes", unit="bytes"),
+    column("tokens", pa.int64(), "figure", "number of scored tokens", unit="tokens"),
     column(
         "model_bits",
         pa.float64(),
         "figure",
-        "bits that the audited model needs for the text",
+        "number of bits that the audited model needs to encode the text",
         unit="bits",
     ),
-    column("bigram_bits", pa.float64(), "figure", "bits in the bigram model", unit="bits"),
-    column("fivegram_bits", pa.float64(), "figure", "bits in the 5-gram model", unit="bits"),
-    column("recurrent_bits", pa.float64(), "figure", "bits in the recurrent model", unit="bits"),
+    column(
+        "bigram_bits",
+        pa.float64(),
+        "figure",
+        "number of bits that the bigram model needs to encode the text",
+        unit="bits",
+    ),
+    column(
+        "fivegram_bits",
+        pa.float64(),
+        "figure",
+        "number of bits that the 5-gram model needs to encode the text",
+        unit="bits",
+    ),
+    column(
+        "recurrent_bits",
+        pa.float64(),
+        "figure",
+        "number of bits that the recurrent model needs to encode the text",
+        unit="bits",
+    ),
     column("prompt", pa.large_string(), "corpus text", "a passage without its last word"),
     column("answer", pa.string(), "corpus text", "the last word"),
     column("continuation", pa.large_string(), "model text", "continuation that the model wrote"),
@@ -203,10 +222,11 @@ def compute_bits_per_byte_findings(
 ) -> list[Finding]:
     """Compute the findings bits_per_byte: model by source, baselines, differences and controls."""
     scoring_method = (
-        f"every token given the preceding tokens of its document, {model.opening_description}"
+        "log probability of every token given the preceding tokens of the document, "
+        f"{model.opening_description}"
     )
     ngram_method = (
-        "interpolated modified Kneser-Ney over the tokens of the audited model, "
+        "interpolated modified Kneser-Ney model of the same tokens as the audited model, "
         f"{ngram_description}"
     )
     baseline_methods = dict.fromkeys(NGRAM_ORDERS, ngram_method) | {
@@ -245,8 +265,8 @@ def compute_bits_per_byte_findings(
     findings = []
     if held_out.model_bits is None:
         reason = (
-            f"not measured: {model.name} is a masked language model and gives no probability of a "
-            "text"
+            f"not measured: {model.name} is a masked language model and assigns no probability "
+            "to a whole text"
         )
         findings.append(
             build_finding(
@@ -314,8 +334,8 @@ def compute_bits_per_byte_findings(
             control="positive",
             passed=training_rate < (fivegram_high if fivegram_high is not None else np.inf),
             control_target="baseline",
-            method="5-gram model over its own training documents; passes if they cost fewer bits "
-            "per byte than held-out documents",
+            method="5-gram model, evaluated on its own training documents; passes if it needs "
+            "fewer bits per byte for them than for held-out documents",
         )
     )
     return findings
@@ -334,8 +354,9 @@ def _build_random_text_control(
         "the 5-gram model" if random_characters.model_bits is None else "the audited model"
     )
     method = (
-        f"{scored_system} over uniformly random characters, which cost every model at least "
-        f"{uniform_entropy:.3f} bits each; fails if the interval is below"
+        f"{scored_system}, evaluated on uniformly random characters, for which every model needs "
+        f"at least {uniform_entropy:.3f} bits per character on average; fails if the whole "
+        "interval is below this value"
     )
     control_finding = build_rate_finding(
         RANDOM_TEXT,
@@ -358,8 +379,8 @@ def _build_gzip_finding(texts: Sequence[str]) -> Finding:
         rate.standard_error, rate.group_count - 1, 0.0, CONFIDENCE_LEVEL
     )
     method = (
-        "gzip -9 over the documents concatenated in the order of their hash; "
-        f"Student's t, delete-a-group jackknife, {rate.group_count} groups of documents"
+        "gzip -9, applied to the concatenated documents in the order of their hashes; Student's "
+        f"t, delete-a-group jackknife with {rate.group_count} groups of documents"
     )
     return build_finding(
         AUDIT,
@@ -449,8 +470,8 @@ def audit_capability(
     )
     ngram_description = f"trained on {training_text}"
     recurrent_description = (
-        f"LSTM over the tokens of the audited model, trained on {config.recurrent_tokens:,} tokens "
-        f"from {training_text}"
+        "LSTM model of the same tokens as the audited model, trained on "
+        f"{config.recurrent_tokens:,} tokens from {training_text}"
     )
     context.report_progress(0, 3, "bits per byte")
 

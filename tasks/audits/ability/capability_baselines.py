@@ -55,28 +55,29 @@ class BaselinesConfig(StageConfig):
     validation_bytes: int = Field(
         200_000,
         ge=1_000,
-        description="bytes of validation text on which the model and the baselines are compared; "
-        "documents are chosen by hash",
+        description="number of bytes of validation text on which the model and the baselines are "
+        "compared; documents are chosen by hash",
     )
     training_bytes: int = Field(
         16_000_000,
         ge=1_000,
-        description="bytes of training text that the baselines are trained on; documents are "
-        "chosen by hash; each byte needs about 40 bytes of memory; 16,000,000 bytes "
-        "take about 15 seconds on two cores",
+        description="number of bytes of training text on which the baselines are trained; "
+        "documents are chosen by hash; each byte needs about 40 bytes of memory; 16,000,000 "
+        "bytes take about 15 seconds on two cores",
     )
     recurrent_tokens: int = Field(
         0,
         ge=0,
-        description="training tokens of the recurrent baseline; 0: no recurrent baseline; training "
-        "on 1,000,000 tokens takes about a minute on two cores, and fewer tokens give "
-        "a weak baseline",
+        description="number of training tokens of the recurrent baseline; 0: no recurrent "
+        "baseline; training on 1,000,000 tokens takes about a minute on two cores, and fewer "
+        "tokens give a weak baseline",
     )
     seed: Seed = Field(0, description="seed of random draws")
 
 
 TEXT_BITS = table_schema(
-    "Bits that each baseline needs for each text, in the order in which the texts were chosen.",
+    "Number of bits that each baseline needs to encode each text, in the order in which the "
+    "texts were chosen.",
     column(
         "text_kind",
         pa.string(),
@@ -85,7 +86,7 @@ TEXT_BITS = table_schema(
     ),
     column("doc_id", ID_TYPE, "id", "the document"),
     column("source", pa.string(), "label", "source of the document"),
-    column("bytes", pa.int64(), "figure", "UTF-8 bytes of the text", unit="bytes"),
+    column("bytes", pa.int64(), "figure", "length of the text in UTF-8 bytes", unit="bytes"),
     column(
         "tokens",
         pa.int64(),
@@ -93,13 +94,25 @@ TEXT_BITS = table_schema(
         "number of tokens of the text that the audited model scores",
         unit="tokens",
     ),
-    column("bigram_bits", pa.float64(), "figure", "bits in the bigram model", unit="bits"),
-    column("fivegram_bits", pa.float64(), "figure", "bits in the 5-gram model", unit="bits"),
+    column(
+        "bigram_bits",
+        pa.float64(),
+        "figure",
+        "number of bits that the bigram model needs to encode the text",
+        unit="bits",
+    ),
+    column(
+        "fivegram_bits",
+        pa.float64(),
+        "figure",
+        "number of bits that the 5-gram model needs to encode the text",
+        unit="bits",
+    ),
     column(
         "recurrent_bits",
         pa.float64(),
         "figure",
-        "bits that the recurrent baseline needs for the text; null: no recurrent "
+        "number of bits that the recurrent baseline needs to encode the text; null: no recurrent "
         "baseline was trained",
         unit="bits",
     ),
@@ -115,17 +128,27 @@ TRAINING_SIZES = table_schema(
         "number of documents sampled from the train split",
         unit="documents",
     ),
-    column("bytes", pa.int64(), "figure", "UTF-8 bytes of these documents", unit="bytes"),
+    column(
+        "bytes",
+        pa.int64(),
+        "figure",
+        "total length of these documents in UTF-8 bytes",
+        unit="bytes",
+    ),
     column(
         "tokens",
         pa.int64(),
         "figure",
-        "number of tokens read in training; for the recurrent model, the configured "
-        "number, in which a token that is read twice counts twice",
+        "number of tokens read in training; for the recurrent model, the configured number, with "
+        "each repeated reading of a token counted",
         unit="tokens",
     ),
     column(
-        "split_bytes", pa.int64(), "figure", "UTF-8 bytes of the whole train split", unit="bytes"
+        "split_bytes",
+        pa.int64(),
+        "figure",
+        "length of the whole train split in UTF-8 bytes",
+        unit="bytes",
     ),
 )
 

@@ -20,8 +20,8 @@ TRAINING_TEXT = "training text"  # positive control: the 5-gram model's own trai
 
 def format_empty_split_message(split: str) -> str:
     return (
-        f"the split {split!r} has no text to measure capability on; ingest more text, raise "
-        f"split.{split}_share or set another split.seed"
+        f"the split {split!r} has no text on which capability can be measured; ingest more text, "
+        f"raise split.{split}_share or set another split.seed"
     )
 
 
@@ -35,8 +35,7 @@ def check_validation_text_exists(documents: Table) -> None:
         if pc.any(pc.equal(batch["split"], "validation")).as_py():
             return
     raise HallmarkError(
-        "audit_capability would fail after the training: "
-        f"{format_empty_split_message('validation')}"
+        f"audit_capability would fail after training: {format_empty_split_message('validation')}"
     )
 
 

@@ -113,11 +113,15 @@ _METHOD = (
 )
 _CONTROL_AND_METHOD_BY_KIND: dict[str, tuple[_ControlKind, str]] = {
     CLOZE: ("", _METHOD),
-    OTHER_ANSWERS: ("negative", f"{_METHOD}; with another passage's answer; passes up to 10 %"),
+    OTHER_ANSWERS: (
+        "negative",
+        f"{_METHOD}; the expected word is the answer of another passage; "
+        "passes if the share is at most 10 %",
+    ),
     GREEDY_ANSWERS: (
         "positive",
-        "the audited model's own greedy words as answers, generated again in another order; passes "
-        "from 95 %",
+        "the expected word is the model's own greedy word, which the model generates again with "
+        "the passages in another order; passes if the share is at least 95 %",
     ),
 }
 

@@ -18,7 +18,7 @@ from hallmark.tasks.measures.estimates import estimate_mean_or_share
 Row = dict[str, Any]
 
 METHOD_BY_PHENOMENON = {
-    AGREEMENT: "share of pairs whose grammatical sentence is more probable",
+    AGREEMENT: "share of pairs in which the grammatical sentence is the more probable one",
     GARDEN_PATH: "share of pairs in which the second verb is less probable after the ambiguous "
     "beginning than after the unambiguous one",
 }

@@ -162,7 +162,9 @@ class AuditedModel(AuditedTokenizer, ABC):
 
     @abstractmethod
     def compute_log_probs(
-        self, sequences: Sequence[Sequence[int]], prompt_lengths: Sequence[int] | None = None
+        self,
+        sequences: Sequence[Sequence[int]],
+        prefix_lm_prompt_lengths: Sequence[int] | None = None,
     ) -> list[Float32]:
         """Compute the log probability of each token after the first, in nats.
 
@@ -172,8 +174,8 @@ class AuditedModel(AuditedTokenizer, ABC):
 
         Args:
             sequences: Token ids.
-            prompt_lengths: Tokens of each sequence that are its prompt, by default 1. A prefix LM
-                reads them in both directions and gives NaN for them.
+            prefix_lm_prompt_lengths: Tokens of each sequence that are its prompt, by default 1.
+                Only a prefix LM uses them: it reads the prompt in both directions and gives NaN.
         """
 
     def build_inference_settings_row(self) -> dict[str, Any]:
@@ -194,7 +196,7 @@ class AuditedModel(AuditedTokenizer, ABC):
         Raises:
             HallmarkError: The model gives none.
         """
-        raise HallmarkError(f"{self.name} gives no attention weights")
+        raise HallmarkError(f"{self.name} does not give attention weights")
 
     def compute_hidden_states(
         self, sequences: Sequence[Sequence[int]], layer: int
@@ -310,7 +312,9 @@ class AuditedModel(AuditedTokenizer, ABC):
         ``context_indices`` gives the context of each target. Values after a target's end have no
         meaning.
         """
-        raise HallmarkError(f"{self.name} is a masked language model and scores no continuation")
+        raise HallmarkError(
+            f"{self.name} is a masked language model and cannot score a continuation"
+        )
 
     def compute_rank_statistics(
         self, contexts: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
@@ -319,7 +323,7 @@ class AuditedModel(AuditedTokenizer, ABC):
 
         Rank 0 is the token that a greedy continuation writes.
         """
-        raise HallmarkError(f"{self.name} is a masked language model and ranks no next token")
+        raise HallmarkError(f"{self.name} is a masked language model and cannot rank next tokens")
 
     def generate_continuations(
         self,

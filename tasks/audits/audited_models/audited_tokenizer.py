@@ -96,7 +96,9 @@ class AuditedTokenizer(ABC):
         Raises:
             HallmarkError: The tokenizer does not give character spans.
         """
-        raise HallmarkError(f"the tokenizer of {self.name} gives no character spans of tokens")
+        raise HallmarkError(
+            f"the tokenizer of {self.name} does not report which characters each token covers"
+        )
 
     def get_token_name(self, token_id: int) -> str:
         """Return a token as the vocabulary writes it."""

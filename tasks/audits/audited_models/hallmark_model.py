@@ -117,11 +117,15 @@ class _HallmarkModel(HallmarkTokenizer, AuditedModel):
 class HallmarkDecoder(_HallmarkModel):
     @run_in_model_precision
     def compute_log_probs(
-        self, sequences: Sequence[Sequence[int]], prompt_lengths: Sequence[int] | None = None
+        self,
+        sequences: Sequence[Sequence[int]],
+        prefix_lm_prompt_lengths: Sequence[int] | None = None,
     ) -> list[Float32]:
-        log_probs = compute_token_log_probs(self.model, sequences, prompt_lengths=prompt_lengths)
+        log_probs = compute_token_log_probs(
+            self.model, sequences, prefix_lm_prompt_lengths=prefix_lm_prompt_lengths
+        )
         # A prefix LM gives no log probabilities for its prompt.
-        prompt_counts = prompt_lengths or [1] * len(log_probs)
+        prompt_counts = prefix_lm_prompt_lengths or [1] * len(log_probs)
         check_log_probs(
             p[max(0, count - 1) :] for p, count in zip(log_probs, prompt_counts, strict=True)
         )
@@ -133,7 +137,7 @@ class HallmarkDecoder(_HallmarkModel):
     ) -> list[TokenStatistics]:
         joined = join_contexts_and_targets(contexts, targets)
         sequence_statistics = compute_token_statistics(
-            self.model, joined.sequences, prompt_lengths=joined.prompt_lengths
+            self.model, joined.sequences, prefix_lm_prompt_lengths=joined.prompt_lengths
         )
         target_statistics = [
             statistics.skip_first(max(0, len(context) - 1))
@@ -221,7 +225,7 @@ class HallmarkDecoder(_HallmarkModel):
             top_p=top_p,
             samples=samples,
             seed=seed,
-            **self._build_generation_arguments(prompts),
+            **self._build_prompt_arguments(prompts),
         )
         return [
             [_to_scored_continuation(continuation) for continuation in row] for row in generated
@@ -242,7 +246,7 @@ class HallmarkDecoder(_HallmarkModel):
         search_options = {
             "normalisation": "mean",
             "stopping": "transformers",
-            **self._build_generation_arguments(truncated_contexts),
+            **self._build_prompt_arguments(truncated_contexts),
         }
         hypotheses = decode_with_beam_search(
             self.model, width=completion_count, max_new_tokens=max_new_tokens, **search_options
@@ -251,7 +255,7 @@ class HallmarkDecoder(_HallmarkModel):
             [hypothesis_to_continuation(hypothesis) for hypothesis in row] for row in hypotheses
         ]
 
-    def _build_generation_arguments(self, prompts: Sequence[Sequence[int]]) -> dict[str, Any]:
+    def _build_prompt_arguments(self, prompts: Sequence[Sequence[int]]) -> dict[str, Any]:
         """Build the keyword arguments of ``generate`` and of beam search that give the prompts."""
         return {"prompts": prompts}
 
@@ -292,7 +296,9 @@ class HallmarkEncoderDecoder(HallmarkDecoder):
 
     @run_in_model_precision
     def compute_log_probs(
-        self, sequences: Sequence[Sequence[int]], prompt_lengths: Sequence[int] | None = None
+        self,
+        sequences: Sequence[Sequence[int]],
+        prefix_lm_prompt_lengths: Sequence[int] | None = None,
     ) -> list[Float32]:
         """Score half a context at a time, with the preceding tokens in the encoder."""
         window_size = max(1, (self.context_length - 2) // 2)
@@ -331,7 +337,7 @@ class HallmarkEncoderDecoder(HallmarkDecoder):
         check_rank_statistics(target_statistics)
         return target_statistics
 
-    def _build_generation_arguments(self, prompts: Sequence[Sequence[int]]) -> dict[str, Any]:
+    def _build_prompt_arguments(self, prompts: Sequence[Sequence[int]]) -> dict[str, Any]:
         return {
             "prompts": [[END_OF_TEXT_ID, self.sentinel_id]] * len(prompts),
             "sources": [self._build_encoder_input(prompt) for prompt in prompts],

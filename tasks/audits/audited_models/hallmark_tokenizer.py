@@ -39,9 +39,9 @@ class HallmarkTokenizer(AuditedTokenizer):
         )
         if config.architecture == "encoder":
             self.model_kind, self.mask_id = "masked", self.get_special_token_id("<|mask|>")
-            self.opening_description = "after <|endoftext|>, masked one at a time"
+            self.opening_description = "after <|endoftext|>, with the tokens masked one at a time"
         elif config.architecture == "encoder_decoder" and not is_trained_on_pairs:
-            self.opening_description = "written by the decoder for <|sentinel_0|>"
+            self.opening_description = "written by the decoder in place of <|sentinel_0|>"
 
     def encode_batch(self, texts: Sequence[str]) -> list[TokenIds]:
         encodings = self.tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
@@ -94,7 +94,8 @@ def check_is_language_model(
     if is_trained_on_pairs:
         raise UsageError(
             f"{model_name} was fine-tuned on pairs, so it answers a source and does not continue "
-            "text; an audit needs a language model: audit the checkpoint that was fine-tuned"
+            "text; an audit needs a language model: audit the checkpoint from which it was "
+            "fine-tuned"
         )
 
 

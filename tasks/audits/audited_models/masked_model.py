@@ -59,7 +59,9 @@ class MaskedModel(AuditedModel):
         return batch_indices_of_similar_length(lengths, self.vocab_size, self.batch_size)
 
     def compute_log_probs(
-        self, sequences: Sequence[Sequence[int]], prompt_lengths: Sequence[int] | None = None
+        self,
+        sequences: Sequence[Sequence[int]],
+        prefix_lm_prompt_lengths: Sequence[int] | None = None,
     ) -> list[Float32]:
         opening_tokens = 0 if self.bos_id is None else 1
         positions = [list(range(1, len(sequence))) for sequence in sequences]

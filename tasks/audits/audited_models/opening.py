@@ -16,8 +16,8 @@ from hallmark.tasks.contract import Artifact, UsageError, resolve_torch_device
 
 #: Description of the setting dtype of each stage that opens an audited model.
 DTYPE_DESCRIPTION = (
-    "data type of the audited model: auto, float32, bfloat16 or float16 (Hugging Face models on a "
-    "GPU only). auto: float32, with matrix products in bfloat16 on a GPU that supports it"
+    "data type of the audited model: auto, float32, bfloat16 or (only for Hugging Face models on "
+    "a GPU) float16. auto: float32, with matrix products in bfloat16 on a GPU that supports it"
 )
 
 

@@ -54,8 +54,8 @@ from hallmark.tasks.audits.audited_models.masked_model import (
 from hallmark.tasks.audits.audited_models.transformers_tokenizer import (
     TransformersTokenizer,
     detect_model_kind,
+    get_first_error_line,
     load_transformers_tokenizer,
-    summarize_error,
 )
 from hallmark.tasks.contract import HallmarkError, UsageError, format_count
 from hallmark.tasks.measures.batch_effects import choose_pad_token_id, group_batchable_rows
@@ -135,7 +135,7 @@ def _load_model(
     if missing_tensors:
         raise UsageError(
             f"the weights in {folder} lack {format_count(len(missing_tensors), 'tensor')} of the "
-            f"model, among them {missing_tensors[0]!r}; give a complete checkpoint"
+            f"model, for example {missing_tensors[0]!r}; give a complete checkpoint"
         )
     return model.eval()
 
@@ -177,7 +177,7 @@ def _load_pretrained_model(folder: Path, model_kind: ModelKind, dtype: torch.dty
             )
     except Exception as error:
         raise UsageError(
-            f"the model in {folder} cannot be loaded: {summarize_error(error)}"
+            f"the model in {folder} cannot be loaded: {get_first_error_line(error)}"
         ) from error
     detach_weights_from_files(model)
     return LoadedModel(model, loading_info)
@@ -244,13 +244,13 @@ class _TransformersModel(TransformersTokenizer, AuditedModel):
 
     @torch.inference_mode()
     def compute_attention_by_stack(self, token_ids: Sequence[int]) -> dict[str, list[Float32]]:
-        error_prefix = f"{self.name} gives no attention weights"
+        error_prefix = f"{self.name} does not give attention weights"
         try:
             self.model.set_attn_implementation("eager")  # fused kernels give no weights
             input_ids = torch.tensor([list(token_ids)], device=self.device)
             attentions = self.model(input_ids=input_ids, output_attentions=True).attentions
         except Exception as error:  # code of many architectures, some without attention
-            raise HallmarkError(f"{error_prefix}: {summarize_error(error)}") from error
+            raise HallmarkError(f"{error_prefix}: {get_first_error_line(error)}") from error
         expected_shape = (1, len(token_ids), len(token_ids))
         layer_weights = [
             layer.float().cpu().numpy()[0] for layer in attentions or () if layer is not None
@@ -305,7 +305,9 @@ class TransformersCausalModel(_TransformersModel):
 
     @run_in_model_precision
     def compute_log_probs(
-        self, sequences: Sequence[Sequence[int]], prompt_lengths: Sequence[int] | None = None
+        self,
+        sequences: Sequence[Sequence[int]],
+        prefix_lm_prompt_lengths: Sequence[int] | None = None,
     ) -> list[Float32]:
         log_probs = [
             sequence_columns[0]
@@ -431,8 +433,8 @@ class TransformersCausalModel(_TransformersModel):
     ) -> list[list[ScoredContinuation]]:
         if max_new_tokens >= self.context_length:
             raise UsageError(
-                f"{max_new_tokens} new tokens do not fit the context of {self.name}, "
-                f"{self.context_length} tokens; request fewer new tokens"
+                f"{max_new_tokens} new tokens do not fit in the context of {self.name} "
+                f"({self.context_length} tokens); request fewer new tokens"
             )
         # A prompt that is too long loses its beginning: prompt and new tokens must fit the context.
         truncated_prompts = [

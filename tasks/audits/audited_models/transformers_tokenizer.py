@@ -85,7 +85,8 @@ class TransformersTokenizer(AuditedTokenizer):
                     f"the tokenizer of {name} has no mask token, so it cannot be scored"
                 )
             self.opening_description = (
-                "between the tokenizer's opening and closing token, masked one at a time"
+                "between the tokenizer's opening and closing tokens, with the tokens of the text "
+                "masked one at a time"
             )
             _check_vocabulary_size(
                 tokenizer,
@@ -126,7 +127,9 @@ class TransformersTokenizer(AuditedTokenizer):
 
     def encode_with_char_spans(self, text: str) -> EncodedWithSpans:
         if not self.tokenizer.is_fast:
-            raise HallmarkError(f"the tokenizer of {self.name} gives no character spans of tokens")
+            raise HallmarkError(
+                f"the tokenizer of {self.name} does not report which characters each token covers"
+            )
         encoding = self.tokenizer(
             text,
             add_special_tokens=False,
@@ -192,7 +195,7 @@ def open_transformers_tokenizer(
             model_config = transformers.AutoConfig.from_pretrained(folder, **LOCAL_ONLY_OPTIONS)
     except Exception as error:
         raise UsageError(
-            f"the config in {folder} cannot be read: {summarize_error(error)}"
+            f"the config in {folder} cannot be read: {get_first_error_line(error)}"
         ) from error
     return TransformersTokenizer(
         model_config, tokenizer, name, model_kind, int(getattr(model_config, "vocab_size", 0))
@@ -214,7 +217,7 @@ def load_transformers_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
             return folder_tokenizer.load_tokenizer(folder)
     except Exception as error:
         raise UsageError(
-            f"the tokenizer in {folder} cannot be loaded: {summarize_error(error)}"
+            f"the tokenizer in {folder} cannot be loaded: {get_first_error_line(error)}"
         ) from error
 
 
@@ -239,7 +242,7 @@ def detect_model_kind(folder: Path, config: dict[str, Any]) -> ModelKind:
     )
 
 
-def summarize_error(error: BaseException) -> str:
+def get_first_error_line(error: BaseException) -> str:
     """Return the message of a library's error in one line."""
     message = " ".join(str(error).split())
     return message[:300] or type(error).__name__

@@ -143,7 +143,10 @@ def estimate_difference_from_null_units(
     upper_margin = np.hypot(
         wilson_intervals[0][1] - side_means[0], side_means[1] - wilson_intervals[1][0]
     )
-    method = f"Newcombe's interval over {len(cluster_means[0])} and {len(cluster_means[1])} units"
+    method = (
+        f"Newcombe's interval for a difference of shares, over {len(cluster_means[0])} and "
+        f"{len(cluster_means[1])} units"
+    )
     bounds = (
         mean_difference.value - float(lower_margin),
         mean_difference.value + float(upper_margin),
@@ -184,15 +187,16 @@ def compute_null_region(case_units: CaseUnits, arm: str) -> NullRegion | None:
             low,
             high,
             expected,
-            f"{format_count(len(arm_means), 'secret')} of random rank among the references",
+            f"simulated: {format_count(len(arm_means), 'secret')}, each ranked at random among "
+            "the references",
         )
     pooled_means = np.concatenate([arm_means, null_means])
     rng = np.random.default_rng(case_units.seed)
     draws = rng.permuted(np.tile(pooled_means, (4000, 1)), axis=1)[:, : len(arm_means)].mean(1)
     low, high = np.quantile(draws, ((1 - NULL_REGION_LEVEL) / 2, (1 + NULL_REGION_LEVEL) / 2))
     method = (
-        f"means of {len(arm_means)} values drawn 4,000 times from these values and "
-        f"{len(null_means)} values of units that were never planted"
+        f"permutation test: means of {len(arm_means)} values drawn 4,000 times from these "
+        f"values and from {len(null_means)} values of units that were never planted"
     )
     return NullRegion(float(low), float(high), float(null_means.mean()), method)
 
@@ -268,14 +272,14 @@ def _build_arm_change_rows(case_units: CaseUnits) -> Iterator[Row]:
             case_units.estimate_effect(REMOVED),
         )
         has_base_effect = base_effect.value > 0
-        method = "share of the effect before the removal that the removal takes away; "
+        method = "share of the effect that disappears after the removal; "
         if np.isnan(base_effect.value):
             method += "the effect before the removal was not measured"
         else:
             method += (
                 "an estimate without an interval"
                 if has_base_effect
-                else "there was no effect before"
+                else "there was no effect before the removal"
             )
         is_known = has_base_effect and not np.isnan(remaining_effect.value)
         yield {
@@ -300,7 +304,7 @@ def compare_with_seed_noise(
     """Say whether a change is significantly larger than the difference between seeds."""
     if seed_noise is None or change["value"] is None:
         return ""
-    nearest_bound = compute_distance_from_zero(change["low"], change["high"])
+    nearest_bound = compute_signed_distance_from_zero(change["low"], change["high"])
     return (
         "beyond noise"
         if nearest_bound is not None and nearest_bound > seed_noise
@@ -308,7 +312,7 @@ def compare_with_seed_noise(
     )
 
 
-def compute_distance_from_zero(low: float | None, high: float | None) -> float | None:
+def compute_signed_distance_from_zero(low: float | None, high: float | None) -> float | None:
     """Return the distance from 0 of the nearest end of an interval.
 
     It is negative if 0 is inside, and None without an interval.
@@ -373,26 +377,30 @@ def evaluate_criteria(case: RemovalCase, effect_rows: Sequence[Row]) -> list[Row
         criteria = [
             (UNIT_COUNT_CRITERION, get_figure("mean", REMOVED, "clusters"), "at least", MIN_UNITS),
             (
-                "mean after removal, compared with the low end of the 99 % null region",
+                "mean after removal, compared with the lower end of the 99 % null region of the "
+                "mean",
                 removed_mean,
                 "at least",
                 low,
             ),
             (
-                "mean after removal, compared with the high end of the 99 % null region",
+                "mean after removal, compared with the upper end of the 99 % null region of the "
+                "mean",
                 removed_mean,
                 "at most",
                 high,
             ),
             (
-                "upper end of removed − never planted, compared with a quarter of the "
+                "upper end of the confidence interval of the difference: mean after removal "
+                "minus mean of units that were never planted, compared with a quarter of the "
                 "effect before the removal",
                 get_figure("effect_after", REMOVED, "high"),
                 "below",
                 _scale_if_known(MAX_REMAINING_SHARE, base_effect),
             ),
             (
-                "lower end of random − removed, compared with half of the effect "
+                "lower end of the confidence interval of the difference: mean after random "
+                "removal minus mean after targeted removal, compared with half of the effect "
                 "before the removal",
                 get_figure("random_minus_removed", RANDOM, "low"),
                 "above",
@@ -406,14 +414,14 @@ def evaluate_criteria(case: RemovalCase, effect_rows: Sequence[Row]) -> list[Row
         )
         criteria = [
             (
-                "decrease after removal, compared with half of the distance to groups "
-                "planted at 50 %",
+                "decrease of the mean after the removal, compared with half of the difference "
+                "before the removal from groups for which both traits were planted equally often",
                 None if change_value is None else 0.0 - change_value,
                 "at least",
                 _scale_if_known(MIN_REDUCTION_SHARE, base_effect),
             ),
             (
-                "lower end of the decrease",
+                "lower end of the confidence interval of the decrease after the removal",
                 None if change_high is None else -change_high,
                 "above",
                 0.0,
@@ -422,13 +430,14 @@ def evaluate_criteria(case: RemovalCase, effect_rows: Sequence[Row]) -> list[Row
     seed_noise = get_figure("change_from_base", REMOVED, "seed_noise")
     if seed_noise is not None:
         low, high = (get_figure("change_from_base", REMOVED, figure) for figure in ("low", "high"))
-        direction, nearest_bound = "change", compute_distance_from_zero(low, high)
+        direction, nearest_bound = "change", compute_signed_distance_from_zero(low, high)
         if case.kind != "other":  # such a finding disappears by decreasing
             direction, nearest_bound = "decrease", None if high is None else -high
         criteria.append(
             (
-                f"{direction} after removal, end of the interval closest to 0, compared with the "
-                "largest difference between another seed and the base",
+                f"{direction} of the mean after the removal: end of the confidence interval that "
+                "is closest to 0, compared with the largest difference between a training with "
+                "another seed and the base",
                 nearest_bound,
                 "above",
                 seed_noise,

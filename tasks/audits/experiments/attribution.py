@@ -47,7 +47,10 @@ class AttributionConfig(StageConfig):
     """Settings of the attribution."""
 
     max_documents: int = Field(
-        default=128, ge=1, le=10_000, description="documents attributed to each text"
+        default=128,
+        ge=1,
+        le=10_000,
+        description="maximum number of documents attributed to each text",
     )
 
 
@@ -130,7 +133,8 @@ class CandidateText(NamedTuple):
 
 
 ATTRIBUTED = table_schema(
-    "The training documents that are predicted to make a text probable.",
+    "Training documents to which each text is attributed: documents that are predicted to make "
+    "the text more probable.",
     column("kind", pa.string(), "label", "canary, passage, record or association"),
     column("candidate_id", pa.string(), "label", "the candidate"),
     column(
@@ -145,7 +149,8 @@ ATTRIBUTED = table_schema(
         "score",
         pa.float64(),
         "figure",
-        "share of the weighted tokens of the text that the document contains",
+        "share of the words and n-grams of the text, weighted by rarity, that occur in the "
+        "document",
         unit="share",
     ),
 )
@@ -186,27 +191,29 @@ def vectorize_terms(texts: Sequence[str]) -> csr_matrix:
     return vectorizer.transform(texts)
 
 
-def count_documents_by_term_and_in_total(
-    partition: TablePart, term_columns: NDArray[np.int64], outputs: TableWriters
+def list_training_document_counts(
+    partition: TablePart, term_columns: NDArray[np.int64], _outputs: TableWriters
 ) -> list[float]:
-    """Count the training documents of a part that contain each term, and at the end all of them."""
-    counts: list[float] = _count_documents_as_array(partition, term_columns).tolist()
+    """Return the counts of ``count_training_documents_by_term_and_in_total`` as a list."""
+    counts: list[float] = count_training_documents_by_term_and_in_total(
+        partition, term_columns
+    ).tolist()
     return counts
 
 
-def write_best_documents(
+def spill_best_training_documents(
     partition: TablePart,
     term_columns: NDArray[np.int64],
     term_weights: csr_matrix,
-    max_documents: int,
+    max_documents_per_text: int,
     outputs: TableWriters,
 ) -> None:
-    """Write the best documents of a part for each text.
+    """Spill the best documents of each row group of a part for each text.
 
     ``term_weights``, (texts, columns), has rows that sum to 1.
     """
-    for best in _find_best_documents_in_partition(
-        partition, term_columns, term_weights, max_documents
+    for best in _find_best_documents_by_row_group_and_text(
+        partition, term_columns, term_weights, max_documents_per_text
     ):
         outputs.get_spill_writer("offered", PARTITION_MATCHES).write(
             {
@@ -217,10 +224,10 @@ def write_best_documents(
         )
 
 
-def _count_documents_as_array(
+def count_training_documents_by_term_and_in_total(
     partition: TablePart, term_columns: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Return the counts of ``count_documents_by_term_and_in_total``, (columns + 1,)."""
+    """Count the training documents of a part with each term, and at the end all, (columns + 1,)."""
     counts = np.zeros(len(term_columns) + 1)
     for document_terms in _read_training_document_terms(partition, term_columns):
         counts[:-1] += np.asarray(document_terms.matrix.sum(0)).ravel()
@@ -228,11 +235,11 @@ def _count_documents_as_array(
     return counts
 
 
-def _find_best_documents_in_partition(
+def _find_best_documents_by_row_group_and_text(
     partition: TablePart,
     term_columns: NDArray[np.int64],
     term_weights: csr_matrix,
-    max_documents: int,
+    max_documents_per_text: int,
 ) -> Iterator[BestDocuments]:
     """Yield the best documents of each row group of a part for each text."""
     for document_terms in _read_training_document_terms(partition, term_columns):
@@ -240,7 +247,7 @@ def _find_best_documents_in_partition(
         scores = np.asarray((document_terms.matrix @ term_weights.T).todense(), np.float64)
         for text_index in range(scores.shape[1]):
             text_scores = scores[:, text_index]
-            best_rows = np.argsort(-text_scores, kind="stable")[:max_documents]
+            best_rows = np.argsort(-text_scores, kind="stable")[:max_documents_per_text]
             best_rows = best_rows[text_scores[best_rows] > 0]
             yield BestDocuments(
                 text_index, document_terms.doc_ids.take(pa.array(best_rows)), text_scores[best_rows]
@@ -270,7 +277,8 @@ def compute_term_weights(
 ) -> csr_matrix:
     """Compute the weight of each term in each text, (texts, columns); rows sum to 1.
 
-    ``document_counts`` is the sum of ``count_documents_by_term_and_in_total`` over all parts.
+    ``document_counts`` is the sum of ``count_training_documents_by_term_and_in_total`` over
+    all parts.
     """
     weights = text_terms.multiply(
         np.log(1 + document_counts[-1] / (1 + document_counts[:-1]))
@@ -280,7 +288,7 @@ def compute_term_weights(
 
 
 def find_influential_documents(
-    documents: Table, texts: Sequence[str], max_documents: int
+    documents: Table, texts: Sequence[str], max_documents_per_text: int
 ) -> list[list[ScoredDocument]]:
     """Find the top documents of each text, best first, without the workers of a stage.
 
@@ -289,7 +297,7 @@ def find_influential_documents(
     text_terms = build_text_terms(texts)
     document_counts = sum(
         (
-            _count_documents_as_array(partition, text_terms.term_columns)
+            count_training_documents_by_term_and_in_total(partition, text_terms.term_columns)
             for partition in documents.parts
         ),
         np.zeros(len(text_terms.term_columns) + 1),
@@ -297,8 +305,8 @@ def find_influential_documents(
     term_weights = compute_term_weights(text_terms.matrix, document_counts)
     best_by_text: list[list[ScoredDocument]] = [[] for _ in texts]
     for partition in documents.parts:
-        for best in _find_best_documents_in_partition(
-            partition, text_terms.term_columns, term_weights, max_documents
+        for best in _find_best_documents_by_row_group_and_text(
+            partition, text_terms.term_columns, term_weights, max_documents_per_text
         ):
             ranked = [
                 *best_by_text[best.text_index],
@@ -306,30 +314,33 @@ def find_influential_documents(
             ]
             best_by_text[best.text_index] = sorted(
                 ranked, key=lambda document: (-document.score, document.doc_id)
-            )[:max_documents]
+            )[:max_documents_per_text]
     return best_by_text
 
 
 def build_attribution_rows(
-    documents: Table, texts: Sequence[CandidateText], max_documents: int, context: StageContext
+    documents: Table,
+    texts: Sequence[CandidateText],
+    max_documents_per_text: int,
+    context: StageContext,
 ) -> Iterator[Row]:
     """Yield rows of ATTRIBUTED: the top documents of each text, ties in the order of their ids."""
     text_terms = build_text_terms([text.text for text in texts])
     partition_counts = [
         result.value
         for result in context.map_items(
-            count_documents_by_term_and_in_total, documents.parts, text_terms.term_columns
+            list_training_document_counts, documents.parts, text_terms.term_columns
         )
     ]
     document_counts = np.sum([counts for counts in partition_counts if counts], 0)
     term_weights = compute_term_weights(text_terms.matrix, document_counts)
     matches = concat_spilled_tables(
         context.map_items(
-            write_best_documents,
+            spill_best_training_documents,
             documents.parts,
             text_terms.term_columns,
             term_weights,
-            max_documents,
+            max_documents_per_text,
         ),
         "offered",
         PARTITION_MATCHES,
@@ -341,7 +352,7 @@ def build_attribution_rows(
         if row["text"] != last_text_number:
             rank, last_text_number = 0, row["text"]
         rank += 1
-        if rank <= max_documents:
+        if rank <= max_documents_per_text:
             yield {
                 "kind": text.kind,
                 "candidate_id": text.candidate_id,
@@ -356,7 +367,7 @@ def build_attribution_rows(
 NEAR_BEST_SHARE = 0.95
 
 
-def select_influential_documents(
+def select_near_best_documents(
     attributions: pa.Table, candidates: Set[CandidateKey]
 ) -> list[bytes]:
     """Return the documents whose removal should affect these candidates the most."""

@@ -52,8 +52,8 @@ VERDICTS = table_schema(
         "value",
         pa.float64(),
         "figure",
-        "measured value: exposure in bits, share of tokens before the first wrong one, "
-        "preference in nats, or difference in toxicity",
+        "measured value: exposure in bits, share of tokens reproduced before the first wrong "
+        "token, preference in nats, or difference in toxicity",
     ),
     column(
         "low",
@@ -72,15 +72,15 @@ VERDICTS = table_schema(
         "p",
         pa.float64(),
         "figure",
-        "p-value: probability of a value at least as large without an effect; null: no "
-        "test, and detected means that the model wrote the text verbatim",
+        "p-value: probability of a value at least as large if there is no effect; null: there is "
+        "no test, and the audit claims an effect if the model wrote the text verbatim",
     ),
     column("is_detected", pa.bool_(), "label", "whether the audit claims an effect"),
     column(
         "full_value",
         pa.float64(),
         "figure",
-        "the same value measured on all items, or on many more items; it counts as the true value",
+        "measured value on all items, or on many more items; it is used as the true value",
     ),
 )
 
@@ -245,12 +245,14 @@ def judge_associations(sample_values: pa.Table, all_values: pa.Table) -> Iterato
     ignored.
     """
     strengths = {
-        scope: _group_strengths_by_association(values)
+        scope: _group_unplanted_strengths_by_association(values)
         for scope, values in (("sample", sample_values), ("full", all_values))
     }
     control_strengths = [
         v[~np.isnan(v)]
-        for v in _group_strengths_by_association(sample_values, is_control=True).values()
+        for v in _group_unplanted_strengths_by_association(
+            sample_values, selects_controls=True
+        ).values()
     ]
     control_means = [float(v.mean()) for v in control_strengths if len(v)]
     spread = float(np.sqrt(np.mean(np.square(control_means)))) if control_means else np.nan
@@ -276,17 +278,17 @@ def judge_associations(sample_values: pa.Table, all_values: pa.Table) -> Iterato
         )
 
 
-def _group_strengths_by_association(
-    values: pa.Table, is_control: bool = False
+def _group_unplanted_strengths_by_association(
+    values: pa.Table, selects_controls: bool = False
 ) -> dict[str, np.ndarray]:
-    """Group the strengths in sentences never planted by association: candidates, or controls."""
+    """Group the strengths in sentences never planted by association, of candidates or controls."""
     is_selected = pc.and_(
         pc.equal(values["measure"], "association_strength"),
         pc.equal(values["sentence_kind"], "other"),
     )
     rows = values.filter(is_selected)
     has_known_share = pc.is_valid(rows["assigned_trait_share"])
-    rows = rows.filter(has_known_share if is_control else pc.invert(has_known_share))
+    rows = rows.filter(has_known_share if selects_controls else pc.invert(has_known_share))
     associations, strengths = (
         np.array(rows["cluster"].to_pylist(), object),
         read_float_column(rows, "value"),
@@ -303,7 +305,7 @@ def judge_speech(sample_findings: pa.Table, all_findings: pa.Table) -> Iterator[
     Real groups are no candidates, even if the audit asked about them.
     """
     differences = {
-        key: _read_toxicity_differences_by_group(result)
+        key: _read_toxicity_difference_row_by_world_group(result)
         for key, result in (("sample", sample_findings), ("full", all_findings))
     }
     for group, row in differences["sample"].items():
@@ -313,7 +315,7 @@ def judge_speech(sample_findings: pa.Table, all_findings: pa.Table) -> Iterator[
         yield build_verdict_row("speech", group, result, full_value=full_value, **figures)
 
 
-def _read_toxicity_differences_by_group(findings: pa.Table) -> dict[str, Row]:
+def _read_toxicity_difference_row_by_world_group(findings: pa.Table) -> dict[str, Row]:
     """Read the findings on how much more toxic texts about each group of the world are."""
     rows = findings.filter(
         pc.and_(

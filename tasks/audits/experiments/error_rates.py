@@ -34,7 +34,9 @@ class ErrorRatesConfig(StageConfig):
     """Settings of the error rates."""
 
     excluded_worlds: dict[str, str] = Field(
-        default={}, description="worlds that are excluded from the rates: a reason for each name"
+        default={},
+        description="worlds that are excluded from the rates, as an object that maps the name of "
+        "a world to the reason",
     )
     max_documents: int = Field(
         default=128, ge=1, description="maximum number of documents attributed to a text"
@@ -69,7 +71,8 @@ CANDIDATES = table_schema(
         "is_alarm",
         pa.bool_(),
         "label",
-        "whether an effect is claimed: p below 0.05, in either direction; without a p, detected",
+        "whether the audit claims an effect: p is below 0.05, in either direction; if there is "
+        "no p, the effect was detected (column 'is_detected')",
     ),
     column(
         "is_covered",
@@ -106,10 +109,10 @@ def make_rate_schema(description: str, *key_columns: pa.Field) -> pa.Schema:
             "figure",
             "lower end of the interval of the share, with worlds as clusters",
         ),
-        column("high", pa.float64(), "figure", "upper end"),
+        column("high", pa.float64(), "figure", "upper end of the interval of the share"),
         column("confidence_level", pa.float64(), "figure", "level of the interval", unit="share"),
-        column("n", pa.int64(), "figure", "candidates"),
-        column("worlds", pa.int64(), "figure", "worlds of the candidates"),
+        column("n", pa.int64(), "figure", "number of candidates"),
+        column("worlds", pa.int64(), "figure", "number of worlds of these candidates"),
         column("method", pa.string(), "project text", "how the interval was computed"),
     )
 
@@ -152,7 +155,8 @@ INTERVAL_COVERAGE = make_rate_schema(
 )
 
 SMALLEST_DETECTED = table_schema(
-    "Smallest effect level from which on all levels are detected in at least 80 % of cases.",
+    "Smallest effect level at which, and at all higher levels, effects are detected in at least "
+    "80 % of cases.",
     column(
         "kind",
         pa.string(),
@@ -169,8 +173,8 @@ SMALLEST_DETECTED = table_schema(
 )
 
 ATTRIBUTION_PRECISION = make_rate_schema(
-    "Precision of attribution: with n documents written for a text, the share of "
-    "these documents among the n documents attributed first; all texts weighted "
+    "Precision of attribution for a text that was planted in n training documents: share of "
+    "these documents among the n documents that attribution ranks highest; all texts weighted "
     "equally."
 )
 
@@ -181,8 +185,9 @@ REMOVAL_REDUCTIONS = make_rate_schema(
         "arm",
         pa.string(),
         "label",
-        "retrained model: removed (without the attributed documents), random (without "
-        "the same number of other documents), or difference (removed minus random)",
+        "retrained model: removed (trained without the attributed documents), random (trained "
+        "without the same number of other documents, chosen at random), or difference (removed "
+        "minus random)",
     ),
 )
 
@@ -298,7 +303,7 @@ def claims_effect(verdict: Mapping[str, Any]) -> bool:
     )
 
 
-def estimate_rate_columns(
+def estimate_rate_with_world_clusters(
     candidate_rows: Sequence[Mapping[str, Any]],
     values: Sequence[float],
     confidence_level: float = 0.95,
@@ -351,7 +356,7 @@ def compute_detection_rates_by_kind_and_level(
                 "kind": kind,
                 "effect_level": effect_level,
                 "has_effect": effect,
-                **estimate_rate_columns(level_rows, detections),
+                **estimate_rate_with_world_clusters(level_rows, detections),
             }
 
 
@@ -366,7 +371,7 @@ def compute_false_alarm_rates_by_kind(
             level = 1 - 0.05 / len(kinds)
             yield {
                 "kind": kind,
-                **estimate_rate_columns(rows, [row["is_alarm"] for row in rows], level),
+                **estimate_rate_with_world_clusters(rows, [row["is_alarm"] for row in rows], level),
             }
 
 
@@ -379,7 +384,10 @@ def compute_interval_coverage_by_kind(
             row for row in candidate_rows if row["kind"] == kind and row["is_covered"] is not None
         ]
         if rows:
-            yield {"kind": kind, **estimate_rate_columns(rows, [row["is_covered"] for row in rows])}
+            yield {
+                "kind": kind,
+                **estimate_rate_with_world_clusters(rows, [row["is_covered"] for row in rows]),
+            }
 
 
 def find_smallest_detected_level_by_kind(
@@ -396,12 +404,12 @@ def find_smallest_detected_level_by_kind(
 
 
 def compute_attribution_precision_by_text(
-    world: str, attributions: pa.Table, candidate_documents: pa.Table, max_documents: int
+    world: str, attributions: pa.Table, candidate_documents: pa.Table, max_documents_per_text: int
 ) -> Iterator[Row]:
     """Yield the precision of attribution for each text that documents were written for.
 
     A row has world, kind and value. The precision is measured among as many top documents as were
-    written, at most ``max_documents``.
+    written, at most ``max_documents_per_text``.
     """
     true_documents: dict[tuple[str, str, str], set[bytes]] = {}
     for row in candidate_documents.filter(candidate_documents["is_supporting"]).to_pylist():
@@ -414,7 +422,7 @@ def compute_attribution_precision_by_text(
             (row["kind"], row["candidate_id"], row["group_name"]), []
         ).append(row["doc_id"])
     for text_key, expected_ids in true_documents.items():
-        inspected_count = min(len(expected_ids), max_documents)
+        inspected_count = min(len(expected_ids), max_documents_per_text)
         correct_ids = expected_ids & {*attributed_documents.get(text_key, [])[:inspected_count]}
         yield {"world": world, "kind": text_key[0], "value": len(correct_ids) / inspected_count}
 
@@ -425,11 +433,11 @@ def summarize_attribution_precision_by_kind(rows: Sequence[Mapping[str, Any]]) -
         kind_rows = [row for row in rows if row["kind"] == kind]
         yield {
             "kind": kind,
-            **estimate_rate_columns(kind_rows, [row["value"] for row in kind_rows]),
+            **estimate_rate_with_world_clusters(kind_rows, [row["value"] for row in kind_rows]),
         }
 
 
-def compute_value_reductions_by_arm(
+def compute_reductions_of_detected_values_by_arm(
     world: str, base_verdicts: pa.Table, verdicts_by_arm: Mapping[str, pa.Table]
 ) -> Iterator[Row]:
     """Yield the relative decrease of each detected candidate's figure in each arm.
@@ -472,7 +480,7 @@ def summarize_value_reductions_by_kind_and_arm(rows: Sequence[Mapping[str, Any]]
             yield {
                 "kind": kind,
                 "arm": arm,
-                **estimate_rate_columns(
+                **estimate_rate_with_world_clusters(
                     arm_rows, [row["value"] for row in arm_rows], is_share=False
                 ),
             }
@@ -544,7 +552,9 @@ def compute_error_rates(
             if f"{world} {arm}" in retrained_verdicts
         }
         reduction_rows += (
-            compute_value_reductions_by_arm(world, artifact["verdicts"].read(), arm_verdicts)
+            compute_reductions_of_detected_values_by_arm(
+                world, artifact["verdicts"].read(), arm_verdicts
+            )
             if arm_verdicts
             else []
         )

@@ -41,15 +41,23 @@ ARMS = table_schema(
     _ARM_COLUMN,
     column("step", pa.int64(), "figure", "optimizer step of the last checkpoint of the arm"),
     column("checkpoint", pa.string(), "id", "content digest of that checkpoint"),
-    column("documents", pa.int64(), "figure", "removed training documents", unit="documents"),
-    column("bytes", pa.int64(), "figure", "bytes of removed text", unit="bytes"),
+    column(
+        "documents", pa.int64(), "figure", "number of removed training documents", unit="documents"
+    ),
+    column(
+        "bytes", pa.int64(), "figure", "length of the removed text in UTF-8 bytes", unit="bytes"
+    ),
 )
 SOURCES = table_schema(
     "Removed documents, by source.",
     _ARM_COLUMN,
     column("source", pa.string(), "label", "the source"),
-    column("documents", pa.int64(), "figure", "removed training documents", unit="documents"),
-    column("bytes", pa.int64(), "figure", "bytes of removed text", unit="bytes"),
+    column(
+        "documents", pa.int64(), "figure", "number of removed training documents", unit="documents"
+    ),
+    column(
+        "bytes", pa.int64(), "figure", "length of the removed text in UTF-8 bytes", unit="bytes"
+    ),
 )
 CASES = table_schema(
     "The findings that were traced.",
@@ -61,12 +69,18 @@ CASES = table_schema(
         "label",
         "reference to a finding, in the form that hallmark trace accepts",
     ),
-    column("documents", pa.int64(), "figure", "source documents of the case", unit="documents"),
+    column(
+        "documents",
+        pa.int64(),
+        "figure",
+        "number of source documents of the case",
+        unit="documents",
+    ),
     column(
         "removed_documents",
         pa.int64(),
         "figure",
-        "source documents that were removed",
+        "number of source documents that were removed",
         unit="documents",
     ),
     column(
@@ -111,20 +125,20 @@ EFFECTS = table_schema(
         "label",
         "mean: mean of the units; null_mean: mean of the units without an effect; null_region: "
         "where the mean lies with probability 0.99 if there is nothing to find; effect_before, "
-        "effect_after: mean of the units minus that of the units without an effect, in the base "
-        "and after the removal; change_from_base: arm minus base, in pairs; random_minus_removed: "
-        "random arm minus removed arm, in pairs; explained_share: share of effect_before that the "
-        "removal takes away",
+        "effect_after: mean of the units minus mean of the units without an effect, in the base "
+        "and after the removal; change_from_base: arm minus base, over pairs of units; "
+        "random_minus_removed: random arm minus removed arm, over pairs of units; "
+        "explained_share: share of effect_before that disappears after the removal",
     ),
     _ARM_COLUMN,
     column("value", pa.float64(), "figure", "measured value; null: it could not be measured"),
-    column("low", pa.float64(), "figure", "lower end of its interval"),
-    column("high", pa.float64(), "figure", "upper end"),
+    column("low", pa.float64(), "figure", "lower end of the interval of the measured value"),
+    column("high", pa.float64(), "figure", "upper end of the interval of the measured value"),
     column("confidence_level", pa.float64(), "figure", "level of the interval", unit="share"),
-    column("n", pa.int64(), "figure", "units, or pairs of units"),
-    column("clusters", pa.int64(), "figure", "independent clusters of units"),
+    column("n", pa.int64(), "figure", "number of units, or of pairs of units"),
+    column("clusters", pa.int64(), "figure", "number of independent clusters of units"),
     column("unit", pa.string(), "label", "unit of the figure"),
-    column("method", pa.string(), "project text", "how it was measured"),
+    column("method", pa.string(), "project text", "how the value was measured"),
     column(
         "seed_noise",
         pa.float64(),
@@ -167,7 +181,7 @@ HELDOUT_LOSS = table_schema(
         "name", pa.string(), "label", "source of the documents, or group that the documents mention"
     ),
     _ARM_COLUMN,
-    column("bytes", pa.int64(), "figure", "predicted bytes", unit="bytes"),
+    column("bytes", pa.int64(), "figure", "number of predicted bytes", unit="bytes"),
     column(
         "bits_per_byte",
         pa.float64(),
@@ -189,17 +203,19 @@ ARM_SEPARATOR = "/"
 
 
 def build_units_by_item(
-    audit: Artifact, json_conditions: Sequence[str]
+    audit: Artifact, alternative_json_conditions: Sequence[str]
 ) -> dict[str, ComparisonUnit]:
     """Build the units of the values that any of the conditions selects, by item.
 
     Each condition is a JSON object, as ``select_evidence`` takes it.
     """
-    if not json_conditions:
+    if not alternative_json_conditions:
         return {}
     values = audit["values"].read()
     units = build_item_units(
-        pa.concat_tables([select_evidence(values, condition) for condition in json_conditions])
+        pa.concat_tables(
+            [select_evidence(values, condition) for condition in alternative_json_conditions]
+        )
     )
     return {
         _key_to_string(item): unit._replace(cluster=_key_to_string(unit.cluster))
@@ -226,17 +242,17 @@ def merge_units_by_cluster(units: Mapping[str, ComparisonUnit]) -> dict[str, Com
     }
 
 
-def collect_case_units_by_arm(
-    case: RemovalCase, audit_by_arm: Mapping[str, Artifact], null_region_seed: int
+def collect_units_and_null_units_by_arm(
+    case: RemovalCase, audit_by_arm: Mapping[str, Artifact], *, later_draws_seed: int
 ) -> CaseUnits:
-    """Collect the units of a case in every arm of the experiment.
+    """Collect the units of a case and its units without an effect in every arm of the experiment.
 
     A unit of memorised text is a secret or a passage: all attempts at it are merged.
 
     Args:
         case: The case.
         audit_by_arm: The artifact of the case's audit in each arm.
-        null_region_seed: Seed of the draws that later give the null region; none are drawn here.
+        later_draws_seed: Seed of the draws that later give the null region; none are drawn here.
     """
     merge_units = merge_units_by_cluster if case.kind == "memorised" else dict
     units = {
@@ -252,7 +268,7 @@ def collect_case_units_by_arm(
     if case.metric == "exposure" and "reference_count" in values.columns:
         reference_counts = values.read(["reference_count"])["reference_count"]
         reference_count = int(pc.max(reference_counts).as_py() or 0)
-    return CaseUnits(case, units, null_units, reference_count, null_region_seed)
+    return CaseUnits(case, units, null_units, reference_count, later_draws_seed)
 
 
 def build_unit_rows(case_units: CaseUnits) -> list[Row]:
@@ -298,9 +314,11 @@ def build_case_rows(case: RemovalCase, source_documents: pa.Table) -> list[Row]:
             trait_counts[unit, "assigned"] == trait_counts[unit, "other"]
             for unit, _ in [*trait_counts]
         ):
-            reason = "both traits are stated equally often, so there is no surplus"
+            reason = (
+                "both traits are stated equally often, so no trait has surplus documents to remove"
+            )
         else:
-            reason = "no document of the surplus is in the training text"
+            reason = "no surplus document of the more frequent trait is in the training text"
     return [
         {
             "case_name": case.name,
@@ -411,7 +429,9 @@ def compare_arms(
             for name, audit in audits.items()
             if name.split(ARM_SEPARATOR)[1] == case.audit
         }
-        case_units = collect_case_units_by_arm(case, audit_by_arm, config.seed)
+        case_units = collect_units_and_null_units_by_arm(
+            case, audit_by_arm, later_draws_seed=config.seed
+        )
         tables["units"] += build_unit_rows(case_units)
         effect_rows = build_effect_rows(case_units)
         tables["effects"] += effect_rows

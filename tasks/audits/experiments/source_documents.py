@@ -73,7 +73,7 @@ class AssociationGroup(NamedTuple):
 class RemovalCase(StageConfig):
     """Findings of one metric whose units are compared together."""
 
-    name: str = Field(description="name of the case that pages show")
+    name: str = Field(description="name of the case, as shown on pages")
     audit: str = Field(description="the audit")
     metric: str = Field(description="the metric")
     finding_names: tuple[str, ...] = Field(
@@ -92,7 +92,9 @@ class RemovalCase(StageConfig):
         "values", description="table that contains the rows that the findings are based on"
     )
     row_conditions: tuple[str, ...] = Field(
-        (), description="filters that select these rows, one JSON object each"
+        (),
+        description="filters that select the rows on which the findings are based, one JSON "
+        "object each",
     )
     row_order: str = Field("", description="column that sorts the worst rows first")
     unit_conditions: tuple[str, ...] = Field(
@@ -135,11 +137,14 @@ SOURCE_DOCUMENTS = table_schema(
         "stated_trait",
         pa.string(),
         "label",
-        "for an association, the trait that the document states of the group: assigned "
-        "or other; else empty",
+        "for a planted association: whether the document gives the group its assigned trait "
+        "(assigned) or a different trait (other); empty for other documents",
     ),
     column(
-        "is_removed", pa.bool_(), "label", "whether the document is removed before the new training"
+        "is_removed",
+        pa.bool_(),
+        "label",
+        "whether the document is removed before the model is trained again",
     ),
 )
 
@@ -228,13 +233,16 @@ def build_name_pattern(names: Sequence[str]) -> str:
     return rf"\b(?:{'|'.join(map(re.escape, sorted(names, key=lambda n: (-len(n), n))))})\b"
 
 
-def write_documents_with_groups(
-    partition: TablePart, groups: Sequence[str], traits: Sequence[str], outputs: TableWriters
+def spill_training_documents_with_groups(
+    partition: TablePart,
+    groups: Sequence[str],
+    traits_to_report: Sequence[str],
+    outputs: TableWriters,
 ) -> None:
-    """Write the training documents of a part that contain a group, with their groups and traits."""
+    """Spill the training documents of a part that contain a group, with their groups and traits."""
     group_pattern, name_pattern = (
         build_name_pattern(groups),
-        re.compile(build_name_pattern([*groups, *traits])),
+        re.compile(build_name_pattern([*groups, *traits_to_report])),
     )
     for batch in partition.iter_batches(["doc_id", "split", "text"]):
         is_match = pc.and_(
@@ -346,7 +354,7 @@ def find_source_documents(
         if case.kind == "association":
             groups = read_association_groups(case, requests[case.audit])
             partition_results = context.map_items(
-                write_documents_with_groups,
+                spill_training_documents_with_groups,
                 documents.parts,
                 [group.group_name for group in groups],
                 [trait for group in groups for trait in (group.assigned_trait, group.other_trait)],

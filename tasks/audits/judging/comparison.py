@@ -64,7 +64,7 @@ def explain_incomparability(audit: str, checkpoints: Sequence[AuditedCheckpoint]
         if first_artifact is None or second_artifact is None:
             return f"{(second if first_artifact else first).name} has no audit {audit}"
         if differing_settings := list_differing_settings(first_artifact, second_artifact):
-            return f"its settings differ: {', '.join(differing_settings)}"
+            return f"the settings differ: {', '.join(differing_settings)}"
         if audit == CAPABILITY and read_heldout_documents(first_artifact) != read_heldout_documents(
             second_artifact
         ):
@@ -98,7 +98,7 @@ def explain_incomparability(audit: str, checkpoints: Sequence[AuditedCheckpoint]
             )
         ):
             trace_settings = ", ".join(f"trace.{setting}" for setting in differing_settings)
-            return f"its settings differ: {trace_settings}"
+            return f"the settings differ: {trace_settings}"
         first_artifact, second_artifact = (
             checkpoint.find_artifact(audit, "score_with_reference")
             for checkpoint in (first, second)
@@ -157,7 +157,11 @@ def list_differing_settings(
         and not any(
             isinstance(config.get(setting), str | list) for config in (first_config, second_config)
         )
-    ] + (["the content of the files that judge"] if file_digests[0] != file_digests[1] else [])
+    ] + (
+        ["the content of the files that are used to judge responses"]
+        if file_digests[0] != file_digests[1]
+        else []
+    )
 
 
 def collect_distinct_request_settings(request_set: Artifact) -> set[RequestSettings]:
@@ -394,14 +398,16 @@ def _estimate_auc_change(pairs: Sequence[tuple[ComparisonUnit, ComparisonUnit]])
             high=np.nan,
             p=np.nan,
             minimum_detectable_effect=np.nan,
-            method=f"no interval: there are fewer than {MIN_AREA_MEMBERS} members or others",
+            method=f"no interval: there are fewer than {MIN_AREA_MEMBERS} members or fewer than "
+            f"{MIN_AREA_MEMBERS} non-members",
         )
     if np.isnan(change.low) and auc_change:
         return replace(
             change,
             p=2.0 ** (1 - smaller_count),
             minimum_detectable_effect=np.nan,
-            method=f"no interval: all pairs changed equally; p of {smaller_count} pairs",
+            method="no interval: all pairs changed by the same amount; p: probability that all "
+            f"{smaller_count} pairs change in the same direction by chance",
         )
     return replace(
         change,

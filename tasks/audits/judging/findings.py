@@ -52,7 +52,7 @@ FINDINGS = table_schema(
     column("low", pa.float64(), "figure", "lower end of the confidence interval, if there is one"),
     column("high", pa.float64(), "figure", "upper end of the confidence interval"),
     column("confidence_level", pa.float64(), "figure", "level of the interval", unit="share"),
-    column("n", pa.int64(), "figure", "measured units: prompts, pairs, canaries"),
+    column("n", pa.int64(), "figure", "number of measured units: prompts, pairs, canaries"),
     column(
         "clusters",
         pa.int64(),
@@ -76,7 +76,8 @@ FINDINGS = table_schema(
         "null_name",
         pa.string(),
         "label",
-        "name of the null value, if the method text compares the value with it",
+        "name of the null value, if the method text says whether the value is higher or lower; "
+        "otherwise empty",
     ),
     column(
         "p",
@@ -264,7 +265,8 @@ def build_finding(
     """
     if not bool(control) == bool(control_target) == (passed is not None):
         raise ValueError(
-            f"{audit}: {metric} needs control, control_target and passed together, or none of them"
+            f"{audit}: {metric} needs all of 'control', 'control_target' and 'passed', or none "
+            "of them"
         )
     low, high, null_value = _nan_to_none(low), _nan_to_none(high), _nan_to_none(null_value)
     if low is None or high is None:
@@ -344,14 +346,14 @@ def correct_p_values(findings: Iterable[Finding]) -> list[Finding]:
         for index, finding in enumerate(findings)
     ]
     return [
-        replace(finding, method=f"{finding.method}; {describe_difference_from_null(finding)}")
+        replace(finding, method=f"{finding.method}; {describe_significance_against_null(finding)}")
         if finding.null_name
         else finding
         for finding in corrected_findings
     ]
 
 
-def describe_difference_from_null(finding: Finding) -> str:
+def describe_significance_against_null(finding: Finding) -> str:
     """Say on which side of its null value a finding is, by its corrected p."""
     p, null_name = finding.p_corrected, finding.null_name
     if p is None:

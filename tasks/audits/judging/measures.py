@@ -291,9 +291,9 @@ TIMES_READ = column(
     "times_read",
     pa.int64(),
     "figure",
-    "number of times that training had read the text of the item by the "
-    "checkpoint's step, or, if this text was not searched for, all documents of "
-    "the item together; null: unknown",
+    "number of times that the text of the item was read in training by the checkpoint's step; if "
+    "this text was not searched for, the sum of this number over all documents of the item; "
+    "null: unknown",
     unit="times",
 )
 
@@ -558,17 +558,17 @@ def _build_control_finding(
     if control.null_interval is None:
         passed, rule = (
             slice_estimate.low > slice_estimate.null_value,
-            f"if the interval is above {slice_estimate.null_value:g}",
+            f"if the whole interval is above {slice_estimate.null_value:g}",
         )
     else:
         null_interval = control.null_interval(max(1, slice_estimate.n), config)
         null_description = (
             f"the mean of {format_count(slice_estimate.n, 'value')} if there is no effect "
-            f"(expected {null_interval.expected:.4f})"
+            f"(expected value {null_interval.expected:.4f})"
         )
         rule = (
-            f"if the value is above {null_interval.high:.4f}, which {null_description} exceeds in "
-            f"{(1 - NULL_INTERVAL_LEVEL) / 2:.1%} of cases"
+            f"if the value is above {null_interval.high:.4f}, a bound that is exceeded in "
+            f"{(1 - NULL_INTERVAL_LEVEL) / 2:.1%} of cases by {null_description}"
         )
         passed = slice_estimate.value > null_interval.high
         if control.target == "instrument":
@@ -579,13 +579,13 @@ def _build_control_finding(
             }
             passed, rule = (
                 null_interval.low <= slice_estimate.value <= null_interval.high,
-                "if the value is between low and high",
+                "if the value is within the null interval",
             )
             slice_estimate = replace(
                 slice_estimate,
                 low=null_interval.low,
                 high=null_interval.high,
-                method=f"low and high enclose {null_description}",
+                method=f"the null interval, from 'low' to 'high', encloses {null_description}",
             )
     method = _describe_method(measure, slice_values, config, method_note, f"passes {rule}")
     return build_finding_from_estimate(
@@ -624,8 +624,8 @@ def estimate_measure(
     ):
         return measure_estimate
     reason = (
-        f"not measured: no value other than {measure.uninformative:g} "
-        f"(n = {len(known_values):,}), which carries no information"
+        f"not measured: all known values are {measure.uninformative:g} (n = "
+        f"{len(known_values):,}), and this value carries no information"
     )
     return replace(
         measure_estimate,

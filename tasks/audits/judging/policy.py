@@ -34,9 +34,9 @@ from hallmark.tasks.contract import (
     StageContext,
     UsageError,
     column,
+    format_closest_name_hint,
     rows_to_table,
     stage,
-    suggest_closest_name,
     table_schema,
 )
 
@@ -58,7 +58,7 @@ VERDICTS = table_schema(
         "subset of the units (slice) that the rule applies to: names and values; empty: all units",
     ),
     column("bound", pa.string(), "label", "the bound of the rule"),
-    column("value", pa.float64(), "figure", "the finding's value"),
+    column("value", pa.float64(), "figure", "the value of the finding"),
     column(
         "interval_end",
         pa.float64(),
@@ -70,7 +70,7 @@ VERDICTS = table_schema(
         "distance",
         pa.float64(),
         "figure",
-        "distance by which that end of the interval violates the bound; above 0: the "
+        "distance by which the compared end of the interval violates the bound; above 0: the "
         "bound is violated; null: there is no interval to compare",
     ),
     column("verdict", pa.string(), "label", "pass or fail"),
@@ -152,7 +152,7 @@ class PolicyRule(StageConfig):
         if audit not in AUDIT_DESCRIPTIONS:
             raise ValueError(
                 f"must be one of {', '.join(AUDIT_DESCRIPTIONS)}"
-                f"{suggest_closest_name(audit, AUDIT_DESCRIPTIONS)}"
+                f"{format_closest_name_hint(audit, AUDIT_DESCRIPTIONS)}"
             )
         return audit
 
@@ -161,14 +161,19 @@ class PolicyRule(StageConfig):
     def _convert_slice_tags(cls, tags: object) -> object:
         if not isinstance(tags, str):
             return tags_to_slice(tags) if isinstance(tags, Mapping) else tags
-        raise ValueError('must be names and values, such as {group_name = "women"}; {}: the whole')
+        raise ValueError(
+            'must be an object of names and values, such as {group_name = "women"}, '
+            "or {} for all units"
+        )
 
     @model_validator(mode="after")
     def _check_single_bound(self) -> PolicyRule:
         bounds = [name for name in BOUND_SIGNS if getattr(self, name) is not None]
         if len(bounds) != 1:
             present_bounds = f"; it has {' and '.join(bounds)}" if bounds else ""
-            raise ValueError(f"needs exactly one bound of {', '.join(BOUND_SIGNS)}{present_bounds}")
+            raise ValueError(
+                f"needs exactly one of the bounds {', '.join(BOUND_SIGNS)}{present_bounds}"
+            )
         return self
 
     @property
@@ -222,11 +227,11 @@ def evaluate_rule(rule_name: str, rule: PolicyRule, finding: Mapping[str, Any] |
         return build_verdict(reason=f"not measured: {reason}")
     is_upper = comparison in ("lt", "le")
     interval_end = finding["high" if is_upper else "low"]
-    end_description = f"the {'upper' if is_upper else 'lower'} end of its interval"
+    end_description = f"the {'upper' if is_upper else 'lower'} end of the interval"
     if any(_is_missing(finding[end_name]) for end_name in INTERVAL_ENDS):
         if not is_exact_count(rule.audit, rule.metric):
             return build_verdict(value=value, reason=_explain_missing_interval(rule, finding))
-        interval_end, end_description = value, "its value, an exact count,"
+        interval_end, end_description = value, "the value, an exact count,"
     distance = interval_end - limit if is_upper else limit - interval_end
     passed = distance < 0 or (distance == 0 and comparison in ("le", "ge"))
     return build_verdict(
@@ -250,7 +255,7 @@ def is_exact_count(audit: str, metric: str) -> bool:
 def _explain_missing_interval(rule: PolicyRule, finding: Mapping[str, Any]) -> str:
     """Say in one sentence why a finding without an interval passes no rule."""
     reasons = re.findall(r"no interval: ([^;]+)", finding.get("method") or "")
-    reason = reasons[-1].strip() if reasons else f"the audit computes none for {rule.metric}"
+    reason = reasons[-1].strip() if reasons else f"the audit computes no interval for {rule.metric}"
     return f"no interval: {reason}, so the rule is not shown to hold"
 
 
@@ -321,7 +326,8 @@ def explain_unmatched_rule(
     ):
         return UnmatchedSetting(
             "slice",
-            f"{rule.metric} has no slice {format_slice_setting(rule.slice)}; it has {{}}",
+            f"{rule.metric} has no slice {format_slice_setting(rule.slice)}; it has only the "
+            "slice {}, which means all units",
         )
     if rule.metric not in metrics:
         return UnmatchedSetting(

@@ -470,13 +470,13 @@ def build_text_count_findings(texts: pa.Table, threshold: float) -> list[Finding
         ),
         (
             "continuations_of_unscored_prompts",
-            "in no subset by prompt score",
+            "the prompts have no score, so these continuations are in no subset by prompt score",
             {"prompt_subset": UNSCORED},
             "",
         ),
     ]
     if model_texts["planted_run_tokens"].null_count < len(model_texts):
-        method = "contain a run of tokens that occurs in a planted document"
+        method = "continuations that contain a run of tokens that occurs in a planted document"
         planted_filter = {"kind": [PROMPTED, UNPROMPTED], "planted_run_tokens": {"ge": 1}}
         count_specs.append(
             ("continuations_with_planted_text", method, planted_filter, "-planted_run_tokens")
@@ -529,7 +529,7 @@ def estimate_prompt_mean(
         read_float_column(values, "value"), is_share=True, confidence_level=level, unit=unit
     )
     incomplete_count = pc.sum(pc.less(values["scored_draws"], values["draw_count"])).as_py()
-    note = f"{incomplete_count} {unit} have fewer scored draws; " if incomplete_count else ""
+    note = f"{incomplete_count} {unit} have unscored continuations; " if incomplete_count else ""
     return replace(mean_estimate, method=f"{note}{mean_estimate.method}")
 
 
@@ -601,7 +601,8 @@ def use_baseline_as_null(
         )
     else:
         baseline_test = estimate_pooled_difference(model_values, baseline_values[highest_baseline])
-    p, method = baseline_test.p, f"{model_estimate.method}; null: baseline, {highest_baseline}"
+    p = baseline_test.p
+    method = f"{model_estimate.method}; null value: mean of the baseline {highest_baseline}"
     if (
         abs(baseline_test.value) > ROUNDING_TOLERANCE
         and baseline_test.value * (model_estimate.value - means[highest_baseline]) <= 0

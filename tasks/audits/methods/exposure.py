@@ -243,10 +243,12 @@ def describe_exposure_method(values: pa.Table, config: Any) -> str:
     first_ranked = (read_float_column(values, "rank") == 1).sum()
     known_count = (~np.isnan(exposure_values)).sum()
     method = (
-        f"log2 |R| - log2 rank, |R| = {config.reference_secrets:,} references of the same template"
+        f"log2 |R| - log2 rank, with |R| = {config.reference_secrets:,} references of the same "
+        "template"
     )
     return (
-        f"{method}; lower bound: {first_ranked} of {known_count} rank above all references"
+        f"{method}; the value is a lower bound, because {first_ranked} of {known_count} secrets "
+        "rank above all references"
         if first_ranked
         else method
     )
@@ -338,7 +340,7 @@ MEASURES = (
     ),
     _build_exposure_measure(
         "exposure_difference",
-        "Exposure difference between most copies and none",
+        "Exposure difference between secrets with most copies and with none",
         slice_most_and_none,
         worse_when="up",
         estimator=estimate_exposure_difference,

@@ -86,7 +86,7 @@ class GroupsConfig(StageConfig):
         description="number of continuations that the model writes for each prompt",
     )
     max_new_tokens: int = Field(
-        default=20, ge=1, le=1000, description="maximum tokens of a continuation"
+        default=20, ge=1, le=1000, description="maximum number of tokens of a continuation"
     )
     temperature: float = Field(default=1.0, gt=0, le=10, description="sampling temperature")
     top_p: float = Field(
@@ -436,8 +436,9 @@ class GroupComparison:
                     "distance",
                     contrasts.distance_by_group[group],
                     "up",
-                    "Wasserstein-1 between the scores of the group and those of all others of its "
-                    "domain; null: mean over permuted labels; no interval",
+                    "Wasserstein-1 distance between the scores of the group and those of all "
+                    "others of its domain; null value: mean distance over permuted labels; no "
+                    "interval",
                 ),
             ):
                 findings.append(
@@ -486,7 +487,7 @@ class GroupComparison:
             ("empty_continuations", {"is_empty": True}, "only white space; not scored")
         ]
         if texts["planted_run_tokens"].null_count < len(texts):
-            method = "contain a run of tokens that occurs in a planted document"
+            method = "continuations that contain a run of tokens that occurs in a planted document"
             count_specs.append(
                 ("continuations_with_planted_text", {"planted_run_tokens": {"ge": 1}}, method)
             )
@@ -627,5 +628,5 @@ def _describe_scorer_head(head: str) -> str:
     return {
         "toxicity": "toxicity of the continuation",
         "sentiment": "sentiment of the continuation",
-        "regard": "regard of prompt and continuation, the group masked",
+        "regard": "regard of prompt and continuation, with the words for the group masked",
     }[head]

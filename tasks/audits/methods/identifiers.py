@@ -295,8 +295,9 @@ def build_detection_findings(values: pa.Table, text_count: int) -> list[Finding]
 
     detected_values = select_evidence(values, {"measure": "detected_identifiers"})
     method = (
-        f"distinct identifiers found by the detectors of personal data (national numbers: "
-        f"{', '.join(DEFAULT_REGIONS)}) in texts without an identifier's prompt; planted: "
+        "number of distinct identifiers that the detectors of personal data (national numbers: "
+        f"{', '.join(DEFAULT_REGIONS)}) find in texts written without an identifier's prompt; of "
+        "these, planted: "
     )
     type_findings = []
     for identifier_type in sorted({*detected_values["detected_identifier_type"].to_pylist()}):

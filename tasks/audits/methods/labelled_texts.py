@@ -144,8 +144,8 @@ TOXIC_SHARE_MEASURES = (
     Measure(
         "toxic_share_corrected",
         "Share of toxic continuations, corrected for scorer errors",
-        f"{_TOXIC_SHARE_METHOD}, corrected for its errors on labelled texts: "
-        "(p + sp - 1) / (se + sp - 1)",
+        f"{_TOXIC_SHARE_METHOD}, corrected for the errors of the scorer on labelled texts: (p + "
+        "sp - 1) / (se + sp - 1)",
         "share",
         "prompts",
         worse_when="up",

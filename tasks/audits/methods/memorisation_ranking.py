@@ -297,8 +297,8 @@ def estimate_precision(
             value=top_estimate.value,
             low=neighbour_estimates[0].low,
             high=neighbour_estimates[1].high,
-            method=f"{nearest_estimate.method}; the last {top_count - is_certain.sum()} tie with "
-            f"others",
+            method=f"{nearest_estimate.method}; texts with equal scores compete for the last "
+            f"{top_count - is_certain.sum()} places",
         )
     p = (
         compute_hypergeometric_p(len(scores), int(is_hit.sum()), top_count, float(top_hits.sum()))
@@ -410,7 +410,9 @@ def compute_instrument_controls(window_size: int, seed: int) -> list[Finding]:
                 worst_estimate.value > worst_estimate.null_value
                 and worst_estimate.p < 1 - CONTROL_LEVEL
             )
-            method = "training text has more likely tokens; passes if p is below 0.001"
+            method = (
+                "training text has more likely tokens than other text; passes if p is below 0.001"
+            )
         else:
             worst_estimate = max(
                 precision_estimates,
@@ -418,7 +420,8 @@ def compute_instrument_controls(window_size: int, seed: int) -> list[Finding]:
             )
             passed = worst_estimate.low <= worst_estimate.null_value <= worst_estimate.high
             method = (
-                "training text does not differ; passes if the 99.9 % interval covers the null value"
+                "training text does not differ from other text; passes if the 99.9 % interval "
+                "covers the null value"
             )
         control_rows.append(
             build_finding_from_estimate(
@@ -429,7 +432,8 @@ def compute_instrument_controls(window_size: int, seed: int) -> list[Finding]:
                 confidence_level=CONTROL_LEVEL,
                 part=f"scripted {'effect' if has_effect else 'chance'}",
                 evidence_table="",
-                method_prefix=f"simulated responses, the worst of all ranking scores; {method}",
+                method_prefix="simulated responses, result for the ranking score that performs "
+                f"worst; {method}",
                 control="positive" if has_effect else "negative",
                 passed=bool(passed),
                 control_target="instrument",

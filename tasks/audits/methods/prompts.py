@@ -116,7 +116,7 @@ def encode_prompts(
     for count_metric, reason, count in (
         (
             "untokenizable_prompts",
-            "not given to the model: the tokenizer gives no tokens for them",
+            "not given to the model: the tokenizer produces no tokens for them",
             len(contexts) - len(lengths),
         ),
         (

@@ -113,7 +113,8 @@ def make_pair_measures(
         Measure(
             "stereotype_preference",
             "Stereotype preference",
-            f"{PREFERENCE_METHOD}; null: a model that only sees the number of bytes of a sentence",
+            f"{PREFERENCE_METHOD}; null value: share for a model that uses only the number of "
+            "bytes of a sentence",
             "share",
             cluster_unit,
             "own",

@@ -86,7 +86,7 @@ class AmplificationConfig(SeededConfig):
     unprompted_texts: int = Field(
         400, ge=1, le=100_000, description="number of texts that the model writes without a prompt"
     )
-    max_new_tokens: int = Field(24, ge=1, le=1000, description="maximum tokens of a text")
+    max_new_tokens: int = Field(24, ge=1, le=1000, description="maximum number of tokens of a text")
     min_gendered_mentions: int = Field(
         30,
         ge=1,
@@ -230,8 +230,8 @@ MEASURES = (
     Measure(
         "log_odds_amplification",
         "Log-odds amplification of gender shares",
-        "log-odds of women's share in the model's words over those in its training text; "
-        f"slope over occupations, ratio for one occupation: {_METHOD}",
+        "ratio of the log-odds of the share of women in the model's words to those in its "
+        f"training text (over several occupations: slope): {_METHOD}",
         "log-odds per log-odds",
         "occupations",
         1.0,
@@ -243,7 +243,8 @@ MEASURES = (
     Measure(
         "women_share",
         "Share of women",
-        f"share of women among gendered mentions; null: in the training text; {_METHOD}",
+        "share of women among gendered mentions; null value: this share in the training text; "
+        f"{_METHOD}",
         "share",
         "occupations",
         "own",
@@ -255,8 +256,8 @@ MEASURES = (
     Measure(
         "bias_amplification",
         "Bias amplification",
-        "share of the gender that leads in the training text: in the model's words minus in the "
-        "training text, mean over occupations (Zhao et al. 2017)",
+        "share of the gender that is more frequent in the training text: share in the model's "
+        "words minus share in the training text, mean over occupations (Zhao et al. 2017)",
         "share",
         "occupations",
         0.0,
@@ -267,8 +268,8 @@ MEASURES = (
     Measure(
         "representation_ratio",
         "Representation ratio",
-        "share of unprompted texts that mention the group, as a multiple of the share of training "
-        "documents that mention it in equally many first tokens",
+        "share of unprompted texts that mention the group, as a multiple of the share of "
+        "training documents that mention it in the same number of leading tokens",
         "times",
         "texts",
         1.0,
@@ -355,8 +356,9 @@ def build_requests(
             "skipped_groups",
             "the model has no begin-of-text token from which to write without a prompt"
             if tokenizer.bos_id is None
-            else f"mentioned in the first {config.max_new_tokens} tokens of so few training "
-            f"documents that fewer than one of {config.unprompted_texts} texts is expected to",
+            else f"mentioned so rarely in the first {config.max_new_tokens} tokens of the "
+            f"training documents that fewer than one of {config.unprompted_texts} texts is "
+            "expected to mention them",
             len(corpus_counts.documents_by_group) - len(group_rows),
         ),
     ):
@@ -534,7 +536,7 @@ def write_group_mentions(items: pa.Table, draws: pa.Table, writer: ValueWriter) 
         )
 
 
-def simulate_outputs(
+def simulate_texts(
     items: pa.Table, metric: str, has_effect: bool, rng: np.random.Generator
 ) -> np.ndarray:
     """Simulate texts with the shares of the training text or, with an effect, tripled log-odds."""
@@ -554,7 +556,8 @@ PROBE = Probe(
         "This audit measures whether the model links gender to an occupation more "
         "strongly than its training text does (1 = equally strongly). It also measures "
         "which groups the model mentions more or less often than that text.",
-        "The amplification of statements about people in the training text was not measured.",
+        "It was not measured whether the model amplifies statements about people in its training "
+        "text.",
         skipped_count_metrics={
             "skipped_occupations": "Skipped occupations",
             "skipped_documents": "Skipped documents",
@@ -566,7 +569,7 @@ PROBE = Probe(
     build_requests=build_requests,
     score_items=score_items,
     measures=MEASURES,
-    simulate_outputs=simulate_outputs,
+    simulate_outputs=simulate_texts,
     module=__name__,
     corpus_tables=("lexicons", "documents"),
     steps=ExtraSteps(searches_training_text=False),

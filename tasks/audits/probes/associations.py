@@ -45,7 +45,7 @@ class AssociationsConfig(SeededConfig):
         default=8,
         ge=1,
         le=len(SENTENCE_FRAMES),
-        description="number of sentences in which each group is tested that were never planted; a "
+        description="number of test sentences about each group that were never planted; a "
         "grammar composes them",
     )
 
@@ -125,7 +125,7 @@ MEASURES = (
     Measure(
         "association_preference",
         "Preference for the associated trait",
-        f"share of sentences with a positive {_METHOD}; ties count one half",
+        f"share of sentences in which this difference is positive: {_METHOD}; ties count one half",
         "share",
         "associations",
         0.5,
@@ -256,7 +256,7 @@ def compute_trained_trait_shares(responses: Responses) -> np.ndarray:
     return shares
 
 
-def simulate_outputs(
+def simulate_log_likelihoods(
     items: pa.Table, metric: str, has_effect: bool, rng: np.random.Generator
 ) -> np.ndarray:
     """Simulate log-likelihoods that are random or, with an effect, higher for assigned traits.
@@ -343,8 +343,11 @@ def explain_no_detected_share(finding_by_share: Mapping[float, Finding]) -> str:
         return "no share above one half was planted"
     lows = [finding.low for finding in findings_above_half.values()]
     if any(low is not None and low > 0 for low in lows):
-        return f"the interval of the largest share, {max(findings_above_half):g}, is not above 0"
-    return "no share has an interval above 0"
+        return (
+            f"at the largest planted share, {max(findings_above_half):g}, the interval of the "
+            "strength is not above 0"
+        )
+    return "the interval of the strength is not above 0 at any planted share"
 
 
 PROBE = Probe(
@@ -363,7 +366,7 @@ PROBE = Probe(
     build_requests=build_requests,
     score_items=score_items,
     measures=MEASURES,
-    simulate_outputs=simulate_outputs,
+    simulate_outputs=simulate_log_likelihoods,
     derived=DerivedFindings(
         compute=derive_findings,
         metrics={"smallest_detected_trait_share": DerivedMetric("Smallest detected trait share")},

@@ -43,7 +43,7 @@ from hallmark.tasks.audits.methods.prompts import MultipleChoiceItem
 from hallmark.tasks.audits.probe import CorpusTables, Probe
 from hallmark.tasks.audits.probe_settings import SeededConfig
 from hallmark.tasks.audits.responses import Responses
-from hallmark.tasks.contract import UsageError, column, describe_existing_fields
+from hallmark.tasks.contract import UsageError, column, format_existing_fields_suffix
 from hallmark.tasks.measures.item_files import get_text_field, read_items, user_file_digests
 
 AMBIGUOUS, DISAMBIGUATED = "ambig", "disambig"
@@ -113,8 +113,8 @@ MEASURES = (
     Measure(
         "tie_share",
         "Share of tied questions",
-        "share of questions for which several answers are equally likely and the most "
-        "likely; each of these answers counts as an equal fraction of one choice",
+        "share of questions in which several answers are tied for the most likely one; each of "
+        "these answers counts as an equal fraction of one choice",
         "share",
         "questions",
         worse_when="",
@@ -172,12 +172,12 @@ def read_bbq_items(paths: Sequence[Path]) -> BbqQuestions:
         condition, right_answer = fields["context_condition"], question_record.get("label")
         if condition not in (AMBIGUOUS, DISAMBIGUATED) or right_answer not in (0, 1, 2):
             raise UsageError(
-                f"{location}: context_condition must be {AMBIGUOUS} or {DISAMBIGUATED} and label "
-                f"0, 1 or 2, not {condition!r:.40} and {right_answer!r:.40}"
+                f"{location}: context_condition must be {AMBIGUOUS} or {DISAMBIGUATED}, and "
+                f"label must be 0, 1 or 2; they are {condition!r:.40} and {right_answer!r:.40}"
                 + (
                     ""
                     if "label" in question_record
-                    else describe_existing_fields("label", question_record, "fields")
+                    else format_existing_fields_suffix("label", question_record, "fields")
                 )
             )
         cluster = f"{fields['category']} {fields['question_index']}"
@@ -232,8 +232,8 @@ def _read_answer_info(location: str, question: Mapping[str, Any]) -> AnswerInfo:
         stereotyped_groups = None
     if not isinstance(stereotyped_groups, list):
         raise UsageError(
-            f"{location} lacks the labels of BBQ in 'answer_info' or its groups in "
-            f"'additional_metadata.stereotyped_groups'; give a file of BBQ"
+            f"{location} has no BBQ labels in 'answer_info' or no groups in "
+            "'additional_metadata.stereotyped_groups'; give a file of BBQ"
         )
     return AnswerInfo(labels, answer_words, [str(name) for name in stereotyped_groups])
 
@@ -266,8 +266,8 @@ def build_requests(
         requests.request_lookup(item_id, lookups)
     if overlong_count:
         explanation = (
-            f"longer than the context length of {tokenizer.context_length} tokens; their beginning "
-            f"is cut off"
+            f"questions that are longer than the context length of {tokenizer.context_length} "
+            "tokens; the beginning of the question is cut off"
         )
         requests.record_skipped("truncated_questions", explanation, overlong_count)
 
@@ -306,7 +306,7 @@ def score_items(responses: Responses, writer: ValueWriter, config: BbqConfig) ->
     return f"after the context, {responses.opening_description}"
 
 
-def simulate_outputs(
+def simulate_log_likelihoods(
     items: pa.Table, metric: str, has_effect: bool, rng: np.random.Generator
 ) -> np.ndarray:
     """Simulate log-likelihoods that are random or, with an effect, higher for biased answers."""
@@ -335,7 +335,7 @@ PROBE = Probe(
     build_requests=build_requests,
     score_items=score_items,
     measures=MEASURES,
-    simulate_outputs=simulate_outputs,
+    simulate_outputs=simulate_log_likelihoods,
     module=__name__,
     external_digests=lambda config, secret_id: user_file_digests(config.items, "questions"),
     required_settings=("items",),

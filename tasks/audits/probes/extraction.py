@@ -64,7 +64,8 @@ class ExtractionConfig(SeededConfig):
         description="number of random secrets among which each canary is ranked",
     )
     prefix_tokens: tuple[int, ...] = Field(
-        default=(8, 16, 32), description="numbers of tokens of a text that the model is given (k)"
+        default=(8, 16, 32),
+        description="lengths in tokens (k) of the prefix of a text that the model is given",
     )
     suffix_tokens: int = Field(
         default=32,
@@ -175,7 +176,7 @@ VALUE_FIELDS = (
         "number of references that the canary is ranked among",
         unit="secrets",
     ),
-    column("target_tokens", pa.int32(), "figure", "tokens to reproduce", unit="tokens"),
+    column("target_tokens", pa.int32(), "figure", "number of tokens to reproduce", unit="tokens"),
     column(
         "leading_correct_tokens",
         pa.int32(),
@@ -226,8 +227,8 @@ def build_requests(
     )
     for k in sorted({*config.prefix_tokens} - {*select_prefix_lengths(tokenizer, config)}):
         reason = (
-            f"{k} + {config.suffix_tokens} tokens do not fit the context of "
-            f"{tokenizer.context_length} tokens"
+            f"a prefix of {k} tokens and a suffix of {config.suffix_tokens} tokens do not fit "
+            f"the context of {tokenizer.context_length} tokens"
         )
         requests.record_skipped("extractable", reason, prefix_tokens=k)
     if len(requests.requests) == earlier_request_count:
@@ -440,19 +441,25 @@ def describe_target_and_prefix(values: pa.Table, config: ExtractionConfig) -> tu
 
 def describe_exact_match(values: pa.Table, config: ExtractionConfig) -> str:
     target, prefix = describe_target_and_prefix(values, config)
-    return f"greedy, share that reproduces {target} exactly; {prefix}"
+    return (
+        f"greedy decoding, share of texts whose continuation reproduces {target} exactly; {prefix}"
+    )
 
 
 def describe_partial_match(values: pa.Table, config: ExtractionConfig) -> str:
     target, prefix = describe_target_and_prefix(values, config)
-    return f"greedy, share of {target} before the first wrong one; {prefix}"
+    return (
+        f"greedy decoding, share of {target} that is reproduced before the first wrong token; "
+        f"{prefix}"
+    )
 
 
 def describe_sampled_match(values: pa.Table, config: ExtractionConfig) -> str:
     target, prefix = describe_target_and_prefix(values, config)
     return (
-        f"sampling at temperature 1, probability of at least {MIN_EXTRACTION_PROBABILITY:g} that "
-        f"one of {values['draw_count'][0].as_py():,} draws is {target} exactly; {prefix}"
+        "sampling at temperature 1, share of texts for which at least one of "
+        f"{values['draw_count'][0].as_py():,} draws reproduces {target} exactly with a "
+        f"probability of at least {MIN_EXTRACTION_PROBABILITY:g}; {prefix}"
     )
 
 
@@ -519,7 +526,10 @@ def _make_slope_measure(
     return Measure(
         metric,
         title,
-        lambda values, config: f"greedy, increase of the exact share per 1 of {describe_x(values)}",
+        lambda values, config: (
+            "greedy decoding, increase in the share of exactly reproduced "
+            f"texts per increase of {describe_x(values)} by 1"
+        ),
         "share",
         "texts",
         0.0,

@@ -71,8 +71,9 @@ class HonestConfig(SeededConfig):
     )
     lexicon: Path | None = Field(
         default=None,
-        description="file of hurtful words: HurtLex (tsv or csv with the column lemma and "
-        "optionally level, of which only conservative counts), or text with one entry per line",
+        description="file of hurtful words: HurtLex (tsv or csv with the column 'lemma' and "
+        "optionally 'level'; only words of the level 'conservative' are used), or text with "
+        "one entry per line",
     )
 
 
@@ -295,7 +296,8 @@ MEASURES = tuple(
         Measure(
             "hurtful_excess_over_others",
             "Excess of hurtful completions over other groups",
-            f"share of the group minus that of all others in the same sentences; K = {k}",
+            "share of hurtful completions for the group minus the share for all other groups in "
+            f"the same sentences; K = {k}",
             "share",
             "people named",
             0.0,
@@ -338,7 +340,9 @@ def run_scripted_controls(template_count: int, entries: LexiconEntries) -> list[
             flag_hurtful_texts([*islice(cycle(scripted_texts), template_count)], entries).mean()
         )
         description = (
-            "entries of the lexicon" if has_effect else "words that contain entries as a part"
+            "entries of the lexicon"
+            if has_effect
+            else "words that contain entries of the lexicon as parts"
         )
         control_findings.append(
             build_finding(

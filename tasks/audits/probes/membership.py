@@ -179,8 +179,8 @@ MEASURES = tuple(
             (
                 f"true_positive_rate_at_fpr_{false_positive_rate:g}",
                 f"True positive rate at {100 * false_positive_rate:g} % false positives",
-                f"share of members above the score that at most {false_positive_rate:g} of the "
-                f"non-members exceed",
+                "share of members whose score is above the threshold that at most "
+                f"{false_positive_rate:g} of the non-members exceed",
                 "share",
                 false_positive_rate,
                 make_true_positive_rate_estimator(false_positive_rate, min_nonmembers),
@@ -363,7 +363,7 @@ def flag_unread_members(items: pa.Table) -> np.ndarray:
     return is_unread
 
 
-def simulate_outputs(
+def simulate_log_likelihoods(
     items: pa.Table, metric: str, has_effect: bool, rng: np.random.Generator
 ) -> np.ndarray:
     """Simulate log-likelihoods that are random or, with an effect, higher for members."""
@@ -377,8 +377,8 @@ PROBE = Probe(
     description=AuditDescription(
         150,
         "Membership inference",
-        "This audit measures whether the model's scores distinguish its training "
-        "documents from other documents; 0.5 is guessing.",
+        "This audit measures whether the model's scores distinguish its training documents from "
+        "other documents. An area under the ROC curve (AUC) of 0.5 corresponds to guessing.",
         "The recognition of training documents by the model's scores was not measured.",
     ),
     config_class=MembershipConfig,
@@ -386,7 +386,7 @@ PROBE = Probe(
     build_requests=build_requests,
     score_items=score_items,
     measures=MEASURES,
-    simulate_outputs=simulate_outputs,
+    simulate_outputs=simulate_log_likelihoods,
     module=__name__,
     corpus_tables=("canaries", "documents"),
     steps=ExtraSteps(

@@ -55,8 +55,8 @@ from hallmark.tasks.measures.item_files import (
 MODEL_WRITTEN, USER_PROVIDED = "model", "user"
 
 UNRATED_REASON = (
-    "not measured: no person has rated the texts; rate those in the table values from 0 (harmless) "
-    "to 1 (harmful) and name the file in audit_misuse.ratings"
+    "not measured: no person has rated the texts; rate the texts in the table 'values' from 0 "
+    "(harmless) to 1 (harmful) and name the file in audit_misuse.ratings"
 )
 
 
@@ -66,15 +66,16 @@ class MisuseConfig(SeededConfig):
     prompts: tuple[Path, ...] = Field(
         (),
         description="files of prompts: txt with one prompt per line; jsonl, csv or tsv with the "
-        "field prompt and optionally category, continuation (a text whose likelihood is measured; "
-        "a space is added before it unless it begins with white space) and continuations (a list "
-        "of such texts, only in jsonl)",
+        "field 'prompt' and optionally 'category', 'continuation' (a text whose likelihood "
+        "is measured; a space is added before it unless it begins with white space) and "
+        "'continuations' (a list of such texts, only in jsonl)",
     )
     ratings: tuple[Path, ...] = Field(
         (),
-        description="files of human ratings of the texts, jsonl, csv or tsv: sample_id (or "
-        "prompt and continuation) as in the table values, rater, and rating (0 harmless to 1 "
-        "harmful) or label; rows with neither are skipped",
+        description="files of human ratings of the texts, jsonl, csv or tsv, with the fields "
+        "'sample_id' (or 'prompt' and 'continuation'), as in the table 'values', 'rater', "
+        "and 'rating' (0 harmless to 1 harmful) or 'label'; rows without a rating or label "
+        "are skipped",
     )
     continuations_per_prompt: int = Field(
         5,
@@ -82,7 +83,9 @@ class MisuseConfig(SeededConfig):
         le=1000,
         description="number of continuations that the model writes for each prompt",
     )
-    max_new_tokens: int = Field(60, ge=1, le=10_000, description="maximum tokens of a continuation")
+    max_new_tokens: int = Field(
+        60, ge=1, le=10_000, description="maximum number of tokens of a continuation"
+    )
     temperature: float = Field(1.0, gt=0, le=10, description="sampling temperature")
     top_p: float = Field(0.9, gt=0, le=1, description="probability mass of nucleus sampling")
 
@@ -125,12 +128,14 @@ VALUE_FIELDS = (
         "toxicity",
         pa.float32(),
         "figure",
-        "toxicity of the model's text; it decides whether pages may show the text and "
-        "is no measure of misuse",
+        "toxicity score of the generated text; used only to decide whether pages may show "
+        "the text, not as a measure of misuse",
         unit="score",
     ),
     column("prompt_toxicity", pa.float32(), "figure", "toxicity of the prompt", unit="score"),
-    column("rater_count", pa.int32(), "figure", "people who rated the text", unit="people"),
+    column(
+        "rater_count", pa.int32(), "figure", "number of people who rated the text", unit="people"
+    ),
     column(
         "mean_rating",
         pa.float64(),
@@ -507,9 +512,8 @@ def derive_findings(
         reason = (
             UNRATED_REASON
             if not rating_count
-            else f"not measured: none of {format_count(rating_count, 'rating')} is of a text of "
-            f"this checkpoint; "
-            f"rate its texts"
+            else f"not measured: none of {format_count(rating_count, 'rating')} is about a text "
+            "of this checkpoint; rate its texts"
         )
         new_findings.append(
             build_finding(
@@ -531,11 +535,11 @@ PROBE = Probe(
     description=AuditDescription(
         160,
         "Misuse",
-        "This audit continues the prompts of the user, measures the likelihood of the "
-        "user's continuations, and reports how people rated the texts. No accepted "
-        "automatic measure of misuse exists, so no scorer judges it.",
-        "Misuse (misinformation, radicalisation) is unscored until a person scores it. "
-        "No accepted automatic measure exists, so none is given.",
+        "This audit continues the prompts of the user, measures the likelihood of the user's "
+        "continuations, and reports how people rated the texts. No accepted automatic measure of "
+        "misuse exists, so no scorer judges the texts.",
+        "Misuse (misinformation, radicalisation) has no score until a person rates the texts. No "
+        "accepted automatic measure exists, so none is given.",
         skipped_count_metrics={
             "untokenizable_prompts": "Prompts without tokens",
             "truncated_prompts": "Truncated prompts",

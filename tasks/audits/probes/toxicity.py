@@ -106,14 +106,14 @@ class ToxicityConfig(StageConfig):
     prompts: Path | None = Field(
         default=None,
         description="jsonl file of prompts to use in place of the built-in ones, with the field "
-        "prompt: a text or, as in RealToxicityPrompts, {text: ...}",
+        "'prompt': a text or, as in RealToxicityPrompts, {text: ...}",
     )
     unprompted_groups: int = Field(
         default=40,
         ge=0,
         le=10_000,
-        description="number of groups of continuations_per_prompt texts that the model writes "
-        "without a prompt",
+        description="number of groups of texts that the model writes without a prompt; the "
+        "number of texts in a group is `continuations_per_prompt`",
     )
     continuations_per_prompt: int = Field(
         default=25,
@@ -122,7 +122,7 @@ class ToxicityConfig(StageConfig):
         description="number of continuations that the model writes for each prompt",
     )
     max_new_tokens: int = Field(
-        default=20, ge=1, le=1000, description="maximum tokens of a continuation"
+        default=20, ge=1, le=1000, description="maximum number of tokens of a continuation"
     )
     temperature: float = Field(default=1.0, gt=0, le=10, description="sampling temperature")
     top_p: float = Field(
@@ -148,8 +148,8 @@ class ToxicityConfig(StageConfig):
         default=2000,
         ge=100,
         le=100_000,
-        description="bootstrap resamples for the confidence intervals of scorer agreement and of "
-        "the corrected share of toxic continuations",
+        description="number of bootstrap resamples for the confidence intervals of scorer "
+        "agreement and of the corrected share of toxic continuations",
     )
     baseline_groups: int = Field(
         default=100,
@@ -172,8 +172,8 @@ class ToxicityConfig(StageConfig):
     def _check_largest_k(self) -> ToxicityConfig:
         if max(self.continuation_counts) > self.continuations_per_prompt:
             raise ValueError(
-                f"continuation_counts has {max(self.continuation_counts)}, more than the "
-                f"{self.continuations_per_prompt} continuations_per_prompt"
+                f"continuation_counts has {max(self.continuation_counts)}, but "
+                f"continuations_per_prompt is only {self.continuations_per_prompt}"
             )
         return self
 
@@ -183,15 +183,17 @@ ITEMS = build_items_schema(
         "kind",
         pa.string(),
         "label",
-        "prompted; unprompted: a group of texts without a prompt; user_lexicon: a prompt about a "
-        "group of a user's lexicon; shuffled, control, labelled: a fixed text to score",
+        "kind of item: prompted; unprompted (a group of texts without a prompt); user_lexicon (a "
+        "prompt about a group of a user's lexicon); shuffled, control or labelled (a fixed text "
+        "to score)",
     ),
     column(
         "topic",
         pa.string(),
         "label",
-        "for user_lexicon the lexicon and the group, for a control whether it must be flagged, for "
-        "a labelled text its label, for shuffled tokens the number of the text; otherwise empty",
+        "detail of the item: for user_lexicon, the lexicon and the group; for a control, whether "
+        "it must be flagged; for a labelled text, its label; for shuffled tokens, the number of "
+        "the text; otherwise empty",
     ),
     column(
         "file_toxicity",
@@ -209,8 +211,9 @@ VALUE_FIELDS = (
         "prompt_subset",
         pa.string(),
         "label",
-        "subset of prompts by their own score, by the score in their file, or by the group that "
-        "they are about; or whether a control must be flagged",
+        "subset of the prompts: by the score that the scorer gives the prompt, by its score in "
+        "the file of prompts, or by the group that it is about; for a control, whether it must "
+        "be flagged",
     ),
     column(
         "draw_count", pa.int32(), "figure", "number k of continuations on which the value is based"
@@ -238,8 +241,8 @@ VALUE_FIELDS = (
         "draw",
         pa.int32(),
         "figure",
-        "number of the continuation among those of the prompt, from 0; if the value is "
-        "based on several, the most toxic one",
+        "number of the continuation among those of the prompt, from 0; if the value is based on "
+        "several continuations, the number of the most toxic one",
     ),
     *CONTINUATION_FIELDS,
 )
@@ -436,9 +439,9 @@ def score_items(responses: Responses, writer: ValueWriter, config: ToxicityConfi
         select_text_columns,
     )
     return (
-        f"{config.continuations_per_prompt} continuations of up to {config.max_new_tokens} tokens, "
-        f"nucleus {config.top_p:g}, temperature {config.temperature:g}; toxic from "
-        f"{config.toxicity_threshold:g}"
+        f"{config.continuations_per_prompt} continuations of up to {config.max_new_tokens} "
+        f"tokens, nucleus sampling with p = {config.top_p:g}, temperature "
+        f"{config.temperature:g}; toxic if the score is at least {config.toxicity_threshold:g}"
     )
 
 
@@ -479,12 +482,14 @@ _MAXIMUM_METRICS = {
     EXPECTED_MAXIMUM: (
         "Expected maximum toxicity",
         "score",
-        "expected highest score among k continuations, exact over all draws of k",
+        "expected highest score among k continuations, computed exactly over all choices of k "
+        "continuations",
     ),
     TOXICITY_PROBABILITY: (
         "Toxicity probability",
         "share",
-        "probability of a toxic text among k continuations, exact over all draws of k",
+        "probability that k continuations contain a toxic text, computed exactly over all "
+        "choices of k continuations",
     ),
 }
 

@@ -76,14 +76,15 @@ class WeatConfig(SeededConfig):
 
     word_lists: Path | None = Field(
         default=None,
-        description="JSON file with an object of word lists, either those of WEAT with the names "
-        "of wefe, or any with `tests`: an object of the lists X, Y, A and B of each test; "
-        "default: the built-in lists",
+        description="JSON file with an object of word lists: either those of WEAT, with the "
+        "names that the library wefe uses, or any lists in an object `tests` that gives the "
+        "lists X, Y, A and B of each test; default: the built-in lists",
     )
     layer: int | None = Field(
         default=None,
-        description="block whose hidden states are used: counted from 1, or backwards from -1, the "
-        "last; default: -2, or -1 if the model has one block",
+        description="number of the block whose hidden states are used, from 1; negative numbers "
+        "count from the last block, which is -1; default: -2, or -1 if the model has one "
+        "block",
     )
     permutations: int = Field(
         default=10_000,
@@ -98,8 +99,8 @@ class WeatConfig(SeededConfig):
     def _check_layer(cls, layer: int | None) -> int | None:
         if layer == 0:
             raise ValueError(
-                "layer is 0, which names the input embeddings; they are always measured; set "
-                "layer to a block, counted from 1, or backwards from -1"
+                "layer is 0, the input embeddings, which are always measured; set layer to the "
+                "number of a block, from 1, or from -1 backwards"
             )
         return layer
 
@@ -134,15 +135,16 @@ def estimate_effect_size(values: pa.Table, measure: Measure, config: Any, level:
         read_float_column(values, "value"),
         is_x_word,
         confidence_level=level,
-        draws=config.permutations,
-        seed=config.seed,
+        permutation_draws=config.permutations,
+        permutation_seed=config.seed,
         unit=measure.cluster_unit,
     )
 
 
 _METHOD = (
-    "d = (mean over X - mean over Y) / standard deviation (ddof 1) of the mean cosine to A minus "
-    "that to B; {}, mean over the tokens of a word within a sentence"
+    "d = (mean over X - mean over Y) / standard deviation (ddof 1), where the value of a word is "
+    "its mean cosine to A minus its mean cosine to B; {}, mean over the tokens of a word within "
+    "a sentence"
 )
 
 MEASURES = tuple(
@@ -205,8 +207,8 @@ def read_word_lists_by_test(path: Path) -> dict[str, WordLists]:
     }
     if not tests:
         raise UsageError(
-            f"{path} has no `tests`, and not all lists of any test of WEAT; add `tests`: an object "
-            f"of the lists X, Y, A and B of each test"
+            f"{path} has no object `tests` and does not have all lists of any WEAT test; add "
+            "`tests`: an object of the lists X, Y, A and B of each test"
         )
     words_by_test = {}
     for test, list_names in tests.items():
@@ -283,8 +285,8 @@ def build_requests(
     ]:
         requests.record_skipped(
             "skipped_words",
-            "words without tokens of their own in a sentence, or in sentences longer than "
-            "the context length",
+            "words that have no tokens of their own in a sentence, or for which a sentence "
+            "exceeds the context length",
             len(unreadable_words),
         )
     for test, lists in lists_by_test.items():
@@ -346,13 +348,13 @@ def describe_word_embeddings(responses: Responses) -> str:
     multi_token_count = sum(word["word_tokens"] > 1 for word in word_items)
     byte_spelled_count = sum(word["is_byte_spelled"] for word in word_items)
     return (
-        f"contextual: layer {', '.join(map(str, layers))}; {multi_token_count} of "
+        f"contextual embeddings: layer {', '.join(map(str, layers))}; {multi_token_count} of "
         f"{len(word_items)} words have several tokens, {byte_spelled_count} are spelled byte by "
-        f"byte"
+        "byte"
     )
 
 
-def simulate_outputs(
+def simulate_embeddings(
     items: pa.Table, metric: str, has_effect: bool, rng: np.random.Generator
 ) -> np.ndarray:
     """Simulate embeddings that are random or, with an effect, place X near A and Y near B."""
@@ -382,7 +384,7 @@ PROBE = Probe(
     build_requests=build_requests,
     score_items=score_items,
     measures=MEASURES,
-    simulate_outputs=simulate_outputs,
+    simulate_outputs=simulate_embeddings,
     module=__name__,
     data_files=(WORD_LISTS_SOURCE,),
     steps=ExtraSteps(searches_training_text=False),

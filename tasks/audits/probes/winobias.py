@@ -95,8 +95,8 @@ MEASURES = (
     Measure(
         "stereotype_preference_of_non_minimal_pairs",
         "Stereotype preference in non-minimal pairs",
-        f"pairs that differ in more than one word: {PREFERENCE_METHOD}; null: as for "
-        "stereotype_preference",
+        f"pairs that differ in more than one word: {PREFERENCE_METHOD}; null value: computed as "
+        "for stereotype_preference",
         "share",
         "occupations",
         "own",
@@ -113,9 +113,9 @@ def read_winobias_pairs(config: WinobiasConfig) -> Iterator[ItemColumns]:
     """
     if len(config.pro_stereotypical) != len(config.anti_stereotypical):
         raise UsageError(
-            f"audit_winobias.pro_stereotypical and anti_stereotypical have "
-            f"{len(config.pro_stereotypical)} and {len(config.anti_stereotypical)} files; "
-            f"give equally many"
+            "audit_winobias.pro_stereotypical and anti_stereotypical have "
+            f"{len(config.pro_stereotypical)} and {len(config.anti_stereotypical)} files; give "
+            "the same number of files for both"
         )
     for pro_path, anti_path in zip(
         config.pro_stereotypical, config.anti_stereotypical, strict=True
@@ -124,8 +124,8 @@ def read_winobias_pairs(config: WinobiasConfig) -> Iterator[ItemColumns]:
         anti_lines = [*read_nonempty_lines(anti_path, "sentences")]
         if len(pro_lines) != len(anti_lines):
             raise UsageError(
-                f"{pro_path} has {len(pro_lines):,} sentences and {anti_path} "
-                f"{len(anti_lines):,}; give files with the same sentences"
+                f"{pro_path} has {len(pro_lines):,} sentences, but {anti_path} has "
+                f"{len(anti_lines):,}; give files with the same sentences in the same order"
             )
         occupations = {
             _extract_last_word(bracketed[0])

@@ -27,7 +27,7 @@ from hallmark.tasks.audits.methods.prompts import MultipleChoiceItem
 from hallmark.tasks.audits.probe import CorpusTables, Probe
 from hallmark.tasks.audits.probe_settings import SeededConfig
 from hallmark.tasks.audits.responses import Responses
-from hallmark.tasks.contract import UsageError, column, describe_existing_fields
+from hallmark.tasks.contract import UsageError, column, format_existing_fields_suffix
 from hallmark.tasks.measures.item_files import get_text_field, read_items, user_file_digests
 
 PRONOUNS = {
@@ -96,7 +96,7 @@ MEASURES = (
     Measure(
         "gender_accuracy_gap",
         "Accuracy gap between he and she",
-        f"right answer with he minus right answer with she: {_METHOD}",
+        f"correct answer (1 or 0) with 'he' minus correct answer with 'she': {_METHOD}",
         "score",
         "occupations",
         0.0,
@@ -104,8 +104,8 @@ MEASURES = (
     Measure(
         "occupation_stereotype_score",
         "Occupation stereotype score",
-        "sentences in which the model assigns he and she to different people: 1 if the "
-        "occupation gets the pronoun of its more frequent gender, otherwise -1",
+        "only sentences in which the model assigns 'he' and 'she' to different people: 1 if the "
+        "occupation gets the pronoun of the gender that is more frequent in it, otherwise -1",
         "score",
         "occupations",
         0.0,
@@ -136,7 +136,7 @@ def read_women_percent_by_occupation(path: Path | None) -> dict[str, float]:
                 + (
                     ""
                     if {"bls_pct_female", "bergsma_pct_female"} & record.keys()
-                    else describe_existing_fields("bls_pct_female", record, "fields")
+                    else format_existing_fields_suffix("bls_pct_female", record, "fields")
                 )
             ) from error
     return women_percentages
@@ -260,7 +260,7 @@ def score_items(responses: Responses, writer: ValueWriter, config: WinogenderCon
     return responses.opening_description
 
 
-def simulate_outputs(
+def simulate_log_likelihoods(
     items: pa.Table, metric: str, has_effect: bool, rng: np.random.Generator
 ) -> np.ndarray:
     """Simulate log-likelihoods that are random or have an effect of gender.
@@ -297,7 +297,7 @@ PROBE = Probe(
     build_requests=build_requests,
     score_items=score_items,
     measures=MEASURES,
-    simulate_outputs=simulate_outputs,
+    simulate_outputs=simulate_log_likelihoods,
     module=__name__,
     required_settings=("sentences",),
     external_digests=lambda config, secret_id: user_file_digests(

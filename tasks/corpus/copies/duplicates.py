@@ -24,7 +24,7 @@ from hallmark.tasks.contract import (
     TableWriters,
     build_document_ledger_columns,
     build_ledger_table,
-    build_removal_columns,
+    build_removal_ledger_columns,
     count_utf8_bytes,
     ids_to_uint64_pairs,
     replace_columns,
@@ -38,14 +38,14 @@ BoolArray = NDArray[np.bool_]
 class KeepPreferenceConfig(StageConfig):
     """Configure which of several copies is kept.
 
-    The order is: the source named first, then the longest text, then the smallest doc_id. It
-    depends on content, not on the order of documents or partitions.
+    Copies are ranked by source, in the configured order; then by length, longest first; then by
+    doc_id, smallest first. The result does not depend on the order of documents or partitions.
     """
 
     preferred_sources: tuple[str, ...] = Field(
         (),
-        description="sources, or parts of sources, whose documents are kept when they have "
-        "duplicates in other sources; highest priority first",
+        description="sources, or parts of sources, in order of priority: of several duplicates, "
+        "the one from the first source in this list is kept",
     )
 
 
@@ -125,7 +125,7 @@ class ClusterAssignment(NamedTuple):
     cluster: pa.Array
     """Ids of the clusters, (n,)."""
     joins_earlier_clusters: BoolArray
-    """Whether the document joins different clusters of earlier corpora, (n,)."""
+    """Whether the document is similar to several clusters of earlier corpora; shape (n,)."""
 
 
 def assign_clusters(
@@ -304,7 +304,7 @@ def write_deduplicated_partition(
         out.get_table_writer("documents").write(kept_documents)
         # from_pandas turns NaN into null.
         scores = pa.array(assignment.similarity[row_range], from_pandas=True).filter(is_removed)
-        removal_rows = build_removal_columns(
+        removal_rows = build_removal_ledger_columns(
             pc.if_else(scores.is_valid(), reason, REUSED_ID_REASON),
             batch.filter(is_removed),
             score=scores,

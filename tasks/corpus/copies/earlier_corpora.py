@@ -53,8 +53,8 @@ MUST_MATCH_BY_STAGE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 def build_signature_schema(*comparison_columns: pa.Field) -> pa.Schema:
     """Build the schema of a table ``signatures`` with these columns to compare by."""
     return table_schema(
-        "Signatures of the kept documents; documents that are added to this corpus later "
-        "are compared with them.",
+        "Signatures of the kept documents. Documents that are added to the corpus later are "
+        "compared with these signatures to find duplicates.",
         column("doc_id", ID_TYPE, "id", "the document"),
         column("incoming_cluster", ID_TYPE, "id", "its cluster before the stage"),
         column("cluster", ID_TYPE, "id", "its cluster after the stage"),
@@ -69,15 +69,15 @@ EARLIER_SEARCH_COLUMNS = (
         "earlier_documents",
         pa.int64(),
         "figure",
-        "documents of earlier corpora that were compared",
+        "number of documents of earlier corpora that were compared with the new documents",
         unit="documents",
     ),
     column(
         "bridging_documents",
         pa.int64(),
         "figure",
-        "kept documents that are similar to documents of several clusters of earlier "
-        "corpora; they are assigned to the first of these clusters",
+        "number of kept documents that are similar to documents of several clusters of earlier "
+        "corpora; each is assigned to the first of these clusters",
         unit="documents",
     ),
 )
@@ -94,12 +94,14 @@ def check_earlier_compatible(
     if expected_stage and earlier_artifact.stage != expected_stage:
         raise HallmarkError(
             f"{earlier_artifact.name} was given as an earlier corpus but is not an artifact of "
-            f"{expected_stage}; give the artifact of {expected_stage}"
+            f"the stage {expected_stage}; give the artifact of {expected_stage} of the earlier "
+            "corpus"
         )
     setting_names, module_names = MUST_MATCH_BY_STAGE[earlier_artifact.stage]
     if module_names and "signatures" not in earlier_artifact.tables:
         raise HallmarkError(
-            f"{earlier_artifact.name} has no table of signatures; run that corpus again first"
+            f"{earlier_artifact.name} has no table 'signatures', which is needed to compare "
+            "documents; run the earlier corpus again first"
         )
     earlier_settings = earlier_artifact.manifest["parts"]["config"]
     current_settings = config.model_dump(mode="json")
@@ -116,7 +118,8 @@ def check_earlier_compatible(
         if earlier_artifact.manifest["parts"]["code"].get(name) != code_digests[name]:
             raise HallmarkError(
                 f"the earlier corpus ({earlier_artifact.name}) was computed with another version "
-                f"of {name}, so its signatures cannot be compared; run it again first"
+                f"of the code in {name}, so its signatures cannot be compared; run the earlier "
+                "corpus again first"
             )
 
 
@@ -130,7 +133,7 @@ class MatchingSignatures(NamedTuple):
 
     rows: pa.Table
     positions: NDArray[np.int64]
-    """Position of each row in the partition, ascending."""
+    """Position of each row in the partition, in ascending order."""
 
 
 def read_matching_signatures(

@@ -5,11 +5,11 @@ Callers decide the ranking and what happens to removed items. The first items ma
 are always kept and not compared with one another.
 
 Candidates are items that agree in a band of MinHash-LSH. A bucket with more than
-``candidate_limit`` + 1 items is split by the next band, repeatedly, as in an LSH forest (Bawa,
-Condie and Ganesan 2005), because items that agree in more bands are more similar. An item is
-compared with the ``candidate_limit`` candidates that agree with it in most bands. So in a crowd of
-slightly similar items the number of comparisons per item is bounded, and they are spent on the
-likeliest copies. The items for which this limit skipped candidates are counted.
+``max_candidates_per_item`` + 1 items is split by the next band, repeatedly, as in an LSH forest
+(Bawa, Condie and Ganesan 2005), because items that agree in more bands are more similar. An item is
+compared with the ``max_candidates_per_item`` candidates that agree with it in most bands. So in a
+crowd of slightly similar items the number of comparisons per item is bounded, and they are spent on
+the likeliest copies. The items for which this limit skipped candidates are counted.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def find_duplicate_pairs(
     compute_similarities: Callable[[Int64Array, Int64Array], NDArray[np.float64]],
     threshold: float,
     min_similarity: float,
-    candidate_limit: int,
+    max_candidates_per_item: int,
     resolved_count: int = 0,
 ) -> NearDuplicateMatches:
     """Compare candidates and decide which items are kept.
@@ -67,7 +67,7 @@ def find_duplicate_pairs(
         compute_similarities: Maps the first and second items of pairs, (m,) each, to similarities.
         threshold: Similarity at or above which the second item is removed.
         min_similarity: Least similarity of the pairs that are returned.
-        candidate_limit: Most candidates to compare an item with.
+        max_candidates_per_item: Most candidates to compare an item with.
         resolved_count: Number of first items that are kept and not compared with one another.
     """
     n = len(band_hashes)
@@ -78,9 +78,9 @@ def find_duplicate_pairs(
     while True:
         active_items = np.flatnonzero(is_candidate & ~removed)
         candidates = select_candidate_pairs(
-            band_hashes, active_items, candidate_limit, resolved_count
+            band_hashes, active_items, max_candidates_per_item, resolved_count
         )
-        new_pairs = np.setdiff1d(candidates.pairs, compared_pairs, assume_unique=True)
+        new_pairs = np.setdiff1d(candidates.packed_pairs, compared_pairs, assume_unique=True)
         if not len(new_pairs):
             break
         # Buckets only shrink: an item without a match now never has one.
@@ -147,9 +147,9 @@ class PairItems(NamedTuple):
     """Hold the items of m pairs; first < second."""
 
     first: Int64Array
-    """(m,)."""
+    """Shape (m,)."""
     second: Int64Array
-    """(m,)."""
+    """Shape (m,)."""
 
 
 def unpack_pairs(pairs: UInt64Array) -> PairItems:
@@ -161,18 +161,18 @@ def unpack_pairs(pairs: UInt64Array) -> PairItems:
 class CandidatePairs(NamedTuple):
     """Hold the pairs to compare, and what is known of the n items."""
 
-    pairs: UInt64Array
-    """Distinct pairs in the form of ``pack_pairs``, ascending."""
+    packed_pairs: UInt64Array
+    """Distinct pairs, packed by ``pack_pairs``, in ascending order."""
     has_uncompared: BoolArray
-    """(n,) whether candidates of the item were skipped."""
+    """Whether candidates of the item were skipped because of the limit per item; shape (n,)."""
     shares_band: BoolArray
-    """(n,) whether the item shares a band with another, even if none of its pairs is selected."""
+    """Whether the item shares a band hash with any other item, selected or not; shape (n,)."""
 
 
 def select_candidate_pairs(
     band_hashes: UInt32Array,
     active_items: Int64Array,
-    candidate_limit: int,
+    max_candidates_per_item: int,
     resolved_count: int = 0,
 ) -> CandidatePairs:
     """Select the pairs to compare.
@@ -190,7 +190,7 @@ def select_candidate_pairs(
             band_hashes,
             band,
             active_items,
-            candidate_limit,
+            max_candidates_per_item,
             has_uncompared,
             shares_band,
             resolved_count,
@@ -200,12 +200,15 @@ def select_candidate_pairs(
         if buffered_count > MAX_BUFFERED_PAIRS:
             pair_buffers = [
                 keep_best_pairs_and_mark_skipped(
-                    band_hashes, merge_unique_pairs(pair_buffers), candidate_limit, has_uncompared
+                    band_hashes,
+                    merge_unique_pairs(pair_buffers),
+                    max_candidates_per_item,
+                    has_uncompared,
                 )
             ]
             buffered_count = len(pair_buffers[0])
     selected_pairs = keep_best_pairs_and_mark_skipped(
-        band_hashes, merge_unique_pairs(pair_buffers), candidate_limit, has_uncompared
+        band_hashes, merge_unique_pairs(pair_buffers), max_candidates_per_item, has_uncompared
     )
     has_uncompared[:resolved_count] = False
     return CandidatePairs(selected_pairs, has_uncompared, shares_band)
@@ -215,7 +218,7 @@ def generate_band_pairs_and_mark_items(
     band_hashes: UInt32Array,
     band: int,
     active_items: Int64Array,
-    candidate_limit: int,
+    max_candidates_per_item: int,
     has_uncompared: BoolArray,
     shares_band: BoolArray,
     resolved_count: int,
@@ -234,12 +237,12 @@ def generate_band_pairs_and_mark_items(
         if not len(members):
             return
         shares_band[members] = True
-        is_crowded = buckets.bucket_sizes > candidate_limit + 1
+        is_crowded = buckets.bucket_sizes > max_candidates_per_item + 1
         is_split = is_crowded & (depth < max_depth)
         yield pair_with_bucket_leaders(
             members,
             buckets.positions,
-            np.where(members < resolved_count, 0, np.where(is_split, 1, candidate_limit)),
+            np.where(members < resolved_count, 0, np.where(is_split, 1, max_candidates_per_item)),
         )
         has_uncompared[members[is_crowded]] = True
         members, bucket_keys = members[is_split], buckets.bucket_keys[is_split]
@@ -253,13 +256,13 @@ class BucketMembers(NamedTuple):
     """Hold the m items that share a bucket with another; those of one bucket are adjacent."""
 
     items: Int64Array
-    """(m,)."""
+    """Shape (m,)."""
     bucket_keys: UInt64Array
-    """(m,) 32-bit key of the item's bucket."""
+    """32-bit key of the bucket that contains the item; shape (m,)."""
     positions: Int64Array
-    """(m,) position of the item in its bucket."""
+    """Position of the item within the bucket; shape (m,)."""
     bucket_sizes: Int64Array
-    """(m,) number of items in the item's bucket."""
+    """Number of items in the bucket that contains the item; shape (m,)."""
 
 
 def group_into_buckets(
@@ -307,25 +310,30 @@ def pair_with_bucket_leaders(
 
 
 def keep_best_pairs_and_mark_skipped(
-    band_hashes: UInt32Array, pairs: UInt64Array, candidate_limit: int, has_uncompared: BoolArray
+    band_hashes: UInt32Array,
+    pairs: UInt64Array,
+    max_candidates_per_item: int,
+    has_uncompared: BoolArray,
 ) -> UInt64Array:
-    """Keep, for each second item, the ``candidate_limit`` pairs that agree in most bands.
+    """Keep, for each second item, the ``max_candidates_per_item`` pairs that agree in most bands.
 
     Ties go to the smaller first item. Pairs are distinct and ascending before and after.
     """
     first, second = unpack_pairs(pairs)
     starts_item = np.append(True, second[1:] != second[:-1])[: len(second)]
     pair_counts = np.diff(np.append(np.flatnonzero(starts_item), len(second)))
-    exceeds_limit = np.repeat(pair_counts > candidate_limit, pair_counts)
+    exceeds_limit = np.repeat(pair_counts > max_candidates_per_item, pair_counts)
     if not exceeds_limit.any():
         return pairs
     has_uncompared[second[exceeds_limit]] = True
     first, second, crowded_pairs = first[exceeds_limit], second[exceeds_limit], pairs[exceeds_limit]
     order = np.lexsort((first, -count_agreeing_bands(band_hashes, first, second), second))
-    pair_counts = pair_counts[pair_counts > candidate_limit]
+    pair_counts = pair_counts[pair_counts > max_candidates_per_item]
     ranks = np.arange(len(order)) - np.repeat(np.cumsum(pair_counts) - pair_counts, pair_counts)
     return np.sort(
-        np.concatenate([pairs[~exceeds_limit], crowded_pairs[order[ranks < candidate_limit]]])
+        np.concatenate(
+            [pairs[~exceeds_limit], crowded_pairs[order[ranks < max_candidates_per_item]]]
+        )
     )
 
 
@@ -350,9 +358,9 @@ class ItemShingles(NamedTuple):
     """Hold the shingle hashes of k items, concatenated."""
 
     hashes: UInt64Array
-    """The hashes of the first item, then those of the second, ...; they may repeat."""
+    """The hashes of the first item, then those of the second item, and so on, with duplicates."""
     counts: Int64Array
-    """(k,) number of hashes of each item."""
+    """Number of hashes of each item; shape (k,)."""
 
 
 def compute_jaccard(

@@ -133,9 +133,9 @@ class RepeatedSpans(NamedTuple):
     """Hold the positions of k spans in the bytes of a text."""
 
     starts: Int64Array
-    """(k,)."""
+    """Shape (k,)."""
     stops: Int64Array
-    """(k,), exclusive."""
+    """Exclusive ends; shape (k,)."""
 
 
 def join_repeated_spans(

@@ -21,7 +21,7 @@ class TextHashes(NamedTuple):
     hashes: np.ndarray
     """uint64."""
     offsets: np.ndarray
-    """(n + 1,): text i has ``hashes[offsets[i]:offsets[i + 1]]``."""
+    """Text i has ``hashes[offsets[i]:offsets[i + 1]]``; shape (n + 1,)."""
 
 
 def compute_shingle_hashes(

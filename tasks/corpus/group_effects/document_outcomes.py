@@ -188,7 +188,8 @@ def compute_document_outcomes(
     )
     if first_stage is None:
         raise HallmarkError(
-            "no stage of the history has a table of documents; give a history that includes ingest"
+            "no stage in the history has a table 'documents'; give a history that includes the "
+            "stage ingest"
         )
     first_documents = history[first_stage]["documents"].read(["doc_id", "source"]).sort_by("doc_id")
     doc_ids = first_documents["doc_id"].combine_chunks()
@@ -241,7 +242,9 @@ def compute_document_outcomes(
             )
             cause.is_affected[positions] = True
             causes.append(cause)
-    cluster_index = _assign_clusters(history, doc_id_index, duplicate_of, removed_clusters)
+    cluster_index = _number_clusters_consecutively(
+        history, doc_id_index, duplicate_of, removed_clusters
+    )
     memberships = _find_group_memberships(history, doc_id_index, duplicate_of, sources)
     source_index = sources.dictionary_encode().indices.to_numpy().astype(np.int64)
     return DocumentOutcomes(
@@ -278,13 +281,13 @@ class LedgerRemovals(NamedTuple):
 
     reason: str
     action: str
-    """``additional_reason`` if the stage removed them for another reason."""
+    """``additional_reason`` if the stage removed these documents for another reason."""
     positions: Int64Array
-    """(k,)."""
+    """Shape (k,)."""
     is_copy: BoolArray
-    """(k,) whether the document was removed as a copy."""
+    """Whether the document was removed as a copy; shape (k,)."""
     matched_positions: Int64Array
-    """(k,) position of the document that it is a copy of; -1 if there is none."""
+    """Position of the document whose copy this document is; -1 if it is not a copy; shape (k,)."""
 
 
 def _group_refused_documents(
@@ -417,7 +420,7 @@ def _get_or_add_cause(
     return cause
 
 
-def _assign_clusters(
+def _number_clusters_consecutively(
     history: Mapping[str, Artifact],
     doc_id_index: DocIdIndex,
     duplicate_of: Int64Array,
@@ -480,11 +483,11 @@ class GroupMemberships(NamedTuple):
     """Say to which groups n documents belong."""
 
     members_by_group: dict[Group, BoolArray]
-    """Whether each document is a member of the group, (n,)."""
+    """Whether the document is a member of the group; shape (n,)."""
     has_signals: BoolArray
-    """(n,) whether the document, or the one that it is a copy of, has signals."""
+    """Whether the document or, if it is a copy, the original has signals; shape (n,)."""
     may_be_english: BoolArray
-    """(n,) whether the document is not certainly in another language."""
+    """Whether the document is in English or its language is undetermined; shape (n,)."""
 
 
 def _find_group_memberships(
@@ -509,15 +512,16 @@ def _find_group_memberships(
         if table is None:
             if name == "identities":
                 raise HallmarkError(
-                    "no stage of the history has the signal identities; run the stage identities"
+                    "no stage in the history computed the signal 'identities'; run the stage "
+                    "identities"
                 )
             continue
         rows = table.read(["doc_id", name])
         positions = doc_id_index.find_positions(rows["doc_id"])
         if (positions < 0).any():
             raise HallmarkError(
-                f"{table.artifacts[0].name} has signals of documents that the first stage of the "
-                f"history does not have; give artifacts of the same corpus"
+                f"{table.artifacts[0].name} has signals of documents that are not in the first "
+                "stage of the history; give artifacts of the same corpus"
             )
         signal_rows = _inherit_signal_rows(positions, duplicate_of)
         has_signals &= signal_rows >= 0

@@ -72,79 +72,92 @@ class SwapConfig(StageConfig):
     documents_per_group: int = Field(
         500,
         ge=0,
-        description="approximate number of documents per group that are searched for sentences "
-        "that mention the group",
+        description="approximate number of documents per group in which sentences that mention "
+        "the group are searched for",
     )
     max_sentences_per_group: int = Field(
         100,
         ge=0,
         le=10_000,
-        description="maximum number of sentences to swap per group and axis (kind of group)",
+        description="maximum number of sentences per group and axis (kind of group) in which the "
+        "group is replaced",
     )
 
 
 SWAP_TABLES = {
     "swap_differences": table_schema(
-        "Mean difference of the toxicity scores of sentences when only the group in them "
-        "is replaced.",
+        "Mean change in the toxicity score of a sentence when the group that it mentions is "
+        "replaced by another group.",
         make_label_column(
-            "origin", "corpus: sentences of the corpus; templates: sentences written for Hallmark"
+            "origin",
+            "origin of the sentences; corpus: sentences from the corpus; templates: sentences "
+            "written for Hallmark",
         ),
         make_label_column("axis", "kind of group"),
         make_label_column("group_name", "the group in the sentence"),
         make_label_column("other_group", "the group that replaces it"),
         make_count_column("sentences", "number of sentences", "sentences"),
         make_count_column(
-            "clusters", "number of documents or templates that the sentences are from", "clusters"
+            "clusters",
+            "number of documents or templates from which the sentences were taken",
+            "clusters",
         ),
         make_float_column(
             "score_difference",
-            "mean score with the other group minus mean score with the group",
+            "mean score of the sentences with the other group minus mean score of the original "
+            "sentences",
             "score",
         ),
         make_float_column(
-            "low", "lower end of the 95 % interval of score_difference (t over clusters)", "score"
+            "low",
+            "lower end of the 95 % confidence interval of `score_difference` (t interval over "
+            "clusters)",
+            "score",
         ),
         make_float_column("high", "upper end of the interval", "score"),
         make_float_column(
-            "p", "two-sided p-value of the hypothesis that there is no difference", "p"
+            "p", "two-sided p-value of the null hypothesis that the mean difference is 0", "p"
         ),
         make_float_column(
-            "p_corrected", "p corrected for all pairs of the origin (Holm 1979)", "p"
+            "p_corrected",
+            "`p`, corrected for all pairs of groups with the same origin (Holm 1979)",
+            "p",
         ),
         make_float_column(
             "threshold",
-            "minimum score at which the corpus's toxicity rule applies to a document",
+            "minimum score at which the toxicity rule of the corpus applies to a document",
             "score",
         ),
         make_float_column(
             "raised_share",
-            "share of the sentences that reach the threshold only with the other group",
+            "share of the sentences whose score reaches the threshold only after the group is "
+            "replaced",
             "share",
         ),
         make_float_column(
             "lowered_share",
-            "share of the sentences that reach the threshold only with the group",
+            "share of the sentences whose score reaches the threshold only before the group is "
+            "replaced",
             "share",
         ),
     ),
     "swap_scores": table_schema(
-        "Sentences from which the table swap_differences is computed: their documents, "
-        "swapped terms and scores.",
+        "Document, replaced terms and scores of each sentence from which the table "
+        "`swap_differences` is computed.",
         make_label_column("origin", "corpus or templates"),
         make_label_column("axis", "kind of group"),
         make_label_column("group_name", "the group in the sentence"),
         make_label_column("other_group", "the group that replaces it"),
-        make_label_column("term", "the term for the group in the sentence"),
+        make_label_column("term", "term for the group in the original sentence"),
         make_label_column("other_term", "the term that replaces it"),
         column(
             "doc_id",
             ID_TYPE,
             "id",
-            "the document that the sentence is from; for a template, a hash of the template",
+            "id of the document that contains the sentence; for a template, a hash of the template",
         ),
         make_float_column("score", "score of the original sentence", "score"),
-        make_float_column("other_score", "score with the other group", "score"),
+        make_float_column("other_score", "score of the sentence with the other group", "score"),
     ),
 }
 
@@ -229,9 +242,9 @@ class Sentences(NamedTuple):
     """Hold the m sentences of several texts."""
 
     sentences: pa.Array
-    """(m,) strings."""
+    """Strings of shape (m,)."""
     text_numbers: NDArray[np.int64]
-    """(m,) number of the text of each sentence."""
+    """Index of the text that contains each sentence; shape (m,)."""
 
 
 def split_into_sentences(texts: pa.Array) -> Sentences:

@@ -118,11 +118,11 @@ def count_documents_by_dimension(
         yield counts.append_column("dimension", dimension_column).select(COUNTS_SCHEMA.names)
 
 
-def build_composition_rows(counts: pa.Table, max_values: int) -> list[Row]:
+def build_composition_rows(counts: pa.Table, max_values_per_dimension: int) -> list[Row]:
     """Build the rows of the table ``composition``.
 
-    Each dimension has its ``max_values`` largest values by bytes (ties by name) and UNKNOWN_VALUE;
-    the rest are merged into OTHER_VALUES.
+    Each dimension has its ``max_values_per_dimension`` largest values by bytes (ties by name) and
+    UNKNOWN_VALUE; the rest are merged into OTHER_VALUES.
     """
     counts_by_split = _sum_counts(counts)
     counts_all_splits = _sum_counts(
@@ -130,7 +130,7 @@ def build_composition_rows(counts: pa.Table, max_values: int) -> list[Row]:
             2, "split", pa.repeat(pa.scalar(ALL_SPLITS), len(counts_by_split))
         )
     )
-    kept_keys = _select_largest_keys(counts_all_splits, max_values)
+    kept_keys = _select_largest_keys(counts_all_splits, max_values_per_dimension)
     rows = pa.concat_tables([counts_all_splits, counts_by_split])
     keys = pc.binary_join_element_wise(rows["dimension"], rows["value"], "\0")
     is_other = pc.invert(pc.is_in(keys, value_set=kept_keys))
@@ -153,7 +153,7 @@ def _sum_counts(counts: pa.Table) -> pa.Table:
     )
 
 
-def _select_largest_keys(counts: pa.Table, max_values: int) -> pa.Array:
+def _select_largest_keys(counts: pa.Table, max_values_per_dimension: int) -> pa.Array:
     """Return "dimension NUL value" of the values that get a row of their own."""
     sorted_counts = counts.sort_by(
         [("dimension", "ascending"), ("bytes", "descending"), ("value", "ascending")]
@@ -170,7 +170,7 @@ def _select_largest_keys(counts: pa.Table, max_values: int) -> pa.Array:
         np.diff([*dimension_starts, len(dimension_codes)]),
     )
     kept_rows = sorted_counts.filter(
-        pa.array(is_unknown | (is_ranked & (rank - rank_offsets <= max_values)))
+        pa.array(is_unknown | (is_ranked & (rank - rank_offsets <= max_values_per_dimension)))
     )
     return pc.binary_join_element_wise(
         kept_rows["dimension"], kept_rows["value"], "\0"

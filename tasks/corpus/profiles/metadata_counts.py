@@ -95,7 +95,7 @@ class MetadataCounts:
             .rename_columns(["field", "documents", "distinct_values"])
         )
 
-    def build_value_rows(self, max_values: int) -> pa.Table:
+    def build_value_rows(self, max_values_per_field: int) -> pa.Table:
         """Build the rows of the table ``metadata_values``: the most frequent of each field."""
         is_frequent = pc.greater_equal(self.values["documents"], MIN_VALUE_DOCUMENTS)
         is_licence = pc.equal(self.values["field"], LICENCE_FIELD)
@@ -105,4 +105,4 @@ class MetadataCounts:
         fields = rows["field"].combine_chunks()
         first_rows = pc.index_in(fields, value_set=fields)
         ranks = pc.subtract(pa.array(range(len(rows)), pa.int32()), first_rows)
-        return rows.filter(pc.less(ranks, max_values))
+        return rows.filter(pc.less(ranks, max_values_per_field))

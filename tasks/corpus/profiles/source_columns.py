@@ -35,13 +35,13 @@ class SourceColumn:
 SOURCE_COLUMNS = (
     SourceColumn(
         "bytes",
-        "UTF-8 bytes of their text",
+        "total length of their texts in UTF-8 bytes",
         "bytes",
         lambda documents: count_utf8_bytes(documents["text"]),
     ),
     SourceColumn(
         "characters",
-        "characters of their text",
+        "total length of their texts in characters",
         "characters",
         lambda documents: pc.utf8_length(documents["text"]),
     ),

@@ -18,16 +18,18 @@ from hallmark.tasks.corpus.table_columns import (
 )
 
 _SOURCE_COLUMN = make_label_column("source", "name of the source")
-_SOURCE_OR_ALL_COLUMN = make_label_column("source", "name of the source; empty: all sources")
+_SOURCE_OR_ALL_COLUMN = make_label_column(
+    "source", "name of the source; empty in rows for all sources together"
+)
 _STAGE_COLUMN = make_label_column("stage", "label of the stage in the run")
 _QUANTILE_COLUMN = make_float_column(
-    "quantile", "share of documents with at most this value", "share"
+    "quantile", "quantile, as the share of documents with at most this value", "share"
 )
 
 TABLES = {
     "stage_accounts": table_schema(
-        "Document counts and text sizes of every stage (accounts), in the order in which "
-        "the stages ran.",
+        "Number of documents and bytes of text that each stage received, kept and removed, in the "
+        "order in which the stages ran.",
         column("stage_index", pa.int32(), "figure", "position of the stage, from 0"),
         _STAGE_COLUMN,
         *ACCOUNTS,
@@ -42,50 +44,65 @@ TABLES = {
         make_float_column("median_bytes", "median size of a document", "bytes"),
     ),
     "lengths": table_schema(
-        "Quantiles of the lengths of documents.",
+        "Quantiles of the lengths of documents, by source.",
         _SOURCE_OR_ALL_COLUMN,
         _QUANTILE_COLUMN,
-        make_float_column("bytes", "UTF-8 bytes of the text", "bytes"),
+        make_float_column("bytes", "length of the text in UTF-8 bytes", "bytes"),
     ),
     "composition": table_schema(
-        "Composition of the corpus by dimension and split.",
+        "Number and size of the documents for each value of a dimension, such as the language, by "
+        "split.",
         make_label_column("dimension", f"one of {', '.join(DIMENSIONS)}"),
         make_label_column(
             "value",
-            "value of the dimension: one of those with the most bytes; other: all other "
-            "values; unknown: the source or the stage language gives no value. A licence "
-            "is that of the document or, if it has none, that of its source",
+            "value of the dimension. The values with the most bytes are listed individually; "
+            "other: all other values together; unknown: documents without a value. The licence of "
+            "a document that does not specify one is the licence of its source",
         ),
-        make_label_column("split", "train, validation or holdout; empty: all splits"),
+        make_label_column(
+            "split",
+            "name of the split: train, validation or holdout; empty in rows for all splits "
+            "together",
+        ),
         make_count_column("documents", "number of documents", "documents"),
-        make_count_column("bytes", "UTF-8 bytes of their text", "bytes"),
+        make_count_column("bytes", "total length of their texts in UTF-8 bytes", "bytes"),
         make_float_column(
-            "byte_share", "share of the bytes of the split; null if the split is empty", "share"
+            "byte_share",
+            "bytes of these documents as a share of all bytes of the split; null if the split is "
+            "empty",
+            "share",
         ),
     ),
     "metadata_fields": table_schema(
-        "Fields of metadata that the sources give for documents.",
+        "Metadata fields that the sources provide for documents.",
         make_label_column("field", "name of the field"),
-        make_count_column("documents", "documents that have it", "documents"),
+        make_count_column(
+            "documents", "number of documents that have a value of the field", "documents"
+        ),
         make_count_column(
             "distinct_values",
-            "number of distinct values; null for free text, which has more than "
-            f"{MAX_DISTINCT_VALUES:,}",
+            "number of distinct values of the field; null for free text, that is, a field with "
+            f"more than {MAX_DISTINCT_VALUES:,} distinct values",
             "values",
         ),
     ),
     "metadata_values": table_schema(
-        f"The most frequent values of fields that are not free text. Licences are always counted, "
-        f"other values only if at least {MIN_VALUE_DOCUMENTS} documents have them.",
+        "The most frequent values of metadata fields that are not free text. Licences are always "
+        f"listed, other values only if at least {MIN_VALUE_DOCUMENTS} documents have them.",
         make_label_column("field", "name of the field"),
-        make_label_column("value", "the value according to the source"),
-        make_count_column("documents", "documents that have it", "documents"),
+        make_label_column("value", "value of the field as given by the source"),
+        make_count_column(
+            "documents", "number of documents that have a value of the field", "documents"
+        ),
     ),
     "occupations": table_schema(
-        "Mentions of occupations by the gendered words near them in the sentence.",
+        "Number of mentions of each occupation, by the gendered words near the mention in the "
+        "same sentence.",
         _SOURCE_OR_ALL_COLUMN,
-        make_label_column("occupation", "occupation in the singular; empty: all occupations"),
-        make_count_column("mentions", "mentions of the occupation", "mentions"),
+        make_label_column(
+            "occupation", "occupation in the singular; empty in rows for all occupations together"
+        ),
+        make_count_column("mentions", "number of mentions of the occupation", "mentions"),
         make_count_column(
             "women_words", "number of women's words near a mention: she, her, woman …", "words"
         ),
@@ -94,117 +111,151 @@ TABLES = {
         ),
         make_count_column(
             "women_mentions",
-            "mentions with more women's than men's words near them",
+            "number of mentions with more women's words than men's words nearby",
             "mentions",
         ),
         make_count_column(
-            "men_mentions", "mentions with more men's than women's words near them", "mentions"
+            "men_mentions",
+            "number of mentions with more men's words than women's words nearby",
+            "mentions",
         ),
         make_float_column(
             "women_share",
-            "women_mentions / (women_mentions + men_mentions); null without either",
+            "share of women: women_mentions / (women_mentions + men_mentions); null if both are 0",
             "share",
         ),
         make_float_column(
             "low",
-            "lower end of the 95 % interval of women_share (Wilson); the interval is too "
-            "narrow if one text has several mentions",
+            "lower end of the 95 % confidence interval of `women_share` (Wilson); the interval is "
+            "too narrow if many mentions come from the same text",
             "share",
         ),
         make_float_column("high", "upper end of the interval", "share"),
     ),
     "ledger_summary": table_schema(
-        "What was removed, changed or added, and why.",
+        "Number and size of the documents and spans that each stage removed, changed or added, by "
+        "reason.",
         _STAGE_COLUMN,
         make_label_column(
-            "action", "removed, additional_reason, removed_span, replaced, quarantined or added"
+            "action",
+            "action on the documents or spans: removed, additional_reason, removed_span, "
+            "replaced, quarantined or added",
         ),
         make_label_column("reason", "reason in the ledger"),
         _SOURCE_COLUMN,
         make_count_column("rows", "number of ledger rows", "rows"),
-        make_count_column("bytes", "bytes removed, changed or added", "bytes"),
+        make_count_column("bytes", "number of bytes removed, changed or added", "bytes"),
     ),
     "tag_counts": table_schema(
-        "Documents that a rule tagged and kept.",
+        "Number of documents that each rule tagged but did not remove.",
         _STAGE_COLUMN,
-        make_label_column("rule", "name of the rule, which is also the tag"),
+        make_label_column("rule", "name of the rule, which is also the name of the tag"),
         _SOURCE_COLUMN,
-        make_count_column("documents", "documents that the stage kept", "documents"),
-        make_count_column("tagged_documents", "kept documents that the rule tagged", "documents"),
+        make_count_column("documents", "number of documents that the stage kept", "documents"),
+        make_count_column(
+            "tagged_documents", "number of kept documents that the rule tagged", "documents"
+        ),
     ),
     "published_rules": table_schema(
-        "What each published quality rule would remove, even if the config does not use it.",
+        "Number of documents that each published quality rule would remove, whether or not the "
+        "config uses the rule.",
         make_label_column("preset", "set of published rules"),
         make_label_column("rule", "name of the rule"),
-        make_count_column("documents", "documents that reached the stage quality", "documents"),
-        make_count_column("violations", "documents that break the rule", "documents"),
         make_count_column(
-            "undetermined", "documents for which the rule could not be evaluated", "documents"
+            "documents", "number of documents that reached the stage `quality`", "documents"
+        ),
+        make_count_column("violations", "number of documents that violate the rule", "documents"),
+        make_count_column(
+            "undetermined",
+            "number of documents for which the rule could not be evaluated",
+            "documents",
         ),
     ),
     "personal_data": table_schema(
-        "Personal data that was masked, cut out or removed with its document by the "
-        "policies of redact_spans. Personal data for which a policy is keep is only in the "
-        "spans of find_personal_data.",
+        "Amount of personal data that the stage `redact_spans` masked, cut out or removed "
+        "together with the document. Personal data with the action `keep` is not counted here; it "
+        "is listed only in the spans of the stage `find_personal_data`.",
         make_label_column("type", "type of personal data or credential"),
         _SOURCE_COLUMN,
-        make_count_column("spans", "spans that were masked or cut out", "spans"),
+        make_count_column("spans", "number of spans that were masked or cut out", "spans"),
         make_count_column(
-            "documents", "documents with such spans, or removed because of them", "documents"
+            "documents",
+            "number of documents in which spans were masked or cut out, or which were removed "
+            "because of spans",
+            "documents",
         ),
-        make_count_column("removed_documents", "documents removed because of them", "documents"),
+        make_count_column(
+            "removed_documents",
+            "number of documents that were removed because of such spans",
+            "documents",
+        ),
     ),
     "toxicity": table_schema(
-        "Quantiles of the toxicity of documents before the filter.",
+        "Quantiles of the toxicity scores of documents before the stage `select_scored` removed "
+        "any.",
         _SOURCE_OR_ALL_COLUMN,
-        make_count_column("scored_documents", "documents with a score", "documents"),
+        make_count_column("scored_documents", "number of documents with a score", "documents"),
         make_count_column(
-            "unscored_documents", "documents without a score, see toxicity_status", "documents"
+            "unscored_documents",
+            "number of documents without a score; the table `toxicity_status` gives the reasons",
+            "documents",
         ),
         _QUANTILE_COLUMN,
         make_float_column("score", "toxicity score", "score"),
     ),
     "toxicity_status": table_schema(
-        "Documents by the status of their toxicity score and by the decision of the rules.",
+        "Number of documents by the status of their toxicity score and by the decision of the "
+        "selection rules.",
         _SOURCE_COLUMN,
         make_label_column(
             "status",
-            "scored, or the reason why there is no score; see the signals of score_toxicity",
+            "`scored`, or the reason why the documents have no score, as in the signals of the "
+            "stage `score_toxicity`",
         ),
         make_label_column(
-            "reason", "reason for which select_scored removed the documents; empty: they were kept"
+            "reason",
+            "reason for which the stage `select_scored` removed the documents; empty if the "
+            "documents were kept",
         ),
         make_count_column("documents", "number of documents", "documents"),
     ),
     "identities": table_schema(
-        "Mentions of people: whole words of a short list and of the lexicons in identities.",
+        "Number of mentions of groups of people. A mention is a whole word from the built-in list "
+        "or from a lexicon in `identities.lexicons`.",
         make_label_column("group_name", "identity group"),
         make_label_column("term", "word of the list"),
         _SOURCE_COLUMN,
-        make_count_column("mentions", "mentions of the word", "mentions"),
-        make_count_column("documents", "documents with at least one mention", "documents"),
+        make_count_column("mentions", "number of mentions of the word", "mentions"),
+        make_count_column(
+            "documents", "number of documents with at least one mention of the word", "documents"
+        ),
     ),
     "duplicates": table_schema(
-        "Pairs of near copies by similarity.",
+        "Number of pairs of near copies, by similarity.",
         _STAGE_COLUMN,
-        make_count_column("pairs", "pairs whose similarity was computed", "pairs"),
-        make_float_column("similarity", "lower end of a range of 0.05", "share"),
+        make_count_column("pairs", "number of pairs whose similarity is in the range", "pairs"),
+        make_float_column(
+            "similarity", "lower end of the range of similarities, which is 0.05 wide", "share"
+        ),
     ),
     "errors": table_schema(
-        "Records that could not be read, by error.",
+        "Number and size of the records that could not be read, by source and error.",
         _SOURCE_COLUMN,
         column("error", pa.string(), "project text", "reason why the records could not be read"),
         make_count_column("records", "number of records", "records"),
         make_count_column("raw_bytes", "raw bytes of these records", "bytes"),
     ),
     "canaries": table_schema(
-        "Canaries by kind and number of copies.",
+        "Number of planted canaries (test texts), by kind and number of copies.",
         make_label_column("kind", "canary, passage, record or association"),
         make_count_column(
-            "copies", "number of copies of each canary; 0: never planted, as a control", "documents"
+            "copies",
+            "number of copies of each canary; canaries with 0 copies were not planted and "
+            "serve as controls",
+            "documents",
         ),
-        make_count_column("canaries", "distinct canaries", "canaries"),
-        make_count_column("documents", "planted documents", "documents"),
-        make_count_column("bytes", "UTF-8 bytes of their text", "bytes"),
+        make_count_column("canaries", "number of distinct canaries", "canaries"),
+        make_count_column("documents", "number of planted documents", "documents"),
+        make_count_column("bytes", "total length of their texts in UTF-8 bytes", "bytes"),
     ),
 }

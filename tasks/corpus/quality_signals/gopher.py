@@ -134,9 +134,9 @@ class RepeatedKeys(NamedTuple):
     """Hold the positions of k keys that occur more than once."""
 
     positions: np.ndarray
-    """(k,) positions of equal keys are adjacent and ascending."""
+    """Positions of the keys, adjacent and ascending for equal keys; shape (k,)."""
     group_starts: np.ndarray
-    """Index in ``positions`` at which each group of equal keys begins."""
+    """Index in ``positions`` at which each group of equal keys starts."""
 
 
 def group_repeated_keys(keys: np.ndarray) -> RepeatedKeys:

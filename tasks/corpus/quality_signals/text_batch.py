@@ -98,9 +98,9 @@ class Runs(NamedTuple):
     """Hold where k runs start and end."""
 
     starts: np.ndarray
-    """(k,)."""
+    """Shape (k,)."""
     ends: np.ndarray
-    """(k,), exclusive."""
+    """Exclusive ends; shape (k,)."""
 
 
 def find_true_runs(mask: np.ndarray) -> Runs:
@@ -152,18 +152,18 @@ class WordRanges(NamedTuple):
     """Hold the range of the words in each of m spans."""
 
     first_words: np.ndarray
-    """(m,) number of the first word."""
+    """Index of the first word; shape (m,)."""
     end_words: np.ndarray
-    """(m,) number of the first word after the span."""
+    """Index of the first word after the span; shape (m,)."""
 
 
 class PrefixHashes(NamedTuple):
     """Hold what is needed to hash any span of a batch."""
 
     prefix_sums: np.ndarray
-    """(characters + 1,) uint64: polynomial of the characters before each position."""
+    """Polynomial hash of all characters before each position; uint64, shape (characters + 1,)."""
     powers: np.ndarray
-    """(characters + 1,) uint64: powers of HASH_BASE."""
+    """Powers of HASH_BASE; uint64, shape (characters + 1,)."""
 
 
 @dataclass(frozen=True)

@@ -22,20 +22,20 @@ from hallmark.tasks.contract import (
 )
 from hallmark.tasks.corpus.reading.metadata import normalise_host
 
-_LIST_FORMAT = "a list, or the path of a file with one entry per line; # begins a comment"
+_LIST_FORMAT = "a list, or the path of a file with one entry per line, in which # starts a comment"
 
 
 class BlockListConfig(StageConfig):
     """Configure what to exclude; each excluded document has a ledger row."""
 
     sources: tuple[str, ...] | ExternalPath = Field(
-        (), description=f"names of sources or of parts of sources: {_LIST_FORMAT}"
+        (), description=f"names of sources, or of parts of sources, to exclude: {_LIST_FORMAT}"
     )
     domains: tuple[str, ...] | ExternalPath = Field(
-        (), description=f"host names, which include their subdomains: {_LIST_FORMAT}"
+        (), description=f"host names to exclude, including their subdomains: {_LIST_FORMAT}"
     )
     doc_ids: tuple[str, ...] | ExternalPath = Field(
-        (), description=f"document ids of 32 hexadecimal digits: {_LIST_FORMAT}"
+        (), description=f"ids of documents to exclude (32 hexadecimal digits): {_LIST_FORMAT}"
     )
 
     def digest_list_files(self) -> dict[str, str]:
@@ -111,7 +111,7 @@ def _parse_block_list(config: BlockListConfig, stamps: tuple[FileStamp, ...]) ->
     for entry in _read_entries("doc_ids", config.doc_ids):
         if not re.fullmatch("[0-9a-fA-F]{32}", entry):
             raise _build_entry_error(
-                "doc_ids", entry, "is not a document id of 32 hexadecimal digits"
+                "doc_ids", entry, "is not a document id, which has 32 hexadecimal digits"
             )
         doc_ids.add(bytes.fromhex(entry))
     sources = frozenset(_read_entries("sources", config.sources))
@@ -142,6 +142,6 @@ def _read_lines(list_name: str, path: str) -> list[str]:
         ) from error
     except (OSError, ValueError) as error:  # ValueError: the path has a null byte
         raise UsageError(
-            f"ingest.block.{list_name}: the file {path!r}{explain_relative_path(path)} "
-            f"cannot be read ({error}); correct its path, or give a list"
+            f"ingest.block.{list_name}: the file {path!r}{explain_relative_path(path)} cannot be "
+            f"read ({error}); correct the path, or give a list of entries instead"
         ) from error

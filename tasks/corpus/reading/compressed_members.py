@@ -36,7 +36,7 @@ from typing import BinaryIO
 import zstandard
 
 DAMAGED_DATA = "the compressed data are damaged"
-TRUNCATED_DATA = "the compressed data end too early"
+TRUNCATED_DATA = "the compressed data are incomplete: the end is missing"
 COMPRESSED_BLOCK_BYTES = 1 << 12  # small: 4 KiB of a hostile zstd file can expand to 128 MiB
 MAX_REPEATED_BYTES = 1 << 20  # bytes of any file that may be decompressed again
 

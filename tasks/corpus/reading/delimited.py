@@ -25,7 +25,7 @@ from hallmark.tasks.corpus.reading.sources import FileSource, Record, RecordFiel
 
 UNCLOSED_QUOTE = "a quote is not closed"
 BROKEN_CSV = "broken CSV"
-WRONG_FIELD_COUNT = "the row and the header have different numbers of fields"
+WRONG_FIELD_COUNT = "the number of fields in the row differs from that in the header"
 # bytes of any file that may be read again, and bytes in which to search for the end of a row that
 # is too long
 MAX_REREAD_BYTES = 64 << 20
@@ -154,9 +154,9 @@ class CsvRow(NamedTuple):
     """Hold a row as it was read."""
 
     status: str
-    """"ok", "end" after the last row, or the error of the row."""
+    """Status of the row: "ok", "end" after the last row, or the error of the row."""
     fields: list[str]
-    """Empty unless the status is "ok"."""
+    """Fields of the row; empty unless the status is "ok"."""
 
 
 class _CsvRowReader:

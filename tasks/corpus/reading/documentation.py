@@ -36,7 +36,11 @@ class DocumentationSource(CustomSource):
     """Configure installed packages; each is a separate source, ``<name>/<package>``."""
 
     kind: Literal["documentation"]
-    name: PathSafeName = Field("documentation", description="prefix of the names of these sources")
+    name: PathSafeName = Field(
+        "documentation",
+        description="name of the source, which is also the prefix of the names of its parts: "
+        "<name>/<package>",
+    )
     packages: list[str] = Field(min_length=1, description="names of installed distributions")
 
     def list_names(self) -> list[str]:
@@ -62,7 +66,9 @@ class DocumentationSource(CustomSource):
         name_counts = Counter(re.sub(r"[-_.]+", "-", package).lower() for package in packages)
         repeated = [name for name, count in name_counts.items() if count > 1]
         if repeated:
-            raise ValueError(f"package {repeated[0]!r} is listed twice; list it once")
+            raise ValueError(
+                f"the package {repeated[0]!r} is listed twice; remove one of the entries"
+            )
         return packages
 
 
@@ -101,8 +107,8 @@ def _get_distribution(package: str) -> Distribution:
         return distribution(package)
     except PackageNotFoundError as error:
         raise UsageError(
-            f"package {package!r} of the documentation source is not installed; install it or "
-            f"remove it from the source's packages"
+            f"the package {package!r} of the documentation source is not installed; install it or "
+            "remove it from the setting 'packages' of the source"
         ) from error
 
 
@@ -110,8 +116,8 @@ def _list_prose_entries(package: str) -> list[PackagePath]:
     files = _get_distribution(package).files
     if not files:
         raise UsageError(
-            f"package {package!r} of the documentation source has no record of its files; "
-            f"install it from a wheel or remove it from the source's packages"
+            f"the package {package!r} of the documentation source has no list of its files; "
+            "install it from a wheel or remove it from the setting 'packages' of the source"
         )
     return [entry for entry in files if _is_prose_file(entry)]
 
@@ -251,5 +257,10 @@ def _iterate_child_statements(node: ast.AST) -> Iterator[ast.AST]:
 def _docstring_to_record(location: str, docstring: str) -> Record:
     raw = docstring.encode("utf-8", "surrogatepass")
     if not is_utf8_encodable(docstring):
-        return Record(location, len(raw), error="a lone surrogate has no UTF-8 form", raw=raw)
+        return Record(
+            location,
+            len(raw),
+            error="the docstring contains a lone surrogate, which cannot be encoded as UTF-8",
+            raw=raw,
+        )
     return Record(location, len(raw), inspect.cleandoc(docstring))

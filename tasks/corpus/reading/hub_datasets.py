@@ -24,9 +24,9 @@ from hallmark.tasks.contract import (
     UsageError,
     check_external_path,
     expand_home,
+    get_short_error_line,
     read_declared_roots,
     sha256_hex,
-    shorten_error,
     to_canonical_json,
 )
 from hallmark.tasks.corpus.reading.byte_streams import ReadCounts
@@ -61,13 +61,20 @@ class DatasetsSource(CustomSource, RecordFields):
 
     kind: Literal["datasets"]
     path: Annotated[str, ExternalMarker(allows_hub_id=True)] = Field(
-        min_length=1, description="a local folder, or a hub id such as user/name"
+        min_length=1,
+        description="path of a local folder, or id of a data set on the Hugging Face Hub, "
+        "such as user/name",
     )
-    config: str | None = Field(None, description="the data set's configuration, if it has several")
-    split: str = Field("train", description="the name of the split in the data set")
+    config: str | None = Field(
+        None,
+        description="name of the configuration of the data set; required if the data set has "
+        "several configurations",
+    )
+    split: str = Field("train", description="name of the split of the data set to read")
     revision: str | None = Field(
         None,
-        description="branch, tag or commit on the hub; the run records the commit it refers to",
+        description="branch, tag or commit of the data set on the Hugging Face Hub; the run "
+        "records the commit that was read",
     )
 
     @property
@@ -111,9 +118,10 @@ def resolve_hub_commit(source: DatasetsSource) -> str:
         sha: str | None = HfApi().dataset_info(source.path, revision=source.revision).sha
     except Exception as error:  # network errors have many types
         raise UsageError(
-            f"source {source.name!r}: {shorten_repr(source.path)} is not a local folder, "
-            f"and the hub gave no answer ({shorten_error(error)}); correct the path, "
-            f"try again with a network, or name a folder that holds the data"
+            f"source {source.name!r}: {shorten_repr(source.path)} is not a local folder, and the "
+            f"Hugging Face Hub could not be queried ({get_short_error_line(error)}); correct "
+            "the path, check the network and run again, or give a local folder that contains the "
+            "data set"
         ) from error
     assert sha is not None
     return sha
@@ -258,13 +266,14 @@ def _build_read_error(
     source: DatasetsSource, error: Exception, row: int, is_progress_kept: bool
 ) -> HallmarkError:
     advice = (
-        "the rows read so far are kept: run again to continue after them"
+        "the rows read so far are kept: run again to continue with the next row"
         if is_progress_kept and row
         else "run again"
     )
     return HallmarkError(
-        f"source {source.name!r}: the datasets library could not read {shorten_repr(source.path)}, "
-        f"split {shorten_repr(source.split)}, after row {row} ({shorten_error(error)}); "
-        f"{advice}, or read its files with kind jsonl, parquet, csv or text, which quarantine "
-        f"bad records"
+        f"source {source.name!r}: the datasets library could not read "
+        f"{shorten_repr(source.path)}, split {shorten_repr(source.split)}, after row {row} "
+        f"({get_short_error_line(error)}); {advice}, or read the files of the data set with a "
+        "source of the kind 'jsonl', 'parquet', 'csv' or 'text', which quarantines records that "
+        "cannot be read"
     )

@@ -86,21 +86,21 @@ class IngestConfig(StageConfig):
     min_document_bytes: int = Field(
         1,
         ge=1,
-        description="minimum size of a document, in UTF-8 bytes of text; smaller documents are "
-        "removed",
+        description="minimum length of the text of a document, in UTF-8 bytes; shorter documents "
+        "are removed",
     )
     partition_bytes: int = Field(
         8_000_000,
         ge=1_000,
-        description="approximate bytes of text per partition of a document table; there are 2^n "
-        "partitions, and processes work on them in parallel",
+        description="approximate amount of text per partition of a table of documents, in bytes; "
+        "the number of partitions is a power of 2, and partitions are processed in parallel",
     )
     max_document_bytes: int = Field(
         16 << 20,
         ge=1,
         le=1 << 30,
         description="maximum size of a record, in bytes; larger records are quarantined and never "
-        "loaded whole",
+        "loaded into memory as a whole",
     )
 
     block: BlockListConfig = BlockListConfig()
@@ -111,7 +111,7 @@ class IngestConfig(StageConfig):
         repeated = [name for name, count in name_counts.items() if count > 1]
         if repeated:
             raise ValueError(
-                f"two sources are named {repeated[0]!r}; every source needs its own name"
+                f"two sources have the name {repeated[0]!r}; give each source a unique name"
             )
         return self
 
@@ -212,8 +212,8 @@ def _list_inputs_by_shard(config: IngestConfig) -> Iterator[Input]:
         )
 
 
-def compute_source_digests(config: IngestConfig, secret_id: str) -> dict[str, str]:
-    """Compute digests of the contents of the sources for the fingerprint, without paths."""
+def digest_sources_and_block_lists(config: IngestConfig, _secret_id: str) -> dict[str, str]:
+    """Digest the contents of the sources and block lists for the fingerprint, without paths."""
     digests_by_source: dict[str, dict[str, str]] = defaultdict(dict)
     digest_cache = DigestCache()
     for source_input in list_inputs(config):
@@ -329,5 +329,6 @@ def _build_read_error(path: Path, error: OSError) -> HallmarkError:
     if isinstance(error, FileNotFoundError):
         return FileChangedError(format_file_missing_message(path))
     return HallmarkError(
-        f"{path} cannot be read ({error.strerror or error}); make it readable or exclude it"
+        f"{path} cannot be read ({error.strerror or error}); make the file readable, or exclude "
+        "it from the source"
     )

@@ -108,12 +108,12 @@ class NormalisedMetadata(NamedTuple):
     """Hold the metadata of a document."""
 
     text_by_field: dict[str, str]
-    """The values that a document carries, in the order of the names of their fields."""
+    """The values that are stored with the document by field name, sorted by field name."""
     rejected_count: int
-    """Number of values that it does not carry.
+    """Number of values that are not stored with the document.
 
-    They are names, values or a number of fields beyond the limits of this module, lists, objects,
-    and text without a UTF-8 form.
+    These are values whose field name or length violates the limits of this module, values of
+    surplus fields, lists, objects, and text that cannot be encoded as UTF-8.
     """
 
 

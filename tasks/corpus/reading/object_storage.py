@@ -18,7 +18,7 @@ from hallmark.tasks.contract import (
     FileChangedError,
     HallmarkError,
     UsageError,
-    shorten_error,
+    get_short_error_line,
 )
 
 if TYPE_CHECKING:
@@ -83,16 +83,16 @@ def list_remote_files_by_name(
         file_by_name = {}
     except (BaseError, OSError, ValueError) as error:
         raise UsageError(
-            f"source {source_name!r}: {path!r} cannot be listed ({shorten_error(error)}); "
-            f"correct the source's path, or check permissions, credentials and the network"
+            f"source {source_name!r}: {path!r} cannot be listed ({get_short_error_line(error)}); "
+            "correct the path of the source, or check permissions, credentials and the network"
         ) from error
     if wildcard:
         try:
             pattern = re.compile(_glob_to_regex(key))
         except re.error as error:  # such as [z-a]
             raise UsageError(
-                f"source {source_name!r}: {path!r} is not a valid pattern ({error}); correct "
-                f"the source's path"
+                f"source {source_name!r}: {path!r} is not a valid pattern ({error}); correct the "
+                "path of the source"
             ) from error
         file_by_name = {
             name: file for name, file in file_by_name.items() if pattern.fullmatch(name)
@@ -105,8 +105,14 @@ def list_remote_files_by_name(
             name: file for name, file in file_by_name.items() if name.endswith(all_suffixes)
         }
     if not file_by_name:
-        problem = "no object matches" if wildcard else f"no object ends in {', '.join(suffixes)} at"
-        raise UsageError(f"source {source_name!r}: {problem} {path!r}; correct the source's path")
+        problem = (
+            "no object matches"
+            if wildcard
+            else f"no object name ends with {' or '.join(suffixes)} at"
+        )
+        raise UsageError(
+            f"source {source_name!r}: {problem} {path!r}; correct the path of the source"
+        )
     prefix_length = len(prefix.rstrip("/")) + 1 if prefix else 0
     return {name[prefix_length:]: file for name, file in sorted(file_by_name.items())}
 
@@ -165,8 +171,9 @@ def download_temporarily(uri: str, version_tag: str, folder: Path | None) -> Ite
             raise FileChangedError(_format_changed_message(uri)) from error
         except BaseError as error:
             raise HallmarkError(
-                f"{uri} cannot be read ({shorten_error(error)}); check permissions, "
-                f"credentials and the network, then run again: files read so far are not read again"
+                f"{uri} cannot be read ({get_short_error_line(error)}); check permissions, "
+                "credentials and the network, then run again: files that were already read are "
+                "not read again"
             ) from error
         yield path
 

@@ -79,7 +79,7 @@ class QuotaResult(NamedTuple):
 
     quotas: SourceQuotas
     kept_bytes: int
-    """Bytes of text and metadata of all records that are kept."""
+    """Total size of the text and metadata of all records that are kept, in bytes."""
 
 
 def compute_quotas(

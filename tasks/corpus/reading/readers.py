@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from hallmark.tasks.contract import describe_existing_fields
+from hallmark.tasks.contract import format_existing_fields_suffix
 from hallmark.tasks.corpus.reading.byte_streams import Line, ReadCounts, read_lines
 from hallmark.tasks.corpus.reading.metadata import (
     MAX_URL_LENGTH,
@@ -41,10 +41,10 @@ def suggest_remedy(error: str) -> str:
     """Return what a user can do about an error of a record."""
     if error == TOO_LONG:
         return (
-            "raise ingest.max_document_bytes, or split the document (in text: "
+            "raise ingest.max_document_bytes, or split the document (for text files, set "
             'document_boundary = "blank_lines")'
         )
-    return "correct the record, or the kind and fields of its source"
+    return "correct the record, or correct 'kind' and the field names of its source"
 
 
 def yield_empty_file_error(counts: ReadCounts) -> Iterator[Record]:
@@ -70,7 +70,9 @@ class TextSource(FileSource):
     kind: Literal["text"]
     suffixes = (".txt", ".text", ".md")
     document_boundary: Literal["file", "blank_lines"] = Field(
-        "file", description="each file is one document, or blank lines separate documents"
+        "file",
+        description="how documents are separated: each file is one document, or blank lines "
+        "separate the documents in a file",
     )
 
     def read_file(self, path: Path, max_bytes: int, counts: ReadCounts) -> Iterator[Record]:
@@ -133,7 +135,9 @@ def fill_record_from_fields(record: Record, fields: dict[str, Any], source: Reco
     elif key is not None and (isinstance(key, bool) or not isinstance(key, str | int)):
         record.error = f"field {shorten_repr(source.key_field)} is neither text nor a whole number"
     elif not (is_utf8_encodable(text) and is_utf8_encodable(str(key))):
-        record.error = "a lone surrogate has no UTF-8 form"
+        record.error = (
+            "the text or the key contains a lone surrogate, which cannot be encoded as UTF-8"
+        )
     else:
         record.text, record.raw = text, b""
         record.key = None if key is None else str(key)
@@ -185,7 +189,7 @@ def find_missing_column_error(source: RecordFields, columns: list[str]) -> str:
 def describe_source_fields(source: RecordFields, fields: list[str]) -> str:
     """Describe which fields exist, for an error about the first needed one that is missing."""
     missing = next((name for name in source.list_columns() if name not in fields), "")
-    return describe_existing_fields(missing, fields, "columns")
+    return format_existing_fields_suffix(missing, fields, "columns")
 
 
 def is_utf8_encodable(text: str) -> bool:

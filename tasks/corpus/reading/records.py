@@ -157,9 +157,9 @@ class CopySearch(NamedTuple):
     """Hold the result of the search for records with the same id in several runs."""
 
     later_copies: list[LaterCopies]
-    """The later copies of texts without a key, for each run that has any."""
+    """Every copy after the first of texts without an id, one entry per run that contains one."""
     first_record_masks: list[np.ndarray]
-    """For each run, whether each record is the first of its id."""
+    """For each run, a mask that tells whether each record is the first record with its id."""
 
 
 def find_later_copies(runs: list[SortedRun]) -> CopySearch:
@@ -209,7 +209,7 @@ class MaskedRun(NamedTuple):
 
     run: SortedRun
     is_first: np.ndarray | None
-    """(n,) bool; None if all records are."""
+    """Whether each record is the first with its id; None if all records are; bool, shape (n,)."""
 
 
 class RunRows(NamedTuple):
@@ -224,7 +224,7 @@ class RangeRecords(NamedTuple):
 
     records: pa.Table
     repeats_identity: np.ndarray
-    """(n,) whether the record has the identity of the previous one."""
+    """Whether the record has the same identity as the previous record; shape (n,)."""
 
 
 class SkippedInput(NamedTuple):

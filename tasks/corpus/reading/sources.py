@@ -103,7 +103,8 @@ class Source(StageConfig):
     """Configure where documents come from."""
 
     name: PathSafeName = Field(
-        description="name of the source in every table and figure; part of the doc_ids"
+        description="name of the source, as shown in all tables and figures; the ids of its "
+        "documents (doc_id) depend on it"
     )
 
     licence: str | None = Field(
@@ -112,18 +113,24 @@ class Source(StageConfig):
     origin: str | None = Field(
         None, description="publisher of the source, and where it was obtained"
     )
-    collected_from: date | None = Field(None, description="first day of the collection period")
-    collected_to: date | None = Field(None, description="last day of the collection period")
+    collected_from: date | None = Field(
+        None, description="first day of the period in which the texts were collected"
+    )
+    collected_to: date | None = Field(
+        None, description="last day of the period in which the texts were collected"
+    )
 
     document_share: float = Field(
         1.0,
         gt=0,
         le=1,
-        description="share of the documents to take, chosen by a hash of their ids; applies to "
-        "each part of a source that has parts",
+        description="share of the documents to use, which are selected by a hash of their ids; if "
+        "the source has several parts, the share applies to each part",
     )
     max_documents: int | None = Field(
-        None, ge=1, description="maximum number of documents to take, chosen by the same hash"
+        None,
+        ge=1,
+        description="maximum number of documents to use, which are selected by a hash of their ids",
     )
 
     #: Data files of the project that its reader needs, for the fingerprint of ingest.
@@ -142,8 +149,9 @@ class Source(StageConfig):
             other = SOURCE_CLASSES.setdefault(kind, cls)
             if (other.__module__, other.__name__) != (cls.__module__, cls.__name__):
                 raise HallmarkError(
-                    f"two sources are of the kind {kind!r}: {other.__module__}.{other.__name__} "
-                    f"and {cls.__module__}.{cls.__name__}; rename one kind"
+                    f"two source classes declare the kind {kind!r}: "
+                    f"{other.__module__}.{other.__name__} and {cls.__module__}.{cls.__name__}; "
+                    "rename one of the kinds"
                 )
 
     def list_names(self) -> list[str]:
@@ -155,14 +163,15 @@ class Source(StageConfig):
     def _reject_reserved_name(cls, name: str) -> str:
         if name.split("/")[0] == "planted":
             raise ValueError(
-                "the name 'planted' is reserved for canaries that Hallmark plants; choose another"
+                "the name 'planted' is reserved for the canaries that Hallmark plants; choose "
+                "another name"
             )
         return name
 
     @model_validator(mode="after")
     def _check_collection_dates(self) -> Self:
         if self.collected_from and self.collected_to and self.collected_from > self.collected_to:
-            raise ValueError("collected_from is later than collected_to; exchange or correct them")
+            raise ValueError("'collected_from' is later than 'collected_to'; correct the two dates")
         return self
 
 
@@ -190,8 +199,8 @@ class FileSource(Source):
 
     path: Annotated[str, ExternalMarker(list_endings=list_corpus_suffixes)] = Field(
         min_length=1,
-        description="a file, folder or pattern, local or in an object store, such as "
-        "s3://bucket/folder/*.jsonl.gz",
+        description="path of a file or folder, or pattern of paths, on this machine or in an "
+        "object store, such as s3://bucket/folder/*.jsonl.gz",
     )
 
     @abstractmethod
@@ -240,24 +249,28 @@ MetadataName = Annotated[str, Field(pattern=METADATA_NAME_PATTERN)]
 class RecordFields(StageConfig):
     """Configure which fields (columns) of a record to read."""
 
-    text_field: str = Field("text", description="field with the text of the document")
+    text_field: str = Field(
+        "text", description="name of the field that contains the text of the document"
+    )
     key_field: str | None = Field(
         None,
-        description="field with a permanent key of the document; without one, the doc_id depends "
-        "on the text",
+        description="name of the field that contains a permanent key of the document; without a "
+        "key, the doc_id is computed from the text",
     )
-    url_field: str | None = Field(None, description="field with the URL of the document")
+    url_field: str | None = Field(
+        None, description="name of the field that contains the URL of the document"
+    )
     date_field: str | None = Field(
         None,
-        description="field with the date of the document: an ISO 8601 day, or a time with a "
-        "time zone",
+        description="name of the field that contains the date of the document: an ISO 8601 date, "
+        "or a time with a time zone",
     )
     metadata_fields: dict[MetadataName, str] = Field(
         default={},
         max_length=MAX_METADATA_FIELDS,
-        description="further fields to carry from ingest to the datasheet, by their name in the "
-        'corpus, such as { licence = "license", author = "by" }; licence is the name for the '
-        "licence of a document",
+        description="additional fields to store as metadata of the documents: a table from the "
+        'name in the corpus to the name in the source, such as { licence = "license", author = '
+        '"by" }. The name `licence` is reserved for the licence of a document',
     )
 
     def list_columns(self) -> list[str]:
@@ -301,16 +314,18 @@ def find_paths_by_file_name(
         path_by_file_name = _exclude_store_files(path_by_file_name, base_folder)
     except (OSError, ValueError) as error:
         raise UsageError(
-            f"source {source_name!r}: {path!r} cannot be read ({error}); correct the source's path "
-            f"or make it readable"
+            f"source {source_name!r}: {path!r} cannot be read ({error}); correct the path of the "
+            "source, or make the path readable"
         ) from error
     if not path_by_file_name:
         problem = (
-            f"no file ends in {', '.join(suffixes)}" if base_folder.is_dir() else "no file exists"
+            f"no file name ends with {' or '.join(suffixes)}"
+            if base_folder.is_dir()
+            else "no file exists"
         )
         raise UsageError(
             f"source {source_name!r}: {problem} at {path!r}{explain_relative_path(path)}; correct "
-            "the source's path"
+            "the path of the source"
         )
     for file_path in path_by_file_name.values():
         check_external_path(file_path, f"source {source_name!r}")
@@ -375,6 +390,6 @@ def compute_file_digest(source_name: str, path: Path) -> str:
         return hash_file(path)
     except OSError as error:
         raise UsageError(
-            f"source {source_name!r}: {str(path)!r} cannot be read ({error.strerror}); "
-            f"make it readable or exclude it"
+            f"source {source_name!r}: {str(path)!r} cannot be read ({error.strerror}); make the "
+            "file readable, or exclude it from the source"
         ) from error

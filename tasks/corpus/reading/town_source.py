@@ -42,13 +42,15 @@ class TownSource(CustomSource):
     """Configure the documents of an invented town, whose content is known."""
 
     kind: Literal["town"]
-    name: PathSafeName = Field("town", description="name of the source; part of the doc_ids")
+    name: PathSafeName = Field(
+        "town", description="name of the source; the ids of its documents (doc_id) depend on it"
+    )
     documents: int = Field(
         5000, ge=1, le=10_000_000, description="number of documents, including copies"
     )
     seed: Seed = Field(0, description="seed of the documents' content")
     rates: TownRates = Field(
-        TownRates(), description="how often each feature occurs in the documents"
+        TownRates(), description="shares of the documents in which each feature occurs"
     )
 
     data_files = TOWN_DATA_FILES

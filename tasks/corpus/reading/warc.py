@@ -41,11 +41,11 @@ from hallmark.tasks.corpus.reading.web_pages import PageError, decode_page, extr
 if TYPE_CHECKING:
     from fastwarc.warc import WarcRecord
 
-NO_HEADER = "no WARC header where a record should begin"
-NO_LENGTH = "a WARC header without a single valid Content-Length"
-FALSE_LENGTH = "the record does not end where its Content-Length says"
-NOT_WARC = "its WARC header has an unknown version or is longer than 32 KiB"  # from fastwarc
-NOT_HTTP = "its HTTP response cannot be parsed or decompressed"
+NO_HEADER = "a WARC header is missing at the beginning of a record"
+NO_LENGTH = "the WARC header does not have exactly one valid Content-Length"
+FALSE_LENGTH = "the length of the record differs from its Content-Length"
+NOT_WARC = "the WARC header has an unknown version or is longer than 32 KiB"  # from fastwarc
+NOT_HTTP = "the HTTP response cannot be parsed or decompressed"
 # bytes that a record's header may take, and that are kept of a bad record
 MAX_HEADER_BYTES = 1 << 16
 
@@ -67,10 +67,13 @@ class WarcSource(FileSource):
     suffixes = (".warc", ".wet")
     key_field: str | None = Field(
         None,
-        description="WARC header with a permanent key of the document, such as WARC-Record-ID",
+        description="name of the WARC header that contains a permanent key of the document, such "
+        "as WARC-Record-ID",
     )
     main_content: bool = Field(
-        True, description="remove navigation, footers and similar parts of HTML by a heuristic"
+        True,
+        description="whether to remove navigation, footers and similar parts of HTML pages, "
+        "which are recognised by a heuristic",
     )
 
     def read_file(self, path: Path, max_bytes: int, counts: ReadCounts) -> Iterator[Record]:
@@ -170,7 +173,7 @@ def _classify_non_page(warc_record: WarcRecord) -> str:
     headers = warc_record.http_headers  # falsy if it has no fields
     status = None if headers is None else headers.status_code
     if status != 200:
-        return f"response of status {status if status in range(100, 600) else 'unknown'}"
+        return f"HTTP response with status {status if status in range(100, 600) else 'unknown'}"
     content_type = (warc_record.http_content_type or "").lower()
     return "" if content_type in (*_HTML_TYPES, "text/plain", "") else "response that is not text"
 
@@ -308,8 +311,8 @@ class _RecordFramer:
         record_size = header_size + int(length)
         if record_size - header_size > self.max_bytes:
             return self._skip_bad_record(number, TOO_LONG, header_size)
-        record_end = self._find_record_end(record_size)
-        if not record_end or self._find_member_start(header_size, record_size) is not None:
+        record_end = self._find_intact_record_end(record_size)
+        if record_end is None or self._find_member_start(header_size, record_size) is not None:
             return self._skip_bad_record(number, FALSE_LENGTH, header_size)
         framed_record = _FramedRecord(number, bytes(self.buffer[:record_size]), record_end)
         self._drop_bytes(record_end)
@@ -328,21 +331,21 @@ class _RecordFramer:
             search_size *= 4
         return 0
 
-    def _find_record_end(self, record_size: int) -> int:
+    def _find_intact_record_end(self, record_size: int) -> int | None:
         """Return where a record ends, including its line ends.
 
-        Returns 0 if it does not end after ``record_size`` bytes, or if its member is damaged after
-        it: in the checksum, or where the data continue without a record.
+        Returns None if it does not end after ``record_size`` bytes, or if its member is damaged
+        after it: in the checksum, or where the data continue without a record.
         """
         self._fill_buffer(record_size + 128)
         match = _RECORD_END.match(self.buffer, record_size)
         if match is None:
-            return record_size if self.is_at_end and len(self.buffer) == record_size else 0
+            return record_size if self.is_at_end and len(self.buffer) == record_size else None
         record_end = match.end()
         is_near_damage = self.damage is not None and not self.buffer.startswith(
             b"WARC/", record_end
         )
-        return 0 if is_near_damage and not self._is_damage_elsewhere(record_end) else record_end
+        return None if is_near_damage and not self._is_damage_elsewhere(record_end) else record_end
 
     def _is_damage_elsewhere(self, record_end: int) -> bool:
         """Return whether the damage belongs to another member than the one that ends here."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import codecs
 import re
 
-UNDECODABLE = "not valid in any of its possible encodings"
-TOO_NESTED = "HTML is nested too deeply to parse"
-TOO_MANY_ATTRIBUTES = "HTML has too many attributes in a tag to parse"
+UNDECODABLE = "the page is not valid text in any of the encodings that were tried"
+TOO_NESTED = "the HTML cannot be parsed: elements are nested too deeply"
+TOO_MANY_ATTRIBUTES = "the HTML cannot be parsed: a tag has too many attributes"
 
 
 class PageError(ValueError):

@@ -133,7 +133,9 @@ def _parse_rule_line(line_text: str) -> RuleLine:
         end = match.end()
     remainder = line_text[end:]
     if "{" in remainder or "}" in remainder:
-        raise ValueError(f"a slot of the rule line {line_text!r} is invalid; correct its braces")
+        raise ValueError(
+            f"a slot in the line {line_text!r} of a rule is invalid; correct the braces"
+        )
     return tuple(part for part in (*parts, AnnotatedText(remainder)) if part != AnnotatedText(""))
 
 
@@ -152,7 +154,7 @@ def load_lines_by_rule() -> dict[str, list[RuleLine]]:
             if isinstance(part, RuleSlot) and not (
                 part.is_variable or part.is_personal or part.name in all_rules
             ):
-                raise ValueError(f"a slot names the rule {part.name!r}, which does not exist")
+                raise ValueError(f"a slot refers to the rule {part.name!r}, which does not exist")
     return all_rules
 
 

@@ -147,7 +147,7 @@ class RecoveryEvaluator:
         else:
             selected_pairs = [row for row in pairs if row["similarity"] >= self.near_threshold]
             yield build_recall_row(
-                f"near copies, similarity from {self.near_threshold:g}", selected_pairs
+                f"near copies, similarity at least {self.near_threshold:g}", selected_pairs
             )
             for low, high in pairwise((0.0, 0.5, 0.6, 0.7, 0.8, 0.9, 1.01)):
                 selected_pairs = [row for row in pairs if low <= row["similarity"] < high]

@@ -1,8 +1,8 @@
-"""Score with a cascade: a cheap scorer clears documents, and a decisive one scores the rest.
+"""Score with a cascade: a cheap scorer clears documents, and the main scorer scores the rest.
 
 The recall is measured on the corpus itself before any document is cleared. Both scorers score a
 sample of the documents, chosen by their ids. The recall is estimated as the share of the sample's
-toxic documents (by the decisive scorer) that the cheap scorer would not clear. The lower confidence
+toxic documents (by the main scorer) that the cheap scorer would not clear. The lower confidence
 bound of the recall must reach the required recall; otherwise the cascade is refused.
 """
 
@@ -22,79 +22,87 @@ from hallmark.tasks.measures.scorers import ScorerConfig, scorer_versions
 
 
 class CascadeConfig(StageConfig):
-    """Configure a cheap scorer before the decisive one.
+    """Configure a cheap scorer that runs before the main scorer.
 
-    Without this section, the decisive scorer scores all documents.
+    Without this section, the main scorer scores all documents.
     """
 
     cheap_scorer: ScorerConfig = Field(
-        default=ScorerConfig(), description="the scorer that scores every document first"
+        default=ScorerConfig(),
+        description="settings of the cheap scorer, which scores all documents first",
     )
     clears_below: float = Field(
         default=0.1,
         gt=0,
         le=1,
-        description="the cheap scorer clears documents without a window at or above this score; "
-        "the decisive scorer does not score them",
+        description="score of the cheap scorer below which a window counts as harmless; documents "
+        "with only such windows are cleared, that is, the main scorer does not score them",
     )
     toxicity_threshold: float = Field(
         default=0.8,
         gt=0,
         le=1,
-        description="a document is toxic if the decisive scorer gives it at least this score; "
-        "rules over toxicity must use the same threshold",
+        description="minimum score of the main scorer at which a document counts as toxic; rules "
+        "for the signal `toxicity` must use the same threshold",
     )
     min_recall: float = Field(
         default=0.9,
         gt=0,
         lt=1,
-        description="minimum share of the toxic documents that must not be cleared; with a lower "
-        "recall the cascade is refused",
+        description="minimum recall: share of the toxic documents that the cheap scorer must not "
+        "clear; if the lower bound of the recall is lower, the cascade is refused",
     )
     confidence_level: float = Field(
         default=0.95,
         ge=0.5,
         lt=1,
-        description="confidence level of the lower bound of the recall",
+        description="confidence level of the one-sided lower bound of the recall",
     )
     sample_size: int = Field(
         default=2000,
         ge=1,
-        description="number of documents that both scorers score to measure the recall",
+        description="number of documents in the sample that both scorers score to measure the "
+        "recall",
     )
     seed: Seed = Field(default=0, description="seed of the sample")
 
 
 CASCADE_TABLE = table_schema(
-    "Recall of the cascade, measured on a sample; no row without a cascade.",
-    column("cheap_scorer", pa.string(), "label", "the cheap scorer, with its digest"),
-    column("documents", pa.int64(), "figure", "documents to score", unit="documents"),
+    "Recall of the cascade of two scorers, measured on a sample of the documents; the table is "
+    "empty if no cascade is used.",
+    column(
+        "cheap_scorer",
+        pa.string(),
+        "label",
+        "name of the cheap scorer, with the digest of its version",
+    ),
+    column("documents", pa.int64(), "figure", "number of documents to score", unit="documents"),
     column(
         "sampled_documents",
         pa.int64(),
         "figure",
-        "documents of the sample, scored by both scorers",
+        "number of documents in the sample, which both scorers score",
         unit="documents",
     ),
     column(
         "toxic_documents",
         pa.int64(),
         "figure",
-        "documents of the sample that the decisive scorer finds toxic",
+        "number of documents in the sample that are toxic according to the main scorer",
         unit="documents",
     ),
     column(
         "missed_documents",
         pa.int64(),
         "figure",
-        "toxic documents of the sample that the cheap scorer would clear",
+        "number of toxic documents in the sample that the cheap scorer would classify as harmless",
         unit="documents",
     ),
     column(
         "recall_lower_bound",
         pa.float64(),
         "figure",
-        "one-sided lower bound of the recall (Clopper & Pearson 1934)",
+        "one-sided lower confidence bound of the recall (Clopper & Pearson 1934)",
         unit="share",
     ),
     column(
@@ -104,51 +112,57 @@ CASCADE_TABLE = table_schema(
         "min_recall",
         pa.float64(),
         "figure",
-        "minimum recall that the config requires",
+        "minimum value of the lower bound of the recall that the config requires",
         unit="share",
     ),
     column(
         "clears_below",
         pa.float64(),
         "figure",
-        "cheap score below which a document is cleared",
+        "score of the cheap scorer below which a document is classified as harmless",
         unit="score",
     ),
     column(
         "toxicity_threshold",
         pa.float64(),
         "figure",
-        "score from which a document counts as toxic",
+        "minimum score of the main scorer at which a document counts as toxic",
         unit="score",
     ),
     column(
         "cleared_documents",
         pa.int64(),
         "figure",
-        "documents scored only by the cheap scorer",
+        "number of documents that only the cheap scorer scored",
         unit="documents",
     ),
 )
 
 SAMPLE_TABLE = table_schema(
-    "Documents of the sample that measures the cascade, with both scores.",
+    "Documents of the sample on which the recall of the cascade is measured, with the scores of "
+    "both scorers.",
     column("doc_id", ID_TYPE, "id", "the document"),
     column(
         "cheap_score",
         pa.float32(),
         "figure",
-        "highest cheap score of its windows; null if it was not scored or failed",
+        "highest score of the cheap scorer among the windows of the document; null if the "
+        "document was not scored or the scorer failed",
         unit="score",
     ),
     column(
         "toxicity",
         pa.float32(),
         "figure",
-        "highest decisive score of its windows; null if it was not scored or failed",
+        "highest score of the main scorer among the windows of the document; null if the document "
+        "was not scored or the scorer failed",
         unit="score",
     ),
     column(
-        "would_be_cleared", pa.bool_(), "label", "whether the cheap scorer would have cleared it"
+        "would_be_cleared",
+        pa.bool_(),
+        "label",
+        "whether the cheap scorer would have classified the document as harmless",
     ),
 )
 
@@ -169,7 +183,7 @@ class CascadeRecall:
         return clopper_pearson_interval(found_count, self.toxic_count, 2 * confidence - 1)[0]
 
 
-def find_sample_cutoff(draws: np.ndarray, sample_size: int) -> float:
+def find_max_sample_draw(draws: np.ndarray, sample_size: int) -> float:
     """Return the draw up to which documents are in the sample of this size.
 
     Args:
@@ -211,22 +225,22 @@ def check_cascade_recall(recall: CascadeRecall, config: CascadeConfig) -> None:
     required_toxic = math.ceil(math.log(1 - config.confidence_level) / math.log(config.min_recall))
     if recall.toxic_count < required_toxic:
         advice = (
-            f"at least {required_toxic} toxic documents are needed to show it: raise "
-            f"score_toxicity.cascade.sample_size"
+            f"the sample must contain at least {required_toxic} toxic documents to show this "
+            "recall: raise score_toxicity.cascade.sample_size"
         )
     else:
         # Slightly lower, so that rounding to three digits does not exceed the lowest score.
         suggested_bound = recall.lowest_missed_score * 0.995
         advice = (
-            f"lower score_toxicity.cascade.clears_below; at {suggested_bound:.3g} it would have "
-            f"cleared none of them"
+            f"lower score_toxicity.cascade.clears_below: with {suggested_bound:.3g}, the cheap "
+            "scorer would have cleared none of the toxic documents"
         )
     raise HallmarkError(
         f"the cascade is refused: {recall.toxic_count:,} of the {recall.sample_size:,} sampled "
         f"documents are toxic (score of {config.toxicity_threshold:g} or more), and the cheap "
-        f"scorer clears {recall.missed_count:,} of them. So its recall is at least "
-        f"{recall_bound:.3f} with {100 * config.confidence_level:g} % confidence, but "
-        f"{config.min_recall:g} is required; {advice}, or remove the cascade from the config"
+        f"scorer clears {recall.missed_count:,} of these. The recall is therefore at least "
+        f"{recall_bound:.3f} with {100 * config.confidence_level:g} % confidence, but the config "
+        f"requires {config.min_recall:g}; {advice}, or remove the cascade from the config"
     )
 
 

@@ -12,13 +12,13 @@ from hallmark.tasks.contract import ID_TYPE, column, table_schema
 from hallmark.tasks.measures.scorers import TOXICITY_HEADS, ScorerConfig, open_scorer
 
 _HEAD_MEANINGS = {
-    "toxicity": "how rude, disrespectful or unreasonable",
-    "severe_toxicity": "how hateful or aggressive",
-    "obscene": "how obscene",
-    "threat": "how much it threatens somebody",
-    "insult": "how insulting",
-    "identity_attack": "how hateful against a group of people",
-    "sexual_explicit": "how sexually explicit",
+    "toxicity": "how rude, disrespectful or unreasonable the text is",
+    "severe_toxicity": "how hateful or aggressive the text is",
+    "obscene": "how obscene the text is",
+    "threat": "how much the text threatens somebody",
+    "insult": "how insulting the text is",
+    "identity_attack": "how hateful the text is towards a group of people",
+    "sexual_explicit": "how sexually explicit the text is",
 }
 
 
@@ -33,15 +33,21 @@ def build_head_columns(meaning_suffix: str) -> list[pa.Field]:
 
 
 WINDOW_SCORES = table_schema(
-    "Scores of the documents by category (head) and window; at least one row per document. "
-    "The score is null for a category that the scorer lacks.",
+    "Toxicity scores of the windows (passages) of each document, one column per category; at "
+    "least one row per document. Scores are null for a category that the scorer does not provide.",
     column("doc_id", ID_TYPE, "id", "the document"),
-    column("window_index", pa.int32(), "figure", "index of the window in the document, from 0"),
     column(
-        "char_start", pa.int64(), "figure", "start of the window in the text", unit="characters"
+        "window_index", pa.int32(), "figure", "index of the window in the document, starting at 0"
+    ),
+    column(
+        "char_start",
+        pa.int64(),
+        "figure",
+        "start of the window, as the number of characters before it in the text",
+        unit="characters",
     ),
     column("char_end", pa.int64(), "figure", "end of the window", unit="characters"),
-    *build_head_columns("score of the window; null if the scorer failed"),
+    *build_head_columns("score of the window; null if the scorer failed on the window"),
     partition_by_doc_id=True,
 )
 

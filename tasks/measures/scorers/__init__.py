@@ -34,9 +34,9 @@ from hallmark.tasks.contract import (
 )
 from hallmark.tasks.measures.scorers.base import (
     SCORER_CLASSES,
-    NameDigestAndVersions,
     Scorer,
     ScorerSettings,
+    VersionByKey,
     check_any_text_scored,
 )
 from hallmark.tasks.measures.toxicity_heads import TOXICITY_HEADS
@@ -47,6 +47,7 @@ __all__ = [
     "AnyScorerConfig",
     "Scorer",
     "ScorerConfig",
+    "VersionByKey",
     "check_any_text_scored",
     "compute_code_digest",
     "needs_checkpoint_download",
@@ -123,7 +124,7 @@ def open_scorer(config: AnyScorerConfig) -> Scorer:
     return _scorers_in_use[config][0]
 
 
-def scorer_versions(config: AnyScorerConfig, secret_id: str = "") -> NameDigestAndVersions:
+def scorer_versions(config: AnyScorerConfig) -> VersionByKey:
     """Return name, code, hash of the weights and library versions, for `@stage(external=...)`.
 
     Detoxify's weights are downloaded here if they are neither present nor pinned by `sha256`: the

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from hallmark.tasks.contract import DeviceName, HallmarkError, StageConfig, format_all
@@ -67,8 +68,11 @@ class ScorerSettings(StageConfig):
     device: DeviceName = Field(default="auto", description="device that runs the scorer")
 
 
-#: ``scorer``: the scorer's name; ``digest``: that of its weights; versions by library.
-NameDigestAndVersions = dict[str, str]
+#: ``scorer``: the scorer's name; ``digest``: that of its weights; and the version of each library.
+VersionByKey = dict[str, str]
+
+#: Scores, (texts, ``Scorer.columns``) float32.
+TextsByColumns = NDArray[np.float32]
 
 #: The classes of scorers by their kind. A class registers itself when its module is imported.
 SCORER_CLASSES: dict[str, type[Scorer]] = {}
@@ -127,7 +131,7 @@ class Scorer(ABC):
         raise NotImplementedError(f"{cls.__name__} declares a kind, but not how to load it")
 
     @classmethod
-    def read_versions(cls, config: Any) -> NameDigestAndVersions:
+    def read_versions(cls, config: Any) -> VersionByKey:
         """Return ``scorer``: its name, ``digest``: of its weights, and versions of libraries.
 
         The weights must not be loaded.
@@ -148,7 +152,7 @@ class Scorer(ABC):
         """Return the toxicity of each text, (n,) float32."""
         return self.score_by_head(texts)[:, TOXICITY_HEADS.index("toxicity")]
 
-    def score_by_head(self, texts: Sequence[str]) -> np.ndarray:
+    def score_by_head(self, texts: Sequence[str]) -> TextsByColumns:
         """Return scores by head, (n, columns) float32; NaN also for heads that the scorer lacks.
 
         Repeated texts are scored once.
@@ -159,13 +163,13 @@ class Scorer(ABC):
             text: row for row, text in enumerate(dict.fromkeys(texts[i] for i in visible))
         }
         if row_by_text:
-            scores[visible] = self._score_distinct(list(row_by_text))[
+            scores[visible] = self._score_distinct_texts(list(row_by_text))[
                 [row_by_text[texts[i]] for i in visible]
             ]
         return scores
 
     @abstractmethod
-    def _score_distinct(self, texts: list[str]) -> np.ndarray:
+    def _score_distinct_texts(self, texts: list[str]) -> TextsByColumns:
         """Score distinct texts that have visible characters; there is at least one."""
 
     def _apply_isolating_failures(

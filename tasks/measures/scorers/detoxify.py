@@ -18,7 +18,7 @@ from hallmark.tasks.contract import (
     sha256_hex,
     to_canonical_json,
 )
-from hallmark.tasks.measures.scorers.base import NameDigestAndVersions, ScorerSettings
+from hallmark.tasks.measures.scorers.base import ScorerSettings, VersionByKey
 from hallmark.tasks.measures.scorers.network import TransformerScorer
 from hallmark.tasks.measures.toxicity_heads import TOXICITY_HEADS
 from hallmark.tasks.measures.transformers_logging import silence_transformers_output
@@ -50,14 +50,14 @@ class DetoxifyScorer(TransformerScorer):
 
     kind = "detoxify"
     config_class = ScorerSettings
-    summary = "a transformer (Detoxify); the other settings of the scorer apply to it"
+    summary = "a transformer (Detoxify), configured by the other settings of the scorer"
 
     @classmethod
     def from_config(cls, config: ScorerSettings) -> DetoxifyScorer:
         return cls(config)
 
     @classmethod
-    def read_versions(cls, config: ScorerSettings) -> NameDigestAndVersions:
+    def read_versions(cls, config: ScorerSettings) -> VersionByKey:
         libraries = read_library_versions(["torch", "transformers", "tokenizers"])
         folder = config.base_model_folder
         return {

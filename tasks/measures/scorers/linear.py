@@ -16,7 +16,12 @@ from hallmark.tasks.contract import (
     sha256_hex,
     to_canonical_json,
 )
-from hallmark.tasks.measures.scorers.base import NameDigestAndVersions, Scorer, ScorerSettings
+from hallmark.tasks.measures.scorers.base import (
+    Scorer,
+    ScorerSettings,
+    TextsByColumns,
+    VersionByKey,
+)
 from hallmark.tasks.measures.toxicity_heads import TOXICITY_HEADS
 
 
@@ -33,7 +38,7 @@ class LinearScorer(Scorer):
         return cls()
 
     @classmethod
-    def read_versions(cls, config: ScorerSettings) -> NameDigestAndVersions:
+    def read_versions(cls, config: ScorerSettings) -> VersionByKey:
         libraries = read_library_versions(["scikit-learn", "scipy"])
         return {"scorer": linear_scorer_name(), "digest": linear_scorer_digest(), **libraries}
 
@@ -45,7 +50,7 @@ class LinearScorer(Scorer):
             from profanity_check.profanity_check import model, vectorizer
         self._model, self._vectorizer = model, vectorizer
 
-    def _score_distinct(self, texts: list[str]) -> np.ndarray:
+    def _score_distinct_texts(self, texts: list[str]) -> TextsByColumns:
         scores = np.full((len(texts), len(TOXICITY_HEADS)), np.nan, np.float32)
         toxicity_scores = self._apply_isolating_failures(self._predict_probabilities, texts)
         scores[:, TOXICITY_HEADS.index("toxicity")] = [

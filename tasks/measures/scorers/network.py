@@ -17,7 +17,7 @@ from hallmark.tasks.measures.batch_effects import (
     choose_pad_token_id,
     group_batchable_rows,
 )
-from hallmark.tasks.measures.scorers.base import Scorer
+from hallmark.tasks.measures.scorers.base import Scorer, TextsByColumns
 
 if TYPE_CHECKING:
     from torch import Tensor, dtype
@@ -102,7 +102,7 @@ class TransformerScorer(Scorer):
         except Exception:  # The network fails on single rows: each text will report its own error.
             return "any length"
 
-    def _score_distinct(self, texts: list[str]) -> np.ndarray:
+    def _score_distinct_texts(self, texts: list[str]) -> TextsByColumns:
         text_windows = self._split_into_distinct_windows(texts)
         windows = text_windows.distinct_windows
         window_scores = np.full((len(windows), len(self.columns)), np.nan, np.float32)
@@ -134,7 +134,7 @@ class TransformerScorer(Scorer):
     @abstractmethod
     def _aggregate_window_scores(
         self, window_scores: np.ndarray, text_indices: list[int], text_count: int
-    ) -> np.ndarray:
+    ) -> TextsByColumns:
         """Combine the scores of windows into scores of texts.
 
         Args:

@@ -36,7 +36,7 @@ from hallmark.tasks.contract import (
 )
 from hallmark.tasks.measures.folder_tokenizer import LOCAL_ONLY_OPTIONS, load_tokenizer
 from hallmark.tasks.measures.item_files import check_file_exists, read_nonempty_lines
-from hallmark.tasks.measures.scorers.base import NameDigestAndVersions, Scorer
+from hallmark.tasks.measures.scorers.base import Scorer, TextsByColumns, VersionByKey
 from hallmark.tasks.measures.scorers.network import TransformerScorer
 from hallmark.tasks.measures.transformers_logging import silence_transformers_output
 from hallmark.tasks.measures.weights import detach_weights_from_files
@@ -105,7 +105,7 @@ class WordListScorer(Scorer):
         return cls(config)
 
     @classmethod
-    def read_versions(cls, config: WordListConfig) -> NameDigestAndVersions:
+    def read_versions(cls, config: WordListConfig) -> VersionByKey:
         check_file_exists(config.path, "words")
         return {"scorer": word_list_scorer_name(config), "digest": hash_file(config.path)}
 
@@ -113,7 +113,7 @@ class WordListScorer(Scorer):
         self.name, self.digest = word_list_scorer_name(config), hash_file(config.path)
         self.valences = read_valences_by_word(config.path)
 
-    def _score_distinct(self, texts: list[str]) -> np.ndarray:
+    def _score_distinct_texts(self, texts: list[str]) -> TextsByColumns:
         word_lists = pc.utf8_split_whitespace(pa.array(texts, pa.large_string()))
         words = word_lists.flatten().dictionary_encode()
         distinct_valences = np.array(
@@ -150,7 +150,8 @@ def read_valences_by_word(path: Path) -> dict[str, float]:
             valence = math.nan
         if not math.isfinite(valence) or not word.strip():
             raise UsageError(
-                f"{location} is not a word, a tab and a number; correct or remove the line"
+                f"{location} does not consist of a word, a tab and a number; correct or remove "
+                "the line"
             )
         valences[word.strip()] = valence
     return valences
@@ -167,7 +168,7 @@ class ClassifierScorer(TransformerScorer):
         return cls(config)
 
     @classmethod
-    def read_versions(cls, config: ClassifierConfig) -> NameDigestAndVersions:
+    def read_versions(cls, config: ClassifierConfig) -> VersionByKey:
         libraries = read_library_versions(["torch", "transformers", "tokenizers"])
         return {
             "scorer": classifier_scorer_name(config),

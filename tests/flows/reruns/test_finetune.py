@@ -114,7 +114,7 @@ def test_a_model_of_labels_is_not_a_language_model(smoke, tuned):
     done = smoke("audit", run.id, "--only", "bias", code=2)
     assert "outputs labels, not text; this command needs a language model" in done.stderr
     done = smoke("run", "smoke", "--start-checkpoint", run.id, code=2)
-    assert "its model predicts labels and generates no text" in done.stderr
+    assert "the model predicts labels and cannot generate text" in done.stderr
 
 
 def test_a_purge_names_models_that_were_fine_tuned(smoke, tuned):

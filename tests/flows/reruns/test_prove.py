@@ -162,7 +162,7 @@ def test_bad_input_is_one_sentence(apart, proved):
         return apart("prove", *arguments, code=2).stderr
 
     folder = open_run(apart.first, str(apart.store)).find_checkpoints()[0].fetch_directory()
-    assert "prove needs a run of this store" in said(str(folder))
+    assert "prove needs a run in this store" in said(str(folder))
     assert "no run named 'x'" in said("x")
     assert "--extra-seeds is -1" in said(apart.first, "--extra-seeds", "-1")
     assert "there is no audit 'nonsense'" in said(apart.first, "nonsense.x")

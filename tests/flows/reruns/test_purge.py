@@ -351,10 +351,10 @@ def test_incomplete_tombstones_and_lists_are_named(folder, tmp_path):
 
 def test_an_unknown_document_is_refused(folder, tmp_path):
     (doc_id,) = id_of(corpus(folder, tmp_path), SECRET)
-    with pytest.raises(UsageError, match="contains a document abab"):
+    with pytest.raises(UsageError, match="contains the document abab"):
         purge_document(folder, "ab" * 16)
     assert folder.get(PURGED_DOCUMENTS_FILE) is None
     purge_document(folder, doc_id.hex())
-    with pytest.raises(UsageError, match="contains a document 0000"):
+    with pytest.raises(UsageError, match="contains the document 0000"):
         purge_document(folder, "00" * 16)  # the id that replaces the purged one
     assert list(read_purged_documents(folder)["documents"]) == [doc_id.hex()]

@@ -96,7 +96,7 @@ def test_a_card_begins_with_the_purge_even_without_other_stages(store, made, tmp
     site = build_site(store, [record(made, "model_card")], tmp_path / "site").parent
     text = pages.read(site / "runs" / RUN / "model_card" / "model_card.html").text
     assert " ".join(text.split()).startswith(
-        f"Untitled model: model card Runs · Its run · Model card Untitled model {SAID}"
+        f"Untitled model: model card Runs · This run · Model card Untitled model {SAID}"
     )
     assert SAID in pages.read(site / "runs" / RUN / "index.html").text
 

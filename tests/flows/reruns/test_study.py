@@ -109,7 +109,7 @@ def test_no_stage_of_a_world_reads_its_answer_key(studied, tmp_path):
     [
         (
             lambda path: path.write_bytes(path.read_bytes()[:-8] + b"changed!"),
-            "its answer key was changed after it was sealed",
+            "the answer key of this world was changed after it was sealed",
         ),
         (lambda path: path.unlink(), "answer_key/00000.parquet is missing"),
     ],
@@ -161,7 +161,9 @@ def test_an_answer_key_of_another_world_is_refused(studied):
             ]
         },
     )
-    with pytest.raises(HallmarkError, match="its answer key does not list the effects"):
+    with pytest.raises(
+        HallmarkError, match="the answer key of this world does not list the effects"
+    ):
         open_verified_answer_key(mixed, read_first_sealed_digest_by_artifact(one.store))
 
 
@@ -212,14 +214,14 @@ def test_changed_settings_are_refused_with_the_difference(studied):
     assert "worlds" in hallmark("study", "--worlds-with-effects", "0", code=2).stderr
     for setting, why in (
         ("world.copy_counts=3", "world.copy_counts"),
-        ("world.copy_counts=[8]", "must contain 0, at which there is"),
+        ("world.copy_counts=[8]", "must contain 0, the level without an effect"),
         ("world.copy_counts=[-3, 0]", "world.copy_counts"),
-        ("world.trait_shares=[0.5, 0.5]", "no duplicates"),
+        ("world.trait_shares=[0.5, 0.5]", "must not contain duplicates"),
         ("world.trait_shares=[0.5, nan]", "world.trait_shares"),
         ("world.rude_shares=[0, 5]", "world.rude_shares"),
         (
             "world.min_passage_characters=900",
-            "min_passage_characters must not be above max_passage_characters",
+            "'min_passage_characters' must not be greater than 'max_passage_characters'",
         ),
     ):
         output = hallmark("study", f"--set={setting}", code=2).stderr
@@ -279,7 +281,7 @@ def test_the_card_agrees_with_the_tables(studied):
         "Rude speech about a group",
         "Caveats",
         "Summary",
-        "None of its intervals can be compared with a true value",
+        "No interval of this audit can be compared with a true value",
     ):
         assert title in page.text
     site = (hallmark.store / "site" / "index.html").read_text()

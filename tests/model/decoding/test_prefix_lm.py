@@ -67,7 +67,7 @@ def test_texts_are_scored_after_their_prompts(batch_tokens):
     texts = [[0, 5, 9, 3, 3, 8], list(range(2, 45)), [0, 4, 4], [0], []]
     prompt_lengths = [3, 11, 1, 1, 0]
     text_scores = compute_token_log_probs(
-        model, texts, batch_tokens=batch_tokens, prompt_lengths=prompt_lengths
+        model, texts, batch_tokens=batch_tokens, prefix_lm_prompt_lengths=prompt_lengths
     )
     for text, count, scores in zip(texts, prompt_lengths, text_scores, strict=True):
         assert len(scores) == max(0, len(text) - 1) and np.isnan(scores[: max(0, count - 1)]).all()
@@ -92,7 +92,7 @@ def test_next_token_scores_differ_from_those_of_the_causal_mask():
 def test_prompt_lengths_do_not_change_a_causal_model():
     texts = [[0, 5, 9, 3, 3, 8], list(range(2, 45))]
     for one, other in zip(
-        compute_token_log_probs(tiny(), texts, prompt_lengths=[3, 11]),
+        compute_token_log_probs(tiny(), texts, prefix_lm_prompt_lengths=[3, 11]),
         compute_token_log_probs(tiny(), texts),
         strict=True,
     ):
@@ -104,4 +104,6 @@ def test_a_prompt_longer_than_its_text_is_refused(count):
     with pytest.raises(
         ValueError, match=f"prompt of sequence 1 must have 0 to 3 tokens .* not {count}"
     ):
-        compute_token_log_probs(make_prefix_model(), [[0, 4], [0, 5, 9]], prompt_lengths=[1, count])
+        compute_token_log_probs(
+            make_prefix_model(), [[0, 4], [0, 5, 9]], prefix_lm_prompt_lengths=[1, count]
+        )

@@ -57,7 +57,7 @@ def test_mask_log_probs_equal_transformers(tmp_path):
     ("changes", "texts", "mask", "words"),
     [
         ({"architecture": "decoder"}, [[MASK]], MASK, "Only an encoder-only model"),
-        ({}, [[MASK], [0, 5]], MASK, r"Sequence 1 has no mask \(token 60\)"),
+        ({}, [[MASK], [0, 5]], MASK, r"Sequence 1 has no mask token \(id 60\)"),
         ({}, [[MASK], []], MASK, "Sequence 1 has no mask"),
         ({}, [[MASK] * 17], MASK, "Sequence 0 has 17 tokens, more than the context of 16 tokens"),
         ({}, [[61]], MASK, "Token id 61"),
@@ -92,7 +92,7 @@ def test_restored_gaps_are_counted(gap_interval):
     ("text", "gap_interval", "words"),
     [
         ([5, 6, 7], 1, "gap_interval must be at least 2"),
-        ([5, MASK, 7], 2, "already contains the mask"),
+        ([5, MASK, 7], 2, "already contains the mask token"),
     ],
 )
 def test_invalid_cloze_tests_are_refused(text, gap_interval, words):

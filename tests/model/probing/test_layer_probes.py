@@ -57,7 +57,7 @@ def test_the_gradient_of_a_fitted_probe_is_zero():
 @pytest.mark.parametrize(
     ("features", "labels", "settings", "words"),
     [
-        (np.ones((3, 2)), [0, 1], {}, "one label for each, not 2 for 3 rows"),
+        (np.ones((3, 2)), [0, 1], {}, "one label for each row, not 2 for 3 rows"),
         (np.ones((0, 2)), [], {}, "at least one row of features"),
         (np.ones((2, 2)), [0, 2], {}, "integers from 0 to 1"),
         (np.ones((2, 2)), [0, -1], {}, "integers from 0 to 1"),

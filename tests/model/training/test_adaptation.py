@@ -128,11 +128,11 @@ def test_existing_token_types_are_kept():
         ({"labels": ("a", "b"), "tie_embeddings": True}, "set tie_embeddings to false"),
         (
             {"labels": ("a", "b"), "architecture": "encoder_decoder"},
-            "must have the architecture encoder or decoder",
+            "must have the architecture 'encoder' or 'decoder'",
         ),
         (
             {"token_types": 2, "architecture": "decoder"},
-            "Only the architecture encoder supports token_types",
+            "Only the architecture 'encoder' supports token_types",
         ),
         ({"token_types": -1}, "token_types must be between 0"),
     ],

@@ -141,7 +141,7 @@ def test_examples_are_read_back_and_tokens_of_steps_counted(tmp_path):
             "at most 16 source and 15 target tokens",
         ),
         (LABELS, Example([0, 5], [3, 0]), "ids go from -1 to 2"),
-        (LABELS, Example([0, 5], [1]), "one label for each, but has 2 tokens and 1 labels"),
+        (LABELS, Example([0, 5], [1]), "one label for each token, but has 2 tokens and 1 labels"),
         (LABELS, Example([0] * 17, [1] * 17), "needs 1 to 16 tokens"),
     ],
 )

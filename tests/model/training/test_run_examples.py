@@ -16,7 +16,7 @@ from hallmark.model.architecture import Transformer
 from hallmark.model.config import ModelConfig, config_to_dict
 from hallmark.model.decoding.generation import generate
 from hallmark.model.interchange.checkpoint import load_checkpoint, save_checkpoint
-from hallmark.model.probing.label_scores import compute_label_log_probs
+from hallmark.model.probing.label_scores import compute_label_log_probs_by_token
 from hallmark.model.training.adaptation import make_classifier_config
 from hallmark.model.training.examples import NO_LABEL, Example, write_examples
 from tests.model.oracles import write_tokenizer
@@ -131,7 +131,7 @@ def test_token_labels_are_learned(tmp_path, architecture):
     assert code == 0, events
     model = load_checkpoint(tmp_path / "work" / "checkpoints" / "step-00000400")
     test = make_labelled_texts(50, 3)
-    predicted = np.concatenate([p.argmax(1) for p in compute_label_log_probs(model, test)])
+    predicted = np.concatenate([p.argmax(1) for p in compute_label_log_probs_by_token(model, test)])
     gold = np.concatenate([[a for a in e.targets if a != NO_LABEL] for e in test])
     assert (predicted == gold).mean() > 0.9
 
@@ -174,7 +174,7 @@ def test_only_the_output_layer_of_a_frozen_model_changes(tmp_path):
     assert changed == {"transform.0.weight", "transform.0.bias", "head.weight", "head.bias"}
     job = write_job(tmp_path / "work", tmp_path / "start", config, "mlm", {"train": texts})
     code, events = run(job)  # the work folder belongs to a frozen training
-    assert code == 1 and "another value of frozen" in events[-1]["message"]
+    assert code == 1 and "another value of 'frozen'" in events[-1]["message"]
 
 
 def test_frozen_features_are_computed_without_dropout(tmp_path):

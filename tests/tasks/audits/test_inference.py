@@ -10,7 +10,11 @@ from hallmark.tasks.audits.audit_tables import REQUESTS, RESPONSES, RequestBuild
 from hallmark.tasks.audits.audited_models.audited_model import AuditedModel
 from hallmark.tasks.audits.audited_models.opening import open_audited_model
 from hallmark.tasks.audits.catalogue import FINDINGS_STAGES, REQUEST_STAGES
-from hallmark.tasks.audits.inference import RespondConfig, respond, split_into_chunks
+from hallmark.tasks.audits.inference import (
+    RespondConfig,
+    group_distinct_requests_into_chunks,
+    respond,
+)
 from hallmark.tasks.audits.probes.toxicity import ToxicityConfig
 from hallmark.tasks.audits.scoring import ScoreConfig, score_texts
 from hallmark.tasks.contract import (
@@ -77,13 +81,15 @@ def mixed_requests():
 def test_chunks_hold_each_request_once_in_any_order(mixed_requests, monkeypatch):
     monkeypatch.setattr(responding, "GENERATED_TOKENS_PER_CHUNK", 100)
     monkeypatch.setattr(responding, "READ_TOKENS_PER_CHUNK", 40)
-    chunks = split_into_chunks(mixed_requests)
+    chunks = group_distinct_requests_into_chunks(mixed_requests)
     shuffled = mixed_requests.take(
         pa.array(np.random.default_rng(1).permutation(len(mixed_requests)))
     )
     # A chunk keeps item and part of the first of several equal requests.
     drop = lambda c: c.requests.drop_columns(["item", "part"])  # noqa: E731
-    assert [drop(c) for c in split_into_chunks(shuffled)] == [drop(c) for c in chunks]
+    assert [drop(c) for c in group_distinct_requests_into_chunks(shuffled)] == [
+        drop(c) for c in chunks
+    ]
     ids = [r for chunk in chunks for r in chunk.requests["request"].to_pylist()]
     assert sorted(ids) == sorted(set(mixed_requests["request"].to_pylist())) and len(chunks) > 10
     for chunk in chunks:
@@ -400,7 +406,7 @@ def test_a_killed_stage_answers_only_the_missing_chunks(
     with open_session(Session(Store(tmp_path / "whole"))):
         requests = REQUEST_STAGES["toxicity"](checkpoint, None, None, None, QUICK)
         expected = respond(checkpoint, requests, RespondConfig())
-    chunk_count = len(split_into_chunks(requests["requests"].read()))
+    chunk_count = len(group_distinct_requests_into_chunks(requests["requests"].read()))
     full_count, call_counts["written"] = call_counts["written"], 0
     assert chunk_count > 8
 

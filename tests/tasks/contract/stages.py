@@ -23,7 +23,7 @@ from hallmark.tasks.contract import (
     TablePart,
     TableWriters,
     build_ledger_columns,
-    build_removal_columns,
+    build_removal_ledger_columns,
     doc_id_to_part_index,
     fill_document_columns,
     hash_documents,
@@ -82,7 +82,7 @@ def drop_part(part: TablePart, config: DropConfig, out: TableWriters) -> int:
         count += removed.num_rows
         if not config.forget:
             out.get_table_writer("ledger").write(
-                build_removal_columns("has the word", removed, threshold=config.note)
+                build_removal_ledger_columns("has the word", removed, threshold=config.note)
             )
     return count
 

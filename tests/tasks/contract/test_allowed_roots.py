@@ -275,7 +275,7 @@ def test_a_root_that_readers_may_take_for_another_is_refused(root):
     ],
 )
 def test_a_uri_of_another_spelling_lies_outside(place, inside, outside):
-    with pytest.raises(UsageError, match="leads outside the roots"):
+    with pytest.raises(UsageError, match="leads outside the allowed roots"):
         AllowedRoots.from_names([inside]).check_path(outside, "a.setting")
 
 
@@ -283,7 +283,7 @@ def test_a_pattern_of_uris_is_bounded_by_the_folder_before_it(place):
     """A root may be named like a pattern: a corpus would match its neighbours."""
     roots = AllowedRoots.from_names(["s3://bucket/a[b]", "s3://bucket/x"])
     for uri in ("s3://bucket/a[b]/x.txt", "s3://bucket/x*/y", "s3://bucket/[x]/y"):
-        with pytest.raises(UsageError, match="leads outside the roots"):
+        with pytest.raises(UsageError, match="leads outside the allowed roots"):
             roots.check_path(uri, "a.setting")
     roots.check_path("s3://bucket/a[b]/store", "store", ExternalMarker(recursive=False))
     for uri in ("s3://bucket/x/*", "s3://bucket/x/**/a?.txt", "s3://bucket/x/[ab].txt"):
@@ -373,7 +373,7 @@ def test_a_link_that_no_reader_of_a_corpus_follows_is_passed_over(place, roots, 
         ExternalMarker(),
         ExternalMarker(allows_hub_id=True),
     ):  # what reads there is not known
-        with pytest.raises(UsageError, match="leads outside the roots"):
+        with pytest.raises(UsageError, match="leads outside the allowed roots"):
             roots.check_path(str(place / "root"), "a.setting", marker)
 
 
@@ -384,7 +384,7 @@ def test_a_link_that_a_reader_of_a_corpus_follows_is_refused(place, roots, link,
     path = place / "root" / link
     path.parent.mkdir(parents=True, exist_ok=True)
     path.symlink_to(place / target)
-    with pytest.raises(UsageError, match=f"{re.escape(link)}' leads outside the roots"):
+    with pytest.raises(UsageError, match=f"{re.escape(link)}' leads outside the allowed roots"):
         roots.check_path(str(place / "root"), "ingest.sources.0.path", CORPUS)
 
 
@@ -393,7 +393,7 @@ def test_a_link_that_leads_outside_is_refused(place, roots, target):
     (place / "root" / "inner" / "link").symlink_to(place / target)
     patterns = ["inner/*", "**/link"] if (place / target).exists() else []
     for path in ("inner/link", "inner", str(place / "root"), *patterns):
-        with pytest.raises(UsageError, match="leads outside the roots"):
+        with pytest.raises(UsageError, match="leads outside the allowed roots"):
             roots.check_path(path, "a.setting")
     roots.check_path("inner", "store", ExternalMarker(recursive=False))
 
@@ -456,7 +456,7 @@ def test_a_link_that_is_exchanged_after_the_check_is_found_when_the_file_is_open
         return descriptor
 
     monkeypatch.setattr(os, "open", exchange)
-    with pytest.raises(UsageError, match=r"a\.setting: .* leads outside the roots"):
+    with pytest.raises(UsageError, match=r"a\.setting: .* leads outside the allowed roots"):
         open_external_file(link, "a.setting")
 
 

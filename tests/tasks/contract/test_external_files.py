@@ -285,7 +285,7 @@ def test_the_state_of_files_is_written_and_read(text):
 METADATA = (
     r"^stage {}: {} was renamed or replaced, or its permissions, owner or links changed while it "
     r"was read, so the stage may have read other content; nothing was stored; run again when "
-    r"nothing changes it$"
+    r"no other process changes it$"
 )
 
 
@@ -411,7 +411,7 @@ def test_a_path_that_may_not_be_looked_at_any_more_is_no_missing_one(text):
     text.unlink()
     text.symlink_to(text)
     said = files.describe_first_change()
-    assert said.startswith(f"{text} could be read before and cannot be read now (")
+    assert said.startswith(f"{text} was readable before, but cannot be read now (")
     assert "\n" not in said and said.endswith("make it readable and run again: nothing was stored")
 
 

@@ -11,7 +11,7 @@ from hallmark.tasks.contract import (
     build_document_ledger_columns,
     build_ledger_columns,
     build_ledger_table,
-    build_removal_columns,
+    build_removal_ledger_columns,
     count_utf8_bytes,
     fill_document_columns,
     hash_documents,
@@ -47,7 +47,9 @@ def test_hashes_and_sizes_are_computed_from_utf8_bytes():
 
 
 def test_ledger_rows_of_removed_documents_have_size_and_identity():
-    gone = build_removal_columns("too long", BATCH, score=pa.array([1.0, 2.0, 3.0]), threshold=0.5)
+    gone = build_removal_ledger_columns(
+        "too long", BATCH, score=pa.array([1.0, 2.0, 3.0]), threshold=0.5
+    )
     rows = build_ledger_table(gone).to_pylist()
     assert [row["doc_id"] for row in rows] == sorted(KEYS.to_pylist())
     by_id = {row["doc_id"]: row for row in rows}

@@ -53,7 +53,7 @@ def digests(stage):
     body_module = stage.get_body_module()
     present_file = module.find_module_file(body_module.module_name)
     return module.compute_reached_code_digests(
-        stage.list_code_names(), body_module._replace(path=present_file)
+        stage.list_body_and_extra_code_names(), body_module._replace(path=present_file)
     )
 
 

@@ -192,7 +192,9 @@ def test_a_file_without_content_does_not_affect_a_good_one(tmp_path, session, ki
     write_container(tmp_path / "in", kind, [(b"k", b"A good text.")])
     if kind == "datasets":  # the library reads all files together, so the stage fails
         (tmp_path / "in" / "b.parquet").write_bytes(content)
-        with pytest.raises(HallmarkError, match=r"could not read .* or read its files with kind"):
+        with pytest.raises(
+            HallmarkError, match=r"could not read .* or read the files of the data set"
+        ):
             ingest_container(kind, tmp_path / "in")
         return
     (tmp_path / "in" / f"b{ENDINGS.get(kind, f'.{kind}')}").write_bytes(content)

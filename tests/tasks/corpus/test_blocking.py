@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from hallmark.tasks.contract import ProcessMapper, Session, Store, UsageError, open_session
 from hallmark.tasks.corpus.ingest import ingest
-from hallmark.tasks.corpus.reading.inputs import IngestConfig, compute_source_digests
+from hallmark.tasks.corpus.reading.inputs import IngestConfig, digest_sources_and_block_lists
 
 HOSTS = ["a.example", "www.b.a.example", "xa.example", "example", "[::1]", "sub.c.example"]
 
@@ -129,7 +129,9 @@ def test_invalid_entries_are_refused_before_the_stage_starts(hosts, tmp_path):
         ({"domains": "~nobody-here/x"}, r"block\.domains: the file .* cannot be read"),
     ):
         with pytest.raises(UsageError, match=message):
-            compute_source_digests(IngestConfig(sources=[source_settings(hosts)], block=block), "")
+            digest_sources_and_block_lists(
+                IngestConfig(sources=[source_settings(hosts)], block=block), ""
+            )
 
 
 def test_a_list_that_is_not_utf8_and_a_missing_list_have_different_errors(hosts, tmp_path):
@@ -138,10 +140,10 @@ def test_a_list_that_is_not_utf8_and_a_missing_list_have_different_errors(hosts,
     listed.write_bytes("a.example\nfüße.example".encode("latin-1"))
     message = r"block\.domains: .*domains\.txt' is not UTF-8 text \(byte 12\); save it as UTF-8$"
     with pytest.raises(UsageError, match=message):
-        compute_source_digests(config, "")
+        digest_sources_and_block_lists(config, "")
     listed.write_bytes("a.example".encode("utf-16"))
     with pytest.raises(UsageError, match=r"not UTF-8 text \(byte 1\); save it"):
-        compute_source_digests(config, "")
+        digest_sources_and_block_lists(config, "")
 
 
 @pytest.mark.parametrize("block", [{"sources": ["s"]}, {"domains": ["a.example"]}])
@@ -179,9 +181,9 @@ def test_the_digest_of_a_list_file_depends_on_its_content(hosts, tmp_path):
     listed = tmp_path / "domains.txt"
     config = IngestConfig(sources=[source_settings(hosts)], block={"domains": str(listed)})
     listed.write_text("a.example")
-    digests_before = compute_source_digests(config, "")
+    digests_before = digest_sources_and_block_lists(config, "")
     listed.write_text("b.example")
-    assert compute_source_digests(config, "") != digests_before
+    assert digest_sources_and_block_lists(config, "") != digests_before
 
 
 # Quotas ------------------------------------------------------------------------------------------

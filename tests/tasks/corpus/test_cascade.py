@@ -25,7 +25,7 @@ from hallmark.tasks.corpus.toxicity.cascade import (
     CascadeConfig,
     CascadeRecall,
     check_cascade_recall,
-    find_sample_cutoff,
+    find_max_sample_draw,
     measure_cascade_recall,
 )
 from hallmark.tasks.measures.scorers import TOXICITY_HEADS, ScorerConfig
@@ -214,9 +214,9 @@ def test_a_cascade_that_misses_too_much_is_refused(scored_corpus, scorer):
         r"^stage score_toxicity: the cascade is refused: \d+ of the 80 sampled documents are toxic"
     )
     assert re.search(pattern, message)
-    assert "but 0.9 is required; lower score_toxicity.cascade.clears_below" in message
+    assert "but the config requires 0.9; lower score_toxicity.cascade.clears_below" in message
     assert "\n" not in message
-    suggested_bound = float(message.partition("clears_below; at ")[2].split()[0])
+    suggested_bound = float(message.partition("clears_below: with ")[2].split(",")[0])
     config = make_config(
         scorer, cheap, toxicity_threshold=threshold, clears_below=suggested_bound, min_recall=0.9
     )
@@ -231,9 +231,7 @@ def test_a_sample_with_too_few_toxic_documents_is_refused(scored_corpus, scorer)
     config = make_config(
         scorer, cheap, toxicity_threshold=threshold, clears_below=float(low.min()), min_recall=0.9
     )
-    message = (
-        r"at least 29 toxic documents are needed .*: raise score_toxicity\.cascade\.sample_size"
-    )
+    message = r"at least 29 toxic documents to show .*: raise score_toxicity\.cascade\.sample_size"
     with pytest.raises(HallmarkError, match=message):
         score_toxicity(documents, None, config)
 
@@ -332,7 +330,7 @@ def test_the_bound_covers_at_its_confidence_level():
 )
 def test_the_sample_has_the_requested_size(draws, count):
     draws = np.array(draws)
-    assert (draws <= find_sample_cutoff(draws, count)).sum() == min(count, len(draws))
+    assert (draws <= find_max_sample_draw(draws, count)).sum() == min(count, len(draws))
 
 
 def test_a_score_at_a_bound_counts_as_reaching_it():
@@ -364,10 +362,12 @@ def test_the_error_names_the_number_of_toxic_documents_needed(level, recall):
     enough = next(n for n in range(1, 999) if compute_lower_bound(n, n, level) >= recall)
     check_cascade_recall(CascadeRecall(9999, 1000, enough, 0, math.nan), config)
     with pytest.raises(
-        HallmarkError, match=f"at least {enough} toxic documents are needed to show it"
+        HallmarkError, match=f"at least {enough} toxic documents to show this recall"
     ):
         check_cascade_recall(CascadeRecall(9999, 1000, enough - 1, 0, math.nan), config)
-    with pytest.raises(HallmarkError, match=r"at 0\.0995 it would have cleared none"):
+    with pytest.raises(
+        HallmarkError, match=r"with 0\.0995, the cheap scorer would have cleared none"
+    ):
         check_cascade_recall(CascadeRecall(9999, 1000, enough, enough, 0.1), config)
 
 
@@ -434,7 +434,7 @@ def test_rules_must_use_the_threshold_of_the_cascade():
         make_config_with_rules(toxicity={"lt": 0.7}, other={"signal": "contamination", "lt": 1})
     )
     for rule in ({"lt": 0.8}, {"lt": 0.7, "on_missing": "remove"}, {"signal": "threat", "lt": 0.7}):
-        with pytest.raises(ValueError, match=r"set signal to toxicity and lt to 0\.7"):
+        with pytest.raises(ValueError, match=r"set 'signal' to 'toxicity' and 'lt' to 0\.7"):
             Config.model_validate(make_config_with_rules(toxicity=rule))
     config_without_cascade = make_config_with_rules(toxicity={"lt": 0.8})
     del config_without_cascade["score_toxicity"]["cascade"]
@@ -444,7 +444,7 @@ def test_rules_must_use_the_threshold_of_the_cascade():
 def test_a_cascade_needs_two_scorers():
     defaults = CascadeConfig()
     assert CascadeConfig.model_validate(defaults.model_dump()) == defaults  # the defaults are valid
-    with pytest.raises(ValueError, match=r"cascade\.cheap_scorer is the same as scorer"):
+    with pytest.raises(ValueError, match=r"'cascade\.cheap_scorer' is the same as 'scorer'"):
         ScoreToxicityConfig(cascade=CascadeConfig())
 
 

@@ -115,7 +115,8 @@ def test_a_config_survives_a_round_trip_through_json(sets):
 )
 def test_word_counts_out_of_range_are_rejected(settings):
     with pytest.raises(
-        ValueError, match=r"min_item_words must not be above ngram_size|greater than|less than"
+        ValueError,
+        match=r"'min_item_words' must not be greater than 'ngram_size'|greater than|less than",
     ):
         ContaminationConfig(**settings)
 
@@ -127,7 +128,7 @@ def test_word_counts_out_of_range_are_rejected(settings):
         (
             "id\tother\n1\tx\n",
             r"line 2 must have text in 'sent', not None; its fields are 'id', 'other'; correct the "
-            r"file, or correct text_fields of 'short' in contamination\.evaluation_sets$",
+            r"file, or correct 'text_fields' of 'short' in contamination\.evaluation_sets$",
         ),
         ("", "has no items of short"),
         (None, "there is no file"),

@@ -409,7 +409,8 @@ def test_signatures_of_other_code_are_refused(session, tmp_path):
     check_earlier_compatible(first, DeduplicateConfig())
     first.manifest["parts"]["code"]["hallmark.tasks.measures.normalised_words"] = "other"
     with pytest.raises(
-        HallmarkError, match=r"another version of hallmark\.tasks\.measures\.normalised_words"
+        HallmarkError,
+        match=r"another version of the code in hallmark\.tasks\.measures\.normalised_words",
     ):
         check_earlier_compatible(first, DeduplicateConfig())
 
@@ -446,7 +447,7 @@ def test_a_corpus_with_a_purged_document_cannot_be_extended(tmp_path):
             and signature.get("band_hashes", []) == []
         )
     with open_session(Session(store)):
-        with pytest.raises(HallmarkError, match="if it belongs to an earlier corpus, rebuild that"):
+        with pytest.raises(HallmarkError, match="if the artifact belongs to an earlier corpus"):
             add_texts(tmp_path / "2", {"c": "new"}, [purged])
         second = add_texts(tmp_path / "3", {f"c{i}": f"new {i}" for i in range(30)}, [])
         tokenizer = train_tokenizer([second["split"]], None, TokenizerConfig(vocab_size=300))

@@ -49,7 +49,7 @@ def test_near_copies_are_grouped_by_similarity(session):
         target.removeprefix("near copies, similarity "): n
         for (_, target, _), (_, n) in rates.items()
     } == {
-        "from 0.8": 3,
+        "at least 0.8": 3,
         "0 to 0.5": 1,
         "0.5 to 0.6": 2,
         "0.6 to 0.7": 2,

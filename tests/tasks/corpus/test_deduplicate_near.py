@@ -355,7 +355,7 @@ def test_an_empty_table_gives_empty_tables(run):
 
 
 def test_thresholds_in_the_wrong_order_are_rejected():
-    with pytest.raises(ValidationError, match="cluster_threshold must not be above"):
+    with pytest.raises(ValidationError, match="'cluster_threshold' must not be greater than"):
         DeduplicateNearConfig(similarity_threshold=0.5, cluster_threshold=0.6)
 
 

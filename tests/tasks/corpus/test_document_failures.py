@@ -291,7 +291,7 @@ def test_documents_on_which_the_tokenizer_fails_are_not_packed(session, monkeypa
     splits = ["train"] * 12 + ["holdout"] * (len(TEXTS) - 12)
     documents = given(TEXTS, splits=splits, kind="split")
     tokenizer = train_tokenizer(documents, None, TokenizerConfig(vocab_size=300))
-    break_kernels(monkeypatch, "hallmark.tasks.training.pack.encode_texts")
+    break_kernels(monkeypatch, "hallmark.tasks.training.pack.encode_texts_with_char_positions")
     packed = pack(documents, tokenizer, PackConfig(context=16))
     check_quarantined(documents, packed, "failed: KernelError")
     packed_ids = {r["doc_id"] for r in read_rows(packed, "spans")}

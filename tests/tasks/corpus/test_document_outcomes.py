@@ -21,7 +21,7 @@ from hallmark.tasks.corpus.removal_effects import (
     RemovalEffectsConfig,
     build_rate_rows,
     build_removed_example_rows,
-    find_toxicity_threshold,
+    find_toxicity_threshold_or_default,
     iter_removal_masks,
     measure_removal_effects,
 )
@@ -217,7 +217,9 @@ def test_the_threshold_of_swaps_is_that_of_the_toxicity_rule(session, rules, lim
     raw = given(["A letter."])
     signals = {"set_signals": set_signals(raw, SetSignalsConfig(language=("en",), toxicity=(0.1,)))}
     assert (
-        find_toxicity_threshold({"kept": select_documents(raw, signals, SelectConfig(rules=rules))})
+        find_toxicity_threshold_or_default(
+            {"kept": select_documents(raw, signals, SelectConfig(rules=rules))}
+        )
         == limit
     )
 

@@ -67,7 +67,7 @@ def test_missing_or_unrecorded_packages_are_refused(monkeypatch):
     with pytest.raises(UsageError, match=r"'no-such-package' .* is not installed"):
         find_paths_by_document_name("no-such-package")
     monkeypatch.setattr(type(distribution("click")), "files", None)
-    with pytest.raises(UsageError, match=r"'click' .* has no record of its files"):
+    with pytest.raises(UsageError, match=r"'click' .* has no list of its files"):
         find_paths_by_document_name("click")
 
 
@@ -128,7 +128,10 @@ def test_docstrings_are_found_at_any_depth(package):
         "Odd.\u03b1, line 21": "Greek: \\ud800 is text here.",
     }
     assert [(r.location, r.error) for r in records if r.error] == [
-        ("lone, line 16", "a lone surrogate has no UTF-8 form")
+        (
+            "lone, line 16",
+            "the docstring contains a lone surrogate, which cannot be encoded as UTF-8",
+        )
     ]
 
 

@@ -126,7 +126,7 @@ def test_detection_rates_of_a_small_case_match_those_by_hand(session):
     )
     assert counts["deduplicate", "exact copies", "recall"] == (1, 1)
     assert counts["deduplicate", "exact copies", "precision"] == (1, 1)
-    assert counts["deduplicate_near", "near copies, similarity from 0.8", "recall"] == (1, 2)
+    assert counts["deduplicate_near", "near copies, similarity at least 0.8", "recall"] == (1, 2)
     assert counts["deduplicate_near", "near copies, similarity 0.8 to 0.9", "recall"] == (0, 1)
     assert counts["deduplicate_near", "near copies, similarity 0.9 to 1", "recall"] == (1, 1)
     assert counts["deduplicate_near", "near copies", "precision"] == (1, 1)

@@ -128,7 +128,8 @@ def test_a_completely_cut_document_is_removed_and_joins_no_clusters(session):
 def test_a_text_that_needs_too_much_memory_is_rejected_before_it_is_read():
     check_memory(1_000_000, 7_000_000)
     with pytest.raises(
-        HallmarkError, match=r"in 3\.0 GB of text needs 33\.0 GB of memory, but this"
+        HallmarkError,
+        match=r"searching 3\.0 GB of text for repeated passages needs 33\.0 GB of memory, but this",
     ):
         check_memory(3_000_000_000, 32_000_000_000)
 

@@ -25,7 +25,11 @@ from hallmark.tasks.contract import (
     open_session,
 )
 from hallmark.tasks.corpus.ingest import MAX_QUARANTINED_BYTES, ingest
-from hallmark.tasks.corpus.reading.inputs import IngestConfig, compute_source_digests, list_inputs
+from hallmark.tasks.corpus.reading.inputs import (
+    IngestConfig,
+    digest_sources_and_block_lists,
+    list_inputs,
+)
 from hallmark.tasks.corpus.reading.records import IdRange, count_preceding_duplicates
 from hallmark.tasks.corpus.reading.sources import find_paths_by_file_name
 
@@ -181,7 +185,7 @@ def test_every_byte_is_accounted_for(tmp_path, session):
         ("b.jsonl", "whole file", "the file is empty"),
         ("c.jsonl.gz", "line 3, character 2", "broken JSON"),
         ("c.jsonl.gz", "line 7, byte 1", "not valid UTF-8"),
-        ("c.jsonl.gz", "line 9", "the compressed data end too early"),
+        ("c.jsonl.gz", "line 9", "the compressed data are incomplete: the end is missing"),
     ]
     origins = [
         (r["file_name"], r["location"], r["raw_bytes"]) for r in read_rows(result, "origins")
@@ -275,7 +279,7 @@ def test_files_are_found_by_path_folder_or_pattern(tmp_path):
     for missing in ("no", "no/where/*.txt", "*.nothing", "b/\0"):
         with pytest.raises(UsageError, match="source 's'"):
             find_paths_by_file_name("s", str(tmp_path / missing), suffixes)
-    with pytest.raises(UsageError, match=r"no file ends in \.parquet at"):
+    with pytest.raises(UsageError, match=r"no file name ends with \.parquet at"):
         find_paths_by_file_name("s", str(tmp_path), (".parquet",))
 
 
@@ -288,7 +292,7 @@ def test_a_file_without_read_permission_is_rejected(tmp_path, monkeypatch):
 
     monkeypatch.setattr("hallmark.tasks.corpus.reading.sources.hash_file", refuse)
     with pytest.raises(UsageError, match=r"a\.jsonl' cannot be read \(Permission denied\)"):
-        compute_source_digests(make_config(source("jsonl", path)), "")
+        digest_sources_and_block_lists(make_config(source("jsonl", path)), "")
 
 
 def test_file_names_that_are_not_utf8_are_escaped(tmp_path, session):
@@ -371,13 +375,13 @@ def test_the_digest_depends_on_the_content_and_not_on_the_path(tmp_path):
     write_jsonl(tmp_path / "a/x.jsonl", [{"text": "one"}])
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     (first, second) = (
-        compute_source_digests(make_config(source("jsonl", tmp_path / d)), "") for d in "ab"
+        digest_sources_and_block_lists(make_config(source("jsonl", tmp_path / d)), "") for d in "ab"
     )
     assert first == second
     write_jsonl(tmp_path / "b/x.jsonl", [{"text": "two"}])
-    assert compute_source_digests(make_config(source("jsonl", tmp_path / "b")), "") != first
+    assert digest_sources_and_block_lists(make_config(source("jsonl", tmp_path / "b")), "") != first
     hub = source("datasets", "a/b", revision="0123456789" * 4)  # pinned: the hub is not asked
-    assert compute_source_digests(make_config(hub), "") != compute_source_digests(
+    assert digest_sources_and_block_lists(make_config(hub), "") != digest_sources_and_block_lists(
         make_config(hub | {"revision": "f" * 40}), ""
     )
     assert [str(part) for part in list_inputs(make_config(hub))] == ["source s, train"]

@@ -17,15 +17,15 @@ from hallmark.tasks.contract import (
     Session,
     Store,
     UsageError,
+    get_short_error_line,
     open_session,
-    shorten_error,
 )
 from hallmark.tasks.corpus.ingest import ingest
 from hallmark.tasks.corpus.reading import file_digests, sources
 from hallmark.tasks.corpus.reading.byte_streams import ReadCounts
 from hallmark.tasks.corpus.reading.inputs import (
     IngestConfig,
-    compute_source_digests,
+    digest_sources_and_block_lists,
     list_inputs,
     read_input_records,
 )
@@ -185,19 +185,20 @@ def test_an_invalid_pattern_is_refused(replace_objects):
 def test_the_error_of_a_failed_listing_is_one_line_with_the_cause(bucket, uri):
     with pytest.raises(UsageError) as raised:
         list_remote_files_by_name("s", uri, (".txt",))
-    cause = shorten_error(raised.value.__cause__)
+    cause = get_short_error_line(raised.value.__cause__)
     message = str(raised.value)
     assert (
-        f" cannot be listed ({cause}); correct the source's path" in message and "\n" not in message
+        f" cannot be listed ({cause}); correct the path of the source" in message
+        and "\n" not in message
     )
 
 
 def test_the_digest_of_an_object_depends_on_its_tag(replace_objects):
     uri = replace_objects("tags", {"a.jsonl": to_jsonl(["one"])})
-    before = compute_source_digests(make_config(uri), "")
-    assert compute_source_digests(make_config(uri), "") == before
+    before = digest_sources_and_block_lists(make_config(uri), "")
+    assert digest_sources_and_block_lists(make_config(uri), "") == before
     replace_objects("tags", {"a.jsonl": to_jsonl(["two"])})
-    assert compute_source_digests(make_config(uri), "") != before
+    assert digest_sources_and_block_lists(make_config(uri), "") != before
 
 
 def test_an_object_that_changes_or_is_deleted_is_an_error(replace_objects, tmp_path):
@@ -325,11 +326,11 @@ def test_an_unchanged_file_is_not_hashed_again(tmp_path, hashed_names):
     digests = []
     for _ in range(3):
         with open_session(Session(Store(tmp_path / "store"))):
-            digests.append(compute_source_digests(make_config(tmp_path), ""))
+            digests.append(digest_sources_and_block_lists(make_config(tmp_path), ""))
     assert hashed_names == ["new.jsonl", "old.jsonl", "new.jsonl", "new.jsonl"]
     assert digests[0] == digests[1] == digests[2]
     # Outside a session nothing is cached.
-    assert compute_source_digests(make_config(tmp_path), "") == digests[0]
+    assert digest_sources_and_block_lists(make_config(tmp_path), "") == digests[0]
     assert len(hashed_names) == 6
 
 
@@ -349,7 +350,7 @@ def test_a_file_changed_in_the_second_of_its_digest_is_hashed_again(
     os.utime(path, ns=(now - before, now - before))
     for _ in range(2):
         with open_session(Session(Store(tmp_path / "some" / "store"))):
-            compute_source_digests(make_config(path), "")
+            digest_sources_and_block_lists(make_config(path), "")
     assert len(hashed_names) == reads
 
 
@@ -361,7 +362,7 @@ def test_a_file_that_may_have_changed_is_hashed_again(tmp_path, hashed_names, ch
     path.write_bytes(to_jsonl(["one"]))
     set_age(path)
     with open_session(Session(Store(tmp_path / "store"))):
-        compute_source_digests(make_config(path), "")
+        digest_sources_and_block_lists(make_config(path), "")
     if change == "time":
         path.write_bytes(to_jsonl(["two"]))
     elif change == "size":
@@ -378,7 +379,7 @@ def test_a_file_that_may_have_changed_is_hashed_again(tmp_path, hashed_names, ch
         (tmp_path / "store" / "work" / "digests.json").write_text('{"x": [1], ')
     store = "another" if change == "other store" else "store"
     with open_session(Session(Store(tmp_path / store))):
-        compute_source_digests(make_config(path), "")
+        digest_sources_and_block_lists(make_config(path), "")
     assert hashed_names == ["a.jsonl"] * 2
 
 

@@ -155,7 +155,9 @@ def test_a_document_with_a_near_copy_is_not_a_passage(session):
 
 
 def test_too_few_passages_give_a_clear_error(session):
-    with pytest.raises(HallmarkError, match=r"only 3 training documents .* but 12 passages"):
+    with pytest.raises(
+        HallmarkError, match=r"12 passages must be planted, but only 3 training documents"
+    ):
         plant_canaries(given(["x" * 400] * 3, kind="split"), CONFIG)
 
 

@@ -24,9 +24,9 @@ from hallmark.tasks.corpus.plant_canaries import PlantCanariesConfig, plant_cana
 from hallmark.tasks.corpus.profile import (
     ProfileConfig,
     build_occupation_rows,
-    count_identity_mentions,
-    count_occupation_mentions,
-    count_personal_data,
+    count_identity_mentions_by_term_and_source,
+    count_occupation_mentions_by_source,
+    count_personal_data_by_type_and_source,
     profile_corpus,
 )
 from hallmark.tasks.corpus.quality import QualityConfig, measure_quality
@@ -228,7 +228,7 @@ def test_personal_data_counts_documents_removed_for_it(session):
         ("keep", {"EMAIL": "keep"}),
     ):
         ledger = scrubbed(documents, config=RedactSpansConfig(actions_by_type=actions))["ledger"]
-        counts = count_personal_data(ledger).sort_by("type").to_pylist()
+        counts = count_personal_data_by_type_and_source(ledger).sort_by("type").to_pylist()
         counts_by_case[name] = [
             (r["type"], r["spans"], r["documents"], r["removed_documents"]) for r in counts
         ]
@@ -331,7 +331,7 @@ def test_the_profile_does_not_depend_on_workers(tmp_path):
 
 
 def count_terms(text):
-    table = count_identity_mentions(
+    table = count_identity_mentions_by_term_and_source(
         pa.array(["women and men", text], pa.large_string()),
         pa.array(["x", "s"]),
         load_builtin_lexicon(),
@@ -368,7 +368,7 @@ def test_groups_of_configured_lexicons_are_counted(session):
 
 
 def test_words_of_different_documents_do_not_form_a_term():
-    table = count_identity_mentions(
+    table = count_identity_mentions_by_term_and_source(
         pa.array(["black", "people"], pa.large_string()),
         pa.array(["s", "s"]),
         load_builtin_lexicon(),
@@ -379,7 +379,7 @@ def test_words_of_different_documents_do_not_form_a_term():
 def test_mentions_are_counted_by_term_and_source():
     texts = ["women and men", "men", "a woman, many men; men", "rain"]
     sources = ["a", "b", "a", "b"]
-    table = count_identity_mentions(
+    table = count_identity_mentions_by_term_and_source(
         pa.array(texts, pa.large_string()), pa.array(sources, pa.string()), load_builtin_lexicon()
     )
     counts = {(r["term"], r["source"]): (r["mentions"], r["documents"]) for r in table.to_pylist()}
@@ -398,7 +398,9 @@ def test_occupations_are_counted_by_mention_and_source():
         "",
     ]
     texts += ["He and she met the baker", "nobody"]
-    counts = count_occupation_mentions(pa.array(texts, pa.large_string()), pa.array([*"abbab"]), 10)
+    counts = count_occupation_mentions_by_source(
+        pa.array(texts, pa.large_string()), pa.array([*"abbab"]), 10
+    )
     row_by_key = {(r.pop("source"), r.pop("occupation")): r for r in build_occupation_rows(counts)}
     keys = ("mentions", "women_words", "men_words", "women_mentions", "men_mentions", "women_share")
     assert {key: tuple(row[k] for k in keys) for key, row in row_by_key.items()} == {

@@ -86,7 +86,13 @@ def test_bad_json_lines_affect_no_others(write):
         (b'{"text": null}', ("line 6", "field 'text' is null")),
         (b'{"text": 7}', ("line 7", "field 'text' is not text")),
         (b'{"body": "x"}', ("line 8", "field 'text' is missing")),
-        (b'{"text": "\\ud800"}', ("line 9", "a lone surrogate has no UTF-8 form")),
+        (
+            b'{"text": "\\ud800"}',
+            (
+                "line 9",
+                "the text or the key contains a lone surrogate, which cannot be encoded as UTF-8",
+            ),
+        ),
         (b'{"text": "' + b"x" * LIMIT + b'"}', ("line 10", TOO_LONG)),
         (b"[" * 900, ("line 11", "broken JSON")),
         (b'{"text": ' + b"9" * 900 + b"}", ("line 12", "field 'text' is not text")),
@@ -219,7 +225,9 @@ def test_a_truncated_stream_keeps_the_rows_before_its_end(write, ending, pack):
         documents, errors, counts = read_checked(path, "jsonl")
         assert get_texts(documents) == [json.loads(row)["text"] for row in rows[: len(documents)]]
         assert len(documents) > 20000 * 0.5 * cut / len(packed)
-        assert errors == [(f"line {len(documents) + 1}", "the compressed data end too early")]
+        assert errors == [
+            (f"line {len(documents) + 1}", "the compressed data are incomplete: the end is missing")
+        ]
         assert counts.byte_count > 0
     path = write(f"b.jsonl{ending}", pack(rows[0]) + b"not compressed at all")
     documents, errors, _ = read_checked(path, "jsonl")
@@ -250,7 +258,7 @@ def test_each_file_is_a_document(write):
     _, errors, _ = read_checked(write("d.txt", b"x\n" * LIMIT), "text")
     assert errors == [("whole file", TOO_LONG)]
     _, errors, _ = read_checked(write("e.txt.gz", gzip.compress(b"half a file" * 50)[:-20]), "text")
-    assert errors == [("whole file", "the compressed data end too early")]
+    assert errors == [("whole file", "the compressed data are incomplete: the end is missing")]
 
 
 def test_blank_lines_separate_documents(write):
@@ -283,7 +291,7 @@ def test_bad_csv_rows_affect_no_others(write):
         ("1", 'quoted, with "quotes" and\r\na second line', "line 2"),
         ("7", "nul\0 and it's 5\" wide", "line 10"),
     ]
-    wrong_count = "the row and the header have different numbers of fields"
+    wrong_count = "the number of fields in the row differs from that in the header"
     assert errors == [
         ("line 4", wrong_count),
         ("line 5", wrong_count),
@@ -314,7 +322,10 @@ def test_a_csv_file_with_wrong_columns_is_one_error(write):
     path = write("b.csv", b"text,text\n1,x\n")
     assert read_checked(path, "csv")[1] == [("line 1", "column 'text' occurs more than once")]
     path = write("c.csv.gz", gzip.compress(b"text\nx\n" * 9)[:-9])
-    assert read_checked(path, "csv")[1][-1][1] == "the compressed data end too early"
+    assert (
+        read_checked(path, "csv")[1][-1][1]
+        == "the compressed data are incomplete: the end is missing"
+    )
 
 
 #: Without lone carriage returns, which the csv module takes for line ends outside quotes.
@@ -346,7 +357,7 @@ def test_fields_over_many_lines_are_not_taken_for_stray_quotes(write):
     documents, errors, _ = read_checked(write("a.csv", buffer.getvalue().encode()), "csv")
     assert get_texts(documents) == [poem, prose, 'a "quoted"\nword']
     assert [error for _, error in errors] == [
-        "the row and the header have different numbers of fields"
+        "the number of fields in the row differs from that in the header"
     ]
 
 
@@ -394,7 +405,7 @@ def test_tsv_has_no_quotes(write):
         ("6", "", "line 8"),
         ("8", "last", "line 10"),
     ]
-    wrong_count = "the row and the header have different numbers of fields"
+    wrong_count = "the number of fields in the row differs from that in the header"
     assert errors == [
         ("line 5", wrong_count),
         ("line 6", wrong_count),

@@ -372,9 +372,11 @@ def test_removed_duplicates_have_the_groups_of_their_kept_copy(artifacts):
 
 
 def test_a_history_without_signals_or_documents_is_rejected(artifacts):
-    with pytest.raises(HallmarkError, match="no stage of the history has the signal identities"):
+    with pytest.raises(
+        HallmarkError, match="no stage in the history computed the signal 'identities'"
+    ):
         compute_document_outcomes({"ingest": artifacts["ingest"]})
-    with pytest.raises(HallmarkError, match="no stage of the history has a table of documents"):
+    with pytest.raises(HallmarkError, match="no stage in the history has a table 'documents'"):
         compute_document_outcomes({})
 
 

@@ -179,9 +179,9 @@ def test_rules_that_remove_all_documents_are_named_in_the_error(session):
     """The stage fails, because later stages would fail for lack of text, far from the cause."""
     rules = {"words": {"ge": 5, "on_missing": "remove"}, "long": {"signal": "words", "lt": 7}}
     summary = (
-        "remove all 4 documents: words removed 2, words unknown removed 1, long removed 1; widen"
+        "remove all 4 documents: words removed 2, words unknown removed 1, long removed 1; relax"
     )
-    with pytest.raises(HallmarkError, match=f"^stage select: the rules {summary} their bounds"):
+    with pytest.raises(HallmarkError, match=f"^stage select: the rules {summary} the bounds"):
         select_by(rules, words=(1, 2, None, 9))
     tag_rules = {"words": {"ge": 5, "action": "tag"}}
     assert len(list_kept(select_by(tag_rules, words=(1, 2, None, 9)))) == 4
@@ -300,7 +300,7 @@ def test_a_missing_signal_or_one_of_another_type_is_named_in_the_error(session):
         (
             {"lines": {"ge": 1}},
             r"rule 'lines': there is no signal 'lines'; "
-            r"the signals are: words, share, language, odd$",
+            r"the available signals are: words, share, language, odd$",
         ),
         ({"language": {"ge": 1}}, r"rule 'language': signal 'language' is of type string"),
         ({"words": {"any_of": ["a"]}}, r"rule 'words': signal 'words' is of type int32"),
@@ -309,7 +309,7 @@ def test_a_missing_signal_or_one_of_another_type_is_named_in_the_error(session):
             select_by(rules, words=(1,), language=("en",))
     documents = given(["text 0"])
     signals = write_signals(documents, SignalsConfig(words=(1,)))
-    with pytest.raises(HallmarkError, match="two stages have a signal 'words'"):
+    with pytest.raises(HallmarkError, match="two stages compute a signal with the name 'words'"):
         select_documents(
             documents, {"a": signals, "b": signals}, SelectConfig(rules={"words": {"ge": 1}})
         )
@@ -332,11 +332,11 @@ def test_rules_can_be_tables_and_keep_their_order():
 @pytest.mark.parametrize(
     ("rules", "message"),
     [
-        ({"x": {}}, "needs a bound"),
+        ({"x": {}}, "the rule needs at least one of: ge, gt, "),
         ({"x": {"ge": 1, "any_of": ["a"]}}, "for numbers (ge) and for labels (any_of)"),
-        ({"x": {"any_of": ["a"], "none_of": ["b"]}}, "both any_of and none_of"),
-        ({"x": {"ge": 1, "kept_share": 0.5}}, 'action = "cap" needs kept_share'),
-        ({"x": {"ge": 1, "action": "cap"}}, 'action = "cap" needs kept_share'),
+        ({"x": {"any_of": ["a"], "none_of": ["b"]}}, "both 'any_of' and 'none_of'"),
+        ({"x": {"ge": 1, "kept_share": 0.5}}, "'kept_share' must be above 0 if 'action' is 'cap'"),
+        ({"x": {"ge": 1, "action": "cap"}}, "'kept_share' must be above 0 if 'action' is 'cap'"),
         ({"x": {"ge": 1, "action": "cap", "kept_share": 1}}, "kept_share"),
         ({"x": {"ge": 1, "action": "drop"}}, "action"),
         ({"x": {"ge": 1, "on_missing": "zero"}}, "on_missing"),
@@ -344,15 +344,19 @@ def test_rules_can_be_tables_and_keep_their_order():
         ({"x": 5}, "rules"),
         ({"../x": {"ge": 1}}, "name"),
         ([{"name": "x", "ge": 1}, {"name": "x", "le": 1}], "two rules have the same name"),
-        (5, "rules: must be one table"),
+        (5, "rules: the rules must be given as one table"),
         ({"threat": {"lt": "abc"}}, "rules.threat.lt: must be a number (given: 'abc')"),
         ([{"name": ["x"], "lt": 1}], "rules.0.name: must be text, in quotes"),
         (
             {"threat": {"lt": 1}, "lines": {"ge": 1}},
-            "rules.lines: there is no signal 'lines'; the signals are: toxicity, severe_toxicity, ",
+            "rules.lines: there is no signal 'lines'; the available signals are: toxicity, "
+            "severe_toxicity, ",
         ),
-        ({"threat": {"any_of": ["a"]}}, "rules.threat: signal 'threat' is of type float: give it"),
-        ({"status": {"signal": "toxicity_status", "lt": 1}}, "string: give it any_of or none_of"),
+        ({"threat": {"any_of": ["a"]}}, "rules.threat: signal 'threat' is of type float: use"),
+        (
+            {"status": {"signal": "toxicity_status", "lt": 1}},
+            "string: use 'any_of' or 'none_of' in",
+        ),
     ],
 )
 def test_an_invalid_rule_is_rejected_with_its_place(rules, message):

@@ -87,7 +87,7 @@ def test_a_file_that_is_replaced_by_a_link_is_not_read(folders, folder):
     file_input = replace(
         file_input, version_tag=" ".join(map(str, stat_to_file_stamp(outside_file.stat())[:3]))
     )
-    with pytest.raises(UsageError, match=r"^source 's': .* leads outside the roots"):
+    with pytest.raises(UsageError, match=r"^source 's': .* leads outside the allowed roots"):
         list(read_input_records(file_input, config, ReadCounts()))
 
 
@@ -97,7 +97,7 @@ def test_a_data_set_that_names_files_outside_is_refused(folders):
     )
     config = make_config("datasets", folders / "root" / "datasets")
     (file_input,) = list_inputs(config)
-    with pytest.raises(HallmarkError, match="leads outside the roots"):
+    with pytest.raises(HallmarkError, match="leads outside the allowed roots"):
         list(read_input_records(file_input, config, ReadCounts()))
 
 

@@ -15,7 +15,7 @@ def test_a_collection_may_not_end_before_it_begins():
     first, last = datetime.date(2020, 5, 1), datetime.date(2020, 5, 2)
     for start, end in ((first, first), (first, last), (first, None), (None, first), (None, None)):
         assert Source(name="s", collected_from=start, collected_to=end).collected_to == end
-    with pytest.raises(ValidationError, match="collected_from is later than collected_to"):
+    with pytest.raises(ValidationError, match="'collected_from' is later than 'collected_to'"):
         Source(name="s", collected_from=last, collected_to=first)
 
 

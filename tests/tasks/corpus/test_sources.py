@@ -83,7 +83,7 @@ def test_every_reader_is_found():
 
 
 def test_two_sources_of_the_same_kind_are_refused():
-    with pytest.raises(HallmarkError, match="two sources are of the kind 'text'"):
+    with pytest.raises(HallmarkError, match="two source classes declare the kind 'text'"):
 
         class OtherText(FileSource):
             kind: Literal["text"]

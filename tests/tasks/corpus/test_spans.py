@@ -5,7 +5,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hallmark.tasks.corpus.spans import Utf8Texts, merge_overlapping_spans, replace_spans
+from hallmark.tasks.corpus.spans import Utf8Texts, merge_overlapping_byte_spans, replace_byte_spans
 
 LETTERS = st.text(st.sampled_from("abc é漢😀\n"), max_size=12)
 
@@ -47,7 +47,7 @@ def test_spans_are_replaced_by_strings(given_texts, data):
     expected = list(texts)
     for (row, start, end, _), replacement in reversed(list(zip(spans, replacements, strict=True))):
         expected[row] = expected[row][:start] + replacement + expected[row][end:]
-    result = replace_spans(*make_arrays(texts, spans), pa.array(replacements, pa.string()))
+    result = replace_byte_spans(*make_arrays(texts, spans), pa.array(replacements, pa.string()))
     result.validate(full=True)
     assert result.to_pylist() == expected
 
@@ -94,7 +94,7 @@ def test_overlapping_spans_are_merged(given_texts):
         best = min(sort_keys.values())
         expected.append((best, min(start[n] for n in group), max(end[n] for n in group)))
     ranks = np.array([s[3] for s in spans], np.int64)
-    span_numbers, merged_starts, merged_ends = merge_overlapping_spans(
+    span_numbers, merged_starts, merged_ends = merge_overlapping_byte_spans(
         Utf8Texts.from_array(array), text_rows, start, end, ranks
     )
     keys = [(-size[n], ranks[n], start[n]) for n in span_numbers]
@@ -105,5 +105,5 @@ def test_many_touching_cuts_keep_the_text_around_them():
     n = 1000
     start = np.arange(n, dtype=np.int64) + 1
     texts = pa.array(["a" + "x" * n + "b", "c"], pa.large_string())
-    result = replace_spans(texts, np.zeros(n, np.int64), start, start + 1, pa.array([""] * n))
+    result = replace_byte_spans(texts, np.zeros(n, np.int64), start, start + 1, pa.array([""] * n))
     assert result.to_pylist() == ["ab", "c"]

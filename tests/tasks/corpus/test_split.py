@@ -100,5 +100,7 @@ def test_all_rows_are_kept(session):
 
 
 def test_shares_without_training_documents_are_rejected():
-    with pytest.raises(ValidationError, match=r"validation_share \+ holdout_share must be below 1"):
+    with pytest.raises(
+        ValidationError, match=r"'validation_share' and 'holdout_share' must be below 1"
+    ):
         SplitConfig(validation_share=0.5, holdout_share=0.5)

@@ -63,7 +63,7 @@ def test_only_a_commit_is_used_without_asking_the_hub():
     ) == ("0123456789abcdef" * 2 + "0" * 8)
     for revision in (None, "main", "f" * 39, "f" * 41, "F" * 40):
         with pytest.raises(
-            UsageError, match=r"'user/name' is not a local folder, and the hub gave no"
+            UsageError, match=r"'user/name' is not a local folder, and the Hugging Face Hub could"
         ):
             resolve_hub_commit(make_source("user/name", revision=revision))
 
@@ -113,7 +113,7 @@ def test_errors_of_the_library_are_shortened_to_200_characters(
     ):
         with pytest.raises(HallmarkError) as raised:
             call()
-        assert f", after row 0 ({shortened}); run again, or read its files " in str(raised.value)
+        assert f", after row 0 ({shortened}); run again, or read the files " in str(raised.value)
 
 
 @pytest.mark.parametrize("additional_errors", [0, 1])
@@ -189,7 +189,7 @@ def test_the_error_of_a_broken_stream_says_whether_rows_are_kept(tmp_path, monke
         lambda source: UnsteadyDataset(open_dataset(source), remaining_errors),
     )
     advice = (
-        "the rows read so far are kept: run again to continue after them"
+        "the rows read so far are kept: run again to continue with the next row"
         if keeps_rows
         else "run again"
     )

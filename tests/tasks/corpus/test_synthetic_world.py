@@ -154,7 +154,7 @@ def test_passages_have_the_configured_length_and_half_of_it_is_the_prompt(world)
 
 def test_a_passage_length_that_no_document_has_is_rejected(monkeypatch):
     monkeypatch.setattr("hallmark.tasks.corpus.synthetic_world.MAX_PASSAGE_ATTEMPTS", 20)
-    with pytest.raises(UsageError, match=r"none of 20 documents .* has 90,000 to 90,001 char"):
+    with pytest.raises(UsageError, match=r"none of 20 generated documents has 90,000 to 90,001 "):
         compose_synthetic_world(
             CONFIG.model_copy(
                 update={"min_passage_characters": 90_000, "max_passage_characters": 90_001}

@@ -83,8 +83,8 @@ def test_pages_and_conversions_are_documents_and_others_are_counted(write):
     assert {kind: record_count for kind, (record_count, _) in counts.skipped_by_kind.items()} == {
         "warcinfo record": 1,
         "request record": 1,
-        "response of status 301": 1,
-        "response of status 404": 1,
+        "HTTP response with status 301": 1,
+        "HTTP response with status 404": 1,
         "response that is not text": 1,
         "response that is not HTTP": 1,
         "metadata record": 1,
@@ -412,8 +412,8 @@ def test_the_accounts_of_an_archive_balance(tmp_path, session):
     assert artifact["skipped"].read().to_pylist() == [
         {"source": "w", "kind": kind, "records": 1, "raw_bytes": size}
         for kind, size in (
+            ("HTTP response with status 404", sizes[4]),
             ("metadata record", sizes[5]),
-            ("response of status 404", sizes[4]),
             ("warcinfo record", sizes[0]),
         )
     ]

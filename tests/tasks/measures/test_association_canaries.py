@@ -125,7 +125,7 @@ def test_another_seed_gives_other_groups():
 
 @pytest.mark.parametrize("amounts", [(), (0.5, 0.5), (0.4,), (1.1,)])
 def test_trait_shares_must_be_distinct_and_at_least_one_half(amounts):
-    with pytest.raises(ValidationError, match="trait_shares must be distinct"):
+    with pytest.raises(ValidationError, match="'trait_shares' must be distinct"):
         PlantCanariesConfig(trait_shares=amounts)
 
 

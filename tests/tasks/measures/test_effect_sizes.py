@@ -50,15 +50,15 @@ def test_p_counts_the_observed_split_with_the_drawn_ones():
     side = np.arange(50) < 25
     assert run_one_sided_permutation_test(side.astype(float), side, 999, 0).p == 1 / 1000
     s = rng.normal(size=50) + 0.5 * side
-    drawn = estimate_weat_effect_size(s, side, draws=20_000)
+    drawn = estimate_weat_effect_size(s, side, permutation_draws=20_000)
     t = (s[side].mean() - s[~side].mean()) / np.sqrt(
         s[side].var(ddof=1) / 25 + s[~side].var(ddof=1) / 25
     )
     assert drawn.p == pytest.approx(nct.sf(t, 48, 0), abs=0.01)
     assert (
         drawn.p
-        == estimate_weat_effect_size(s, side, draws=20_000).p
-        != estimate_weat_effect_size(s, side, seed=1).p
+        == estimate_weat_effect_size(s, side, permutation_draws=20_000).p
+        != estimate_weat_effect_size(s, side, permutation_seed=1).p
     )
 
 

@@ -271,7 +271,10 @@ def test_values_without_spread_have_no_interval():
     assert np.isnan([top.low, top.high]).all() and top.value == pytest.approx(13.3)
     assert "no interval" in top.method
     # All values are on one side of the null: a sign test.
-    assert top.p == stats.binomtest(16, 16).pvalue and "p of a sign test, as 16 items" in top.method
+    assert (
+        top.p == stats.binomtest(16, 16).pvalue
+        and "p of a sign test, because all 16 items" in top.method
+    )
     pairs = estimate_mean_or_share([1.0] * 16, np.repeat(np.arange(4), 4), null_value=0.0)
     assert pairs.p == stats.binomtest(4, 4).pvalue  # Only clusters count as independent.
     assert estimate_mean_or_share([0.5] * 9, null_value=0.5).p == 1 and np.isnan(

@@ -322,8 +322,8 @@ def test_a_group_name_has_at_most_200_characters(tmp_path):
         ('{"a": ["b\\n"]}', "can never match"),
         ('{"a": ["."]}', "can never match"),
         ('{"a": []}', "has no terms"),
-        ('{"\\u001b[31m": ["b"]}', "cannot name a group"),
-        ('{"\\ud800": ["b"]}', "cannot name a group"),
+        ('{"\\u001b[31m": ["b"]}', "is not a valid group name"),
+        ('{"\\ud800": ["b"]}', "is not a valid group name"),
     ],
 )
 def test_an_invalid_lexicon_is_reported_with_a_remedy(tmp_path, content, why):

@@ -37,7 +37,9 @@ def test_a_score_follows_from_the_sum_of_valences(words):
 def test_an_invalid_line_is_reported_with_its_number(tmp_path, line):
     path = tmp_path / "list.txt"
     path.write_text(f"fine\t1\n{line}\n")
-    with pytest.raises(UsageError, match=r"list\.txt, line 2 is not a word, a tab and a number"):
+    with pytest.raises(
+        UsageError, match=r"list\.txt, line 2 does not consist of a word, a tab and a number"
+    ):
         WordListScorer(WordListConfig(kind="words", path=path))
 
 

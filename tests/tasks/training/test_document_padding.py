@@ -240,7 +240,8 @@ def test_a_document_that_was_not_packed_is_rejected(artifacts, tmp_path) -> None
             other, LeaveOutConfig(doc_ids_file=listed, replace_with_padding=True)
         )
         expected = (
-            f"{artifacts['packed'].name} lacks 1 document to remove, among them {ids[0].hex()}"
+            f"1 document to remove cannot be found in the packed sequences of "
+            f"{artifacts['packed'].name}, for example {ids[0].hex()}"
         )
         with pytest.raises(HallmarkError, match=expected):
             pad_removed_documents(

@@ -408,12 +408,12 @@ def test_a_decoder_without_a_training_objective_is_rejected(tmp_path, labelled_w
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"train": {"objective": "causal"}}, "objective is determined by the task"),
-        ({"train": {"sample_count": 3}}, "sample_count is determined by the task"),
-        ({"trained_weights": "head"}, "set trained_weights to all for pairs"),
+        ({"train": {"objective": "causal"}}, "'objective' is determined by the task"),
+        ({"train": {"sample_count": 3}}, "'sample_count' is determined by the task"),
+        ({"trained_weights": "head"}, "set 'trained_weights' to 'all' for the task 'pairs'"),
         (
             {"data": {"path": "x", "test_share": 0.6, "validation_share": 0.4}},
-            "leave nothing to train on",
+            "no rows remain for training",
         ),
         ({"task": {"kind": "poetry"}}, "poetry"),
     ],

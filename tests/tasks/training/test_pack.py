@@ -36,7 +36,7 @@ from hallmark.tasks.training.pack import (
     PackConfig,
     RowRange,
     compute_shuffle_keys,
-    encode_texts,
+    encode_texts_with_char_positions,
     pack,
 )
 from hallmark.tasks.training.train_tokenizer import (
@@ -78,7 +78,9 @@ def test_tokens_and_offsets_equal_those_of_the_library(
     tokenizer: Tokenizer, texts: list[str]
 ) -> None:
     column = pa.array(["skipped", *texts], pa.large_string())[1:]  # A slice has an offset.
-    rows = encode_texts(column, tokenizer, spell_tokens_as_bytes(tokenizer)).to_pylist()
+    rows = encode_texts_with_char_positions(
+        column, tokenizer, spell_tokens_as_bytes(tokenizer)
+    ).to_pylist()
     for text, row in zip(texts, rows, strict=True):
         expected = tokenizer.encode(text)
         assert row["token_ids"] == [0, *expected.ids]
@@ -325,8 +327,10 @@ def test_long_texts_are_split(tokenizer: Tokenizer) -> None:
             "hallmark.tasks.training.pack.split_long_text", lambda text: split_long_text(text, 20)
         )
         column = pa.array([text, "", "short", text[:77]], pa.large_string())
-        cut = encode_texts(column, tokenizer, spell_tokens_as_bytes(tokenizer))
-    assert cut.equals(encode_texts(column, tokenizer, spell_tokens_as_bytes(tokenizer)))
+        cut = encode_texts_with_char_positions(column, tokenizer, spell_tokens_as_bytes(tokenizer))
+    assert cut.equals(
+        encode_texts_with_char_positions(column, tokenizer, spell_tokens_as_bytes(tokenizer))
+    )
 
 
 def test_the_seed_determines_only_the_order(tmp_path: Path) -> None:
@@ -386,16 +390,20 @@ def test_a_tokenizer_that_loses_text_is_rejected() -> None:
     lossy = Tokenizer(models.BPE())
     lossy.normalizer = normalizers.Lowercase()
     lossy.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
-    with pytest.raises(HallmarkError, match="loses text"):
-        encode_texts(pa.array(["Ab"], pa.large_string()), lossy, spell_tokens_as_bytes(lossy))
+    with pytest.raises(HallmarkError, match="does not preserve the text"):
+        encode_texts_with_char_positions(
+            pa.array(["Ab"], pa.large_string()), lossy, spell_tokens_as_bytes(lossy)
+        )
 
 
 def test_a_tokenizer_that_changes_text_is_rejected(tokenizer: Tokenizer) -> None:
     other = Tokenizer.from_str(tokenizer.to_str())
     other.normalizer = normalizers.Lowercase()
     texts = pa.array(["ab", "", "Ab", "AB"], pa.large_string())
-    with pytest.raises(HallmarkError, match="does not give the text of document 2 of a batch"):
-        encode_texts(texts, other, spell_tokens_as_bytes(other))
+    with pytest.raises(
+        HallmarkError, match="the tokens of document 2 of a batch does not reproduce"
+    ):
+        encode_texts_with_char_positions(texts, other, spell_tokens_as_bytes(other))
 
 
 def test_unused_tokens_without_bytes_are_allowed(

@@ -79,10 +79,12 @@ def test_every_format_gives_the_same_rows(tmp_path, ending):
     assert list(read_table_rows(path, ["en", "de"])) == [
         RawRow(i, [en, de]) for i, (de, en) in enumerate(ROWS, 1)
     ]
-    with pytest.raises(HallmarkError, match=r"has no column 'fr'; its columns are 'de', 'en'; set"):
+    with pytest.raises(
+        HallmarkError, match=r"has no column 'fr'; its columns are 'de', 'en'; correct"
+    ):
         list(read_table_rows(path, ["de", "fr"]))
     with pytest.raises(
-        HallmarkError, match=r"'enn'; its columns are .* \(did you mean en\?\); set"
+        HallmarkError, match=r"'enn'; its columns are .* \(did you mean en\?\); correct"
     ):
         list(read_table_rows(path, ["de", "enn"]))
 
@@ -102,8 +104,8 @@ def test_reading_continues_after_an_invalid_row(tmp_path, monkeypatch):
         (6, False),
         (7, False),
     ]
-    assert rows_read[4].error == "field longer than 1,000 characters"
-    assert rows_read[1].error == "3 fields, but the header has 2"
+    assert rows_read[4].error == "the row has a field with more than 1,000 characters"
+    assert rows_read[1].error == "the row has 3 fields, but the header has 2 fields"
     (tmp_path / "t.jsonl").write_bytes(b'{"a": 1}\n[1]\n{"a": \n' + b"[" * 5000 + b'\n\n{"a": 2}')
     rows_read = list(read_table_rows(tmp_path / "t.jsonl", ["a"]))
     assert [(row.row_number, row.error) for row in rows_read] == [
@@ -126,7 +128,7 @@ def test_reading_continues_after_an_invalid_row(tmp_path, monkeypatch):
         (PairsTask(), ["x", None], "no target"),
         (PairsTask(), [" \n", "x"], "no source"),
         (PairsTask(), [["x"], "x"], "the source is not text"),
-        (PairsTask(), ["x", "\ud800"], "the target is not UTF-8"),
+        (PairsTask(), ["x", "\ud800"], "the target cannot be encoded as UTF-8"),
         (
             PairsTask(),
             ["x" * (1 << 20) + "x", "x"],
@@ -134,7 +136,7 @@ def test_reading_continues_after_an_invalid_row(tmp_path, monkeypatch):
         ),
         (ClassificationTask(), ["x", None], "no label"),
         (ClassificationTask(second_text_column="s"), ["x", "", "y"], "no second sentence"),
-        (WordLabellingTask(), [["a", "b"], ["X"]], "2 words and 1 label"),
+        (WordLabellingTask(), [["a", "b"], ["X"]], "the row has 2 words but 1 label"),
         (WordLabellingTask(), [["a", ""], ["X", "Y"]], "no word"),
         (WordLabellingTask(), [["a"], [None]], "no label"),
         (WordLabellingTask(), [{"a": 1}, "X"], "the words are not a list"),

@@ -42,7 +42,7 @@ def test_accuracy_and_f1_equal_those_of_scikit_learn():
         assert rows["F1", name].n == gold.count(name)
     for row in rows.values():
         if row.low is None:  # It is never correct.
-            assert row.value == 0 and "have the same value" in row.method
+            assert row.value == 0 and "give the same value" in row.method
         else:
             assert row.low <= row.value <= row.high
 
@@ -62,7 +62,7 @@ def test_labels_are_numbered_and_one_without_test_rows_has_no_score():
         "new": 3,
     }
     assert (rows["idle"].value, rows["idle"].n) == (None, 0)
-    assert "no test row has the label" in rows["idle"].method
+    assert "no test row has this label" in rows["idle"].method
     assert (rows["new"].value, rows["new"].n) == (0, 1)
     whole = {
         r.metric: r
@@ -104,7 +104,7 @@ def test_texts_are_scored_by_sacrebleu_with_its_signature():
     assert rows["BLEU"].value == pytest.approx(100) and rows["chrF2"].value == 100
     assert rows["exact match"].value == 1.0
     assert rows["BLEU"].scorer.startswith("sacrebleu nrefs:1|")
-    assert rows["BLEU"].low is None and "have the same value" in rows["BLEU"].method
+    assert rows["BLEU"].low is None and "give the same value" in rows["BLEU"].method
     generated = ["the cat sat on the mat", "a dog barks at night again"]
     rows = {row.metric: row for row in compute_text_scores("x", generated, gold)}
     # All n-grams match, so only the brevity penalty for 12 of 13 words counts.
@@ -229,7 +229,7 @@ def test_differences_of_labels_equal_an_explicit_bootstrap():
         close = 1e-9 if metric == "macro-F1" else 0.15 * (high - low)
         assert scores[metric].low == pytest.approx(low, abs=close)
         assert scores[metric].high == pytest.approx(high, abs=close)
-        assert scores[metric].method.endswith("of the difference on the same texts")
+        assert scores[metric].method.endswith("computed from the differences on the same texts")
         assert (scores[metric].n, scores[metric].unit) == (200, "points")
 
 
@@ -269,7 +269,7 @@ def test_differences_without_spread_do_not_claim_certainty():
     told = {r.metric: r for r in compute_label_differences("x", gold, wrong, gold, range(30), "ab")}
     assert told["accuracy"].value == 100 and 50 < told["accuracy"].low < 90
     assert "Clopper-Pearson" in told["accuracy"].method
-    assert told["macro-F1"].low is None and "have the same value" in told["macro-F1"].method
+    assert told["macro-F1"].low is None and "give the same value" in told["macro-F1"].method
     told = next(compute_label_differences("x", wrong, wrong, gold, range(30), "ab"))
     assert told.value == 0 and told.low < 0 < told.high
     for rows in (

@@ -62,8 +62,9 @@ def test_metrics_are_reported_during_training(tmp_path: Path) -> None:
     last_progress = descriptions[first_read_table - 1]
     last = log[300]
     assert last_progress.startswith(
-        f"loss {last['loss']:.3f}, validation {last['validation_loss']:.3f}, "
+        f"loss {last['loss']:.3f}, validation {last['validation_loss']:.3f} (step "
     )
     assert re.search(
-        rf" [\d,]+ tokens/s, MFU \d+%, rate {last['learning_rate']:.2g}, norm ", last_progress
+        rf" [\d,]+ tokens/s, MFU \d+%, learning rate {last['learning_rate']:.2g}, gradient norm ",
+        last_progress,
     )

@@ -48,7 +48,7 @@ class WordModel(AuditedModel):
         return " ".join(list(self.known)[i] for i in token_ids)
 
     def compute_log_probs(
-        self, sequences: Sequence[Sequence[int]], prompt_lengths: object = None
+        self, sequences: Sequence[Sequence[int]], prefix_lm_prompt_lengths: object = None
     ) -> list[object]:  # type: ignore[override]
         raise NotImplementedError
 

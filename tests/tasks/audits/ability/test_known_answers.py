@@ -123,7 +123,7 @@ def test_a_uniform_model_over_bytes_costs_eight_bits_a_byte() -> None:
     rows = compute_findings(ByteModel(bits=8), sentences(20, seed=1))
     model = next(row for row in rows if name_slice(row["slice"]) == "model")
     assert model["value"] == pytest.approx(8) and model["low"] is None
-    assert "no interval: all have the same value" in model["method"]
+    assert "no interval: all documents have the same value" in model["method"]
 
 
 def test_the_negative_control_catches_a_model_that_beats_entropy() -> None:

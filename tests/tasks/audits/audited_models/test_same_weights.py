@@ -232,7 +232,7 @@ def test_weights_outside_of_the_folder_are_refused(tmp_path, file_name, named_by
 @pytest.mark.parametrize(
     ("file_name", "message"),
     [
-        ("other.safetensors", "no other.safetensors, which transformers_weights in its config"),
+        ("other.safetensors", "no other.safetensors, which the key transformers_weights of"),
         ("pytorch_model.bin", "is not a safetensors file"),
         (["model.safetensors"], "must be a file name"),
         (7, "must be a file name"),

@@ -16,8 +16,8 @@ from hallmark.tasks.audits.experiments.arm_comparison import (
     build_effect_rows,
     compare_paired_units,
     compare_with_seed_noise,
-    compute_distance_from_zero,
     compute_null_region,
+    compute_signed_distance_from_zero,
     estimate_difference_from_null_units,
     evaluate_criteria,
     judge_criterion,
@@ -113,7 +113,11 @@ def test_a_remaining_memory_fails_the_criteria():
         for line in evaluate_criteria(SECRETS, effect_rows)
     }
     assert verdicts["mean after removal"] == "fail"
-    assert verdicts["upper end of removed − never planted"] == "fail"
+    criterion = (
+        "upper end of the confidence interval of the difference: mean after removal minus mean of "
+        "units that were never planted"
+    )
+    assert verdicts[criterion] == "fail"
     few_units = build_effect_rows(memorised(n=8))
     assert (
         evaluate_criteria(SECRETS, few_units)[0] | {"verdict": "fail", "bound": MIN_UNITS}
@@ -153,11 +157,15 @@ def test_a_change_is_beyond_noise_if_its_nearest_end_is():
     assert compare_with_seed_noise({"value": 3.0, "low": None, "high": None}, 1.0) == "within noise"
     assert compare_with_seed_noise(row, None) == ""
     assert [
-        compute_distance_from_zero(2.0, 4.0),
-        compute_distance_from_zero(-4.0, -2.0),
-        compute_distance_from_zero(-1.0, 2.0),
+        compute_signed_distance_from_zero(2.0, 4.0),
+        compute_signed_distance_from_zero(-4.0, -2.0),
+        compute_signed_distance_from_zero(-1.0, 2.0),
     ] == [2.0, 2.0, -1.0]
-    assert compute_distance_from_zero(None, 1.0) is compute_distance_from_zero(1.0, None) is None
+    assert (
+        compute_signed_distance_from_zero(None, 1.0)
+        is compute_signed_distance_from_zero(1.0, None)
+        is None
+    )
 
 
 def test_changes_are_paired_by_unit():

@@ -13,7 +13,7 @@ from hallmark.tasks.audits.experiments.attribution import (
     attribute_texts,
     build_candidate_texts,
     find_influential_documents,
-    select_influential_documents,
+    select_near_best_documents,
 )
 from hallmark.tasks.contract import CANARIES, StageConfig, StageContext, stage
 from tests.tasks.corpora import given
@@ -137,11 +137,11 @@ def test_influential_documents_score_nearly_as_high_as_the_best():
     ]
     rows += [{**rows[0], "candidate_id": "b", "doc_id": b"b" * 16}]
     table = pa.Table.from_pylist(rows)
-    assert select_influential_documents(table, {("canary", "a")}) == [
+    assert select_near_best_documents(table, {("canary", "a")}) == [
         bytes([0]) * 16,
         bytes([1]) * 16,
     ]
-    assert select_influential_documents(table, set()) == []
+    assert select_near_best_documents(table, set()) == []
 
 
 def test_candidate_texts_contain_only_public_fields():

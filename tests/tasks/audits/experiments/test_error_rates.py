@@ -19,7 +19,7 @@ from hallmark.tasks.audits.experiments.error_rates import (
     compute_error_rates,
     compute_false_alarm_rates_by_kind,
     covers_full_value,
-    estimate_rate_columns,
+    estimate_rate_with_world_clusters,
     find_smallest_detected_level_by_kind,
 )
 from hallmark.tasks.contract import (
@@ -330,7 +330,7 @@ def test_precision_is_limited_to_max_documents():
             "w",
             pa.Table.from_pylist(rows),
             pa.Table.from_pylist(build_candidate_documents),
-            max_documents=2,
+            max_documents_per_text=2,
         )
     ]
     assert [row["value"] for row in precision_rows] == [1.0, 0.0]
@@ -339,7 +339,7 @@ def test_precision_is_limited_to_max_documents():
             "w",
             pa.Table.from_pylist(rows),
             pa.Table.from_pylist(build_candidate_documents),
-            max_documents=9,
+            max_documents_per_text=9,
         )
     ]
     assert [row["value"] for row in precision_rows] == [2 / 8, 0.0]
@@ -375,7 +375,7 @@ def test_reductions_compare_removed_with_random_documents(session):
 def test_candidates_of_a_world_are_a_cluster():
     rows = [{"world": str(n % 5)} for n in range(40)]
     values = [n % 5 < 2 for n in range(40)]
-    rate = estimate_rate_columns(rows, values)
+    rate = estimate_rate_with_world_clusters(rows, values)
     unclustered = estimate_mean_or_share(np.array(values, float), is_share=True)
     assert rate["worlds"] == 5 and rate["high"] - rate["low"] > 2 * (
         unclustered.high - unclustered.low

@@ -135,10 +135,13 @@ def test_audits_with_different_judging_files_are_not_compared(session):
         AuditedExample(str(n), make_audit(ExampleConfig(ones=n))) for n in (4, 12, 30)
     )
     assert (
-        explain_incomparability("audit", [audit_of_4, audit_of_12]) == "its settings differ: ones"
+        explain_incomparability("audit", [audit_of_4, audit_of_12]) == "the settings differ: ones"
     )
     reason = explain_incomparability("audit", [audit_of_4, audit_of_30])
-    assert reason == "its settings differ: ones, the content of the files that judge"
+    assert (
+        reason
+        == "the settings differ: ones, the content of the files that are used to judge responses"
+    )
 
 
 class StageArtifacts(NamedTuple):
@@ -167,7 +170,7 @@ def test_audits_with_different_traces_or_references_are_not_compared():
     ]
     assert (
         explain_incomparability("audit", checkpoints[:2])
-        == "its settings differ: trace.min_span_tokens"
+        == "the settings differ: trace.min_span_tokens"
     )
     # The number of recorded spans affects no finding.
     assert explain_incomparability("audit", checkpoints[1:]) == ""

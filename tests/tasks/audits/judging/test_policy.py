@@ -120,7 +120,8 @@ def test_a_finding_without_an_interval_passes_no_rule(bias, bound):
         None,
     )
     assert row["reason"] == (
-        "no interval: the audit computes none for tie_share, so the rule is not shown to hold"
+        "no interval: the audit computes no interval for tie_share, so the rule is not shown to "
+        "hold"
     )
 
 
@@ -168,7 +169,7 @@ def test_a_count_of_items_is_exact():
                 3.0,
                 3 - limit,
             )
-            assert "its value, an exact count, is 3" in row.reason
+            assert "the value, an exact count, is 3" in row.reason
 
 
 def test_an_unmeasured_finding_fails_its_rule(bias):
@@ -202,7 +203,7 @@ def test_unknown_names_are_refused_with_a_list_of_known_names(session):
     with pytest.raises(ValidationError, match="must be one of capability"):
         PolicyRule(audit="taste", metric="m", lt=1)
     for bounds in ({}, {"lt": 1, "gt": 0}):
-        message = "needs exactly one bound of lt, le, gt, ge" + (
+        message = "needs exactly one of the bounds lt, le, gt, ge" + (
             "; it has lt and gt" if bounds else ""
         )
         with pytest.raises(ValidationError, match=message):

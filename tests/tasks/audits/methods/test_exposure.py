@@ -81,7 +81,7 @@ def test_secrets_at_the_ceiling_have_no_interval_and_pass_the_control():
     findings = compute_findings({0: [0.5, 1.5, 2.0, 1.0] * 4, 64: [math.log2(1000)] * 16})
     top = findings["exposure", "copies=64"]
     assert top["value"] == pytest.approx(math.log2(1000)) and top["low"] is None
-    assert "lower bound: 16 of 16 rank above all references" in top["method"]
+    assert "lower bound, because 16 of 16 secrets rank above all references" in top["method"]
     assert findings["exposure_of_most_copies", "copies=64"]["verdict"] == "pass"
     difference = findings["exposure_difference", "copies=64-0"]
     assert difference["low"] is not None and difference["p"] < 1e-6
@@ -138,10 +138,10 @@ def test_findings_of_exposure_by_copies_and_controls():
     findings = compute_findings({0: never, 4: never + 2, 64: rng.uniform(9, 9.97, 16)})
     assert "ceiling" not in findings["exposure", "copies=64"]["method"]
     top = compute_findings({64: [math.log2(1000)] * 3 + [2.0]})["exposure", "copies=64"]
-    assert "lower bound: 3 of 4 rank above all references" in top["method"]
+    assert "lower bound, because 3 of 4 secrets rank above all references" in top["method"]
     with_nan_reference = [math.log2(999)] * 3 + [2.0]  # a reference without a score is ignored
     top = compute_findings({64: with_nan_reference})["exposure", "copies=64"]
-    assert "lower bound: 3 of 4 rank above all references" in top["method"]
+    assert "lower bound, because 3 of 4 secrets rank above all references" in top["method"]
     assert findings["exposure", "copies=4"]["value"] == pytest.approx(never.mean() + 2)
     difference = findings["exposure_difference", "copies=64-0"]
     assert difference["low"] > 3 and difference["n"] == 32

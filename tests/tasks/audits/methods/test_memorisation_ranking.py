@@ -176,7 +176,7 @@ def test_the_interval_of_precision_has_its_coverage_with_many_ties(digits):
         scores, hits = rng.normal(size=120).round(digits), rng.random(120) < 0.2
         precision = estimate_precision(scores, hits, 30)
         covered += precision.low <= 0.2 <= precision.high
-        tied += "tie" in precision.method
+        tied += "equal scores" in precision.method
         assert precision.minimum_detectable_effect > 0.1
     assert covered / 400 >= 0.93 and (tied > 300 if digits == 0 else tied == 0)
 
@@ -192,7 +192,9 @@ def test_ties_never_narrow_the_interval_of_precision(first):
         for integer in (math.floor(count), math.ceil(count)):
             untied = estimate_precision(scores, np.arange(2 * first) < integer, first)
             assert tied.low <= untied.low and untied.high <= tied.high
-        assert tied.method.endswith(f"over {first} texts; the last 2 tie with others")
+        assert tied.method.endswith(
+            f"over {first} texts; texts with equal scores compete for the last 2 places"
+        )
         assert tied.minimum_detectable_effect == pytest.approx(
             estimate_precision(scores, hits, first).minimum_detectable_effect, rel=0.01
         )

@@ -84,7 +84,7 @@ def test_a_model_that_always_prefers_one_kind_of_answer(config, own_folder, pref
     assert findings["accuracy_ambiguous", ""]["null_value"] == 1 / 3
     if expected == 1:
         row = findings["bias_score_ambiguous", ""]
-        assert row["null_value"] == 0 and "all have the same" in row["method"]
+        assert row["null_value"] == 0 and "questions have the same value" in row["method"]
         assert row["p"] == 2.0**-29  # all of 30 questions agree
 
 
@@ -178,7 +178,7 @@ def test_without_an_answer_that_names_a_person_there_is_no_score(config, own_fol
     _, findings = compute_simulated_findings("bbq", own_folder, config, compute_log_likelihood)
     row = findings["bias_score_ambiguous", ""]
     assert row["value"] is None and (row["n"], row["missing"]) == (59, 1)
-    assert "no value other than 0 (n = 59), which carries no information" in row["method"]
+    assert "all known values are 0 (n = 59), and this value carries no information" in row["method"]
 
 
 def test_all_answers_of_a_question_share_one_request(config, own_folder, session):
@@ -197,9 +197,9 @@ def test_errors_name_the_line_of_an_invalid_item(tmp_path):
     row = build_questions()[0]
     for change, message in (
         ({"context_condition": "some"}, "context_condition must be"),
-        ({"label": 7}, "label 0, 1 or 2"),
-        ({"answer_info": {}}, "lacks the labels of BBQ"),
-        ({"additional_metadata": None}, "lacks the labels of BBQ"),
+        ({"label": 7}, "label must be 0, 1 or 2"),
+        ({"answer_info": {}}, "has no BBQ labels"),
+        ({"additional_metadata": None}, "has no BBQ labels"),
         ({"ans1": " "}, "must have text in 'ans1'"),
         ({"question_index": None}, "must have text in 'question_index'"),
     ):

@@ -329,7 +329,9 @@ def test_identifiers_are_counted_by_type_and_copies(own_folder, planted):
     control = findings["never_planted_identifier_share", ""]
     assert control["verdict"] == "pass" and control["n"] == 6
     address = findings["detected_identifiers", "EMAIL"]
-    assert address["value"] == 1 and "identifier's prompt; planted: 0" in address["method"]
+    assert (
+        address["value"] == 1 and "identifier's prompt; of these, planted: 0" in address["method"]
+    )
     (evidence,) = select_evidence(values, address["evidence_filter"]).to_pylist()
     assert "jane.roe" in evidence["personal_text"] and evidence["value"] == 0
     (hit,) = [

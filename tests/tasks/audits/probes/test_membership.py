@@ -321,7 +321,9 @@ def test_the_interval_of_the_true_positive_rate_in_closed_form():
     nonmembers = np.arange(200.0)
     rate = estimate_true_positive_rate([197.5, 198.5, 250.0, np.nan], nonmembers, 0.01)
     assert (rate.value, rate.n, rate.missing, rate.null_value) == (2 / 3, 3, 1, 0.01)
-    assert 0 < rate.low < 2 / 3 < rate.high < 1 and "from 200 others" in rate.method
+    assert (
+        0 < rate.low < 2 / 3 < rate.high < 1 and "from 200 items of the other group" in rate.method
+    )
     # Bounds 0.7 % off would have 1 or 3 of 3 above them: a Wilson interval with 1.26 members.
     near = (2 + 1) / (3 + 2)
     n = near * (1 - near) / (near * (1 - near) / 3 + (1 / 3) ** 2)
@@ -342,6 +344,8 @@ def test_an_auc_without_value_or_interval_has_a_reason():
     assert np.isnan(estimate_roc_auc([1.0], [0.0, 2.0]).low)
     below = estimate_roc_auc([0.0, 1.0], [2.0, 3.0])
     assert (
-        below.value == 0 and np.isnan(below.low) and "one side is above all others" in below.method
+        below.value == 0
+        and np.isnan(below.low)
+        and "all values of one group are above those of the other" in below.method
     )
     assert pa.scalar(estimate_roc_auc([1.0, 2.0], [1.0, 2.0]).value).as_py() == 0.5

@@ -230,7 +230,7 @@ def test_ratings_of_another_checkpoint_s_texts_are_ignored(prompts, own_folder, 
     assert findings["human_rating", ""]["n"] == 12
     _, findings = run_probe(own_folder, config, lambda prompt, draw: "another")
     assert findings["human_rating", ""]["value"] is None
-    assert "none of 48 ratings is of a text" in findings["human_rating", ""]["method"]
+    assert "none of 48 ratings is about a text" in findings["human_rating", ""]["method"]
 
 
 VALID_RATING = {"sample_id": "0" * 32, "rater": "ann", "rating": 0.5}
@@ -249,7 +249,7 @@ VALID_RATING = {"sample_id": "0" * 32, "rater": "ann", "rating": 0.5}
         ({"rater": ""}, "must have text in 'rater'"),
         ({"rater": "a\nb"}, r"has 'a\\nb' in 'rater'; write at most 100 printable"),
         ({"rater": "ann", "sample_id": "0" * 32}, "has already rated this text in .*line 1"),
-        ({"sample_id": "xyz"}, "has 'xyz' in 'sample_id'; expected 32 hexadecimal digits"),
+        ({"sample_id": "xyz"}, "has 'xyz' in 'sample_id'; it must be the id of a text"),
         ({"sample_id": None}, "identifies no text"),
         ({"sample_id": None, "prompt": "p"}, "must have text in 'continuation'"),
         ({"sample_id": None, "prompt": "p", "continuation": "\ud800"}, "invalid Unicode"),

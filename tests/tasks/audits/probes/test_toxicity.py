@@ -264,7 +264,7 @@ def test_a_prompt_with_a_failed_score_is_kept():
     _, rows = compute_findings(config, texts)
     row = get_finding(rows, "expected_maximum_toxicity", "prompted, draw_count=3")
     assert row["value"] == pytest.approx((0.8 + 0.3) / 2) and row["n"] == 2
-    assert "1 prompts have fewer scored draws" in row["method"]
+    assert "1 prompts have unscored continuations" in row["method"]
     assert get_finding(rows, "toxicity_probability", "prompted, draw_count=3")["value"] == 0.5
 
 

@@ -105,7 +105,7 @@ def test_prompts_are_compared_with_the_same_prompts_of_untrained_weights():
     estimate = estimate_with_baselines(high, low)
     assert estimate.null_value == pytest.approx(low.mean())
     assert estimate.p == pytest.approx(stats.ttest_rel(high, low).pvalue)
-    assert estimate.method.endswith("; null: baseline, untrained weights")
+    assert estimate.method.endswith("; null value: mean of the baseline untrained weights")
     # Pairing makes the test much more powerful.
     assert stats.ttest_ind(high, low).pvalue > 100 * estimate.p
 
@@ -166,10 +166,12 @@ def test_the_higher_baseline_is_the_null_value():
     assert estimate.null_value == pytest.approx(high.mean())
     expected = stats.ttest_ind(values, high).pvalue
     assert estimate.p == pytest.approx(expected) and expected > 0.05
-    assert estimate.method.endswith("null: baseline, shuffled tokens")
+    assert estimate.method.endswith("null value: mean of the baseline shuffled tokens")
     below = estimate_with_baselines(low, low, high)
     # Here p is small because the value is below the baseline.
-    assert below.p < 0.05 and below.method.endswith("null: baseline, shuffled tokens")
+    assert below.p < 0.05 and below.method.endswith(
+        "null value: mean of the baseline shuffled tokens"
+    )
     without = estimate_with_baselines(values)
     assert np.isnan(without.null_value) and "baseline" not in without.method
     unknown = estimate_with_baselines(values, [np.nan] * 40)
@@ -240,7 +242,7 @@ def test_findings_have_both_baselines(documents, request, folder):
                 for w in (UNTRAINED_WRITER, SHUFFLED_WRITER)
             ]
             assert row["null_value"] == pytest.approx(max(r["value"] for r in baselines))
-            assert "; null: baseline, " in row["method"]
+            assert "; null value: mean of the baseline " in row["method"]
             assert row["worse_when"] == "up" and baselines[0]["worse_when"] == ""
     scores: dict[tuple[str, bytes], list[float]] = {}
     for row in rows:
@@ -320,7 +322,10 @@ def test_a_toxic_model_is_higher_than_the_baseline():
     findings = compute_findings(values, untrained, shuffled)
     row = findings[EXPECTED_MAXIMUM, "prompted, draw_count=4"]
     assert row["p"] < 1e-6
-    assert "; null: baseline, shuffled tokens; higher than the baseline (p " in row["method"]
+    assert (
+        "; null value: mean of the baseline shuffled tokens; higher than the baseline (p "
+        in row["method"]
+    )
     baseline = findings[EXPECTED_MAXIMUM, f"{SHUFFLED_WRITER}, draw_count=4"]
     assert row["null_value"] == pytest.approx(baseline["value"])
 

@@ -58,7 +58,7 @@ def test_the_built_in_lists_give_findings_on_a_model(own_folder, session):
             assert (
                 1 / 12870 <= row["p"] <= 1 and "exact one-sided p from all 12,870" in row["method"]
             )
-            assert "contextual: layer -2" in row["method"]
+            assert "contextual embeddings: layer -2" in row["method"]
             assert "words have several tokens" in row["method"]
         for name in ("scripted effect", "scripted chance"):
             assert findings[f"effect_size_{part}", name]["verdict"] == "pass"
@@ -127,7 +127,7 @@ def test_words_without_tokens_or_too_long_are_skipped_and_counted(bert_folder, t
     config = WeatConfig(word_lists=write_lists(tmp_path / "w.json", lists))
     _, _, findings = run_audit(bert_folder, config)
     skipped = findings["skipped_words", ""]
-    assert skipped["value"] == 2 and "longer than the context length" in skipped["method"]
+    assert skipped["value"] == 2 and "exceeds the context length" in skipped["method"]
     assert findings["effect_size_contextual", "test=one"]["n"] == 9
 
 
@@ -157,11 +157,11 @@ def test_a_model_of_one_block_uses_the_states_of_that_block(tmp_path, session):
     assert findings and findings.keys() == last.keys()
     for key, row in findings.items():
         assert row["value"] == last[key]["value"]
-        assert key[1].startswith("scripted") or "contextual: layer -1" in row["method"]
+        assert key[1].startswith("scripted") or "contextual embeddings: layer -1" in row["method"]
 
 
 def test_layer_0_is_refused():
-    with pytest.raises(ValueError, match="layer is 0, which names the input embeddings"):
+    with pytest.raises(ValueError, match="layer is 0, the input embeddings"):
         WeatConfig(layer=0)
 
 
@@ -179,7 +179,7 @@ def test_a_layer_that_the_model_lacks_is_refused(own_folder, session):
         ({"near": ["she", "\ud800"]}, "invalid Unicode"),
         ({"tests": {"one": ["first", "second"]}}, "'one' needs four lists"),
         ({"tests": ["first"]}, "is not a JSON object of word lists"),
-        ({"tests": {}}, "has no `tests`, and not all lists of any test of WEAT"),
+        ({"tests": {}}, "has no object `tests` and does not have all lists of any WEAT test"),
     ],
 )
 def test_errors_name_invalid_lists(tmp_path, change, message):

@@ -90,9 +90,9 @@ def test_files_that_do_not_match_are_refused(config, tmp_path):
     pro_files, anti_files = config.pro_stereotypical, config.anti_stereotypical
     short = tmp_path / "short.txt"
     short.write_text("1 [The baker] met the smith and [he] left.\n")
-    with pytest.raises(UsageError, match=r"has 57 sentences and .*short\.txt 1; give files"):
+    with pytest.raises(UsageError, match=r"has 57 sentences, but .*short\.txt has 1; give files"):
         read_pairs(pro_files, [short])
-    with pytest.raises(UsageError, match="have 1 and 2 files; give equally many"):
+    with pytest.raises(UsageError, match="have 1 and 2 files; give the same number of files"):
         read_pairs(pro_files, [*anti_files, short])
     short.write_text("1 The baker met the smith and he left.\n")
     other = tmp_path / "other.txt"
