@@ -86,8 +86,8 @@ class WaitingTrainer(Trainer):
     def _log_pending_steps(self, keep_newest: int = 0) -> None:
         super()._log_pending_steps(0 if self.waits_for == "metrics" else keep_newest)
 
-    def _save_state(self, model: Any) -> None:
-        super()._save_state(model)
+    def _save_state_in_background(self, model: Any) -> None:
+        super()._save_state_in_background(model)
         if self.waits_for == "saving":
             self.writer.wait_until_written()
 

@@ -21,7 +21,7 @@ from hallmark.tasks.audits.ability.attention_maps import attention_maps
 from hallmark.tasks.audits.ability.capability import audit_capability
 from hallmark.tasks.audits.ability.capability_baselines import capability_baselines
 from hallmark.tasks.audits.audited_models.opening import check_inference_settings
-from hallmark.tasks.audits.judging.policy import evaluate_policy
+from hallmark.tasks.audits.judging.policy import write_rule_verdicts
 from hallmark.tasks.audits.missing_audits import MissingAuditsConfig, record_missing_audits
 from hallmark.tasks.audits.registry import PROBES
 from hallmark.tasks.audits.sample_scoring import score_samples
@@ -102,7 +102,7 @@ def audit_checkpoint(
         raise (HallmarkError if errors else UsageError)(reason)
     artifacts = probe_audits.artifacts | {f"audit_{name}": audits[name] for name in audits}
     if config.policy.rules:
-        artifacts["policy"] = evaluate_policy(audits, config.policy)
+        artifacts["policy"] = write_rule_verdicts(audits, config.policy)
     with record_failure(errors, "attention_maps"):
         artifacts["attention_maps"] = attention_maps(checkpoint, config.attention_maps)
     if training_run:

@@ -109,7 +109,7 @@ DEFAULT_SCORED_RULES = SelectConfig(
 )
 
 
-def fill_default_rule_actions(select_config: SelectConfig, scorer_kind: str) -> SelectConfig:
+def fill_default_toxicity_actions(select_config: SelectConfig, scorer_kind: str) -> SelectConfig:
     """Set the action of rules over a toxicity score that name none, by the kind of scorer."""
     default = choose_default_action(scorer_kind)
     rules = tuple(
@@ -177,7 +177,7 @@ class PreAuditConfig(StageConfig):
         default=DEFAULT_SCORED_RULES,
         validate_default=True,
         json_schema_extra={
-            "default": fill_default_rule_actions(
+            "default": fill_default_toxicity_actions(
                 DEFAULT_SCORED_RULES, ScorerConfig().kind
             ).model_dump(mode="json")
         },
@@ -237,7 +237,7 @@ class Config(ConfigWithProbes):
         # The section is absent if it is invalid itself.
         toxicity_config = validation_info.data.get("score_toxicity")
         return (
-            fill_default_rule_actions(select_config, toxicity_config.scorer.kind)
+            fill_default_toxicity_actions(select_config, toxicity_config.scorer.kind)
             if toxicity_config
             else select_config
         )

@@ -21,7 +21,7 @@ from hallmark.tasks.audits.methods.labelled_texts import TOXIC_SHARE_MEASURES
 from hallmark.tasks.audits.methods.scorer_agreement import AGREEMENT_MEASURES
 from hallmark.tasks.audits.probe import Probe
 from hallmark.tasks.audits.registry import PROBES
-from hallmark.tasks.audits.slice_tags import format_slice_setting, tags_to_slice
+from hallmark.tasks.audits.slice_tags import format_slice_as_toml, tags_to_slice
 from hallmark.tasks.audits.slices import (
     UNSEEN_TAGS,
     AvailableSlices,
@@ -122,9 +122,9 @@ def _check_rule_slice(rule_name: str, rule: PolicyRule, available_slices: Availa
     assert rule.slice is not None
     if available_slices.may_contain(rule.slice):
         return
-    rule_slice = format_slice_setting(rule.slice)
-    known_slices = [*map(format_slice_setting, available_slices.slices)]
-    unseen_slice = format_slice_setting(tags_to_slice(UNSEEN_TAGS))
+    rule_slice = format_slice_as_toml(rule.slice)
+    known_slices = [*map(format_slice_as_toml, available_slices.slices)]
+    unseen_slice = format_slice_as_toml(tags_to_slice(UNSEEN_TAGS))
     shown_slices = [known_slice for known_slice in known_slices if known_slice != unseen_slice]
     listed_slices = ", ".join(shown_slices[:MAX_LISTED_SLICES]) + (
         ", ..." if len(shown_slices) > MAX_LISTED_SLICES else ""

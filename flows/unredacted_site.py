@@ -16,7 +16,7 @@ from hallmark.tasks.contract import (
 DEFAULT_FOLDER_NAME = "site-unredacted"
 
 
-def _check_output_folder(folder: Path, store: Store) -> None:
+def _check_folder_is_not_shared(folder: Path, store: Store) -> None:
     """Raise UsageError for a folder inside the store or a site, which others may read."""
     store_folders = [store.local_folder.resolve()]
     enclosing_sites = [
@@ -51,7 +51,7 @@ def write_unredacted_site(run: Run, output_folder: Path | None = None) -> Path:
             "unredacted pages"
         )
     folder = (output_folder or run.store.local_folder / DEFAULT_FOLDER_NAME).resolve()
-    _check_output_folder(folder, run.store)
+    _check_folder_is_not_shared(folder, run.store)
     create_private_folder(folder)
     site_record = {
         "written_at": format_current_time(),

@@ -59,12 +59,14 @@ class Attention(nn.Module):
 
     def project_queries(self, x: Tensor) -> Tensor:
         """Compute only the queries, (B, H, Tq, D)."""
-        (q,) = self._split_heads(self._project_with_rows(x, slice(self.query_width)), self.heads)
+        (q,) = self._split_heads(
+            self._project_with_weight_rows(x, slice(self.query_width)), self.heads
+        )
         return q
 
     def project_keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         """Compute keys and values, (B, Hkv, Tk, D) each, from the encoder's states (B, Tk, d)."""
-        projected = self._project_with_rows(memory, slice(self.query_width, None))
+        projected = self._project_with_weight_rows(memory, slice(self.query_width, None))
         k, v = self._split_heads(projected, self.kv_heads, self.kv_heads)
         return k, v
 
@@ -74,7 +76,7 @@ class Attention(nn.Module):
         head_outputs = self.kernel(q, k, v, mask, dropout)  # (B, H, Tq, D)
         return self.out(head_outputs.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
-    def _project_with_rows(self, x: Tensor, weight_rows: slice) -> Tensor:
+    def _project_with_weight_rows(self, x: Tensor, weight_rows: slice) -> Tensor:
         bias = None if self.qkv.bias is None else self.qkv.bias[weight_rows]
         return self.qkv.kernel(x, self.qkv.weight[weight_rows], bias)
 

@@ -110,11 +110,11 @@ def apply_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tenso
     return result
 
 
-def multiply_transposed(x: Tensor, weight: Tensor, out: Tensor) -> Tensor:
-    """Compute x weight^T without gradients, in ``out`` or, if oneDNN computes it, in new memory."""
+def multiply_transposed(x: Tensor, weight: Tensor, buffer: Tensor) -> Tensor:
+    """Compute x weight^T without gradients, in ``buffer`` or, with oneDNN, in new memory."""
     if _should_use_onednn(x, weight):
         return apply_linear(x, weight)
-    return torch.mm(x, weight.t(), out=out)
+    return torch.mm(x, weight.t(), out=buffer)
 
 
 def _is_fp32_product(x: Tensor, weight: Tensor) -> bool:

@@ -35,7 +35,7 @@ def combine_into_key(*integers: int | UInt64) -> UInt64:
     return key
 
 
-def permute_indices(indices: Int64, n: int, key: int | UInt64) -> Int64:
+def map_indices_by_permutation(indices: Int64, n: int, key: int | UInt64) -> Int64:
     """Map ``indices`` by the permutation of 0 ... n-1 that ``key`` determines.
 
     A balanced Feistel network of six rounds permutes 0 ... 4^k-1, for the smallest 4^k >= n.

@@ -15,7 +15,7 @@ from hallmark.model import kernels
 CHUNK_BYTES = {"cpu": 8 << 20, "cuda": 1 << 30}
 
 
-def count_chunk_rows(vocab_size: int, device_type: str) -> int:
+def choose_chunk_rows(vocab_size: int, device_type: str) -> int:
     """Return the number of rows of fp32 logits in one chunk."""
     return max(1, CHUNK_BYTES.get(device_type, 8 << 20) // (4 * vocab_size))
 
@@ -42,7 +42,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         with torch.autocast(device_type, enabled=False):
             x = hidden.detach().to(matmul_dtype)  # (N, d)
             w = weight.detach().to(matmul_dtype)  # (V, d)
-            chunk_size = count_chunk_rows(len(w), device_type)
+            chunk_size = choose_chunk_rows(len(w), device_type)
             total = torch.zeros((), dtype=torch.float32, device=hidden.device)
             grad_x = torch.empty_like(x if needs_gradient else x[:0])
             grad_w = torch.zeros_like(w if needs_gradient else w[:0], dtype=torch.float32)
@@ -125,7 +125,7 @@ def compute_token_cross_entropy(
     """
     x, y = hidden.flatten(0, -2), targets.flatten()
     losses = torch.empty(len(y), dtype=torch.float32, device=x.device)
-    chunk_size = count_chunk_rows(weight.shape[0], x.device.type)
+    chunk_size = choose_chunk_rows(weight.shape[0], x.device.type)
     for start in range(0, len(y), chunk_size):
         chunk = slice(start, start + chunk_size)
         logits = kernels.apply_linear(x[chunk], weight, bias)[:, :vocab_size].float()  # (n, V)

@@ -58,11 +58,15 @@ class MaskSpec:
         batch_size, query_count, key_count = *x.shape[:2], memory.shape[1]
         if self.is_only_causal:
             return "causal"
-        if x.is_cuda and allow_flex_attention and self.can_skip_blocks(query_count, key_count):
+        if (
+            x.is_cuda
+            and allow_flex_attention
+            and self.is_block_mask_worthwhile(query_count, key_count)
+        ):
             return self.build_block_mask(batch_size, query_count, key_count, x.device)
         return self.build_dense_mask(query_count, key_count, x.device)
 
-    def can_skip_blocks(self, query_count: int, key_count: int) -> bool:
+    def is_block_mask_worthwhile(self, query_count: int, key_count: int) -> bool:
         """Whether FlexAttention's blocks save work; a dense mask has no flash kernel."""
         hides_keys = any(mask is not None for mask in (self.prefix, self.key_mask, self.segments))
         return hides_keys and query_count % 128 == 0 and key_count % 128 == 0

@@ -182,7 +182,7 @@ def build_span_corruption_batch(
         for begin, part in zip(document_begins, parts, strict=True):
             text = part[part >= FIRST_TEXT_ID].tolist()
             if text:
-                spans = _draw_spans(len(text), make_generator(key, first_row + i, begin))
+                spans = _draw_corrupted_spans(len(text), make_generator(key, first_row + i, begin))
                 row_pairs.append(corrupt_spans(text, spans, sentinels))
         pairs.append(row_pairs or [SourceTarget([], [])])
     # Few shapes for a training: sources are as long as a row, targets a multiple of an eighth.
@@ -345,7 +345,7 @@ def make_objective_function(
     return partial(build_span_corruption_batch, sentinels=sentinels)
 
 
-def _draw_spans(length: int, rng: np.random.Generator) -> list[tuple[int, int]]:
+def _draw_corrupted_spans(length: int, rng: np.random.Generator) -> list[tuple[int, int]]:
     """Draw random disjoint spans, with at least one token before, between and after them."""
     corrupted_count = max(1, round(length * CORRUPTION_RATE))
     span_total = min(count_corrupted_spans(length), corrupted_count, length - corrupted_count - 1)

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hallmark.reports.page.figures import format_value
+from hallmark.reports.page.figures import format_number
 from hallmark.reports.page.redaction import RedactFunction
 from hallmark.reports.sections.training_coverage import describe_training_arm
 from hallmark.tasks.audits.judging.policy import group_unpassed_rules
@@ -209,12 +209,12 @@ def read_key_figure(figures_table: pa.Table | None, id_prefix: str, label: str) 
         level = row["confidence_level"]
         level_text = "interval" if level is None else f"{100 * level:g} %:"
         details.append(
-            f"{level_text} {format_value(row['low'], unit)} to {format_value(row['high'], unit)}"
+            f"{level_text} {format_number(row['low'], unit)} to {format_number(row['high'], unit)}"
         )
     if row["n"] is not None:
         details.append(f"n = {row['n']:,}")
     if row["scorer"]:
         details.append(f"scorer {row['scorer']}")
     return KeyFigure(
-        label, format_value(row["value"], unit), tuple(details), f"model_card/{row['page_path']}"
+        label, format_number(row["value"], unit), tuple(details), f"model_card/{row['page_path']}"
     )

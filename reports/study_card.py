@@ -31,7 +31,7 @@ from hallmark.reports.page.figures import (
     SHARE_DIFFERENCE,
     Figure,
     FigureBook,
-    format_value,
+    format_number,
 )
 from hallmark.reports.page.redaction import Redactor
 from hallmark.reports.page.rendering import RENDERING_LIBRARIES, TEMPLATE_FILES
@@ -216,7 +216,7 @@ class StudyCardBuilder:
                 and largest_effect.figure.value is not None
                 and largest_effect.figure.value < MIN_DETECTION_RATE
             ):
-                shortfall = format_value(
+                shortfall = format_number(
                     MIN_DETECTION_RATE - largest_effect.figure.value, SHARE_DIFFERENCE
                 )
                 effect_label = (
@@ -422,7 +422,7 @@ class StudyCardBuilder:
         values = [value for _, _, value in measured_rates]
         interval_note = "bars are 95 % intervals over worlds, " * any(interval_bounds)
         alt_values = ", ".join(
-            f"{label}: {format_value(value, 'share')}"
+            f"{label}: {format_number(value, 'share')}"
             for label, value in zip(labels, values, strict=True)
         )
         table_rows: list[list[InlineElement]] = [

@@ -528,7 +528,7 @@ class TaskCardBuilder:
             self.build_lead(),
             [
                 self.build_task_section(),
-                self.scores.build_scores_section(),
+                self.scores.build_score_details_section(),
                 self.build_training_section(),
                 self.build_predictions_section(),
                 self.build_usage_section(),

@@ -30,7 +30,7 @@ from hallmark.reports.page.document import (
     redact_document,
 )
 from hallmark.reports.page.evidence_pages import value_to_cell
-from hallmark.reports.page.figures import Evidence, Figure, FigureBook, format_value, slugify
+from hallmark.reports.page.figures import Evidence, Figure, FigureBook, format_number, slugify
 from hallmark.reports.page.redaction import OFFENSIVE_TOXICITY, Redactor
 from hallmark.reports.page.rendering import get_template_environment
 from hallmark.reports.sections.checkpoint_comparison import (
@@ -292,7 +292,7 @@ class TrajectoryWriter:
             zip(comparison.findings, figures, strict=True)
         ):
             null_text = (
-                "–" if row["null_value"] is None else format_value(row["null_value"], row["unit"])
+                "–" if row["null_value"] is None else format_number(row["null_value"], row["unit"])
             )
             missing_reason = (
                 "" if row["value"] is not None else self.redact(row["method"] or "no reason given")

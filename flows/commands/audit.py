@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from hallmark.flows.commands.flow_execution import run_flow_and_report, run_flow_for_each
+from hallmark.flows.commands.flow_execution import run_flow_and_print_result, run_flow_for_each
 from hallmark.flows.commands.options import (
     JsonOption,
     OnlyOption,
@@ -63,7 +63,7 @@ def audit(
         if only_names:
             opened_store = resolve_flow_arguments(checkpoint=checkpoint, **shared_parameters).store
             check_corpus_known(opened_store, checkpoint, only_names)
-        run_flow_and_report(
+        run_flow_and_print_result(
             "audit", as_json, checkpoint=checkpoint, only=audit_names, **shared_parameters
         )
         return

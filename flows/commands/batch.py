@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import Annotated, Any, TypedDict
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,7 +20,39 @@ from hallmark.reports.page.redaction import OFFENSIVE_TOXICITY, Redactor, escape
 from hallmark.reports.sections.corpus_figures import build_corpus_redactor
 from hallmark.tasks.contract import UsageError, format_count
 
-Report = dict[str, Any]
+
+class BatchSpan(TypedDict):
+    """The part of a document that a sequence contains."""
+
+    row_start: int
+    """First token in the sequence."""
+    row_end: int
+    char_start: int
+    """First character in the document."""
+    char_end: int
+    doc_id: str
+    source: str
+    text: str
+    """The characters of the span, redacted on demand."""
+
+
+class BatchSequence(TypedDict):
+    """A sequence of packed documents."""
+
+    sequence: int
+    spans: list[BatchSpan]
+
+
+class TrainingBatch(TypedDict):
+    """What a training step read."""
+
+    run: str
+    step: int
+    pretrain: str
+    packed_artifact: str
+    sequences: list[BatchSequence]
+    """In the order of the batch."""
+
 
 #: Number of characters of a span that a terminal shows.
 MAX_SHOWN_CHARACTERS = 60
@@ -51,7 +84,7 @@ def batch(
     )
 
 
-def describe_training_batch(run: Run, step: int | None, redact: bool = False) -> Report:
+def describe_training_batch(run: Run, step: int | None, redact: bool = False) -> TrainingBatch:
     """Describe the batch of a training step.
 
     Batches are a function of seed and step, so the training need not log them.
@@ -60,9 +93,6 @@ def describe_training_batch(run: Run, step: int | None, redact: bool = False) ->
         run: A run that trained a model.
         step: The optimizer step, counted from 1.
         redact: Whether to redact the texts as the pages do.
-
-    Returns:
-        The sequences in the order of the batch, each with the spans of documents in it.
 
     Raises:
         UsageError: If ``step`` is None or no step of the training.
@@ -88,12 +118,15 @@ def describe_training_batch(run: Run, step: int | None, redact: bool = False) ->
         if redact
         else None
     )
-    spans_by_sequence: dict[int, list[Report]] = {}
+    spans_by_sequence: dict[int, list[BatchSpan]] = {}
     for span in sorted(spans, key=lambda s: (s["sequence"], s["row_start"])):
         document = documents_by_id[span["doc_id"]]
         spans_by_sequence.setdefault(span["sequence"], []).append(
             {
-                **{key: span[key] for key in ("row_start", "row_end", "char_start", "char_end")},
+                "row_start": span["row_start"],
+                "row_end": span["row_end"],
+                "char_start": span["char_start"],
+                "char_end": span["char_end"],
                 "doc_id": span["doc_id"].hex(),
                 "source": document["source"],
                 "text": _extract_span_text(
@@ -113,14 +146,16 @@ def describe_training_batch(run: Run, step: int | None, redact: bool = False) ->
     }
 
 
-def _read_documents_by_id(run: Run, doc_ids: set[bytes]) -> dict[bytes, Report]:
+def _read_documents_by_id(run: Run, doc_ids: set[bytes]) -> dict[bytes, dict[str, Any]]:
     rows = open_corpus_documents(run).find_document_rows(
         sorted(doc_ids), ["doc_id", "source", "text", "toxicity"]
     )
     return {row["doc_id"]: row for row in rows.to_pylist()}
 
 
-def _extract_span_text(document: Report, start: int, end: int, redactor: Redactor | None) -> str:
+def _extract_span_text(
+    document: Mapping[str, Any], start: int, end: int, redactor: Redactor | None
+) -> str:
     span_text: str = document["text"][start:end]
     if redactor is None:
         return span_text
@@ -133,12 +168,12 @@ def _extract_span_text(document: Report, start: int, end: int, redactor: Redacto
     )
 
 
-def render_batch(report: Report) -> str:
+def render_batch(batch: TrainingBatch) -> str:
     """Format the batch for a terminal: the location of each span and the beginning of its text."""
-    sequence_count = format_count(len(report["sequences"]), "sequence")
-    lines = [f"run {report['run']}, step {report['step']}: {sequence_count}"]
-    for number, sequence in enumerate(report["sequences"]):
-        lines += ["", f"{number}: sequence {sequence['sequence']} of {report['packed_artifact']}"]
+    sequence_count = format_count(len(batch["sequences"]), "sequence")
+    lines = [f"run {batch['run']}, step {batch['step']}: {sequence_count}"]
+    for number, sequence in enumerate(batch["sequences"]):
+        lines += ["", f"{number}: sequence {sequence['sequence']} of {batch['packed_artifact']}"]
         for span in sequence["spans"]:
             tokens = f"tokens {span['row_start']} to {span['row_end'] - 1}"
             characters = f"characters {span['char_start']} to {span['char_end'] - 1}"

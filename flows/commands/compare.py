@@ -13,7 +13,7 @@ from hallmark.flows.checkpoint_comparison import (
 )
 from hallmark.flows.commands.options import JsonOption, StoreOption, print_result
 from hallmark.flows.runs import open_store
-from hallmark.reports.page.figures import format_value
+from hallmark.reports.page.figures import format_number
 from hallmark.reports.page.redaction import escape_invisible
 from hallmark.reports.sections.checkpoint_comparison import describe_change
 from hallmark.tasks.audits.slice_tags import name_slice
@@ -69,7 +69,7 @@ def render_comparison(report: Report) -> str:
             lines += ["", audit]
         slice_suffix = f"[{escape_invisible(name_slice(row['slice']))}]" if row["slice"] else ""
         formatted_values = [
-            NOT_MEASURED if v is None else format_value(v, row["unit"]) for v in row["values"]
+            NOT_MEASURED if v is None else format_number(v, row["unit"]) for v in row["values"]
         ]
         finding_label = f"{row['metric']}{slice_suffix} ({row['title']})"
         lines.append(f"    {finding_label}  {'  '.join(formatted_values)}")

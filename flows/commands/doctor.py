@@ -31,10 +31,13 @@ def doctor(*, store: StoreOption = None, as_json: JsonOption = False) -> None:
 def check_machine(store: str | None = None) -> list[CheckResult]:
     """Run all checks. Each result has ``check`` (its name), ``is_ok`` and a ``message``."""
     checks = (_check_python, _check_libraries, _check_device, _check_scorers, _check_prefect)
-    return [*map(_run_check, checks), _run_check(_check_store, store)]
+    return [
+        *map(_run_check_catching_errors, checks),
+        _run_check_catching_errors(_check_store, store),
+    ]
 
 
-def _run_check(check: Callable[..., CheckResult], *arguments: Any) -> CheckResult:
+def _run_check_catching_errors(check: Callable[..., CheckResult], *arguments: Any) -> CheckResult:
     try:
         return check(*arguments)
     except (HallmarkError, OSError, ImportError) as error:

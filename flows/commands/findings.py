@@ -9,7 +9,7 @@ from hallmark.flows.checkpoint_comparison import open_audit_run
 from hallmark.flows.commands.options import JsonOption, StoreOption, print_result
 from hallmark.flows.finding_trace import format_finding_name
 from hallmark.flows.runs import Run, open_store
-from hallmark.reports.page.figures import format_unit_suffix, format_value
+from hallmark.reports.page.figures import format_number, format_unit_suffix
 from hallmark.reports.page.redaction import escape_invisible
 from hallmark.reports.sections.card_summary import (
     compute_harm_beyond_null,
@@ -147,7 +147,7 @@ def render_findings(rows: list[Row]) -> str:
 
 def _format_finding_cells(row: Row) -> tuple[str, ...]:
     value, low, high, null_value = (
-        "" if row[column] is None else format_value(row[column], row["unit"])
+        "" if row[column] is None else format_number(row[column], row["unit"])
         for column in ("value", "low", "high", "null_value")
     )
     outcomes = {

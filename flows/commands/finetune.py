@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hallmark.flows.commands.flow_execution import run_flow_and_report
+from hallmark.flows.commands.flow_execution import run_flow_and_print_result
 from hallmark.flows.commands.options import JsonOption, OverridesOption, StoreOption
 
 
@@ -27,7 +27,7 @@ def finetune(
         A TOML file with a section finetune: the task, its data and its training; all other settings
         default to those of the checkpoint's run.
     """
-    run = run_flow_and_report(
+    run = run_flow_and_print_result(
         "finetune",
         as_json,
         checkpoint=checkpoint,

@@ -78,7 +78,7 @@ def start_prefect_and_progress(check_arguments: Callable[[], object]) -> Iterato
         yield
 
 
-def run_flow_and_report(flow_name: str, as_json: bool, **flow_parameters: Any) -> Run | None:
+def run_flow_and_print_result(flow_name: str, as_json: bool, **flow_parameters: Any) -> Run | None:
     """Run a flow with a progress display and print its result.
 
     Args:
@@ -99,7 +99,9 @@ def run_flow_and_report(flow_name: str, as_json: bool, **flow_parameters: Any) -
         from hallmark.flows.commands.removal_summary import summarize_removals
         from hallmark.flows.commands.status import build_status_report
 
-        print_result(build_status_report(run) | {"removals": summarize_removals(run)}, True, str)
+        print_result(
+            build_status_report(run) | {"removals": summarize_removals(run) or {}}, True, str
+        )
         check_audits_and_policy(run)
         return None
     print_run_summary(flow_name, run)

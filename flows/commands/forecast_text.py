@@ -8,7 +8,7 @@ from typing import Any
 
 from hallmark.flows.audit_selection import ALL_AUDITS
 from hallmark.flows.console import format_duration
-from hallmark.reports.page.figures import format_value
+from hallmark.reports.page.figures import format_number
 from hallmark.tasks.contract import format_count
 
 Report = dict[str, Any]
@@ -121,7 +121,7 @@ def _render_corpus(report: Report) -> str:
         share_note = (
             ""
             if read_share is None or read_share == 1
-            else f"  ({format_value(read_share, 'share')} was read)"
+            else f"  ({format_number(read_share, 'share')} was read)"
         )
         if read_share is None:
             document_count, byte_size = "an unknown number of documents", "unknown size"
@@ -151,7 +151,9 @@ def _render_curated_corpus(corpus: Report) -> str:
         return "after curation: unknown"
     splits = {name: corpus[name] for name in ("train", "validation", "holdout")}
     canary_count = corpus["documents"]["value"] - sum(split["value"] for split in splits.values())
-    formatted_counts = [f"{name} {_format_number(split)}" for name, split in splits.items()]
+    formatted_counts = [
+        f"{name} {_format_estimated_value(split)}" for name, split in splits.items()
+    ]
     formatted_counts += [f"canaries {canary_count:,.0f}"] if canary_count >= 1 else []
     return (
         f"after curation ({_format_exactness(corpus['documents'])}): "
@@ -226,14 +228,14 @@ def _format_exactness(estimate: Report) -> str:
     return "exact" if estimate["is_exact"] else "estimate"
 
 
-def _format_number(estimate: Report) -> str:
+def _format_estimated_value(estimate: Report) -> str:
     value = estimate["value"]
     return "unknown" if value is None else f"{_format_about_prefix(estimate)}{value:,.0f}"
 
 
 def _format_count(estimate: Report, singular: str) -> str:
-    is_one = _format_number(estimate).removeprefix("about ") == "1"
-    return f"{_format_number(estimate)} {singular if is_one else f'{singular}s'}"
+    is_one = _format_estimated_value(estimate).removeprefix("about ") == "1"
+    return f"{_format_estimated_value(estimate)} {singular if is_one else f'{singular}s'}"
 
 
 def _format_byte_estimate(estimate: Report) -> str:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 Report = dict[str, Any]
 
 
-class ContextRedactor(Protocol):
+class TextInContextRedactor(Protocol):
     """Redact a text, given the texts before and after it."""
 
     def __call__(self, text: str, preceding_text: str, following_text: str = "") -> str: ...
@@ -151,7 +151,9 @@ def complete_prompt(
     from hallmark.tasks.audits.audited_models.transformers_model import TransformersMaskedModel
 
     model = open_audited_model(resolved_checkpoint.checkpoint, allow_pairs=True)
-    redact_text = _make_context_redactor(resolved_checkpoint) if redact else _return_unredacted
+    redact_text = (
+        _make_text_in_context_redactor(resolved_checkpoint) if redact else _return_unredacted
+    )
     report: Report = {
         "checkpoint": resolved_checkpoint.name,
         "prompt": prompt,
@@ -176,7 +178,7 @@ def complete_prompt(
         decoded_texts = (
             [_decode_output_text(model, output) for output in outputs] if preceding_text else []
         )
-        report["prompt"] = _select_most_redacted(
+        report["prompt"] = _prefer_withheld_version(
             [redact_text(prompt, "", text) for text in ["", *decoded_texts]]
         )
         for output_report in output_reports if redact else ():
@@ -191,7 +193,9 @@ def complete_prompt(
         raise HallmarkError(f"{resolved_checkpoint.name}: {str(error).rstrip('.')}") from error
 
 
-def _make_context_redactor(resolved_checkpoint: ResolvedCheckpoint) -> ContextRedactor:
+def _make_text_in_context_redactor(
+    resolved_checkpoint: ResolvedCheckpoint,
+) -> TextInContextRedactor:
     """Make a function that redacts texts as the pages do, with toxicity by the embedded scorer."""
     from hallmark.tasks.measures.scorers import ScorerConfig, open_scorer
 
@@ -237,7 +241,7 @@ def _return_unredacted(text: str, preceding_text: str, following_text: str = "")
     return text
 
 
-def _select_most_redacted(redacted_versions: list[str]) -> str:
+def _prefer_withheld_version(redacted_versions: list[str]) -> str:
     """Return the most redacted version of a prompt, each of which was redacted with one output."""
     return next(
         (version for version in redacted_versions if version.startswith(WITHHELD_PREFIX)),
@@ -295,7 +299,7 @@ def _decode_with_every_method(
 
 
 def _describe_output(
-    model: Model, output: MethodOutput, redact_text: ContextRedactor, preceding_text: str
+    model: Model, output: MethodOutput, redact_text: TextInContextRedactor, preceding_text: str
 ) -> Report:
     total_log_prob = float(output.log_probs.sum(dtype="float64"))
     steps = zip(output.ids, output.log_probs.tolist(), strict=True)
@@ -401,7 +405,7 @@ def _encode_with_special_tokens(
 
 
 def _predict_masked_tokens(
-    model: MaskedModel, prompt: str, redact_text: ContextRedactor
+    model: MaskedModel, prompt: str, redact_text: TextInContextRedactor
 ) -> list[Report]:
     """Return the most likely tokens for each mask in the prompt."""
     import numpy as np

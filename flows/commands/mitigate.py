@@ -32,7 +32,7 @@ from hallmark.flows.mitigation import (
     write_document_id_list,
 )
 from hallmark.flows.runs import open_store
-from hallmark.reports.page.figures import format_value
+from hallmark.reports.page.figures import format_number
 from hallmark.reports.page.redaction import escape_invisible
 from hallmark.reports.sections.checkpoint_comparison import describe_change
 from hallmark.tasks.contract import UsageError, format_count
@@ -197,14 +197,14 @@ def render_mitigation(report: Report) -> str:
         if None not in row["values"]:
             text_name = escape_invisible(f"{row['kind']} {row['name']}".strip())
             lines.append(
-                f"    {text_name}  {_format_losses(row)}, {format_count(row['bytes'], 'byte')}"
+                f"    {text_name}  {_format_loss_pair(row)}, {format_count(row['bytes'], 'byte')}"
             )
     # The comparison is long, so the answer comes last, where it is read.
     lines += ["", "effect of the removal, compared with the control arm"]
     for name, finding in report["findings"].items():
         lines += _render_finding_effect(name, finding, report["incomparable"])
     lines += [
-        f"cost: {_format_losses(row)} bits per byte of all held-out text (no interval)"
+        f"cost: {_format_loss_pair(row)} bits per byte of all held-out text (no interval)"
         for row in report["heldout_loss"]
         if row["kind"] == "all" and None not in row["values"]
     ]
@@ -224,7 +224,7 @@ def render_mitigation(report: Report) -> str:
     return "\n".join([render_comparison(report), "", *lines])
 
 
-def _format_losses(row: Report) -> str:
+def _format_loss_pair(row: Report) -> str:
     """Format the losses of both arms and their difference."""
     control_value, treatment_value = row["values"]
     return f"{control_value:.4f}  {treatment_value:.4f}  ({treatment_value - control_value:+.4f})"
@@ -245,10 +245,10 @@ def _render_finding_effect(
         if value is None:
             text = NOT_MEASURED
         else:
-            text = format_value(value, finding["unit"])
+            text = format_number(value, finding["unit"])
             if low is not None and high is not None:
-                interval = f"{format_value(low, finding['unit'])} to "
-                text += f" ({interval}{format_value(high, finding['unit'])})"
+                interval = f"{format_number(low, finding['unit'])} to "
+                text += f" ({interval}{format_number(high, finding['unit'])})"
         lines.append(f"    {label:<17}  {text}")
     difference = finding["differences"][0]
     if difference:

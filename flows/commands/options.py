@@ -18,7 +18,7 @@ OverridesOption = Annotated[
 ]
 
 
-def _parse_whole_number(target_type: Any, tokens: Sequence[Token]) -> int:
+def _parse_integer(target_type: Any, tokens: Sequence[Token]) -> int:
     """Parse the value of an option as an integer, and refuse "1.5" instead of rounding it."""
     try:
         return int(tokens[0].value)
@@ -43,7 +43,7 @@ SkipOption = Annotated[
     ),
 ]
 
-WholeNumber = Annotated[int, Parameter(converter=_parse_whole_number, negative="")]
+WholeNumber = Annotated[int, Parameter(converter=_parse_integer, negative="")]
 
 StoreOption = Annotated[
     str | None,

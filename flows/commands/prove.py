@@ -20,7 +20,7 @@ from hallmark.flows.removal_experiment import (
     write_removal_lists,
 )
 from hallmark.flows.runs import Run, open_store
-from hallmark.reports.page.figures import format_value
+from hallmark.reports.page.figures import format_number
 from hallmark.reports.page.redaction import escape_invisible
 from hallmark.reports.sections.removal_experiment import replace_unit_of_share_difference
 from hallmark.tasks.audits.experiments.arm_comparison import BASE
@@ -98,7 +98,7 @@ def prove(
         check_arms_comparable(runs_by_arm, audit_names)
         cases = plan_removal_cases(runs_by_arm[BASE], findings)
         removal = write_removal_lists(
-            runs_by_arm[BASE], trace_case_documents(runs_by_arm[BASE], cases), list_folder
+            runs_by_arm[BASE], find_case_source_documents(runs_by_arm[BASE], cases), list_folder
         )
         for arm, overrides in build_overrides_by_arm(base_run, removal, extra_seeds).items():
             runs_by_arm[arm] = train_arm(arm, overrides)
@@ -116,7 +116,7 @@ def prove(
     print_result(report, as_json, render_proof)
 
 
-def trace_case_documents(base_run: Run, cases: SourceDocumentsConfig) -> Table:
+def find_case_source_documents(base_run: Run, cases: SourceDocumentsConfig) -> Table:
     """Find the source documents of the cases, before the arms that exclude them run."""
     from hallmark.flows.run_recording import frontend
     from hallmark.tasks.audits.experiments.source_documents import find_source_documents
@@ -165,7 +165,7 @@ def render_proof(report: Report) -> str:
             if row["case_name"] == case
         ):
             value, low, high = (
-                "–" if row[column] is None else format_value(row[column], row["unit"])
+                "–" if row[column] is None else format_number(row[column], row["unit"])
                 for column in ("value", "low", "high")
             )
             label = EFFECT_LABELS[row["effect"]].format(arm=row["arm"])
@@ -180,7 +180,7 @@ def render_proof(report: Report) -> str:
             if row["case_name"] == case
         ):
             value, bound = (
-                "–" if row[column] is None else format_value(row[column], row["unit"])
+                "–" if row[column] is None else format_number(row[column], row["unit"])
                 for column in ("value", "bound")
             )
             verdict = row["verdict"] or "unknown"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, TypedDict
 
 from cyclopts import Parameter
 
 from hallmark.flows.commands.options import JsonOption, StoreOption, print_result
-from hallmark.flows.commands.trace import find_training_steps, parse_doc_id
+from hallmark.flows.commands.trace import find_steps_reading_sequences, parse_doc_id
 from hallmark.flows.document_purge import (
     DocumentPurge,
     check_store_is_idle,
@@ -24,7 +24,42 @@ from hallmark.flows.quotation_removal import REMOVED_ID
 from hallmark.flows.runs import Run, open_store, read_all_runs
 from hallmark.tasks.contract import Artifact, Store, UsageError, read_purged_documents
 
-Report = dict[str, Any]
+
+class AffectedCheckpoint(TypedDict):
+    """A checkpoint that was trained on purged documents."""
+
+    checkpoint: str
+    step: int | None
+    steps: list[int] | None
+    """Steps up to it that read a document; None if no run shows how it was trained."""
+    start_checkpoint: str | None
+    """The affected checkpoint from which it continues."""
+
+
+class PurgeReport(TypedDict):
+    """The purged documents, and what was, or would be, rewritten, removed or affected."""
+
+    store: str
+    dry_run: bool
+    documents: list[str]
+    copies: list[str]
+    """Exact copies under other ids."""
+    copies_purged: bool
+    related_documents: list[str]
+    """Other documents that a table lists as matches."""
+    artifacts: dict[str, list[str]]
+    """Rewritten parts by artifact."""
+    runs: list[str]
+    checkpoints: list[AffectedCheckpoint]
+    tokenizers: list[str]
+    work_areas: list[str]
+    """Removed folders of unfinished work."""
+    pages: list[str]
+    unredacted_pages: list[str]
+    """Pages outside the store, which are not changed."""
+    unreadable_records: dict[str, int]
+    """Quarantined records that could not be searched reliably, by artifact."""
+
 
 #: Number of names of a list that a terminal shows.
 MAX_SHOWN_NAMES = 12
@@ -59,7 +94,7 @@ def purge(
 
 def purge_document(
     store: Store, doc_id: str, include_copies: bool = False, dry_run: bool = False
-) -> Report:
+) -> PurgeReport:
     """Remove a document from every artifact of a store, or report what that would change.
 
     Args:
@@ -103,7 +138,7 @@ def purge_document(
             document_purge = DocumentPurge.from_doc_ids(ids_to_purge, artifacts)
             mentions = document_purge.find_mentions(artifacts)
         affected_checkpoints, affected_tokenizers = (
-            _find_affected_checkpoints(store, document_purge, artifacts),
+            _find_affected_checkpoints_and_descendants(store, document_purge, artifacts),
             _find_affected_tokenizers(document_purge, artifacts),
         )
         doc_ids = set(document_purge.doc_ids.to_pylist())
@@ -162,9 +197,9 @@ def _format_doc_ids(doc_ids: set[bytes]) -> list[str]:
     return sorted(doc_id.hex() for doc_id in doc_ids)
 
 
-def _find_affected_checkpoints(
+def _find_affected_checkpoints_and_descendants(
     store: Store, document_purge: DocumentPurge, artifacts: list[Artifact]
-) -> list[Report]:
+) -> list[AffectedCheckpoint]:
     """Find the checkpoints that were trained on any of the documents.
 
     Checkpoints that continue from one of them are affected, too.
@@ -184,14 +219,14 @@ def _find_affected_checkpoints(
                 sequence for split, sequence in span_locations if split == "train"
             }
     steps_by_training = {
-        run.stages["pretrain"]["fingerprint"]: find_training_steps(
+        run.stages["pretrain"]["fingerprint"]: find_steps_reading_sequences(
             run, sequences_by_pack[packed_name]
         )
         for run in read_all_runs(store)
         if "pretrain" in run.stages
         and (packed_name := _get_packed_artifact_name(run)) in sequences_by_pack
     }
-    affected: dict[str, Report] = {}
+    affected: dict[str, AffectedCheckpoint] = {}
     checkpoints = [a for a in artifacts if a.stage == "checkpoint"]
     for checkpoint in checkpoints:
         step = checkpoint.manifest["parts"].get("key", {}).get("step")
@@ -210,7 +245,7 @@ def _find_affected_checkpoints(
                     "start_checkpoint": None,
                 }
     while True:  # add checkpoints that continue from an affected one, until there are no more
-        descendants = {
+        descendants: dict[str, AffectedCheckpoint] = {
             c.name: {
                 "checkpoint": c.name,
                 "step": c.manifest["parts"].get("key", {}).get("step"),
@@ -260,7 +295,7 @@ def _find_affected_tokenizers(
     return affected
 
 
-def render_purge(report: Report) -> str:
+def render_purge(report: PurgeReport) -> str:
     would_prefix = "would be " if report["dry_run"] else ""
     # The models come first: a purge cannot change them, and the list of files may be long.
     lines = [
@@ -325,7 +360,7 @@ def render_purge(report: Report) -> str:
     )
 
 
-def _render_affected_checkpoints(checkpoints: list[Report]) -> list[str]:
+def _render_affected_checkpoints(checkpoints: list[AffectedCheckpoint]) -> list[str]:
     if not checkpoints:
         return ["no checkpoint was trained on the document"]
     lines = [

@@ -8,16 +8,79 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection
-from typing import Any
+from typing import Any, TypedDict
 
 from hallmark.flows.runs import Run
-from hallmark.reports.page.figures import format_value
+from hallmark.reports.page.figures import format_number
 from hallmark.tasks.contract import format_count
 from hallmark.tasks.corpus.toxicity.actions import explain_action
 from hallmark.tasks.measures.scorers import TOXICITY_HEADS
 
-Report = dict[str, Any]
 Row = dict[str, Any]
+
+
+class RuleCount(TypedDict):
+    """How many documents a rule removed or tagged."""
+
+    stage: str
+    rule: str
+    action: str
+    """"removed" or "tagged"."""
+    documents: int
+    total: int
+    """Documents that reached the rule."""
+    share: float
+
+
+class RuleAction(TypedDict):
+    """The action of a rule over a toxicity score, and why it applies."""
+
+    rule: str
+    action: str
+    reason: str
+
+
+class UnscoredDocuments(TypedDict):
+    """Documents without a toxicity score, of those that reached the rules."""
+
+    documents: int
+    total: int
+    by_status: dict[str, int]
+
+
+class GroupRemovalRate(TypedDict):
+    """How often documents that mention a group were removed or tagged, and all others."""
+
+    group: str
+    is_invented: bool
+    documents: int
+    total: int
+    share: float
+    other_documents: int
+    other_total: int
+    other_share: float
+    ratio: float | None
+    low: float | None
+    high: float | None
+    is_significant: bool
+
+
+class RemovalSummary(TypedDict):
+    """What the rules of a run removed or tagged."""
+
+    rules: list[RuleCount]
+    """Rules that removed or tagged documents, the largest first."""
+    actions: list[RuleAction]
+    unscored: UnscoredDocuments
+    groups: list[GroupRemovalRate]
+    """Identity groups whose documents were removed more often than all others, without
+    duplicates."""
+    tagged_groups: list[GroupRemovalRate]
+    """The same for rules that tag."""
+    groups_compared: int
+    min_group_documents: int
+    """Groups with fewer documents are not ranked."""
+
 
 #: Maximum number of lines for rules, for groups removed and for groups tagged. With two headings,
 #: a line on further rules and one on documents without a score, that is twelve lines.
@@ -41,20 +104,13 @@ TOWN_LEXICON = "town"
 NON_DUPLICATE_REMOVALS = {"stage": "", "reason": "all except duplicates"}
 
 
-def summarize_removals(run: Run) -> Report:
+def summarize_removals(run: Run) -> RemovalSummary | None:
     """Summarize the removals and tags of a run, and the identity groups with the highest rates.
 
-    Returns:
-        ``rules``: one entry for each rule that removed or tagged documents, the largest first.
-        ``actions``: the action of each rule over a toxicity score, and why it applies.
-        ``unscored``: documents without a toxicity score, of those that reached the rules.
-        ``groups``: identity groups whose documents were removed more often than all others,
-        duplicates not counted; ``tagged_groups``: the same for rules that tag.
-        ``min_group_documents``: groups with fewer documents are not ranked.
-        Empty if the run stopped before the stages profile and removal_effects.
+    Returns None if the run stopped before the stages profile and removal_effects.
     """
     if not {"profile", "removal_effects"} <= run.stages.keys():
-        return {}
+        return None
     effects = run["removal_effects"]
     identity_rates = [
         row for row in effects["removal_rates"].read().to_pylist() if row["dimension"] == "identity"
@@ -67,7 +123,7 @@ def summarize_removals(run: Run) -> Report:
     invented_groups = {row["group_name"] for row in lexicons if row["lexicon"] == TOWN_LEXICON}
     return {
         "rules": sorted(rules, key=lambda rule: -rule["documents"]),
-        "actions": _list_toxicity_actions(run),
+        "actions": _list_toxicity_rule_actions(run),
         "unscored": _count_unscored_documents(run),
         "groups": _rank_overrepresented_groups(removal_rates, invented_groups),
         "tagged_groups": _rank_overrepresented_groups(tag_rates, invented_groups),
@@ -76,7 +132,7 @@ def summarize_removals(run: Run) -> Report:
     }
 
 
-def _count_removals_by_rule(run: Run) -> list[Row]:
+def _count_removals_by_rule(run: Run) -> list[RuleCount]:
     """Read how many documents each rule removed from ``ledger_summary`` and ``stage_accounts``."""
     removed_counts: dict[tuple[str, str], int] = {}
     for row in run["profile"]["ledger_summary"].read().to_pylist():
@@ -88,12 +144,12 @@ def _count_removals_by_rule(run: Run) -> list[Row]:
         if row["unit"] == "rows":
             input_counts[row["stage"]] = input_counts.get(row["stage"], 0) + row["input"]
     return [
-        _build_rule_entry(stage, rule, "removed", removed_count, input_counts[stage])
+        _build_rule_count(stage, rule, "removed", removed_count, input_counts[stage])
         for (stage, rule), removed_count in removed_counts.items()
     ]
 
 
-def _count_tags_by_rule(run: Run) -> list[Row]:
+def _count_tags_by_rule(run: Run) -> list[RuleCount]:
     """Read how many documents each rule tagged from the table ``tag_counts``."""
     counts: dict[tuple[str, str], list[int]] = {}
     for row in run["profile"]["tag_counts"].read().to_pylist():
@@ -101,15 +157,15 @@ def _count_tags_by_rule(run: Run) -> list[Row]:
         totals[0] += row["tagged_documents"]
         totals[1] += row["documents"]
     return [
-        _build_rule_entry(stage, rule, "tagged", tagged_count, document_count)
+        _build_rule_count(stage, rule, "tagged", tagged_count, document_count)
         for (stage, rule), (tagged_count, document_count) in counts.items()
         if tagged_count
     ]
 
 
-def _build_rule_entry(
+def _build_rule_count(
     stage: str, rule: str, action: str, affected_count: int, total_count: int
-) -> Row:
+) -> RuleCount:
     return {
         "stage": stage,
         "rule": rule,
@@ -120,7 +176,7 @@ def _build_rule_entry(
     }
 
 
-def _list_toxicity_actions(run: Run) -> list[Row]:
+def _list_toxicity_rule_actions(run: Run) -> list[RuleAction]:
     """Return the action of each rule over a toxicity score in the config of the run, and why."""
     scorer_kind = run.record["config"]["score_toxicity"]["scorer"]["kind"]
     return [
@@ -134,7 +190,7 @@ def _list_toxicity_actions(run: Run) -> list[Row]:
     ]
 
 
-def _count_unscored_documents(run: Run) -> Row:
+def _count_unscored_documents(run: Run) -> UnscoredDocuments:
     """Read how many documents have no toxicity score, and why, from ``toxicity_status``."""
     rows = run["profile"]["toxicity_status"].read().to_pylist()
     by_status: Counter[str] = Counter()
@@ -150,7 +206,7 @@ def _count_unscored_documents(run: Run) -> Row:
 
 def _rank_overrepresented_groups(
     group_rates: list[Row], invented_groups: Collection[str]
-) -> list[Row]:
+) -> list[GroupRemovalRate]:
     """Return the groups with a higher rate than all other documents, the highest ratio first."""
     ranked_rates = [
         row
@@ -183,18 +239,20 @@ def _rank_overrepresented_groups(
     ]
 
 
-def render_removals(report: Report) -> list[str]:
+def render_removals(summary: RemovalSummary | None) -> list[str]:
     """Format the summary as lines for a terminal; no lines if nothing was removed or tagged."""
-    if not report or not report["rules"]:
+    if not summary or not summary["rules"]:
         return []
-    reasons_by_rule = {row["rule"]: row["reason"] for row in report["actions"]}
-    lines = [_render_rule_line(rule, reasons_by_rule) for rule in report["rules"][:MAX_RULES_SHOWN]]
-    if hidden_rules := report["rules"][MAX_RULES_SHOWN:]:
+    reasons_by_rule = {row["rule"]: row["reason"] for row in summary["actions"]}
+    lines = [
+        _render_rule_line(rule, reasons_by_rule) for rule in summary["rules"][:MAX_RULES_SHOWN]
+    ]
+    if hidden_rules := summary["rules"][MAX_RULES_SHOWN:]:
         lines.append(
             f"{len(hidden_rules)} more {'rule' if len(hidden_rules) == 1 else 'rules'} removed or "
             "tagged documents; the datasheet lists all"
         )
-    unscored = report["unscored"]
+    unscored = summary["unscored"]
     if unscored["documents"]:
         reasons = ", ".join(
             f"{count:,} {UNSCORED_REASONS.get(status, status)}"
@@ -202,18 +260,19 @@ def render_removals(report: Report) -> list[str]:
             if count
         )
         verb = "has" if unscored["documents"] == 1 else "have"
-        lines.append(f"{_format_document_count(unscored)} {verb} no toxicity score: {reasons}")
+        lines.append(f"{_format_document_share(unscored)} {verb} no toxicity score: {reasons}")
     size_condition = (
-        f"groups with at least {format_count(report['min_group_documents'], 'document')}"
+        f"groups with at least {format_count(summary['min_group_documents'], 'document')}"
     )
-    has_removals = any(rule["action"] == "removed" for rule in report["rules"])
-    if has_removals and not report["groups_compared"]:
+    has_removals = any(rule["action"] == "removed" for rule in summary["rules"])
+    if has_removals and not summary["groups_compared"]:
         lines.append(f"removals by identity group are not compared: there are no {size_condition}")
+    removed = "removed (by any stage except deduplication)"
     for groups, verb, limit in (
-        ("groups", "removed (by any stage except deduplication)", MAX_REMOVED_GROUPS_SHOWN),
-        ("tagged_groups", "tagged", MAX_TAGGED_GROUPS_SHOWN),
+        (summary["groups"], removed, MAX_REMOVED_GROUPS_SHOWN),
+        (summary["tagged_groups"], "tagged", MAX_TAGGED_GROUPS_SHOWN),
     ):
-        if shown_groups := report[groups][:limit]:
+        if shown_groups := groups[:limit]:
             lines.append(
                 f"documents that mention these people were {verb} most often, {size_condition}:"
             )
@@ -221,7 +280,7 @@ def render_removals(report: Report) -> list[str]:
     return lines
 
 
-def _render_rule_line(rule: Row, reasons_by_rule: dict[str, str]) -> str:
+def _render_rule_line(rule: RuleCount, reasons_by_rule: dict[str, str]) -> str:
     kept_suffix = " and kept them" if rule["action"] == "tagged" else ""
     rule_name = rule["rule"].removesuffix(" unknown")
     reason_suffix = (
@@ -231,15 +290,15 @@ def _render_rule_line(rule: Row, reasons_by_rule: dict[str, str]) -> str:
     )
     return (
         f"{rule['stage']}: {rule['rule']} {rule['action']} "
-        f"{_format_document_count(rule)}{kept_suffix}{reason_suffix}"
+        f"{_format_document_share(rule)}{kept_suffix}{reason_suffix}"
     )
 
 
-def _render_group_line(row: Row) -> str:
-    other_share = format_value(row["other_share"], "share")
+def _render_group_line(row: GroupRemovalRate) -> str:
+    other_share = format_number(row["other_share"], "share")
     other_documents = f"{row['other_documents']:,} of {row['other_total']:,} ({other_share})"
     group_name = f"{row['group']} (invented)" if row["is_invented"] else row["group"]
-    line = f"  {group_name}: {_format_document_count(row)}; all other documents: {other_documents}"
+    line = f"  {group_name}: {_format_document_share(row)}; all other documents: {other_documents}"
     if row["ratio"] is not None:
         high = "∞" if row["high"] is None else f"{row['high']:.1f}"
         interval = "" if row["low"] is None else f" (95 % CI {row['low']:.1f}–{high})"
@@ -251,6 +310,6 @@ def _render_group_line(row: Row) -> str:
     )
 
 
-def _format_document_count(row: Row) -> str:
-    share = format_value(row["documents"] / row["total"], "share")
+def _format_document_share(row: RuleCount | UnscoredDocuments | GroupRemovalRate) -> str:
+    share = format_number(row["documents"] / row["total"], "share")
     return f"{row['documents']:,} of {format_count(row['total'], 'document')} ({share})"

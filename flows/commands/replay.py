@@ -9,7 +9,7 @@ import shutil
 import tempfile
 from contextlib import chdir
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from hallmark.flows.commands.flow_execution import call_flow_and_get_run, start_prefect_and_progress
 from hallmark.flows.commands.options import JsonOption, StoreOption, print_result
@@ -17,7 +17,31 @@ from hallmark.flows.corpus_additions import list_corpus_runs
 from hallmark.flows.runs import Record, Run, check_not_purged, find_artifact, open_run
 from hallmark.tasks.contract import PURGED_DOCUMENTS_FILE, Artifact, Store, UsageError
 
-Report = dict[str, Any]
+
+class ArtifactComparison(TypedDict):
+    """Whether the output of a stage is as reproducible as its determinism class requires."""
+
+    label: str
+    determinism: str
+    original_digest: str
+    replayed_digest: str | None
+    """None if the replay has no such output."""
+    differences: list[str]
+    """Tables and files that differ, and parts of the fingerprint that changed."""
+    verdict: str
+
+
+class ReplayReport(TypedDict):
+    """The result of a replay."""
+
+    run: str
+    replay: str
+    """Id of the new run."""
+    store: str | None
+    """Store of the new run; None if it was temporary."""
+    stages: list[ArtifactComparison]
+    passed: bool
+
 
 #: The flows of ``hallmark.flows.pipeline`` that produce a corpus or a model.
 REPLAYABLE_FLOWS = ("pipeline", "corpus", "pretrain", "finetune")
@@ -51,7 +75,7 @@ def replay(
         raise SystemExit(1)
 
 
-def replay_run(run: Run, target_uri: str | None = None) -> Report:
+def replay_run(run: Run, target_uri: str | None = None) -> ReplayReport:
     """Execute a completed run again and compare every stage.
 
     ``exact`` stages must have the same content digest. ``machine`` stages must have it on the same
@@ -95,7 +119,7 @@ def replay_run(run: Run, target_uri: str | None = None) -> Report:
             PURGED_DOCUMENTS_FILE,
             run.store.get(PURGED_DOCUMENTS_FILE) or b'{"documents": {}, "unfinished": []}',
         )
-        replayed_run = call_flow_and_get_run(lambda: _rerun_flow(run, target_location))
+        replayed_run = call_flow_and_get_run(lambda: _rerun_flow_and_get_id(run, target_location))
         replayed_artifacts = replayed_run.artifacts
         stage_verdicts = [
             _compare_artifacts(label, original, replayed_artifacts.get(label), run, replayed_run)
@@ -150,7 +174,7 @@ def copy_store_secret(source_store: Store, target_store: Store) -> None:
         )
 
 
-def _rerun_flow(run: Run, target_uri: str) -> str:
+def _rerun_flow_and_get_id(run: Run, target_uri: str) -> str:
     from hallmark.flows import pipeline
     from hallmark.flows.flow_registry import get_flow
     from hallmark.tasks.corpus.plant_canaries import plant_canaries
@@ -190,31 +214,37 @@ def _rerun_flow(run: Run, target_uri: str) -> str:
 
 def _compare_artifacts(
     label: str, original: Artifact, replayed: Artifact | None, run: Run, replayed_run: Run
-) -> Report:
-    row = {"label": label, "determinism": original.manifest["determinism"]}
-    row |= {
+) -> ArtifactComparison:
+    verdict = _judge_replayed_artifact(original, replayed, run, replayed_run)
+    return {
+        "label": label,
+        "determinism": original.manifest["determinism"],
         "original_digest": original.content_digest,
         "replayed_digest": replayed.content_digest if replayed else None,
-        "differences": [],
+        "differences": _list_differences(original, replayed)
+        if replayed and verdict != "equal"
+        else [],
+        "verdict": verdict,
     }
+
+
+def _judge_replayed_artifact(
+    original: Artifact, replayed: Artifact | None, run: Run, replayed_run: Run
+) -> str:
     if replayed is None:
-        return row | {"verdict": "missing"}
+        return "missing"
     if original.content_digest == replayed.content_digest:
-        return row | {"verdict": "equal"}
-    row["differences"] = _list_differences(original, replayed)
-    if row["determinism"] == "machine" and not _is_same_machine(
+        return "equal"
+    determinism = original.manifest["determinism"]
+    if determinism == "machine" and not _has_same_libraries_and_platform(
         run, replayed_run, original, replayed
     ):
-        return row | {"verdict": "other machine"}
-    if row["determinism"] == "statistical":
-        return row | {
-            "verdict": "within intervals"
-            if _has_overlapping_intervals(original, replayed)
-            else "differs"
-        }
+        return "other machine"
+    if determinism == "statistical":
+        return "within intervals" if _has_overlapping_intervals(original, replayed) else "differs"
     if original.manifest["parts"]["inputs"] != replayed.manifest["parts"]["inputs"]:
-        return row | {"verdict": "other inputs"}
-    return row | {"verdict": "differs"}
+        return "other inputs"
+    return "differs"
 
 
 def _list_differences(original: Artifact, replayed: Artifact) -> list[str]:
@@ -237,7 +267,9 @@ def _list_differences(original: Artifact, replayed: Artifact) -> list[str]:
     return differences
 
 
-def _is_same_machine(run: Run, replayed_run: Run, original: Artifact, replayed: Artifact) -> bool:
+def _has_same_libraries_and_platform(
+    run: Run, replayed_run: Run, original: Artifact, replayed: Artifact
+) -> bool:
     if original.manifest["parts"]["libraries"] != replayed.manifest["parts"]["libraries"]:
         return False
     return bool(run.record["platform"] == replayed_run.record["platform"])
@@ -273,7 +305,7 @@ def _has_overlapping_intervals(original: Artifact, replayed: Artifact) -> bool:
     return True
 
 
-def render_replay(report: Report) -> str:
+def render_replay(report: ReplayReport) -> str:
     lines = [f"replay of {report['run']}"]
     for row in report["stages"]:
         details = f"  ({', '.join(row['differences'])})" if row["differences"] else ""

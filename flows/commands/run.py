@@ -6,7 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from hallmark.flows.commands.flow_execution import run_flow_and_report
+from hallmark.flows.commands.flow_execution import run_flow_and_print_result
 from hallmark.flows.commands.options import (
     JsonOption,
     OnlyOption,
@@ -58,7 +58,7 @@ def run(
         if report["will_fail"]:
             raise SystemExit(1)
         return
-    run_flow_and_report(
+    run_flow_and_print_result(
         "pipeline",
         as_json,
         config=config,

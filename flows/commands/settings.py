@@ -63,14 +63,15 @@ def list_settings(section: str | None = None) -> list[Row]:
         top_level_keys = [row["key"] for row in rows if not row["section"]]
         known_names = [*section_names, *map(_get_full_key, rows)]
         raise UsageError(
-            f"there is no section or key {section!r}{_suggest_setting(section, known_names)}; "
+            f"there is no section or key {section!r}"
+            f"{_format_closest_setting_hint(section, known_names)}; "
             f"choose one of the sections: {', '.join(section_names)}; or a key, such as those "
             f"outside sections: {', '.join(top_level_keys)}"
         )
     return selected_rows
 
 
-def _suggest_setting(unknown_name: str, known_names: list[str]) -> str:
+def _format_closest_setting_hint(unknown_name: str, known_names: list[str]) -> str:
     """Return a hint with the most similar section or key.
 
     A name without a dot is compared with the last part of each known name: "stepz" is similar to

@@ -47,14 +47,14 @@ def build_status_report(run: Run) -> Report:
     current_folder, base_folder = os.getcwd(), run.working_folder
     with chdir(base_folder):
         recorded_folder = run.record.get("folder")
-        return _build_stage_report(run) | {
+        return _build_report_without_folders(run) | {
             "folder": recorded_folder,
             "current_folder": current_folder,
             "base_folder": base_folder,
         }
 
 
-def _build_stage_report(run: Run) -> Report:
+def _build_report_without_folders(run: Run) -> Report:
     from hallmark.flows import study_config
     from hallmark.flows.audit_execution import map_labels_to_settings
     from hallmark.flows.flow_registry import register_all_stages

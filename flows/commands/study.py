@@ -13,7 +13,7 @@ from hallmark.flows.commands.options import (
     WholeNumber,
     print_result,
 )
-from hallmark.reports.page.figures import format_value
+from hallmark.reports.page.figures import format_number
 from hallmark.tasks.contract import format_count
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ def format_rate(row: Report) -> str:
     if row["value"] is None:
         return "not measured"
     value, low, high = (
-        None if row[name] is None else format_value(row[name], "share")
+        None if row[name] is None else format_number(row[name], "share")
         for name in ("value", "low", "high")
     )
     return f"{value}" if low is None else f"{value} ({low} to {high})"

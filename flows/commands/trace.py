@@ -165,7 +165,7 @@ def trace_document(run: Run, doc_id: str, redact: bool = False) -> Report:
         "stages": stages,
         "is_packed": "pack" in run.stages and run.packed_corpus["spans"].row_count > 0,
         "spans": spans,
-        "steps": find_training_steps(
+        "steps": find_steps_reading_sequences(
             run, {span["sequence"] for span in spans if span["split"] == "train"}
         ),
     }
@@ -214,11 +214,13 @@ def _find_document_in_artifact(
     tables = artifact.tables
 
     def read_redacted_rows(table: Table) -> list[Report]:
-        return [_redact_row(row, table, redactor) for row in _find_rows_with_doc_id(table, doc_id)]
+        return [
+            _redact_row(row, table, redactor) for row in _find_rows_naming_document(table, doc_id)
+        ]
 
     entry: Report = {}
     if "documents" in tables:
-        rows = _find_rows_with_doc_id(tables["documents"], doc_id)
+        rows = _find_rows_naming_document(tables["documents"], doc_id)
         entry["state"] = "present" if rows else "absent"
         if rows:
             entry |= _redact_row(rows[0], tables["documents"], redactor)
@@ -237,7 +239,7 @@ def _find_document_in_artifact(
     return entry if is_known else None
 
 
-def _find_rows_with_doc_id(table: Table, doc_id: bytes) -> list[Report]:
+def _find_rows_naming_document(table: Table, doc_id: bytes) -> list[Report]:
     """Return the rows of a table that name the document in any id column."""
     if table.name in ("documents", "ledger"):
         return list(table.find_document_rows([doc_id]).to_pylist())
@@ -308,7 +310,7 @@ def _find_packed_spans(run: Run, doc_id: bytes) -> list[Report]:
     return sorted(rows, key=lambda r: (r["split"], r["sequence"], r["row_start"]))
 
 
-def find_training_steps(run: Run, sequence_numbers: set[int]) -> list[int]:
+def find_steps_reading_sequences(run: Run, sequence_numbers: set[int]) -> list[int]:
     """Return the training steps, counted from 1, that read any of these sequences."""
     if "pretrain" not in run.stages or not sequence_numbers:
         return []
@@ -475,7 +477,7 @@ def render_finding_trace(report: Report) -> str:
         f"    {row['title']}: {value_text}, n = {row['n']}; {escape_invisible(row['method'])}",
         f"    checkpoint {escape_invisible(report['checkpoint'])}",
         f"    {shown_rows_text} of {report['evidence_table']} in {report['artifact']}"
-        f"{_format_row_order(report)}"
+        f"{_format_evidence_row_order(report)}"
         + (
             "; the corpus was not searched for the model's text"
             if report["is_overlap_unknown"]
@@ -508,7 +510,7 @@ def render_finding_trace(report: Report) -> str:
     return "\n".join(lines)
 
 
-def _format_row_order(report: Report) -> str:
+def _format_evidence_row_order(report: Report) -> str:
     order = report["row_order"]
     if report["row_count"] < 2:
         return ""

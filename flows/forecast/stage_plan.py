@@ -124,7 +124,7 @@ class StagePlan:
             return UnknownArtifact(stage_forecast.label)
         try:
             bound_stage = BoundStage.from_inputs(stage, inputs, config, self.session)
-            artifact = bound_stage.find_stored_artifact()
+            artifact = bound_stage.find_and_check_stored_artifact()
             if artifact is None:
                 stage_forecast.reason = _explain_cache_miss(bound_stage)
                 artifact = self._run_in_trial_store(bound_stage, stage_forecast)

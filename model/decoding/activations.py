@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hallmark.model.architecture import Stack, Transformer
 from hallmark.model.batch import Batch
-from hallmark.model.decoding.cache import make_prefix_lengths
+from hallmark.model.decoding.cache import make_prefix_lm_lengths
 from hallmark.model.decoding.inference_mode import run_in_evaluation_mode
 from hallmark.model.padding import batch_indices_by_length, check_token_ids, pad_rows
 from hallmark.model.reference_kernels import use_reference_kernels
@@ -79,7 +79,7 @@ def compute_layer_states(model: Transformer, ids: Tensor, attention_mask: Tensor
         if model.encoder is not None and model.decoder is not None:
             model.encode_source(Batch(ids, source=ids, source_attention_mask=attention_mask))
         else:
-            prefix = make_prefix_lengths(model, attention_mask.sum(1))
+            prefix = make_prefix_lm_lengths(model, attention_mask.sum(1))
             model.compute_hidden_states(Batch(ids, attention_mask=attention_mask, prefix=prefix))
     return layers
 
@@ -138,7 +138,7 @@ def extract_attention_weights(
             raise ValueError(f"{name} is empty: give at least one token.")
         tokens = check_token_ids(sequence if ids is None else ids, model.config.vocab_size, name)
         inputs.append(torch.from_numpy(tokens[None]).to(device))  # (1, T)
-    prefix_lengths = make_prefix_lengths(model, [len(sequence)])
+    prefix_lengths = make_prefix_lm_lengths(model, [len(sequence)])
     with use_reference_kernels(model) as weights_by_module:
         source_ids = inputs[1] if is_encoder_decoder else None
         model.compute_hidden_states(Batch(inputs[0], source=source_ids, prefix=prefix_lengths))

@@ -88,7 +88,7 @@ def allocate_cache(model: Transformer, row_count: int, capacity: int) -> KeyValu
     return KeyValueCache(layers, 0, slice(0, 0))
 
 
-def make_prefix_lengths(
+def make_prefix_lm_lengths(
     model: Transformer, prompt_lengths: Sequence[int] | Tensor
 ) -> Tensor | None:
     """Return the prompt lengths for ``Batch.prefix`` if the model is a prefix LM, else None.

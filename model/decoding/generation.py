@@ -245,7 +245,7 @@ class _DecodingBatch:
         row_indices: NDArray[np.int64],
         position: int,
         sampler: TokenSampler,
-        stop: list[int],
+        unpenalised_ids: list[int],
         forbidden_ids: Tensor,
     ) -> _ChosenTokens:
         """Choose the next token of each row."""
@@ -255,7 +255,7 @@ class _DecodingBatch:
         if sampler.repetition_penalty != 1.0:
             history = self._build_token_history(row_indices)
         keys = self.draw_keys[row_indices]
-        token_ids = sampler.choose_tokens(logits, keys, position, history, stop)  # (n,)
+        token_ids = sampler.choose_tokens(logits, keys, position, history, unpenalised_ids)  # (n,)
         logits[:, forbidden_ids] = forbidden_logits
         log_probs = -cross_entropy(logits, token_ids, reduction="none")
         return _ChosenTokens(token_ids.cpu().numpy(), check_no_nan(log_probs.cpu()).numpy())

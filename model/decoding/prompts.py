@@ -14,7 +14,7 @@ from hallmark.model.decoding.cache import (
     KeyValueCache,
     LayerCache,
     forward_with_cache,
-    make_prefix_lengths,
+    make_prefix_lm_lengths,
 )
 from hallmark.model.padding import check_token_ids, pad_rows
 from hallmark.model.special_tokens import TokenIds
@@ -89,13 +89,13 @@ def prefill_windows(
         Logits (n, V) float32 of the token after each window.
     """
     whole_batch = [slice(0, len(windows))]
-    row_groups = _group_similar_lengths(windows) if sources is None else whole_batch
+    row_groups = _slice_into_similar_lengths(windows) if sources is None else whole_batch
     logits = []
     for row_slice in row_groups:
         ids, _ = pad_rows(
             [window.tokens for window in windows[row_slice]], model.embedding.weight.device
         )
-        prefix_lengths = make_prefix_lengths(
+        prefix_lengths = make_prefix_lm_lengths(
             model, [window.prompt_length for window in windows[row_slice]]
         )
         batch = Batch(ids, prefix=prefix_lengths)
@@ -117,7 +117,7 @@ def prefill_windows(
     return torch.cat(logits)
 
 
-def _group_similar_lengths(windows: Sequence[PromptWindow]) -> list[slice]:
+def _slice_into_similar_lengths(windows: Sequence[PromptWindow]) -> list[slice]:
     """Group neighbouring rows of similar length, so that little padding is read.
 
     The rows should be in the order of their lengths.

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from hallmark.model.architecture import Transformer
 from hallmark.model.batch import Batch
-from hallmark.model.decoding.cache import make_prefix_lengths
+from hallmark.model.decoding.cache import make_prefix_lm_lengths
 from hallmark.model.decoding.context_windows import compute_default_stride, compute_window_start
 from hallmark.model.decoding.inference_mode import run_in_evaluation_mode
-from hallmark.model.loss import count_chunk_rows
+from hallmark.model.loss import choose_chunk_rows
 from hallmark.model.padding import batch_indices_by_length, check_token_ids, pad_rows
 from hallmark.model.special_tokens import PAD_ID, TokenIds
 
@@ -186,7 +186,7 @@ def _reduce_target_logits(
         (i for i, target in enumerate(targets) if len(target) > 1),
         key=lambda i: (len(targets[i]), len(sources[i])),
     )
-    chunk_size = count_chunk_rows(model.config.vocab_size, device.type)
+    chunk_size = choose_chunk_rows(model.config.vocab_size, device.type)
     while order:
         batch = [order.pop()]
         target_width, source_width = len(targets[batch[0]]), len(sources[batch[0]])
@@ -231,7 +231,7 @@ def compute_next_log_probs(
         start = compute_window_start(len(prompt), context, compute_default_stride(context))
         windows.append(_ScoringWindow(i, start, len(prompt), len(prompt)))
     for window_batch, ids in _batch_windows(model, prompts, windows, batch_tokens):
-        prefix = make_prefix_lengths(
+        prefix = make_prefix_lm_lengths(
             model, [window.last_predicted - window.start for window in window_batch]
         )
         hidden = model(Batch(ids[:, :-1], prefix=prefix))  # (B, T, d)
@@ -343,11 +343,11 @@ def _reduce_token_logits(
             for window in window_batch
         ]
         prefix_tensor = (
-            make_prefix_lengths(model, prefix_lengths) if max(prefix_lengths) > 1 else None
+            make_prefix_lm_lengths(model, prefix_lengths) if max(prefix_lengths) > 1 else None
         )
         hidden = model(Batch(ids[:, :-1], prefix=prefix_tensor))[is_predicted]  # (n, d)
         targets = ids[:, 1:][is_predicted]  # (n,)
-        chunk_size = count_chunk_rows(model.config.vocab_size, ids.device.type)
+        chunk_size = choose_chunk_rows(model.config.vocab_size, ids.device.type)
         chunks = [
             reduce(model.compute_logits(hidden_chunk).float(), target_chunk)
             for hidden_chunk, target_chunk in zip(

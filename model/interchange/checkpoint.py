@@ -236,19 +236,20 @@ def load_untrained(
     return model.to(device).eval()
 
 
-def load_matching_tokenizer(path: Path, vocab_size: int) -> Tokenizer:
-    """Load the tokenizer at ``path``; CheckpointError unless it has ``vocab_size`` tokens."""
+def load_matching_tokenizer(tokenizer_file: Path, vocab_size: int) -> Tokenizer:
+    """Load the tokenizer of a file; CheckpointError unless it has ``vocab_size`` tokens."""
     from tokenizers import Tokenizer
 
     try:
-        tokenizer = Tokenizer.from_file(str(path))
+        tokenizer = Tokenizer.from_file(str(tokenizer_file))
     except Exception as error:  # the library raises bare Exception
-        raise CheckpointError(f"{path} is not a tokenizer: {error}.") from error
+        raise CheckpointError(f"{tokenizer_file} is not a tokenizer: {error}.") from error
     token_count = tokenizer.get_vocab_size(with_added_tokens=True)
     if token_count != vocab_size:
         raise CheckpointError(
-            f"The tokenizer {path} has {token_count} tokens, but the model's vocab_size is "
-            f"{vocab_size}: they must be equal. To pad the model's tables, set vocab_multiple."
+            f"The tokenizer {tokenizer_file} has {token_count} tokens, but the model's "
+            f"vocab_size is {vocab_size}: they must be equal. To pad the "
+            "model's tables, set vocab_multiple."
         )
     return tokenizer
 

@@ -86,7 +86,7 @@ def export_transformers(
         )
     tokenizer = load_matching_tokenizer(Path(tokenizer_path), config.vocab_size)
     if config.architecture != "encoder_decoder":  # whose sources begin with no such token
-        _add_begin_token(tokenizer)
+        _prepend_begin_token_when_encoding(tokenizer)
     family = find_matching_family(config)
     own_tensors = model.state_dict()
     embedding_rows = own_tensors["embedding.weight"][: config.vocab_size]  # without the padding
@@ -103,7 +103,7 @@ def export_transformers(
         )
         part_count = len(mapping.transformers_names)
         pieces = (
-            tensor.split(_compute_fused_sizes(config, part_count), 0)
+            tensor.split(_compute_fused_part_sizes(config, part_count), 0)
             if part_count > 1
             else (tensor,)
         )
@@ -134,7 +134,7 @@ def export_transformers(
         (temporary / "tokenizer_config.json").write_text(text + "\n", encoding="utf-8")
 
 
-def _add_begin_token(tokenizer: Tokenizer) -> None:
+def _prepend_begin_token_when_encoding(tokenizer: Tokenizer) -> None:
     """Let every encoded text begin with the token that begins every training document.
 
     Otherwise transformers' pipelines, which add what the tokenizer adds, misread the model.
@@ -162,7 +162,7 @@ def import_transformers(folder: str | Path, device: str | torch.device = "cpu") 
     weights = _load_all_weights(folder, config_values)
     weights = _drop_integer_buffers(folder, weights, family, config)
     try:
-        transformers_tensors = _normalise_tensors(weights, family, config)
+        transformers_tensors = _convert_to_fp32_with_full_names(weights, family, config)
         if config.tie_embeddings:
             transformers_tensors = _add_missing_tied_tensors(family, transformers_tensors)
             config = _untie_if_weights_differ(folder, family, config, transformers_tensors)
@@ -213,7 +213,7 @@ def _to_own_tensors(
     return own_tensors
 
 
-def _normalise_tensors(
+def _convert_to_fp32_with_full_names(
     transformers_tensors: dict[str, Tensor], family: ModelFamily, config: ModelConfig
 ) -> dict[str, Tensor]:
     """Convert transformers' tensors to fp32 with full names.
@@ -268,7 +268,7 @@ def _permute_residual_dimensions(
     return tensor if tensor_name.endswith("bias") else tensor[:, order]  # reads the residual stream
 
 
-def _compute_fused_sizes(config: ModelConfig, part_count: int) -> list[int]:
+def _compute_fused_part_sizes(config: ModelConfig, part_count: int) -> list[int]:
     if part_count == 3:  # queries, keys, values
         kv_width = config.kv_head_count * config.head_dim
         return [config.query_width, kv_width, kv_width]

@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 
 from hallmark.model.architecture import Transformer
 from hallmark.model.batch import Batch
-from hallmark.model.decoding.cache import make_prefix_lengths
+from hallmark.model.decoding.cache import make_prefix_lm_lengths
 from hallmark.model.decoding.inference_mode import run_in_evaluation_mode
 from hallmark.model.padding import batch_indices_by_length, check_token_ids, pad_rows
 from hallmark.model.special_tokens import TokenIds
@@ -52,7 +52,7 @@ class AnswerSpanModel(nn.Module):
 
     def forward(self, ids: Tensor, attention_mask: Tensor) -> Tensor:
         """Score right-padded ids (B, T); ``attention_mask`` (B, T) is True at real tokens."""
-        prefix = make_prefix_lengths(self.body, attention_mask.sum(1))
+        prefix = make_prefix_lm_lengths(self.body, attention_mask.sum(1))
         batch = Batch(ids, attention_mask=attention_mask, prefix=prefix)
         scores: Tensor = self.output(self.body.compute_hidden_states(batch))
         lowest_score = torch.finfo(torch.float32).min

@@ -15,7 +15,7 @@ from hallmark.model.training.examples import Example
 
 
 @run_in_evaluation_mode
-def compute_label_log_probs_by_token(
+def compute_log_probs_at_labelled_tokens(
     classifier: Transformer, examples: Sequence[Example], *, batch_tokens: int = 16_384
 ) -> list[Float32]:
     """Compute log p of every label in nats, (labelled tokens, labels) for each example.

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from hallmark.model.config import Architecture, ModelConfig
 from hallmark.model.interchange.atomic_files import write_file_atomically
-from hallmark.model.keyed_randomness import Int64, combine_into_key, permute_indices
+from hallmark.model.keyed_randomness import Int64, combine_into_key, map_indices_by_permutation
 from hallmark.model.special_tokens import END_OF_TEXT_ID, TokenIds
 from hallmark.model.training.packed_rows import PackedRows, open_packed_rows
 
@@ -194,7 +194,7 @@ class ExampleRows:
         """Count the tokens that the first ``step_count`` steps read."""
         full_epochs, rows_in_epoch = divmod(step_count * batch_size, len(self))
         if self._epoch_token_sums[0] != (seed, full_epochs):
-            order = permute_indices(
+            order = map_indices_by_permutation(
                 np.arange(len(self)), len(self), combine_into_key(seed, full_epochs)
             )
             cumulative_tokens = np.concatenate(([0], np.cumsum(self.lengths[order])))

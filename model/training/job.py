@@ -163,7 +163,7 @@ def emit_event(event: str, **fields: Any) -> None:
         os._exit(1)
 
 
-def exit_when_parent_dies() -> None:
+def watch_stdin_and_exit_at_end() -> None:
     """Exit as soon as stdin ends: only the parent holds that pipe open, so it has died."""
 
     def wait_for_stdin_end() -> None:

@@ -100,7 +100,9 @@ class SpikeGuard:
     normal_steps: int = 0
     divergent_steps: int = 0
 
-    def detect_divergence(self, loss: float, grad_norm: float, spike_factor: float) -> bool:
+    def update_and_detect_divergence(
+        self, loss: float, grad_norm: float, spike_factor: float
+    ) -> bool:
         """Return whether the step diverged; if not, include its norm in the mean.
 
         Args:

@@ -3,7 +3,7 @@
 Packed tables are parquet with one column ``token_ids``, fixed_size_list<int32>[context]. They are
 copied once to a flat int32 file and mapped, so that memory does not grow with the corpus. The rows
 of step K are a pure function of (seed, K): each epoch reads all rows in its own order, and the
-order is computed, not stored (see ``keyed_randomness.permute_indices``).
+order is computed, not stored (see ``keyed_randomness.map_indices_by_permutation``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from hallmark.model.interchange.atomic_files import write_file_atomically
-from hallmark.model.keyed_randomness import Int64, combine_into_key, permute_indices
+from hallmark.model.keyed_randomness import Int64, combine_into_key, map_indices_by_permutation
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -47,7 +47,7 @@ def select_batch_rows(seed: int, step: int, batch_size: int, row_count: int) -> 
     rows = np.empty(batch_size, dtype=np.int64)
     for epoch in np.unique(epochs):
         in_epoch = epochs == epoch
-        rows[in_epoch] = permute_indices(
+        rows[in_epoch] = map_indices_by_permutation(
             offsets[in_epoch], row_count, combine_into_key(seed, int(epoch))
         )
     return rows
@@ -73,7 +73,9 @@ def compute_read_steps(epoch_per_row: Int64, seed: int, batch_size: int) -> Int6
 def _compute_epoch_positions(seed: int, epoch: int, row_count: int) -> Int64:
     """Return the position of each row in the order of an epoch, (row_count,)."""
     positions = np.empty(row_count, np.int64)
-    order = permute_indices(np.arange(row_count), row_count, combine_into_key(seed, epoch))
+    order = map_indices_by_permutation(
+        np.arange(row_count), row_count, combine_into_key(seed, epoch)
+    )
     positions[order] = np.arange(row_count)
     return positions
 
@@ -110,7 +112,7 @@ class PackedRows:
         return step_count * batch_size * int(self.ids.shape[1])
 
 
-def select_evenly_spaced(row_count: int, count: int) -> Int64:
+def select_evenly_spaced_rows(row_count: int, count: int) -> Int64:
     """Return the indices of at most ``count`` of all rows, evenly spread over them."""
     return np.linspace(0, row_count - 1, min(row_count, count)).round().astype(np.int64)
 

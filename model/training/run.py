@@ -28,15 +28,15 @@ from hallmark.model.training.job import (
     WATCH_STDIN_OPTION,
     TrainingJob,
     emit_event,
-    exit_when_parent_dies,
     lock_work_folder,
     read_job,
+    watch_stdin_and_exit_at_end,
 )
 from hallmark.model.training.trainer import Trainer
 from hallmark.model.training.training_step import TrainingError
 
 
-def count_processes(job: TrainingJob) -> int:
+def choose_process_count(job: TrainingJob) -> int:
     """Return the number of processes that train together on this machine."""
     if job.train_config.processes:
         return job.train_config.processes
@@ -52,9 +52,9 @@ def run_job(job_path: str, is_watched: bool) -> int:
         The exit code.
     """
     job = read_job(job_path)
-    if not parallel.is_under_torchrun() and count_processes(job) > 1:
+    if not parallel.is_under_torchrun() and choose_process_count(job) > 1:
         return parallel.launch_with_torchrun(
-            count_processes(job),
+            choose_process_count(job),
             "hallmark.model.training.run",
             [job_path, *[WATCH_STDIN_OPTION] * is_watched],
         )
@@ -80,7 +80,7 @@ def main(arguments: list[str]) -> int:
         )
         return 2
     if is_watched:
-        exit_when_parent_dies()
+        watch_stdin_and_exit_at_end()
     try:
         return run_job(job_paths[0], is_watched)
     except (TrainingError, ValueError) as error:

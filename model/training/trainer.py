@@ -44,14 +44,17 @@ from hallmark.model.training.hardware import (
     should_compile,
 )
 from hallmark.model.training.job import TERMINATED_EXIT_CODE, TrainingJob, check_job, emit_event
-from hallmark.model.training.packed_rows import count_token_bytes, select_evenly_spaced
+from hallmark.model.training.packed_rows import count_token_bytes, select_evenly_spaced_rows
 from hallmark.model.training.prefetching import BatchBuilder, Prefetcher
 from hallmark.model.training.samples import generate_sample_rows
 from hallmark.model.training.schedule import is_checkpoint_due, is_state_due
 from hallmark.model.training.step_metrics import PROGRESS_COLUMNS, DeviceTimestamp, StepMetrics
 from hallmark.model.training.training_step import TrainingStep
 from hallmark.model.training.validation import TARGET_OFFSETS, Validator
-from hallmark.model.training.work_folder import find_resumable_step, remove_newer_outputs
+from hallmark.model.training.work_folder import (
+    find_resumable_step,
+    remove_unfinished_and_newer_outputs,
+)
 
 #: Objectives that used to draw for a whole batch: states from that time belong to another training.
 ROW_SEEDED_OBJECTIVES = ("mlm", "prefix")
@@ -239,7 +242,7 @@ class Trainer:
             self.writer.shut_down()
 
     def _resume_and_train(self) -> int:
-        is_resumed = self._resume_from_state()
+        is_resumed = self._try_resume_from_state()
         self.peak_flops_per_second = (
             measure_matmul_flops_per_second(self.device, self.dtype) * self.world.size
         )
@@ -262,14 +265,14 @@ class Trainer:
                     emit_checkpoint_event(folder)
         else:
             self._run_validation()  # the model before its first step
-            self._save_state(self.model)
-        if not self._train_remaining_steps():
+            self._save_state_in_background(self.model)
+        if not self._train_until_done_or_terminated():
             return TERMINATED_EXIT_CODE
         self._emit_event("done", step=self.step, history=self.settings_history)
         self.world.wait_for_all()  # no process exits while another is communicating
         return 0
 
-    def _train_remaining_steps(self) -> bool:
+    def _train_until_done_or_terminated(self) -> bool:
         """Take the remaining steps and wait for their outputs; return False after SIGTERM."""
         config, last_progress_time = self.config, 0.0
         self.last_timestamp = DeviceTimestamp(self.device)
@@ -277,7 +280,7 @@ class Trainer:
             self.writer.raise_write_error()
             if self.world.sum_on_cpu(torch.tensor(self.is_terminated, dtype=torch.int64)).item():
                 self._log_pending_steps()
-                self._save_state(None)
+                self._save_state_in_background(None)
                 self.writer.wait_until_written()
                 return False
             self._train_step(self.step + 1)
@@ -295,7 +298,7 @@ class Trainer:
                 last_progress_time = time.monotonic()
                 self._emit_progress()
             if is_state_step:
-                self._save_state(self.model if is_checkpoint_step else None)
+                self._save_state_in_background(self.model if is_checkpoint_step else None)
             if is_validation_due or is_state_step:
                 self.last_timestamp = DeviceTimestamp(self.device)
         self.writer.wait_until_written()
@@ -317,7 +320,7 @@ class Trainer:
         while len(self.pending_metrics) > keep_newest:
             metrics = self.pending_metrics.popleft()
             if metrics.is_skipped is None:
-                self.training_step.record_divergence(metrics)
+                self.training_step.record_whether_skipped(metrics)
             assert metrics.finished_at is not None
             seconds = metrics.finished_at.seconds_since(self.last_timestamp)
             self.last_timestamp = metrics.finished_at
@@ -352,7 +355,7 @@ class Trainer:
         if self.model.encoder is not None:
             rows = self.validator.validation_rows if self.validator else self.train_rows
             encoder_sources = self.objective(
-                rows.read_rows(select_evenly_spaced(len(rows), config.sample_count)), 0, 0
+                rows.read_rows(select_evenly_spaced_rows(len(rows), config.sample_count)), 0, 0
             )
         samples = generate_sample_rows(
             self.model,
@@ -365,8 +368,8 @@ class Trainer:
         )
         self.tables["samples"] += [{"step": self.step, **row} for row in samples]
 
-    def _save_state(self, model: Transformer | None) -> None:
-        """Write state and tables in the background, and a checkpoint if ``model`` is given."""
+    def _save_state_in_background(self, checkpoint_model: Transformer | None) -> None:
+        """Write state and tables, and a checkpoint if ``checkpoint_model`` is given."""
         header = {
             "step": self.step,
             "identity": self.identity,
@@ -381,14 +384,14 @@ class Trainer:
             self.world,
         )
         if snapshot is not None:
-            self.writer.start_writing(snapshot, self.tables, model)
+            self.writer.start_writing(snapshot, self.tables, checkpoint_model)
         self.tables = _make_empty_tables()
 
     def _emit_event(self, event: str, **fields: Any) -> None:
         if self.world.is_first:
             emit_event(event, **fields)
 
-    def _resume_from_state(self) -> bool:
+    def _try_resume_from_state(self) -> bool:
         """Restore the newest state that this training can resume from, and remove newer outputs.
 
         Returns:
@@ -401,7 +404,7 @@ class Trainer:
         step_plus_one = torch.tensor(0 if resumable_step is None else resumable_step + 1)
         agreed_step = int(self.world.sum_on_cpu(step_plus_one)) - 1
         if self.world.is_first:
-            remove_newer_outputs(self.work_folder, resumable_step)
+            remove_unfinished_and_newer_outputs(self.work_folder, resumable_step)
         if agreed_step < 0:
             return False
         restored_state = state.restore_training_state(

@@ -98,7 +98,7 @@ class TrainingStep:
             PendingValues(world.sum_on_device(loss), grad_norm),
         )
         if config.on_divergence == "skip":
-            self.record_divergence(metrics)  # before the update, which cannot be undone
+            self.record_whether_skipped(metrics)  # before the update, which cannot be undone
         for optimizer in self.optimizers:
             if not metrics.is_skipped:
                 optimizer.step()
@@ -112,7 +112,7 @@ class TrainingStep:
             return nullcontext()
         return torch.autocast(self.device.type, self.dtype)
 
-    def record_divergence(self, metrics: StepMetrics) -> None:
+    def record_whether_skipped(self, metrics: StepMetrics) -> None:
         """Record in ``metrics.is_skipped`` whether a step diverged, and report it if so.
 
         Raises:
@@ -120,7 +120,9 @@ class TrainingStep:
         """
         loss, grad_norm = metrics.loss_and_norm.read_when_ready()
         config, guard = self.config, self.spike_guard
-        metrics.is_skipped = guard.detect_divergence(loss, grad_norm, config.spike_factor)
+        metrics.is_skipped = guard.update_and_detect_divergence(
+            loss, grad_norm, config.spike_factor
+        )
         if not metrics.is_skipped:
             return
         description = f"the loss is {loss:.4g} and the gradient norm is {grad_norm:.4g}"

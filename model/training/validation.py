@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +22,7 @@ from hallmark.model.batch import Batch
 from hallmark.model.config import Objective
 from hallmark.model.keyed_randomness import Int64
 from hallmark.model.training.examples import ExampleRows
-from hallmark.model.training.packed_rows import PackedRows, select_evenly_spaced
+from hallmark.model.training.packed_rows import PackedRows, select_evenly_spaced_rows
 from hallmark.model.training.parallel import DistributedWorld
 
 #: Spans of the validation rows: positions row_start ... row_end - 1 of row ``sequence`` belong to
@@ -60,6 +60,16 @@ Float64 = NDArray[np.float64]
 ROWS_PER_BATCH = 16
 
 
+class GroupRow(TypedDict):
+    """Validation loss of a group of sequences, a row of VALIDATION_SCHEMA without the step."""
+
+    kind: str
+    name: str
+    tokens: int
+    bytes: int
+    bits_per_byte: float | None
+
+
 @dataclass(frozen=True)
 class ValidationResult:
     """Result of a validation.
@@ -70,7 +80,7 @@ class ValidationResult:
     """
 
     bits_per_token: float | None
-    table_rows: list[dict[str, Any]]
+    table_rows: list[GroupRow]
 
 
 class _RowBatch(NamedTuple):
@@ -139,7 +149,7 @@ class Validator:
         self.world = world
         self.target_offset = target_offset
         row_count = len(validation_rows)
-        self.row_indices = select_evenly_spaced(row_count, sequence_count or row_count)
+        self.row_indices = select_evenly_spaced_rows(row_count, sequence_count or row_count)
         table = GROUPS_SCHEMA.empty_table()
         if (
             groups_path is not None
@@ -188,7 +198,7 @@ class Validator:
         bits_per_token = None
         if predicted_tokens:
             bits_per_token = float(total_nats / predicted_tokens / math.log(2))
-        table_rows = list(self._iter_validation_rows(all_sums[:-2].reshape(sums.shape)))
+        table_rows = self._build_group_rows(all_sums[:-2].reshape(sums.shape))
         return ValidationResult(bits_per_token, table_rows)
 
     def _iter_row_batches(self) -> Iterator[_RowBatch]:
@@ -232,14 +242,22 @@ class Validator:
             [np.bincount(group_per_span, sums_row, group_count) for sums_row in span_sums], axis=1
         )
 
-    def _iter_validation_rows(self, sums: Float64) -> Iterator[dict[str, Any]]:
+    def _build_group_rows(self, sums_by_group: Float64) -> list[GroupRow]:
+        """Build a row for all tokens and one for each group, from their nats, tokens and bytes."""
+        group_rows: list[GroupRow] = []
         for (kind, name), (nats, tokens, byte_count) in zip(
-            [("all", "all"), *self.groups], sums[[-1, *range(len(self.groups))]], strict=True
+            [("all", "all"), *self.groups],
+            sums_by_group[[-1, *range(len(self.groups))]],
+            strict=True,
         ):
-            yield {
-                "kind": kind,
-                "name": name,
-                "tokens": round(tokens),
-                "bytes": round(byte_count),
-                "bits_per_byte": float(nats / byte_count / math.log(2)) if byte_count else None,
-            }
+            bits_per_byte = float(nats / byte_count / math.log(2)) if byte_count else None
+            group_rows.append(
+                {
+                    "kind": kind,
+                    "name": name,
+                    "tokens": round(tokens),
+                    "bytes": round(byte_count),
+                    "bits_per_byte": bits_per_byte,
+                }
+            )
+        return group_rows

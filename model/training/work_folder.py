@@ -144,7 +144,7 @@ def remove_old_states(work_folder: Path, config: TrainConfig) -> None:
             shutil.rmtree(work_folder / STATES_FOLDER / format_step_name(step))
 
 
-def remove_newer_outputs(work_folder: Path, step: int | None) -> None:
+def remove_unfinished_and_newer_outputs(work_folder: Path, step: int | None) -> None:
     """Remove unfinished outputs, and outputs of steps after the state at ``step``."""
     for folder_name in (STATES_FOLDER, *OUTPUT_FOLDERS):
         remove_unfinished_writes(work_folder / folder_name)

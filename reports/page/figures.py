@@ -316,14 +316,14 @@ class Figure:
         """Return the value alone, for a table cell."""
         if self.value is None:
             return self.missing_text
-        return format_value(self.value, self.unit)
+        return format_number(self.value, self.unit)
 
     @property
     def interval_or_dash(self) -> str:
         """Return the interval as "low to high"; an en dash without an interval."""
         if self.low is None or self.high is None:
             return "–"
-        return f"{format_value(self.low, self.unit)} to {format_value(self.high, self.unit)}"
+        return f"{format_number(self.low, self.unit)} to {format_number(self.high, self.unit)}"
 
     @property
     def full_text(self) -> str:
@@ -361,7 +361,7 @@ def slugify(text: str) -> str:
 SHARE_DIFFERENCE = "difference of shares"
 
 
-def format_value(value: float, unit: str) -> str:
+def format_number(value: float, unit: str) -> str:
     """Format a number for reading.
 
     Counts are written in full, shares in per cent, differences of shares in percentage points, and

@@ -15,7 +15,7 @@ from hallmark.reports.page.document import (
     Paragraph,
     Section,
 )
-from hallmark.reports.page.figures import Figure, format_value, slugify
+from hallmark.reports.page.figures import Figure, format_number, slugify
 from hallmark.reports.page.redaction import RedactFunction
 from hallmark.reports.sections.error_rates import ErrorRates
 from hallmark.reports.sections.findings import (
@@ -408,7 +408,7 @@ def describe_smallest_detected_trait_share(findings: Findings) -> list[Block]:
     elif not measured_shares:
         message = "None of the planted associations could be measured"
     else:
-        largest_share = format_value(max(measured_shares), "share")
+        largest_share = format_number(max(measured_shares), "share")
         message = (
             "No planted association was found in this model: no interval lies above the value "
             "expected without an association, not even for the association that was planted in "
@@ -424,7 +424,7 @@ def _explain_unknown_smallest_share(
     if not share_rows:
         return ["none was planted in more than half of the sentences about a group. "]
     trait_share, row = max(share_rows, key=lambda share_row: share_row.trait_share)
-    formatted_share = format_value(trait_share, "share")
+    formatted_share = format_number(trait_share, "share")
     if row["value"] is None:
         return [f"the effect of the largest planted share, {formatted_share}, was not measured. "]
     if row["low"] is None or row["high"] is None:
@@ -518,7 +518,7 @@ def _format_null_test_cells(finding_row: dict[str, Any]) -> list[str]:
         ("minimum_detectable_effect", finding_row["unit"]),
     )
     values = [(finding_row.get(column), unit) for column, unit in column_units]
-    return ["–" if value is None else format_value(value, unit) for value, unit in values]
+    return ["–" if value is None else format_number(value, unit) for value, unit in values]
 
 
 def _format_missing_reason(finding_row: dict[str, Any]) -> str:

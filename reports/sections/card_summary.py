@@ -19,7 +19,7 @@ from hallmark.reports.page.document import (
     InlineElement,
     Paragraph,
 )
-from hallmark.reports.page.figures import SHARE_DIFFERENCE, Figure, format_value
+from hallmark.reports.page.figures import SHARE_DIFFERENCE, Figure, format_number
 from hallmark.reports.sections.findings import (
     AuditFinding,
     Findings,
@@ -426,14 +426,14 @@ def _explain_verdict(verdict_row: Mapping[str, Any], figure: Figure | None) -> s
         "its value, an exact count," if figure.low is None else f"the {end} end of its interval"
     )
     explanation = (
-        f"{end_text} is {format_value(verdict_row['interval_end'], unit)} and must be {sign} "
-        f"{format_value(float(limit), unit)}"
+        f"{end_text} is {format_number(verdict_row['interval_end'], unit)} and must be {sign} "
+        f"{format_number(float(limit), unit)}"
     )
     if verdict_row["verdict"] == "pass":
         return explanation
     distance_unit = SHARE_DIFFERENCE if unit == "share" else unit
     return (
-        f"{explanation} ({format_value(verdict_row['distance'], distance_unit)} beyond the limit)"
+        f"{explanation} ({format_number(verdict_row['distance'], distance_unit)} beyond the limit)"
     )
 
 

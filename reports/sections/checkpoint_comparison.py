@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hallmark.reports.page.document import DataTable, InlineElement, Paragraph
-from hallmark.reports.page.figures import format_value
+from hallmark.reports.page.figures import format_number
 from hallmark.reports.sections.card_summary import compute_scaled_harm_beyond_null
 from hallmark.reports.sections.findings import get_audit_title
 from hallmark.tasks.audits.judging.comparison import (
@@ -253,7 +253,7 @@ def judge_change(comparison: FindingComparison, change: PairedChange | None) -> 
 
 def format_change(value: float | None, unit: str) -> str:
     """Format a change without the percent sign; shares are in percentage points."""
-    return "–" if value is None else format_value(value, unit).replace(" %", "")
+    return "–" if value is None else format_number(value, unit).replace(" %", "")
 
 
 def format_change_interval(change: Mapping[str, Any], unit: str) -> str:
@@ -266,7 +266,7 @@ def format_p_value(p_value: float | None) -> str:
     """Format a p value; "–" if it is missing or NaN."""
     if p_value is None or math.isnan(p_value):
         return "–"
-    return f"< {MIN_DISPLAYED_P:g}" if p_value < MIN_DISPLAYED_P else format_value(p_value, "p")
+    return f"< {MIN_DISPLAYED_P:g}" if p_value < MIN_DISPLAYED_P else format_number(p_value, "p")
 
 
 def format_change_unit_suffix(unit: str) -> str:

@@ -492,13 +492,13 @@ def describe_scorer_cascade(corpus: CorpusFigures) -> list[Paragraph]:
     ]
 
 
-def format_toxicity_scorer_with_digest(corpus: CorpusFigures) -> str:
-    """Return name and digest of the toxicity scorer; empty where none ran."""
+def format_toxicity_scorer_with_digest(corpus: CorpusFigures) -> str | None:
+    """Return name and digest of the toxicity scorer; None if none ran."""
     for artifact in corpus.stage_artifacts.values():
         if artifact.stage == "score_toxicity":
             external_digests = artifact.manifest["parts"]["external"]
             return f"{external_digests['scorer']} ({external_digests['digest'][:12]})"
-    return ""
+    return None
 
 
 def build_identity_mentions_section(corpus: CorpusFigures) -> Section:

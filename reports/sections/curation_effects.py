@@ -17,7 +17,7 @@ from hallmark.reports.page.document import (
     Paragraph,
     Section,
 )
-from hallmark.reports.page.figures import Figure, format_value
+from hallmark.reports.page.figures import Figure, format_number
 from hallmark.reports.sections.corpus_figures import CorpusFigures
 from hallmark.reports.sections.row_selection import (
     SELECTION_NOTE,
@@ -88,8 +88,8 @@ def format_ratio_interval(row: Row) -> str:
     """Format the interval of a ratio; "any" is an unbounded upper end."""
     if row["low"] is None:
         return "–"
-    high = "any" if row["high"] is None else format_value(row["high"], "times")
-    return f"{format_value(row['low'], 'times')} to {high}"
+    high = "any" if row["high"] is None else format_number(row["high"], "times")
+    return f"{format_number(row['low'], 'times')} to {high}"
 
 
 def add_removal_ratio_figure(
@@ -125,10 +125,10 @@ def build_removal_rate_row(corpus: CorpusFigures, row: Row) -> list[InlineElemen
     adjusted_ratio = (
         "–"
         if row["source_adjusted_ratio"] is None
-        else format_value(row["source_adjusted_ratio"], "times")
+        else format_number(row["source_adjusted_ratio"], "times")
     )
     rates = [
-        format_value(row[column], "share") for column in ("removal_rate", "other_removal_rate")
+        format_number(row[column], "share") for column in ("removal_rate", "other_removal_rate")
     ]
     return [
         describe_document_group(row),
@@ -532,7 +532,7 @@ def build_group_swap_section(corpus: CorpusFigures) -> Section:
             significant_rows, corpus.max_rows // 3 or 1
         ):
             figure = add_swap_difference_figure(corpus, row)
-            crossed_share = format_value(row["raised_share"] + row["lowered_share"], "share")
+            crossed_share = format_number(row["raised_share"] + row["lowered_share"], "share")
             table_rows.append(
                 [
                     f"{row['group_name']} → {row['other_group']}",
@@ -604,7 +604,7 @@ def build_removed_examples_section(corpus: CorpusFigures) -> Section:
             conditions,
             aggregate="count",
         )
-        ratio_text = "–" if row["rate_ratio"] is None else format_value(row["rate_ratio"], "times")
+        ratio_text = "–" if row["rate_ratio"] is None else format_number(row["rate_ratio"], "times")
         ratio_text = INFINITE_RATIO if row["no_other_removed"] else ratio_text
         rule_name = format_rule_name(corpus, row["stage"], row["reason"])
         table_rows.append(

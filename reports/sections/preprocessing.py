@@ -14,7 +14,7 @@ from hallmark.reports.page.document import (
     Paragraph,
     Section,
 )
-from hallmark.reports.page.figures import Figure, format_value
+from hallmark.reports.page.figures import Figure, format_number
 from hallmark.reports.page.redaction import RedactFunction
 from hallmark.reports.sections.corpus_figures import PROFILE, SCORE_FILTER, CorpusFigures
 from hallmark.tasks.contract import ACCOUNT_TERMS
@@ -274,7 +274,7 @@ def build_toxicity_removal_section(corpus: CorpusFigures) -> Section:
             )
         ]
         removed_share = (
-            format_value(removed_counts[name] / input_counts[name], "share")
+            format_number(removed_counts[name] / input_counts[name], "share")
             if input_counts[name]
             else "–"
         )
@@ -348,7 +348,7 @@ def build_tagged_documents_section(corpus: CorpusFigures) -> Section:
                 ("tagged_documents", "documents tagged"),
             )
         ]
-        tagged_share = format_value(row["tagged_documents"] / row["documents"], "share")
+        tagged_share = format_number(row["tagged_documents"] / row["documents"], "share")
         rows.append([row["rule"], row["source"], *cells, tagged_share])
     if not rows:
         section.add_blocks(Paragraph(["No rule tags documents."]))

@@ -30,7 +30,7 @@ from hallmark.reports.page.figures import (
     SHARE_DIFFERENCE,
     Figure,
     FigureBook,
-    format_value,
+    format_number,
     slugify,
 )
 from hallmark.reports.page.redaction import RedactFunction, Redactor
@@ -258,7 +258,7 @@ class RemovalReport:
         if row is None or row["low"] is None:
             return "–"
         return (
-            f"{format_value(row['low'], row['unit'])} to {format_value(row['high'], row['unit'])}"
+            f"{format_number(row['low'], row['unit'])} to {format_number(row['high'], row['unit'])}"
         )
 
     def add_source_document_count_figure(self, case: RemovalCase, *, only_removed: bool) -> Figure:
@@ -372,7 +372,7 @@ class RemovalReport:
         if change is None or change["value"] is None:
             return [f"{case_name}: the effect of the removal could not be measured."]
         if change["verdict"] == "within noise":
-            seed_noise = format_value(change["seed_noise"], change["unit"])
+            seed_noise = format_number(change["seed_noise"], change["unit"])
             return [
                 f"{case_name} was not shown to disappear: its change of ",
                 self.add_effect_figure(case, "change_from_base", REMOVED),
@@ -558,7 +558,7 @@ class RemovalReport:
             )
 
         alt = "; ".join(
-            f"{name} {format_value(row['value'], case.unit)} ({self.format_interval(row)})"
+            f"{name} {format_number(row['value'], case.unit)} ({self.format_interval(row)})"
             for name, row in labelled_effects
         )
         has_interval = any(row["low"] is not None for _, row in labelled_effects)
@@ -645,7 +645,7 @@ class RemovalReport:
         else:
             note += (
                 "Noise: training runs with different seeds differ by at most "
-                f"{format_value(noise_row['seed_noise'], noise_row['unit'])}."
+                f"{format_number(noise_row['seed_noise'], noise_row['unit'])}."
             )
         columns = ["change", "value", "95 % interval", "pairs", "beyond the noise?"]
         return DataTable("Paired changes", columns, rows, frozenset({1, 2, 3}), note)
@@ -668,7 +668,7 @@ class RemovalReport:
         formatted_bound = (
             "not known"
             if criterion["bound"] is None
-            else format_value(criterion["bound"], criterion["unit"])
+            else format_number(criterion["bound"], criterion["unit"])
         )
         return f"{criterion['comparison']} {formatted_bound}"
 

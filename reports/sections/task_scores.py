@@ -297,7 +297,7 @@ class TaskScores:
             comparison,
         ]
 
-    def build_scores_section(self) -> Section:
+    def build_score_details_section(self) -> Section:
         differences_by_metric = {
             metric: {f"{DIFFERENCE_PREFIX}{system}": figure for system, figure in figures.items()}
             for metric, figures in self.difference_figures.items()
@@ -317,7 +317,7 @@ class TaskScores:
         )
         return Section("Scores", [method_table, *self.build_label_table()])
 
-    def list_model_label_scores(self) -> list[Row]:
+    def list_model_f1_rows(self) -> list[Row]:
         """Return the rows of the model's F1 of each label, by label number."""
         return sorted(
             (
@@ -330,7 +330,7 @@ class TaskScores:
 
     def build_untested_labels_callout(self) -> list[Block]:
         """Return a warning that lists the labels without a test row, if there are any."""
-        label_rows = self.list_model_label_scores()
+        label_rows = self.list_model_f1_rows()
         untested_labels = [row["label_id"] for row in label_rows if not row["n"]]
         if not untested_labels:
             return []
@@ -345,7 +345,7 @@ class TaskScores:
 
     def build_label_table(self) -> list[Block]:
         """Build the table of the F1 score of each label; the most frequent labels are shown."""
-        label_rows = self.list_model_label_scores()
+        label_rows = self.list_model_f1_rows()
         if not label_rows:
             return []
         shown_rows = sorted(label_rows, key=lambda row: -row["n"])[: self.max_rows]

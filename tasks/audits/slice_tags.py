@@ -46,7 +46,7 @@ def name_slice(slice_tags: Mapping[str, str] | Iterable[tuple[str, str]]) -> str
     return ", ".join(value if name in UNNAMED_TAGS else f"{name}={value}" for name, value in tags)
 
 
-def format_slice_setting(slice_tags: Mapping[str, str]) -> str:
+def format_slice_as_toml(slice_tags: Mapping[str, str]) -> str:
     """Format a slice as the setting of a policy rule: {part = "passage", copies = "64"}."""
     tags = (f"{k} = {json.dumps(v, ensure_ascii=False)}" for k, v in slice_tags.items())
     return f"{{{', '.join(tags)}}}"

@@ -55,11 +55,11 @@ class KnownWindows(NamedTuple):
     """Windows of rows whose hash is indexed, each array (n,).
 
     Attributes:
-        row_positions: Position of the first token of the window in the flattened rows.
+        flat_row_positions: Position of the first token of the window in the flattened rows.
         window_numbers: Index of the hash in ``TokenWindowIndex.window_hashes``.
     """
 
-    row_positions: Int64
+    flat_row_positions: Int64
     window_numbers: Int64
 
 
@@ -67,11 +67,11 @@ class MatchingPositions(NamedTuple):
     """Positions where equal windows begin, each array (n,).
 
     Attributes:
-        row_positions: Position in the flattened rows.
+        flat_row_positions: Position in the flattened rows.
         text_positions: Position in the tokens of all texts.
     """
 
-    row_positions: Int64
+    flat_row_positions: Int64
     text_positions: Int64
 
 
@@ -132,7 +132,7 @@ class TokenWindowIndex:
         )
         return KnownWindows(row_positions, window_numbers[is_known])
 
-    def iterate_matching_positions(self, token_rows: Int32) -> Iterator[MatchingPositions]:
+    def iterate_matching_position_batches(self, token_rows: Int32) -> Iterator[MatchingPositions]:
         """Yield the positions where windows of rows, (n, width), equal windows of the texts."""
         row_positions, window_numbers = self.find_known_windows(token_rows)
         pair_counts = self.counts[window_numbers]
@@ -149,24 +149,31 @@ class TokenWindowIndex:
             np.arange(_PAIRS_PER_BATCH, [*cumulative_counts, 0][-1], _PAIRS_PER_BATCH),
         )
         for batch in np.split(np.arange(len(row_positions)), batch_bounds):
-            yield self._verify_matches(
+            yield self._find_equal_text_positions(
                 token_rows, row_positions[batch], window_numbers[batch], pair_counts[batch]
             )
 
-    def _verify_matches(
-        self, token_rows: Int32, row_positions: Int64, window_numbers: Int64, pair_counts: Int64
+    def _find_equal_text_positions(
+        self,
+        token_rows: Int32,
+        flat_row_positions: Int64,
+        window_numbers: Int64,
+        max_text_positions: Int64,
     ) -> MatchingPositions:
-        """Expand each window to its first ``pair_counts`` positions in the texts.
+        """Find at most ``max_text_positions`` positions in the texts of each window.
 
         Positions of windows that only share the hash are omitted.
         """
-        offsets = np.arange(pair_counts.sum()) - np.repeat(
-            np.cumsum(pair_counts) - pair_counts, pair_counts
+        offsets = np.arange(max_text_positions.sum()) - np.repeat(
+            np.cumsum(max_text_positions) - max_text_positions, max_text_positions
         )
         text_matches = self.window_positions[
-            np.repeat(self.position_offsets[window_numbers], pair_counts) + offsets
+            np.repeat(self.position_offsets[window_numbers], max_text_positions) + offsets
         ]
-        row_matches, flat_rows = np.repeat(row_positions, pair_counts), token_rows.reshape(-1)
+        row_matches, flat_rows = (
+            np.repeat(flat_row_positions, max_text_positions),
+            token_rows.reshape(-1),
+        )
         for step in range(self.window_size):  # different windows may have equal hashes
             is_equal = flat_rows[row_matches + step] == self.tokens[text_matches + step]
             row_matches, text_matches = row_matches[is_equal], text_matches[is_equal]
@@ -174,9 +181,9 @@ class TokenWindowIndex:
 
     def find_longest_runs(self, token_rows: Int32) -> VerbatimRuns:
         """Find the longest runs in rows, (n, width), each within one row and one text."""
-        matches = [*self.iterate_matching_positions(token_rows)]
+        matches = [*self.iterate_matching_position_batches(token_rows)]
         row_positions = (
-            np.concatenate([batch.row_positions for batch in matches])
+            np.concatenate([batch.flat_row_positions for batch in matches])
             if matches
             else np.empty(0, np.int64)
         )
@@ -209,7 +216,7 @@ class TokenWindowIndex:
         """
         row_positions, window_numbers = self.find_known_windows(token_rows)
         window_numbers, first_matches = np.unique(window_numbers, return_index=True)
-        text_positions = self._verify_matches(
+        text_positions = self._find_equal_text_positions(
             token_rows, row_positions[first_matches], window_numbers, self.counts[window_numbers]
         ).text_positions
         for step in range(self.window_size):

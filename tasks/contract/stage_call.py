@@ -241,7 +241,7 @@ class StageCall:
             {**self.fingerprint_components, "config": self.stage.resume_key(self.config)}
         )
 
-    def find_stored_artifact(self) -> Artifact | None:
+    def find_and_check_stored_artifact(self) -> Artifact | None:
         """Return the stored output; None if there is none.
 
         Raises:

@@ -205,13 +205,13 @@ class BoundStage(StageCall):
     def run_or_load(self, on_progress: ProgressCallback | None = None) -> StageOutput:
         """Return the stored artifact, or run the stage to compute it."""
         listener = self.session.listener
-        stored_artifact = self.find_stored_artifact()
+        stored_artifact = self.find_and_check_stored_artifact()
         if stored_artifact is None:
             with self.session.store.lease_work_area(
                 self.stage.name, self.work_area_id
             ) as work_area:
                 # Another run may have committed it while this one waited for the lease.
-                stored_artifact = self.find_stored_artifact()
+                stored_artifact = self.find_and_check_stored_artifact()
                 if stored_artifact is None:
                     self._check_inputs_not_purged()
                     stopwatch = Stopwatch()

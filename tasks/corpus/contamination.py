@@ -38,7 +38,7 @@ from hallmark.tasks.measures.failed_documents import (
     FailureList,
     list_failures_by_doc_id,
     report_failures,
-    run_isolating_failures,
+    run_with_failing_texts_emptied,
 )
 from hallmark.tasks.measures.item_files import (
     check_file_exists,
@@ -204,7 +204,7 @@ def write_partition_overlaps(
     overlapping_documents = dict.fromkeys(index_by_evaluation_set, 0)
     failures: FailureList = []
     for batch in partition.iter_batches(["doc_id", "text"]):
-        overlaps_by_set, faults = run_isolating_failures(
+        overlaps_by_set, faults = run_with_failing_texts_emptied(
             partial(
                 find_overlaps_by_evaluation_set, index_by_evaluation_set=index_by_evaluation_set
             ),

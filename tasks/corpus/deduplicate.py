@@ -61,7 +61,7 @@ from hallmark.tasks.measures.failed_documents import (
     FailureList,
     list_failures_by_doc_id,
     report_failures,
-    run_isolating_failures,
+    run_with_failing_texts_emptied,
 )
 from hallmark.tasks.measures.normalised_words import normalise_texts
 
@@ -93,7 +93,7 @@ def spill_text_hash_sketches(
     """
     failures: FailureList = []
     for batch in partition.iter_batches(["doc_id", "cluster", "source", "text"]):
-        hashes, faults = run_isolating_failures(hash_normalised_texts, batch)
+        hashes, faults = run_with_failing_texts_emptied(hash_normalised_texts, batch)
         if len(faults):
             is_faulty = pa.array(np.isin(np.arange(len(batch)), faults.rows))
             hashes = pc.if_else(is_faulty, batch["doc_id"], hashes)
@@ -182,7 +182,7 @@ def find_exact_duplicates(sketches: pa.Table, earlier_signatures: pa.Table) -> D
     return DuplicateAssignment(
         duplicate_of,
         np.where(reuses_known_id, np.nan, 1.0),
-        clusters.cluster,
+        clusters.cluster_ids,
         clusters.joins_earlier_clusters,
     )
 

@@ -93,7 +93,7 @@ from hallmark.tasks.measures.failed_documents import (
     FailureList,
     list_failures_by_doc_id,
     report_failures,
-    run_isolating_failures,
+    run_with_failing_texts_emptied,
 )
 from hallmark.tasks.measures.normalised_words import normalise_texts
 
@@ -262,7 +262,7 @@ def compute_batch_shingles(batch: pa.RecordBatch, config: DeduplicateNearConfig)
             normalise_texts(documents["text"]), config.shingle_length, config.shingle_unit
         )
 
-    (hashes, offsets), faults = run_isolating_failures(hash_shingles, batch)
+    (hashes, offsets), faults = run_with_failing_texts_emptied(hash_shingles, batch)
     if len(faults):
         # Failed documents were hashed with an empty text, which has one shingle.
         faulty_rows = faults.rows.to_numpy()
@@ -494,7 +494,7 @@ def find_near_duplicates(
         }
     )
     assignment = DuplicateAssignment(
-        duplicate_of, similarity, clusters.cluster, clusters.joins_earlier_clusters
+        duplicate_of, similarity, clusters.cluster_ids, clusters.joins_earlier_clusters
     )
     return NearDuplicates(assignment, pair_rows, matches)
 

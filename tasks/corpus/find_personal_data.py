@@ -33,7 +33,7 @@ from hallmark.tasks.measures.failed_documents import (
     FailureList,
     list_failures_by_doc_id,
     report_failures,
-    run_isolating_failures,
+    run_with_failing_texts_emptied,
 )
 from hallmark.tasks.measures.personal.types import PERSONAL_DATA_TYPES, UNREADABLE, PersonalDataType
 from hallmark.tasks.measures.personal_data import DEFAULT_REGIONS, find_spans_by_row
@@ -92,7 +92,7 @@ def write_personal_data_spans(
     """Write the spans of a partition; return the documents that could not be searched."""
     failures: FailureList = []
     for batch in partition.iter_batches(["doc_id", "text"]):
-        columns, faults = run_isolating_failures(
+        columns, faults = run_with_failing_texts_emptied(
             partial(build_personal_data_span_columns, config=config, key=key), batch
         )
         out.get_table_writer("spans").write(

@@ -40,7 +40,7 @@ from hallmark.tasks.corpus.copies.earlier_corpora import concatenate_earlier_tab
 from hallmark.tasks.corpus.copies.repeats import (
     TEXT_SEPARATOR,
     join_repeated_spans,
-    mark_repeated_windows,
+    mark_repeated_window_starts,
 )
 from hallmark.tasks.corpus.spans import SPANS, Utf8Texts
 from hallmark.tasks.measures.machine import total_memory_bytes
@@ -157,7 +157,7 @@ def find_repeat_spans(
     check_memory(total_bytes, total_memory_bytes())
     text_buffer = concatenate_texts(all_partitions, text_starts, total_bytes)
     starts, stops = join_repeated_spans(
-        text_buffer, mark_repeated_windows(text_buffer, min_bytes), min_bytes
+        text_buffer, mark_repeated_window_starts(text_buffer, min_bytes), min_bytes
     )
     document_rows = order[np.searchsorted(ends, starts, side="right")]
     starts, stops = starts - text_starts[document_rows], stops - text_starts[document_rows]

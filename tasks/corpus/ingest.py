@@ -53,10 +53,10 @@ from hallmark.tasks.corpus.reading.byte_streams import ReadCounts
 from hallmark.tasks.corpus.reading.inputs import (
     IngestConfig,
     InputBatch,
-    describe_fields_of_file,
     digest_sources_and_block_lists,
+    explain_missing_file_field,
     list_input_batches,
-    list_reader_code,
+    list_reader_modules_and_data,
     read_input_records,
 )
 from hallmark.tasks.corpus.reading.metadata import extract_domains
@@ -259,8 +259,8 @@ def _add_records_to_runs(
     metadata = pa.array([record.metadata for record in records], METADATA_TYPE)
     hosts, blocklist = extract_domains(urls), load_block_list(config.block)
     reasons = pc.if_else(is_blank, "empty", pc.if_else(is_short, "too short", ""))
-    reasons = pc.if_else(blocklist.match_domains(hosts), "blocked domain", reasons)
-    if blocklist.has_source(source):
+    reasons = pc.if_else(blocklist.mark_blocked_domains(hosts), "blocked domain", reasons)
+    if blocklist.is_source_blocked(source):
         reasons = pa.repeat("blocked source", len(records))
     columns = {
         "identity": [_hash_record_identity(source, record) for record in records],
@@ -465,7 +465,7 @@ def build_account_rows(
         "ledger": LEDGER,
         "accounts": accounts.ACCOUNTS,
     },
-    extra_code=list_reader_code(),
+    extra_code=list_reader_modules_and_data(),
     libraries=["datasets", "python-stdnum"],
     external_digests=digest_sources_and_block_lists,
     determinism="exact",
@@ -527,6 +527,6 @@ def _explain_empty_corpus(config: IngestConfig, results: list[ItemResult]) -> st
         f"no document could be read ({format_count(len(damaged_records), 'damaged record')}); the "
         f"first damaged record is in source {first_damaged['source']!r}, "
         f"file {first_damaged['file_name']!r}: {first_damaged['error']}"
-        f"{describe_fields_of_file(config, first_damaged['source'], first_damaged['file_name'])}; "
-        f"{suggest_remedy(first_damaged['error'])}"
+        f"{explain_missing_file_field(config, first_damaged['source'], first_damaged['file_name'])}"
+        f"; {suggest_remedy(first_damaged['error'])}"
     )

@@ -58,11 +58,11 @@ from hallmark.tasks.measures.failed_documents import (
     FailureList,
     list_failures_by_doc_id,
     report_failures,
-    run_isolating_failures,
+    run_with_failing_texts_emptied,
 )
 from hallmark.tasks.measures.identities import Lexicon, find_term_mentions
 from hallmark.tasks.measures.occupations import (
-    count_gendered_words_near_occupations,
+    count_gendered_words_by_mention,
     list_occupations,
 )
 from hallmark.tasks.measures.personal.types import PERSONAL_DATA_TYPES
@@ -177,7 +177,7 @@ def profile_partition(
             out.get_spill_writer("composition", COUNTS_SCHEMA).write(counts)
         batch_counts = MetadataCounts.from_documents(batch["metadata"])
         metadata_counts = MetadataCounts.merge([metadata_counts, batch_counts])
-        mention_counts, faults = run_isolating_failures(count_mentions, batch)
+        mention_counts, faults = run_with_failing_texts_emptied(count_mentions, batch)
         out.get_spill_writer("identities", TABLES["identities"]).write(mention_counts.identities)
         out.get_spill_writer("occupations", OCCUPATION_COUNTS).write(mention_counts.occupations)
         failures += list_failures_by_doc_id(batch, faults)
@@ -219,9 +219,7 @@ def count_occupation_mentions_by_source(
     texts: pa.Array, sources: pa.Array, window: int
 ) -> pa.Table:
     """Count mentions of occupations and the gendered words near them; see OCCUPATION_COUNTS."""
-    occupation_numbers, text_rows, gendered_words = count_gendered_words_near_occupations(
-        texts, window
-    )
+    occupation_numbers, text_rows, gendered_words = count_gendered_words_by_mention(texts, window)
     women, men = gendered_words.T
     columns = [np.ones(len(occupation_numbers), np.int64), women, men, women > men, men > women]
     count_columns = {

@@ -24,7 +24,7 @@ from hallmark.tasks.contract import (
 from hallmark.tasks.measures.failed_documents import (
     FailureList,
     list_failures_by_doc_id,
-    run_isolating_failures,
+    run_with_failing_texts_emptied,
 )
 
 
@@ -57,7 +57,7 @@ def write_signals(
     """
     failures: FailureList = []
     for batch in partition.iter_batches(["doc_id", "text"]):
-        columns, faults = run_isolating_failures(compute_signals, batch)
+        columns, faults = run_with_failing_texts_emptied(compute_signals, batch)
         if len(faults):
             is_faulty = np.isin(np.arange(len(batch)), faults.rows)
             row_indices = pa.array(np.arange(len(batch)), mask=is_faulty)

@@ -346,7 +346,7 @@ def _test_difference(
         return replace(
             estimate, method="no interval: one of the two groups has fewer than two units"
         )
-    ratios = _divide_differences_by_errors(relabelled_differences_and_errors)
+    ratios = _divide_differences_by_errors(*relabelled_differences_and_errors)
     lower_bound, upper_bound = _accepted_ratio_interval(ratios, confidence_level)
     if (
         standard_error < 1e-12 * max(1.0, abs(value))
@@ -393,8 +393,7 @@ def _test_difference(
     )
 
 
-def _divide_differences_by_errors(differences_and_errors: Float64) -> Float64:
-    differences, errors = differences_and_errors
+def _divide_differences_by_errors(differences: Float64, errors: Float64) -> Float64:
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(differences == 0, 0, differences / errors)
 
@@ -420,7 +419,7 @@ def _detectable_shift(
     differences, errors = differences_and_errors
     first_shift = float(np.quantile(upper_bound * errors - differences, POWER))
     shifted_bound = _accepted_ratio_interval(
-        _divide_differences_by_errors(relabel_after_shift(first_shift)), confidence_level
+        _divide_differences_by_errors(*relabel_after_shift(first_shift)), confidence_level
     )[1]
     return (
         float(np.quantile(shifted_bound * errors - differences, POWER))

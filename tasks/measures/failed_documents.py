@@ -63,7 +63,7 @@ class _DocumentFailure(NamedTuple):
     reason: str
 
 
-def run_isolating_failures(
+def run_with_failing_texts_emptied(
     kernel: Callable[[pa.RecordBatch], Result], batch: pa.RecordBatch
 ) -> KernelRun[Result]:
     """Run a kernel on a batch, with an empty text in place of each document on which it fails.

@@ -64,16 +64,16 @@ class _DeclaredTokens:
 
     @classmethod
     def from_folder(cls, folder: Path) -> _DeclaredTokens:
-        settings = _read_json_object_or_empty(folder / "tokenizer_config.json")
-        legacy = _read_json_object_or_empty(folder / "special_tokens_map.json")
+        settings = _try_read_json_object(folder / "tokenizer_config.json")
+        legacy = _try_read_json_object(folder / "special_tokens_map.json")
         # Like transformers, prefer the older file only if the newer one lists no added tokens.
         merged = legacy | settings if "added_tokens_decoder" in settings else settings | legacy
         tokens_by_name = {
             name: _parse_token_content(merged[name]) for name in SPECIAL_TOKENS if name in merged
         }
-        config = _read_json_object_or_empty(folder / "config.json")
+        config = _try_read_json_object(folder / "config.json")
         ids_by_name: dict[str, tuple[int, ...]] = {}
-        for source in (config, _read_json_object_or_empty(folder / "generation_config.json")):
+        for source in (config, _try_read_json_object(folder / "generation_config.json")):
             for name in SPECIAL_TOKENS:
                 value = source.get(f"{name}_id")
                 listed_ids = value if isinstance(value, list) else [value]
@@ -176,8 +176,8 @@ def _replace_added_tokens(
 
 def _read_folder_ids_by_token(tokenizer: PreTrainedTokenizerBase, folder: Path) -> dict[str, int]:
     """Return the ids by token in the files of a folder, without tokens that transformers added."""
-    added = _read_json_object_or_empty(folder / "tokenizer_config.json").get("added_tokens_decoder")
-    listed_tokens = {*_read_json_object_or_empty(folder / "added_tokens.json").items()}
+    added = _try_read_json_object(folder / "tokenizer_config.json").get("added_tokens_decoder")
+    listed_tokens = {*_try_read_json_object(folder / "added_tokens.json").items()}
     for id, token in added.items() if isinstance(added, dict) else ():
         listed_tokens.add((_parse_token_content(token) or "", int(id)))
     if tokenizer.is_fast:
@@ -226,7 +226,7 @@ def _parse_token_content(token: Any) -> str | None:
     return content if isinstance(content, str) else None
 
 
-def _read_json_object_or_empty(path: Path) -> dict[str, Any]:
+def _try_read_json_object(path: Path) -> dict[str, Any]:
     """Read a JSON object; return an empty one if the file is missing or has something else."""
     try:
         value = json.loads(path.read_bytes())

@@ -32,12 +32,12 @@ def normalise_texts(texts: pa.Array) -> pa.Array:
     is_complex = pc.invert(pc.match_substring_regex(texts, SIMPLE_TEXT_PATTERN))
     if pc.any(is_complex).as_py():
         normalised = pc.replace_with_mask(
-            normalised, is_complex, _normalise_unicode(texts.filter(is_complex))
+            normalised, is_complex, _apply_nfkc_and_lower_case(texts.filter(is_complex))
         )
     return _collapse_whitespace(normalised)
 
 
-def _normalise_unicode(texts: pa.Array) -> pa.Array:
+def _apply_nfkc_and_lower_case(texts: pa.Array) -> pa.Array:
     """Apply NFKC and lower case until neither changes a word: lower case may compose again.
 
     Works word by word, because nothing composes with a space and few words need it.

@@ -81,7 +81,7 @@ class OccupationMentions(NamedTuple):
     """(n, 2) numbers of words for women and for men near the mention."""
 
 
-def count_gendered_words_near_occupations(texts: pa.Array, window_words: int) -> OccupationMentions:
+def count_gendered_words_by_mention(texts: pa.Array, window_words: int) -> OccupationMentions:
     """Count gendered words near each mention of an occupation, within its sentence.
 
     A blank line also ends a sentence.

@@ -47,7 +47,7 @@ from hallmark.tasks.measures.failed_documents import (
     FailureList,
     list_failures_by_doc_id,
     report_failures,
-    run_isolating_failures,
+    run_with_failing_texts_emptied,
 )
 from hallmark.tasks.training.encoding import join_token_bytes, load_tokenizer, split_long_text
 
@@ -286,7 +286,7 @@ def encode_partition(
         out.get_table_writer("ledger").write(build_removal_ledger_columns(reason, holdout_batch))
         for split, split_tables in tables_by_split.items():
             split_batch = batch.filter(pc.equal(batch["split"], split))
-            encoded_columns, failed_rows = run_isolating_failures(encode_batch, split_batch)
+            encoded_columns, failed_rows = run_with_failing_texts_emptied(encode_batch, split_batch)
             if len(failed_rows):
                 failed_documents = split_batch.take(failed_rows.rows)
                 out.get_table_writer("ledger").write(

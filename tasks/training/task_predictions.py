@@ -138,11 +138,11 @@ def predict_labels(model: Transformer, encoded: EncodedRows) -> list[list[Predic
     Returns:
         For each example, the label of each such token.
     """
-    from hallmark.model.probing.label_scores import compute_label_log_probs_by_token
+    from hallmark.model.probing.label_scores import compute_log_probs_at_labelled_tokens
 
     label_names = model.config.labels
     predictions = []
-    for log_p in compute_label_log_probs_by_token(model, encoded.examples):
+    for log_p in compute_log_probs_at_labelled_tokens(model, encoded.examples):
         best_labels = log_p.argmax(1)
         pairs = zip(best_labels, log_p.max(1), strict=True)
         predictions.append(

@@ -30,7 +30,7 @@ from hallmark.tasks.measures.failed_documents import (
     FailureList,
     list_failures_by_doc_id,
     report_failures,
-    run_isolating_failures,
+    run_with_failing_texts_emptied,
 )
 from hallmark.tasks.measures.languages import detect_languages
 from hallmark.tasks.training.encoding import load_tokenizer, split_long_text
@@ -212,7 +212,7 @@ def compute_fertility(
     for validation_batch, group_names, document_indices in iter_validation_batches(
         documents, identity_signals, ["source", "text"]
     ):
-        measurements, failed_rows = run_isolating_failures(
+        measurements, failed_rows = run_with_failing_texts_emptied(
             partial(measure_languages_and_lengths, tokenizer=tokenizer), validation_batch
         )
         failures += list_failures_by_doc_id(validation_batch, failed_rows)

@@ -10,8 +10,8 @@ from hallmark.flows.checkpoint_resolution import ResolvedCheckpoint
 from hallmark.flows.commands.generate import (
     WITHHELD_PREFIX,
     _encode_with_special_tokens,
-    _make_context_redactor,
-    _select_most_redacted,
+    _make_text_in_context_redactor,
+    _prefer_withheld_version,
 )
 from hallmark.model.batch import Batch
 from hallmark.model.decoding.beam_search import decode_with_beam_search
@@ -272,7 +272,7 @@ def test_names_of_special_tokens_are_encoded_without_the_space_before(folders):
 
 
 def test_texts_are_redacted_as_on_pages(folders):
-    shown = _make_context_redactor(
+    shown = _make_text_in_context_redactor(
         ResolvedCheckpoint(folder_to_artifact(folders["decoder"], "checkpoint"))
     )
     assert shown(" late, as always.", PROMPT) == " late, as always."
@@ -285,15 +285,15 @@ def test_texts_are_redacted_as_on_pages(folders):
 
 
 def test_a_prompt_is_redacted_if_an_output_completes_a_sensitive_text(folders):
-    shown = _make_context_redactor(
+    shown = _make_text_in_context_redactor(
         ResolvedCheckpoint(folder_to_artifact(folders["decoder"], "checkpoint"))
     )
     prompt = "Write to jane.ro"
     assert shown(prompt, "") == shown(prompt, "", " went home.") == prompt
     hidden = shown(prompt, "", "e@corp.example, please.")
     assert hidden.startswith(WITHHELD_PREFIX)
-    assert _select_most_redacted([prompt, hidden, prompt]) == hidden
-    assert _select_most_redacted([prompt, prompt]) == prompt
+    assert _prefer_withheld_version([prompt, hidden, prompt]) == hidden
+    assert _prefer_withheld_version([prompt, prompt]) == prompt
     # The token limit may cut off a text that the prompt begins.
     assert shown("e@corp.ex", prompt).startswith(WITHHELD_PREFIX)
     assert "jane" not in shown("Write to jane.roe@corp.ex", "")

@@ -9,7 +9,7 @@ from hallmark.flows.policy_rule_checks import check_policy_rules, check_rule_sli
 from hallmark.tasks.audits.catalogue import METRICS_BY_AUDIT, REQUEST_STAGES
 from hallmark.tasks.audits.probes.bold import BoldConfig
 from hallmark.tasks.audits.registry import PROBES
-from hallmark.tasks.audits.slice_tags import format_slice_setting
+from hallmark.tasks.audits.slice_tags import format_slice_as_toml
 from hallmark.tasks.contract import UsageError, folder_to_artifact
 from tests.flows.conftest import Hallmark
 from tests.tasks.audits.conftest import gpt2_folder, own_folder  # noqa: F401
@@ -19,7 +19,7 @@ RULE = {"lt": 0.9}
 
 def config_of(**rule):
     settings = ", ".join(
-        f"{name} = {format_slice_setting(value) if name == 'slice' else repr(value)}"
+        f"{name} = {format_slice_as_toml(value) if name == 'slice' else repr(value)}"
         for name, value in (RULE | rule).items()
     )
     return load_config("smoke", [f"policy.rules.r={{{settings}}}"])
@@ -229,7 +229,7 @@ def test_groups_are_those_of_the_prompts_once_requests_are_built(own_folder, ses
     for name in ("mn", "bakers"):
         tags = {"domain": "gender", "group_name": name}
         config = config_of(audit="bold", metric="toxicity_difference", slice=tags)
-        expected = f"no slice {format_slice_setting(tags)}.*{format_slice_setting(bakers)}"
+        expected = f"no slice {format_slice_as_toml(tags)}.*{format_slice_as_toml(bakers)}"
         with pytest.raises(UsageError, match=expected):
             check_rule_slices(config, PROBES, {"bold": asked})
 

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer, models
 from hallmark.model.architecture import Transformer
 from hallmark.model.batch import Batch
 from hallmark.model.config import ModelConfig
-from hallmark.model.decoding.cache import make_prefix_lengths
+from hallmark.model.decoding.cache import make_prefix_lm_lengths
 from hallmark.model.decoding.context_windows import compute_default_stride, compute_window_start
 from hallmark.model.decoding.inference_mode import evaluation_mode
 from hallmark.model.decoding.sampling import TokenSampler, make_draw_keys
@@ -158,7 +158,7 @@ def generate_without_cache(
     with evaluation_mode(model):
         for position in range(max_new_tokens):
             start = compute_window_start(len(tokens), context, compute_default_stride(context))
-            prefix_lengths = make_prefix_lengths(model, [max(0, len(prompt) - start)])
+            prefix_lengths = make_prefix_lm_lengths(model, [max(0, len(prompt) - start)])
             hidden = model(
                 Batch(torch.tensor([tokens[start:]], device=device), prefix=prefix_lengths)
             )

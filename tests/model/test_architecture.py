@@ -131,13 +131,15 @@ def test_blocks_over_a_source_of_another_length_equal_the_dense_mask(documents):
 def test_flex_attention_is_used_where_its_blocks_save_work():
     """The mask must be more than causal, and its sides multiples of 128 tokens."""
     ones = torch.ones(1, 256, dtype=torch.long)
-    assert MaskSpec(causal=True, segments=ones).can_skip_blocks(256, 256)
-    assert MaskSpec(key_mask=ones.bool(), segments=ones).can_skip_blocks(256, 256)  # masked LM
-    assert MaskSpec(causal=True, prefix=ones[:, 0]).can_skip_blocks(256, 256)
-    assert MaskSpec(key_mask=ones.bool()).can_skip_blocks(128, 256)  # a padded source
-    assert not MaskSpec(causal=True, segments=ones).can_skip_blocks(250, 256)
-    assert not MaskSpec(key_mask=ones.bool()).can_skip_blocks(256, 250)
-    assert not MaskSpec(causal=True).can_skip_blocks(256, 256)
+    assert MaskSpec(causal=True, segments=ones).is_block_mask_worthwhile(256, 256)
+    assert MaskSpec(key_mask=ones.bool(), segments=ones).is_block_mask_worthwhile(
+        256, 256
+    )  # masked LM
+    assert MaskSpec(causal=True, prefix=ones[:, 0]).is_block_mask_worthwhile(256, 256)
+    assert MaskSpec(key_mask=ones.bool()).is_block_mask_worthwhile(128, 256)  # a padded source
+    assert not MaskSpec(causal=True, segments=ones).is_block_mask_worthwhile(250, 256)
+    assert not MaskSpec(key_mask=ones.bool()).is_block_mask_worthwhile(256, 250)
+    assert not MaskSpec(causal=True).is_block_mask_worthwhile(256, 256)
 
 
 @pytest.mark.parametrize("length", [1, 2, 7, 32])

@@ -47,7 +47,7 @@ def test_flex_attention_trains_like_the_dense_mask():
     losses, norms = [], []
     for device in ("cpu", "cuda"):
         model = tiny(context=256, d_model=64, n_heads=4).to(device)
-        assert MaskSpec(causal=True, segments=batch.segments).can_skip_blocks(256, 256)
+        assert MaskSpec(causal=True, segments=batch.segments).is_block_mask_worthwhile(256, 256)
         loss = model.compute_loss_sum(batch.to_device(torch.device(device)))
         loss.backward()
         losses.append(loss.item())

@@ -11,7 +11,7 @@ from hallmark.reports.sections.card_summary import (
 )
 from hallmark.reports.sections.findings import Findings
 from hallmark.tasks.audits.judging.findings import FINDINGS, build_finding
-from hallmark.tasks.audits.judging.policy import PolicyConfig, evaluate_policy
+from hallmark.tasks.audits.judging.policy import PolicyConfig, write_rule_verdicts
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
 from hallmark.tasks.audits.slice_tags import name_slice
 from hallmark.tasks.contract import StageConfig, StageContext, stage
@@ -79,7 +79,7 @@ def screen(failed=(), missing=(), limit=None, high=0.6, why=None, mute=False, em
         if name not in (*missing, *skipped)
     }
     rules = {"rule": {"audit": "bias", "metric": "found", "lt": limit}} if limit else {}
-    verdicts = evaluate_policy(audits, PolicyConfig(rules=rules)) if rules else None
+    verdicts = write_rule_verdicts(audits, PolicyConfig(rules=rules)) if rules else None
     book = FigureBook({f"audit_{name}": artifact for name, artifact in audits.items()})
     callout, facts, *rest, last = build_card_summary(
         Findings(book, audits), verdicts, why or {}, skipped, [], ["Nobody knows."], str

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from hallmark.reports.datasheet import DatasheetConfig, build_datasheet
-from hallmark.reports.page.figures import format_value
+from hallmark.reports.page.figures import format_number
 from hallmark.tasks.corpus.ingest import ingest
 from hallmark.tasks.corpus.reading.inputs import IngestConfig
 from tests.reports import artifacts, pages
@@ -66,7 +66,7 @@ def test_largest_values_of_each_dimension_are_shown_and_others_are_counted(sheet
         found.sort(key=lambda r: (r["value"] == "unknown", -r["bytes"]))
         hidden += max(0, len(found) - 4)
         expected = [
-            [r["value"], str(r["documents"]), format_value(r["byte_share"], "share")]
+            [r["value"], str(r["documents"]), format_number(r["byte_share"], "share")]
             for r in found[:4]
         ]
         assert [line[1:] for line in lines if line[0] == dimension] == expected
@@ -85,8 +85,8 @@ def test_occupations_that_differ_are_shown_with_n_and_others_in_a_sentence(sheet
     expected = []
     for job in ("nurse", "plumber"):  # both ends are as far from a half: by name
         row = rows[job]
-        ends = f"{format_value(row['low'], 'share')} to {format_value(row['high'], 'share')}"
-        expected.append([job, format_value(row["women_share"], "share"), ends, "10"])
+        ends = f"{format_number(row['low'], 'share')} to {format_number(row['high'], 'share')}"
+        expected.append([job, format_number(row["women_share"], "share"), ends, "10"])
     lines = [line for table in page.tables for line in table]
     assert [line for line in lines if line[0] in rows] == expected
     silent = sum(row["women_share"] is None for row in rows.values())

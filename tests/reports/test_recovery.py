@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hallmark.reports.datasheet import DatasheetConfig, build_datasheet
-from hallmark.reports.page.figures import format_value
+from hallmark.reports.page.figures import format_number
 from hallmark.tasks.corpus.evaluate_curation import CurationEvaluationConfig, evaluate_curation
 from hallmark.tasks.corpus.ingest import ingest
 from hallmark.tasks.corpus.reading.inputs import IngestConfig
@@ -33,7 +33,9 @@ def test_datasheet_shows_each_share_with_interval_and_n(sheet):
     for row in rows:
         share, ends = "not measured", "–"
         if row["share"] is not None:
-            share, low, high = (format_value(row[end], "share") for end in ("share", "low", "high"))
+            share, low, high = (
+                format_number(row[end], "share") for end in ("share", "low", "high")
+            )
             ends = f"{low} to {high}"
         head = [row["stage"], row["target"], row["measure"]]
         [line] = [line for line in lines if line[:3] == head]

@@ -19,7 +19,7 @@ from hallmark.reports.page.document import (
     Paragraph,
     Section,
 )
-from hallmark.reports.page.figures import format_value
+from hallmark.reports.page.figures import format_number
 from hallmark.reports.page.redaction import escape_invisible
 from hallmark.reports.page.rendering import render_html, render_markdown
 from tests.reports import pages
@@ -60,7 +60,7 @@ from tests.reports import pages
     ],
 )
 def test_numbers_are_shown_for_reading(value, unit, text):
-    assert format_value(value, unit) == text
+    assert format_number(value, unit) == text
 
 
 HOSTILE = [

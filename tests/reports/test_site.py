@@ -16,7 +16,7 @@ from hallmark.reports.model_card import ModelCardConfig, build_model_card
 from hallmark.reports.page.figures import FIGURES
 from hallmark.reports.run_summary import read_checkpoint_step, read_key_figure
 from hallmark.reports.site import _compute_digest_by_site_module, build_site
-from hallmark.tasks.audits.judging.policy import PolicyConfig, evaluate_policy
+from hallmark.tasks.audits.judging.policy import PolicyConfig, write_rule_verdicts
 from hallmark.tasks.contract import Artifact, EmptyConfig, HallmarkError, StageContext, stage
 from tests.reports import finetuning_artifacts, pages
 from tests.reports.artifacts import SCRIPT
@@ -187,7 +187,7 @@ def test_a_broken_policy_stands_beside_completed(session, made, records, tmp_pat
     whole = next(row for row in rows if row["value"] is not None and not row["control"])
     about = {"audit": audit, "metric": whole["metric"], "slice": dict(whole["slice"])}
     rules = {name: about | bound for name, bound in bounds.items()}
-    judged = evaluate_policy(made.audits, PolicyConfig(rules=rules))
+    judged = write_rule_verdicts(made.audits, PolicyConfig(rules=rules))
     entry = records[0]["stages"][0] | {"label": "policy", "artifact": judged.name}
     broken = records[0] | {"stages": [*records[0]["stages"], entry]}
     site = build_site(session.store, [broken], tmp_path / "site").parent

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from hallmark.reports.page.figures import format_value
+from hallmark.reports.page.figures import format_number
 from hallmark.reports.sections.usage_examples import (
     build_checkpoint_usage_code,
     build_transformers_usage_code,
@@ -58,7 +58,7 @@ def test_the_first_words_say_whether_the_model_beats_the_simple_method(
         assert disjoint == ("do not overlap" in said) and "overlap" in said
         assert "difference on the same rows" not in said
         return
-    value, low, high = (format_value(apart[name], "points") for name in ("value", "low", "high"))
+    value, low, high = (format_number(apart[name], "points") for name in ("value", "low", "high"))
     assert (
         f"The difference on the same rows is {value} points (95 % interval {low} to {high})" in said
     )

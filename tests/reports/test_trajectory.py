@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
-from hallmark.reports.page.figures import format_value as shown
+from hallmark.reports.page.figures import format_number as shown
 from hallmark.reports.sections.checkpoint_comparison import format_p_value
 from hallmark.reports.site import build_site
 from hallmark.reports.trajectory import AuditedTraining

@@ -43,11 +43,13 @@ def count_split_bytes(documents: Table, split: str) -> int:
     """Count the UTF-8 bytes of the text of a split."""
     return sum(
         pc.sum(split_table["bytes"]).as_py() or 0
-        for split_table in _iter_split_documents(documents, split, ["text"])
+        for split_table in _iter_nonempty_documents_with_bytes(documents, split, ["text"])
     )
 
 
-def _iter_split_documents(documents: Table, split: str, columns: list[str]) -> Iterator[pa.Table]:
+def _iter_nonempty_documents_with_bytes(
+    documents: Table, split: str, columns: list[str]
+) -> Iterator[pa.Table]:
     """Yield these columns and the bytes of the documents of a split, without empty documents."""
     for batch in documents.iter_batches([*columns, "split"]):
         split_table = pa.table(batch).filter(pc.equal(batch["split"], split))
@@ -74,7 +76,9 @@ def sample_split_documents(documents: Table, split: str, max_bytes: int, seed: i
     total_bytes = count_split_bytes(documents, split)
     sampled_share = min(1.0, max_bytes / total_bytes) if total_bytes else 1.0
     sampled_tables = []
-    for split_table in _iter_split_documents(documents, split, ["doc_id", "source", "text"]):
+    for split_table in _iter_nonempty_documents_with_bytes(
+        documents, split, ["doc_id", "source", "text"]
+    ):
         if len(split_table):
             id_halves = np.frombuffer(b"".join(split_table["doc_id"].to_pylist()), "<u8").reshape(
                 -1, 2

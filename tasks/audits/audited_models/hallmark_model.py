@@ -22,7 +22,7 @@ from hallmark.model.decoding.cache import (
     KeyValueCache,
     allocate_cache,
     forward_with_cache,
-    make_prefix_lengths,
+    make_prefix_lm_lengths,
 )
 from hallmark.model.decoding.generation import Continuation, generate
 from hallmark.model.decoding.token_scores import (
@@ -151,7 +151,7 @@ class HallmarkDecoder(_HallmarkModel):
         context_ids = torch.tensor([list(context) for context in contexts], device=self.device)
         return Batch(
             context_ids,
-            prefix=make_prefix_lengths(self.model, [context_ids.shape[1]] * len(context_ids)),
+            prefix=make_prefix_lm_lengths(self.model, [context_ids.shape[1]] * len(context_ids)),
         )
 
     @run_in_model_precision

@@ -83,7 +83,7 @@ class TextTerms(NamedTuple):
 
     Attributes:
         matrix: Which text has which term, sparse and binary, (texts, columns).
-        term_columns: For each column of the matrix, the column of ``vectorize_terms``, (columns,).
+        term_columns: For each column of the matrix, that of ``mark_hashed_terms``, (columns,).
     """
 
     matrix: csr_matrix
@@ -175,7 +175,7 @@ def build_candidate_texts(canaries: pa.Table) -> list[CandidateText]:
     return candidate_texts
 
 
-def vectorize_terms(texts: Sequence[str]) -> csr_matrix:
+def mark_hashed_terms(texts: Sequence[str]) -> csr_matrix:
     """Mark the terms of each text: a sparse binary matrix, (texts, HASH_BUCKETS)."""
     from sklearn.feature_extraction.text import HashingVectorizer
 
@@ -261,13 +261,13 @@ def _read_training_document_terms(
     for batch in partition.iter_batches(["doc_id", "split", "text"]):
         batch = batch.filter(pc.equal(batch["split"], "train"))
         if len(batch):
-            terms = vectorize_terms(batch["text"].to_pylist())
+            terms = mark_hashed_terms(batch["text"].to_pylist())
             yield DocumentTerms(batch["doc_id"], terms[:, term_columns])
 
 
 def build_text_terms(texts: Sequence[str]) -> TextTerms:
     """Mark the terms of each text, with columns only for terms that some text has."""
-    text_terms = vectorize_terms(texts)
+    text_terms = mark_hashed_terms(texts)
     term_columns = np.unique(text_terms.indices).astype(np.int64)
     return TextTerms(text_terms[:, term_columns], term_columns)
 

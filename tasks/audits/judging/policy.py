@@ -26,7 +26,7 @@ from hallmark.tasks.audits.registry import (
     SKIPPED_COUNT_METRICS,
     compute_descriptions_digest,
 )
-from hallmark.tasks.audits.slice_tags import SLICE_TYPE, format_slice_setting, tags_to_slice
+from hallmark.tasks.audits.slice_tags import SLICE_TYPE, format_slice_as_toml, tags_to_slice
 from hallmark.tasks.contract import (
     Artifact,
     PathSafeName,
@@ -265,7 +265,7 @@ def _explain_missing_interval(rule: PolicyRule, finding: Mapping[str, Any]) -> s
     external_digests=compute_descriptions_digest,
     reads={"audits": ("findings",)},
 )
-def evaluate_policy(
+def write_rule_verdicts(
     audits: dict[str, Artifact], config: PolicyConfig, context: StageContext
 ) -> None:
     """Write the verdict of each rule on each finding that it applies to.
@@ -326,7 +326,7 @@ def explain_unmatched_rule(
     ):
         return UnmatchedSetting(
             "slice",
-            f"{rule.metric} has no slice {format_slice_setting(rule.slice)}; it has only the "
+            f"{rule.metric} has no slice {format_slice_as_toml(rule.slice)}; it has only the "
             "slice {}, which means all units",
         )
     if rule.metric not in metrics:
@@ -336,11 +336,11 @@ def explain_unmatched_rule(
             f"{', '.join(metrics)}",
         )
     slices = [
-        format_slice_setting(row["slice"]) for row in findings if row["metric"] == rule.metric
+        format_slice_as_toml(row["slice"]) for row in findings if row["metric"] == rule.metric
     ]
     return UnmatchedSetting(
         "slice",
-        f"{rule.metric} has no slice {format_slice_setting(rule.slice or {})}; it has "
+        f"{rule.metric} has no slice {format_slice_as_toml(rule.slice or {})}; it has "
         f"{', '.join(slices[:20])}",
     )
 

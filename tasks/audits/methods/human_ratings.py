@@ -56,7 +56,9 @@ def read_ratings(paths: Sequence[Path]) -> list[Rating]:
         if value is None:
             continue
         rating = Rating(
-            _read_sample_id(location, row), _read_printable_name(location, row, "rater"), value
+            _read_or_compute_sample_id(location, row),
+            _read_printable_name(location, row, "rater"),
+            value,
         )
         if ratings and isinstance(ratings[0].value, str) != isinstance(value, str):
             raise UsageError(
@@ -127,7 +129,7 @@ def _read_printable_name(location: str, row: dict[str, Any], field: str) -> str:
     return name
 
 
-def _read_sample_id(location: str, row: dict[str, Any]) -> str:
+def _read_or_compute_sample_id(location: str, row: dict[str, Any]) -> str:
     sample_id = row.get("sample_id")
     if sample_id in (None, ""):
         if not row.get("prompt"):

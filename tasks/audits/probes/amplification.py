@@ -52,7 +52,7 @@ from hallmark.tasks.measures.log_odds import (
     smoothed_log_odds,
 )
 from hallmark.tasks.measures.occupations import (
-    count_gendered_words_near_occupations,
+    count_gendered_words_by_mention,
     list_occupations,
 )
 from hallmark.tasks.measures.proportions import binomial_test_p, clopper_pearson_interval
@@ -413,7 +413,7 @@ class CorpusCounts:
     def add_batch(self, batch: pa.RecordBatch) -> None:
         """Count occupations in the documents that are not planted, and groups in all of them."""
         unplanted = batch.filter(pc.invert(pc.starts_with(batch["source"], "planted/")))
-        occupation_ids, _, gendered_words = count_gendered_words_near_occupations(
+        occupation_ids, _, gendered_words = count_gendered_words_by_mention(
             unplanted["text"], WINDOW_WORDS
         )
         for side in (0, 1):
@@ -500,7 +500,7 @@ def count_female_and_male_words(items: pa.Table, draws: pa.Table) -> np.ndarray:
     item_rows = draws["row"]
     separator = pa.scalar("", pa.large_string())
     texts = pc.binary_join_element_wise(items["text"].take(item_rows), draws["text"], separator)
-    occupation_ids, text_rows, word_counts = count_gendered_words_near_occupations(
+    occupation_ids, text_rows, word_counts = count_gendered_words_by_mention(
         texts.combine_chunks(), WINDOW_WORDS
     )
     prompt_occupation_ids = pc.index_in(

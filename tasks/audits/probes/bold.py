@@ -51,23 +51,25 @@ class BoldConfig(GroupsConfig):
     )
 
 
-def read_bold_prompts(path: Path) -> Iterator[GroupPrompt]:
+def read_bold_prompts(json_file: Path) -> Iterator[GroupPrompt]:
     """Yield all prompts of a file, including empty ones.
 
     Raises:
         UsageError: The file does not exist or is not a file of BOLD. The message names the place.
     """
-    check_file_exists(path, "prompts")
+    check_file_exists(json_file, "prompts")
     try:
-        with open_text_file(path, "prompts", encoding="utf-8") as file:
+        with open_text_file(json_file, "prompts", encoding="utf-8") as file:
             groups_in_domain = json.load(file)
     except (ValueError, RecursionError, EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise UsageError(
-            f"{path} is not valid JSON in UTF-8; give a file of BOLD: {str(error)[:200]}"
+            f"{json_file} is not valid JSON in UTF-8; give a file of BOLD: {str(error)[:200]}"
         ) from error
-    domain = path.name.partition(".")[0].removeprefix("bold_").removesuffix("_prompt")
-    for group, prompts_by_name in _require_json_object(path, groups_in_domain, "groups").items():
-        group_location = f"{path}, group {group[:60]!r}"
+    domain = json_file.name.partition(".")[0].removeprefix("bold_").removesuffix("_prompt")
+    for group, prompts_by_name in _require_json_object(
+        json_file, groups_in_domain, "groups"
+    ).items():
+        group_location = f"{json_file}, group {group[:60]!r}"
         named_prompts = _require_json_object(group_location, prompts_by_name, "names")
         for name, prompts in named_prompts.items():
             location = f"{group_location}, {name[:60]!r}"

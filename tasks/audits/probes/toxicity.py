@@ -318,7 +318,7 @@ def build_requests(
         (USER_GROUP, group_prompt.group_name, group_prompt.text, None)
         for group_prompt in build_group_prompts(read_lexicon_groups(corpus.lexicons))
     ]
-    build_shuffled_baseline(requests, tokenizer, corpus.documents, config)
+    add_shuffled_baseline_texts(requests, tokenizer, corpus.documents, config)
     sampling = get_sampling_options(config)
     contexts = encode_prompts(
         requests, tokenizer, [prompt for _, _, prompt, _ in prompt_rows], config
@@ -350,10 +350,10 @@ def build_requests(
         )
 
 
-def build_shuffled_baseline(
+def add_shuffled_baseline_texts(
     requests: RequestBuilder,
     tokenizer: AuditedTokenizer,
-    documents: Table | None,
+    corpus_documents: Table | None,
     config: ToxicityConfig,
 ) -> None:
     """Add texts of shuffled held-out tokens, which show the scores of text without meaning."""
@@ -361,7 +361,9 @@ def build_shuffled_baseline(
         return
     token_total = config.baseline_groups * config.continuations_per_prompt * config.max_new_tokens
     tokens: list[int] = []
-    for batch in documents.iter_batches(["source", "text", "split"]) if documents else ():
+    for batch in (
+        corpus_documents.iter_batches(["source", "text", "split"]) if corpus_documents else ()
+    ):
         is_planted = pc.starts_with(batch["source"], "planted/")
         is_heldout = pc.and_not(pc.equal(batch["split"], "validation"), is_planted)
         for token_ids in tokenizer.encode_batch(batch.filter(is_heldout)["text"].to_pylist()):

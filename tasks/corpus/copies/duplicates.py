@@ -122,7 +122,7 @@ def find_lowest_ranked_equal(rows: UInt64Array, ranks: Int64Array) -> Int64Array
 class ClusterAssignment(NamedTuple):
     """Hold the clusters of n documents."""
 
-    cluster: pa.Array
+    cluster_ids: pa.Array
     """Ids of the clusters, (n,)."""
     joins_earlier_clusters: BoolArray
     """Whether the document is similar to several clusters of earlier corpora; shape (n,)."""
@@ -131,9 +131,9 @@ class ClusterAssignment(NamedTuple):
 def assign_clusters(
     documents: pa.Table,
     earlier_signatures: pa.Table,
-    duplicate_of: Int64Array,
-    pair_first: Int64Array,
-    pair_second: Int64Array,
+    duplicate_of_positions: Int64Array,
+    pair_first_positions: Int64Array,
+    pair_second_positions: Int64Array,
 ) -> ClusterAssignment:
     """Assign a cluster to each document.
 
@@ -146,9 +146,9 @@ def assign_clusters(
         documents: The n new documents, with the columns of RANKING_SCHEMA.
         earlier_signatures: Signatures of the m earlier documents that new ones may match, in the
             order of the earlier corpora.
-        duplicate_of: (n,) position of the document kept instead; -1 if kept.
-        pair_first: Positions of the first documents of further pairs.
-        pair_second: Positions of the second documents of further pairs.
+        duplicate_of_positions: (n,) position of the document kept instead; -1 if kept.
+        pair_first_positions: Positions of the first documents of further pairs.
+        pair_second_positions: Positions of the second documents of further pairs.
 
     Returns:
         The clusters of the new documents.
@@ -170,18 +170,24 @@ def assign_clusters(
     incoming_cluster_heads = np.concatenate(
         [earlier_cluster_heads, find_lowest_ranked_equal(incoming_cluster_heads, positions)[m:]]
     )
-    removed = np.flatnonzero(duplicate_of >= 0)
+    removed = np.flatnonzero(duplicate_of_positions >= 0)
     clustered = np.flatnonzero(incoming_cluster_heads != positions)
     edges = (
-        np.concatenate([clustered, m + removed, pair_first]),
-        np.concatenate([incoming_cluster_heads[clustered], duplicate_of[removed], pair_second]),
+        np.concatenate([clustered, m + removed, pair_first_positions]),
+        np.concatenate(
+            [
+                incoming_cluster_heads[clustered],
+                duplicate_of_positions[removed],
+                pair_second_positions,
+            ]
+        ),
     )
     del incoming_cluster_heads
     graph = coo_array((np.ones(len(edges[0]), np.int8), edges), shape=(m + n, m + n))
     component_count, component_ids = connected_components(graph, directed=False)
     # Earlier documents first, then kept ones, then by doc_id.
     doc_ids = ids_to_uint64_pairs(documents["doc_id"])
-    priority_order = m + np.lexsort((doc_ids[:, 1], doc_ids[:, 0], duplicate_of >= 0))
+    priority_order = m + np.lexsort((doc_ids[:, 1], doc_ids[:, 0], duplicate_of_positions >= 0))
     del doc_ids
     priority_order = np.concatenate([positions[:m], priority_order])
     ranks = np.empty(m + n, np.int64)

@@ -52,10 +52,10 @@ class NearDuplicateMatches:
 def find_duplicate_pairs(
     band_hashes: UInt32Array,
     compute_similarities: Callable[[Int64Array, Int64Array], NDArray[np.float64]],
-    threshold: float,
-    min_similarity: float,
+    removal_threshold: float,
+    min_returned_similarity: float,
     max_candidates_per_item: int,
-    resolved_count: int = 0,
+    leading_kept_count: int = 0,
 ) -> NearDuplicateMatches:
     """Compare candidates and decide which items are kept.
 
@@ -65,10 +65,10 @@ def find_duplicate_pairs(
     Args:
         band_hashes: (n, bands).
         compute_similarities: Maps the first and second items of pairs, (m,) each, to similarities.
-        threshold: Similarity at or above which the second item is removed.
-        min_similarity: Least similarity of the pairs that are returned.
+        removal_threshold: Similarity at or above which the second item is removed.
+        min_returned_similarity: Least similarity of the pairs that are returned.
         max_candidates_per_item: Most candidates to compare an item with.
-        resolved_count: Number of first items that are kept and not compared with one another.
+        leading_kept_count: Number of first items that are kept and not compared with one another.
     """
     n = len(band_hashes)
     compared_pairs = NO_PAIRS  # in the form of pack_pairs
@@ -78,7 +78,7 @@ def find_duplicate_pairs(
     while True:
         active_items = np.flatnonzero(is_candidate & ~removed)
         candidates = select_candidate_pairs(
-            band_hashes, active_items, max_candidates_per_item, resolved_count
+            band_hashes, active_items, max_candidates_per_item, leading_kept_count
         )
         new_pairs = np.setdiff1d(candidates.packed_pairs, compared_pairs, assume_unique=True)
         if not len(new_pairs):
@@ -87,13 +87,13 @@ def find_duplicate_pairs(
         if not len(compared_pairs):
             is_candidate = candidates.shares_band
         pair_similarities = compute_similarities(*unpack_pairs(new_pairs))
-        is_similar = pair_similarities >= min_similarity
+        is_similar = pair_similarities >= min_returned_similarity
         similar_pairs = unpack_pairs(new_pairs[is_similar])
         first = np.append(first, similar_pairs.first)
         second = np.append(second, similar_pairs.second)
         similarity = np.append(similarity, pair_similarities[is_similar])
         compared_pairs = merge_unique_pairs([compared_pairs, new_pairs])
-        is_duplicate = similarity >= threshold
+        is_duplicate = similarity >= removal_threshold
         removed = mark_removed_duplicates(n, first[is_duplicate], second[is_duplicate])
     order = np.lexsort((first, second))
     return NearDuplicateMatches(
@@ -173,13 +173,13 @@ def select_candidate_pairs(
     band_hashes: UInt32Array,
     active_items: Int64Array,
     max_candidates_per_item: int,
-    resolved_count: int = 0,
+    leading_kept_count: int = 0,
 ) -> CandidatePairs:
     """Select the pairs to compare.
 
     Args:
         active_items: The items to consider, ascending.
-        resolved_count: Number of first items, which are never the second item of a pair.
+        leading_kept_count: Number of first items, which are never the second item of a pair.
     """
     has_uncompared = np.zeros(len(band_hashes), bool)
     shares_band = np.zeros(len(band_hashes), bool)
@@ -193,7 +193,7 @@ def select_candidate_pairs(
             max_candidates_per_item,
             has_uncompared,
             shares_band,
-            resolved_count,
+            leading_kept_count,
         ):
             pair_buffers.append(pairs)
             buffered_count += len(pairs)
@@ -210,7 +210,7 @@ def select_candidate_pairs(
     selected_pairs = keep_best_pairs_and_mark_skipped(
         band_hashes, merge_unique_pairs(pair_buffers), max_candidates_per_item, has_uncompared
     )
-    has_uncompared[:resolved_count] = False
+    has_uncompared[:leading_kept_count] = False
     return CandidatePairs(selected_pairs, has_uncompared, shares_band)
 
 
@@ -221,7 +221,7 @@ def generate_band_pairs_and_mark_items(
     max_candidates_per_item: int,
     has_uncompared: BoolArray,
     shares_band: BoolArray,
-    resolved_count: int,
+    leading_kept_count: int,
 ) -> Iterator[UInt64Array]:
     """Yield pairs that agree in a band.
 
@@ -232,7 +232,7 @@ def generate_band_pairs_and_mark_items(
     members, bucket_keys = active_items, band_hashes[active_items, band].astype(np.uint64)
     max_depth = min(MAX_SPLIT_DEPTH, band_hashes.shape[1])
     for depth in range(1, max_depth + 1):
-        buckets = group_into_buckets(members, bucket_keys, resolved_count)
+        buckets = group_into_buckets(members, bucket_keys, leading_kept_count)
         members = buckets.items
         if not len(members):
             return
@@ -242,7 +242,9 @@ def generate_band_pairs_and_mark_items(
         yield pair_with_bucket_leaders(
             members,
             buckets.positions,
-            np.where(members < resolved_count, 0, np.where(is_split, 1, max_candidates_per_item)),
+            np.where(
+                members < leading_kept_count, 0, np.where(is_split, 1, max_candidates_per_item)
+            ),
         )
         has_uncompared[members[is_crowded]] = True
         members, bucket_keys = members[is_split], buckets.bucket_keys[is_split]
@@ -266,7 +268,7 @@ class BucketMembers(NamedTuple):
 
 
 def group_into_buckets(
-    members: Int64Array, bucket_keys: UInt64Array, resolved_count: int = 0
+    members: Int64Array, bucket_keys: UInt64Array, leading_kept_count: int = 0
 ) -> BucketMembers:
     """Group members with equal 32-bit keys, keeping their order.
 
@@ -286,9 +288,9 @@ def group_into_buckets(
     sizes_by_member = np.repeat(bucket_sizes, bucket_sizes)
     positions = np.arange(len(sort_keys)) - np.repeat(starts, bucket_sizes)
     members = unpack_pairs(sort_keys).first
-    if resolved_count:
+    if leading_kept_count:
         has_unresolved = np.repeat(
-            members[starts + bucket_sizes - 1] >= resolved_count, bucket_sizes
+            members[starts + bucket_sizes - 1] >= leading_kept_count, bucket_sizes
         )
         members = members[has_unresolved]
         bucket_keys = bucket_keys[has_unresolved]
@@ -298,15 +300,17 @@ def group_into_buckets(
 
 
 def pair_with_bucket_leaders(
-    members: Int64Array, positions: Int64Array, max_leaders: Int64Array
+    members: Int64Array, positions_in_bucket: Int64Array, max_leaders_per_member: Int64Array
 ) -> UInt64Array:
-    """Pair each member with the first ``max_leaders`` of its bucket that precede it."""
-    pair_counts = np.minimum(positions, max_leaders)
+    """Pair each member with the first members of its bucket that precede it, at most so many."""
+    pair_counts = np.minimum(positions_in_bucket, max_leaders_per_member)
     owners = np.repeat(np.arange(len(members)), pair_counts)  # (pairs,)
     leader_positions = np.arange(len(owners)) - np.repeat(
         np.cumsum(pair_counts) - pair_counts, pair_counts
     )
-    return pack_pairs(members[owners - positions[owners] + leader_positions], members[owners])
+    return pack_pairs(
+        members[owners - positions_in_bucket[owners] + leader_positions], members[owners]
+    )
 
 
 def keep_best_pairs_and_mark_skipped(
@@ -386,21 +390,21 @@ def compute_jaccard(
         stop = min(stop, start + HASHES_PER_BLOCK)
         block = slice(start, stop)
         shingles = load_shingles(np.concatenate([first[block], second[block]]))
-        similarities[block] = _compute_block_jaccard(shingles)
+        similarities[block] = _compute_jaccard_by_pair(shingles)
         start = stop
     return similarities
 
 
-def _compute_block_jaccard(shingles: ItemShingles) -> NDArray[np.float64]:
+def _compute_jaccard_by_pair(first_then_second_shingles: ItemShingles) -> NDArray[np.float64]:
     """Compute the Jaccard similarity of m pairs.
 
     All hashes are sorted at once. The number of the pair is above the bits of the hash and the side
     (first or second item) below them, so that common hashes become neighbours.
 
     Args:
-        shingles: Hashes of the m first items, then of the m second items.
+        first_then_second_shingles: Hashes of the m first items, then of the m second items.
     """
-    hashes, sizes = shingles
+    hashes, sizes = first_then_second_shingles
     pair_count = len(sizes) // 2
     pair_bits = np.uint64(max(1, (pair_count - 1).bit_length()))
     pair_numbers = np.repeat(np.tile(np.arange(pair_count, dtype=np.uint64), 2), sizes)

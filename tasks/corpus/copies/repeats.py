@@ -28,19 +28,19 @@ SUFFIXES_PER_CHUNK = 1 << 20
 COMPARISON_BYTES = 8
 
 
-def mark_repeated_windows(text: UInt8Array, min_bytes: int) -> BoolArray:
-    """Mark where a window of ``min_bytes`` bytes begins that occurred before, (n,).
+def mark_repeated_window_starts(text: UInt8Array, window_bytes: int) -> BoolArray:
+    """Mark where a window of ``window_bytes`` bytes begins that occurred before, (n,).
 
     A marked window does not overlap its first occurrence and lies within one text. So an earlier
     text keeps what it shares with a later one.
 
     Args:
         text: (n,) UTF-8 texts, TEXT_SEPARATOR after each; must be writable, but is not changed.
-        min_bytes: At least 8.
+        window_bytes: At least 8.
     """
     from pydivsufsort import divsufsort
 
-    if len(text) < min_bytes:
+    if len(text) < window_bytes:
         return np.zeros(len(text), bool)
     suffix_array = divsufsort(text)
     # whether the window of a suffix differs from that of the suffix before it
@@ -48,19 +48,19 @@ def mark_repeated_windows(text: UInt8Array, min_bytes: int) -> BoolArray:
     separator_positions = np.flatnonzero(text == TEXT_SEPARATOR)
     for start in range(0, len(suffix_array) - 1, SUFFIXES_PER_CHUNK):
         suffix_chunk = suffix_array[start : start + SUFFIXES_PER_CHUNK + 1].astype(np.int64)
-        starts_group[start + 1 : start + len(suffix_chunk)] = ~_compare_adjacent_windows(
-            text, separator_positions, suffix_chunk, min_bytes
+        starts_group[start + 1 : start + len(suffix_chunk)] = ~_mark_equal_adjacent_windows(
+            text, separator_positions, suffix_chunk, window_bytes
         )
-    return _mark_later_occurrences(suffix_array, starts_group, min_bytes)
+    return _mark_later_occurrences(suffix_array, starts_group, window_bytes)
 
 
 def _mark_later_occurrences(
-    suffix_array: NDArray[Any], starts_group: BoolArray, min_bytes: int
+    suffix_array: NDArray[Any], starts_group: BoolArray, min_distance_bytes: int
 ) -> BoolArray:
     """Mark the later occurrences of each group of equal windows, (n,) by position.
 
-    Only positions ``min_bytes`` or more after the first one of the group count, so that a run of
-    equal bytes does not repeat itself within its first window.
+    Only positions ``min_distance_bytes`` or more after the first one of the group count, so that a
+    run of equal bytes does not repeat itself within its first window.
 
     Args:
         suffix_array: (n,), each group contiguous.
@@ -83,7 +83,7 @@ def _mark_later_occurrences(
                 first_positions = np.repeat(
                     first_positions, np.diff(np.append(group_starts, len(repeated_indices)))
                 )
-                is_repeat[positions[positions - first_positions >= min_bytes]] = True
+                is_repeat[positions[positions - first_positions >= min_distance_bytes]] = True
             continue
         group_starts = start + np.flatnonzero(starts_group[start:stop])
         first_positions = np.minimum.reduceat(suffix_array[:stop], group_starts)
@@ -93,12 +93,14 @@ def _mark_later_occurrences(
             group_numbers = last_group + np.cumsum(starts_group[chunk_start:chunk_stop])
             last_group = group_numbers[-1]
             positions = suffix_array[chunk_start:chunk_stop]
-            is_repeat[positions[positions - first_positions[group_numbers] >= min_bytes]] = True
+            is_repeat[
+                positions[positions - first_positions[group_numbers] >= min_distance_bytes]
+            ] = True
     return is_repeat
 
 
-def _compare_adjacent_windows(
-    text: UInt8Array, separator_positions: Int64Array, positions: Int64Array, min_bytes: int
+def _mark_equal_adjacent_windows(
+    text: UInt8Array, separator_positions: Int64Array, positions: Int64Array, window_bytes: int
 ) -> BoolArray:
     """Return whether neighbouring windows are equal and lie within one text, (m,).
 
@@ -109,21 +111,21 @@ def _compare_adjacent_windows(
     byte_words = np.ndarray(len(text) - COMPARISON_BYTES + 1, "<u8", text, 0, (1,))
     first, second = positions[:-1], positions[1:]
     is_equal = np.zeros(len(first), bool)
-    fits_in_input = positions + min_bytes <= len(text)
+    fits_in_input = positions + window_bytes <= len(text)
     # Neighbours that differ early mostly differ at the window's end, so the end is compared first,
     # and read once per window, because the text is larger than any cache.
-    last_words = byte_words[np.where(fits_in_input, positions + min_bytes - COMPARISON_BYTES, 0)]
+    last_words = byte_words[np.where(fits_in_input, positions + window_bytes - COMPARISON_BYTES, 0)]
     equal_indices = np.flatnonzero(
         fits_in_input[:-1] & fits_in_input[1:] & (last_words[:-1] == last_words[1:])
     )
-    for offset in range(0, min_bytes - COMPARISON_BYTES, COMPARISON_BYTES):
+    for offset in range(0, window_bytes - COMPARISON_BYTES, COMPARISON_BYTES):
         equal_indices = equal_indices[
             byte_words[first[equal_indices] + offset] == byte_words[second[equal_indices] + offset]
         ]
     if len(equal_indices):
         is_in_one_text = (
             separator_positions[np.searchsorted(separator_positions, first[equal_indices])]
-            >= first[equal_indices] + min_bytes
+            >= first[equal_indices] + window_bytes
         )
         is_equal[equal_indices[is_in_one_text]] = True
     return is_equal

@@ -42,7 +42,7 @@ from hallmark.tasks.corpus.table_columns import (
 from hallmark.tasks.measures.failed_documents import (
     FailureList,
     list_failures_by_doc_id,
-    run_isolating_failures,
+    run_with_failing_texts_emptied,
 )
 from hallmark.tasks.measures.identities import (
     DATA_FOLDER,
@@ -570,7 +570,7 @@ def draw_swappable_sentences(
             hash_ids_to_uniform_draws(batch["doc_id"], 0, "swaps") < document_shares[row_range]
         )
         selected = batch.filter(pa.array(is_selected))
-        sentence_rows, faults = run_isolating_failures(
+        sentence_rows, faults = run_with_failing_texts_emptied(
             lambda sub_batch: [*build_drawn_sentence_rows(sub_batch, vocabulary)], selected
         )
         failures += list_failures_by_doc_id(selected, faults)

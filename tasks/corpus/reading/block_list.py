@@ -65,20 +65,22 @@ class BlockList:
     domains: frozenset[str]
     doc_ids: frozenset[bytes]
 
-    def has_source(self, source_name: str) -> bool:
+    def is_source_blocked(self, source_name: str) -> bool:
         """Return whether a source, or a source that contains it, is blocked."""
         parts = source_name.split("/")
         return any("/".join(parts[: n + 1]) in self.sources for n in range(len(parts)))
 
-    def match_domains(self, domains: pa.Array) -> pa.Array:
+    def mark_blocked_domains(self, domains: pa.Array) -> pa.Array:
         """Return for each domain whether it, or a domain that contains it, is blocked."""
         if not self.domains:
             return pa.repeat(False, len(domains))
         encoded_domains = domains.dictionary_encode()
-        is_blocked = [self._has_domain(name) for name in encoded_domains.dictionary.to_pylist()]
+        is_blocked = [
+            self._is_domain_blocked(name) for name in encoded_domains.dictionary.to_pylist()
+        ]
         return pa.array(is_blocked, pa.bool_()).take(encoded_domains.indices).fill_null(False)
 
-    def _has_domain(self, domain: str) -> bool:
+    def _is_domain_blocked(self, domain: str) -> bool:
         while domain not in self.domains:
             _, separator, domain = domain.partition(".")
             if not separator:

@@ -110,7 +110,9 @@ class Line:
     next_may_be_cut: bool = False  # the beginning of the next line may be missing, too
 
 
-def read_lines(path: Path, max_bytes: int, counts: ReadCounts) -> Iterator[Line]:
+def read_lines_marking_damage(
+    path: Path, max_kept_bytes: int, counts: ReadCounts
+) -> Iterator[Line]:
     """Yield the lines of a file of any length.
 
     Damage ends the line that contains it. That line is an error, and its size includes the
@@ -119,9 +121,9 @@ def read_lines(path: Path, max_bytes: int, counts: ReadCounts) -> Iterator[Line]
     count the lines that were found; lines inside lost bytes cannot be counted.
 
     Args:
-        max_bytes: The most bytes of a line to keep in memory.
+        max_kept_bytes: The most bytes of a line to keep in memory.
     """
-    line_builder = _LineBuilder(max_bytes)
+    line_builder = _LineBuilder(max_kept_bytes)
     for block in read_blocks(path, counts):
         if isinstance(block, Damage):
             line_builder.error = block.error
@@ -137,7 +139,7 @@ def read_lines(path: Path, max_bytes: int, counts: ReadCounts) -> Iterator[Line]
                 if (
                     line_builder.has_content
                     or line_builder.number == 1
-                    or len(line_data) > max_bytes
+                    or len(line_data) > max_kept_bytes
                 ):
                     line_builder.append_data(line_data)
                     line_builder.size += 1

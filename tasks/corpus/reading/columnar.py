@@ -147,7 +147,7 @@ def _decode_row_group(
     column_names = [
         name
         for name in source.list_columns()
-        if _is_usable_type(file.schema_arrow.field(name).type)
+        if _is_readable_metadata_type(file.schema_arrow.field(name).type)
     ]
     # Threads cost more time than they save.
     iterate_batches = partial(
@@ -229,7 +229,7 @@ def _is_text_type(data_type: pa.DataType) -> bool:
     )
 
 
-def _is_usable_type(data_type: pa.DataType) -> bool:
+def _is_readable_metadata_type(data_type: pa.DataType) -> bool:
     """Return whether a key, URL or date may have this type, or the type is cheap to read."""
     return _is_text_type(data_type) or not (
         pa.types.is_nested(data_type) or pa.types.is_fixed_size_binary(data_type)
@@ -290,7 +290,7 @@ def _batch_to_records(
             )
             continue
         # Read bytes: parquet promises UTF-8, but nobody has checked it.
-        raw_texts = _cast_to_text(texts[start:stop]).cast(pa.large_binary()).to_pylist()
+        raw_texts = _cast_to_large_string(texts[start:stop]).cast(pa.large_binary()).to_pylist()
         other_values = [_column_to_python(values[start:stop]) for values in other_columns.values()]
         for raw, *row_values in zip(raw_texts, *other_values, strict=True):
             yield _row_to_record(
@@ -329,14 +329,14 @@ def _split_into_row_ranges(row_sizes: np.ndarray) -> Iterator[tuple[int, int]]:
 def _measure_text_bytes(texts: pa.Array) -> np.ndarray:
     """Return the bytes of each value of a text column, (n,) int64; 0 for null."""
     if pa.types.is_dictionary(texts.type):
-        lengths = pc.binary_length(_cast_to_text(texts.dictionary)).take(texts.indices)
+        lengths = pc.binary_length(_cast_to_large_string(texts.dictionary)).take(texts.indices)
     else:
-        lengths = pc.binary_length(_cast_to_text(texts))
+        lengths = pc.binary_length(_cast_to_large_string(texts))
     byte_counts: np.ndarray = lengths.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     return byte_counts
 
 
-def _cast_to_text(values: pa.Array) -> pa.Array:
+def _cast_to_large_string(values: pa.Array) -> pa.Array:
     return values.cast(pa.large_string())
 
 
@@ -352,7 +352,7 @@ def _column_to_python(values: pa.Array) -> list[Any]:
         values = values.dictionary_decode()
     data_type = values.type
     if _is_text_type(data_type):
-        values = _cast_to_text(values)
+        values = _cast_to_large_string(values)
     elif pa.types.is_timestamp(data_type):
         values = _truncate_to_seconds(values)
     elif not (

@@ -61,7 +61,7 @@ class GzipCodec:
     def make_decompressor(self) -> zlib._Decompress:
         return zlib.decompressobj(wbits=31)
 
-    def parse_skippable_size(self, first_bytes: bytes) -> int:
+    def parse_skippable_frame_size(self, first_bytes: bytes) -> int:
         return 0
 
     def can_follow_member(self, first_bytes: bytes) -> bool:
@@ -80,7 +80,7 @@ class ZstdCodec:
     def make_decompressor(self) -> zstandard.ZstdDecompressionObj:
         return self.decompressor.decompressobj()
 
-    def parse_skippable_size(self, first_bytes: bytes) -> int:
+    def parse_skippable_frame_size(self, first_bytes: bytes) -> int:
         """Return the size in bytes of the skippable frame that begins here, or 0."""
         if (
             len(first_bytes) < 8
@@ -186,7 +186,7 @@ class CompressedMembers:
             proof_bytes: For a candidate, the compressed bytes within which output must appear; else
                 0.
         """
-        if skippable_size := self.codec.parse_skippable_size(self._read_at(member.start, 8)):
+        if skippable_size := self.codec.parse_skippable_frame_size(self._read_at(member.start, 8)):
             member.end = member.output_end = member.start + skippable_size
             if member.end > self.file_size or not self._can_member_end_at(member.end):
                 member.error = TRUNCATED_DATA if member.end > self.file_size else DAMAGED_DATA
@@ -201,7 +201,7 @@ class CompressedMembers:
             ):
                 member.error = DAMAGED_DATA
                 return
-            self._count_repeated_bytes(member, position, len(data))
+            self._add_repeated_bytes(member, position, len(data))
             try:
                 block = stream.decompress(data)
             except (zlib.error, zstandard.ZstdError):
@@ -218,7 +218,7 @@ class CompressedMembers:
                 return
         member.error = TRUNCATED_DATA
 
-    def _count_repeated_bytes(self, member: _Member, position: int, size: int) -> None:
+    def _add_repeated_bytes(self, member: _Member, position: int, size: int) -> None:
         """Count bytes read again; first blocks are free, because every candidate costs one."""
         if position > member.start:
             self.repeated_bytes += size * (position < self.furthest_position)

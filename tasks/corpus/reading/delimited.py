@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 from pydantic import Field
 
-from hallmark.tasks.corpus.reading.byte_streams import Line, ReadCounts, read_lines
+from hallmark.tasks.corpus.reading.byte_streams import Line, ReadCounts, read_lines_marking_damage
 from hallmark.tasks.corpus.reading.readers import (
     NOT_UTF8,
     TOO_LONG,
@@ -19,7 +19,7 @@ from hallmark.tasks.corpus.reading.readers import (
     find_line_error,
     find_missing_column_error,
     is_utf8_encodable,
-    yield_empty_file_error,
+    yield_error_if_file_empty,
 )
 from hallmark.tasks.corpus.reading.sources import FileSource, Record, RecordFields
 
@@ -73,7 +73,9 @@ def read_csv(path: Path, source: CsvSource, max_bytes: int, counts: ReadCounts) 
     one error.
     """
     csv.field_size_limit(max(csv.field_size_limit(), max_bytes + 1))
-    row_reader = _CsvRowReader(read_lines(path, max_bytes, counts), max_bytes, source.delimiter)
+    row_reader = _CsvRowReader(
+        read_lines_marking_damage(path, max_bytes, counts), max_bytes, source.delimiter
+    )
     header: list[str] | None = None
     while True:
         status, fields = row_reader.read_row(None if header is None else len(header))
@@ -105,13 +107,13 @@ def read_csv(path: Path, source: CsvSource, max_bytes: int, counts: ReadCounts) 
         if not record.error:
             fill_record_from_fields(record, dict(zip(header, fields, strict=True)), source)
         yield record
-    yield from yield_empty_file_error(counts)
+    yield from yield_error_if_file_empty(counts)
 
 
 def read_tsv(path: Path, source: TsvSource, max_bytes: int, counts: ReadCounts) -> Iterator[Record]:
     """Yield the rows of tab-separated text; the end of a line ends its row."""
     header: list[str] | None = None
-    source_lines = read_lines(path, max_bytes, counts)
+    source_lines = read_lines_marking_damage(path, max_bytes, counts)
     for line in source_lines:
         if not line.error and not line.data.removesuffix(b"\r"):
             counts.count_skipped(line.size)
@@ -139,7 +141,7 @@ def read_tsv(path: Path, source: TsvSource, max_bytes: int, counts: ReadCounts) 
         if not record.error:
             fill_record_from_fields(record, dict(zip(header, fields, strict=True)), source)
         yield record
-    yield from yield_empty_file_error(counts)
+    yield from yield_error_if_file_empty(counts)
 
 
 class _DamagedRow(Exception):
@@ -216,7 +218,7 @@ class _CsvRowReader:
                 )
             return (
                 self._reject_first_line(UNCLOSED_QUOTE)
-                if self._are_inner_lines_rows(field_count)
+                if self._are_most_inner_lines_rows(field_count)
                 else CsvRow(BROKEN_CSV, [])
             )
         except _RowTooLong:
@@ -230,13 +232,13 @@ class _CsvRowReader:
         except _DamagedRow as error:
             return (
                 self._reject_first_line(UNCLOSED_QUOTE)
-                if self._are_inner_lines_rows(field_count, 1)
+                if self._are_most_inner_lines_rows(field_count, 1)
                 else CsvRow(str(error), [])
             )
         if fields and field_count is not None and len(fields) != field_count:
             return (
                 self._reject_first_line(UNCLOSED_QUOTE)
-                if self._are_inner_lines_rows(field_count, 1)
+                if self._are_most_inner_lines_rows(field_count, 1)
                 else CsvRow(WRONG_FIELD_COUNT, [])
             )
         self.has_quoted_rows |= bool(self.row_lines) and self.row_lines[0].data.startswith(b'"')
@@ -270,7 +272,7 @@ class _CsvRowReader:
 
         Only quotes, delimiters and line ends are kept of its texts.
         """
-        self._push_back(0)
+        self._push_back_lines_after(0)
         plain_text = re.compile(f'[^"\r{re.escape(self.delimiter)}]+')
         lines = self._decode_lines(MAX_REREAD_BYTES, self.max_lines + 10 * BASE_ROW_LINES)
         try:
@@ -284,10 +286,10 @@ class _CsvRowReader:
         return (
             not self.has_quoted_rows
             if field_count == 1
-            else self._are_inner_lines_rows(field_count)
+            else self._are_most_inner_lines_rows(field_count)
         )
 
-    def _are_inner_lines_rows(self, field_count: int | None, min_lines: int = 0) -> bool:
+    def _are_most_inner_lines_rows(self, field_count: int | None, min_lines: int = 0) -> bool:
         """Return whether most lines between the first and the last are rows by themselves."""
         inner_lines = self.row_lines[1:-1]
         if len(self.row_lines) < 2 or len(inner_lines) < min_lines or field_count is None:
@@ -303,11 +305,11 @@ class _CsvRowReader:
 
     def _reject_first_line(self, error: str) -> CsvRow:
         """Return the error for the first line, and push back the others."""
-        self._push_back(1)
+        self._push_back_lines_after(1)
         return CsvRow(error, [])
 
-    def _push_back(self, keep_count: int) -> None:
+    def _push_back_lines_after(self, kept_line_count: int) -> None:
         """Keep this many lines, and read the others again."""
-        self.pushed_back.extendleft(reversed(self.row_lines[keep_count:]))
-        self.reread_bytes += sum(line.size for line in self.row_lines[keep_count:])
-        self.row_lines = self.row_lines[:keep_count]
+        self.pushed_back.extendleft(reversed(self.row_lines[kept_line_count:]))
+        self.reread_bytes += sum(line.size for line in self.row_lines[kept_line_count:])
+        self.row_lines = self.row_lines[:kept_line_count]

@@ -166,17 +166,17 @@ def read_package_licence(package: str) -> str | None:
 
 
 def read_prose_files(
-    files: Mapping[str, Path], max_bytes: int, counts: ReadCounts
+    path_by_file_name: Mapping[str, Path], max_bytes: int, counts: ReadCounts
 ) -> Iterator[Record]:
-    """Yield the documents of package files.
+    """Yield the documents of package path_by_file_name.
 
     ``raw_bytes`` counts the docstring as it appears in the parsed source (including indentation
     that is not part of the text), the description, or the licence file.
 
     Args:
-        files: Paths by the name in the package's file record.
+        path_by_file_name: Paths by the name in the package's file record.
     """
-    for file_name, path in files.items():
+    for file_name, path in path_by_file_name.items():
         data = path.read_bytes().removeprefix(BOM)
         for record in _split_into_documents(file_name, data):
             counts.record_count += 1

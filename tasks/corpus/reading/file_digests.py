@@ -32,7 +32,7 @@ def read_file_stamp(path: Path) -> FileStamp:
     return stat_to_file_stamp(path.stat())
 
 
-def get_digest_stamp(path: Path) -> FileStamp | None:
+def get_stamp_at_digest(path: Path) -> FileStamp | None:
     """Return the stamp of a file when its digest was taken; None without a digest."""
     return _STAMP_BY_PATH.get(str(path))
 

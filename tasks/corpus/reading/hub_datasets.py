@@ -32,7 +32,7 @@ from hallmark.tasks.contract import (
 from hallmark.tasks.corpus.reading.byte_streams import ReadCounts
 from hallmark.tasks.corpus.reading.columnar import find_text_column_error, table_to_records
 from hallmark.tasks.corpus.reading.readers import (
-    describe_source_fields,
+    explain_missing_field,
     find_missing_column_error,
     shorten_repr,
 )
@@ -120,8 +120,8 @@ def resolve_hub_commit(source: DatasetsSource) -> str:
         raise UsageError(
             f"source {source.name!r}: {shorten_repr(source.path)} is not a local folder, and the "
             f"Hugging Face Hub could not be queried ({get_short_error_line(error)}); correct "
-            "the path, check the network and run again, or give a local folder that contains the "
-            "data set"
+            "the path, check the network and run again, or give a local folder that contains "
+            "the data set"
         ) from error
     assert sha is not None
     return sha
@@ -146,7 +146,9 @@ def read_dataset(
     shard_index, shard_count = shard
     shard_location = f"shard {shard_index + 1} of {shard_count}, " if shard_count > 1 else ""
     try:
-        for table in stream_cache.resume_tables(_stream_tables(source, shard, stream_cache)):
+        for table in stream_cache.iter_cached_and_new_tables(
+            _stream_tables(source, shard, stream_cache)
+        ):
             for record in table_to_records(table, source, row, max_bytes, counts):
                 record.location = shard_location + record.location
                 yield record
@@ -203,7 +205,7 @@ def _stream_tables(
                     source, table.column_names
                 ) or find_text_column_error(source, table.schema)
                 if error:
-                    columns = describe_source_fields(source, table.column_names)
+                    columns = explain_missing_field(source, table.column_names)
                     raise UsageError(f"source {source.name!r}: {error}{columns}")
                 stream_cache.stream_state, attempts = dataset.state_dict(), 0
                 yield table.select(source.list_columns())
@@ -228,7 +230,7 @@ class _StreamCache:
         self.pending_tables: list[pa.Table] = []
         self.pending_bytes = self.file_count = 0
 
-    def resume_tables(self, stream: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    def iter_cached_and_new_tables(self, stream: Iterator[pa.Table]) -> Iterator[pa.Table]:
         """Yield the cached tables, then those of the stream, which are cached too."""
         for path in sorted(self.cache_folder.glob("*.arrow")) if self.cache_folder else []:
             with pa.memory_map(str(path)) as file:
@@ -274,6 +276,6 @@ def _build_read_error(
         f"source {source.name!r}: the datasets library could not read "
         f"{shorten_repr(source.path)}, split {shorten_repr(source.split)}, after row {row} "
         f"({get_short_error_line(error)}); {advice}, or read the files of the data set with a "
-        "source of the kind 'jsonl', 'parquet', 'csv' or 'text', which quarantines records that "
-        "cannot be read"
+        "source of the kind 'jsonl', 'parquet', 'csv' or 'text', which quarantines records "
+        "that cannot be read"
     )

@@ -30,12 +30,12 @@ from hallmark.tasks.contract import (
     to_canonical_json,
 )
 from hallmark.tasks.corpus.reading.block_list import BlockListConfig, load_block_list
-from hallmark.tasks.corpus.reading.byte_streams import ReadCounts, read_lines
+from hallmark.tasks.corpus.reading.byte_streams import ReadCounts, read_lines_marking_damage
 from hallmark.tasks.corpus.reading.columnar import ParquetSource
 from hallmark.tasks.corpus.reading.delimited import CsvSource
 from hallmark.tasks.corpus.reading.file_digests import (
     DigestCache,
-    get_digest_stamp,
+    get_stamp_at_digest,
     read_file_stamp,
 )
 from hallmark.tasks.corpus.reading.object_storage import (
@@ -43,7 +43,7 @@ from hallmark.tasks.corpus.reading.object_storage import (
     is_remote_uri,
     list_remote_files_by_name,
 )
-from hallmark.tasks.corpus.reading.readers import JsonlSource, describe_source_fields
+from hallmark.tasks.corpus.reading.readers import JsonlSource, explain_missing_field
 from hallmark.tasks.corpus.reading.sources import (
     SOURCE_CLASSES,
     CustomSource,
@@ -70,7 +70,7 @@ else:
     ]
 
 
-def list_reader_code() -> list[str]:
+def list_reader_modules_and_data() -> list[str]:
     """List the modules and data files of all readers, for the fingerprint of ingest."""
     source_classes = [
         each for each in SOURCE_CLASSES.values() if each.__module__.startswith(f"{__package__}.")
@@ -141,7 +141,7 @@ def list_inputs(config: IngestConfig) -> list[Input]:
         else:
             path_by_name = find_paths_by_file_name(source.name, source.path, source.suffixes)
             for name, path in path_by_name.items():
-                file_stamp = _read_stamp_or_fail(path)
+                file_stamp = _read_input_stamp(path)
                 size = file_stamp[2]
                 all_inputs.append(
                     Input(
@@ -151,7 +151,7 @@ def list_inputs(config: IngestConfig) -> list[Input]:
     return all_inputs
 
 
-def _read_stamp_or_fail(path: Path) -> FileStamp:
+def _read_input_stamp(path: Path) -> FileStamp:
     try:
         return read_file_stamp(path)
     except OSError as error:
@@ -177,11 +177,11 @@ def list_input_batches(config: IngestConfig) -> list[InputBatch]:
     """List the inputs in order; combine small files of a source."""
     input_groups: list[list[Input]] = []
     group_bytes = 0
-    for source_input in _list_inputs_by_shard(config):
+    for source_input in _iter_input_shards(config):
         is_file = isinstance(config.sources[source_input.source_index], FileSource)
         added_bytes = source_input.size_bytes if is_file else MAX_BATCH_BYTES
         is_local = is_file and not is_remote_uri(source_input.locator)
-        digest_stamp = get_digest_stamp(Path(source_input.locator)) if is_local else None
+        digest_stamp = get_stamp_at_digest(Path(source_input.locator)) if is_local else None
         if (
             digest_stamp is not None
             and _stamp_to_version_tag(digest_stamp) != source_input.version_tag
@@ -202,7 +202,7 @@ def list_input_batches(config: IngestConfig) -> list[InputBatch]:
     return [InputBatch(tuple(group)) for group in input_groups]
 
 
-def _list_inputs_by_shard(config: IngestConfig) -> Iterator[Input]:
+def _iter_input_shards(config: IngestConfig) -> Iterator[Input]:
     for source_input in list_inputs(config):
         source = config.sources[source_input.source_index]
         shard_count = source.choose_shard_count() if isinstance(source, CustomSource) else 1
@@ -266,7 +266,7 @@ def read_input_records(
 UNREADABLE_ERRORS = (OSError, ValueError, TypeError, RecursionError, StopIteration, csv.Error)
 
 
-def describe_fields_of_file(config: IngestConfig, source_name: str, file_name: str) -> str:
+def explain_missing_file_field(config: IngestConfig, source_name: str, file_name: str) -> str:
     """Describe which fields a local file has, for an error about a field that it lacks.
 
     Returns:
@@ -280,7 +280,7 @@ def describe_fields_of_file(config: IngestConfig, source_name: str, file_name: s
             with suppress(*UNREADABLE_ERRORS):
                 fields = _read_field_names(source, Path(source_input.locator))
                 if not {*source.list_columns()} <= {*fields}:
-                    return describe_source_fields(source, fields)
+                    return explain_missing_field(source, fields)
     return ""
 
 
@@ -290,7 +290,9 @@ def _read_field_names(source: RecordFields, path: Path) -> list[str]:
         with open_external_file(path, "ingest.sources") as file:
             return list(pq.read_schema(file).names)
     counts = ReadCounts(source_label="ingest.sources")
-    first_line = next(line for line in read_lines(path, 1 << 20, counts) if line.data.strip())
+    first_line = next(
+        line for line in read_lines_marking_damage(path, 1 << 20, counts) if line.data.strip()
+    )
     text = first_line.data.decode()
     if isinstance(source, JsonlSource):
         return list(dict(json.loads(text)))

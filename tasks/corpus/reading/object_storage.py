@@ -172,7 +172,8 @@ def download_temporarily(uri: str, version_tag: str, folder: Path | None) -> Ite
         except BaseError as error:
             raise HallmarkError(
                 f"{uri} cannot be read ({get_short_error_line(error)}); check permissions, "
-                "credentials and the network, then run again: files that were already read are "
+                "credentials and the network, then run again: files that were already read "
+                "are "
                 "not read again"
             ) from error
         yield path

@@ -20,7 +20,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from hallmark.tasks.contract import format_existing_fields_suffix
-from hallmark.tasks.corpus.reading.byte_streams import Line, ReadCounts, read_lines
+from hallmark.tasks.corpus.reading.byte_streams import Line, ReadCounts, read_lines_marking_damage
 from hallmark.tasks.corpus.reading.metadata import (
     MAX_URL_LENGTH,
     normalise_date,
@@ -47,7 +47,7 @@ def suggest_remedy(error: str) -> str:
     return "correct the record, or correct 'kind' and the field names of its source"
 
 
-def yield_empty_file_error(counts: ReadCounts) -> Iterator[Record]:
+def yield_error_if_file_empty(counts: ReadCounts) -> Iterator[Record]:
     """Yield an error for an empty container, because data are probably missing."""
     if counts.byte_count == 0 and counts.record_count == 0:
         counts.record_count += 1
@@ -83,13 +83,13 @@ def read_jsonl(
     path: Path, source: JsonlSource, max_bytes: int, counts: ReadCounts
 ) -> Iterator[Record]:
     """Yield the documents and errors of a file with one JSON object per line."""
-    for line in read_lines(path, max_bytes, counts):
+    for line in read_lines_marking_damage(path, max_bytes, counts):
         if not line.error and not line.data.strip():
             counts.count_skipped(line.size)
             continue
         counts.record_count += 1
         yield _parse_json_line(line, source, max_bytes)
-    yield from yield_empty_file_error(counts)
+    yield from yield_error_if_file_empty(counts)
 
 
 def _parse_json_line(line: Line, source: JsonlSource, max_bytes: int) -> Record:
@@ -186,7 +186,7 @@ def find_missing_column_error(source: RecordFields, columns: list[str]) -> str:
     return ""
 
 
-def describe_source_fields(source: RecordFields, fields: list[str]) -> str:
+def explain_missing_field(source: RecordFields, fields: list[str]) -> str:
     """Describe which fields exist, for an error about the first needed one that is missing."""
     missing = next((name for name in source.list_columns() if name not in fields), "")
     return format_existing_fields_suffix(missing, fields, "columns")
@@ -214,7 +214,7 @@ def read_text_file(
     In "file" mode an empty file is an empty document.
     """
     passage = _PassageBuilder(source, max_bytes, first_line=1)
-    for line in read_lines(path, max_bytes, counts):
+    for line in read_lines_marking_damage(path, max_bytes, counts):
         if source.document_boundary == "blank_lines" and not line.error and not line.data.strip():
             counts.count_skipped(line.size)
             if passage.size_bytes or passage.error:
@@ -235,7 +235,7 @@ def read_text_file(
         counts.record_count += 1
         yield passage.build_record()
     else:
-        yield from yield_empty_file_error(counts)
+        yield from yield_error_if_file_empty(counts)
 
 
 class _PassageBuilder:

@@ -112,7 +112,7 @@ def list_sorted_runs(results: list[ItemResult]) -> list[SortedRun]:
 # Ids ---------------------------------------------------------------------------------------------
 
 
-def count_preceding_duplicates(
+def count_preceding_equal_identities(
     identities: np.ndarray, text_hashes: np.ndarray, other_columns: dict[str, np.ndarray]
 ) -> np.ndarray:
     """Count the records of the same identity that precede each record.
@@ -175,7 +175,7 @@ def find_later_copies(runs: list[SortedRun]) -> CopySearch:
     all_records = pa.concat_tables(record_tables)
     other_columns = {name: all_records[name].to_numpy() for name in all_records.column_names}
     has_key = other_columns.pop("has_key")
-    ordinals = count_preceding_duplicates(
+    ordinals = count_preceding_equal_identities(
         np.concatenate(ids), np.concatenate(text_hashes), other_columns
     )
     later_copies, first_record_masks = [], []

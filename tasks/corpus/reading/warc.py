@@ -33,7 +33,7 @@ from hallmark.tasks.corpus.reading.readers import (
     NOT_UTF8,
     TOO_LONG,
     fill_url_and_date,
-    yield_empty_file_error,
+    yield_error_if_file_empty,
 )
 from hallmark.tasks.corpus.reading.sources import FileSource, Record
 from hallmark.tasks.corpus.reading.web_pages import PageError, decode_page, extract_page_text
@@ -95,19 +95,19 @@ def read_warc(
             raw=framed_record.data,
         )
         if framed_record.error in ("", TOO_LONG):
-            skip_kind = _fill_record_from_page(record, source, max_bytes)
+            skip_kind = _fill_record_and_get_skip_kind(record, source, max_bytes)
             if skip_kind:
                 counts.count_skipped(framed_record.size, skip_kind, 1)
                 continue
         counts.record_count += 1
         yield record
-    yield from yield_empty_file_error(counts)
+    yield from yield_error_if_file_empty(counts)
 
 
 # Pages -------------------------------------------------------------------------------------------
 
 
-def _fill_record_from_page(record: Record, source: WarcSource, max_bytes: int) -> str:
+def _fill_record_and_get_skip_kind(record: Record, source: WarcSource, max_bytes: int) -> str:
     """Fill in the text of a record, or its error.
 
     Returns:
@@ -118,7 +118,7 @@ def _fill_record_from_page(record: Record, source: WarcSource, max_bytes: int) -
     try:
         warc_record = _parse_warc_record(record.raw)
         if warc_record.record_type == WarcRecordType.response:
-            skip_kind = _classify_non_page(warc_record)
+            skip_kind = _parse_http_and_get_skip_kind(warc_record)
         else:
             is_conversion = warc_record.record_type == WarcRecordType.conversion
             skip_kind = "" if is_conversion else f"{warc_record.record_type} record"
@@ -165,7 +165,7 @@ def _standardise_field_names(raw_record: bytes) -> bytes:
     return raw_record if standard_header == header else standard_header + raw_record[len(header) :]
 
 
-def _classify_non_page(warc_record: WarcRecord) -> str:
+def _parse_http_and_get_skip_kind(warc_record: WarcRecord) -> str:
     """Parse the HTTP headers of a response; return its kind if it is not a page, else ""."""
     if not warc_record.is_http:
         return "response that is not HTTP"
@@ -273,7 +273,7 @@ class _RecordFramer:
         number = 0
         while self._fill_buffer(1) or self.damage:
             number += 1
-            yield self._read_record(number)
+            yield self._read_record_marking_errors(number)
 
     def _fill_buffer(self, min_bytes: int) -> bool:
         """Fill the buffer to this size; return False if the stream ends or is damaged before."""
@@ -295,7 +295,7 @@ class _RecordFramer:
         while self.member_starts and self.member_starts[0] < self.buffer_start:
             self.member_starts.popleft()
 
-    def _read_record(self, number: int) -> _FramedRecord:
+    def _read_record_marking_errors(self, number: int) -> _FramedRecord:
         header_size = self._find_header_size()
         if not header_size:
             return self._skip_bad_record(number, NO_HEADER, 1)

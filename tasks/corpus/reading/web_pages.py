@@ -46,7 +46,7 @@ def decode_page(data: bytes, charset: str, is_html: bool) -> str:
     """
     for byte_order_mark, encoding in _BYTE_ORDER_MARKS:
         if data.startswith(byte_order_mark):
-            return _decode_with_first_valid(data[len(byte_order_mark) :], [encoding])
+            return _decode_strictly_with_first_valid(data[len(byte_order_mark) :], [encoding])
     candidate_encodings = _resolve_encoding_name(charset)
     if is_html and (meta_match := _META_CHARSET.search(data[:1024])):
         # A page whose meta element is readable as ASCII is not in UTF-16.
@@ -54,7 +54,9 @@ def decode_page(data: bytes, charset: str, is_html: bool) -> str:
             encoding_name if not encoding_name.startswith("utf-16") else "utf-8"
             for encoding_name in _resolve_encoding_name(meta_match[1].decode())
         ]
-    return _decode_with_first_valid(data, candidate_encodings or ["utf-8", *detect_encodings(data)])
+    return _decode_strictly_with_first_valid(
+        data, candidate_encodings or ["utf-8", *detect_encodings(data)]
+    )
 
 
 def _resolve_encoding_name(encoding_name: str) -> list[str]:
@@ -80,7 +82,7 @@ def detect_encodings(data: bytes) -> list[str]:
     return _resolve_encoding_name(detected_name) if detected_name else []
 
 
-def _decode_with_first_valid(data: bytes, encodings: list[str]) -> str:
+def _decode_strictly_with_first_valid(data: bytes, encodings: list[str]) -> str:
     for encoding in encodings:
         try:
             return data.decode(encoding)
@@ -312,7 +314,7 @@ class _ParserCostEstimator:
         # If certain, a raw text element such as svg's title holds only text, and svg continues.
         if tag_name in _HTML_TAGS and not (tag_name in _RAW_TEXT_TAGS and self.is_certain):
             self.foreign_depth = 0
-        if self.foreign_depth and self._is_self_closing(name_end, attributes_end):
+        if self.foreign_depth and self._ends_with_closing_slash(name_end, attributes_end):
             return
         if tag_name in _IMPLICITLY_CLOSED_TAGS:
             self.open_implicit_tags[-1].add(tag_name)
@@ -392,7 +394,7 @@ class _ParserCostEstimator:
             raise PageError(TOO_MANY_ATTRIBUTES)
         return attributes_end
 
-    def _is_self_closing(self, name_end: int, attributes_end: int) -> bool:
+    def _ends_with_closing_slash(self, name_end: int, attributes_end: int) -> bool:
         """Return whether a tag ends with a slash that is not part of an attribute."""
         if self.html[attributes_end - 1] != "/":
             return False

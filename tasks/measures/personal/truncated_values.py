@@ -293,7 +293,7 @@ def find_truncated_values(text: str, regions: Sequence[str] = ()) -> Iterator[Sp
     number = _NUMBER_AT_END.search(end, max(0, len(end) - 30)) if "digit" in cues else None
     if number:
         preceding_text = end[max(0, number.start() - CONTEXT_CHARS_BEFORE) : number.start()]
-        for data_type, context_pattern in _compile_context_patterns(tuple(regions)):
+        for data_type, context_pattern in _compile_national_id_announcements(tuple(regions)):
             if context_pattern.search(preceding_text):
                 yield Span(data_type, start + number.start(), start + number.end())
     leading_blanks = len(folded) - len(folded.lstrip())
@@ -327,7 +327,7 @@ def _compile_start_patterns() -> list[_TypedPattern]:
 
 
 @cache
-def _compile_context_patterns(regions: tuple[str, ...]) -> list[_TypedPattern]:
+def _compile_national_id_announcements(countries: tuple[str, ...]) -> list[_TypedPattern]:
     """Compile the words that announce a national number of these countries."""
     return [
         _TypedPattern(
@@ -335,5 +335,5 @@ def _compile_context_patterns(regions: tuple[str, ...]) -> list[_TypedPattern]:
             re.compile(rf"(?i)(?<![A-Za-z\u00c0-\u04ff])(?:{id_format.context_words})\W"),
         )
         for id_format in NATIONAL_ID_FORMATS
-        if id_format.context_words and country_of_type(id_format.type) in regions
+        if id_format.context_words and country_of_type(id_format.type) in countries
     ]

@@ -15,7 +15,7 @@ from hallmark.flows.checkpoint_comparison import (
     find_audited_trainings,
 )
 from hallmark.flows.runs import read_all_runs
-from hallmark.reports.page.figures import format_value
+from hallmark.reports.page.figures import format_number
 from hallmark.tasks.audits.judging.comparison import explain_incomparability
 from hallmark.tasks.audits.judging.comparison_units import AuditUnits
 from hallmark.tasks.audits.slice_tags import name_slice
@@ -164,7 +164,7 @@ def test_all_checkpoints_are_audited_by_one_command_with_a_trajectory_page(
     page = pages.read(path)
     course = next(t for t in page.tables if t[0][0] == "step" and len(t) == 1 + len(steps))
     assert [line[:2] for line in course[1:]] == [
-        [f"{step:,}", format_value(value, row["unit"])]
+        [f"{step:,}", format_number(value, row["unit"])]
         for step, value in zip(steps, row["values"], strict=True)
     ]
     assert pages.broken_links(path.parent) == []

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from hallmark import open_run
-from hallmark.flows.commands.prove import trace_case_documents
+from hallmark.flows.commands.prove import find_case_source_documents
 from hallmark.flows.commands.status import _format_rerun_command
 from hallmark.flows.removal_experiment import (
     plan_removal_cases,
@@ -180,7 +180,7 @@ def test_findings_without_documents_and_those_with_too_many_are_refused(
 
     def removal(*findings):
         cases = plan_removal_cases(run, findings)
-        return write_removal_lists(run, trace_case_documents(run, cases), tmp_path)
+        return write_removal_lists(run, find_case_source_documents(run, cases), tmp_path)
 
     with pytest.raises(
         UsageError, match="these findings cannot be traced to any training document"

@@ -27,7 +27,7 @@ from hallmark.model.decoding.token_scores import (
 from hallmark.model.objectives import build_causal_batch
 from hallmark.model.probing.answer_spans import AnswerSpanModel, find_answer_spans
 from hallmark.model.probing.cloze import compute_mask_log_probs
-from hallmark.model.probing.label_scores import compute_label_log_probs_by_token
+from hallmark.model.probing.label_scores import compute_log_probs_at_labelled_tokens
 from hallmark.model.probing.layer_probes import compute_token_states
 from hallmark.model.probing.position_loss import compute_loss_by_position
 from hallmark.model.training.examples import Example
@@ -86,7 +86,7 @@ CASES = {
     "generate": (tiny, generate_texts),
     "label_log_probs": (
         lambda **changes: tiny(labels=("a", "b"), tie_embeddings=False, **changes),
-        lambda m: compute_label_log_probs_by_token(
+        lambda m: compute_log_probs_at_labelled_tokens(
             m, [Example(text, [0] * len(text)) for text in TEXTS]
         ),
     ),

@@ -29,7 +29,7 @@ def next_log_probs(model, source, tokens):
 @pytest.mark.parametrize("chunk", [3, 1000])
 @pytest.mark.parametrize("batch_tokens", [1, 30, 10_000])
 def test_target_log_probs_equal_those_of_each_pair_alone(model, monkeypatch, batch_tokens, chunk):
-    monkeypatch.setattr(token_scores, "count_chunk_rows", lambda *_: chunk)
+    monkeypatch.setattr(token_scores, "choose_chunk_rows", lambda *_: chunk)
     target_scores = compute_target_log_probs(model, SOURCES, TARGETS, batch_tokens=batch_tokens)
     for source, target, scores in zip(SOURCES, TARGETS, target_scores, strict=True):
         assert scores.dtype == np.float32

@@ -13,7 +13,7 @@ from hallmark.model.interchange.transformers_checkpoint import (
     export_transformers,
     import_transformers,
 )
-from hallmark.model.probing.label_scores import compute_label_log_probs_by_token
+from hallmark.model.probing.label_scores import compute_log_probs_at_labelled_tokens
 from hallmark.model.training.adaptation import copy_model_with_task_settings, make_classifier_config
 from hallmark.model.training.example_batches import make_example_objective
 from hallmark.model.training.examples import NO_LABEL, Example
@@ -69,7 +69,7 @@ def test_sequence_classifiers_equal_those_of_transformers(kind, tmp_path):
         labels = [NO_LABEL] * len(text)
         labels[label_position] = 0
         examples.append(Example(text, labels))
-    ours = torch.tensor(np.stack(compute_label_log_probs_by_token(model, examples))).squeeze(1)
+    ours = torch.tensor(np.stack(compute_log_probs_at_labelled_tokens(model, examples))).squeeze(1)
     torch.testing.assert_close(ours, score_with_transformers(theirs, TEXTS), atol=1e-4, rtol=0)
 
 
@@ -84,7 +84,7 @@ def test_token_classifiers_equal_those_of_transformers(kind, tmp_path):
     theirs = score_with_transformers(auto.from_pretrained(tmp_path / "theirs").eval(), TEXTS)
     examples = [Example(text, [0] * len(text)) for text in TEXTS]
     for ours, expected in zip(
-        compute_label_log_probs_by_token(model, examples), theirs, strict=True
+        compute_log_probs_at_labelled_tokens(model, examples), theirs, strict=True
     ):
         got = torch.tensor(ours)
         torch.testing.assert_close(got, expected[: len(got)], atol=1e-4, rtol=0)

@@ -219,14 +219,19 @@ def test_a_skipped_step_changes_no_weight(inputs, tmp_path):
 
 def test_the_spike_guard_counts_consecutive_divergent_steps():
     guard = SpikeGuard()
-    assert not any(guard.detect_divergence(1.0, 1.0, 3.0) for _ in range(30))
-    assert [guard.detect_divergence(1.0, 2.9, 3.0), guard.detect_divergence(1.0, 4.0, 3.0)] == [
+    assert not any(guard.update_and_detect_divergence(1.0, 1.0, 3.0) for _ in range(30))
+    assert [
+        guard.update_and_detect_divergence(1.0, 2.9, 3.0),
+        guard.update_and_detect_divergence(1.0, 4.0, 3.0),
+    ] == [
         False,
         True,
     ]
-    assert guard.detect_divergence(math.nan, 1.0, 0.0) and guard.divergent_steps == 2
-    assert not guard.detect_divergence(1.0, 1.0, 3.0) and guard.divergent_steps == 0
-    assert not SpikeGuard().detect_divergence(1.0, 1e9, 3.0)  # no mean to compare with yet
+    assert guard.update_and_detect_divergence(math.nan, 1.0, 0.0) and guard.divergent_steps == 2
+    assert not guard.update_and_detect_divergence(1.0, 1.0, 3.0) and guard.divergent_steps == 0
+    assert not SpikeGuard().update_and_detect_divergence(
+        1.0, 1e9, 3.0
+    )  # no mean to compare with yet
 
 
 def test_log_spaced_checkpoints_are_at_powers_of_two(inputs, tmp_path):

@@ -16,7 +16,7 @@ from hallmark.model.architecture import Transformer
 from hallmark.model.config import ModelConfig, config_to_dict
 from hallmark.model.decoding.generation import generate
 from hallmark.model.interchange.checkpoint import load_checkpoint, save_checkpoint
-from hallmark.model.probing.label_scores import compute_label_log_probs_by_token
+from hallmark.model.probing.label_scores import compute_log_probs_at_labelled_tokens
 from hallmark.model.training.adaptation import make_classifier_config
 from hallmark.model.training.examples import NO_LABEL, Example, write_examples
 from tests.model.oracles import write_tokenizer
@@ -131,7 +131,9 @@ def test_token_labels_are_learned(tmp_path, architecture):
     assert code == 0, events
     model = load_checkpoint(tmp_path / "work" / "checkpoints" / "step-00000400")
     test = make_labelled_texts(50, 3)
-    predicted = np.concatenate([p.argmax(1) for p in compute_label_log_probs_by_token(model, test)])
+    predicted = np.concatenate(
+        [p.argmax(1) for p in compute_log_probs_at_labelled_tokens(model, test)]
+    )
     gold = np.concatenate([[a for a in e.targets if a != NO_LABEL] for e in test])
     assert (predicted == gold).mean() > 0.9
 

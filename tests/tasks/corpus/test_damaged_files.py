@@ -13,7 +13,11 @@ from hypothesis import strategies as st
 
 from hallmark.tasks.corpus.ingest import IngestConfig, ingest
 from hallmark.tasks.corpus.reading import compressed_members
-from hallmark.tasks.corpus.reading.byte_streams import ReadCounts, read_blocks, read_lines
+from hallmark.tasks.corpus.reading.byte_streams import (
+    ReadCounts,
+    read_blocks,
+    read_lines_marking_damage,
+)
 from hallmark.tasks.corpus.reading.compressed_members import DAMAGED_DATA, TRUNCATED_DATA, Damage
 from tests.tasks.corpus.reader_helpers import (
     COMPRESS_BY_ENDING,
@@ -411,7 +415,7 @@ def test_the_search_keeps_no_more_than_a_block_in_memory(tmp_path, ending):
     path = tmp_path / f"a.jsonl{ending}"
     path.write_bytes(random.Random(1).randbytes(1 << 20) * 30 + COMPRESS_BY_ENDING[ending](b"x\n"))
     tracemalloc.start()
-    lines = list(read_lines(path, 10_000, ReadCounts()))
+    lines = list(read_lines_marking_damage(path, 10_000, ReadCounts()))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert [line.data for line in lines] == [b"", b"x"]

@@ -29,7 +29,7 @@ from hallmark.tasks.corpus.quality import QualityConfig, measure_quality
 from hallmark.tasks.corpus.redact_spans import RedactSpansConfig, redact_spans
 from hallmark.tasks.corpus.removal_effects import RemovalEffectsConfig, measure_removal_effects
 from hallmark.tasks.corpus.select import SelectConfig, select_documents
-from hallmark.tasks.measures.failed_documents import run_isolating_failures
+from hallmark.tasks.measures.failed_documents import run_with_failing_texts_emptied
 from hallmark.tasks.training.pack import PackConfig, pack
 from hallmark.tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
 from tests.tasks.corpora import given
@@ -368,9 +368,9 @@ def test_a_kernel_runs_again_without_the_failing_documents(texts, machine_error)
     batch = pa.record_batch({"text": pa.array(texts, pa.large_string())})
     if machine_error and "X" in texts:  # such errors are not caused by a document
         with pytest.raises(machine_error):
-            run_isolating_failures(kernel, batch)
+            run_with_failing_texts_emptied(kernel, batch)
         return
-    result, faults = run_isolating_failures(kernel, batch)
+    result, faults = run_with_failing_texts_emptied(kernel, batch)
     assert result == ["" if text == "X" else text for text in texts]
     assert faults.rows.to_pylist() == [i for i, text in enumerate(texts) if text == "X"]
     assert set(faults.reasons.to_pylist()) <= {"failed: ValueError"}
@@ -384,4 +384,4 @@ def test_an_error_that_no_single_document_causes_is_raised():
 
     batch = pa.record_batch({"text": pa.array(["a", "b", "c"], pa.large_string())})
     with pytest.raises(ValueError, match="too many together"):
-        run_isolating_failures(kernel, batch)
+        run_with_failing_texts_emptied(kernel, batch)

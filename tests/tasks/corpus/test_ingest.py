@@ -30,7 +30,7 @@ from hallmark.tasks.corpus.reading.inputs import (
     digest_sources_and_block_lists,
     list_inputs,
 )
-from hallmark.tasks.corpus.reading.records import IdRange, count_preceding_duplicates
+from hallmark.tasks.corpus.reading.records import IdRange, count_preceding_equal_identities
 from hallmark.tasks.corpus.reading.sources import find_paths_by_file_name
 
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "data" / "corpus"
@@ -250,7 +250,7 @@ def test_ordinals_rank_copies_by_their_columns_and_then_by_arrival(records):
         "metadata_hash": metadata_hashes.astype(np.uint64),
         "raw_bytes": sizes,
     }
-    assert count_preceding_duplicates(halves(0), halves(2), others).tolist() == expected
+    assert count_preceding_equal_identities(halves(0), halves(2), others).tolist() == expected
 
 
 # Sources that are found or rejected --------------------------------------------------------------

@@ -11,7 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hallmark.tasks.corpus.reading.byte_streams import ReadCounts, read_blocks, read_lines
+from hallmark.tasks.corpus.reading.byte_streams import (
+    ReadCounts,
+    read_blocks,
+    read_lines_marking_damage,
+)
 from hallmark.tasks.corpus.reading.readers import NOT_UTF8, TOO_LONG
 from tests.tasks.corpus.reader_helpers import LIMIT, compress_zstd, get_texts, read_checked
 
@@ -27,7 +31,7 @@ def test_lines_are_those_of_bytes_split(tmp_path_factory, data, block, limit):
     counts = ReadCounts()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("hallmark.tasks.corpus.reading.byte_streams.BLOCK_BYTES", block)
-        lines = list(read_lines(path, limit, counts))
+        lines = list(read_lines_marking_damage(path, limit, counts))
     mark_bytes = 3 * data.startswith(b"\xef\xbb\xbf")
     # A byte order mark cut by the limit does not count.
     if mark_bytes and counts.skipped_bytes == 0:
@@ -65,7 +69,7 @@ def test_a_block_of_line_ends_is_not_split_at_once(write):
     """32 MB of line ends are decompressed at once from a few bytes of zstd."""
     path = write("a.jsonl.zst", compress_zstd(b"\n" * 32_000_000))
     tracemalloc.start()
-    line_stream = read_lines(path, LIMIT, ReadCounts())
+    line_stream = read_lines_marking_damage(path, LIMIT, ReadCounts())
     numbers = [next(line_stream).number for _ in range(9)]
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()

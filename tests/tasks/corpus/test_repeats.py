@@ -12,7 +12,7 @@ from hallmark.tasks.corpus.copies import repeats
 from hallmark.tasks.corpus.copies.repeats import (
     TEXT_SEPARATOR,
     join_repeated_spans,
-    mark_repeated_windows,
+    mark_repeated_window_starts,
 )
 
 
@@ -50,7 +50,7 @@ def mark_repeats_by_brute_force(text, min_bytes):
 def test_repeats_equal_brute_force_for_any_texts(texts, min_bytes):
     text = concatenate(texts)
     original_text = text.copy()
-    is_start = mark_repeated_windows(text, min_bytes)
+    is_start = mark_repeated_window_starts(text, min_bytes)
     assert np.flatnonzero(is_start).tolist() == find_repeats_by_brute_force(text, min_bytes)
     assert (text == original_text).all()
     marks = np.zeros(len(text), bool)
@@ -79,7 +79,7 @@ def test_planted_passages_are_found_in_a_megabyte(monkeypatch, chunk):
         planted.append(donor[start : start + 100])
         texts.insert(rng.randrange(80, len(texts)), f"new {planted[-1]} end")
     text = concatenate(texts)
-    is_start = mark_repeated_windows(text, 50)
+    is_start = mark_repeated_window_starts(text, 50)
     assert np.flatnonzero(is_start).tolist() == find_repeats_by_brute_force(text, 50)
     cut_text = text.copy()
     for start, stop in zip(*join_repeated_spans(text, is_start, 50), strict=True):
@@ -91,7 +91,7 @@ def test_planted_passages_are_found_in_a_megabyte(monkeypatch, chunk):
 def test_short_texts_have_no_repeats():
     for texts in ([], [""], ["short"], ["a" * 20]):
         text = concatenate(texts)
-        is_start = mark_repeated_windows(text, 30)
+        is_start = mark_repeated_window_starts(text, 30)
         assert not is_start.any()
         assert not len(join_repeated_spans(text, is_start, 30)[0])
 
@@ -100,9 +100,9 @@ def test_short_texts_have_no_repeats():
 def test_windows_that_differ_in_one_byte_are_not_the_same(position):
     window = bytes(range(97, 97 + 26)).decode() + "0123"
     changed_window = window[:position] + "-" + window[position + 1 :]
-    assert not mark_repeated_windows(concatenate([window, changed_window]), 30).any()
+    assert not mark_repeated_window_starts(concatenate([window, changed_window]), 30).any()
     assert np.flatnonzero(
-        mark_repeated_windows(concatenate([window, changed_window, window]), 30)
+        mark_repeated_window_starts(concatenate([window, changed_window, window]), 30)
     ).tolist() == [62]
 
 
@@ -110,14 +110,14 @@ def test_spans_that_touch_are_joined():
     rng = random.Random(8)
     first, second = ("".join(rng.choices("abcdefgh", k=30)) for _ in range(2))
     text = concatenate([first, second, first + second])
-    is_start = mark_repeated_windows(text, 30)
+    is_start = mark_repeated_window_starts(text, 30)
     assert np.flatnonzero(is_start).tolist() == [62, 92]
     assert [side.tolist() for side in join_repeated_spans(text, is_start, 30)] == [[62], [122]]
 
 
 def test_a_run_keeps_only_its_first_window():
     text = concatenate(["x" + "-" * 100 + "y"])
-    starts, stops = join_repeated_spans(text, mark_repeated_windows(text, 30), 30)
+    starts, stops = join_repeated_spans(text, mark_repeated_window_starts(text, 30), 30)
     assert (starts.tolist(), stops.tolist()) == ([31], [101])
 
 
@@ -125,18 +125,18 @@ def test_a_run_keeps_only_its_first_window():
 def test_a_group_may_be_larger_than_a_chunk(monkeypatch, texts):
     monkeypatch.setattr(repeats, "SUFFIXES_PER_CHUNK", 100)
     text = concatenate(texts)
-    assert np.flatnonzero(mark_repeated_windows(text, 20)).tolist() == find_repeats_by_brute_force(
-        text, 20
-    )
+    assert np.flatnonzero(
+        mark_repeated_window_starts(text, 20)
+    ).tolist() == find_repeats_by_brute_force(text, 20)
 
 
 @pytest.mark.parametrize("chunk", range(1, 40))
 def test_chunks_may_end_anywhere(monkeypatch, chunk):
     monkeypatch.setattr(repeats, "SUFFIXES_PER_CHUNK", chunk)
     text = concatenate(["a stretch of it, twice", "of it, twice", "-" * 12, "a stretch"])
-    assert np.flatnonzero(mark_repeated_windows(text, 8)).tolist() == find_repeats_by_brute_force(
-        text, 8
-    )
+    assert np.flatnonzero(
+        mark_repeated_window_starts(text, 8)
+    ).tolist() == find_repeats_by_brute_force(text, 8)
 
 
 @pytest.mark.parametrize("kind", ["all twice", "one run", "nothing"])
@@ -151,7 +151,7 @@ def test_memory_does_not_depend_on_how_much_repeats(monkeypatch, kind):
     }[kind]
     text[-1] = TEXT_SEPARATOR
     tracemalloc.start()
-    join_repeated_spans(text, mark_repeated_windows(text, 50), 50)
+    join_repeated_spans(text, mark_repeated_window_starts(text, 50), 50)
     peak = tracemalloc.get_traced_memory()[1]  # in addition to the text
     tracemalloc.stop()
     assert 5 < peak / len(text) < 6.6

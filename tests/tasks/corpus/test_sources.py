@@ -10,7 +10,7 @@ import pytest
 from hallmark.tasks.contract import HallmarkError, UsageError
 from hallmark.tasks.contract.allowed_roots import _iter_symlinks
 from hallmark.tasks.corpus.reading.byte_streams import ReadCounts
-from hallmark.tasks.corpus.reading.inputs import list_reader_code
+from hallmark.tasks.corpus.reading.inputs import list_reader_modules_and_data
 from hallmark.tasks.corpus.reading.readers import TextSource, read_text_file
 from hallmark.tasks.corpus.reading.sources import (
     SOURCE_CLASSES,
@@ -79,7 +79,9 @@ FILE_KINDS = sorted(k for k, c in SOURCE_CLASSES.items() if issubclass(c, FileSo
 def test_every_reader_is_found():
     assert {"jsonl", "parquet", "csv", "tsv", "text", "warc"} == {*FILE_KINDS}
     assert {*SOURCE_CLASSES} - {*FILE_KINDS} == {"datasets", "documentation", "town"}
-    assert {"tasks/corpus/data/town/words.txt", TextSource.__module__} < {*list_reader_code()}
+    assert {"tasks/corpus/data/town/words.txt", TextSource.__module__} < {
+        *list_reader_modules_and_data()
+    }
 
 
 def test_two_sources_of_the_same_kind_are_refused():

@@ -9,7 +9,7 @@ import pytest
 
 from hallmark.tasks.measures.identities import DATA_FOLDER, pluralise
 from hallmark.tasks.measures.occupations import (
-    count_gendered_words_near_occupations,
+    count_gendered_words_by_mention,
     list_occupations,
 )
 
@@ -18,7 +18,7 @@ LISTS = json.loads((DATA_FOLDER / "occupations.json").read_text(encoding="utf-8"
 
 def count_in_texts(texts, window=10):
     """Return (occupation, text index, words for women, words for men) of each mention, in order."""
-    number, owner, words = count_gendered_words_near_occupations(
+    number, owner, words = count_gendered_words_by_mention(
         pa.array(texts, pa.large_string()), window
     )
     rows = zip(number.tolist(), owner.tolist(), words.tolist(), strict=True)

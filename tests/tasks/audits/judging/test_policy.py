@@ -9,8 +9,8 @@ from hallmark.tasks.audits.judging.findings import FINDINGS, build_finding
 from hallmark.tasks.audits.judging.policy import (
     PolicyConfig,
     PolicyRule,
-    evaluate_policy,
     evaluate_rule,
+    write_rule_verdicts,
 )
 from hallmark.tasks.audits.slice_tags import name_slice
 from hallmark.tasks.contract import StageConfig, StageContext, UsageError, stage
@@ -67,7 +67,7 @@ def bias(session):
 
 def compute_verdicts(bias, **gate):
     config = PolicyConfig(rules={"rule": {"audit": "bias"} | gate})
-    return evaluate_policy({"bias": bias}, config)["verdicts"].read().to_pylist()
+    return write_rule_verdicts({"bias": bias}, config)["verdicts"].read().to_pylist()
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_an_unmeasured_finding_fails_its_rule(bias):
     (row,) = compute_verdicts(bias, metric="unknown", lt=100)
     assert row["verdict"] == "fail" and row["reason"] == "not measured: no pairs"
     config = PolicyConfig(rules={"r": {"audit": "toxicity", "metric": "any", "lt": 1}})
-    (row,) = evaluate_policy({"bias": bias}, config)["verdicts"].read().to_pylist()
+    (row,) = write_rule_verdicts({"bias": bias}, config)["verdicts"].read().to_pylist()
     assert row["verdict"] == "fail" and row["reason"] == "not measured: the audit did not run"
     assert evaluate_rule("r", PolicyRule(audit="bias", metric="x", ge=0), None).distance is None
 
@@ -237,7 +237,7 @@ def make_counts(config: CountConfig, context: StageContext) -> None:
 )
 def test_a_missing_skipped_count_is_zero(session, skipped_count, value, verdict):
     config = PolicyConfig(rules={"r": {"audit": "weat", "metric": "skipped_words", "le": 3}})
-    result = evaluate_policy(
+    result = write_rule_verdicts(
         {"weat": make_counts(CountConfig(skipped_count=skipped_count))}, config
     )
     (row,) = result["verdicts"].read().to_pylist()
@@ -245,14 +245,14 @@ def test_a_missing_skipped_count_is_zero(session, skipped_count, value, verdict)
     if not skipped_count:
         rule_with_slice = config.rules["r"].model_copy(update={"slice": {"part": "x"}})
         with pytest.raises(UsageError, match=r'r\.slice: skipped_words has no slice {part = "x"}'):
-            evaluate_policy(
+            write_rule_verdicts(
                 {"weat": make_counts(CountConfig())}, PolicyConfig(rules={"r": rule_with_slice})
             )
 
 
 def test_a_count_alone_does_not_make_other_counts_zero(session):
     config = PolicyConfig(rules={"r": {"audit": "honest", "metric": "skipped_templates", "le": 0}})
-    result = evaluate_policy(
+    result = write_rule_verdicts(
         {"honest": make_counts(CountConfig(skipped_count=-1, others=True))}, config
     )
     (row,) = result["verdicts"].read().to_pylist()

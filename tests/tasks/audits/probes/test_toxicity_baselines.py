@@ -26,7 +26,7 @@ from hallmark.tasks.audits.probes.toxicity import (
     MEASURES,
     PROBE,
     ToxicityConfig,
-    build_shuffled_baseline,
+    add_shuffled_baseline_texts,
 )
 from hallmark.tasks.audits.slice_tags import name_slice
 from hallmark.tasks.contract import (
@@ -180,7 +180,7 @@ def test_the_higher_baseline_is_the_null_value():
 
 def build_shuffled_items(documents, folder, **changes):
     builder, model = RequestBuilder(), open_audited_model(folder, device="cpu")
-    build_shuffled_baseline(builder, model, documents, QUICK.model_copy(update=changes))
+    add_shuffled_baseline_texts(builder, model, documents, QUICK.model_copy(update=changes))
     return builder, model
 
 
