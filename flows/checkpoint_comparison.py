@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from hallmark.flows.checkpoint_resolution import resolve_checkpoint
 from hallmark.flows.notices import log_which_run_is_latest
@@ -26,9 +25,7 @@ from hallmark.tasks.audits.judging.comparison import (
     format_stage_label,
 )
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
-from hallmark.tasks.contract import Artifact, HallmarkError, Store, UsageError
-
-Row = dict[str, Any]
+from hallmark.tasks.contract import Artifact, HallmarkError, Row, Store, UsageError
 
 #: After the name of a run, it means all checkpoints of the run's training.
 ALL_CHECKPOINTS_SUFFIX = "@all"

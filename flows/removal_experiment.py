@@ -29,14 +29,13 @@ from hallmark.tasks.audits.slice_tags import name_slice
 from hallmark.tasks.contract import (
     Artifact,
     HallmarkError,
+    Row,
     Store,
     Table,
     UsageError,
     format_closest_name_hint,
     format_count,
 )
-
-Row = dict[str, Any]
 
 #: The audits whose worst findings are tested if none is named.
 DEFAULT_AUDITS = ("extraction", "associations")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict
 from functools import cache
-from typing import Any
 
 import pyarrow as pa
 
@@ -17,14 +16,13 @@ from hallmark.tasks.audits.registry import PROBES
 from hallmark.tasks.contract import (
     STAGES,
     TELEMETRY,
+    Row,
     Stage,
     UsageError,
     describe_columns,
     format_closest_name_hint,
     get_table_meaning,
 )
-
-Row = dict[str, Any]
 
 #: Replaces the name of the stage for tables that every stage writes.
 EVERY_STAGE = "every stage"

@@ -7,7 +7,6 @@ corpus, or may come without both; the card then states what is not known.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from pydantic import Field
 
@@ -81,9 +80,7 @@ from hallmark.tasks.audits.judging.training_exposure import find_last_checkpoint
 from hallmark.tasks.audits.missing_audits import FAILED, SKIPPED_BY_USER
 from hallmark.tasks.audits.registry import compute_descriptions_digest
 from hallmark.tasks.audits.slice_tags import name_slice
-from hallmark.tasks.contract import Artifact, StageConfig, StageContext, stage
-
-Row = dict[str, Any]
+from hallmark.tasks.contract import Artifact, Row, StageConfig, StageContext, stage
 
 #: Tables of audits that hold no rows of what was scored.
 TABLES_WITHOUT_SCORED_ROWS = ("findings", "accounts", "training_sizes", "model")

@@ -35,7 +35,6 @@ from hallmark.reports.page.redaction import OFFENSIVE_TOXICITY, Redactor
 from hallmark.reports.page.rendering import get_template_environment
 from hallmark.reports.sections.checkpoint_comparison import (
     AuditComparison,
-    Row,
     TrainingCheckpoint,
     build_exclusions_table,
     compare_audits,
@@ -66,7 +65,7 @@ from hallmark.tasks.audits.judging.comparison_units import (
 )
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
 from hallmark.tasks.audits.slice_tags import name_slice
-from hallmark.tasks.contract import Artifact, HallmarkError
+from hallmark.tasks.contract import Artifact, HallmarkError, Row
 
 TRAJECTORY_FOLDER, TRAJECTORY_PAGE = "trajectory", "trajectory.html"
 

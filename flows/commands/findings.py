@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from hallmark.flows.checkpoint_comparison import open_audit_run
 from hallmark.flows.commands.options import JsonOption, StoreOption, print_result
@@ -19,11 +18,10 @@ from hallmark.tasks.audits.judging.findings import read_findings
 from hallmark.tasks.audits.judging.policy import group_unpassed_rules
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
 from hallmark.tasks.contract import (
+    Row,
     UsageError,
     format_closest_name_hint,
 )
-
-Row = dict[str, Any]
 
 #: The columns of a finding that each row of the list repeats.
 FINDING_FIELDS = (

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from hallmark.flows.runs import Run
 from hallmark.reports.page.figures import format_number
-from hallmark.tasks.contract import format_count
+from hallmark.tasks.contract import Row, format_count
 from hallmark.tasks.corpus.toxicity.actions import explain_action
 from hallmark.tasks.measures.scorers import TOXICITY_HEADS
-
-Row = dict[str, Any]
 
 
 class RuleCount(TypedDict):

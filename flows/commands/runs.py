@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
 from hallmark.flows.commands.options import JsonOption, StoreOption, print_result
 from hallmark.flows.runs import WORLD_FLOW, Run, open_store, read_all_runs
 from hallmark.tasks.audits.judging.policy import group_unpassed_rules
-from hallmark.tasks.contract import HallmarkError
+from hallmark.tasks.contract import HallmarkError, Row
 
 FlowName = Literal["pipeline", "audit", "finetune", "prove", "study", "world"]
 RunStatus = Literal["completed", "failed", "running", "interrupted"]
 
-Row = dict[str, Any]
 
 #: The fields of run.json with which each row of the list begins.
 RECORD_FIELDS = ("run", "flow", "config_name", "checkpoint", "started", "ended", "error")

@@ -13,9 +13,8 @@ from typing import Any
 from hallmark.flows.commands.options import JsonOption, print_result
 from hallmark.flows.config import Config
 from hallmark.flows.config_errors import list_schema_references
-from hallmark.tasks.contract import UsageError, format_closest_name_hint
+from hallmark.tasks.contract import Row, UsageError, format_closest_name_hint
 
-Row = dict[str, Any]
 Schema = dict[str, Any]
 
 

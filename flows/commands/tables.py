@@ -5,7 +5,8 @@ from __future__ import annotations
 import textwrap
 
 from hallmark.flows.commands.options import JsonOption, print_result
-from hallmark.flows.table_listing import Row, list_tables
+from hallmark.flows.table_listing import list_tables
+from hallmark.tasks.contract import Row
 
 
 def tables(stage: str | None = None, *, as_json: JsonOption = False) -> None:

@@ -25,9 +25,7 @@ from hallmark.tasks.audits.judging.comparison import (
 )
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
 from hallmark.tasks.audits.slice_tags import name_slice
-from hallmark.tasks.contract import Artifact, HallmarkError, format_count
-
-Row = dict[str, Any]
+from hallmark.tasks.contract import Artifact, HallmarkError, Row, format_count
 
 #: A change is significant if its corrected p is below this.
 CHANGE_SIGNIFICANCE_LEVEL = 0.05

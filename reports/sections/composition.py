@@ -30,9 +30,7 @@ from hallmark.reports.sections.corpus_breakdown import (
 from hallmark.reports.sections.corpus_figures import PROFILE, CorpusFigures
 from hallmark.reports.sections.metadata import build_metadata_section, describe_document_licences
 from hallmark.reports.sections.personal_data import build_personal_data_section
-from hallmark.tasks.contract import format_count
-
-Row = dict[str, Any]
+from hallmark.tasks.contract import Row, format_count
 
 
 def build_canary_callout(corpus: CorpusFigures) -> Callout:

@@ -7,14 +7,13 @@ profile.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from hallmark.reports.page.document import DataTable, InlineElement, Paragraph, Section
 from hallmark.reports.page.figures import Figure
 from hallmark.reports.sections.corpus_figures import PROFILE, CorpusFigures
+from hallmark.tasks.contract import Row
 
 UNKNOWN_VALUE = "unknown"
-Row = dict[str, Any]
 
 
 def build_breakdown_section(

@@ -25,7 +25,7 @@ from hallmark.reports.sections.row_selection import (
     select_first_rows_and_all_group_rows,
 )
 from hallmark.tasks.audits.audit_descriptions import SIGNIFICANCE_LEVEL
-from hallmark.tasks.contract import format_count
+from hallmark.tasks.contract import Row, format_count
 
 EFFECTS = "removal_effects"
 
@@ -57,8 +57,6 @@ INTERPRETATION_NOTE = (
 )
 
 INGEST_NOTE = "Compared by source only: nothing else is known about records that ingest removed."
-
-Row = dict[str, Any]
 
 
 def read_removal_effects_rows(corpus: CorpusFigures, table: str) -> list[Row]:

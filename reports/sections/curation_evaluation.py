@@ -5,15 +5,12 @@ The stage ``evaluate_curation`` computes the rates; this file puts them on the d
 
 from __future__ import annotations
 
-from typing import Any
-
 from hallmark.reports.page.document import DataTable, InlineElement, Paragraph, Section
 from hallmark.reports.page.figures import Figure
 from hallmark.reports.sections.corpus_figures import CorpusFigures
+from hallmark.tasks.contract import Row
 
 CURATION_EVALUATION = "evaluate_curation"
-
-Row = dict[str, Any]
 
 
 def build_curation_evaluation_sections(corpus: CorpusFigures) -> list[Section]:

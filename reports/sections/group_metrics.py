@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from hallmark.reports.page.document import Block, DataTable, InlineElement, Paragraph
 from hallmark.reports.page.figures import Figure, FigureBook
 from hallmark.reports.sections.row_selection import LimitedSelection
-from hallmark.tasks.contract import Artifact
+from hallmark.tasks.contract import Artifact, Row
 
 #: Label of each kind of group, in the order of the card.
 GROUP_KINDS = {"source": "source", "language": "estimated language", "identity": "identity group"}
@@ -19,8 +17,6 @@ LANGUAGE_NOTE = (
     "py3langid estimates the language. “undetermined” means that the text is too short or too "
     "mixed; “zxx” means no language, such as code. "
 )
-
-Row = dict[str, Any]
 
 
 def select_groups_with_most_tokens(

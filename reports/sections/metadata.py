@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from hallmark.reports.page.document import DataTable, InlineElement, Paragraph, Section
 from hallmark.reports.page.figures import Figure
 from hallmark.reports.sections.corpus_figures import PROFILE, CorpusFigures
+from hallmark.tasks.contract import Row
 from hallmark.tasks.corpus.profiles.metadata_counts import MAX_DISTINCT_VALUES, MIN_VALUE_DOCUMENTS
 from hallmark.tasks.corpus.reading.metadata import LICENCE_FIELD
-
-Row = dict[str, Any]
 
 #: Licences that the first screen names.
 MAX_SHOWN_LICENCES = 5

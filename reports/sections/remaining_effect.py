@@ -6,10 +6,10 @@ be zero, is smaller than the effect before, and meets every criterion.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
-Row = Mapping[str, Any]
+from hallmark.tasks.contract import Row
 
 
 class EffectDescription(NamedTuple):

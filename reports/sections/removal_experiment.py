@@ -50,9 +50,7 @@ from hallmark.tasks.audits.experiments.arm_comparison import (
     compute_signed_distance_from_zero,
 )
 from hallmark.tasks.audits.experiments.source_documents import MAX_WORST_ROWS
-from hallmark.tasks.contract import format_count
-
-Row = Mapping[str, Any]
+from hallmark.tasks.contract import Row, format_count
 
 METHOD_NOTE = (
     "All arms are trained from the beginning on the same rows in the same order. Padding "

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
-Row = dict[str, Any]
+from hallmark.tasks.contract import Row
+
 Shown = TypeVar("Shown")
 
 

@@ -7,7 +7,7 @@ each baseline on the same test rows.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from hallmark.reports.page.document import (
     Block,
@@ -20,6 +20,7 @@ from hallmark.reports.page.document import (
 )
 from hallmark.reports.page.figures import Figure, FigureBook
 from hallmark.reports.page.redaction import Redactor
+from hallmark.tasks.contract import Row
 
 FINETUNE = "finetune"
 SCORES_TABLE, PREDICTIONS_TABLE, COUNTS_TABLE = (
@@ -82,8 +83,6 @@ COMPARISON_MESSAGES: dict[
 UNIT_LABELS = {"score, 0 to 100": "of 100"}
 
 MAX_LISTED_LABELS = 12  # in a sentence
-
-Row = dict[str, Any]
 
 
 def format_system_name(system: str) -> str:

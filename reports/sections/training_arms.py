@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from hallmark.reports.page.document import Code, DataTable, InlineElement, Section, ShortFigure
 from hallmark.reports.page.figures import FigureBook
 from hallmark.reports.page.redaction import Redactor
 from hallmark.tasks.audits.experiments.arm_comparison import BASE, RANDOM, REMOVED, SEED
-
-Row = dict[str, Any]
+from hallmark.tasks.contract import Row
 
 #: Kind and name of a part of the held-out text, such as ("source", "town").
 HeldoutText = tuple[str, str]

@@ -37,6 +37,7 @@ from hallmark.tasks.contract import (
     Artifact,
     DeviceName,
     ExternalFiles,
+    Row,
     SerialMapper,
     StageConfig,
     StageContext,
@@ -56,7 +57,6 @@ GENERATION_KINDS = ("generate", "complete")
 #: Seed of the weights of the untrained model.
 UNTRAINED_SEED = 0
 
-Row = dict[str, Any]
 
 #: The row of MODEL, by column.
 ModelRow = dict[str, Any]

@@ -88,7 +88,7 @@ from hallmark.tasks.contract.fingerprint import (
 from hallmark.tasks.contract.mappers import ProcessMapper, make_mapper
 from hallmark.tasks.contract.object_store import is_store_folder
 from hallmark.tasks.contract.resources import Mapper, Resources, SerialMapper
-from hallmark.tasks.contract.rows import rows_to_table, table_to_rows
+from hallmark.tasks.contract.rows import Row, rows_to_table, table_to_rows
 from hallmark.tasks.contract.session import (
     BackgroundListener,
     Event,
@@ -162,6 +162,7 @@ __all__ = [
     "PolicyViolationError",
     "ProcessMapper",
     "Resources",
+    "Row",
     "Seed",
     "SerialMapper",
     "Session",

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 
+#: A row of a table: value by column name.
+Row = dict[str, Any]
+
+
 def rows_to_table(rows: Sequence[DataclassInstance], schema: pa.Schema) -> pa.Table:
     """Convert dataclasses to a table; their fields are exactly the columns of the schema.
 
@@ -33,7 +37,7 @@ def rows_to_table(rows: Sequence[DataclassInstance], schema: pa.Schema) -> pa.Ta
     return pa.table(columns, schema=schema)
 
 
-def table_to_rows(table: pa.Table) -> list[dict[str, Any]]:
+def table_to_rows(table: pa.Table) -> list[Row]:
     """Convert a table to rows; the value of a map column is a dict."""
-    rows: list[dict[str, Any]] = table.to_pylist(maps_as_pydicts="strict")
+    rows: list[Row] = table.to_pylist(maps_as_pydicts="strict")
     return rows

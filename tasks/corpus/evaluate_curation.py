@@ -25,6 +25,7 @@ from pydantic import Field
 from hallmark.tasks.contract import (
     ID_TYPE,
     Artifact,
+    Row,
     StageConfig,
     StageContext,
     TableWriters,
@@ -41,7 +42,7 @@ from hallmark.tasks.corpus.reading.town_source import (
     format_document_key,
     list_labels_by_block_number,
 )
-from hallmark.tasks.corpus.table_columns import Row
+from hallmark.tasks.corpus.spans import BYTE_BOUNDS
 from hallmark.tasks.corpus.town.documents import (
     compute_shingle_similarity,
     load_women_shares_by_occupation,
@@ -180,20 +181,7 @@ TABLES = {
             unit="characters",
         ),
         column("char_end", pa.int64(), "figure", "end of the span", unit="characters"),
-        column(
-            "byte_start",
-            pa.int64(),
-            "figure",
-            "start of the span, as the number of bytes before it in the UTF-8 text",
-            unit="bytes",
-        ),
-        column(
-            "byte_end",
-            pa.int64(),
-            "figure",
-            "end of the span (exclusive), as the number of bytes before it in the UTF-8 text",
-            unit="bytes",
-        ),
+        *BYTE_BOUNDS,
         column(
             "span_hash",
             ID_TYPE,

@@ -11,9 +11,8 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
-from hallmark.tasks.contract import StageContext, column, stage, table_schema
+from hallmark.tasks.contract import Row, StageContext, column, stage, table_schema
 from hallmark.tasks.corpus.find_personal_data import PersonalDataConfig
-from hallmark.tasks.corpus.table_columns import Row
 from hallmark.tasks.measures.detector_examples import (
     EXAMPLES_PER_VARIANT,
     DetectorExample,

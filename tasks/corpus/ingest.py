@@ -33,6 +33,7 @@ from hallmark.tasks.contract import (
     METADATA_TYPE,
     HallmarkError,
     ItemResult,
+    Row,
     StageContext,
     TableWriters,
     accounts,
@@ -74,7 +75,6 @@ from hallmark.tasks.corpus.reading.records import (
     write_copies_with_new_ids,
 )
 from hallmark.tasks.corpus.reading.sources import Record
-from hallmark.tasks.corpus.table_columns import Row
 
 ORIGINS = table_schema(
     "File and location from which each document was read.",

@@ -19,6 +19,7 @@ from hallmark.tasks.contract import (
     Artifact,
     HallmarkError,
     ItemResult,
+    Row,
     StageConfig,
     StageContext,
     Table,
@@ -53,7 +54,6 @@ from hallmark.tasks.corpus.profiles.source_columns import SOURCE_COLUMNS
 from hallmark.tasks.corpus.profiles.tables import TABLES
 from hallmark.tasks.corpus.profiles.tag_counts import build_tag_count_rows
 from hallmark.tasks.corpus.quality_presets import PRESET_RULES, find_rule_violations
-from hallmark.tasks.corpus.table_columns import Row
 from hallmark.tasks.measures.failed_documents import (
     FailureList,
     list_failures_by_doc_id,

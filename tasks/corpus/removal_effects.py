@@ -24,6 +24,7 @@ from pydantic import Field
 from hallmark.tasks.contract import (
     ID_TYPE,
     Artifact,
+    Row,
     StageContext,
     Table,
     align_parts,
@@ -53,7 +54,6 @@ from hallmark.tasks.corpus.group_effects.swaps import (
 from hallmark.tasks.corpus.identities import WORD_LISTS, load_user_lexicons
 from hallmark.tasks.corpus.selection_rules import read_selection_rules
 from hallmark.tasks.corpus.table_columns import (
-    Row,
     make_count_column,
     make_float_column,
     make_label_column,

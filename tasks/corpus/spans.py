@@ -23,10 +23,8 @@ import pyarrow.compute as pc
 from hallmark.tasks.contract import ID_TYPE, HallmarkError, TablePart, column, table_schema
 from hallmark.tasks.measures.personal.types import PERSONAL_DATA_TYPES, UNREADABLE
 
-SPANS = table_schema(
-    "Spans of text that a stage found in the documents; the stage `redact_spans` decides what "
-    "happens to these spans.",
-    column("doc_id", ID_TYPE, "id", "the document"),
+#: The columns of the bounds of a span.
+BYTE_BOUNDS = (
     column(
         "byte_start",
         pa.int64(),
@@ -41,6 +39,13 @@ SPANS = table_schema(
         "end of the span (exclusive), as the number of bytes before it in the UTF-8 text",
         unit="bytes",
     ),
+)
+
+SPANS = table_schema(
+    "Spans of text that a stage found in the documents; the stage `redact_spans` decides what "
+    "happens to these spans.",
+    column("doc_id", ID_TYPE, "id", "the document"),
+    *BYTE_BOUNDS,
     column("type", pa.string(), "label", "type of the span, such as EMAIL"),
     column(
         "span_hash",

@@ -31,6 +31,7 @@ from hallmark.tasks.contract import (
     DOCUMENTS,
     ID_TYPE,
     LEXICONS,
+    Row,
     Seed,
     StageConfig,
     StageContext,
@@ -42,7 +43,6 @@ from hallmark.tasks.contract import (
     table_schema,
 )
 from hallmark.tasks.corpus.split import SplitConfig, assign_splits
-from hallmark.tasks.corpus.table_columns import Row
 from hallmark.tasks.corpus.town.documents import (
     BLOCK_DOCUMENTS,
     Share,

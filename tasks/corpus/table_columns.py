@@ -1,15 +1,10 @@
-"""Define the type of table rows, and make usual columns: labels, counts and other figures."""
+"""Make the usual columns of tables: labels, counts and other figures."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import pyarrow as pa
 
 from hallmark.tasks.contract import column
-
-#: A row of a declared table: its values by column.
-Row = dict[str, Any]
 
 
 def make_label_column(name: str, meaning: str) -> pa.Field:

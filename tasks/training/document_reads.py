@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from hallmark.model.training.packed_rows import compute_read_steps, count_reads_per_row
 from hallmark.tasks.contract import (
     ID_TYPE,
+    Row,
     StageContext,
     Table,
     TablePart,
@@ -197,9 +198,6 @@ def _build_document_spans(part: TablePart, span_table: pa.Table) -> DocumentSpan
         part, doc_ids, sources, first_span_indices, span_table["sequence"].to_numpy(), span_tokens
     )
 
-
-#: A row of a declared table: its values by column.
-Row = dict[str, Any]
 
 #: First step of a row that was not read.
 NEVER_READ = np.iinfo(np.int32).max

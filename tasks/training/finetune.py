@@ -23,6 +23,7 @@ from hallmark.model.training.examples import NO_LABEL, write_examples
 from hallmark.tasks.contract import (
     Artifact,
     HallmarkError,
+    Row,
     StageConfig,
     StageContext,
     UsageError,
@@ -34,7 +35,6 @@ from hallmark.tasks.contract import (
     stage,
     table_schema,
 )
-from hallmark.tasks.training.document_reads import Row
 from hallmark.tasks.training.encoding import load_tokenizer
 from hallmark.tasks.training.pretrain import (
     CHECKPOINTS,

@@ -32,6 +32,7 @@ from hallmark.model.config import (
 from hallmark.tasks.contract import (
     Artifact,
     HallmarkError,
+    Row,
     StageConfig,
     StageContext,
     Table,
@@ -40,7 +41,7 @@ from hallmark.tasks.contract import (
     stage,
     table_schema,
 )
-from hallmark.tasks.training.document_reads import COVERAGE, DOCUMENT_READS, Row, write_read_tables
+from hallmark.tasks.training.document_reads import COVERAGE, DOCUMENT_READS, write_read_tables
 from hallmark.tasks.training.trainer_process import TrainerEvent, iter_trainer_events
 from hallmark.tasks.training.training_resumption import (
     SETTINGS,

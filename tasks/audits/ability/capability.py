@@ -20,6 +20,7 @@ from pydantic import Field
 
 from hallmark.tasks.audits.ability.baselines import estimate_gzip_bits_per_byte
 from hallmark.tasks.audits.ability.capability_baselines import (
+    BASELINE_BITS,
     NGRAM_ORDERS,
     RECURRENT,
     TRAINING_SIZES,
@@ -65,6 +66,7 @@ from hallmark.tasks.contract import (
     Artifact,
     DeviceName,
     HallmarkError,
+    Row,
     StageContext,
     Table,
     column,
@@ -76,7 +78,6 @@ from hallmark.tasks.measures.estimates import Estimate, estimate_mean_or_share
 from hallmark.tasks.measures.statistics import t_half_width_and_p
 
 Float64 = NDArray[np.float64]
-Row = dict[str, Any]
 
 AUDIT = "capability"
 
@@ -126,27 +127,7 @@ SAMPLES = table_schema(
         "number of bits that the audited model needs to encode the text",
         unit="bits",
     ),
-    column(
-        "bigram_bits",
-        pa.float64(),
-        "figure",
-        "number of bits that the bigram model needs to encode the text",
-        unit="bits",
-    ),
-    column(
-        "fivegram_bits",
-        pa.float64(),
-        "figure",
-        "number of bits that the 5-gram model needs to encode the text",
-        unit="bits",
-    ),
-    column(
-        "recurrent_bits",
-        pa.float64(),
-        "figure",
-        "number of bits that the recurrent model needs to encode the text",
-        unit="bits",
-    ),
+    *BASELINE_BITS,
     column("prompt", pa.large_string(), "corpus text", "a passage without its last word"),
     column("answer", pa.string(), "corpus text", "the last word"),
     column("continuation", pa.large_string(), "model text", "continuation that the model wrote"),

@@ -75,25 +75,8 @@ class BaselinesConfig(StageConfig):
     seed: Seed = Field(0, description="seed of random draws")
 
 
-TEXT_BITS = table_schema(
-    "Number of bits that each baseline needs to encode each text, in the order in which the "
-    "texts were chosen.",
-    column(
-        "text_kind",
-        pa.string(),
-        "label",
-        "origin of the text: held-out text, random characters, or training text",
-    ),
-    column("doc_id", ID_TYPE, "id", "the document"),
-    column("source", pa.string(), "label", "source of the document"),
-    column("bytes", pa.int64(), "figure", "length of the text in UTF-8 bytes", unit="bytes"),
-    column(
-        "tokens",
-        pa.int64(),
-        "figure",
-        "number of tokens of the text that the audited model scores",
-        unit="tokens",
-    ),
+#: The columns of the bits that each baseline needs.
+BASELINE_BITS = (
     column(
         "bigram_bits",
         pa.float64(),
@@ -116,6 +99,28 @@ TEXT_BITS = table_schema(
         "baseline was trained",
         unit="bits",
     ),
+)
+
+TEXT_BITS = table_schema(
+    "Number of bits that each baseline needs to encode each text, in the order in which the "
+    "texts were chosen.",
+    column(
+        "text_kind",
+        pa.string(),
+        "label",
+        "origin of the text: held-out text, random characters, or training text",
+    ),
+    column("doc_id", ID_TYPE, "id", "the document"),
+    column("source", pa.string(), "label", "source of the document"),
+    column("bytes", pa.int64(), "figure", "length of the text in UTF-8 bytes", unit="bytes"),
+    column(
+        "tokens",
+        pa.int64(),
+        "figure",
+        "number of tokens of the text that the audited model scores",
+        unit="tokens",
+    ),
+    *BASELINE_BITS,
 )
 
 TRAINING_SIZES = table_schema(

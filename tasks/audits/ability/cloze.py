@@ -9,15 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import pyarrow as pa
 
 from hallmark.tasks.audits.audited_models.audited_model import AuditedModel
 from hallmark.tasks.audits.judging.findings import Finding, build_finding
+from hallmark.tasks.contract import Row
 from hallmark.tasks.measures.estimates import estimate_mean_or_share
-
-Row = dict[str, Any]
 
 CLOZE = "cloze"
 OTHER_ANSWERS = "answers of other passages"  # negative control

@@ -13,9 +13,8 @@ import numpy as np
 
 from hallmark.tasks.audits.ability.minimal_pairs import AGREEMENT, GARDEN_PATH, MODEL
 from hallmark.tasks.audits.judging.findings import Finding, build_finding
+from hallmark.tasks.contract import Row
 from hallmark.tasks.measures.estimates import estimate_mean_or_share
-
-Row = dict[str, Any]
 
 METHOD_BY_PHENOMENON = {
     AGREEMENT: "share of pairs in which the grammatical sentence is the more probable one",

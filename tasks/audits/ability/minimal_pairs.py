@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -26,10 +26,9 @@ from hallmark.tasks.audits.audited_models.audited_tokenizer import (
     AuditedTokenizer,
     count_shared_prefix_tokens,
 )
-from hallmark.tasks.contract import column, table_schema
+from hallmark.tasks.contract import Row, column, table_schema
 
 Float64 = NDArray[np.float64]
-Row = dict[str, Any]
 #: Returns log probabilities in nats, for texts and the contexts before them.
 ContinuationScorer = Callable[[Sequence[str], Sequence[str]], Float64]
 

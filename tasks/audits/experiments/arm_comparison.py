@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,7 @@ from hallmark.tasks.audits.methods.exposure import (
     compute_expected_null_exposure,
     simulate_null_exposure_interval,
 )
-from hallmark.tasks.contract import format_count
+from hallmark.tasks.contract import Row, format_count
 from hallmark.tasks.measures.estimates import (
     Estimate,
     estimate_mean_difference,
@@ -45,7 +45,6 @@ MIN_UNITS, MAX_REMAINING_SHARE, MIN_REDUCTION_SHARE = 16, 0.25, 0.5
 #: The criterion that counts units.
 UNIT_COUNT_CRITERION = "secrets or passages"
 
-Row = dict[str, Any]
 UnitsById = Mapping[str, ComparisonUnit]
 
 

@@ -21,6 +21,7 @@ from pydantic import Field
 
 from hallmark.tasks.contract import (
     ID_TYPE,
+    Row,
     StageConfig,
     StageContext,
     Table,
@@ -35,8 +36,6 @@ from hallmark.tasks.contract import (
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
-#: A row of a table: the value of each column.
-Row = dict[str, Any]
 
 #: Terms are n-grams of up to this many words; they are hashed to this number of columns.
 MAX_NGRAM, HASH_BUCKETS = 3, 1 << 20

@@ -22,6 +22,7 @@ from hallmark.tasks.audits.judging.measures import read_float_column
 from hallmark.tasks.contract import (
     Artifact,
     EmptyConfig,
+    Row,
     StageContext,
     column,
     stage,
@@ -109,8 +110,6 @@ MODEL_LEARNING = table_schema(
     ),
 )
 
-#: A row of a table: the value of each column.
-Row = dict[str, Any]
 
 #: A row of VERDICTS.
 VerdictRow = Row

@@ -20,11 +20,16 @@ from pydantic import Field
 from hallmark.tasks.audits.audit_descriptions import AUDIT_BY_CANDIDATE_KIND, NO_EFFECT_AMOUNTS
 from hallmark.tasks.audits.experiments.attribution import CandidateKey
 from hallmark.tasks.audits.experiments.candidate_verdicts import SIGNIFICANCE_LEVEL, VERDICTS
-from hallmark.tasks.contract import Artifact, StageConfig, StageContext, column, stage, table_schema
+from hallmark.tasks.contract import (
+    Artifact,
+    Row,
+    StageConfig,
+    StageContext,
+    column,
+    stage,
+    table_schema,
+)
 from hallmark.tasks.measures.estimates import Estimate, estimate_mean_or_share
-
-#: A row of a table: the value of each column.
-Row = dict[str, Any]
 
 #: An effect level is detected if at least this share of its candidates is.
 DETECTION_THRESHOLD = 0.8

@@ -15,7 +15,6 @@ import pyarrow.compute as pc
 from hallmark.tasks.audits.experiments.arm_comparison import (
     BASE,
     CaseUnits,
-    Row,
     build_effect_rows,
     evaluate_criteria,
 )
@@ -26,7 +25,7 @@ from hallmark.tasks.audits.judging.comparison_units import (
     build_item_units,
 )
 from hallmark.tasks.audits.judging.findings import select_evidence
-from hallmark.tasks.contract import Artifact, StageContext, Table, column, stage, table_schema
+from hallmark.tasks.contract import Artifact, Row, StageContext, Table, column, stage, table_schema
 
 _CASE_COLUMN = column("case_name", pa.string(), "label", "the case, a group of findings")
 _ARM_COLUMN = column(

@@ -26,6 +26,7 @@ from hallmark.tasks.contract import (
     ID_TYPE,
     Artifact,
     Column,
+    Row,
     Seed,
     StageConfig,
     StageContext,
@@ -38,9 +39,6 @@ from hallmark.tasks.contract import (
     stage,
     table_schema,
 )
-
-#: A row of a table: the value of each column.
-Row = dict[str, Any]
 
 
 class RowDocument(NamedTuple):

@@ -17,9 +17,9 @@ from hallmark.tasks.audits.judging.comparison_units import (
     UnitKey,
     read_heldout_documents,
 )
-from hallmark.tasks.audits.judging.findings import Row, read_findings
+from hallmark.tasks.audits.judging.findings import read_findings
 from hallmark.tasks.audits.judging.measures import SHARE_MAXIMUM_BY_UNIT
-from hallmark.tasks.contract import Artifact
+from hallmark.tasks.contract import Artifact, Row
 from hallmark.tasks.measures.estimates import (
     Estimate,
     estimate_mean_difference,

@@ -17,6 +17,7 @@ from hallmark.tasks.audits.slice_tags import SLICE_TYPE, tags_to_slice
 from hallmark.tasks.contract import (
     ID_TYPE,
     Artifact,
+    Row,
     column,
     rows_to_table,
     table_schema,
@@ -147,8 +148,6 @@ FINDINGS = table_schema(
     ),
 )
 
-#: A row of a table: the value of each column.
-Row = dict[str, Any]
 
 #: The values of the columns of the same name.
 ControlKind = Literal["", "positive", "negative"]

@@ -30,9 +30,8 @@ from hallmark.tasks.audits.judging.measures import (
 )
 from hallmark.tasks.audits.responses import Responses
 from hallmark.tasks.audits.slice_tags import OVERALL_ONLY, SliceTags
+from hallmark.tasks.contract import Row
 from hallmark.tasks.measures.canaries import locate_record_identifiers
-
-Row = dict[str, Any]
 
 #: Kind of the items, and part of their requests.
 IDENTIFIER_PART = "identifier"

@@ -24,6 +24,7 @@ from pydantic import Field
 
 from hallmark.tasks.contract import (
     ID_TYPE,
+    Row,
     StageConfig,
     TablePart,
     TableWriters,
@@ -34,7 +35,6 @@ from hallmark.tasks.contract import (
 from hallmark.tasks.corpus.identities import UserLexicons, combine_with_builtin_lexicon
 from hallmark.tasks.corpus.split import hash_ids_to_uniform_draws
 from hallmark.tasks.corpus.table_columns import (
-    Row,
     make_count_column,
     make_float_column,
     make_label_column,

@@ -14,10 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hallmark.tasks.contract import Artifact, Table
+from hallmark.tasks.contract import Artifact, Row, Table
 from hallmark.tasks.corpus.identities import classify_lengths
 from hallmark.tasks.corpus.reading.metadata import LICENCE_FIELD
-from hallmark.tasks.corpus.table_columns import Row
 
 #: Replaces a null, and all values except the largest.
 UNKNOWN_VALUE, OTHER_VALUES = "unknown", "other"

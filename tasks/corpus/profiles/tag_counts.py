@@ -6,9 +6,8 @@ from collections import Counter
 
 import pyarrow.compute as pc
 
-from hallmark.tasks.contract import Artifact
+from hallmark.tasks.contract import Artifact, Row
 from hallmark.tasks.corpus.selection_rules import read_tagging_rule_names
-from hallmark.tasks.corpus.table_columns import Row
 
 
 def build_tag_count_rows(stage_label: str, selection: Artifact) -> list[Row]:

@@ -10,9 +10,8 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from hallmark.tasks.contract import Artifact
+from hallmark.tasks.contract import Artifact, Row
 from hallmark.tasks.corpus.group_effects import REMOVING_ACTIONS
-from hallmark.tasks.corpus.table_columns import Row
 from hallmark.tasks.measures.personal.types import PERSONAL_DATA_TYPES
 from hallmark.tasks.measures.statistics import wilson_interval
 
