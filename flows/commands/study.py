@@ -60,24 +60,13 @@ def study(
     }
     study_config, opened_store = resolve_study_config_and_store(options, overrides or [], store)
     start_time = time.monotonic()
-    reported_worlds: list[str] = []
 
     def print_world_outcome(world_number: str, outcome: WorldOutcome) -> None:
         from hallmark.flows.console import stderr
 
-        reported_worlds.append(world_number)
-        world_count, elapsed_seconds = (
-            study_config.worlds_with_effects + study_config.worlds_without_effects,
-            time.monotonic() - start_time,
-        )
-        outcome_text = (
-            f"failed: {outcome.error}" if outcome.run_id is None else f"run {outcome.run_id}"
-        )
-        stderr.print(
-            f"world {world_number} of {world_count}, after {elapsed_seconds:,.0f} s: "
-            f"{outcome_text}",
-            markup=False,
-        )
+        elapsed_seconds = time.monotonic() - start_time
+        line = format_world_outcome(world_number, outcome, count_worlds(study_config))
+        stderr.print(f"{line}, after {elapsed_seconds:,.0f} s", markup=False)
 
     with start_prefect_and_progress(lambda: check_settings_unchanged(study_config, opened_store)):
         from hallmark.flows import study
@@ -95,11 +84,22 @@ def print_study_start(study_config: Any) -> None:
     """Announce how many worlds will run, because each takes minutes."""
     from hallmark.flows.console import stderr
 
-    world_count = study_config.worlds_with_effects + study_config.worlds_without_effects
     stderr.print(
-        f"running {format_count(world_count, 'world')} (synthetic corpora with known effects), "
-        f"{study_config.parallel_worlds} at a time; each world prints one line when it has ended"
+        f"running {format_count(count_worlds(study_config), 'world')} (synthetic corpora with "
+        f"known effects), {study_config.parallel_worlds} at a time; each world prints one line "
+        "when it has ended"
     )
+
+
+def count_worlds(study_config: Any) -> int:
+    worlds: int = study_config.worlds_with_effects + study_config.worlds_without_effects
+    return worlds
+
+
+def format_world_outcome(world_number: str, outcome: WorldOutcome, world_count: int) -> str:
+    """Format which world ended, and its run or its error."""
+    result = f"failed: {outcome.error}" if outcome.run_id is None else f"run {outcome.run_id}"
+    return f"world {world_number} of {world_count}: {result}"
 
 
 def build_study_report(run: Run) -> Report:

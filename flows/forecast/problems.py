@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from hallmark.flows.forecast.corpus_estimates import SPLITS, Estimate
+from hallmark.tasks.contract import format_count
 
 if TYPE_CHECKING:
     from hallmark.flows.config import Config
@@ -102,9 +103,8 @@ def _find_passage_shortage(
             f"{canary_config.min_passage_characters} to {canary_config.max_passage_characters} "
             "characters without near-duplicates (plant_canaries.passages_per_count x the number "
             f"of plant_canaries.copy_counts), but only about {available_count:,.0f} are expected; "
-            "lower plant_canaries.passages_per_count, widen the range from "
-            "plant_canaries.min_passage_characters to plant_canaries.max_passage_characters, or "
-            "set plant_canaries.enabled=false"
+            "lower plant_canaries.passages_per_count or plant_canaries.min_passage_characters, "
+            "raise plant_canaries.max_passage_characters, or set plant_canaries.enabled=false"
         )
 
 
@@ -115,7 +115,7 @@ def _find_packed_row_shortage(
     about_prefix = "" if train_rows.is_exact else "about "
     if train_rows.value is not None and 0 < train_rows.value < batch_size:
         yield ForecastProblem(
-            f"the corpus has {about_prefix}{train_rows.value:,.0f} packed rows, fewer than a batch "
-            f"of {batch_size}, so each step would read rows more than once; lower "
-            "pretrain.train.batch_size or pack.context"
+            f"the corpus has {about_prefix}{format_count(round(train_rows.value), 'packed row')}, "
+            f"fewer than a batch of {batch_size}, so each step would read rows more than once; "
+            "lower pretrain.train.batch_size or pack.context"
         )

@@ -23,6 +23,7 @@ from hallmark.flows.commands.runs import render_run_list
 from hallmark.flows.commands.status import render_status
 from hallmark.flows.commands.trace import render_document_trace, render_finding_trace
 from hallmark.flows.commands.verify import describe_read_failure, render_verification
+from hallmark.flows.study import WorldOutcome
 from hallmark.tasks.audits.judging.findings import AuditControl
 from hallmark.tasks.contract import HallmarkError, PolicyViolationError
 
@@ -976,6 +977,14 @@ def test_a_study_announces_its_number_of_worlds(stderr, worlds, expected):
         SimpleNamespace(worlds_with_effects=worlds, worlds_without_effects=0, parallel_worlds=2)
     )
     assert stderr.getvalue().startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "expected"),
+    [(WorldOutcome("r7", ""), "run r7"), (WorldOutcome(None, "no text"), "failed: no text")],
+)
+def test_the_line_of_a_world_names_its_run_or_its_error(outcome, expected):
+    assert study.format_world_outcome("3", outcome, 5) == f"world 3 of 5: {expected}"
 
 
 STATUS_STAGE = {

@@ -526,6 +526,69 @@ def test_each_shortage_is_named_with_the_setting_to_change():
     assert "pretrain.train.batch_size" in says[1] and "about 900" in says[2]
 
 
+PLENTY = {
+    name: Estimate(10_000)
+    for name in ("documents", "train", "validation", "holdout", "train_rows", "passages")
+}
+
+
+def predict_messages(estimates=None, config=None, *, vocabulary=None, expected_size=None):
+    problems = predict_problems(
+        config or load_config("demo"),
+        PLENTY | (estimates or {}),
+        vocabulary or Estimate(4096),
+        expected_size,
+        runs_audits=True,
+    )
+    return [problem.message for problem in problems]
+
+
+@pytest.mark.parametrize("split", ["train", "validation", "holdout"])
+def test_a_split_is_empty_or_expected_to_be_at_its_border(split):
+    assert predict_messages({split: Estimate(1, True)}) == []
+    assert predict_messages({split: Estimate(2.0)}) == []
+    (message,) = predict_messages({split: Estimate(0, True)})
+    assert message.startswith(f"the split {split!r} is empty: ")
+    (message,) = predict_messages({split: Estimate(1.9)})
+    assert message.startswith(f"the split {split!r} is expected to have 1.9 documents: ")
+    assert predict_messages({split: Estimate(None)}) == []
+
+
+def test_a_holdout_that_the_config_leaves_empty_is_no_problem():
+    config = load_config("demo", ["split.holdout_share=0"])
+    assert predict_messages({"holdout": Estimate(0, True)}, config) == []
+
+
+def test_passages_are_scarce_below_the_number_to_plant():
+    config = load_config("demo").plant_canaries
+    needed = config.passages_per_count * len(config.copy_counts)
+    assert predict_messages({"passages": Estimate(needed)}) == []
+    (message,) = predict_messages({"passages": Estimate(needed - 1)})
+    assert f"needs {needed} training documents" in message
+    assert f"only about {needed - 1:,} are expected" in message
+    exact = {"documents": Estimate(5, True), "passages": Estimate(0)}
+    assert predict_messages(exact) == []  # then the stage itself has counted them
+
+
+def test_packed_rows_are_scarce_below_a_batch():
+    batch_size = load_config("demo").pretrain.train.batch_size
+    for value in (0, batch_size, None):
+        assert predict_messages({"train_rows": Estimate(value)}) == []
+    (message,) = predict_messages({"train_rows": Estimate(batch_size - 1)})
+    assert message.startswith(f"the corpus has about {batch_size - 1} packed rows, fewer than")
+    (message,) = predict_messages({"train_rows": Estimate(1, True)})
+    assert message.startswith("the corpus has 1 packed row, fewer than")
+
+
+def test_a_vocabulary_is_small_below_the_configured_size():
+    assert predict_messages(expected_size=4096.0) == []
+    assert predict_messages(vocabulary=Estimate(4096, True)) == []
+    (message,) = predict_messages(expected_size=4095.0)
+    assert message.startswith("the corpus is expected to yield only about 4,095 of the 4,096 ")
+    (message,) = predict_messages(vocabulary=Estimate(4095, True))
+    assert message.startswith("the corpus yields only 4,095 of the 4,096 vocabulary entries")
+
+
 def test_copies_of_one_text_leave_no_validation_text_and_train_no_model(absent, tmp_path):
     # Whichever split its hash assigns.
     trained = "[split]\nvalidation_share = 0.001\nholdout_share = 0.001\n"

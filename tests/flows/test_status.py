@@ -1,13 +1,14 @@
 """`hallmark status` names stale stages and the reasons."""
 
 from dataclasses import replace
+from importlib.metadata import version
 
 import pytest
 
 from hallmark.flows.audit_selection import ALL_AUDITS
 from hallmark.flows.commands.status import build_status_report, render_status
 from hallmark.flows.runs import open_run
-from hallmark.tasks.contract import STAGES, Store
+from hallmark.tasks.contract import STAGES, HallmarkError, Store
 
 pytestmark = pytest.mark.slow
 
@@ -100,6 +101,37 @@ def test_changed_code_is_named_by_its_module(run, monkeypatch):
     assert reasons["find_personal_data"] == ["code: hallmark.tasks.measures.personal_data"]
     assert reasons["redact_spans"] == ["the input find_personal_data is stale"]
     assert "deduplicate" not in reasons
+
+
+def test_libraries_external_files_and_removed_stages_are_named(run, monkeypatch):
+    assert not stale(build_status_report(run))  # registers the stages
+    stages = {
+        "deduplicate": replace(STAGES["deduplicate"], libraries=("numpy",)),
+        "select": replace(STAGES["select"], external_digests=lambda config, secret: {"list": "7"}),
+    }
+
+    def raise_error(config, secret):
+        raise HallmarkError("the list is gone")
+
+    stages["ingest"] = replace(STAGES["ingest"], external_digests=raise_error)
+    for name, stage in stages.items():
+        monkeypatch.setitem(STAGES, name, stage)
+    monkeypatch.delitem(STAGES, "pack")
+    reasons = stale(build_status_report(run))
+    assert "external input: the list is gone" in reasons["ingest"]
+    assert "external input: list" in reasons["select"]
+    assert reasons["pack"] == ["the stage 'pack' no longer exists"]
+    recorded = run["deduplicate"].manifest["parts"]["libraries"]
+    changed = [name for name in reasons["deduplicate"] if name.startswith("library: ")]
+    assert changed == [
+        f"library: {name} {recorded.get(name)} → {numpy_or_none}"
+        for name, numpy_or_none in (
+            (name, version("numpy") if name == "numpy" else None)
+            for name in sorted({*recorded, "numpy"})
+        )
+        if recorded.get(name) != numpy_or_none
+    ]
+    assert changed
 
 
 def test_a_run_without_its_process_is_interrupted(run):

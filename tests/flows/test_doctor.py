@@ -1,0 +1,107 @@
+"""`hallmark doctor` says of each part of the machine what is there, and what to correct."""
+
+from collections import namedtuple
+from importlib.metadata import PackageNotFoundError
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from hallmark.flows import deployments
+from hallmark.flows.commands import doctor
+from hallmark.tasks.measures.scorers import detoxify
+
+DiskUsage = namedtuple("DiskUsage", "total used free")
+
+
+def test_installed_and_missing_libraries_are_named(monkeypatch):
+    def version(name):
+        if name in ("prefect", "detoxify"):
+            raise PackageNotFoundError(name)
+        return "1.2"
+
+    assert doctor._check_libraries()["is_ok"]
+    monkeypatch.setattr(doctor, "version", version)
+    result = doctor._check_libraries()
+    assert not result["is_ok"] and result["message"].endswith("; missing: prefect, detoxify")
+    assert "torch 1.2, datasets 1.2" in result["message"]
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"),
+    [(1, "1 GPU: fast, 80 GiB"), (2, "2 GPUs: the first: fast, 80 GiB")],
+)
+def test_graphics_processors_are_counted(monkeypatch, count, expected):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    properties = SimpleNamespace(name="fast", total_memory=80 << 30)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
+    assert doctor._check_device()["message"] == expected
+
+
+@pytest.mark.parametrize(("threads", "expected"), [(1, "1 thread)"), (2, "2 threads)")])
+def test_a_machine_without_graphics_processor_says_so(monkeypatch, threads, expected):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    assert doctor._check_device()["message"].endswith(f"{expected}; no GPU found")
+
+
+@pytest.mark.parametrize(
+    ("checkpoints", "expected"), [([], "none downloaded"), (["original", "x"], "original, x")]
+)
+def test_downloaded_weights_of_detoxify_are_listed(monkeypatch, checkpoints, expected):
+    monkeypatch.setattr(detoxify, "list_downloaded_checkpoints", lambda: checkpoints)
+    result = doctor._check_scorers()
+    assert result["is_ok"] and result["message"].endswith(f"; Detoxify weights: {expected}")
+
+
+@pytest.mark.parametrize("is_answering", [True, False])
+def test_a_configured_prefect_server_must_answer(monkeypatch, is_answering):
+    monkeypatch.setenv("PREFECT_API_URL", "http://here/api")
+    monkeypatch.setattr(deployments, "is_prefect_server_reachable", lambda url: is_answering)
+    result = doctor._check_prefect()
+    assert result["is_ok"] == is_answering
+    assert result["message"] == (
+        "server at http://here/api answers"
+        if is_answering
+        else f"server at http://here/api does not answer; {deployments.START_SERVER_HINT}"
+    )
+
+
+def test_without_a_configured_prefect_server_each_command_starts_its_own(monkeypatch):
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    result = doctor._check_prefect()
+    assert result["is_ok"] and result["message"].startswith("each command starts its own server")
+
+
+@pytest.mark.parametrize(
+    ("free_bytes", "is_ok", "ending"),
+    [
+        (3_000_000_000, True, "3 GB free"),
+        (2_000_000_001, True, "2 GB free"),
+        (2_000_000_000, False, "2 GB free; free at least 2 GB"),
+    ],
+)
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_local_store_needs_permission_and_space(
+    monkeypatch, tmp_path, exists, free_bytes, is_ok, ending
+):
+    store = tmp_path / "store"
+    if exists:
+        store.mkdir()
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda folder: DiskUsage(0, 0, free_bytes))
+    result = doctor._check_store(str(store))
+    verb = "written" if exists else "created"
+    assert (result["is_ok"], result["message"]) == (is_ok, f"{store} can be {verb}, {ending}")
+    assert store.exists() == exists
+
+
+def test_a_check_that_raises_gives_its_error(monkeypatch):
+    def _check_disk():
+        raise OSError("the disk is gone")
+
+    assert doctor._run_check_catching_errors(_check_disk) == {
+        "check": "disk",
+        "is_ok": False,
+        "message": "the disk is gone",
+    }
