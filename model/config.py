@@ -229,8 +229,8 @@ class TrainConfig:
             effect with the schedule ``constant``.
         decay_fraction: fraction of all steps, at the end of training, over which the schedule
             ``wsd`` lowers the learning rate.
-        beta1: AdamW's decay rate of the mean gradient (Loshchilov & Hutter 2019).
-        beta2: AdamW's decay rate of the mean squared gradient.
+        beta1: decay rate of AdamW's running mean of the gradient (Loshchilov & Hutter 2019).
+        beta2: decay rate of AdamW's running mean of the squared gradient.
         momentum: momentum of the optimizer Muon.
         weight_decay: strength of the decoupled weight decay.
         max_grad_norm: maximum norm of the gradient; a larger gradient is scaled down to it.

@@ -337,8 +337,9 @@ class CachedModelScorer:
     def score_next_tokens(self, parent_rows: Sequence[int], tokens: Sequence[int]) -> Tensor:
         if self.step_count == self.max_new_tokens:
             raise ValueError(
-                "The search needs more new tokens than max_new_tokens of the scorer "
-                f"({self.max_new_tokens}): give both the same max_new_tokens."
+                "The search needs more new tokens than the scorer's max_new_tokens allows "
+                f"({self.max_new_tokens}); set max_new_tokens to the same value for the search "
+                "and the scorer."
             )
         self.step_count += 1
         device = self.model.embedding.weight.device

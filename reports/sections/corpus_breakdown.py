@@ -170,9 +170,9 @@ def build_occupations_section(corpus: CorpusFigures) -> Section:
             else ""
         )
         note = (
-            f"{limit_note}Sorted by skew: the distance between the share of all occupations and "
-            "the closer end of the interval. n: number of mentions. All occupations are in the "
-            "table occupations of the profile."
+            f"{limit_note}Sorted by skew: the distance from the share over all occupations to the "
+            "nearer end of the interval. n: number of mentions. The profile's table 'occupations' "
+            "lists all of them."
         )
         section.add_blocks(
             DataTable(

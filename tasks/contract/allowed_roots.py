@@ -189,8 +189,8 @@ class AllowedRoots:
             descriptor_stat = os.fstat(descriptor)
         except OSError as error:
             raise UsageError(
-                f"{setting}: {os.fspath(path)!r} changed while it was opened; run again when no "
-                "other process changes it"
+                f"{setting}: {os.fspath(path)!r} changed while it was being opened; run again when "
+                "no other process is changing it"
             ) from error
         is_same_file = (path_stat.st_dev, path_stat.st_ino) == (
             descriptor_stat.st_dev,

@@ -107,7 +107,7 @@ class _SentencePlan(NamedTuple):
 
     frame: str
     is_assigned_trait: bool
-    """Whether it ascribes the group's assigned trait, not the other group's."""
+    """Whether its trait is the one assigned to the group, and not that of the other group."""
     copies: int
 
 

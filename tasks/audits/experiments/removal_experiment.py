@@ -90,7 +90,7 @@ CASES = table_schema(
     ),
 )
 UNITS = table_schema(
-    "Measured values of each arm (one training of the experiment), one row per unit.",
+    "Measured values of each arm (one training run of the experiment), one row per unit.",
     _CASE_COLUMN,
     column(
         "role",

@@ -134,7 +134,7 @@ MEASURES = (
     ),
     Measure(
         "strength_by_trait_share",
-        "Slope of association strength by trait share",
+        "Slope of association strength against trait share",
         f"increase from a share of 0 to 1 of the sentences that were read: {_METHOD}",
         "nats",
         "associations",

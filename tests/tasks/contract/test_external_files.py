@@ -283,9 +283,9 @@ def test_the_state_of_files_is_written_and_read(text):
 
 
 METADATA = (
-    r"^stage {}: {} was renamed or replaced, or its permissions, owner or links changed while it "
-    r"was read, so the stage may have read other content; nothing was stored; run again when "
-    r"no other process changes it$"
+    r"^stage {}: {} was renamed or replaced, or its permissions, owner or links changed, while it "
+    r"was being read, so the stage may have read different content; nothing was stored; run "
+    r"again when no other process is changing it$"
 )
 
 
