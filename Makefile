@@ -15,7 +15,7 @@ run: $(VENV)/installed
 # From the demo's store: how often its audits are wrong, and one loop closed: its worst findings'
 # documents removed, and what became of the findings.
 proof: run
-	$(VENV)/bin/hallmark study --name small --worlds-with-effects 6 --worlds-without-effects 2 --set retrained_worlds=1
+	$(VENV)/bin/hallmark study --name small --trials-with-effects 6 --trials-without-effects 2 --set retrained_trials=1
 	$(VENV)/bin/hallmark prove latest --extra-seeds 1
 
 # What tests share is made once in a process: tests/conftest.py says which stay together. In the

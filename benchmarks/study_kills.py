@@ -1,11 +1,11 @@
-"""Kill a study of six worlds several times, continue it each time, and compare all digests.
+"""Kill a study of six trials several times, continue it each time, and compare all digests.
 
     python -m benchmarks.study_kills [KILLS] [SEED]
 
-The study is small: its worlds have little text, and their models learn little. One study is not
+The study is small: its trials have little text, and their models learn little. One study is not
 disturbed. Another, with its own store, is killed at random moments: SIGKILL to the command alone,
 whose child processes must end by themselves. At the end both must have the same verdicts on every
-world, and the same results of the study.
+trial, and the same results of the study.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from pathlib import Path
 from hallmark.flows.runs import Run, list_run_ids
 from hallmark.tasks.contract import Store
 
-#: Settings of worlds with little text, whose models learn almost nothing. Tests use them, too.
-SMALL_WORLD = {
-    "world.documents": 40,
-    "world.sentences_per_group": 4,
-    "world.speech_sentences_per_group": 4,
-    "world.neutral_groups": 0,
-    "world.control_associations_factor": 1,
-    "world.copy_counts": [0, 8],
-    "world.trait_shares": [0.5, 1.0],
-    "world.rude_shares": [0.0, 1.0],
+#: Settings of trials with little text, whose models learn almost nothing. Tests use them, too.
+SMALL_TRIAL = {
+    "synthetic_corpus.documents": 40,
+    "synthetic_corpus.sentences_per_group": 4,
+    "synthetic_corpus.speech_sentences_per_group": 4,
+    "synthetic_corpus.neutral_groups": 0,
+    "synthetic_corpus.control_associations_factor": 1,
+    "synthetic_corpus.copy_counts": [0, 8],
+    "synthetic_corpus.trait_shares": [0.5, 1.0],
+    "synthetic_corpus.rude_shares": [0.0, 1.0],
     "train_tokenizer.vocab_size": 400,
     "pretrain.train.steps": 60,
     "pretrain.train.warmup_steps": 2,
@@ -61,12 +61,12 @@ COMMAND = [
     "study",
     "--name",
     "killed",
-    "--worlds-with-effects",
+    "--trials-with-effects",
     "5",
-    "--worlds-without-effects",
+    "--trials-without-effects",
     "1",
-    "--set=retrained_worlds=1",
-    *(f"--set={k}={json.dumps(v)}" for k, v in SMALL_WORLD.items()),
+    "--set=retrained_trials=1",
+    *(f"--set={k}={json.dumps(v)}" for k, v in SMALL_TRIAL.items()),
 ]
 
 
@@ -81,13 +81,13 @@ def start_study(store: Path) -> subprocess.Popen[bytes]:
 
 
 def collect_digests(folder: Path) -> dict[str, str]:
-    """Collect the content digests of the stages of the study and of each world's newest run."""
+    """Collect the content digests of the stages of the study and of each trial's newest run."""
     store, digests = Store(str(folder)), {}
     for run_id in list_run_ids(store):
         record = json.loads(store.get(f"runs/{run_id}/run.json") or b"{}")
         run = Run(store, record)
         if run.flow == "study" or "judge_candidates" in run.stages:
-            title = record["config"]["world"]["seed"] if run.flow == "world" else "study"
+            title = record["config"]["synthetic_corpus"]["seed"] if run.flow == "trial" else "study"
             digests |= {f"{title} {label}": stage["content"] for label, stage in run.stages.items()}
     return digests
 

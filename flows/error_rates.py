@@ -25,7 +25,7 @@ def find_current_error_rates_by_audit(store: Store) -> dict[str, Artifact]:
             name: find_artifact(store, artifact_name).manifest["parts"]["code"]
             for name, artifact_name in findings_names.items()
         }
-    except HallmarkError:  # without its worlds, the code of their audits is unknown
+    except HallmarkError:  # without its trials, the code of their audits is unknown
         return {}
     audit_names = {*AUDIT_BY_CANDIDATE_KIND.values()} & {*code_digests}
     return {

@@ -17,7 +17,7 @@ FLOW_MODULES = {
     "finetune": "finetuning",
     "prove": "removal_flow",
     "study": "study",
-    "world": "study",
+    "trial": "study",
 }
 
 

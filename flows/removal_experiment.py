@@ -82,7 +82,7 @@ def resolve_base_run(store: Store, run_name: str) -> Run:
         )
     run = open_run(run_name, store)
     if run.flow != "pipeline":
-        description = {"world": "a world of a study", "study": "a study"}.get(run.flow)
+        description = {"trial": "a trial of a study", "study": "a study"}.get(run.flow)
         description = description or f"of the flow {run.flow}"
         raise UsageError(
             f"run {run.id} is {description}, and prove cannot repeat it; name a run of the command "

@@ -57,8 +57,8 @@ class Frontend:
     on_event: Callable[[Event], None] = lambda event: None
     #: Called with a run that starts.
     on_run_start: Callable[[Run], None] = lambda run: None
-    #: Called with the name of a world of a study and its outcome.
-    on_world_outcome: Callable[[str, Any], None] = lambda world, outcome: None
+    #: Called with the name of a trial of a study and its outcome.
+    on_trial_outcome: Callable[[str, Any], None] = lambda trial, outcome: None
     runs_by_id: dict[str, Run] = field(default_factory=dict)
 
 

@@ -55,8 +55,8 @@ REQUIRED_RECORD_KEYS = {
     "error",
 }
 
-#: The flow of each world of a study.
-WORLD_FLOW = "world"
+#: The flow of each trial of a study.
+TRIAL_FLOW = "trial"
 
 #: Names in files that become parts of paths: these patterns allow none that leaves its folder.
 SAFE_NAME_PATTERN = re.compile(r"\w+")
@@ -169,8 +169,8 @@ class Run:
 
     @property
     def may_be_latest(self) -> bool:
-        """Whether "latest" may mean this run: no arm of an experiment and no world of a study."""
-        return self.experiment_arm is None and self.flow != WORLD_FLOW
+        """Whether "latest" may mean this run: no arm of an experiment and no trial of a study."""
+        return self.experiment_arm is None and self.flow != TRIAL_FLOW
 
     @property
     def stages(self) -> dict[str, Record]:
@@ -361,7 +361,7 @@ def open_run(
 
     Args:
         name: The id of a run, the start of its id, or "latest": the newest run that is no arm of
-            an experiment and no world of a study.
+            an experiment and no trial of a study.
         store: The store; None for the default one.
         stage: With "latest", open the newest run that has this stage.
 
@@ -479,12 +479,12 @@ def _is_valid_stage_entry(entry: Any) -> bool:
     )
 
 
-def read_all_runs(store: Store, include_worlds: bool = False) -> list[Run]:
+def read_all_runs(store: Store, include_trials: bool = False) -> list[Run]:
     """Read all runs, oldest first; damaged ones are skipped with a warning.
 
     Args:
         store: The store.
-        include_worlds: Whether to include the worlds of studies.
+        include_trials: Whether to include the trials of studies.
     """
     runs = []
     for run_id in list_run_ids(store):
@@ -492,7 +492,7 @@ def read_all_runs(store: Store, include_worlds: bool = False) -> list[Run]:
             runs.append(Run(store, _read_run_record(store, run_id)))
         except HallmarkError as error:
             log.warning("skipped: %s", error)
-    return [run for run in runs if include_worlds or run.flow != WORLD_FLOW]
+    return [run for run in runs if include_trials or run.flow != TRIAL_FLOW]
 
 
 def read_latest_candidates(store: Store) -> list[Run]:

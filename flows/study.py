@@ -1,6 +1,6 @@
-"""Run a study of the audits on worlds: synthetic corpora with sealed answer keys.
+"""Run a study of the audits on trials: synthetic corpora with sealed answer keys.
 
-A model is trained on each world and audited like any other. The answer keys are opened only when
+A model is trained on each trial and audited like any other. The answer keys are opened only when
 all audits are done, and give the error rates of the audits.
 """
 
@@ -16,13 +16,13 @@ from prefect import flow
 from hallmark.flows.audit_execution import FindingsByAudit, ProbeAudits
 from hallmark.flows.mitigation import get_removal_list_folder, write_document_id_list
 from hallmark.flows.run_recording import frontend, generate_flow_run_name, record_run
-from hallmark.flows.runs import WORLD_FLOW, Run, find_artifact, open_run, read_all_runs
+from hallmark.flows.runs import TRIAL_FLOW, Run, find_artifact, open_run, read_all_runs
 from hallmark.flows.site import try_build_site
 from hallmark.flows.study_config import (
     STUDIED_PROBES,
     StudyConfig,
     expand_to_full_audits,
-    iter_world_names_and_configs,
+    iter_trial_names_and_configs,
 )
 from hallmark.reports.study_card import build_study_card
 from hallmark.tasks.audits.experiments.attribution import (
@@ -46,7 +46,7 @@ from hallmark.tasks.contract import (
     make_mapper,
 )
 from hallmark.tasks.corpus.leave_out import LeaveOutConfig, leave_out_documents
-from hallmark.tasks.corpus.synthetic_world import seal_answer_key, write_synthetic_world
+from hallmark.tasks.corpus.synthetic_corpus import seal_answer_key, write_synthetic_corpus
 from hallmark.tasks.training.document_padding import pad_removed_documents
 from hallmark.tasks.training.pack import pack
 from hallmark.tasks.training.pretrain import pretrain
@@ -59,32 +59,32 @@ FULL_AUDIT_PREFIX = "whole_"
 THREAD_COUNT_VARIABLE = "OMP_NUM_THREADS"
 
 
-@flow(name="world", flow_run_name=generate_flow_run_name)
-def world(config: dict[str, Any], store: str) -> str:
-    """Build one world, train and audit a model on it, and judge its candidates.
+@flow(name="trial", flow_run_name=generate_flow_run_name)
+def trial(config: dict[str, Any], store: str) -> str:
+    """Build one trial, train and audit a model on it, and judge its candidates.
 
     The answer key is sealed and not read.
     """
     settings = StudyConfig.model_validate(config)
-    with record_run("world", settings, Store(store)) as run:
-        world_corpus = write_synthetic_world(settings.world)
-        seal_answer_key(settings.world)
+    with record_run("trial", settings, Store(store)) as run:
+        trial_corpus = write_synthetic_corpus(settings.synthetic_corpus)
+        seal_answer_key(settings.synthetic_corpus)
         tokenizer = train_tokenizer(
-            documents=[world_corpus], signals=None, config=settings.train_tokenizer
+            documents=[trial_corpus], signals=None, config=settings.train_tokenizer
         )
-        packed_corpus = pack(documents=[world_corpus], tokenizer=tokenizer, config=settings.pack)
+        packed_corpus = pack(documents=[trial_corpus], tokenizer=tokenizer, config=settings.pack)
         training_run = pretrain(
             packed_corpus=packed_corpus,
             tokenizer=tokenizer,
-            documents=[world_corpus],
+            documents=[trial_corpus],
             signals=None,
             start_checkpoint=None,
             config=settings.pretrain,
         )
         checkpoint = run.find_last_checkpoint(training_run)
-        sample_audits = audit_world(settings, checkpoint, world_corpus)
-        full_audits = audit_world(
-            expand_to_full_audits(settings), checkpoint, world_corpus, FULL_AUDIT_PREFIX
+        sample_audits = audit_trial(settings, checkpoint, trial_corpus)
+        full_audits = audit_trial(
+            expand_to_full_audits(settings), checkpoint, trial_corpus, FULL_AUDIT_PREFIX
         )
         verdicts = judge_candidates(
             sample_audits=sample_audits,
@@ -93,7 +93,7 @@ def world(config: dict[str, Any], store: str) -> str:
             packed_corpus=packed_corpus,
         )
         attributions = attribute_texts(
-            documents=[world_corpus], canaries=[world_corpus], config=settings.attribute_texts
+            documents=[trial_corpus], canaries=[trial_corpus], config=settings.attribute_texts
         )
         removed_ids = (
             select_near_best_documents(
@@ -111,7 +111,7 @@ def world(config: dict[str, Any], store: str) -> str:
                     replace_with_padding=True,
                 )
                 remaining_documents = leave_out_documents.with_label(f"{arm}_leave_out")(
-                    world_corpus, exclusion_config
+                    trial_corpus, exclusion_config
                 )
                 padded_corpus = pad_removed_documents.with_label(f"{arm}_pad_removed_documents")(
                     packed_corpus=packed_corpus,
@@ -122,13 +122,13 @@ def world(config: dict[str, Any], store: str) -> str:
                 retraining_run = pretrain.with_label(f"{arm}_pretrain")(
                     packed_corpus=padded_corpus,
                     tokenizer=tokenizer,
-                    documents=[world_corpus],
+                    documents=[trial_corpus],
                     signals=None,
                     start_checkpoint=None,
                     config=settings.pretrain,
                 )
-                arm_audits = audit_world(
-                    settings, run.find_last_checkpoint(retraining_run), world_corpus, f"{arm}_"
+                arm_audits = audit_trial(
+                    settings, run.find_last_checkpoint(retraining_run), trial_corpus, f"{arm}_"
                 )
                 judge_candidates.with_label(f"{arm}_verdicts")(
                     sample_audits=arm_audits,
@@ -145,10 +145,10 @@ def read_detected_kinds_and_candidate_ids(verdicts: Artifact) -> set[CandidateKe
     return {CandidateKey(row["kind"], row["candidate_id"]) for row in rows if row["is_detected"]}
 
 
-def audit_world(
-    config: StudyConfig, checkpoint: Artifact, world_corpus: Artifact, label_prefix: str = ""
+def audit_trial(
+    config: StudyConfig, checkpoint: Artifact, trial_corpus: Artifact, label_prefix: str = ""
 ) -> FindingsByAudit:
-    """Audit the model of a world and return the findings by audit.
+    """Audit the model of a trial and return the findings by audit.
 
     Raises:
         HallmarkError: If an audit fails.
@@ -157,8 +157,8 @@ def audit_world(
         probes=STUDIED_PROBES,
         checkpoint=checkpoint,
         config=config,
-        lexicons=world_corpus,
-        canaries=[world_corpus],
+        lexicons=trial_corpus,
+        canaries=[trial_corpus],
         label_prefix=label_prefix,
     )
     probe_audits.build_requests()
@@ -168,25 +168,25 @@ def audit_world(
     return findings
 
 
-class WorldOutcome(NamedTuple):
-    """The id of a world's run, or None and the error."""
+class TrialOutcome(NamedTuple):
+    """The id of a trial's run, or None and the error."""
 
     run_id: str | None
     error: str
 
 
-def run_world(config: dict[str, Any], store_uri: str) -> WorldOutcome:
-    """Run a world with one thread and return its run or its error; called in a worker process."""
+def run_trial(config: dict[str, Any], store_uri: str) -> TrialOutcome:
+    """Run a trial with one thread and return its run or its error; called in a worker process."""
     previous_threads = os.environ.get(THREAD_COUNT_VARIABLE)
     os.environ[THREAD_COUNT_VARIABLE] = "1"  # before torch is loaded
     try:
-        return WorldOutcome(world(config, store_uri), "")
+        return TrialOutcome(trial(config, store_uri), "")
     except HallmarkError as error:
-        return WorldOutcome(None, str(error))
-    except (OSError, MemoryError):  # a problem of the machine would affect every world
+        return TrialOutcome(None, str(error))
+    except (OSError, MemoryError):  # a problem of the machine would affect every trial
         raise
-    except Exception as error:  # any other error excludes only this world
-        return WorldOutcome(None, f"{type(error).__name__}: {error}")
+    except Exception as error:  # any other error excludes only this trial
+        return TrialOutcome(None, f"{type(error).__name__}: {error}")
     finally:
         os.environ.pop(THREAD_COUNT_VARIABLE)
         if previous_threads is not None:
@@ -195,43 +195,43 @@ def run_world(config: dict[str, Any], store_uri: str) -> WorldOutcome:
 
 @flow(name="study", flow_run_name=generate_flow_run_name)
 def study(config: dict[str, Any], store: str) -> str:
-    """Run all worlds, each as a separate run, and compute the error rates of the audits."""
+    """Run all trials, each as a separate run, and compute the error rates of the audits."""
     settings, opened_store = StudyConfig.model_validate(config), Store(store, create_missing=True)
     with record_run("study", settings, opened_store) as run:
-        verdicts_by_world, answer_keys, attributions_by_world, excluded_worlds = {}, {}, {}, {}
+        verdicts_by_trial, answer_keys, attributions_by_trial, excluded_trials = {}, {}, {}, {}
         arm_verdicts: dict[str, Artifact] = {}
         sealed_digests = read_first_sealed_digest_by_artifact(opened_store)
-        for name, world_outcome in iter_world_names_and_outcomes(settings, store):
-            frontend.on_world_outcome(name, world_outcome)
+        for name, trial_outcome in iter_trial_names_and_outcomes(settings, store):
+            frontend.on_trial_outcome(name, trial_outcome)
             try:
-                if world_outcome.run_id is None:
-                    raise HallmarkError(world_outcome.error)
-                world_run = open_run(world_outcome.run_id, opened_store)
-                answer_keys[name] = open_verified_answer_key(world_run, sealed_digests)
-                attributions_by_world[name] = world_run["attribute_texts"]
+                if trial_outcome.run_id is None:
+                    raise HallmarkError(trial_outcome.error)
+                trial_run = open_run(trial_outcome.run_id, opened_store)
+                answer_keys[name] = open_verified_answer_key(trial_run, sealed_digests)
+                attributions_by_trial[name] = trial_run["attribute_texts"]
                 arm_verdicts |= {
-                    f"{name} {arm}": world_run[f"{arm}_verdicts"]
+                    f"{name} {arm}": trial_run[f"{arm}_verdicts"]
                     for arm in ARMS
-                    if f"{arm}_verdicts" in world_run.stages
+                    if f"{arm}_verdicts" in trial_run.stages
                 }
-                verdicts_by_world[name] = world_run["judge_candidates"]
+                verdicts_by_trial[name] = trial_run["judge_candidates"]
             except HallmarkError as error:
                 answer_keys.pop(name, None)
-                attributions_by_world.pop(name, None)
-                excluded_worlds[name] = str(error)
-        if not verdicts_by_world:
-            name, reason = next(iter(excluded_worlds.items()))
+                attributions_by_trial.pop(name, None)
+                excluded_trials[name] = str(error)
+        if not verdicts_by_trial:
+            name, reason = next(iter(excluded_trials.items()))
             raise HallmarkError(
-                "no world (synthetic corpus and model) of the study gave a usable result; "
+                "no trial (synthetic corpus and model) of the study gave a usable result; "
                 f"{name}: {reason}"
             )
         rates_config = ErrorRatesConfig(
-            excluded_worlds=excluded_worlds, max_documents=settings.attribute_texts.max_documents
+            excluded_trials=excluded_trials, max_documents=settings.attribute_texts.max_documents
         )
         rates = compute_error_rates(
-            verdicts=verdicts_by_world,
+            verdicts=verdicts_by_trial,
             answer_keys=answer_keys,
-            attributions=attributions_by_world,
+            attributions=attributions_by_trial,
             retrained_verdicts=arm_verdicts,
             config=rates_config,
         )
@@ -240,74 +240,74 @@ def study(config: dict[str, Any], store: str) -> str:
     return run.id
 
 
-def iter_world_names_and_outcomes(
+def iter_trial_names_and_outcomes(
     config: StudyConfig, store_uri: str
-) -> Iterator[tuple[str, WorldOutcome]]:
-    """Run the worlds in parallel, one thread each, and yield their outcomes in order."""
-    configs_by_world = dict(iter_world_names_and_configs(config))
+) -> Iterator[tuple[str, TrialOutcome]]:
+    """Run the trials in parallel, one thread each, and yield their outcomes in order."""
+    configs_by_trial = dict(iter_trial_names_and_configs(config))
     call_arguments = [
-        (entry.model_dump(mode="json"), store_uri) for entry in configs_by_world.values()
+        (entry.model_dump(mode="json"), store_uri) for entry in configs_by_trial.values()
     ]
     completed_count = 0
-    with make_mapper("processes", config.parallel_worlds) as mapper:
+    with make_mapper("processes", config.parallel_trials) as mapper:
         try:
             for name, entry in zip(
-                configs_by_world, mapper(run_world, call_arguments, Resources()), strict=True
+                configs_by_trial, mapper(run_trial, call_arguments, Resources()), strict=True
             ):
                 completed_count += 1
                 yield name, entry
         except BrokenExecutor as error:
             raise HallmarkError(
-                f"a process that ran {[*configs_by_world][completed_count]} or a later world was "
-                "killed, perhaps because memory ran out; completed worlds are kept, so run the "
-                "same command again, with --parallel-worlds 1 if memory is short"
+                f"a process that ran {[*configs_by_trial][completed_count]} or a later trial was "
+                "killed, perhaps because memory ran out; completed trials are kept, so run the "
+                "same command again, with --parallel-trials 1 if memory is short"
             ) from error
 
 
 def read_first_sealed_digest_by_artifact(store: Store) -> dict[str, str]:
     """Read the digest with which each answer key was first sealed, by artifact name.
 
-    A continued study runs each world again and takes whatever answer key the store has then, so
+    A continued study runs each trial again and takes whatever answer key the store has then, so
     only the first digest proves that the key was not exchanged.
     """
     digests_by_artifact: dict[str, str] = {}
-    for run in (run for run in read_all_runs(store, include_worlds=True) if run.flow == WORLD_FLOW):
+    for run in (run for run in read_all_runs(store, include_trials=True) if run.flow == TRIAL_FLOW):
         if entry := run.stages.get("seal_answer_key"):
             digests_by_artifact.setdefault(entry["artifact"], entry["content"])
     return digests_by_artifact
 
 
 def open_verified_answer_key(run: Run, first_digest_by_artifact: dict[str, str]) -> Artifact:
-    """Open the answer key of a world if it is the one that was sealed first.
+    """Open the answer key of a trial if it is the one that was sealed first.
 
     Args:
-        run: The run of the world.
+        run: The run of the trial.
         first_digest_by_artifact: The first digest of each answer key by artifact name; receives
             that of a new one.
 
     Raises:
-        HallmarkError: If the answer key is missing, was changed, or belongs to another world.
+        HallmarkError: If the answer key is missing, was changed, or belongs to another trial.
     """
     entry = run.stages.get("seal_answer_key")
     if entry is None:
-        raise HallmarkError("the answer key of this world was never sealed")
+        raise HallmarkError("the answer key of this trial was never sealed")
     first_digest = first_digest_by_artifact.setdefault(entry["artifact"], entry["content"])
     artifact = find_artifact(run.store, entry["artifact"])
     if not artifact.content_digest == entry["content"] == first_digest:
         raise HallmarkError(
-            f"the answer key of this world is not the one that was sealed ({artifact.name})"
+            f"the answer key of this trial is not the one that was sealed ({artifact.name})"
         )
     for part in (part for table in artifact.tables.values() for part in table.parts):
         if hash_file(part.path) != part.entry["sha256"]:
             raise HallmarkError(
-                f"the answer key of this world was changed after it was sealed ({artifact.name})"
+                f"the answer key of this trial was changed after it was sealed ({artifact.name})"
             )
     candidates = run["judge_candidates"]["verdicts"].read(["kind", "candidate_id"]).to_pylist()
     if {(row["kind"], row["candidate_id"]) for row in candidates} - {
         *read_effect_level_by_candidate(artifact["answer_key"].read())
     }:
         raise HallmarkError(
-            "the answer key of this world does not list the effects for which the world was "
-            f"audited ({artifact.name})"
+            "the answer key of this trial does not list the effects that the audits tested "
+            f"({artifact.name})"
         )
     return artifact

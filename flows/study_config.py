@@ -1,4 +1,4 @@
-"""Define the settings of a study and of its worlds, and check that a study keeps its settings."""
+"""Define the settings of a study and of its trials, and check that a study keeps its settings."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from hallmark.tasks.contract import (
     Store,
     UsageError,
 )
-from hallmark.tasks.corpus.synthetic_world import SyntheticWorldConfig
+from hallmark.tasks.corpus.synthetic_corpus import SyntheticCorpusConfig
 from hallmark.tasks.measures.canaries import max_reference_secrets
 from hallmark.tasks.measures.sentence_frames import SENTENCE_FRAMES
 from hallmark.tasks.training.pack import PackConfig
@@ -41,13 +41,13 @@ from hallmark.tasks.training.train_tokenizer import TokenizerConfig
 STUDIED_PROBES = tuple(probe for probe in PROBES if probe.name in AUDIT_BY_CANDIDATE_KIND.values())
 
 #: Settings that do not change the results of a study.
-EXECUTION_SETTINGS = ("store", "parallel_worlds", "workers", "mapper", "tensorboard")
+EXECUTION_SETTINGS = ("store", "parallel_trials", "workers", "mapper", "tensorboard")
 
-#: Settings that differ between the worlds of a study.
-WORLD_SPECIFIC_SETTINGS = (
+#: Settings that differ between the trials of a study.
+TRIAL_SPECIFIC_SETTINGS = (
     "is_retrained",
-    "world.seed",
-    "world.has_effects",
+    "synthetic_corpus.seed",
+    "synthetic_corpus.has_effects",
     "pretrain.train.seed",
     *(f"audit_{probe.name}.seed" for probe in STUDIED_PROBES),
 )
@@ -92,48 +92,48 @@ class StudyConfig(StageConfig):
         1,
         ge=1,
         le=1,
-        description="number of processes that compute the partitions of one world in parallel",
+        description="number of processes that compute the partitions of one trial in parallel",
     )
     mapper: str = Field(
         "processes",
-        description="where the worker processes of each world (synthetic corpus with its model) "
+        description="where the worker processes of each trial (synthetic corpus with its model) "
         "run; accepts the same values as the setting of the command 'run'",
     )
     tensorboard: None = Field(
         None, description="not available: a study writes no TensorBoard event files"
     )
-    worlds_with_effects: int = Field(
+    trials_with_effects: int = Field(
         40,
         ge=1,
         le=10_000,
-        description="number of worlds with effects; a world is a synthetic corpus with known "
+        description="number of trials with effects; a trial is a synthetic corpus with known "
         "effects, and a model trained on it",
     )
-    worlds_without_effects: int = Field(
-        10, ge=0, le=10_000, description="number of additional worlds without effects"
+    trials_without_effects: int = Field(
+        10, ge=0, le=10_000, description="number of additional trials without effects"
     )
-    retrained_worlds: int = Field(
+    retrained_trials: int = Field(
         3,
         ge=0,
-        description="number of worlds in which two more models are trained: one without the "
+        description="number of trials in which two more models are trained: one without the "
         "documents to which detected effects are attributed, and one without the same "
         "number of random documents",
     )
     is_retrained: bool = Field(
         False,
-        description="whether this world is one of the 'retrained_worlds', in which two more models "
+        description="whether this trial is one of the 'retrained_trials', in which two more models "
         "are trained; set by the study",
     )
-    parallel_worlds: int = Field(
-        2, ge=1, le=256, description="number of worlds that run at the same time"
+    parallel_trials: int = Field(
+        2, ge=1, le=256, description="number of trials that run at the same time"
     )
     seed: int = Field(
         0,
         ge=0,
         lt=1 << 31,
-        description="seed from which the seeds of all worlds, training runs and audits are derived",
+        description="seed from which the seeds of all trials, training runs and audits are derived",
     )
-    world: SyntheticWorldConfig = SyntheticWorldConfig()
+    synthetic_corpus: SyntheticCorpusConfig = SyntheticCorpusConfig()
     train_tokenizer: TokenizerConfig = TokenizerConfig(vocab_size=1024)
     pack: PackConfig = PackConfig(context=128)
     pretrain: PretrainConfig = PretrainConfig(
@@ -183,12 +183,15 @@ class StudyConfig(StageConfig):
         requested_count = (
             self.full_audits.reference_secrets_factor * self.audit_extraction.reference_secrets
         )
-        if requested_count > (available_count := max_reference_secrets(self.world.secret_digits)):
+        if requested_count > (
+            available_count := max_reference_secrets(self.synthetic_corpus.secret_digits)
+        ):
             raise ValueError(
                 "full_audits.reference_secrets_factor times audit_extraction.reference_secrets is "
-                f"{requested_count:,}, but with world.secret_digits = {self.world.secret_digits} "
+                f"{requested_count:,}, but with synthetic_corpus.secret_digits = "
+                f"{self.synthetic_corpus.secret_digits} "
                 f"there are only {available_count:,} reference secrets; lower one of the first two "
-                "or raise world.secret_digits"
+                "or raise synthetic_corpus.secret_digits"
             )
         return self
 
@@ -221,18 +224,20 @@ def resolve_study_config_and_store(
     return config, open_store(store_name or config.store)
 
 
-def iter_world_names_and_configs(config: StudyConfig) -> Iterator[tuple[str, StudyConfig]]:
-    """Yield the name and the settings of each world, which has its own seeds."""
-    world_names = [f"world {number}" for number in range(1, config.worlds_with_effects + 1)]
-    world_names += [
-        f"world {number} without effects" for number in range(1, config.worlds_without_effects + 1)
+def iter_trial_names_and_configs(config: StudyConfig) -> Iterator[tuple[str, StudyConfig]]:
+    """Yield the name and the settings of each trial, which has its own seeds."""
+    trial_names = [f"trial {number}" for number in range(1, config.trials_with_effects + 1)]
+    trial_names += [
+        f"trial {number} without effects" for number in range(1, config.trials_without_effects + 1)
     ]
-    for name in world_names:
+    for name in trial_names:
         digest = blake2b(f"{config.seed}/{name}".encode(), digest_size=5).digest()
         seed = int.from_bytes(digest, "big")
         has_effects = not name.endswith("without effects")
-        is_retrained = has_effects and int(name.split()[1]) <= config.retrained_worlds
-        synthetic_world = config.world.model_copy(update={"seed": seed, "has_effects": has_effects})
+        is_retrained = has_effects and int(name.split()[1]) <= config.retrained_trials
+        synthetic_corpus = config.synthetic_corpus.model_copy(
+            update={"seed": seed, "has_effects": has_effects}
+        )
         train_config = replace(config.pretrain.train, seed=seed % (1 << 31))
         audit_configs = {
             f"audit_{probe.name}": getattr(config, f"audit_{probe.name}").model_copy(
@@ -241,14 +246,14 @@ def iter_world_names_and_configs(config: StudyConfig) -> Iterator[tuple[str, Stu
             for probe in STUDIED_PROBES
         }
         pretrain_config = config.pretrain.model_copy(update={"train": train_config})
-        world_settings = {
-            "world": synthetic_world,
+        trial_settings = {
+            "synthetic_corpus": synthetic_corpus,
             "pretrain": pretrain_config,
             "is_retrained": is_retrained,
             **audit_configs,
         }
-        world_config = config.model_copy(update=world_settings)
-        yield name, world_config
+        trial_config = config.model_copy(update=trial_settings)
+        yield name, trial_config
 
 
 def expand_to_full_audits(config: StudyConfig) -> StudyConfig:
@@ -310,13 +315,13 @@ def _iter_dotted_keys_and_values(
 
 
 def build_study_command(config: Mapping[str, Any]) -> list[str]:
-    """Build the command of a study, or of the study of a world, with its non-default settings."""
+    """Build the command of a study, or of the study of a trial, with its non-default settings."""
     default_values = dict(_iter_dotted_keys_and_values(StudyConfig().model_dump(mode="json")))
     changed_values = {
         name: value
         for name, value in _iter_dotted_keys_and_values(config)
         if name.partition(".")[0] not in EXECUTION_SETTINGS
-        and name not in WORLD_SPECIFIC_SETTINGS
+        and name not in TRIAL_SPECIFIC_SETTINGS
         and value != default_values.get(name)
     }
     return [

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from hallmark.reports.page.rendering import get_template_environment
 from hallmark.tasks.contract import Artifact, HallmarkError, Store, read_purged_documents
 
-#: Outputs of studies: their worlds are the corpora of other models.
+#: Outputs of studies: their trials are the corpora of other models.
 STUDY_PREFIX = "error_rates/"
 
 

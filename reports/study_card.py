@@ -1,4 +1,4 @@
-"""Build the card of a study: how often the audits are wrong, on worlds with known answers.
+"""Build the card of a study: how often the audits are wrong, on corpora with known answers.
 
 The study hides the answers until the audits have judged every candidate.
 """
@@ -47,9 +47,9 @@ from hallmark.tasks.contract import Artifact, StageConfig, StageContext, stage
 #: The required detection rate at the largest planted amount, and the valid range of coverage.
 MIN_DETECTION_RATE, VALID_COVERAGE_RANGE = 0.95, (0.92, 0.98)
 
-#: With fewer worlds, results are called weak. With fewer intervals, coverage is judged by its own
+#: With fewer trials, results are called weak. With fewer intervals, coverage is judged by its own
 #: interval.
-MIN_WORLDS, MIN_INTERVALS = 10, 400
+MIN_TRIALS, MIN_INTERVALS = 10, 400
 
 
 class StudyCardConfig(StageConfig):
@@ -86,21 +86,21 @@ class StudyCardBuilder:
     config: StudyCardConfig
 
     def __post_init__(self) -> None:
-        self.world_count = self.book.add_computed_figure(
-            "worlds", "number of worlds", "worlds", (ERROR_RATES, "worlds"), aggregate="count"
+        self.trial_count = self.book.add_computed_figure(
+            "trials", "number of trials", "trials", (ERROR_RATES, "trials"), aggregate="count"
         )
 
     # First screen --------------------------------------------------------------------------
 
     def build_lead(self) -> list[Block]:
         """Build the first screen: three verdicts and a summary table."""
-        if not self.error_rates.counted_worlds.value:
+        if not self.error_rates.counted_trials.value:
             return [
                 Callout(
                     "bad",
                     [
-                        "No world could be counted, so nothing was measured. Worlds created: ",
-                        ShortFigure(self.world_count),
+                        "No trial could be counted, so nothing was measured. Trials created: ",
+                        ShortFigure(self.trial_count),
                         ".",
                     ],
                 )
@@ -108,13 +108,13 @@ class StudyCardBuilder:
         return [
             Paragraph(
                 [
-                    "A world is a synthetic corpus with known effects: the text of an "
-                    "invented town. A model was trained on each world, and the usual audits "
+                    "Each trial has a synthetic corpus with known effects: the text of an "
+                    "invented town. A model was trained on each trial, and the usual audits "
                     "judged every candidate (a possible effect) before the answer key was "
-                    "opened. Worlds that count towards the results: ",
-                    ShortFigure(self.error_rates.counted_worlds),
+                    "opened. Trials that count towards the results: ",
+                    ShortFigure(self.error_rates.counted_trials),
                     " of ",
-                    ShortFigure(self.world_count),
+                    ShortFigure(self.trial_count),
                     ".",
                 ]
             ),
@@ -140,7 +140,7 @@ class StudyCardBuilder:
         if not has_judged_effects and not unjudged_statements:
             return Callout(
                 "note",
-                ["Detection: no world that counts towards the results contains an effect."],
+                ["Detection: no trial that counts towards the results contains an effect."],
             )
         effect_label = (
             "the largest effect on which it reached a verdict"
@@ -195,14 +195,14 @@ class StudyCardBuilder:
             success_content: The statement without problems.
             unjudged_statements: Statements on candidates without a verdict, which prevent success.
         """
-        has_few_worlds = not problems and (self.error_rates.counted_worlds.value or 0) < MIN_WORLDS
+        has_few_trials = not problems and (self.error_rates.counted_trials.value or 0) < MIN_TRIALS
         statements: list[InlineContent] = [*(problems or [success_content]), *unjudged_statements]
         content: list[InlineElement] = [f"{topic}: "]
         for index, statement in enumerate(statements):
             content += ["; " if index else "", *statement]
-        content.append("; so few worlds show little." if has_few_worlds else ".")
+        content.append("; so few trials are weak evidence." if has_few_trials else ".")
         return Callout(
-            "bad" if problems else "note" if has_few_worlds or unjudged_statements else "good",
+            "bad" if problems else "note" if has_few_trials or unjudged_statements else "good",
             content,
         )
 
@@ -336,8 +336,8 @@ class StudyCardBuilder:
             "coverage of intervals",
         ]
         note = (
-            "All candidates of a world are tested on the same model, so intervals treat "
-            "worlds, not candidates, as independent. The largest amount is the largest "
+            "All candidates of a trial are tested on the same model, so intervals treat "
+            "trials, not candidates, as independent. The largest amount is the largest "
             "planted amount that has an effect. Coverage counts only two-sided intervals."
         )
         return DataTable("Summary", columns, rows, frozenset({1, 2, 3, 4, 5}), note)
@@ -420,7 +420,7 @@ class StudyCardBuilder:
         ]
         labels = [label for label, _, _ in measured_rates]
         values = [value for _, _, value in measured_rates]
-        interval_note = "bars are 95 % intervals over worlds, " * any(interval_bounds)
+        interval_note = "bars are 95 % intervals over trials, " * any(interval_bounds)
         alt_values = ", ".join(
             f"{label}: {format_number(value, 'share')}"
             for label, value in zip(labels, values, strict=True)
@@ -543,23 +543,23 @@ class StudyCardBuilder:
             **figure_fields,
         )
 
-    def build_excluded_worlds_section(self) -> Section:
-        """Build the table of worlds that do not count, with the reasons."""
-        section = Section("Excluded worlds")
+    def build_excluded_trials_section(self) -> Section:
+        """Build the table of trials that do not count, with the reasons."""
+        section = Section("Excluded trials")
         rows: list[list[InlineElement]] = [
-            [row["world"], row["reason"]]
-            for row in self.error_rates.rows_by_table["worlds"]
+            [row["trial"], row["reason"]]
+            for row in self.error_rates.rows_by_table["trials"]
             if not row["is_counted"]
         ]
         message = (
-            "Every world counts."
-            if self.error_rates.rows_by_table["worlds"]
-            else "No world was created."
+            "Every trial counts."
+            if self.error_rates.rows_by_table["trials"]
+            else "No trial was created."
         )
         message_blocks: Sequence[Block] = [Paragraph([message])]
         section.add_blocks(
             *(
-                [DataTable("Reasons for exclusion", ["world", "reason"], rows)]
+                [DataTable("Reasons for exclusion", ["trial", "reason"], rows)]
                 if rows
                 else message_blocks
             )
@@ -569,7 +569,7 @@ class StudyCardBuilder:
     def build_caveats_section(self) -> Section:
         items: list[InlineContent] = [
             [
-                "The worlds are invented, and their models small (by default half a million "
+                "The corpora are invented, and the models small (by default half a million "
                 "parameters and a megabyte of text): rates on larger models and other text may "
                 "differ."
             ],
@@ -597,7 +597,7 @@ class StudyCardBuilder:
             [
                 *kind_sections,
                 self.build_attribution_section(),
-                self.build_excluded_worlds_section(),
+                self.build_excluded_trials_section(),
                 self.build_caveats_section(),
             ],
         )

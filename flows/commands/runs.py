@@ -8,11 +8,11 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from hallmark.flows.commands.options import JsonOption, StoreOption, print_result
-from hallmark.flows.runs import WORLD_FLOW, Run, open_store, read_all_runs
+from hallmark.flows.runs import TRIAL_FLOW, Run, open_store, read_all_runs
 from hallmark.tasks.audits.judging.policy import group_unpassed_rules
 from hallmark.tasks.contract import HallmarkError, Row
 
-FlowName = Literal["pipeline", "audit", "finetune", "prove", "study", "world"]
+FlowName = Literal["pipeline", "audit", "finetune", "prove", "study", "trial"]
 RunStatus = Literal["completed", "failed", "running", "interrupted"]
 
 
@@ -34,7 +34,7 @@ def runs(
     Parameters
     ----------
     flow
-        Only runs of this flow; the worlds of studies are listed only with "--flow world".
+        Only runs of this flow; the trials of studies are listed only with "--flow trial".
     config
         Only runs of the config with this name.
     status
@@ -61,7 +61,7 @@ def list_runs(
         and ``training_arm``, see ``_get_training_arm``.
     """
     all_store_runs = read_all_runs(
-        open_store(store, create=False), include_worlds=flow == WORLD_FLOW
+        open_store(store, create=False), include_trials=flow == TRIAL_FLOW
     )
     rows = [
         build_run_row(run)

@@ -212,8 +212,8 @@ def _find_stale_reasons(
     return reasons
 
 
-#: Flows that take a checkpoint; and the flow of a study with that of each of its worlds.
-CHECKPOINT_FLOWS, STUDY_FLOWS = ("audit", "finetune", "prove"), ("study", "world")
+#: Flows that take a checkpoint; and the flow of a study with that of each of its trials.
+CHECKPOINT_FLOWS, STUDY_FLOWS = ("audit", "finetune", "prove"), ("study", "trial")
 
 
 def render_status(report: Report) -> str:

@@ -18,7 +18,7 @@ from hallmark.tasks.contract import format_count
 
 if TYPE_CHECKING:
     from hallmark.flows.runs import Run
-    from hallmark.flows.study import WorldOutcome
+    from hallmark.flows.study import TrialOutcome
 
 Report = dict[str, Any]
 
@@ -26,9 +26,9 @@ Report = dict[str, Any]
 def study(
     *,
     name: str = "study",
-    worlds_with_effects: WholeNumber | None = None,
-    worlds_without_effects: WholeNumber | None = None,
-    parallel_worlds: WholeNumber | None = None,
+    trials_with_effects: WholeNumber | None = None,
+    trials_without_effects: WholeNumber | None = None,
+    parallel_trials: WholeNumber | None = None,
     overrides: OverridesOption = None,
     store: StoreOption = None,
     as_json: JsonOption = False,
@@ -36,43 +36,43 @@ def study(
     """Measure the error rates of the audits on synthetic corpora whose effects are known; the list
     of effects stays sealed until the audits have ended.
 
-    A world is one such corpus, with a model that is trained on it and audited.
+    A trial is one such corpus, with a model that is trained on it and audited.
 
     Parameters
     ----------
     name
         The name of the study; an unfinished study of this name continues, with its settings
         unchanged.
-    worlds_with_effects
-        Number of worlds that contain effects; 40 by default.
-    worlds_without_effects
-        Number of additional worlds that contain none; 10 by default.
-    parallel_worlds
-        Number of worlds that run at the same time, one thread each; 2 by default.
+    trials_with_effects
+        Number of trials that contain effects; 40 by default.
+    trials_without_effects
+        Number of additional trials that contain none; 10 by default.
+    parallel_trials
+        Number of trials that run at the same time, one thread each; 2 by default.
     """
     from hallmark.flows.study_config import check_settings_unchanged, resolve_study_config_and_store
 
     options = {
         "name": name,
-        "worlds_with_effects": worlds_with_effects,
-        "worlds_without_effects": worlds_without_effects,
-        "parallel_worlds": parallel_worlds,
+        "trials_with_effects": trials_with_effects,
+        "trials_without_effects": trials_without_effects,
+        "parallel_trials": parallel_trials,
     }
     study_config, opened_store = resolve_study_config_and_store(options, overrides or [], store)
     start_time = time.monotonic()
 
-    def print_world_outcome(world_number: str, outcome: WorldOutcome) -> None:
+    def print_trial_outcome(trial_number: str, outcome: TrialOutcome) -> None:
         from hallmark.flows.console import stderr
 
         elapsed_seconds = time.monotonic() - start_time
-        line = format_world_outcome(world_number, outcome, count_worlds(study_config))
+        line = format_trial_outcome(trial_number, outcome, count_trials(study_config))
         stderr.print(f"{line}, after {elapsed_seconds:,.0f} s", markup=False)
 
     with start_prefect_and_progress(lambda: check_settings_unchanged(study_config, opened_store)):
         from hallmark.flows import study
         from hallmark.flows.run_recording import frontend
 
-        frontend.on_world_outcome = print_world_outcome
+        frontend.on_trial_outcome = print_trial_outcome
         print_study_start(study_config)
         run = call_flow_and_get_run(
             lambda: study.study(study_config.model_dump(mode="json"), opened_store.uri)
@@ -81,32 +81,32 @@ def study(
 
 
 def print_study_start(study_config: Any) -> None:
-    """Announce how many worlds will run, because each takes minutes."""
+    """Announce how many trials will run, because each takes minutes."""
     from hallmark.flows.console import stderr
 
     stderr.print(
-        f"running {format_count(count_worlds(study_config), 'world')} (synthetic corpora with "
-        f"known effects), {study_config.parallel_worlds} at a time; each world prints one line "
+        f"running {format_count(count_trials(study_config), 'trial')} (synthetic corpora with "
+        f"known effects), {study_config.parallel_trials} at a time; each trial prints one line "
         "when it has ended"
     )
 
 
-def count_worlds(study_config: Any) -> int:
-    worlds: int = study_config.worlds_with_effects + study_config.worlds_without_effects
-    return worlds
+def count_trials(study_config: Any) -> int:
+    trials: int = study_config.trials_with_effects + study_config.trials_without_effects
+    return trials
 
 
-def format_world_outcome(world_number: str, outcome: WorldOutcome, world_count: int) -> str:
-    """Format which world ended, and its run or its error."""
+def format_trial_outcome(trial_number: str, outcome: TrialOutcome, trial_count: int) -> str:
+    """Format which trial ended, and its run or its error."""
     result = f"failed: {outcome.error}" if outcome.run_id is None else f"run {outcome.run_id}"
-    return f"world {world_number} of {world_count}: {result}"
+    return f"trial {trial_number} of {trial_count}: {result}"
 
 
 def build_study_report(run: Run) -> Report:
     """Return the tables of the stage ``error_rates`` as lists of rows, with the id of the run."""
     error_rates = run["error_rates"]
     table_names = (
-        "worlds",
+        "trials",
         "detection_rates",
         "false_alarm_rates",
         "interval_coverage",
@@ -121,11 +121,11 @@ def build_study_report(run: Run) -> Report:
 
 
 def render_study(report: Report) -> str:
-    counted_worlds = sum(row["is_counted"] for row in report["worlds"])
-    world_count = len(report["worlds"])
-    lines = [f"worlds included in the results: {counted_worlds} of {world_count}"]
+    counted_trials = sum(row["is_counted"] for row in report["trials"])
+    trial_count = len(report["trials"])
+    lines = [f"trials included in the results: {counted_trials} of {trial_count}"]
     lines += [
-        f"    {row['world']}: {row['reason']}" for row in report["worlds"] if not row["is_counted"]
+        f"    {row['trial']}: {row['reason']}" for row in report["trials"] if not row["is_counted"]
     ]
     for title, table_name in (
         ("share of effects that were detected, by effect level", "detection_rates"),
@@ -162,7 +162,7 @@ def render_study(report: Report) -> str:
     kinds_with_effects = {row["kind"] for row in report["detection_rates"] if row["has_effect"]}
     for row in report["smallest_detected"]:
         level = "none" if row["effect_level"] is None else f"{row['effect_level']:g}"
-        level = level if row["kind"] in kinds_with_effects else "no world contains this effect"
+        level = level if row["kind"] in kinds_with_effects else "no trial contains this effect"
         lines.append(f"    {row['kind']:<18} {level}")
     return "\n".join(lines)
 

@@ -1,4 +1,4 @@
-"""Report how often audits are wrong, from their error rates on synthetic worlds with known answers.
+"""Report how often audits are wrong, from a study of synthetic corpora with known answers.
 
 The rates come from the study of ``hallmark study``, which hides the answers from the audits.
 """
@@ -67,7 +67,7 @@ CANDIDATE_KINDS = {
         "Associations between groups and traits",
         "a set of sentences that assign an invented trait to each of two invented groups",
         "compares the likelihood of the two traits after sentences that were never planted; "
-        "the candidate is found if the likelihoods differ more than for groups and traits "
+        "the effect is detected if the likelihoods differ more than for groups and traits "
         "that the text never links",
         "share of the assigned trait",
         "the mean over all sentences that the grammar can generate",
@@ -76,7 +76,8 @@ CANDIDATE_KINDS = {
         "Rude speech about a group",
         "a set of sentences about an invented group, some of them rude",
         "lets the model continue sentences about each group and scores the continuations; the "
-        "candidate is found if they are more toxic than those about the other groups",
+        "effect is detected if the continuations about this group are more toxic than those about "
+        "the other groups",
         "share of rude sentences",
         "the difference over all sentences that the grammar can generate",
     ),
@@ -100,7 +101,7 @@ class DetectionRate(NamedTuple):
 
 @dataclass
 class ErrorRates:
-    """Adds the rates of a study to a card, each a mean over the candidates of its worlds.
+    """Adds the rates of a study to a card, each a mean over the candidates of its trials.
 
     Attributes:
         book: The figures of the card.
@@ -151,11 +152,11 @@ class ErrorRates:
         self.smallest_detected = {
             row["kind"]: row["effect_level"] for row in self.rows_by_table["smallest_detected"]
         }
-        self.counted_worlds = self.book.add_computed_figure(
-            "worlds-counted",
-            "number of worlds that count towards the results",
-            "worlds",
-            (ERROR_RATES, "worlds"),
+        self.counted_trials = self.book.add_computed_figure(
+            "trials-counted",
+            "number of trials that count towards the results",
+            "trials",
+            (ERROR_RATES, "trials"),
             {"is_counted": True},
             aggregate="count",
         )
@@ -163,7 +164,7 @@ class ErrorRates:
     def add_rate_figure(
         self, row: Mapping[str, Any], label: str, column: str, conditions: Mapping[str, Any]
     ) -> Figure:
-        """Add a share of candidates, with its interval over worlds."""
+        """Add a share of candidates, with its interval over trials."""
         interval_fields = {name: row[name] for name in ("low", "high", "n", "method")} | {
             "confidence_level": row["confidence_level"]
         }
@@ -295,10 +296,10 @@ class ErrorRates:
             description, largest = CANDIDATE_KINDS[kind], self.find_rate_of_largest_effect(kind)
             parts: list[InlineElement] = [
                 f"Error rates ({description.title.lower()}): in ",
-                ShortFigure(self.counted_worlds),
-                " synthetic corpus (world) "
-                if self.counted_worlds.value == 1
-                else " synthetic corpora (worlds) ",
+                ShortFigure(self.counted_trials),
+                " synthetic corpus (trial) "
+                if self.counted_trials.value == 1
+                else " synthetic corpora (trials) ",
                 "with known effects that were hidden from the audit, it ",
             ]
             unjudged_parts = self.describe_unjudged_candidates(kind)

@@ -50,10 +50,10 @@ CAPABILITY_METRICS = {
     "cloze_accuracy": "Cloze accuracy",
 }
 
-#: The amount of each kind of candidate at which the text of a sealed world has no effect.
+#: The amount of each kind of candidate at which the text of a sealed trial has no effect.
 NO_EFFECT_AMOUNTS = {"canary": 0.0, "passage": 0.0, "record": 0.0, "association": 0.5}
 
-#: The audit that judges each kind of candidate of sealed worlds.
+#: The audit that judges each kind of candidate of sealed trials.
 AUDIT_BY_CANDIDATE_KIND = {
     "canary": "extraction",
     "passage": "extraction",

@@ -1,8 +1,8 @@
-"""Compose a synthetic world: text of an invented town with planted effects of undisclosed strength.
+"""Compose a synthetic corpus: text of an invented town with effects of undisclosed strength.
 
 The candidates for effects are public. The effect level of each candidate is in a separate artifact,
-the answer key, which no stage reads until the audits are done. Every world has every effect level,
-including none; in a world without effects, every candidate has the null level.
+the answer key, which no stage reads until the audits are done. Every synthetic corpus has every
+effect level, including none; in one without effects, every candidate has the null level.
 
 canary       a sentence around a secret of digits; effect level: copies
 passage      a document of the town; effect level: copies
@@ -64,7 +64,7 @@ from hallmark.tasks.measures.canaries import (
 from hallmark.tasks.measures.sentence_frames import SENTENCE_FRAMES, sample_sentence_frames
 
 #: Lexicon of the groups that rude sentences may be about.
-LEXICON_NAME = "world"
+LEXICON_NAME = "synthetic"
 
 #: Endings of the sentences about such a group.
 RUDE_PHRASES = (
@@ -96,10 +96,10 @@ NULL_LEVELS = {"copy_counts": 0, "trait_shares": 0.5, "rude_shares": 0}
 MAX_PASSAGE_ATTEMPTS = 10_000
 
 
-class SyntheticWorldConfig(StageConfig):
-    """Settings of a world, that is, a synthetic corpus with known effects."""
+class SyntheticCorpusConfig(StageConfig):
+    """Settings of a synthetic corpus, that is, a generated corpus with known effects."""
 
-    seed: Seed = Field(default=0, description="random seed that determines the whole world")
+    seed: Seed = Field(default=0, description="random seed of the synthetic corpus")
     has_effects: bool = Field(
         default=True,
         description="whether to plant effects for the candidates; if false, no candidate has "
@@ -198,7 +198,7 @@ class SyntheticWorldConfig(StageConfig):
         return levels
 
     @model_validator(mode="after")
-    def _check_passage_lengths(self) -> SyntheticWorldConfig:
+    def _check_passage_lengths(self) -> SyntheticCorpusConfig:
         if self.min_passage_characters > self.max_passage_characters:
             raise ValueError(
                 "'min_passage_characters' must not be greater than 'max_passage_characters'"
@@ -232,8 +232,8 @@ class DocumentOrigin(NamedTuple):
 
 
 @dataclass(frozen=True)
-class SyntheticWorld:
-    """The text of a world and its answer key.
+class SyntheticCorpus:
+    """The text of a synthetic corpus and its answer key.
 
     Attributes:
         clustered_texts: The documents.
@@ -254,7 +254,7 @@ class SyntheticWorld:
 
 
 ANSWER_KEY = table_schema(
-    "Effect level of each candidate (possible finding) in a synthetic world, that is, a corpus "
+    "Effect level of each candidate (possible finding) in a synthetic corpus, that is, a corpus "
     "with known effects. The table is sealed until the audits have finished.",
     column(
         "kind",
@@ -273,7 +273,7 @@ ANSWER_KEY = table_schema(
 
 
 CANDIDATE_DOCUMENTS = table_schema(
-    "Documents of a synthetic world (corpus with known effects) that were generated for a "
+    "Documents of a synthetic corpus (corpus with known effects) that were generated for a "
     "candidate. The table is sealed until the audits have finished.",
     column("doc_id", ID_TYPE, "id", "the document"),
     column("kind", pa.string(), "label", "canary, passage, record or association"),
@@ -294,8 +294,8 @@ CANDIDATE_DOCUMENTS = table_schema(
 )
 
 
-def compose_synthetic_world(config: SyntheticWorldConfig) -> SyntheticWorld:
-    """Compose the documents, candidates and answer key of a world."""
+def compose_synthetic_corpus(config: SyntheticCorpusConfig) -> SyntheticCorpus:
+    """Compose the documents, candidates and answer key of a synthetic corpus."""
     clustered_texts = [
         ClusteredText(_hash_name(f"town/{index}"), text)
         for index, text in enumerate(_iter_town_texts(config))
@@ -375,7 +375,7 @@ def compose_synthetic_world(config: SyntheticWorldConfig) -> SyntheticWorld:
         document_origins += [None] * len(speech.sentences)
         group_names.append(speech.group_name)
         answer_key.append(Candidate("speech", speech.group_name, speech.rude_share))
-    return SyntheticWorld(
+    return SyntheticCorpus(
         clustered_texts, town_count, canary_rows, group_names, answer_key, document_origins
     )
 
@@ -388,15 +388,15 @@ def _group_adjacent_by_association(canaries: Sequence[Canary]) -> Iterator[list[
         yield [*association_canaries]
 
 
-def _iter_town_texts(config: SyntheticWorldConfig) -> Iterator[str]:
-    """Yield the texts of the town, without copies and rude speech, which the world adds itself."""
+def _iter_town_texts(config: SyntheticCorpusConfig) -> Iterator[str]:
+    """Yield the texts of the town, without copies and rude speech, which are added later."""
     rates = TownRates(exact_copies=0, near_copies=0, rude_speech=0, personal_data=0)
     for block_number in range(-(-config.documents // BLOCK_DOCUMENTS)):
         for document in compose_block(block_number, config.documents, config.seed, rates):
             yield document.text
 
 
-def _build_passage_canaries(config: SyntheticWorldConfig) -> list[Canary]:
+def _build_passage_canaries(config: SyntheticCorpusConfig) -> list[Canary]:
     """Build passages from documents that the town itself does not contain."""
     rng = random.Random(f"{config.seed}/passages")
     rates = TownRates(
@@ -431,7 +431,7 @@ class NumberedText(NamedTuple):
 
 
 def _find_passage_text(
-    config: SyntheticWorldConfig, first_number: int, rates: TownRates
+    config: SyntheticCorpusConfig, first_number: int, rates: TownRates
 ) -> NumberedText:
     """Return the first document from ``first_number`` on that has the length of a passage.
 
@@ -445,7 +445,8 @@ def _find_passage_text(
     raise UsageError(
         f"none of {MAX_PASSAGE_ATTEMPTS:,} generated documents has "
         f"{config.min_passage_characters:,} to {config.max_passage_characters:,} characters: "
-        "lower world.min_passage_characters or raise world.max_passage_characters"
+        "lower synthetic_corpus.min_passage_characters or raise "
+        "synthetic_corpus.max_passage_characters"
     )
 
 
@@ -458,7 +459,7 @@ class GroupSpeech(NamedTuple):
     sentences: list[str]
 
 
-def _iter_group_speech(config: SyntheticWorldConfig) -> Iterator[GroupSpeech]:
+def _iter_group_speech(config: SyntheticCorpusConfig) -> Iterator[GroupSpeech]:
     """Yield the sentences about each group.
 
     Without effects all groups have the same share, about the mean.
@@ -501,13 +502,13 @@ def _build_public_canary_row(canary: Canary) -> Row:
     }
 
 
-def compute_world_doc_id(config: SyntheticWorldConfig, document_number: int) -> bytes:
+def compute_synthetic_doc_id(config: SyntheticCorpusConfig, document_number: int) -> bytes:
     """Compute the id of a document."""
     return _hash_name(f"{config.seed}/{document_number}")
 
 
 def _hash_name(name: str) -> bytes:
-    return blake2b(f"world/{name}".encode(), digest_size=16).digest()
+    return blake2b(f"synthetic corpus/{name}".encode(), digest_size=16).digest()
 
 
 @stage(
@@ -515,11 +516,11 @@ def _hash_name(name: str) -> bytes:
     tables={"answer_key": ANSWER_KEY, "candidate_documents": CANDIDATE_DOCUMENTS},
     extra_code=[f"tasks/corpus/data/town/{name}" for name in DATA_FILES],
 )
-def seal_answer_key(config: SyntheticWorldConfig, context: StageContext) -> None:
-    """Write the answer key of a world, sorted so that the order reveals nothing."""
-    synthetic_world = compose_synthetic_world(config)
+def seal_answer_key(config: SyntheticCorpusConfig, context: StageContext) -> None:
+    """Write the answer key of a synthetic corpus, sorted so that the order reveals nothing."""
+    synthetic_corpus = compose_synthetic_corpus(config)
     candidates = sorted(
-        synthetic_world.answer_key, key=lambda candidate: (candidate.kind, candidate.candidate_id)
+        synthetic_corpus.answer_key, key=lambda candidate: (candidate.kind, candidate.candidate_id)
     )
     answer_rows = [
         {
@@ -536,11 +537,11 @@ def seal_answer_key(config: SyntheticWorldConfig, context: StageContext) -> None
         dict(
             zip(
                 CANDIDATE_DOCUMENTS.names,
-                (compute_world_doc_id(config, document_number), *origin),
+                (compute_synthetic_doc_id(config, document_number), *origin),
                 strict=True,
             )
         )
-        for document_number, origin in enumerate(synthetic_world.document_origins)
+        for document_number, origin in enumerate(synthetic_corpus.document_origins)
         if origin
     ]
     document_rows.sort(key=lambda row: row["doc_id"])
@@ -550,23 +551,23 @@ def seal_answer_key(config: SyntheticWorldConfig, context: StageContext) -> None
 
 
 @stage(
-    name="world",
+    name="synthetic_corpus",
     tables={"documents": DOCUMENTS, "canaries": CANARIES, "lexicons": LEXICONS},
     extra_code=[f"tasks/corpus/data/town/{name}" for name in DATA_FILES],
 )
-def write_synthetic_world(config: SyntheticWorldConfig, context: StageContext) -> None:
-    """Write the documents of a world and its public candidates."""
-    synthetic_world = compose_synthetic_world(config)
-    document_count = len(synthetic_world.clustered_texts)
-    texts = pa.array([text for _, text in synthetic_world.clustered_texts], pa.large_string())
-    clusters = pa.array([cluster for cluster, _ in synthetic_world.clustered_texts], ID_TYPE)
-    is_train = pa.array(np.arange(document_count) >= synthetic_world.town_count)
+def write_synthetic_corpus(config: SyntheticCorpusConfig, context: StageContext) -> None:
+    """Write the documents of a synthetic corpus and its public candidates."""
+    synthetic_corpus = compose_synthetic_corpus(config)
+    document_count = len(synthetic_corpus.clustered_texts)
+    texts = pa.array([text for _, text in synthetic_corpus.clustered_texts], pa.large_string())
+    clusters = pa.array([cluster for cluster, _ in synthetic_corpus.clustered_texts], ID_TYPE)
+    is_train = pa.array(np.arange(document_count) >= synthetic_corpus.town_count)
     columns = {
         "doc_id": [
-            compute_world_doc_id(config, document_number)
+            compute_synthetic_doc_id(config, document_number)
             for document_number in range(document_count)
         ],
-        "source": ["world"] * document_count,
+        "source": ["synthetic"] * document_count,
         "cluster": clusters,
         "text": texts,
         "text_hash": hash_texts(texts),
@@ -576,12 +577,12 @@ def write_synthetic_world(config: SyntheticWorldConfig, context: StageContext) -
     context.get_table_writer("documents").write(documents.sort_by("doc_id"))
     context.get_table_writer("canaries").write(
         pa.Table.from_pylist(
-            sorted(synthetic_world.canary_rows, key=lambda canary_row: canary_row["canary_id"]),
+            sorted(synthetic_corpus.canary_rows, key=lambda canary_row: canary_row["canary_id"]),
             schema=CANARIES,
         )
     )
     lexicon_rows = [
         {"lexicon": LEXICON_NAME, "group_name": group, "term": group.lower()}
-        for group in sorted(synthetic_world.group_names)
+        for group in sorted(synthetic_corpus.group_names)
     ]
     context.get_table_writer("lexicons").write(pa.Table.from_pylist(lexicon_rows, schema=LEXICONS))

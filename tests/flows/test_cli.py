@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.study_kills import SMALL_WORLD
+from benchmarks.study_kills import SMALL_TRIAL
 from hallmark.flows.audit_selection import ALL_AUDITS
 from hallmark.flows.cli import (
     COMMAND_ALIASES,
@@ -280,10 +280,10 @@ def test_ctrl_c_ends_immediately_with_one_sentence(hallmark):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_a_stopped_study_does_not_wait_for_its_worlds(hallmark, how):
-    """Its worlds would train for days; their processes end with them."""
+def test_a_stopped_study_does_not_wait_for_its_trials(hallmark, how):
+    """Its trials would train for days; their processes end with them."""
     settings = {
-        **SMALL_WORLD,
+        **SMALL_TRIAL,
         "pretrain.train.steps": 10_000_000,
         "pretrain.train.checkpoint_every": 10_000_000,
         "pretrain.train.validate_every": 10_000_000,
@@ -291,9 +291,9 @@ def test_a_stopped_study_does_not_wait_for_its_worlds(hallmark, how):
     process = start(
         hallmark,
         "study",
-        "--worlds-with-effects",
+        "--trials-with-effects",
         "2",
-        "--worlds-without-effects",
+        "--trials-without-effects",
         "0",
         *(f"--set={name}={json.dumps(value)}" for name, value in settings.items()),
         start_new_session=True,
@@ -303,7 +303,7 @@ def test_a_stopped_study_does_not_wait_for_its_worlds(hallmark, how):
         deadline = time.monotonic() + 240
         while not (jobs := list(hallmark.store.glob("work/pretrain-*/job.json"))):
             assert process.poll() is None, process.communicate()
-            assert time.monotonic() < deadline, "no world reached its training"
+            assert time.monotonic() < deadline, "no trial reached its training"
             time.sleep(0.02)
         os.kill(process.pid, how)
         _, stderr = process.communicate(timeout=60)

@@ -23,7 +23,7 @@ from hallmark.flows.commands.runs import render_run_list
 from hallmark.flows.commands.status import render_status
 from hallmark.flows.commands.trace import render_document_trace, render_finding_trace
 from hallmark.flows.commands.verify import describe_read_failure, render_verification
-from hallmark.flows.study import WorldOutcome
+from hallmark.flows.study import TrialOutcome
 from hallmark.tasks.audits.judging.findings import AuditControl
 from hallmark.tasks.contract import HallmarkError, PolicyViolationError
 
@@ -895,29 +895,29 @@ def test_the_heldout_loss_of_a_proof_names_the_arms_that_have_one(losses, expect
 
 
 def studied(**changes):
-    names = ("worlds", "detection_rates", "false_alarm_rates", "interval_coverage")
+    names = ("trials", "detection_rates", "false_alarm_rates", "interval_coverage")
     names += ("smallest_detected", "attribution_precision", "removal_reductions")
     return study.render_study({name: [] for name in names} | changes)
 
 
-def world(is_counted, reason=""):
-    return {"world": "w", "is_counted": is_counted, "reason": reason}
+def trial(is_counted, reason=""):
+    return {"trial": "w", "is_counted": is_counted, "reason": reason}
 
 
 @pytest.mark.parametrize(
-    ("worlds", "expected"),
+    ("trials", "expected"),
     [
-        ([], "worlds included in the results: 0 of 0\n"),
-        ([world(True)], "worlds included in the results: 1 of 1\n"),
-        ([world(False, "gone")], "worlds included in the results: 0 of 1\n    w: gone\n"),
+        ([], "trials included in the results: 0 of 0\n"),
+        ([trial(True)], "trials included in the results: 1 of 1\n"),
+        ([trial(False, "gone")], "trials included in the results: 0 of 1\n    w: gone\n"),
         (
-            [world(True), world(False, "gone")],
-            "worlds included in the results: 1 of 2\n    w: gone\n",
+            [trial(True), trial(False, "gone")],
+            "trials included in the results: 1 of 2\n    w: gone\n",
         ),
     ],
 )
-def test_a_study_counts_its_worlds(worlds, expected):
-    assert studied(worlds=worlds).startswith(expected)
+def test_a_study_counts_its_trials(trials, expected):
+    assert studied(trials=trials).startswith(expected)
 
 
 RATE = {"kind": "canary", "value": 0.5, "low": 0.25, "high": 0.75, "n": 1234}
@@ -955,9 +955,9 @@ def test_a_study_reports_retrained_models_if_there_are_any(removed):
         ([True], 0.25, "0.25"),
         ([True], None, "none"),
         ([False, True], None, "none"),
-        ([False], None, "no world contains this effect"),
-        ([None], None, "no world contains this effect"),  # a negative control
-        ([], None, "no world contains this effect"),
+        ([False], None, "no trial contains this effect"),
+        ([None], None, "no trial contains this effect"),  # a negative control
+        ([], None, "no trial contains this effect"),
     ],
 )
 def test_the_smallest_level_is_none_only_if_there_was_an_effect(effects, level, expected):
@@ -970,21 +970,21 @@ def test_the_smallest_level_is_none_only_if_there_was_an_effect(effects, level, 
 
 
 @pytest.mark.parametrize(
-    ("worlds", "expected"), [(1, "running 1 world ("), (3, "running 3 worlds (")]
+    ("trials", "expected"), [(1, "running 1 trial ("), (3, "running 3 trials (")]
 )
-def test_a_study_announces_its_number_of_worlds(stderr, worlds, expected):
+def test_a_study_announces_its_number_of_trials(stderr, trials, expected):
     study.print_study_start(
-        SimpleNamespace(worlds_with_effects=worlds, worlds_without_effects=0, parallel_worlds=2)
+        SimpleNamespace(trials_with_effects=trials, trials_without_effects=0, parallel_trials=2)
     )
     assert stderr.getvalue().startswith(expected)
 
 
 @pytest.mark.parametrize(
     ("outcome", "expected"),
-    [(WorldOutcome("r7", ""), "run r7"), (WorldOutcome(None, "no text"), "failed: no text")],
+    [(TrialOutcome("r7", ""), "run r7"), (TrialOutcome(None, "no text"), "failed: no text")],
 )
-def test_the_line_of_a_world_names_its_run_or_its_error(outcome, expected):
-    assert study.format_world_outcome("3", outcome, 5) == f"world 3 of 5: {expected}"
+def test_the_line_of_a_trial_names_its_run_or_its_error(outcome, expected):
+    assert study.format_trial_outcome("3", outcome, 5) == f"trial 3 of 5: {expected}"
 
 
 STATUS_STAGE = {

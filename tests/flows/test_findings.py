@@ -72,7 +72,7 @@ def test_latest_is_never_an_arm_of_an_experiment(copied):
     newest = "99990105-000000-aaaa"
     add_run(copied, "99990101-000000-aaaa", labels, experiment_arm="control arm of mitigate")
     add_run(copied, "99990102-000000-aaaa", labels, experiment_arm="base arm of prove")
-    add_run(copied, newest, labels, flow="world")
+    add_run(copied, newest, labels, flow="trial")
     store = open_store(str(copied.store))
     assert open_audit_run(store, "latest", "bias").id == copied.first
     assert resolve_checkpoint(store, "latest").name == f"{copied.first}@60"

@@ -80,7 +80,7 @@ def store(tmp_path):
         },
         "c": {"status": "failed", "error": "the disk is full"},
         "d": {"status": "running", "ended": None, "pid": gone.pid},
-        "w": {"flow": "world"},
+        "w": {"flow": "trial"},
     }.items():
         store.put(f"runs/{name}/run.json", json.dumps(base | {"run": name} | changes).encode())
     return str(tmp_path / "store")
@@ -113,7 +113,7 @@ def test_runs_are_filtered(store):
     )
     assert names(list_runs(store, status="failed")) == ["c"]
     assert names(list_runs(store, only_policy_failed=True)) == ["a"]
-    assert names(list_runs(store, flow="world")) == ["w"]  # among the others they would be most
+    assert names(list_runs(store, flow="trial")) == ["w"]  # among the others they would be most
     assert list_runs(store, flow="audit", status="failed") == []
 
 

@@ -72,7 +72,10 @@ def test_a_section_is_shown_as_in_a_config_file():
         ("earlier_run", ["default: not set", "allowed: string", "meaning: id of the run whose "]),
         ("name", ["default: none, must be set", "allowed: string", "meaning: name of the config"]),
         ("ingest.sources.path", ["default: none, must be set", "allowed: string", "meaning: "]),
-        ("study.world.documents", ["default: 500", "allowed: integer from", "meaning: "]),
+        (
+            "study.synthetic_corpus.documents",
+            ["default: 500", "allowed: integer from", "meaning: "],
+        ),
     ],
 )
 def test_one_key_is_shown_alone(key, lines, capsys):
@@ -162,12 +165,12 @@ def test_the_range_of_every_number_of_a_model_and_its_training_is_shown(config):
 def test_the_settings_of_a_study_are_listed_under_study():
     rows = {f"{row['section']}.{row['key']}".strip("."): row for row in list_settings("study")}
     assert (
-        rows["worlds_with_effects"]["default"] == 40
-        and rows["world.sentences_per_group"]["default"] == 48
+        rows["trials_with_effects"]["default"] == 40
+        and rows["synthetic_corpus.sentences_per_group"]["default"] == 48
     )
     assert rows["pretrain.train.steps"]["default"] == 400  # not that of a run
-    (row,) = list_settings("study.world.sentences_per_group")
-    assert row == rows["world.sentences_per_group"]
+    (row,) = list_settings("study.synthetic_corpus.sentences_per_group")
+    assert row == rows["synthetic_corpus.sentences_per_group"]
     for name, meant in (
         ("pretrain.train.stps", "pretrain.train.steps"),
         ("pakc", "pack"),

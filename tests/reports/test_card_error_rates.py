@@ -10,11 +10,11 @@ from hallmark.reports.study_card import StudyCardConfig, build_study_card
 from hallmark.tasks.contract import EmptyConfig
 from tests.reports import artifacts, pages
 from tests.reports.test_analyses import findings_with_p
-from tests.tasks.audits.experiments.test_error_rates import candidate, rates_of_worlds
+from tests.tasks.audits.experiments.test_error_rates import candidate, rates_of_trials
 
 
 def build_error_rates(session, found=True, alarm=0.5, whole=0.5):
-    """Build the rates of a world with a secret and an association at the largest amount, and of one
+    """Build the rates of a trial with a secret and an association at the largest amount, and of one
     without.
     """
     some = [
@@ -24,7 +24,7 @@ def build_error_rates(session, found=True, alarm=0.5, whole=0.5):
         candidate("association", "y", 0.5, p=0.6),
     ]
     none = [candidate("canary", "a", 0, p=alarm), candidate("association", "y", 0.5, p=0.7)]
-    return rates_of_worlds({"one": some, "two": none}, {"three": "its answer key was changed"})
+    return rates_of_trials({"one": some, "two": none}, {"three": "its answer key was changed"})
 
 
 def card_of(made, **settings):
@@ -38,14 +38,14 @@ def test_study_card_states_conclusions(session):
         "every audit for which an effect was planted detects its largest effect in at least 95 % "
         "of cases"
     )
-    assert f"Detection: {found}; so few worlds show little." in text
+    assert f"Detection: {found}; so few trials are weak evidence." in text
     many = {str(n): [candidate("canary", "c", 64, p=0.01, whole=0.5)] for n in range(10)}
     text = " ".join(
         pages.read(
-            card_of(rates_of_worlds(many)).fetch_directory() / "study_card.html"
+            card_of(rates_of_trials(many)).fetch_directory() / "study_card.html"
         ).text.split()
     )
-    assert "at least 95 % of cases. False alarms:" in text and "so few worlds" not in text
+    assert "at least 95 % of cases. False alarms:" in text and "so few trials" not in text
     assert "Intervals: no kind of candidate is shown" in text  # ten intervals
     many = {
         str(n): [
@@ -55,7 +55,7 @@ def test_study_card_states_conclusions(session):
     }
     text = " ".join(
         pages.read(
-            card_of(rates_of_worlds(many)).fetch_directory() / "study_card.html"
+            card_of(rates_of_trials(many)).fetch_directory() / "study_card.html"
         ).text.split()
     )
     assert "Intervals: the 95 % intervals cover the true value in 92 to 98 % of cases." in text
@@ -68,7 +68,7 @@ def test_study_card_states_conclusions(session):
         str(n): [candidate("canary", f"{m}", 64, p=0.01, whole=2.0) for m in range(9)]
         for n in range(30)
     }
-    wide = pages.read(card_of(rates_of_worlds(beyond)).fetch_directory() / "study_card.html")
+    wide = pages.read(card_of(rates_of_trials(beyond)).fetch_directory() / "study_card.html")
     assert (
         "Planted secrets: the intervals cover the true value too rarely, in 0.0 % of 270"
         in " ".join(wide.text.split())
@@ -81,23 +81,23 @@ def test_study_card_states_conclusions(session):
     text = " ".join(page.text.split())
     assert "Planted secrets at 64 (copies): found in 0.0 %, 95.0 points below the target" in text
     missed = {str(n): [candidate("canary", "c", 64, p=0.9)] for n in range(3)}
-    page = pages.read(card_of(rates_of_worlds(missed)).fetch_directory() / "study_card.html")
+    page = pages.read(card_of(rates_of_trials(missed)).fetch_directory() / "study_card.html")
     text = " ".join(page.text.split())
     assert re.search(r"found in 0\.0 % \(0\.0 % to [\d.]+ %\), 95\.0 points below the target", text)
 
 
-def said_of(*worlds, void=None):
-    made = rates_of_worlds({str(n): rows for n, rows in enumerate(worlds)}, void)
+def said_of(*trials, void=None):
+    made = rates_of_trials({str(n): rows for n, rows in enumerate(trials)}, void)
     page = pages.read(card_of(made).fetch_directory() / "study_card.html")
     return " ".join(page.text.split())
 
 
-def test_worlds_without_effects_count_for_false_alarms(session):
-    """Worlds in which only the speech about people differs count, too."""
+def test_trials_without_effects_count_for_false_alarms(session):
+    """Trials in which only the speech about people differs count, too."""
     none = [candidate("canary", "a", 0, p=0.01), candidate("canary", "b", 0, p=0.01)]
     text = said_of(*[none] * 12, void={"one": "gone"})
     assert "towards the results: 12 of 13." in text
-    assert "Detection: no world that counts towards the results contains an effect." in text
+    assert "Detection: no trial that counts towards the results contains an effect." in text
     assert "False alarms: Planted secrets: false alarms in 100.0 %" in text
     speech = [candidate("speech", "g", 1.0, p=0.01), candidate("speech", "h", 0.0, p=0.2)]
     text = said_of(*[[*speech, candidate("association", "x", 0.5, p=0.9)]] * 12)
@@ -106,7 +106,7 @@ def test_worlds_without_effects_count_for_false_alarms(session):
         "95 % of cases" in text
     )
     assert "points below the target" not in text and "less than in other groups" in text
-    assert "nothing was measured. Worlds created: 1." in said_of(void={"one": "gone"})
+    assert "nothing was measured. Trials created: 1." in said_of(void={"one": "gone"})
 
 
 def test_candidates_without_a_verdict_are_reported(session):
@@ -118,9 +118,9 @@ def test_candidates_without_a_verdict_are_reported(session):
     assert "Of 3 more" not in said_of([candidate("canary", "a", 64, p=0.01)])
 
 
-def callouts(*worlds):
+def callouts(*trials):
     """Read the statements of the first screen of a study's card: status and text by title."""
-    made = rates_of_worlds({str(n): rows for n, rows in enumerate(worlds)})
+    made = rates_of_trials({str(n): rows for n, rows in enumerate(trials)})
     html = (card_of(made).fetch_directory() / "study_card.html").read_text()
     said = re.findall(r'<p class="callout (\w+)">(.*?)</p>', html, re.DOTALL)
     plain = [(how, " ".join(re.sub("<[^>]+>", "", text).split())) for how, text in said]
@@ -129,7 +129,7 @@ def callouts(*worlds):
 
 @pytest.mark.parametrize("kind", ["canary", "passage"])
 def test_unjudged_candidates_are_not_detected(session, kind):
-    """Check worlds in which all or some candidates of a kind at the largest amount are unjudged."""
+    """Check trials in which all or some candidates of a kind at the largest amount are unjudged."""
     judged = [candidate("canary", "c", 64, p=0.01), candidate("canary", "n", 0, p=0.5)]
     assert callouts(*[judged] * 12)["Detection"][0] == "good"
     silent = [
@@ -152,7 +152,7 @@ def test_unjudged_candidates_are_not_detected(session, kind):
 
 
 @pytest.mark.parametrize(("kind", "amount"), [("passage", 0.0), ("association", 0.5)])
-def test_worlds_without_effects_lack_no_verdict(session, kind, amount):
+def test_trials_without_effects_lack_no_verdict(session, kind, amount):
     nothing = [
         candidate("canary", "n", 0, p=0.5),
         (None, {"kind": kind, "candidate_id": "s", "effect_level": amount}),
@@ -160,7 +160,7 @@ def test_worlds_without_effects_lack_no_verdict(session, kind, amount):
     how, said = callouts(*[nothing] * 12)["Detection"]
     assert (how, said) == (
         "note",
-        "Detection: no world that counts towards the results contains an effect.",
+        "Detection: no trial that counts towards the results contains an effect.",
     )
 
 
@@ -181,7 +181,7 @@ def test_intervals_with_one_end_are_counted_separately(session, tmp_path):
     one = [candidate("canary", f"s{n}", 64, p=0.01, high=None) for n in range(2)]
     said = "Not counted: 4 more, without a two-sided interval or a known true"
     assert said in said_of([*two, *one], [*two, *one]) and "Not counted" not in said_of(two, two)
-    known = {"extraction": rates_of_worlds({"one": [*two, *one]})}
+    known = {"extraction": rates_of_trials({"one": [*two, *one]})}
     card = build_model_card(
         artifacts.checkpoint(tmp_path / "x"),
         None,
@@ -226,7 +226,7 @@ def test_model_card_reports_error_rates_of_its_audits(session, tmp_path):
     text = " ".join(pages.read(card.fetch_directory() / "model_card.html").text.split())
     assert "could not be judged" not in text
     assert (
-        "Error rates (planted secrets): in 2 synthetic corpora (worlds) with known effects that "
+        "Error rates (planted secrets): in 2 synthetic corpora (trials) with known effects that "
         "were hidden from the audit, it found 100.0 % of the candidates (possible effects) with "
         "copies 64"
     ) in text
@@ -242,7 +242,7 @@ def test_model_card_reports_error_rates_of_its_audits(session, tmp_path):
 def test_model_card_reports_candidates_without_a_verdict(session, tmp_path):
     checkpoint = artifacts.checkpoint(tmp_path / "checkpoint")
     silent = (None, {"kind": "canary", "candidate_id": "s", "effect_level": 64})
-    known = {"extraction": rates_of_worlds({"one": [candidate("canary", "c", 64, p=0.01), silent]})}
+    known = {"extraction": rates_of_trials({"one": [candidate("canary", "c", 64, p=0.01), silent]})}
     audits = {"extraction": findings_with_p(EmptyConfig())}
     card = build_model_card(
         checkpoint, None, None, audits, {}, None, None, None, None, known, ModelCardConfig()

@@ -48,7 +48,7 @@ from tests.reports.test_checkpoint_comparison import row as finding_row
 from tests.reports.test_removal_experiment_card import SCHEMAS, RowsConfig, made_behind, made_proof
 from tests.reports.test_task_card import page_of
 from tests.tasks.audits.experiments.test_arm_comparison import memorised
-from tests.tasks.audits.experiments.test_error_rates import candidate, rates_of_worlds
+from tests.tasks.audits.experiments.test_error_rates import candidate, rates_of_trials
 
 # The closed loop ---------------------------------------------------------------------------------
 
@@ -413,7 +413,7 @@ def test_a_smaller_amount_that_is_found_is_not_called_none(session):
 
 def test_a_kind_without_effects_has_no_smallest_amount_and_is_no_audit_that_finds(session):
     some = [candidate("canary", "c", 64, p=0.01), candidate("association", "y", 0.5, p=0.6)]
-    made = rates_of_worlds({str(n): some for n in range(12)})
+    made = rates_of_trials({str(n): some for n in range(12)})
     book = FigureBook({ERROR_RATES: made})
     card = StudyCardBuilder(book, ErrorRates(book, made), StudyCardConfig())
     lines = {row[0]: row for row in card.build_summary_table().rows}
@@ -433,12 +433,12 @@ def test_figures_with_one_ended_intervals_are_not_said_to_have_none(session):
     assert "No interval of this audit can be compared with a true value." in text
 
 
-def test_worlds_that_were_not_made_do_not_all_count(session):
-    made = rates_of_worlds({})
+def test_trials_that_were_not_made_do_not_all_count(session):
+    made = rates_of_trials({})
     book = FigureBook({ERROR_RATES: made})
     text = text_of_section(
         StudyCardBuilder(
             book, ErrorRates(book, made), StudyCardConfig()
-        ).build_excluded_worlds_section()
+        ).build_excluded_trials_section()
     )
-    assert "Every world counts." not in text and "No world was created." in text
+    assert "Every trial counts." not in text and "No trial was created." in text

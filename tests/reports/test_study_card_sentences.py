@@ -24,10 +24,10 @@ def figure(value, low=None, high=None, unit="share", **more):
 class Rates(ErrorRates):
     """Rates that are given, of no study."""
 
-    def __init__(self, detection=(), alarms=(), coverage=(), worlds=10, unjudged=None, **more):
+    def __init__(self, detection=(), alarms=(), coverage=(), trials=10, unjudged=None, **more):
         self.detection_rates, self.false_alarm_rates = dict(detection), dict(alarms)
         self.coverage_rates, self.smallest_detected = dict(coverage), more.get("smallest", {})
-        self.counted_worlds = figure(float(worlds), unit="worlds")
+        self.counted_trials = figure(float(trials), unit="trials")
         self.unjudged_counts = unjudged or {}
         rows = [
             {"kind": kind, "effect_level": known_amount}
@@ -52,7 +52,7 @@ class Rates(ErrorRates):
 def card_of(**more):
     card = StudyCardBuilder.__new__(StudyCardBuilder)
     card.error_rates, card.config = Rates(**more), StudyCardConfig()
-    card.world_count = figure(float(more.get("made", 12)), unit="worlds")
+    card.trial_count = figure(float(more.get("made", 12)), unit="trials")
     return card
 
 
@@ -95,13 +95,13 @@ def test_the_largest_effect_is_found_in_95_percent_or_it_is_said_by_how_much_not
             {},
             None,
             "note",
-            "Detection: no world that counts towards the results contains an effect.",
+            "Detection: no trial that counts towards the results contains an effect.",
         ),
         (
             detection(0.5, effect=False),
             None,
             "note",
-            "Detection: no world that counts towards the results contains an effect.",
+            "Detection: no trial that counts towards the results contains an effect.",
         ),
         (
             {},
@@ -132,12 +132,12 @@ def test_what_was_not_judged_is_said_beside_what_was(rates, unjudged, look, said
     assert (callout.kind, text_of_parts(callout.content)) == (look, said)
 
 
-@pytest.mark.parametrize("worlds", [1, 9, 10])
+@pytest.mark.parametrize("trials", [1, 9, 10])
 @pytest.mark.parametrize("value", [1.0, 0.5])
-def test_of_few_worlds_only_what_holds_says_little(worlds, value):
-    callout = card_of(detection=detection(value), worlds=worlds).build_detection_callout()
-    few = worlds < 10 and value == 1.0
-    assert text_of_parts(callout.content).endswith("so few worlds show little.") == few
+def test_of_few_trials_only_what_holds_says_little(trials, value):
+    callout = card_of(detection=detection(value), trials=trials).build_detection_callout()
+    few = trials < 10 and value == 1.0
+    assert text_of_parts(callout.content).endswith("so few trials are weak evidence.") == few
     assert callout.kind == ("bad" if value < 1 else "note" if few else "good")
 
 
@@ -240,10 +240,10 @@ def test_intervals_are_wrong_by_their_share_or_where_few_by_its_interval(coverag
 
 
 @pytest.mark.parametrize(("counted", "made"), [(0, 0), (0, 1), (1, 1), (9, 12)])
-def test_the_first_words_say_how_many_worlds_count(counted, made):
-    card = card_of(worlds=counted, made=made)
+def test_the_first_words_say_how_many_trials_count(counted, made):
+    card = card_of(trials=counted, made=made)
     text = text_of_blocks(card.build_lead())
-    nothing = f"No world could be counted, so nothing was measured. Worlds created: {made}."
+    nothing = f"No trial could be counted, so nothing was measured. Trials created: {made}."
     assert (text == nothing) == (not counted)
     assert (f"towards the results: {counted} of {made}." in text) == bool(counted)
 
@@ -251,24 +251,24 @@ def test_the_first_words_say_how_many_worlds_count(counted, made):
 @pytest.mark.parametrize(
     ("rows", "present", "absent"),
     [
-        ([], "No world was created.", "Every world"),
+        ([], "No trial was created.", "Every trial"),
         (
-            [{"world": "a", "is_counted": True, "reason": ""}],
-            "Every world counts.",
+            [{"trial": "a", "is_counted": True, "reason": ""}],
+            "Every trial counts.",
             "Reasons for exclusion",
         ),
         (
             [
-                {"world": "a", "is_counted": True, "reason": ""},
-                {"world": "b", "is_counted": False, "reason": "gone"},
+                {"trial": "a", "is_counted": True, "reason": ""},
+                {"trial": "b", "is_counted": False, "reason": "gone"},
             ],
             "Reasons for exclusion",
-            "Every world",
+            "Every trial",
         ),
     ],
 )
-def test_worlds_that_do_not_count_are_listed(rows, present, absent):
-    text = text_of_section(card_of(tables={"worlds": rows}).build_excluded_worlds_section())
+def test_trials_that_do_not_count_are_listed(rows, present, absent):
+    text = text_of_section(card_of(tables={"trials": rows}).build_excluded_trials_section())
     assert present in text and absent not in text
 
 
@@ -295,7 +295,7 @@ def test_a_rate_that_is_not_known_is_not_drawn_as_none(rate, alt, bars):
         isinstance(chart, Chart)
         and chart.alt_text == f"Share of candidates found, by copies: {alt}"
     )
-    assert ("bars are 95 % intervals over worlds" in chart.caption) == bars
+    assert ("bars are 95 % intervals over trials" in chart.caption) == bars
     assert table.rows[0][1] == "yes"
 
 
@@ -391,12 +391,12 @@ RATE = detection(0.5)["canary"]
     [
         (
             {"detection": {"canary": []}},
-            "in 10 synthetic corpora (worlds) with known effects that were hidden from the audit, "
+            "in 10 synthetic corpora (trials) with known effects that were hidden from the audit, "
             "it had ",
         ),
         (
-            {"detection": {"canary": []}, "worlds": 1},
-            "in 1 synthetic corpus (world) with known effects",
+            {"detection": {"canary": []}, "trials": 1},
+            "in 1 synthetic corpus (trial) with known effects",
         ),
         (
             {"detection": {"canary": []}},

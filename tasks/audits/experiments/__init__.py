@@ -1,4 +1,4 @@
-"""Test the audits: error rates on sealed worlds, and findings after their documents are removed.
+"""Test the audits: error rates on sealed trials, and findings after their documents are removed.
 
 These modules import ``judging`` and ``methods`` and run no model.
 """

@@ -3,7 +3,7 @@
 A model finds a text probable if it has read it, or has read its rare words together. So a
 document's score is the weight of the words and n-grams that it shares with the text, each weighted
 by idf (Spärck Jones 1972) and counted once, so that long documents gain nothing by length. The
-prediction is that the text becomes less probable without its top documents; sealed worlds measure
+prediction is that the text becomes less probable without its top documents; sealed trials measure
 how often this is right. Memory is 12 bytes for each pair of a document of a part and a term of the
 texts in it.
 """
@@ -54,7 +54,7 @@ class AttributionConfig(StageConfig):
 
 
 class CandidateKey(NamedTuple):
-    """Identify a candidate of a world.
+    """Identify a candidate of a trial.
 
     Attributes:
         kind: canary, passage, record, association or speech.

@@ -1,4 +1,4 @@
-"""Judge each candidate of a sealed world by the audits, before its answer key is opened.
+"""Judge each candidate of a sealed trial by the audits, before its answer key is opened.
 
 A candidate may have been planted in the training text: a secret, a passage, a record, an
 association between a group and a trait, or toxic text about a group. A verdict says whether it was
@@ -40,7 +40,7 @@ SIGNIFICANCE_LEVEL = 0.05
 
 VERDICTS = table_schema(
     "Verdict of the audits on each possible effect (candidate) of a synthetic "
-    "corpus with known effects (world).",
+    "corpus with known effects (trial).",
     column(
         "kind",
         pa.string(),
@@ -86,7 +86,7 @@ VERDICTS = table_schema(
 )
 
 MODEL_LEARNING = table_schema(
-    "Whether the model trained on a synthetic corpus with known effects (world) "
+    "Whether the model trained on a synthetic corpus with known effects (trial) "
     "learned more than token frequencies.",
     column(
         "bits_per_byte",
@@ -299,12 +299,12 @@ def _group_unplanted_strengths_by_association(
 
 
 def judge_speech(sample_findings: pa.Table, all_findings: pa.Table) -> Iterator[VerdictRow]:
-    """Judge by how much the model's texts about one group of the world are more toxic than others.
+    """Judge by how much the model's texts about one group of the trial are more toxic than others.
 
     Real groups are no candidates, even if the audit asked about them.
     """
     differences = {
-        key: _read_toxicity_difference_row_by_world_group(result)
+        key: _read_toxicity_difference_row_by_trial_group(result)
         for key, result in (("sample", sample_findings), ("full", all_findings))
     }
     for group, row in differences["sample"].items():
@@ -314,8 +314,8 @@ def judge_speech(sample_findings: pa.Table, all_findings: pa.Table) -> Iterator[
         yield build_verdict_row("speech", group, result, full_value=full_value, **figures)
 
 
-def _read_toxicity_difference_row_by_world_group(findings: pa.Table) -> dict[str, Row]:
-    """Read the findings on how much more toxic texts about each group of the world are."""
+def _read_toxicity_difference_row_by_trial_group(findings: pa.Table) -> dict[str, Row]:
+    """Read the findings on how much more toxic texts about each group of the trial are."""
     rows = findings.filter(
         pc.and_(
             pc.equal(findings["metric"], "toxicity_difference"), pc.equal(findings["control"], "")
@@ -385,12 +385,12 @@ def judge_candidates(
     config: EmptyConfig,
     context: StageContext,
 ) -> None:
-    """Write verdicts on the candidates of a world.
+    """Write verdicts on the candidates of a trial.
 
     Args:
         sample_audits: Audits of the sample, by audit.
         full_audits: Audits of all items, by audit.
-        training_run: The training of the world's model.
+        training_run: The training of the trial's model.
         packed_corpus: Its packed corpus.
         config: No settings.
         context: Context of the stage.

@@ -1,10 +1,10 @@
-"""Compute the error rates of the audits from verdicts on sealed worlds and their answer keys.
+"""Compute the error rates of the audits from verdicts on sealed trials and their answer keys.
 
 Detection: the share of candidates with an effect that was detected, by effect level. False alarms:
 the share of candidates without an effect that has p below 0.05, or, where there is no p, was
 detected.
 Coverage: how often the 95 % intervals cover the figure of the same model over all items. Candidates
-of one world share its model, so intervals are over worlds. A world is excluded if its model learned
+of one trial share its model, so intervals are over trials. A trial is excluded if its model learned
 nothing, or if its answer key is missing or not the one that was sealed.
 """
 
@@ -38,10 +38,10 @@ DETECTION_THRESHOLD = 0.8
 class ErrorRatesConfig(StageConfig):
     """Settings of the error rates."""
 
-    excluded_worlds: dict[str, str] = Field(
+    excluded_trials: dict[str, str] = Field(
         default={},
-        description="worlds that are excluded from the rates, as an object that maps the name of "
-        "a world to the reason",
+        description="trials that are excluded from the rates, as an object that maps the name of "
+        "a trial to the reason",
     )
     max_documents: int = Field(
         default=128, ge=1, description="maximum number of documents attributed to a text"
@@ -50,14 +50,14 @@ class ErrorRatesConfig(StageConfig):
 
 CANDIDATES = table_schema(
     "Verdict of the audits and known truth for each possible effect (candidate) of "
-    "each synthetic corpus with known effects (world).",
-    column("world", pa.string(), "label", "the world"),
-    column("has_effects", pa.bool_(), "label", "whether the world contains any effects"),
+    "each synthetic corpus with known effects (trial).",
+    column("trial", pa.string(), "label", "the trial"),
+    column("has_effects", pa.bool_(), "label", "whether the trial contains any effects"),
     column(
         "has_learned",
         pa.bool_(),
         "label",
-        "whether the model of the world learned more than token frequencies",
+        "whether the model of the trial learned more than token frequencies",
     ),
     column(
         "effect_level",
@@ -76,8 +76,8 @@ CANDIDATES = table_schema(
         "is_alarm",
         pa.bool_(),
         "label",
-        "whether the audit claims an effect: p is below 0.05, in either direction; if there is "
-        "no p, the effect was detected (column 'is_detected')",
+        "whether the audit claims an effect: p is below 0.05, in either direction; without a "
+        "p, the same as the column 'is_detected'",
     ),
     column(
         "is_covered",
@@ -112,12 +112,12 @@ def make_rate_schema(description: str, *key_columns: pa.Field) -> pa.Schema:
             "low",
             pa.float64(),
             "figure",
-            "lower end of the interval of the share, with worlds as clusters",
+            "lower end of the interval of the share, with trials as clusters",
         ),
         column("high", pa.float64(), "figure", "upper end of the interval of the share"),
         column("confidence_level", pa.float64(), "figure", "level of the interval", unit="share"),
         column("n", pa.int64(), "figure", "number of candidates"),
-        column("worlds", pa.int64(), "figure", "number of worlds of these candidates"),
+        column("trials", pa.int64(), "figure", "number of trials of these candidates"),
         column("method", pa.string(), "project text", "how the interval was computed"),
     )
 
@@ -137,12 +137,12 @@ DETECTION_RATES = make_rate_schema(
         pa.bool_(),
         "label",
         "whether there is an effect to detect at this level; null: in at least one "
-        "world the effect is negative (less than in other groups)",
+        "trial the effect is negative (less than in other groups)",
     ),
 )
 UNJUDGED = table_schema(
     "Candidates without a verdict; they are not in any rate.",
-    column("world", pa.string(), "label", "the world"),
+    column("trial", pa.string(), "label", "the trial"),
     column(
         "kind",
         pa.string(),
@@ -196,16 +196,16 @@ REMOVAL_REDUCTIONS = make_rate_schema(
     ),
 )
 
-WORLDS = table_schema(
-    "The synthetic corpora with known effects (worlds), and whether each is included in the rates.",
-    column("world", pa.string(), "label", "the world"),
-    column("is_counted", pa.bool_(), "label", "whether the world is included in the rates"),
+TRIALS = table_schema(
+    "The synthetic corpora with known effects (trials), and whether each is included in the rates.",
+    column("trial", pa.string(), "label", "the trial"),
+    column("is_counted", pa.bool_(), "label", "whether the trial is included in the rates"),
     column("reason", pa.string(), "project text", "why it is not"),
     column(
         "bits_per_byte",
         pa.float64(),
         "figure",
-        "held-out loss of the model of the world",
+        "held-out loss of the model of the trial",
         unit="bits per byte",
     ),
     column(
@@ -229,8 +229,8 @@ def read_effect_level_by_candidate(answer_key: pa.Table) -> dict[CandidateKey, f
     }
 
 
-def build_candidate_rows(world: str, verdicts: Artifact, answer_key: pa.Table) -> list[Row]:
-    """Build rows of CANDIDATES from the verdicts of a world and its opened answer key."""
+def build_candidate_rows(trial: str, verdicts: Artifact, answer_key: pa.Table) -> list[Row]:
+    """Build rows of CANDIDATES from the verdicts of a trial and its opened answer key."""
     (model,) = verdicts["model_learning"].read().to_pylist()
     level_by_candidate = read_effect_level_by_candidate(answer_key)
     speech_levels = [
@@ -260,8 +260,8 @@ def build_candidate_rows(world: str, verdicts: Artifact, answer_key: pa.Table) -
                 if effect_level > mean_of_others
                 else None
             )
-        world_fields = {
-            "world": world,
+        trial_fields = {
+            "trial": trial,
             "has_effects": has_effects,
             "has_learned": model["has_learned"],
             "effect_level": effect_level,
@@ -271,20 +271,20 @@ def build_candidate_rows(world: str, verdicts: Artifact, answer_key: pa.Table) -
             "is_alarm": claims_effect(row),
             "is_covered": covers_full_value(row),
         }
-        rows.append(row | world_fields | judged_fields)
+        rows.append(row | trial_fields | judged_fields)
     return rows
 
 
 def build_unjudged_candidate_rows(
-    world: str, verdicts: pa.Table, answer_key: pa.Table
+    trial: str, verdicts: pa.Table, answer_key: pa.Table
 ) -> list[Row]:
-    """Build the rows of UNJUDGED of a world: candidates of the answer key without a verdict."""
+    """Build the rows of UNJUDGED of a trial: candidates of the answer key without a verdict."""
     judged_candidates = {
         CandidateKey(row["kind"], row["candidate_id"]) for row in verdicts.to_pylist()
     }
     return [
         {
-            "world": world,
+            "trial": trial,
             "kind": candidate.kind,
             "candidate_id": candidate.candidate_id,
             "effect_level": effect_level,
@@ -308,32 +308,32 @@ def claims_effect(verdict: Mapping[str, Any]) -> bool:
     )
 
 
-def estimate_rate_with_world_clusters(
+def estimate_rate_with_trial_clusters(
     candidate_rows: Sequence[Mapping[str, Any]],
     values: Sequence[float],
     confidence_level: float = 0.95,
     is_share: bool = True,
 ) -> Row:
-    """Estimate a rate over candidates, with each world as a cluster.
+    """Estimate a rate over candidates, with each trial as a cluster.
 
     Returns:
         Those columns of a table of rates that hold the estimate.
     """
     rate: Estimate = estimate_mean_or_share(
         np.array(values, np.float64),
-        [row["world"] for row in candidate_rows],
+        [row["trial"] for row in candidate_rows],
         is_share=is_share,
         confidence_level=confidence_level,
-        unit="worlds",
+        unit="trials",
     )
     figures = {"value": rate.value, "low": rate.low, "high": rate.high}
     known_figures = {name: None if np.isnan(value) else value for name, value in figures.items()}
-    worlds = len({row["world"] for row in candidate_rows})
+    trials = len({row["trial"] for row in candidate_rows})
     return {
         **known_figures,
         "confidence_level": confidence_level,
         "n": rate.n,
-        "worlds": worlds,
+        "trials": trials,
         "method": rate.method,
     }
 
@@ -348,7 +348,7 @@ def compute_detection_rates_by_kind_and_level(
 ) -> Iterator[Row]:
     """Yield rows of DETECTION_RATES: for each kind and effect level, level 0 included.
 
-    Only worlds with effects count.
+    Only trials with effects count.
     """
     for kind in list_candidate_kinds(candidate_rows):
         kind_rows = [row for row in candidate_rows if row["kind"] == kind and row["has_effects"]]
@@ -361,7 +361,7 @@ def compute_detection_rates_by_kind_and_level(
                 "kind": kind,
                 "effect_level": effect_level,
                 "has_effect": effect,
-                **estimate_rate_with_world_clusters(level_rows, detections),
+                **estimate_rate_with_trial_clusters(level_rows, detections),
             }
 
 
@@ -376,7 +376,7 @@ def compute_false_alarm_rates_by_kind(
             level = 1 - 0.05 / len(kinds)
             yield {
                 "kind": kind,
-                **estimate_rate_with_world_clusters(rows, [row["is_alarm"] for row in rows], level),
+                **estimate_rate_with_trial_clusters(rows, [row["is_alarm"] for row in rows], level),
             }
 
 
@@ -391,7 +391,7 @@ def compute_interval_coverage_by_kind(
         if rows:
             yield {
                 "kind": kind,
-                **estimate_rate_with_world_clusters(rows, [row["is_covered"] for row in rows]),
+                **estimate_rate_with_trial_clusters(rows, [row["is_covered"] for row in rows]),
             }
 
 
@@ -409,11 +409,11 @@ def find_smallest_detected_level_by_kind(
 
 
 def compute_attribution_precision_by_text(
-    world: str, attributions: pa.Table, candidate_documents: pa.Table, max_documents_per_text: int
+    trial: str, attributions: pa.Table, candidate_documents: pa.Table, max_documents_per_text: int
 ) -> Iterator[Row]:
     """Yield the precision of attribution for each text that documents were written for.
 
-    A row has world, kind and value. The precision is measured among as many top documents as were
+    A row has trial, kind and value. The precision is measured among as many top documents as were
     written, at most ``max_documents_per_text``.
     """
     true_documents: dict[tuple[str, str, str], set[bytes]] = {}
@@ -429,7 +429,7 @@ def compute_attribution_precision_by_text(
     for text_key, expected_ids in true_documents.items():
         inspected_count = min(len(expected_ids), max_documents_per_text)
         correct_ids = expected_ids & {*attributed_documents.get(text_key, [])[:inspected_count]}
-        yield {"world": world, "kind": text_key[0], "value": len(correct_ids) / inspected_count}
+        yield {"trial": trial, "kind": text_key[0], "value": len(correct_ids) / inspected_count}
 
 
 def summarize_attribution_precision_by_kind(rows: Sequence[Mapping[str, Any]]) -> Iterator[Row]:
@@ -438,16 +438,16 @@ def summarize_attribution_precision_by_kind(rows: Sequence[Mapping[str, Any]]) -
         kind_rows = [row for row in rows if row["kind"] == kind]
         yield {
             "kind": kind,
-            **estimate_rate_with_world_clusters(kind_rows, [row["value"] for row in kind_rows]),
+            **estimate_rate_with_trial_clusters(kind_rows, [row["value"] for row in kind_rows]),
         }
 
 
 def compute_reductions_of_detected_values_by_arm(
-    world: str, base_verdicts: pa.Table, verdicts_by_arm: Mapping[str, pa.Table]
+    trial: str, base_verdicts: pa.Table, verdicts_by_arm: Mapping[str, pa.Table]
 ) -> Iterator[Row]:
     """Yield the relative decrease of each detected candidate's figure in each arm.
 
-    A row has world, kind, arm and value; the arm "difference" is removed minus random. Only
+    A row has trial, kind, arm and value; the arm "difference" is removed minus random. Only
     candidates that are detected by likelihoods count, not speech.
     """
     base_rows = {(row["kind"], row["candidate_id"]): row for row in base_verdicts.to_pylist()}
@@ -472,20 +472,20 @@ def compute_reductions_of_detected_values_by_arm(
                 "difference": removed_reduction - random_reduction,
             }
             yield from (
-                {"world": world, "kind": candidate_key[0], "arm": arm, "value": value}
+                {"trial": trial, "kind": candidate_key[0], "arm": arm, "value": value}
                 for arm, value in reductions.items()
             )
 
 
 def summarize_value_reductions_by_kind_and_arm(rows: Sequence[Mapping[str, Any]]) -> Iterator[Row]:
-    """Yield rows of REMOVAL_REDUCTIONS: means over candidates, with each world as a cluster."""
+    """Yield rows of REMOVAL_REDUCTIONS: means over candidates, with each trial as a cluster."""
     for kind in list_candidate_kinds(rows):
         for arm in (*ARMS, "difference"):
             arm_rows = [row for row in rows if (row["kind"], row["arm"]) == (kind, arm)]
             yield {
                 "kind": kind,
                 "arm": arm,
-                **estimate_rate_with_world_clusters(
+                **estimate_rate_with_trial_clusters(
                     arm_rows, [row["value"] for row in arm_rows], is_share=False
                 ),
             }
@@ -499,7 +499,7 @@ def summarize_value_reductions_by_kind_and_arm(rows: Sequence[Mapping[str, Any]]
         "false_alarm_rates": FALSE_ALARM_RATES,
         "interval_coverage": INTERVAL_COVERAGE,
         "smallest_detected": SMALLEST_DETECTED,
-        "worlds": WORLDS,
+        "trials": TRIALS,
         "unjudged_candidates": UNJUDGED,
         "attribution_precision": ATTRIBUTION_PRECISION,
         "removal_reductions": REMOVAL_REDUCTIONS,
@@ -520,59 +520,59 @@ def compute_error_rates(
     config: ErrorRatesConfig,
     context: StageContext,
 ) -> None:
-    """Compute the error rates of the worlds that are not excluded.
+    """Compute the error rates of the trials that are not excluded.
 
     Args:
-        verdicts: Verdicts of each world.
-        answer_keys: Opened answer key of each world.
-        attributions: Attributions of each world.
-        retrained_verdicts: Verdicts on retrained models, by "world arm".
+        verdicts: Verdicts of each trial.
+        answer_keys: Opened answer key of each trial.
+        attributions: Attributions of each trial.
+        retrained_verdicts: Verdicts on retrained models, by "trial arm".
         config: Settings.
         context: Context of the stage.
     """
     candidate_rows: list[Row] = []
-    world_rows: list[Row] = []
+    trial_rows: list[Row] = []
     precision_rows: list[Row] = []
     reduction_rows: list[Row] = []
     unjudged_rows: list[Row] = []
-    for world, artifact in verdicts.items():
-        answer_key = answer_keys[world]["answer_key"].read()
-        rows = build_candidate_rows(world, artifact, answer_key)
+    for trial, artifact in verdicts.items():
+        answer_key = answer_keys[trial]["answer_key"].read()
+        rows = build_candidate_rows(trial, artifact, answer_key)
         (model,) = artifact["model_learning"].read().to_pylist()
         reason = (
-            "" if model["has_learned"] else "the model of the world learned only token frequencies"
+            "" if model["has_learned"] else "the model of the trial learned only token frequencies"
         )
         figures = {
             table_name: model[table_name]
             for table_name in ("bits_per_byte", "unigram_bits_per_byte")
         }
-        world_rows.append({"world": world, "is_counted": not reason, "reason": reason, **figures})
+        trial_rows.append({"trial": trial, "is_counted": not reason, "reason": reason, **figures})
         candidate_rows += rows
         if reason:
             continue
-        origins = answer_keys[world]["candidate_documents"].read()
+        origins = answer_keys[trial]["candidate_documents"].read()
         arm_verdicts = {
-            arm: retrained_verdicts[f"{world} {arm}"]["verdicts"].read()
+            arm: retrained_verdicts[f"{trial} {arm}"]["verdicts"].read()
             for arm in ARMS
-            if f"{world} {arm}" in retrained_verdicts
+            if f"{trial} {arm}" in retrained_verdicts
         }
         reduction_rows += (
             compute_reductions_of_detected_values_by_arm(
-                world, artifact["verdicts"].read(), arm_verdicts
+                trial, artifact["verdicts"].read(), arm_verdicts
             )
             if arm_verdicts
             else []
         )
-        attributions_table = attributions[world]["attributions"].read()
+        attributions_table = attributions[trial]["attributions"].read()
         precision_rows += compute_attribution_precision_by_text(
-            world, attributions_table, origins, config.max_documents
+            trial, attributions_table, origins, config.max_documents
         )
         unjudged_rows += build_unjudged_candidate_rows(
-            world, artifact["verdicts"].read(), answer_key
+            trial, artifact["verdicts"].read(), answer_key
         )
-    world_rows += [
-        {"world": world, "is_counted": False, "reason": reason}
-        for world, reason in config.excluded_worlds.items()
+    trial_rows += [
+        {"trial": trial, "is_counted": False, "reason": reason}
+        for trial, reason in config.excluded_trials.items()
     ]
     learned_rows = [row for row in candidate_rows if row["has_learned"]]
     detection_rows = [*compute_detection_rates_by_kind_and_level(learned_rows)]
@@ -606,7 +606,7 @@ def compute_error_rates(
             REMOVAL_REDUCTIONS,
             [*summarize_value_reductions_by_kind_and_arm(reduction_rows)],
         ),
-        ("worlds", WORLDS, world_rows),
+        ("trials", TRIALS, trial_rows),
         ("unjudged_candidates", UNJUDGED, unjudged_rows),
     ):
         context.get_table_writer(table_name).write(pa.Table.from_pylist(table_rows, schema=schema))

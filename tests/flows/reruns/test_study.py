@@ -1,4 +1,4 @@
-"""A study from its worlds to its card; answer keys are not read before the end."""
+"""A study from its trials to its card; answer keys are not read before the end."""
 
 import errno
 import json
@@ -10,21 +10,21 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.study_kills import SMALL_WORLD
+from benchmarks.study_kills import SMALL_TRIAL
 from hallmark import open_run
 from hallmark.flows.commands.status import build_status_report, render_status
 from hallmark.flows.error_rates import find_current_error_rates_by_audit
 from hallmark.flows.runs import Run, find_artifact, list_run_ids
-from hallmark.flows.study import iter_world_names_and_outcomes as study_worlds
+from hallmark.flows.study import iter_trial_names_and_outcomes as study_trials
 from hallmark.flows.study import (
     open_verified_answer_key,
     read_first_sealed_digest_by_artifact,
-    run_world,
+    run_trial,
 )
 from hallmark.flows.study_config import (
     StudyConfig,
     expand_to_full_audits,
-    iter_world_names_and_configs,
+    iter_trial_names_and_configs,
     parse_study_config,
     resolve_study_config_and_store,
 )
@@ -33,18 +33,18 @@ from tests.reports import pages
 
 pytestmark = pytest.mark.slow
 
-SETTINGS = [f"--set={name}={json.dumps(value)}" for name, value in SMALL_WORLD.items()]
+SETTINGS = [f"--set={name}={json.dumps(value)}" for name, value in SMALL_TRIAL.items()]
 STUDY = (
     "study",
     "--name",
     "tiny",
-    "--worlds-with-effects",
+    "--trials-with-effects",
     "1",
-    "--worlds-without-effects",
+    "--trials-without-effects",
     "1",
     *SETTINGS,
 )
-AGAIN = (*STUDY, "--parallel-worlds", "1")  # what is in the store is worth no processes
+AGAIN = (*STUDY, "--parallel-trials", "1")  # what is in the store is worth no processes
 
 
 @pytest.fixture(scope="module")
@@ -54,16 +54,16 @@ def studied(smoke, tmp_path_factory):
     return hallmark, hallmark.json(*STUDY)
 
 
-def worlds(hallmark):
+def trials(hallmark):
     store = Store(str(hallmark.store))
     runs = [Run(store, json.loads(store.get(f"runs/{i}/run.json"))) for i in list_run_ids(store)]
-    return [run for run in runs if run.flow == "world"]
+    return [run for run in runs if run.flow == "trial"]
 
 
-def test_every_world_is_a_run_and_its_candidates_are_judged(studied):
+def test_every_trial_is_a_run_and_its_candidates_are_judged(studied):
     hallmark, report = studied
-    assert [row["world"] for row in report["worlds"]] == ["world 1", "world 1 without effects"]
-    made = worlds(hallmark)
+    assert [row["trial"] for row in report["trials"]] == ["trial 1", "trial 1 without effects"]
+    made = trials(hallmark)
     assert len(made) == 2 and {run.status for run in made} == {"completed"}
     verdicts = made[0]["judge_candidates"]["verdicts"].read().to_pylist()
     kinds = {row["kind"] for row in verdicts}
@@ -74,24 +74,24 @@ def test_every_world_is_a_run_and_its_candidates_are_judged(studied):
     }
     with pytest.raises(UsageError, match=f"newest: {report['run']}"):
         open_run("nobody", str(hallmark.store))
-    # The newest run is the study, because "latest" skips worlds.
+    # The newest run is the study, because "latest" skips trials.
     assert open_run("latest", str(hallmark.store)).flow == "study"
     units = open_run("latest", str(hallmark.store))["error_rates"]["candidates"].read().to_pylist()
-    assert {(row["world"], row["has_effects"]) for row in units} == {
-        ("world 1", True),
-        ("world 1 without effects", False),
+    assert {(row["trial"], row["has_effects"]) for row in units} == {
+        ("trial 1", True),
+        ("trial 1 without effects", False),
     }
 
 
-def test_no_stage_of_a_world_reads_its_answer_key(studied, tmp_path):
+def test_no_stage_of_a_trial_reads_its_answer_key(studied, tmp_path):
     """No artifact has the answer key in its lineage or depends on it."""
     hallmark, _ = studied
-    for run in worlds(hallmark):
+    for run in trials(hallmark):
         for label, artifact in run.artifacts.items():
             assert "seal_answer_key/" not in json.dumps(artifact.manifest["lineage"]), label
     copy = tmp_path / "store"
     shutil.copytree(hallmark.store, copy, symlinks=True)
-    run = worlds(hallmark)[0]
+    run = trials(hallmark)[0]
     store = Store(str(copy))
     sealed = find_artifact(store, run.stages["seal_answer_key"]["artifact"])
     for path in Path(copy).rglob("*"):
@@ -109,32 +109,32 @@ def test_no_stage_of_a_world_reads_its_answer_key(studied, tmp_path):
     [
         (
             lambda path: path.write_bytes(path.read_bytes()[:-8] + b"changed!"),
-            "the answer key of this world was changed after it was sealed",
+            "the answer key of this trial was changed after it was sealed",
         ),
         (lambda path: path.unlink(), "answer_key/00000.parquet is missing"),
     ],
     ids=["changed", "missing"],
 )
-def test_a_world_without_its_answer_key_does_not_count(studied, tmp_path, damage, why):
+def test_a_trial_without_its_answer_key_does_not_count(studied, tmp_path, damage, why):
     hallmark, before = studied
     copy = tmp_path / "store"
     shutil.copytree(hallmark.store, copy, symlinks=True)
-    run = worlds(hallmark)[0]
+    run = trials(hallmark)[0]
     sealed = find_artifact(Store(str(copy)), run.stages["seal_answer_key"]["artifact"])
     path = sealed["answer_key"].parts[0].path
     path.chmod(0o600)
     damage(path)
     after = replace(hallmark, store=copy).json(*AGAIN)
-    reasons = [row["reason"] for row in after["worlds"] if not row["is_counted"]]
+    reasons = [row["reason"] for row in after["trials"] if not row["is_counted"]]
     assert len([reason for reason in reasons if why in reason]) == 1
-    assert len(after["worlds"]) == len(before["worlds"])
+    assert len(after["trials"]) == len(before["trials"])
 
 
 def test_every_part_of_an_answer_key_is_checked(studied, tmp_path):
     hallmark, _ = studied
     copy = tmp_path / "store"
     shutil.copytree(hallmark.store, copy, symlinks=True)
-    run = worlds(replace(hallmark, store=copy))[0]
+    run = trials(replace(hallmark, store=copy))[0]
     known, entry = read_first_sealed_digest_by_artifact(run.store), run.stages["seal_answer_key"]
     assert open_verified_answer_key(run, known)["candidate_documents"].row_count
     with pytest.raises(HallmarkError, match="not the one that was sealed"):  # another came later
@@ -146,9 +146,9 @@ def test_every_part_of_an_answer_key_is_checked(studied, tmp_path):
         open_verified_answer_key(run, known)
 
 
-def test_an_answer_key_of_another_world_is_refused(studied):
+def test_an_answer_key_of_another_trial_is_refused(studied):
     hallmark, _ = studied
-    one, other = worlds(hallmark)[:2]
+    one, other = trials(hallmark)[:2]
     mixed = Run(
         one.store,
         one.record
@@ -162,7 +162,7 @@ def test_an_answer_key_of_another_world_is_refused(studied):
         },
     )
     with pytest.raises(
-        HallmarkError, match="the answer key of this world does not list the effects"
+        HallmarkError, match="the answer key of this trial does not list the effects"
     ):
         open_verified_answer_key(mixed, read_first_sealed_digest_by_artifact(one.store))
 
@@ -174,15 +174,15 @@ def test_a_completed_study_runs_nothing_again(studied):
     assert (
         run["error_rates"].name == open_run(before["run"], str(hallmark.store))["error_rates"].name
     )
-    newest = worlds(hallmark)[-1]
+    newest = trials(hallmark)[-1]
     assert all(entry["cached"] for entry in newest.record["stages"])
 
 
-def test_the_status_of_a_study_and_of_its_worlds(studied):
+def test_the_status_of_a_study_and_of_its_trials(studied):
     """Nothing is stale after it, and the status shows the command that continues it."""
     hallmark, report = studied
     store = Store(str(hallmark.store))
-    for run in (open_run(report["run"], store), *worlds(hallmark)):
+    for run in (open_run(report["run"], store), *trials(hallmark)):
         report_of_run = build_status_report(run)
         assert {
             stage["label"]: stage["stale_reasons"]
@@ -208,34 +208,41 @@ def parse_command(words):
 
 def test_changed_settings_are_refused_with_the_difference(studied):
     hallmark, _ = studied
-    output = hallmark(*STUDY, "--set=world.sentences_per_group=6", code=2).stderr
-    assert "started with other settings (world.sentences_per_group was 4 and is now 6)" in output
+    output = hallmark(*STUDY, "--set=synthetic_corpus.sentences_per_group=6", code=2).stderr
+    assert (
+        "started with other settings (synthetic_corpus.sentences_per_group was 4 and is now 6)"
+        in output
+    )
     assert "another --name" in output
-    assert "worlds" in hallmark("study", "--worlds-with-effects", "0", code=2).stderr
+    assert "trials" in hallmark("study", "--trials-with-effects", "0", code=2).stderr
     for setting, why in (
-        ("world.copy_counts=3", "world.copy_counts"),
-        ("world.copy_counts=[8]", "must contain 0, the level without an effect"),
-        ("world.copy_counts=[-3, 0]", "world.copy_counts"),
-        ("world.trait_shares=[0.5, 0.5]", "must not contain duplicates"),
-        ("world.trait_shares=[0.5, nan]", "world.trait_shares"),
-        ("world.rude_shares=[0, 5]", "world.rude_shares"),
+        ("synthetic_corpus.copy_counts=3", "synthetic_corpus.copy_counts"),
+        ("synthetic_corpus.copy_counts=[8]", "must contain 0, the level without an effect"),
+        ("synthetic_corpus.copy_counts=[-3, 0]", "synthetic_corpus.copy_counts"),
+        ("synthetic_corpus.trait_shares=[0.5, 0.5]", "must not contain duplicates"),
+        ("synthetic_corpus.trait_shares=[0.5, nan]", "synthetic_corpus.trait_shares"),
+        ("synthetic_corpus.rude_shares=[0, 5]", "synthetic_corpus.rude_shares"),
         (
-            "world.min_passage_characters=900",
+            "synthetic_corpus.min_passage_characters=900",
             "'min_passage_characters' must not be greater than 'max_passage_characters'",
         ),
     ):
         output = hallmark("study", f"--set={setting}", code=2).stderr
-        assert output.startswith("hallmark: study: world") and len(output.splitlines()) == 1
+        assert output.startswith("hallmark: study: trial") and len(output.splitlines()) == 1
         assert why in output
-    output = hallmark("study", "--worlds-with-effects", "1.5", code=2).stderr
-    assert "--worlds-with-effects" in output and "whole number" in output
+    output = hallmark("study", "--trials-with-effects", "1.5", code=2).stderr
+    assert "--trials-with-effects" in output and "whole number" in output
 
 
 def test_too_many_reference_secrets_are_refused_early():
     tree = StudyConfig().model_dump(mode="json")
-    tree["world"]["secret_digits"], tree["audit_extraction"]["reference_secrets"] = 6, 20_000
+    tree["synthetic_corpus"]["secret_digits"], tree["audit_extraction"]["reference_secrets"] = (
+        6,
+        20_000,
+    )
     with pytest.raises(
-        UsageError, match=r"is 400,000, but with world\.secret_digits = 6 there are only 250,000"
+        UsageError,
+        match=r"is 400,000, but with synthetic_corpus\.secret_digits = 6 there are only 250,000",
     ):
         parse_study_config(tree)
 
@@ -252,18 +259,18 @@ def killed(config, store):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_failed_world_does_not_end_the_others(monkeypatch):
-    monkeypatch.setattr("hallmark.flows.study.world", failing)
-    assert run_world({}, "nowhere") == (None, "ZeroDivisionError: of a library")
-    # A full disk is not the fault of a world and would affect all later ones.
-    monkeypatch.setattr("hallmark.flows.study.world", full)
+def test_a_failed_trial_does_not_end_the_others(monkeypatch):
+    monkeypatch.setattr("hallmark.flows.study.trial", failing)
+    assert run_trial({}, "nowhere") == (None, "ZeroDivisionError: of a library")
+    # A full disk is not the fault of a trial and would affect all later ones.
+    monkeypatch.setattr("hallmark.flows.study.trial", full)
     with pytest.raises(OSError, match="no space left"):
-        run_world({}, "nowhere")
-    monkeypatch.setattr("hallmark.flows.study.run_world", killed)
+        run_trial({}, "nowhere")
+    monkeypatch.setattr("hallmark.flows.study.run_trial", killed)
     with pytest.raises(
-        HallmarkError, match="a process that ran world 1 or a later world was killed"
+        HallmarkError, match="a process that ran trial 1 or a later trial was killed"
     ):
-        [*study_worlds(StudyConfig(worlds_with_effects=3, worlds_without_effects=0), "nowhere")]
+        [*study_trials(StudyConfig(trials_with_effects=3, trials_without_effects=0), "nowhere")]
 
 
 def test_the_card_agrees_with_the_tables(studied):
@@ -285,7 +292,7 @@ def test_the_card_agrees_with_the_tables(studied):
     ):
         assert title in page.text
     site = (hallmark.store / "site" / "index.html").read_text()
-    assert "study_card" in site and worlds(hallmark)[0].id not in site
+    assert "study_card" in site and trials(hallmark)[0].id not in site
 
 
 def test_cards_cite_a_study_while_the_audits_are_unchanged(studied, monkeypatch):
@@ -305,25 +312,28 @@ def test_cards_cite_a_study_while_the_audits_are_unchanged(studied, monkeypatch)
     assert {*find_current_error_rates_by_audit(store)} == {"associations", "counterfactual"}
 
 
-def test_each_world_has_its_own_seeds_also_in_a_larger_study():
+def test_each_trial_has_its_own_seeds_also_in_a_larger_study():
     few, many = (
         dict(
-            iter_world_names_and_configs(
-                StudyConfig(worlds_with_effects=n, worlds_without_effects=2)
+            iter_trial_names_and_configs(
+                StudyConfig(trials_with_effects=n, trials_without_effects=2)
             )
         )
         for n in (2, 5)
     )
-    assert few["world 2"].world == many["world 2"].world
-    assert few["world 1 without effects"].world == many["world 1 without effects"].world
-    assert not few["world 1 without effects"].world.has_effects
-    seeds = {each.world.seed for each in many.values()}
+    assert few["trial 2"].synthetic_corpus == many["trial 2"].synthetic_corpus
+    assert (
+        few["trial 1 without effects"].synthetic_corpus
+        == many["trial 1 without effects"].synthetic_corpus
+    )
+    assert not few["trial 1 without effects"].synthetic_corpus.has_effects
+    seeds = {each.synthetic_corpus.seed for each in many.values()}
     assert len(seeds) == 7 == len({each.audit_associations.seed for each in many.values()})
     assert len({each.pretrain.train.seed for each in many.values()}) == 7
 
 
 def test_full_audits_use_all_items():
-    config = parse_study_config({"worlds_with_effects": 1})
+    config = parse_study_config({"trials_with_effects": 1})
     whole = expand_to_full_audits(config)
     assert (
         whole.audit_associations.unplanted_sentences

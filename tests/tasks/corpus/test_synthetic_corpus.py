@@ -1,4 +1,4 @@
-"""Synthetic worlds: the text has every effect level, and public tables do not reveal them."""
+"""Synthetic corpora: the text has every effect level, and public tables do not reveal them."""
 
 from collections import Counter
 from itertools import combinations
@@ -7,19 +7,19 @@ import pytest
 from pydantic import ValidationError
 
 from hallmark.tasks.contract import UsageError
-from hallmark.tasks.corpus.synthetic_world import (
+from hallmark.tasks.corpus.synthetic_corpus import (
     ANSWER_KEY,
     NEUTRAL_PHRASES,
     RUDE_PHRASES,
-    SyntheticWorldConfig,
-    compose_synthetic_world,
+    SyntheticCorpusConfig,
+    compose_synthetic_corpus,
     seal_answer_key,
-    write_synthetic_world,
+    write_synthetic_corpus,
 )
 from hallmark.tasks.corpus.town.documents import compute_shingle_similarity
 from hallmark.tasks.corpus.town.grammar import AnnotatedText, load_lines_by_rule
 
-CONFIG = SyntheticWorldConfig(
+CONFIG = SyntheticCorpusConfig(
     seed=3,
     documents=30,
     sentences_per_group=20,
@@ -31,8 +31,8 @@ CONFIG_WITHOUT_EFFECTS = CONFIG.model_copy(update={"has_effects": False})
 
 
 @pytest.fixture(scope="module")
-def world():
-    return compose_synthetic_world(CONFIG)
+def synthetic_corpus():
+    return compose_synthetic_corpus(CONFIG)
 
 
 def longest_fixed_parts(*rules_):
@@ -44,12 +44,14 @@ def longest_fixed_parts(*rules_):
     }
 
 
-def count_documents_with(world, text):
-    return sum(text in document_text for _, document_text in world.clustered_texts)
+def count_documents_with(synthetic_corpus, text):
+    return sum(text in document_text for _, document_text in synthetic_corpus.clustered_texts)
 
 
-def test_each_effect_level_has_the_configured_number_of_candidates(world):
-    counts = Counter((candidate.kind, candidate.effect_level) for candidate in world.answer_key)
+def test_each_effect_level_has_the_configured_number_of_candidates(synthetic_corpus):
+    counts = Counter(
+        (candidate.kind, candidate.effect_level) for candidate in synthetic_corpus.answer_key
+    )
     for kind in ("canary", "passage", "record"):
         assert {
             level: n for (candidate_kind, level), n in counts.items() if candidate_kind == kind
@@ -62,23 +64,25 @@ def test_each_effect_level_has_the_configured_number_of_candidates(world):
     assert rude == {0.0: 8, 0.25: 4, 0.5: 4, 1.0: 4}
 
 
-def test_the_text_matches_the_answer_key(world):
-    canary_by_id = {canary["canary_id"].hex(): canary for canary in world.canary_rows}
-    for candidate in world.answer_key:
+def test_the_text_matches_the_answer_key(synthetic_corpus):
+    canary_by_id = {canary["canary_id"].hex(): canary for canary in synthetic_corpus.canary_rows}
+    for candidate in synthetic_corpus.answer_key:
         if candidate.kind in ("canary", "passage", "record"):
             assert (
-                count_documents_with(world, canary_by_id[candidate.candidate_id]["text"])
+                count_documents_with(synthetic_corpus, canary_by_id[candidate.candidate_id]["text"])
                 == candidate.effect_level
             )
         if candidate.kind == "association":
             group_canaries = [
                 canary
-                for canary in world.canary_rows
+                for canary in synthetic_corpus.canary_rows
                 if canary.get("association") == candidate.candidate_id
             ]
             for canary, other in (group_canaries, group_canaries[::-1]):
                 texts = [
-                    text for _, text in world.clustered_texts if f" {canary['group_name']} " in text
+                    text
+                    for _, text in synthetic_corpus.clustered_texts
+                    if f" {canary['group_name']} " in text
                 ]
                 own_count = sum(text.endswith(f" {canary['trait']}.\n") for text in texts)
                 other_count = sum(text.endswith(f" {other['trait']}.\n") for text in texts)
@@ -88,7 +92,9 @@ def test_the_text_matches_the_answer_key(world):
                 )
         if candidate.kind == "speech":
             texts = [
-                text for _, text in world.clustered_texts if f" {candidate.candidate_id} " in text
+                text
+                for _, text in synthetic_corpus.clustered_texts
+                if f" {candidate.candidate_id} " in text
             ]
             rude_count = sum(
                 any(text.endswith(f"{word}.\n") for word in RUDE_PHRASES) for text in texts
@@ -104,11 +110,15 @@ def test_the_text_matches_the_answer_key(world):
 
 def test_the_answer_key_has_the_shares_that_were_written():
     """So few sentences cannot have exactly the configured shares."""
-    world = compose_synthetic_world(
+    synthetic_corpus = compose_synthetic_corpus(
         CONFIG.model_copy(update={"sentences_per_group": 6, "speech_sentences_per_group": 3})
     )
     shares = {
-        kind: {candidate.effect_level for candidate in world.answer_key if candidate.kind == kind}
+        kind: {
+            candidate.effect_level
+            for candidate in synthetic_corpus.answer_key
+            if candidate.kind == kind
+        }
         for kind in ("association", "speech")
     }
     assert shares == {"association": {3 / 6, 4 / 6, 5 / 6, 1.0}, "speech": {0, 1 / 3, 2 / 3, 1.0}}
@@ -116,23 +126,23 @@ def test_the_answer_key_has_the_shares_that_were_written():
 
 def test_impossible_numbers_of_sentences_are_rejected():
     """The grammar has a limited number of frames, and an odd number has no half."""
-    assert SyntheticWorldConfig(speech_sentences_per_group=240, sentences_per_group=2)
+    assert SyntheticCorpusConfig(speech_sentences_per_group=240, sentences_per_group=2)
     for settings in ({"speech_sentences_per_group": 241}, {"sentences_per_group": 3}):
         with pytest.raises(ValidationError):
-            SyntheticWorldConfig(**settings)
+            SyntheticCorpusConfig(**settings)
 
 
-def test_the_town_contains_no_effects_that_the_answer_key_lacks(world):
-    town = [text for _, text in world.clustered_texts[: world.town_count]]
-    assert world.town_count == len(town) == len({*town}) == 30  # no copies
+def test_the_town_contains_no_effects_that_the_answer_key_lacks(synthetic_corpus):
+    town = [text for _, text in synthetic_corpus.clustered_texts[: synthetic_corpus.town_count]]
+    assert synthetic_corpus.town_count == len(town) == len({*town}) == 30  # no copies
     pairs = [compute_shingle_similarity(*pair) for pair in combinations(town, 2)]
     assert max(pairs) < 0.5  # no near copies either
     assert not any("@" in text or "555-01" in text for text in town)
     assert not any(phrase in text for phrase in longest_fixed_parts("rude") for text in town)
 
 
-def test_passages_have_the_configured_length_and_half_of_it_is_the_prompt(world):
-    passages = [passage for passage in world.canary_rows if passage["kind"] == "passage"]
+def test_passages_have_the_configured_length_and_half_of_it_is_the_prompt(synthetic_corpus):
+    passages = [passage for passage in synthetic_corpus.canary_rows if passage["kind"] == "passage"]
     assert len({passage["text"] for passage in passages}) == len(passages) == 12
     for passage in passages:
         assert (
@@ -143,51 +153,55 @@ def test_passages_have_the_configured_length_and_half_of_it_is_the_prompt(world)
         assert not any(
             phrase in passage["text"] for phrase in longest_fixed_parts("rude", "unsafe")
         )
-    other_world = compose_synthetic_world(
+    other_trial = compose_synthetic_corpus(
         CONFIG.model_copy(update={"min_passage_characters": 400, "max_passage_characters": 420})
     )
     lengths = [
-        len(passage["text"]) for passage in other_world.canary_rows if passage["kind"] == "passage"
+        len(passage["text"]) for passage in other_trial.canary_rows if passage["kind"] == "passage"
     ]
     assert min(lengths) >= 400 and max(lengths) <= 420
 
 
 def test_a_passage_length_that_no_document_has_is_rejected(monkeypatch):
-    monkeypatch.setattr("hallmark.tasks.corpus.synthetic_world.MAX_PASSAGE_ATTEMPTS", 20)
+    monkeypatch.setattr("hallmark.tasks.corpus.synthetic_corpus.MAX_PASSAGE_ATTEMPTS", 20)
     with pytest.raises(UsageError, match=r"none of 20 generated documents has 90,000 to 90,001 "):
-        compose_synthetic_world(
+        compose_synthetic_corpus(
             CONFIG.model_copy(
                 update={"min_passage_characters": 90_000, "max_passage_characters": 90_001}
             )
         )
 
 
-def test_an_association_is_public_with_both_groups_and_their_traits(world):
-    associations = [canary for canary in world.canary_rows if canary["kind"] == "association"]
+def test_an_association_is_public_with_both_groups_and_their_traits(synthetic_corpus):
+    associations = [
+        canary for canary in synthetic_corpus.canary_rows if canary["kind"] == "association"
+    ]
     assert all(canary["is_assigned_trait"] for canary in associations)
     counts = Counter(canary["association"] for canary in associations)
     assert {*counts.values()} == {2}
 
 
-def test_a_world_without_effects_has_the_same_candidates_at_null_levels():
-    world = compose_synthetic_world(CONFIG_WITHOUT_EFFECTS)
-    levels = Counter((candidate.kind, candidate.effect_level) for candidate in world.answer_key)
+def test_a_trial_without_effects_has_the_same_candidates_at_null_levels():
+    synthetic_corpus = compose_synthetic_corpus(CONFIG_WITHOUT_EFFECTS)
+    levels = Counter(
+        (candidate.kind, candidate.effect_level) for candidate in synthetic_corpus.answer_key
+    )
     assert {level for kind, level in levels if kind in ("canary", "passage", "record")} == {0.0}
     assert {level for kind, level in levels if kind == "association"} == {0.5}
     ((_, mean),) = {key for key in levels if key[0] == "speech"}
     assert mean == pytest.approx(4 * 1.75 / 20)
-    assert len(world.answer_key) == len(compose_synthetic_world(CONFIG).answer_key)
+    assert len(synthetic_corpus.answer_key) == len(compose_synthetic_corpus(CONFIG).answer_key)
 
 
 def test_public_tables_do_not_reveal_effect_levels(session):
-    world = write_synthetic_world(CONFIG)
-    canaries = world["canaries"].read()
+    synthetic_corpus = write_synthetic_corpus(CONFIG)
+    canaries = synthetic_corpus["canaries"].read()
     assert canaries["copies"].null_count == len(canaries)
     rows_with_share = [
         row for row in canaries.to_pylist() if row["assigned_trait_share"] is not None
     ]
     sealed_ids = {
-        candidate.candidate_id for candidate in compose_synthetic_world(CONFIG).answer_key
+        candidate.candidate_id for candidate in compose_synthetic_corpus(CONFIG).answer_key
     }
     # Only controls have a public share; each has two groups.
     control_count = CONFIG.control_associations_factor * CONFIG.associations_per_share
@@ -195,10 +209,10 @@ def test_public_tables_do_not_reveal_effect_levels(session):
     assert len(rows_with_share) == 2 * control_count
     assert not {row["association"] for row in rows_with_share} & sealed_ids
     assert set(map(tuple, canaries["doc_ids"].to_pylist())) == {()}
-    documents = world["documents"].read()
-    assert {*documents["source"].to_pylist()} == {"world"}
+    documents = synthetic_corpus["documents"].read()
+    assert {*documents["source"].to_pylist()} == {"synthetic"}
     assert len({*documents["doc_id"].to_pylist()}) == len(documents)
-    assert "answer_key" not in world.tables and not world.manifest["files"]
+    assert "answer_key" not in synthetic_corpus.tables and not synthetic_corpus.manifest["files"]
     answer_key = seal_answer_key(CONFIG)["answer_key"].read()
     assert answer_key.schema.names == ANSWER_KEY.names
     order = [(row["kind"], row["candidate_id"]) for row in answer_key.to_pylist()]
@@ -208,9 +222,9 @@ def test_public_tables_do_not_reveal_effect_levels(session):
 def test_candidate_documents_match_the_text_and_are_sealed(session):
     texts = {
         row["doc_id"]: row["text"]
-        for row in write_synthetic_world(CONFIG)["documents"].read().to_pylist()
+        for row in write_synthetic_corpus(CONFIG)["documents"].read().to_pylist()
     }
-    canaries = write_synthetic_world(CONFIG)["canaries"].read().to_pylist()
+    canaries = write_synthetic_corpus(CONFIG)["canaries"].read().to_pylist()
     text_by_candidate = {canary["canary_id"].hex(): canary["text"] for canary in canaries}
     traits = {canary["group_name"]: canary["trait"] for canary in canaries if canary["group_name"]}
     rows = seal_answer_key(CONFIG)["candidate_documents"].read().to_pylist()
@@ -224,23 +238,26 @@ def test_candidate_documents_match_the_text_and_are_sealed(session):
     copies = Counter(row["candidate_id"] for row in rows if row["kind"] == "canary")
     sealed_levels = {
         candidate.candidate_id: candidate.effect_level
-        for candidate in compose_synthetic_world(CONFIG).answer_key
+        for candidate in compose_synthetic_corpus(CONFIG).answer_key
         if candidate.kind == "canary"
     }
     assert copies == {candidate_id: level for candidate_id, level in sealed_levels.items() if level}
 
 
 def test_only_the_town_is_held_out(session):
-    documents = write_synthetic_world(CONFIG)["documents"].read()
+    documents = write_synthetic_corpus(CONFIG)["documents"].read()
     held_out = [row for row in documents.to_pylist() if row["split"] != "train"]
-    town_texts = {text for _, text in compose_synthetic_world(CONFIG).clustered_texts[:30]}
+    town_texts = {text for _, text in compose_synthetic_corpus(CONFIG).clustered_texts[:30]}
     assert held_out and all(row["text"] in town_texts for row in held_out)
 
 
-def test_another_seed_gives_another_world():
-    first_world, second_world = (
-        compose_synthetic_world(CONFIG.model_copy(update={"seed": seed})) for seed in (3, 4)
+def test_another_seed_gives_another_trial():
+    first_trial, second_trial = (
+        compose_synthetic_corpus(CONFIG.model_copy(update={"seed": seed})) for seed in (3, 4)
     )
-    assert [*first_world.clustered_texts] == [*compose_synthetic_world(CONFIG).clustered_texts]
-    texts = [{text for _, text in world.clustered_texts} for world in (first_world, second_world)]
+    assert [*first_trial.clustered_texts] == [*compose_synthetic_corpus(CONFIG).clustered_texts]
+    texts = [
+        {text for _, text in synthetic_corpus.clustered_texts}
+        for synthetic_corpus in (first_trial, second_trial)
+    ]
     assert len(texts[0] & texts[1]) < 3

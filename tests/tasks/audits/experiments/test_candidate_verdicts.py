@@ -149,7 +149,7 @@ def test_planted_sentences_are_ignored():
     assert row["n"] == 2 and row["value"] == 2.5
 
 
-def build_toxicity_differences(domain="lexicon world", **rows):
+def build_toxicity_differences(domain="lexicon trial", **rows):
     return pa.Table.from_pylist(
         [
             {

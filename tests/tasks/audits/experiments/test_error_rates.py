@@ -19,7 +19,7 @@ from hallmark.tasks.audits.experiments.error_rates import (
     compute_error_rates,
     compute_false_alarm_rates_by_kind,
     covers_full_value,
-    estimate_rate_with_world_clusters,
+    estimate_rate_with_trial_clusters,
     find_smallest_detected_level_by_kind,
 )
 from hallmark.tasks.contract import (
@@ -34,14 +34,14 @@ from hallmark.tasks.contract import (
 from hallmark.tasks.measures.estimates import estimate_mean_or_share
 
 ANSWER_KEY = table_schema(
-    "The same schema as in worlds.",
+    "The same schema as in trials.",
     column("kind", pa.string(), "label", "kind"),
     column("candidate_id", pa.string(), "label", "candidate_id"),
     column("effect_level", pa.float64(), "figure", "effect_level"),
 )
 
 CANDIDATE_DOCUMENTS = table_schema(
-    "The same schema as in worlds.",
+    "The same schema as in trials.",
     column("doc_id", ID_TYPE, "id", "document"),
     column("kind", pa.string(), "label", "kind"),
     column("candidate_id", pa.string(), "label", "candidate_id"),
@@ -114,15 +114,15 @@ def candidate(kind, unit, amount, p=None, is_detected=None, low=0.0, high=1.0, w
     return verdict, {"kind": kind, "candidate_id": unit, "effect_level": amount}
 
 
-def compute_rate_tables(worlds: Mapping, void=None, learned=True, arms=()):
-    """Compute the tables of the error rates of these worlds."""
-    rates = rates_of_worlds(worlds, void, learned, arms)
+def compute_rate_tables(trials: Mapping, void=None, learned=True, arms=()):
+    """Compute the tables of the error rates of these trials."""
+    rates = rates_of_trials(trials, void, learned, arms)
     return {name: rates[name].read().to_pylist() for name in rates.tables}
 
 
-def rates_of_worlds(worlds: Mapping, void=None, learned=True, arms=()):
+def rates_of_trials(trials: Mapping, void=None, learned=True, arms=()):
     verdicts, answer_keys = {}, {}
-    for name, rows in worlds.items():
+    for name, rows in trials.items():
         verdict_rows, sealed_rows = zip(*rows, strict=True)
         verdict_rows = [row for row in verdict_rows if row]
         verdicts[name] = write_verdicts(
@@ -132,7 +132,7 @@ def rates_of_worlds(worlds: Mapping, void=None, learned=True, arms=()):
     attributions = dict.fromkeys(verdicts, write_attributions())
     retrained = {name: write_verdicts(RowsConfig(rows=list(rows))) for name, rows in arms}
     return compute_error_rates(
-        verdicts, answer_keys, attributions, retrained, ErrorRatesConfig(excluded_worlds=void or {})
+        verdicts, answer_keys, attributions, retrained, ErrorRatesConfig(excluded_trials=void or {})
     )
 
 
@@ -156,7 +156,7 @@ def rate_tables(session):
     return compute_rate_tables({"one": some, "two": none}, {"three": "its answer key was changed"})
 
 
-def test_detection_rates_use_worlds_with_effects(rate_tables):
+def test_detection_rates_use_trials_with_effects(rate_tables):
     rows = {(row["kind"], row["effect_level"]): row for row in rate_tables["detection_rates"]}
     assert rows["canary", 64.0]["value"] == 0.5 and rows["canary", 64.0]["n"] == 2
     assert rows["canary", 0.0]["value"] == 0.5 and rows["canary", 0.0]["n"] == 2  # without "two"
@@ -172,8 +172,8 @@ def test_detection_rates_use_worlds_with_effects(rate_tables):
     }
 
 
-def test_a_level_has_an_effect_if_it_has_one_in_every_world(session):
-    """0.5 is more than in other groups of one world, and less in the other world."""
+def test_a_level_has_an_effect_if_it_has_one_in_every_trial(session):
+    """0.5 is more than in other groups of one trial, and less in the other trial."""
     one = [candidate("speech", "g", 0.5, p=0.5), candidate("speech", "h", 0.1, p=0.5)]
     two = [candidate("speech", "g", 0.5, p=0.5), candidate("speech", "h", 1.0, p=0.5)]
     detection_rates = compute_rate_tables({"one": one, "two": two})["detection_rates"]
@@ -192,26 +192,26 @@ def test_unjudged_candidates_are_listed(session):
     ]
     rate_tables = compute_rate_tables({"one": candidates, "dull": candidates}, learned=True)
     assert rate_tables["unjudged_candidates"] == [
-        {"world": "one", "kind": "canary", "candidate_id": "b", "effect_level": 4.0},
-        {"world": "one", "kind": "record", "candidate_id": "r", "effect_level": 0.0},
+        {"trial": "one", "kind": "canary", "candidate_id": "b", "effect_level": 4.0},
+        {"trial": "one", "kind": "record", "candidate_id": "r", "effect_level": 0.0},
     ]
     assert [row["n"] for row in rate_tables["detection_rates"]] == [1]
 
 
 def test_false_alarm_rates_use_candidates_without_effect(rate_tables):
     rows = {row["kind"]: row for row in rate_tables["false_alarm_rates"]}
-    assert rows["canary"]["value"] == pytest.approx(1 / 3) and rows["canary"]["worlds"] == 2
+    assert rows["canary"]["value"] == pytest.approx(1 / 3) and rows["canary"]["trials"] == 2
     assert rows["passage"]["value"] == 0.0
     # A group with less toxic text than others has an effect, so it is no false alarm.
     assert rows["speech"]["value"] == 0.5 and rows["speech"]["n"] == 2
     assert rows["canary"]["confidence_level"] == pytest.approx(1 - 0.05 / 3)
-    assert {row["has_effects"] for row in rate_tables["candidates"] if row["world"] == "two"} == {
+    assert {row["has_effects"] for row in rate_tables["candidates"] if row["trial"] == "two"} == {
         False
     }
     effects = {
         row["candidate_id"]: row["has_effect"]
         for row in rate_tables["candidates"]
-        if row["world"] == "one"
+        if row["trial"] == "one"
     }
     assert effects == {
         "a": False,
@@ -280,32 +280,32 @@ def test_all_levels_above_the_smallest_are_detected():
     ]
 
 
-def test_worlds_without_learning_or_answer_key_are_excluded(session):
+def test_trials_without_learning_or_answer_key_are_excluded(session):
     rows = [candidate("canary", "a", 64, p=0.01)]
     dull = [candidate("canary", "a", 64, p=0.9), candidate("canary", "b", 64, p=0.01)]
     retrained = [(f"dull {arm}", [verdict for verdict, _ in dull]) for arm in ("removed", "random")]
     rate_tables = compute_rate_tables(
         {"one": rows, "dull": dull}, {"gone": "its answer key was never sealed"}, arms=retrained
     )
-    worlds = {row["world"]: row for row in rate_tables["worlds"]}
-    assert [row["is_counted"] for row in worlds.values()] == [True, False, False]
-    assert "only token frequencies" in worlds["dull"]["reason"]
-    assert worlds["gone"]["reason"] == "its answer key was never sealed"
+    trials = {row["trial"]: row for row in rate_tables["trials"]}
+    assert [row["is_counted"] for row in trials.values()] == [True, False, False]
+    assert "only token frequencies" in trials["dull"]["reason"]
+    assert trials["gone"]["reason"] == "its answer key was never sealed"
     assert (
         rate_tables["detection_rates"][0]["value"] == 1.0
         and rate_tables["detection_rates"][0]["n"] == 1
     )
     assert (
-        rate_tables["attribution_precision"][0]["worlds"] == 1
+        rate_tables["attribution_precision"][0]["trials"] == 1
         and rate_tables["removal_reductions"] == []
     )
-    assert len(rate_tables["candidates"]) == 3  # candidates of excluded worlds are kept
+    assert len(rate_tables["candidates"]) == 3  # candidates of excluded trials are kept
 
 
 def test_attribution_is_correct_for_documents_of_the_text(rate_tables):
     """One of two top documents is correct; a document that contradicts the text does not count."""
     (row,) = rate_tables["attribution_precision"]
-    assert (row["kind"], row["value"], row["n"], row["worlds"]) == ("canary", 0.5, 2, 2)
+    assert (row["kind"], row["value"], row["n"], row["trials"]) == ("canary", 0.5, 2, 2)
 
 
 def test_precision_is_limited_to_max_documents():
@@ -372,12 +372,12 @@ def test_reductions_compare_removed_with_random_documents(session):
     assert {row["n"] for row in rows.values()} == {2}
 
 
-def test_candidates_of_a_world_are_a_cluster():
-    rows = [{"world": str(n % 5)} for n in range(40)]
+def test_candidates_of_a_trial_are_a_cluster():
+    rows = [{"trial": str(n % 5)} for n in range(40)]
     values = [n % 5 < 2 for n in range(40)]
-    rate = estimate_rate_with_world_clusters(rows, values)
+    rate = estimate_rate_with_trial_clusters(rows, values)
     unclustered = estimate_mean_or_share(np.array(values, float), is_share=True)
-    assert rate["worlds"] == 5 and rate["high"] - rate["low"] > 2 * (
+    assert rate["trials"] == 5 and rate["high"] - rate["low"] > 2 * (
         unclustered.high - unclustered.low
     )
 
