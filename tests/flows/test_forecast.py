@@ -3,7 +3,6 @@
 import gzip
 import json
 import random
-import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,7 +16,7 @@ from hallmark.flows.audit_execution import open_tokenizer_of_model
 from hallmark.flows.commands.forecast_text import _render_stages, render_forecast
 from hallmark.flows.config import load_config
 from hallmark.flows.curation import curate_corpus
-from hallmark.flows.forecast import training_costs
+from hallmark.flows.forecast import baseline_costs, training_costs
 from hallmark.flows.forecast.baseline_costs import estimate_baseline_seconds
 from hallmark.flows.forecast.corpus_estimates import (
     Estimate,
@@ -34,10 +33,8 @@ from hallmark.model.architecture import Transformer
 from hallmark.model.config import ModelConfig, TrainConfig
 from hallmark.model.interchange.checkpoint import load_checkpoint
 from hallmark.model.training.optimizers import make_optimizers
-from hallmark.tasks.audits.ability.capability_baselines import (
-    BaselinesConfig,
-    train_and_score_baselines,
-)
+from hallmark.tasks.audits.ability.capability_baselines import BaselinesConfig
+from hallmark.tasks.audits.ability.capability_texts import count_split_bytes
 from hallmark.tasks.contract import (
     HallmarkError,
     LastStageReached,
@@ -132,27 +129,58 @@ def test_the_forecast_of_smoke_matches_its_run(smoke, absent):
     assert row["seconds"] > 0
 
 
-def test_the_time_of_baselines_grows_with_their_text_and_tokens(tmp_path):
-    """The estimate is from trials of at most 500 kB and 16,384 tokens."""
-    rows = [(0, "train", text) for text in texts(400, 100)] + [
-        (1, "validation", text) for text in texts(40, 100, seed=1)
+def test_the_time_of_baselines_is_extrapolated_from_two_amounts(tmp_path, monkeypatch):
+    """Trials have at most 500 kB and 16,384 tokens; the clock advances by what they train on."""
+    rows = [(0, "train", text) for text in texts(2000, 100)] + [
+        (1, "validation", text) for text in texts(2000, 100, seed=1)
     ]
     with open_session(Session(Store(tmp_path / "store"))):
         corpus = corpus_of([(f"source {source}", split, text) for source, split, text in rows])
         tokenizer = train_tokenizer(corpus, None, TokenizerConfig(vocab_size=512))
     documents = Table((corpus,), "documents")
     opened = open_tokenizer_of_model(load_config("smoke"), tokenizer)
+    train_bytes = count_split_bytes(documents, "train")
+    trial_configs = []
+
+    def count_seconds(training_bytes, recurrent_tokens):
+        return 3 + training_bytes / 1e5 + recurrent_tokens / 1e3
+
+    class Clock:
+        seconds = 0.0
+
+        def perf_counter(self):
+            return self.seconds
+
+    clock = Clock()
+
+    def train(tokenizer, documents, config):
+        trial_configs.append(config)
+        clock.seconds += count_seconds(config.training_bytes, config.recurrent_tokens)
+
+    monkeypatch.setattr(baseline_costs, "time", clock)
+    monkeypatch.setattr(baseline_costs, "train_and_score_baselines", train)
 
     def estimate(recurrent_tokens, ratio=1.0):
         config = BaselinesConfig(training_bytes=10**9, recurrent_tokens=recurrent_tokens)
-        return estimate_baseline_seconds(opened, documents, config, ratio)
+        return baseline_costs.estimate_baseline_seconds(opened, documents, config, ratio)
 
-    counted = estimate(0)
-    start = time.perf_counter()
-    train_and_score_baselines(opened, documents, BaselinesConfig())
-    assert counted < 20 * (time.perf_counter() - start) + 5
-    assert estimate(0, ratio=300) > 5 * counted
-    assert estimate(400_000) > 5 * counted
+    for recurrent_tokens, ratio in ((0, 1.0), (0, 30.0), (400_000, 10.0)):
+        expected = count_seconds(ratio * train_bytes, recurrent_tokens)
+        assert estimate(recurrent_tokens, ratio) == pytest.approx(expected, rel=0.01)
+    assert max(config.training_bytes for config in trial_configs) <= baseline_costs.TRIAL_BYTES
+    assert max(config.recurrent_tokens for config in trial_configs) <= baseline_costs.TRIAL_TOKENS
+
+
+def test_the_time_of_baselines_is_measured(tmp_path):
+    rows = [("train", text) for text in texts(400, 100)] + [
+        ("validation", text) for text in texts(40, 100, seed=1)
+    ]
+    with open_session(Session(Store(tmp_path / "store"))):
+        corpus = corpus_of([(f"source {split}", split, text) for split, text in rows])
+        tokenizer = train_tokenizer(corpus, None, TokenizerConfig(vocab_size=512))
+    opened = open_tokenizer_of_model(load_config("smoke"), tokenizer)
+    config = BaselinesConfig(recurrent_tokens=0)
+    assert estimate_baseline_seconds(opened, Table((corpus,), "documents"), config, 1.0) > 0
 
 
 FILES = {

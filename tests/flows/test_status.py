@@ -1,7 +1,6 @@
 """`hallmark status` names stale stages and the reasons."""
 
 from dataclasses import replace
-from importlib.metadata import version
 
 import pytest
 
@@ -122,16 +121,8 @@ def test_libraries_external_files_and_removed_stages_are_named(run, monkeypatch)
     assert "external input: list" in reasons["select"]
     assert reasons["pack"] == ["the stage 'pack' no longer exists"]
     recorded = run["deduplicate"].manifest["parts"]["libraries"]
-    changed = [name for name in reasons["deduplicate"] if name.startswith("library: ")]
-    assert changed == [
-        f"library: {name} {recorded.get(name)} → {numpy_or_none}"
-        for name, numpy_or_none in (
-            (name, version("numpy") if name == "numpy" else None)
-            for name in sorted({*recorded, "numpy"})
-        )
-        if recorded.get(name) != numpy_or_none
-    ]
-    assert changed
+    changed = [reason for reason in reasons["deduplicate"] if reason.startswith("library: ")]
+    assert changed == [f"library: scipy {recorded['scipy']} → None"]
 
 
 def test_a_run_without_its_process_is_interrupted(run):
