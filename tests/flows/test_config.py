@@ -86,14 +86,14 @@ def test_every_section_is_a_stage_and_every_stage_with_settings_has_a_section():
         "removal_experiment_card",
     }  # prove sets theirs
     of_study = {
-        "trial",
+        "synthetic_corpus",
         "seal_answer_key",
         "attribute_texts",
         "judge_candidates",
         "error_rates",
         "study_card",
     }
-    assert {"trial", "attribute_texts", "study_card"} <= {*StudyConfig.model_fields}
+    assert {"synthetic_corpus", "attribute_texts", "study_card"} <= {*StudyConfig.model_fields}
     ours -= of_study
     assert sections - {"cut_repeats", "cut_toxic", "deduplicate_redacted", "select_scored"} == ours
 

@@ -74,7 +74,7 @@ def test_one_stage_can_be_listed(capsys):
 def test_tables_of_a_study_are_listed_too():
     listed = {(row["stage"], row["table"]) for row in list_tables()}
     assert {
-        ("trial", "canaries"),
+        ("synthetic_corpus", "canaries"),
         ("seal_answer_key", "answer_key"),
         ("judge_candidates", "verdicts"),
         ("attribute_texts", "attributions"),

@@ -228,7 +228,9 @@ def test_changed_settings_are_refused_with_the_difference(studied):
         ),
     ):
         output = hallmark("study", f"--set={setting}", code=2).stderr
-        assert output.startswith("hallmark: study: trial") and len(output.splitlines()) == 1
+        assert (
+            output.startswith("hallmark: study: synthetic_corpus") and len(output.splitlines()) == 1
+        )
         assert why in output
     output = hallmark("study", "--trials-with-effects", "1.5", code=2).stderr
     assert "--trials-with-effects" in output and "whole number" in output

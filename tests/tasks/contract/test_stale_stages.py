@@ -124,7 +124,7 @@ EDITS = {
             "score_toxicity",
             "removal_effects",
             "leave_out",
-            "trial",
+            "synthetic_corpus",
         },
     ),
     "the contract": (
