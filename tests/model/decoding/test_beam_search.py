@@ -36,7 +36,7 @@ def test_a_scorer_can_be_reused_but_not_for_more_tokens():
     scorer = CachedModelScorer(tiny(), [[0, 5]], max_new_tokens=3)
     first = run_beam_search(scorer, width=2, max_new_tokens=3, stop={2})
     assert run_beam_search(scorer, width=2, max_new_tokens=3, stop={2}) == first
-    with pytest.raises(ValueError, match=r"of the scorer \(3\)"):
+    with pytest.raises(ValueError, match=r"than the scorer's max_new_tokens allows \(3\)"):
         run_beam_search(scorer, width=2, max_new_tokens=12, stop={60})
 
 

@@ -191,7 +191,7 @@ def test_a_scorer_reads_at_most_max_new_tokens():
     assert scores[1].tolist() == pytest.approx(
         naive_next_log_probs(tiny(), [0, 7, 8, 9]).tolist(), abs=1e-4
     )
-    with pytest.raises(ValueError, match=r"of the scorer \(3\)"):
+    with pytest.raises(ValueError, match=r"than the scorer's max_new_tokens allows \(3\)"):
         scorer.score_next_tokens([0, 1], [4, 4])
 
 
