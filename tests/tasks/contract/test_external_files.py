@@ -147,7 +147,7 @@ def test_a_folder_that_is_swapped_and_swapped_back_is_noticed(session, text, nam
             swap_folder_back(text)
 
     session.listener = act
-    with pytest.raises(FileChangedError, match="changed while it was read"):
+    with pytest.raises(FileChangedError, match="changed, while it was being read"):
         run(name, text)
     session.listener = lambda event: None
     assert text.read_text() == "old" and session.store.list_artifacts(name) == []
@@ -167,7 +167,7 @@ def test_a_folder_above_that_is_swapped_and_swapped_back_is_noticed(session, tex
             away.rename(models)
 
     session.listener = act
-    with pytest.raises(FileChangedError, match="changed while it was read"):
+    with pytest.raises(FileChangedError, match="changed, while it was being read"):
         run("read_file", text)
 
 
