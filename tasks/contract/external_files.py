@@ -233,9 +233,9 @@ def format_metadata_changed_message(path: str | Path) -> str:
         path: Path of a file, or a path after "the folder" or "the link".
     """
     return (
-        f"{path} was renamed or replaced, or its permissions, owner or links changed, while it "
-        "was being read, so the stage may have read different content; nothing was stored; run "
-        "again when no other process is changing it"
+        f"{path} was renamed or replaced, or its permissions, owner or links changed while it "
+        "was read, so the stage may have read other content; nothing was stored; run again when "
+        "no other process changes it"
     )
 
 

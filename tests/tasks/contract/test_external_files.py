@@ -147,7 +147,7 @@ def test_a_folder_that_is_swapped_and_swapped_back_is_noticed(session, text, nam
             swap_folder_back(text)
 
     session.listener = act
-    with pytest.raises(FileChangedError, match="changed, while it was being read"):
+    with pytest.raises(FileChangedError, match="changed while it was read"):
         run(name, text)
     session.listener = lambda event: None
     assert text.read_text() == "old" and session.store.list_artifacts(name) == []
@@ -167,7 +167,7 @@ def test_a_folder_above_that_is_swapped_and_swapped_back_is_noticed(session, tex
             away.rename(models)
 
     session.listener = act
-    with pytest.raises(FileChangedError, match="changed, while it was being read"):
+    with pytest.raises(FileChangedError, match="changed while it was read"):
         run("read_file", text)
 
 
@@ -283,9 +283,9 @@ def test_the_state_of_files_is_written_and_read(text):
 
 
 METADATA = (
-    r"^stage {}: {} was renamed or replaced, or its permissions, owner or links changed, while it "
-    r"was being read, so the stage may have read different content; nothing was stored; run "
-    r"again when no other process is changing it$"
+    r"^stage {}: {} was renamed or replaced, or its permissions, owner or links changed while it "
+    r"was read, so the stage may have read other content; nothing was stored; run again when "
+    r"no other process changes it$"
 )
 
 
