@@ -25,7 +25,7 @@ def settings(section: str | None = None, *, as_json: JsonOption = False) -> None
     ----------
     section
         List only this section or this key, such as pretrain.train, pretrain.train.steps or
-        earlier_run; "study" and "study.trial" list the settings of the command study.
+        earlier_run; "study" and "study.synthetic_corpus" list the settings of the command study.
     """
     rows = list_settings(section)
     is_one_key = section is not None and all(
