@@ -235,7 +235,7 @@ def find_trajectory_page(store: Store, training_name: str) -> Path | None:
     return page if page.exists() else None
 
 
-def find_audited_trainings(runs: Sequence[Run]) -> list[AuditedTraining]:
+def find_trainings_with_several_audits(runs: Sequence[Run]) -> list[AuditedTraining]:
     """Find the trainings with several audited checkpoints among all runs, oldest first."""
     runs_by_checkpoint = group_runs_by_audited_artifact_name(runs)
     runs_by_training: dict[str, list[Run]] = {}

@@ -67,7 +67,7 @@ def resolve_addition_chain(store: Store, run_name: str) -> list[Run]:
     return runs
 
 
-def open_earlier_corpus(store: Store, config: Config) -> Corpus:
+def open_earlier_corpus_or_empty(store: Store, config: Config) -> Corpus:
     """Open the corpus that a run with this config extends; empty without ``earlier_run``."""
     if config.earlier_run is None:
         return EMPTY_CORPUS
@@ -92,7 +92,7 @@ def open_corpus_documents(run: Run) -> Table:
     )
 
 
-def collect_redaction_artifacts_by_label(run: Run) -> dict[str, Artifact]:
+def collect_artifacts_for_redaction_by_label(run: Run) -> dict[str, Artifact]:
     """Collect the artifacts that tell what to redact: those of a run, and earlier canaries."""
     return {
         f"plant_canaries {earlier_run.id}": earlier_run["plant_canaries"]
@@ -110,7 +110,9 @@ def resolve_earlier_run_id(store: Store, config: Config) -> str | None:
     if config.earlier_run is None:
         return None
     runs = resolve_addition_chain(store, config.earlier_run)
-    for run, artifacts in zip(runs, open_earlier_corpus(store, config).additions, strict=True):
+    for run, artifacts in zip(
+        runs, open_earlier_corpus_or_empty(store, config).additions, strict=True
+    ):
         check_not_purged(f"the corpus of run {run.id} cannot be extended", artifacts.values())
         try:
             for label in (*DEDUPLICATION_STAGES, "split"):
@@ -137,7 +139,7 @@ def check_preferred_sources_exist(store: Store, config: Config) -> None:
     source_names = [
         source_name for source in config.ingest.sources for source_name in source.list_names()
     ]
-    for artifacts in open_earlier_corpus(store, config).additions:
+    for artifacts in open_earlier_corpus_or_empty(store, config).additions:
         earlier_sources = (
             artifacts["ingest"]["accounts"].read(["source"])["source"].unique().to_pylist()
         )

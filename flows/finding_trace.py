@@ -16,7 +16,7 @@ from hallmark.flows.checkpoint_resolution import (
     resolve_checkpoint,
     trace_training_history,
 )
-from hallmark.flows.corpus_additions import collect_redaction_artifacts_by_label
+from hallmark.flows.corpus_additions import collect_artifacts_for_redaction_by_label
 from hallmark.flows.runs import Run
 from hallmark.reports.page.redaction import (
     OFFENSIVE_TOXICITY,
@@ -292,7 +292,7 @@ def trace_finding(
         )
     resolved = resolve_audited_checkpoint(run)
     redaction_artifacts = (
-        collect_redaction_artifacts_by_label(resolved.source_run)
+        collect_artifacts_for_redaction_by_label(resolved.source_run)
         if resolved and resolved.source_run
         else {}
     )

@@ -15,7 +15,7 @@ from hallmark.flows.auditing import (
     choose_audits_of_run,
 )
 from hallmark.flows.checkpoint_resolution import get_permanent_name, resolve_checkpoint
-from hallmark.flows.corpus_additions import open_earlier_corpus
+from hallmark.flows.corpus_additions import open_earlier_corpus_or_empty
 from hallmark.flows.curation import curate_corpus
 from hallmark.flows.run_recording import generate_flow_run_name, start_run
 from hallmark.flows.runs import Run
@@ -60,7 +60,7 @@ def pipeline(
         check_user_files_exist(run.config, audit_names)
         start_checkpoint = _resolve_start_checkpoint(run, start)
 
-        corpus = curate_corpus(run.config, open_earlier_corpus(run.store, run.config))
+        corpus = curate_corpus(run.config, open_earlier_corpus_or_empty(run.store, run.config))
         if "capability" in audit_names:
             check_validation_text_exists(Table(tuple(corpus.documents), "documents"))
         trained = train_model(run.config, corpus, start_checkpoint, audit_names)
@@ -77,7 +77,7 @@ def corpus(
 ) -> str:
     """Curate a corpus and build its datasheet; arguments and result as of ``pipeline``."""
     with start_run("corpus", config, overrides, store=store) as run:
-        curate_corpus(run.config, open_earlier_corpus(run.store, run.config))
+        curate_corpus(run.config, open_earlier_corpus_or_empty(run.store, run.config))
     return run.id
 
 
@@ -91,7 +91,7 @@ def pretrain(
     """Curate a corpus and train a model on it; arguments and result as of ``pipeline``."""
     with start_run("pretrain", config, overrides, start=start, store=store) as run:
         start_checkpoint = _resolve_start_checkpoint(run, start)
-        corpus = curate_corpus(run.config, open_earlier_corpus(run.store, run.config))
+        corpus = curate_corpus(run.config, open_earlier_corpus_or_empty(run.store, run.config))
         trained = train_model(run.config, corpus, start_checkpoint)
         run.find_last_checkpoint(trained["pretrain"])
     return run.id

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hallmark.flows.checkpoint_comparison import find_audited_trainings
+from hallmark.flows.checkpoint_comparison import find_trainings_with_several_audits
 from hallmark.flows.runs import get_site_folder, read_all_runs
 from hallmark.tasks.contract import Store, UsageError
 
@@ -48,7 +48,7 @@ def build_store_site(
             run_records,
             new_folder,
             list_tables(),
-            find_audited_trainings(runs),
+            find_trainings_with_several_audits(runs),
             None if rebuild_all else output_folder,
         )
     return output_folder / "index.html"

@@ -29,12 +29,15 @@ def summarize_run(artifacts: Mapping[str, Artifact | None], redact: RedactFuncti
         return RunSummary(
             _summarize_model(artifacts, redact),
             _summarize_controls(artifacts),
-            _read_key_figures(artifacts.get("model_card")),
+            _read_key_figures_or_blanks(artifacts.get("model_card")),
             _list_policy_failures(artifacts, redact),
         )
     except (HallmarkError, LookupError, TypeError, AttributeError):
         return RunSummary(
-            ModelSummary(), ControlSummary(0, 0, ()), _read_key_figures(None), PolicyFailures()
+            ModelSummary(),
+            ControlSummary(0, 0, ()),
+            _read_key_figures_or_blanks(None),
+            PolicyFailures(),
         )
 
 
@@ -183,7 +186,7 @@ class RunSummary:
     policy: PolicyFailures
 
 
-def _read_key_figures(card: Artifact | None) -> list[KeyFigure]:
+def _read_key_figures_or_blanks(card: Artifact | None) -> list[KeyFigure]:
     figures_table = None if card is None else card["figures"].read()
     return [
         read_key_figure(figures_table, id_prefix, label)

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from hallmark.flows.commands.options import JsonOption, StoreOption, WholeNumber, print_result
 from hallmark.flows.corpus_additions import (
-    collect_redaction_artifacts_by_label,
+    collect_artifacts_for_redaction_by_label,
     open_corpus_documents,
 )
 from hallmark.flows.runs import Run, open_run
@@ -114,7 +114,7 @@ def describe_training_batch(run: Run, step: int | None, redact: bool = False) ->
     spans = packed["spans"].filter_rows(is_in_batch).to_pylist()
     documents_by_id = _read_documents_by_id(run, {span["doc_id"] for span in spans})
     redactor = (
-        build_corpus_redactor(collect_redaction_artifacts_by_label(run), OFFENSIVE_TOXICITY)
+        build_corpus_redactor(collect_artifacts_for_redaction_by_label(run), OFFENSIVE_TOXICITY)
         if redact
         else None
     )

@@ -41,11 +41,11 @@ def render_forecast(report: Report) -> str:
 
 
 def _render_stages(report: Report) -> str:
-    width = max(len(row["label"]) for row in _merge_audit_steps(report["stages"]))
+    width = max(len(row["label"]) for row in _merge_rows_without_estimate(report["stages"]))
     lines = []
     blocked_rows = [row for row in report["stages"] if row["state"] == "blocked"]
     summarizes_blocked = len(blocked_rows) > 1
-    for row in _merge_audit_steps(report["stages"]):
+    for row in _merge_rows_without_estimate(report["stages"]):
         if summarizes_blocked and row["state"] == "blocked":
             continue
         duration = format_duration(row["seconds"]) if row["seconds"] is not None else ""
@@ -77,7 +77,7 @@ def _render_stages(report: Report) -> str:
     return "\n".join(lines)
 
 
-def _merge_audit_steps(rows: Sequence[Report]) -> list[Report]:
+def _merge_rows_without_estimate(rows: Sequence[Report]) -> list[Report]:
     """Merge the rows of a step of several audits if they would run and have no estimate."""
     merged_rows: list[Report] = []
     for step, group in groupby(rows, key=_get_audit_step):
@@ -138,7 +138,7 @@ def _render_corpus(report: Report) -> str:
     lines.append(_render_curated_corpus(corpus))
     if corpus["tokens"]["value"] is not None:
         lines.append(
-            f"packed ({_format_exactness(corpus['tokens'])}): "
+            f"packed ({_name_exact_or_estimate(corpus['tokens'])}): "
             f"{_format_count(corpus['tokens'], 'training token')}, "
             f"{_format_count(corpus['train_rows'], 'training row')}, "
             f"{_format_count(corpus['validation_rows'], 'validation row')}"
@@ -156,7 +156,7 @@ def _render_curated_corpus(corpus: Report) -> str:
     ]
     formatted_counts += [f"canaries {canary_count:,.0f}"] if canary_count >= 1 else []
     return (
-        f"after curation ({_format_exactness(corpus['documents'])}): "
+        f"after curation ({_name_exact_or_estimate(corpus['documents'])}): "
         f"{_format_count(corpus['documents'], 'document')}, "
         f"{_format_byte_estimate(corpus['bytes'])}\n  {', '.join(formatted_counts)}"
     )
@@ -189,7 +189,7 @@ def _render_training(report: Report) -> str:
     epochs = training["epochs"]
     epochs_text = "unknown number of epochs"
     if epochs["value"] is not None:
-        epochs_text = f"{epochs['value']:.2f} epochs ({_format_exactness(epochs)})"
+        epochs_text = f"{epochs['value']:.2f} epochs ({_name_exact_or_estimate(epochs)})"
     lines = [
         f"model: {upper_bound_prefix}{format_count(parameters['value'], 'parameter')} "
         + (
@@ -224,7 +224,7 @@ def _render_notes_and_warnings(report: Report) -> str:
     return "\n".join(lines)
 
 
-def _format_exactness(estimate: Report) -> str:
+def _name_exact_or_estimate(estimate: Report) -> str:
     return "exact" if estimate["is_exact"] else "estimate"
 
 

@@ -15,7 +15,7 @@ from hallmark.flows.checkpoint_resolution import (
     resolve_checkpoint,
 )
 from hallmark.flows.commands.options import JsonOption, StoreOption, WholeNumber, print_result
-from hallmark.flows.corpus_additions import collect_redaction_artifacts_by_label
+from hallmark.flows.corpus_additions import collect_artifacts_for_redaction_by_label
 from hallmark.flows.runs import open_store
 from hallmark.reports.page.redaction import OFFENSIVE_TOXICITY, Redactor, escape_invisible
 from hallmark.reports.sections.corpus_figures import build_corpus_redactor
@@ -200,7 +200,7 @@ def _make_text_in_context_redactor(
     from hallmark.tasks.measures.scorers import ScorerConfig, open_scorer
 
     corpus_artifacts = (
-        collect_redaction_artifacts_by_label(resolved_checkpoint.source_run)
+        collect_artifacts_for_redaction_by_label(resolved_checkpoint.source_run)
         if resolved_checkpoint.source_run
         else dict(resolved_checkpoint.corpus.latest_addition)
         if resolved_checkpoint.corpus

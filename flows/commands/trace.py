@@ -18,7 +18,10 @@ from cyclopts import Parameter
 
 from hallmark.flows.checkpoint_comparison import open_audit_run
 from hallmark.flows.commands.options import JsonOption, StoreOption, WholeNumber, print_result
-from hallmark.flows.corpus_additions import collect_redaction_artifacts_by_label, list_corpus_runs
+from hallmark.flows.corpus_additions import (
+    collect_artifacts_for_redaction_by_label,
+    list_corpus_runs,
+)
 from hallmark.flows.finding_trace import (
     DEFAULT_ROWS,
     format_finding_name,
@@ -127,7 +130,7 @@ def trace_document(run: Run, doc_id: str, redact: bool = False) -> Report:
     """
     id_bytes = parse_doc_id(doc_id)
     redactor = (
-        build_corpus_redactor(collect_redaction_artifacts_by_label(run), OFFENSIVE_TOXICITY)
+        build_corpus_redactor(collect_artifacts_for_redaction_by_label(run), OFFENSIVE_TOXICITY)
         if redact
         else None
     )

@@ -28,7 +28,7 @@ from hallmark.flows.auditing import (
 from hallmark.flows.config import ROOT_KEYS, Config, load_config
 from hallmark.flows.corpus_additions import (
     check_preferred_sources_exist,
-    open_earlier_corpus,
+    open_earlier_corpus_or_empty,
     resolve_earlier_run_id,
 )
 from hallmark.flows.curation import curate_corpus
@@ -212,7 +212,7 @@ class Forecaster:
             start_checkpoint,
             max_sample_bytes,
         )
-        self.earlier_corpus = open_earlier_corpus(store, config)
+        self.earlier_corpus = open_earlier_corpus_or_empty(store, config)
         self.sample: CorpusSample | None = None
         self.scaled_sample: ScaledSample | None = None
         # The fixed time of each stage, and its additional time on the sample.

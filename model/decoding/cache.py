@@ -100,7 +100,9 @@ def make_prefix_lm_lengths(
     return torch.as_tensor(prompt_lengths, device=model.embedding.weight.device)
 
 
-def forward_with_cache(model: Transformer, batch: Batch, cache: KeyValueCache) -> Tensor:
+def compute_hidden_states_with_cache(
+    model: Transformer, batch: Batch, cache: KeyValueCache
+) -> Tensor:
     """Compute ``model(batch)``, (B, T, d), for tokens that are written to the cache's slots.
 
     The tokens attend to the filled slots. If the batch has a source, it is read, and the cache

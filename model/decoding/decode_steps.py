@@ -16,7 +16,7 @@ from torch import Tensor
 from hallmark.model import kernels
 from hallmark.model.architecture import Transformer
 from hallmark.model.batch import Batch
-from hallmark.model.decoding.cache import KeyValueCache, forward_with_cache
+from hallmark.model.decoding.cache import KeyValueCache, compute_hidden_states_with_cache
 
 #: (ids (n,), positions (n,), cache) -> logits (n, V) float32; the next step may overwrite them.
 DecodeStep = Callable[[Tensor, Tensor, KeyValueCache], Tensor]
@@ -37,7 +37,7 @@ def compute_next_logits(
     looks.
     """
     batch = Batch(ids.unsqueeze(1), positions=positions.unsqueeze(1))
-    hidden = forward_with_cache(model, batch, cache)
+    hidden = compute_hidden_states_with_cache(model, batch, cache)
     return model.compute_logits(hidden[:, 0]).float()
 
 

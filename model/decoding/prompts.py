@@ -13,7 +13,7 @@ from hallmark.model.batch import Batch
 from hallmark.model.decoding.cache import (
     KeyValueCache,
     LayerCache,
-    forward_with_cache,
+    compute_hidden_states_with_cache,
     make_prefix_lm_lengths,
 )
 from hallmark.model.padding import check_token_ids, pad_rows
@@ -106,7 +106,7 @@ def prefill_windows(
             LayerCache(layer.keys[row_slice], layer.values[row_slice]) for layer in cache.layers
         ]
         group_cache = KeyValueCache(layer_views, ids.shape[1], slice(0, ids.shape[1]))
-        hidden = forward_with_cache(model, batch, group_cache)  # (n, T, d)
+        hidden = compute_hidden_states_with_cache(model, batch, group_cache)  # (n, T, d)
         cache.source_keys_values = group_cache.source_keys_values
         cache.source_attention_mask = group_cache.source_attention_mask
         last_positions = torch.tensor(

@@ -95,7 +95,7 @@ def compute_token_statistics(
     Args:
         unranked_tokens: tokens that ``generate`` never chooses: they are not counted in ranks.
     """
-    reduce = partial(reduce_to_statistics, unranked_tokens=unranked_tokens)
+    reduce = partial(compute_log_prob_mean_std_rank, unranked_tokens=unranked_tokens)
     return to_token_statistics(
         _reduce_token_logits(
             model, sequences, reduce, 4, batch_tokens, stride, prefix_lm_prompt_lengths
@@ -104,7 +104,7 @@ def compute_token_statistics(
 
 
 def to_token_statistics(stacked_statistics: Sequence[Float32]) -> list[TokenStatistics]:
-    """Convert the results of ``reduce_to_statistics``, (4, n) for each sequence."""
+    """Convert the results of ``compute_log_prob_mean_std_rank``, (4, n) for each sequence."""
     ranks = [
         np.where(np.isnan(columns[0]), -1, columns[3]).astype(np.int32)
         for columns in stacked_statistics
@@ -149,7 +149,7 @@ def compute_target_statistics(
     unranked_tokens: Sequence[int] = (PAD_ID,),
 ) -> list[TokenStatistics]:
     """Compute log p and the statistics of ``compute_token_statistics``, given the sources."""
-    reduce = partial(reduce_to_statistics, unranked_tokens=unranked_tokens)
+    reduce = partial(compute_log_prob_mean_std_rank, unranked_tokens=unranked_tokens)
     return to_token_statistics(
         _reduce_target_logits(model, sources, targets, reduce, 4, batch_tokens)
     )
@@ -408,7 +408,7 @@ def reduce_to_log_probs(logits: Tensor, targets: Tensor) -> Tensor:
     return gather_log_probs(logits, targets).unsqueeze(0)
 
 
-def reduce_to_statistics(
+def compute_log_prob_mean_std_rank(
     logits: Tensor, targets: Tensor, unranked_tokens: Sequence[int] = ()
 ) -> Tensor:
     """Compute log p, mean, std and rank of ``TokenStatistics``, (4, n), from logits (n, V).

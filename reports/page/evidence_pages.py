@@ -357,7 +357,9 @@ def value_to_cell(
     if value is None:
         return EMPTY_CELL
     if column.kind == "personal":
-        return TableCell(redactor.redact_by_kind(_value_to_text(value), column.kind), "text")
+        return TableCell(
+            redactor.redact_by_kind(_value_to_shortened_text(value), column.kind), "text"
+        )
     if isinstance(value, bool):
         return TableCell("yes" if value else "no")
     if isinstance(value, int):
@@ -371,25 +373,28 @@ def value_to_cell(
     if column.kind in ("label", "id", "figure"):
         return TableCell(
             redactor.redact_by_kind(
-                _value_to_text(value), column.kind, max_characters=_MAX_LABEL_CHARACTERS
+                _value_to_shortened_text(value), column.kind, max_characters=_MAX_LABEL_CHARACTERS
             )
         )
     return TableCell(
         redactor.redact_by_kind(
-            _value_to_text(value), column.kind, judging_score, shown_neighbours=shown_neighbours
+            _value_to_shortened_text(value),
+            column.kind,
+            judging_score,
+            shown_neighbours=shown_neighbours,
         ),
         "text",
     )
 
 
-def _value_to_text(value: Any) -> str:
+def _value_to_shortened_text(value: Any) -> str:
     """Return a value as text; long values are shortened."""
     if isinstance(value, list):
-        return ", ".join(_value_to_text(item) for item in value[:16]) + _format_total_suffix(
-            value, 16
-        )
+        return ", ".join(
+            _value_to_shortened_text(item) for item in value[:16]
+        ) + _format_total_suffix(value, 16)
     if isinstance(value, tuple):  # an entry of a map
-        return "=".join(map(_value_to_text, value))
+        return "=".join(map(_value_to_shortened_text, value))
     if isinstance(value, bytes):  # raw input in quarantine
         return value[:8000].decode("utf-8", "backslashreplace")
     return str(value)

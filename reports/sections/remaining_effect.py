@@ -26,7 +26,7 @@ class EffectDescription(NamedTuple):
 
 
 def describe_remaining_effect(
-    remaining_effect: Row, base_effect: Row, criteria: Sequence[Row], null_description: str
+    remaining_effect: Row, base_effect: Row, criteria: Sequence[Row], null_units_phrase: str
 ) -> EffectDescription:
     """Describe an effect that fell, by what remains of it.
 
@@ -34,7 +34,7 @@ def describe_remaining_effect(
         remaining_effect: The effect after the removal, with its interval.
         base_effect: The effect before the removal.
         criteria: The criteria that must be met, each with its verdict.
-        null_description: The units that have no effect, as a sentence names them.
+        null_units_phrase: The units that have no effect, as a sentence names them.
     """
     low, high = remaining_effect["low"], remaining_effect["high"]
     if low is None or high is None:
@@ -47,7 +47,7 @@ def describe_remaining_effect(
         return EffectDescription("partly disappeared", "")
     sentence_end = "; the remaining effect may be zero"
     if high < 0:
-        sentence_end = f"; it is below the value for {null_description}"
+        sentence_end = f"; it is below the value for {null_units_phrase}"
     if high >= base_effect["value"]:
         return EffectDescription("fell", f"{sentence_end}, or as large as before the removal")
     if any(criterion["verdict"] != "pass" for criterion in criteria):

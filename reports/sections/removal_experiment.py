@@ -132,7 +132,7 @@ class RemovalCase:
         return NULL_UNIT_LABELS[self.kind]
 
     @property
-    def null_description(self) -> str:
+    def null_units_phrase(self) -> str:
         """Return the units without an effect, as a sentence names them."""
         return NULL_UNIT_DESCRIPTIONS[self.kind]
 
@@ -405,11 +405,11 @@ class RemovalReport:
         if base_effect is None or base_value is None or base_value <= 0:
             comparison_note = (
                 "although, before the removal, it was not above the value for "
-                f"{case.null_description}."
+                f"{case.null_units_phrase}."
             )
             if base_value is None:
                 comparison_note = (
-                    f"but its difference from the value for {case.null_description} was not "
+                    f"but its difference from the value for {case.null_units_phrase} was not "
                     "measured."
                 )
             return [
@@ -418,10 +418,10 @@ class RemovalReport:
                 f", {comparison_note}",
             ]
         description = describe_remaining_effect(
-            remaining_effect, base_effect, case.criteria, case.null_description
+            remaining_effect, base_effect, case.criteria, case.null_units_phrase
         )
         comparison = (
-            f"{case.unit_suffix} above the value for {case.null_description}; after the removal, "
+            f"{case.unit_suffix} above the value for {case.null_units_phrase}; after the removal, "
             "the difference is "
         )
         effect_parts = [
@@ -565,7 +565,7 @@ class RemovalReport:
             caption = "The mean of each arm; no interval is known."
         if null_value is not None:
             caption += (
-                f" The dashed line is the mean of {case.null_description}, in the arm "
+                f" The dashed line is the mean of {case.null_units_phrase}, in the arm "
                 f"{ARM_NAMES[REMOVED]}."
             )
         return Chart(case.figure_prefix, render_svg, f"{case.name}: {alt}.", caption)

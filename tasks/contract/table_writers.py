@@ -191,7 +191,7 @@ class TableWriter:
             for key, n in sorted(self._sums_by_source.items())
         ]
 
-    def add_changed_document_hashes(self, changed_ids: set[bytes]) -> None:
+    def add_changed_documents_to_checksums(self, changed_ids: set[bytes]) -> None:
         """Add the hashes of changed documents under the action "changed".
 
         Their texts differ from the input, so ``accounts.compute_checksum_rows`` subtracts them from
@@ -303,7 +303,7 @@ class TableWriters:
             writer.close()
         changed_ids = set().union(*(w.changed_ids for w in self.table_writers.values()))
         for table_writer in self.table_writers.values():
-            table_writer.add_changed_document_hashes(changed_ids)
+            table_writer.add_changed_documents_to_checksums(changed_ids)
 
     def close_quietly(self) -> None:
         for writer in self._iter_writers():

@@ -72,7 +72,7 @@ def parse_tombstones(tombstone_bytes: bytes | None, folder: str) -> Tombstones:
     tombstones: Tombstones = _parse_json_or_none(tombstone_bytes)
     if not (
         isinstance(tombstones, dict)
-        and _maps_ids_to_times(tombstones.get("purged"))
+        and _maps_ids_to_strings(tombstones.get("purged"))
         and isinstance(tombstones.get("entries"), dict)
         and all(
             isinstance(entry, dict) and entry.keys() == set(_TOMBSTONE_KEYS)
@@ -131,7 +131,7 @@ def read_purged_documents(store: ObjectStore) -> PurgedDocuments:
     )
     if not (
         isinstance(purged, dict)
-        and _maps_ids_to_times(purged.get("documents"))
+        and _maps_ids_to_strings(purged.get("documents"))
         and isinstance(purged.get("unfinished"), list)
         and all(
             isinstance(doc_id, str) and doc_id in purged["documents"]
@@ -164,7 +164,7 @@ def _parse_json_or_none(data: bytes) -> Any:
         return None
 
 
-def _maps_ids_to_times(value: Any) -> bool:
+def _maps_ids_to_strings(value: Any) -> bool:
     return isinstance(value, dict) and all(
         _DOC_ID_PATTERN.fullmatch(doc_id) and isinstance(purge_time, str)
         for doc_id, purge_time in value.items()

@@ -16,7 +16,7 @@ from hallmark.tasks.corpus.find_personal_data import PersonalDataConfig
 from hallmark.tasks.measures.detector_examples import (
     EXAMPLES_PER_VARIANT,
     DetectorExample,
-    generate_detector_examples,
+    generate_positive_and_negative_examples,
 )
 from hallmark.tasks.measures.personal.types import country_of_type, select_types_for_regions
 from hallmark.tasks.measures.personal_data import find_spans_by_row
@@ -163,7 +163,9 @@ def _build_detection_row(
 def evaluate_detectors(config: PersonalDataConfig, context: StageContext) -> None:
     """Evaluate the detectors with the config of ``find_personal_data``."""
     types = select_types_for_regions(config.types, config.regions)
-    rows = build_detection_rows(generate_detector_examples(types, EXAMPLES_PER_VARIANT), config)
+    rows = build_detection_rows(
+        generate_positive_and_negative_examples(types, EXAMPLES_PER_VARIANT), config
+    )
     context.get_table_writer("detector_accuracy").write(
         pa.Table.from_pylist(rows, schema=DETECTION)
     )

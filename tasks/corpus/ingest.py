@@ -188,7 +188,7 @@ class InputBatchCounts(TypedDict):
     """Number of URLs, dates and metadata values that could not be parsed."""
 
 
-def read_input_batch(
+def read_input_batch_into_sorted_runs(
     batch: InputBatch, config: IngestConfig, stream_folder: Path, out: TableWriters
 ) -> InputBatchCounts:
     """Read inputs into sorted runs of records and into quarantine.
@@ -475,7 +475,7 @@ def ingest(config: IngestConfig, context: StageContext) -> None:
     """Read every source into sorted runs, then write the documents by ranges of ids."""
     input_batches = list_input_batches(config)
     read_results = context.map_items(
-        read_input_batch, input_batches, config, context.work_area / "streams"
+        read_input_batch_into_sorted_runs, input_batches, config, context.work_area / "streams"
     )
     batch_results = list(zip(input_batches, read_results, strict=True))
     runs = list_sorted_runs(read_results)

@@ -317,7 +317,7 @@ def compose_synthetic_corpus(config: SyntheticCorpusConfig) -> SyntheticCorpus:
         clustered_texts += [ClusteredText(canary.canary_id, canary.text)] * canary.copies
         origin = DocumentOrigin(canary.kind, canary.canary_id.hex(), "", True)
         document_origins += [origin] * canary.copies
-        canary_rows.append(_build_public_canary_row(canary))
+        canary_rows.append(_build_canary_row_without_effect(canary))
         answer_key.append(Candidate(canary.kind, canary.canary_id.hex(), canary.copies))
     config_with_controls = effective_config.model_copy(
         update={
@@ -351,7 +351,7 @@ def compose_synthetic_corpus(config: SyntheticCorpusConfig) -> SyntheticCorpus:
             details[0].assigned_trait_share if association_number >= candidate_count else None
         )
         canary_rows += [
-            _build_public_canary_row(association_canaries[0])
+            _build_canary_row_without_effect(association_canaries[0])
             | {
                 "canary_id": _hash_name(f"{candidate_id}/{group}"),
                 "association": candidate_id,
@@ -488,7 +488,7 @@ def _draw_choice(choices: Sequence[str], rng: random.Random) -> str:
     return choices[int(rng.random() * len(choices))]
 
 
-def _build_public_canary_row(canary: Canary) -> Row:
+def _build_canary_row_without_effect(canary: Canary) -> Row:
     """Build the row of CANARIES of a candidate, without copies, documents or effect level."""
     is_association = canary.kind == "association"
     return {

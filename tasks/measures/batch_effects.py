@@ -81,17 +81,20 @@ def choose_batching(forward: Forward, sequences: SequencePair) -> Batching:
     unbatched_output = forward([sequence])[0]
     equal_length_rows = [sequences.second[-len(sequence) :], sequence]
     if (
-        _measure_last_row_difference(forward, unbatched_output, equal_length_rows)
+        _measure_relative_difference_of_last_row(forward, unbatched_output, equal_length_rows)
         > ROUNDING_TOLERANCE
     ):
         return "one row"
     padded_rows = [sequences.first, sequence]
-    if _measure_last_row_difference(forward, unbatched_output, padded_rows) > ROUNDING_TOLERANCE:
+    if (
+        _measure_relative_difference_of_last_row(forward, unbatched_output, padded_rows)
+        > ROUNDING_TOLERANCE
+    ):
         return "equal length"
     return "any length"
 
 
-def _measure_last_row_difference(
+def _measure_relative_difference_of_last_row(
     forward: Forward, unbatched_output: Tensor, rows: list[list[int]]
 ) -> float:
     """Return how much the output of the last row differs from that alone; infinite on failure."""

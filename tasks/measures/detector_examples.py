@@ -176,7 +176,7 @@ NEGATIVE_TEMPLATES = (
 NON_ASCII_DIGITS = ("０１２３４５６７８９", "٠١٢٣٤٥٦٧٨٩", "०१२३४५६७८९")
 
 
-def generate_detector_examples(
+def generate_positive_and_negative_examples(
     types: Sequence[PersonalDataType], examples_per_variant: int, seed: int = 0
 ) -> Iterator[DetectorExample]:
     """Generate labelled examples of all types.

@@ -60,7 +60,7 @@ def estimate_weat_effect_size(
 
     if min(m, n - m) < 2:
         return not_measured(f"fewer than two {unit} in a list")
-    effect_size = standardised_mean_difference(known_values, is_first)
+    effect_size = mean_difference_by_overall_sd(known_values, is_first)
     if np.isnan(effect_size):
         return not_measured(f"all {unit} have the same value")
     scale, degrees_of_freedom = (n / (m * (n - m))) ** 0.5, n - 2
@@ -92,7 +92,7 @@ def estimate_weat_effect_size(
     return Estimate(effect_size, low, high, n, n, missing, method, 0.0, p, detectable_effect)
 
 
-def standardised_mean_difference(
+def mean_difference_by_overall_sd(
     values: Float64, is_first: NDArray[np.bool_], ddof: int = 1
 ) -> float:
     """Divide the difference of two means by the standard deviation of all; NaN if all are equal."""

@@ -73,7 +73,7 @@ def build_overlap_index(
     hashes, text_offsets = _hash_text_words(pa.array(items, pa.large_string()))
     word_counts = np.diff(text_offsets)
     ngrams_by_length: dict[int, ItemNgrams] = {}
-    for length, ngram_hashes in _hash_ngrams_by_length(hashes, ngram_words).items():
+    for length, ngram_hashes in _hash_ngrams_at_each_word(hashes, ngram_words).items():
         has_length = np.minimum(word_counts, ngram_words) == length
         if length < min_words or not has_length.any():
             continue
@@ -95,7 +95,7 @@ def find_overlaps(texts: pa.Array, overlap_index: OverlapIndex) -> Overlaps:
     text_indices = np.repeat(np.arange(len(texts)), np.diff(text_offsets))
     pairs = [np.empty((0, 2), np.int64)]
     max_length = max(overlap_index.ngrams_by_length, default=0)
-    for length, ngram_hashes in _hash_ngrams_by_length(hashes, max_length).items():
+    for length, ngram_hashes in _hash_ngrams_at_each_word(hashes, max_length).items():
         if length not in overlap_index.ngrams_by_length:
             continue
         item_hashes, item_indices = overlap_index.ngrams_by_length[length]
@@ -132,7 +132,7 @@ def _hash_text_words(texts: pa.Array) -> WordHashes:
     return WordHashes(hashes, np.concatenate([[0], np.cumsum(np.where(is_empty, 0, counts))]))
 
 
-def _hash_ngrams_by_length(word_hashes: UInt64, max_words: int) -> dict[int, UInt64]:
+def _hash_ngrams_at_each_word(word_hashes: UInt64, max_words: int) -> dict[int, UInt64]:
     """Return the hashes of the n-grams that start at each word, for 1, 2, ... `max_words` words."""
     padded = np.concatenate([word_hashes, np.zeros(max_words, np.uint64)])
     ngram_hashes = np.zeros(len(word_hashes), np.uint64)

@@ -12,7 +12,7 @@ from torch import nn
 from hallmark.model.architecture import Stack, Transformer, make_norm_layer
 from hallmark.model.batch import Batch
 from hallmark.model.config import ModelConfig
-from hallmark.model.decoding.cache import allocate_cache, forward_with_cache
+from hallmark.model.decoding.cache import allocate_cache, compute_hidden_states_with_cache
 from hallmark.model.masks import MaskSpec
 from hallmark.model.positions import apply_rotary, compute_rotary_cos_sin, compute_sinusoids
 from tests.model.oracles import logits, tiny
@@ -164,7 +164,7 @@ def test_cached_steps_of_an_encoder_decoder_equal_the_full_pass():
     for t in range(5):
         cache.slots, cache.filled_length = slice(t, t + 1), t + 1
         ids, positions = target[:, t : t + 1], torch.full((2, 1), t)
-        step = forward_with_cache(
+        step = compute_hidden_states_with_cache(
             model, Batch(ids, positions=positions, **(source_fields if t == 0 else {})), cache
         )
         torch.testing.assert_close(step[:, 0], expected[:, t], atol=1e-5, rtol=0)

@@ -199,7 +199,7 @@ class EncodedText:
         return matching_positions[-1] if matching_positions else None
 
 
-def encode_text(model: AuditedModel, text: str, max_tokens: int) -> EncodedText:
+def encode_text_with_special_tokens(model: AuditedModel, text: str, max_tokens: int) -> EncodedText:
     """Encode a text between the model's opening and closing tokens, truncated to the limits."""
     text_ids, text_spans = model.encode_with_char_spans(text)
     opening_ids, closing_ids = (
@@ -275,7 +275,7 @@ def write_attention_rows(
     """Write the rows of one text; if the model gives no weights, a note says why."""
     query_position, omitted_tokens, note = None, 0, ""
     try:
-        encoded = encode_text(model, attention_text.text, max_tokens)
+        encoded = encode_text_with_special_tokens(model, attention_text.text, max_tokens)
         attention = model.compute_attention_by_stack(encoded.token_ids) if encoded.token_ids else {}
     except HallmarkError as error:
         note = str(error)

@@ -75,7 +75,7 @@ def check_log_probs(log_probs: Iterable[Float32]) -> None:
         raise HallmarkError(str(NanScoresError()).rstrip("."))
 
 
-def check_rank_statistics(statistics: Iterable[TokenStatistics]) -> None:
+def check_statistics_are_numbers(statistics: Iterable[TokenStatistics]) -> None:
     """Check the log probabilities and moments of statistics as ``check_log_probs`` does."""
     check_log_probs(
         values

@@ -21,7 +21,7 @@ from hallmark.model.decoding.beam_search import decode_with_beam_search
 from hallmark.model.decoding.cache import (
     KeyValueCache,
     allocate_cache,
-    forward_with_cache,
+    compute_hidden_states_with_cache,
     make_prefix_lm_lengths,
 )
 from hallmark.model.decoding.generation import Continuation, generate
@@ -42,7 +42,7 @@ from hallmark.tasks.audits.audited_models.audited_model import (
     ScoredContinuation,
     check_layer_exists,
     check_log_probs,
-    check_rank_statistics,
+    check_statistics_are_numbers,
     hypothesis_to_continuation,
     join_contexts_and_targets,
     look_up_embeddings,
@@ -143,7 +143,7 @@ class HallmarkDecoder(_HallmarkModel):
             statistics.skip_first(max(0, len(context) - 1))
             for statistics, context in zip(sequence_statistics, contexts, strict=True)
         ]
-        check_rank_statistics(target_statistics)
+        check_statistics_are_numbers(target_statistics)
         return target_statistics
 
     def build_prompt_batch(self, contexts: Sequence[Sequence[int]]) -> Batch:
@@ -163,7 +163,7 @@ class HallmarkDecoder(_HallmarkModel):
         context_size = prompt_batch.ids.shape[1]
         context_cache = allocate_cache(self.model, len(contexts), context_size)
         context_cache.filled_length, context_cache.slots = context_size, slice(0, context_size)
-        hidden = forward_with_cache(self.model, prompt_batch, context_cache)
+        hidden = compute_hidden_states_with_cache(self.model, prompt_batch, context_cache)
         # (contexts, V)
         first_log_probs = self.model.compute_logits(hidden[:, -1]).float().log_softmax(-1)
         context_rows = torch.tensor(context_indices, device=self.device)
@@ -197,7 +197,7 @@ class HallmarkDecoder(_HallmarkModel):
         ]
         cache.slots, cache.filled_length = slice(begin, end), end
         positions = torch.arange(begin, end, device=self.device).unsqueeze(0)
-        hidden = forward_with_cache(
+        hidden = compute_hidden_states_with_cache(
             self.model, Batch(target_ids[:, :-1], positions=positions), cache
         )
         logits = self.model.compute_logits(hidden).float()  # (B, T - 1, V)
@@ -334,7 +334,7 @@ class HallmarkEncoderDecoder(HallmarkDecoder):
             self.model, sources, decoder_inputs, unranked_tokens=forbidden_ids
         )
         target_statistics = [statistics.skip_first(1) for statistics in sequence_statistics]
-        check_rank_statistics(target_statistics)
+        check_statistics_are_numbers(target_statistics)
         return target_statistics
 
     def _build_prompt_arguments(self, prompts: Sequence[Sequence[int]]) -> dict[str, Any]:

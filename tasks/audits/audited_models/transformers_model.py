@@ -22,9 +22,9 @@ from hallmark.model.decoding.context_windows import compute_window_start
 from hallmark.model.decoding.sampling import TokenSampler, make_draw_keys
 from hallmark.model.decoding.token_scores import (
     TokenStatistics,
+    compute_log_prob_mean_std_rank,
     gather_log_probs,
     reduce_to_log_probs,
-    reduce_to_statistics,
     to_token_statistics,
 )
 from hallmark.model.interchange.checkpoint import WEIGHTS_FILE, CheckpointError
@@ -39,7 +39,7 @@ from hallmark.tasks.audits.audited_models.audited_model import (
     ScoredContinuation,
     check_layer_exists,
     check_log_probs,
-    check_rank_statistics,
+    check_statistics_are_numbers,
     hypothesis_to_continuation,
     join_contexts_and_targets,
     look_up_embeddings,
@@ -322,14 +322,16 @@ class TransformersCausalModel(_TransformersModel):
     ) -> list[TokenStatistics]:
         sequence_statistics = to_token_statistics(
             self._reduce_target_logits(
-                join_contexts_and_targets(contexts, targets).sequences, reduce_to_statistics, 4
+                join_contexts_and_targets(contexts, targets).sequences,
+                compute_log_prob_mean_std_rank,
+                4,
             )
         )
         target_statistics = [
             statistics.skip_first(max(0, len(context) - 1))
             for statistics, context in zip(sequence_statistics, contexts, strict=True)
         ]
-        check_rank_statistics(target_statistics)
+        check_statistics_are_numbers(target_statistics)
         return target_statistics
 
     @torch.inference_mode()

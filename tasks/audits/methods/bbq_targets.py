@@ -114,8 +114,11 @@ def parse_attributes(label: str) -> dict[str, str]:
     return attributes
 
 
-def identify_people(
-    labels: Sequence[str], texts: Sequence[str], answers: Sequence[str], groups: Sequence[str]
+def flag_stereotyped_people(
+    labels: Sequence[str],
+    texts: Sequence[str],
+    answers: Sequence[str],
+    stereotyped_groups: Sequence[str],
 ) -> list[Person]:
     """List the persons that three answers name, and whether each belongs to a stereotyped group.
 
@@ -126,7 +129,7 @@ def identify_people(
         labels: Label of each answer in ``answer_info``; "unknown" if the answer names nobody.
         texts: Text of each answer in ``answer_info``, from which the label was made.
         answers: The three answers.
-        groups: The stereotyped groups.
+        stereotyped_groups: The stereotyped groups.
     """
     people = [i for i, label in enumerate(labels) if label.strip().lower() != "unknown"]
     attributes = {i: parse_attributes(labels[i]) for i in people}
@@ -135,11 +138,11 @@ def identify_people(
         # Some labels are empty. Some are equal by mistake because "women" contains "men".
         if same_label or not values:
             attributes[i] = values | _parse_answer_attributes(answers[i])
-    stereotyped = [parse_attributes(group) for group in groups]
+    stereotyped = [parse_attributes(group) for group in stereotyped_groups]
 
     def has_group_label(answer_index: int) -> bool:
         if not labels[answer_index].strip():
-            return _names_any_group(answers[answer_index], groups)
+            return _names_any_group(answers[answer_index], stereotyped_groups)
         return any(_matches_group(attributes[answer_index], group) for group in stereotyped)
 
     def has_group_words(answer_index: int) -> bool:
@@ -149,7 +152,10 @@ def identify_people(
 
     is_stereotyped = {i: has_group_label(i) for i in people}
     if same_label or not any(is_stereotyped.values()):
-        for name_test in (has_group_words, lambda i: _names_any_group(answers[i], groups)):
+        for name_test in (
+            has_group_words,
+            lambda i: _names_any_group(answers[i], stereotyped_groups),
+        ):
             by_words = {i: name_test(i) for i in people}
             if sum(by_words.values()) == 1:
                 is_stereotyped = by_words

@@ -142,7 +142,7 @@ VALUE_FIELDS = (
 )
 
 
-def build_prompt_requests(
+def request_prompt_continuations(
     requests: RequestBuilder,
     tokenizer: AuditedTokenizer,
     prompts: Sequence[GroupPrompt],

@@ -37,7 +37,7 @@ from hallmark.tasks.audits.judging.measures import Measure, ValueWriter
 from hallmark.tasks.audits.methods.bbq_targets import (
     QuestionPeople,
     find_target_answers,
-    identify_people,
+    flag_stereotyped_people,
 )
 from hallmark.tasks.audits.methods.prompts import MultipleChoiceItem
 from hallmark.tasks.audits.probe import CorpusTables, Probe
@@ -182,7 +182,9 @@ def read_bbq_items(paths: Sequence[Path]) -> BbqQuestions:
             )
         cluster = f"{fields['category']} {fields['question_index']}"
         answers = [texts[field] for field in ANSWER_FIELDS]
-        people = identify_people(info.labels, info.answer_words, answers, info.stereotyped_groups)
+        people = flag_stereotyped_people(
+            info.labels, info.answer_words, answers, info.stereotyped_groups
+        )
         people_by_question.append(QuestionPeople(cluster, people))
         question_rows.append({**texts, **fields, "cluster": cluster, "right_answer": right_answer})
     targets = find_target_answers(people_by_question)

@@ -28,7 +28,7 @@ from hallmark.tasks.audits.methods.group_comparison import (
     GroupComparison,
     GroupPrompt,
     GroupsConfig,
-    build_prompt_requests,
+    request_prompt_continuations,
 )
 from hallmark.tasks.audits.probe import CorpusTables
 from hallmark.tasks.contract import UsageError
@@ -154,7 +154,7 @@ def build_requests(
 ) -> None:
     """Request continuations of the selected prompts and record the skipped ones."""
     selection = select_prompts(config)
-    build_prompt_requests(requests, tokenizer, selection.prompts, config)
+    request_prompt_continuations(requests, tokenizer, selection.prompts, config)
     for count_metric, count in selection.skip_counts.items():
         if count:
             requests.record_skipped(count_metric, _SKIP_REASONS[count_metric], count)

@@ -25,7 +25,7 @@ from hallmark.tasks.audits.methods.group_comparison import (
     GroupComparison,
     GroupPrompt,
     GroupsConfig,
-    build_prompt_requests,
+    request_prompt_continuations,
 )
 from hallmark.tasks.audits.methods.user_lexicons import (
     DATA_FOLDER,
@@ -117,7 +117,7 @@ def build_requests(
         for group in read_lexicon_groups(corpus.lexicons)
     ]
     groups = [*(read_builtin_groups() if config.builtin_groups else ()), *lexicon_groups]
-    build_prompt_requests(
+    request_prompt_continuations(
         requests, tokenizer, [*fill_templates(groups, load_prompt_templates(config))], config
     )
 

@@ -523,7 +523,7 @@ def _find_group_memberships(
                 f"{table.artifacts[0].name} has signals of documents that are not in the first "
                 "stage of the history; give artifacts of the same corpus"
             )
-        signal_rows = _inherit_signal_rows(positions, duplicate_of)
+        signal_rows = _find_signal_row_of_each_document(positions, duplicate_of)
         has_signals &= signal_rows >= 0
         for value, is_member in _iter_members_by_value(rows[name].combine_chunks(), len(rows)):
             members_by_group[Group(dimension, value)] = np.append(is_member, False)[signal_rows]
@@ -536,7 +536,9 @@ def _find_group_memberships(
     return GroupMemberships(members_by_group, has_signals, may_be_english)
 
 
-def _inherit_signal_rows(positions: Int64Array, duplicate_of: Int64Array) -> Int64Array:
+def _find_signal_row_of_each_document(
+    positions: Int64Array, duplicate_of: Int64Array
+) -> Int64Array:
     """Return the row of each document among the signals, or -1.
 
     A copy without signals gets the row of its original.

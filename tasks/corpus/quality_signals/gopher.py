@@ -180,7 +180,7 @@ def count_repeated_characters_by_ngram_size(texts: TextBatch) -> Mapping[int, np
             )
         else:
             counted_words = np.array(
-                _scan_repeated_ngrams(start_words[positions], group_starts, n), np.int64
+                _find_counted_repeat_starts(start_words[positions], group_starts, n), np.int64
             )
             covered_characters = (
                 cumulative_lengths[counted_words + n] - cumulative_lengths[counted_words]
@@ -226,7 +226,9 @@ def _count_top_ngram_characters(
     return occurrence_counts * ngram_lengths
 
 
-def _scan_repeated_ngrams(positions: np.ndarray, group_starts: np.ndarray, n: int) -> list[int]:
+def _find_counted_repeat_starts(
+    positions: np.ndarray, group_starts: np.ndarray, n: int
+) -> list[int]:
     """Return the words at which a repeated n-gram is counted.
 
     Reads from the left. An n-gram seen before is counted and its words are skipped; any other one

@@ -111,7 +111,7 @@ def _read_parquet_records(
     row = 0
     for row_group in range(file.num_row_groups):
         end_row = row + file.metadata.row_group(row_group).num_rows
-        for table in _read_row_group_tables(file, handle, source, row_group):
+        for table in _read_readable_rows_of_group(file, handle, source, row_group):
             yield from table_to_records(table, source, row, max_bytes, counts)
             row += len(table)
         if row < end_row:
@@ -123,7 +123,7 @@ def _read_parquet_records(
         row = end_row
 
 
-def _read_row_group_tables(
+def _read_readable_rows_of_group(
     file: pq.ParquetFile, handle: pa.NativeFile, source: ParquetSource, row_group: int
 ) -> Iterator[pa.Table]:
     """Yield the readable rows of a row group."""
@@ -286,7 +286,8 @@ def _batch_to_records(
                 "",
                 int(text_sizes[start]),
                 error=TOO_LONG,
-                raw=_read_first_bytes(texts[start], max_bytes),
+                # One byte more than allowed, as for a long line.
+                raw=_read_first_bytes(texts[start], max_bytes + 1),
             )
             continue
         # Read bytes: parquet promises UTF-8, but nobody has checked it.
@@ -340,10 +341,10 @@ def _cast_to_large_string(values: pa.Array) -> pa.Array:
     return values.cast(pa.large_string())
 
 
-def _read_first_bytes(value: pa.Scalar, max_bytes: int) -> bytes:
-    """Return the first max_bytes + 1 bytes of a text that is too long, as for a long line."""
+def _read_first_bytes(value: pa.Scalar, byte_count: int) -> bytes:
+    """Return the first bytes of a text; none if it is null."""
     value = value.value if isinstance(value, pa.DictionaryScalar) else value
-    return value.as_buffer()[: max_bytes + 1].to_pybytes() if value.is_valid else b""
+    return value.as_buffer()[:byte_count].to_pybytes() if value.is_valid else b""
 
 
 def _column_to_python(values: pa.Array) -> list[Any]:

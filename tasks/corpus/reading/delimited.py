@@ -16,7 +16,7 @@ from hallmark.tasks.corpus.reading.readers import (
     NOT_UTF8,
     TOO_LONG,
     fill_record_from_fields,
-    find_line_error,
+    find_line_read_error,
     find_missing_column_error,
     is_utf8_encodable,
     yield_error_if_file_empty,
@@ -119,7 +119,7 @@ def read_tsv(path: Path, source: TsvSource, max_bytes: int, counts: ReadCounts) 
             counts.count_skipped(line.size)
             continue
         record = Record(f"line {line.number}", line.size, raw=line.data)
-        record.error = find_line_error(line, max_bytes)
+        record.error = find_line_read_error(line, max_bytes)
         fields: list[str] = []
         if not record.error:
             try:

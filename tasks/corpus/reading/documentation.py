@@ -119,10 +119,10 @@ def _list_prose_entries(package: str) -> list[PackagePath]:
             f"the package {package!r} of the documentation source has no list of its files; "
             "install it from a wheel or remove it from the setting 'packages' of the source"
         )
-    return [entry for entry in files if _is_prose_file(entry)]
+    return [entry for entry in files if _holds_docstrings_or_metadata(entry)]
 
 
-def _is_prose_file(entry: PackagePath) -> bool:
+def _holds_docstrings_or_metadata(entry: PackagePath) -> bool:
     if ".." in entry.parts:
         return False
     if entry.parts[0].endswith(".dist-info"):

@@ -166,14 +166,16 @@ def _open_dataset(source: DatasetsSource) -> IterableDataset:
     location = str(expand_home(source.path)) if source.is_local else source.path
     revision = None if source.is_local else resolve_hub_commit(source)
     if read_declared_roots() is not None:
-        _check_data_files(source, location, revision)
+        _check_data_files_within_roots(source, location, revision)
     dataset = load_dataset(
         location, source.config, split=source.split, revision=revision, streaming=True
     )
     return dataset.with_format("arrow")
 
 
-def _check_data_files(source: DatasetsSource, location: str, revision: str | None) -> None:
+def _check_data_files_within_roots(
+    source: DatasetsSource, location: str, revision: str | None
+) -> None:
     """Refuse a data set that names files outside the declared roots."""
     from datasets import load_dataset_builder
 

@@ -32,7 +32,7 @@ NOT_UTF8 = "not valid UTF-8"
 TOO_LONG = "longer than max_document_bytes"
 
 
-def find_line_error(line: Line, max_bytes: int) -> str:
+def find_line_read_error(line: Line, max_bytes: int) -> str:
     """Return why a line cannot be parsed at all, or ""."""
     return line.error or (TOO_LONG if line.size > max_bytes else "")
 
@@ -94,7 +94,7 @@ def read_jsonl(
 
 def _parse_json_line(line: Line, source: JsonlSource, max_bytes: int) -> Record:
     record = Record(
-        f"line {line.number}", line.size, error=find_line_error(line, max_bytes), raw=line.data
+        f"line {line.number}", line.size, error=find_line_read_error(line, max_bytes), raw=line.data
     )
     if record.error:
         return record

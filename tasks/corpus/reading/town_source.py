@@ -60,7 +60,7 @@ class TownSource(CustomSource):
             yield Input(self.name, source_index, block, name)
 
     def compute_input_digest(self, source_input: Input, digest_file: DigestFunction) -> str:
-        return compute_town_digest(self)
+        return compute_town_settings_digest(self)
 
     def read_input(
         self, source_input: Input, max_bytes: int, counts: ReadCounts, resume_folder: Path | None
@@ -93,7 +93,7 @@ def format_document_key(document_number: int) -> str:
     return str(document_number)
 
 
-def compute_town_digest(source: TownSource) -> str:
+def compute_town_settings_digest(source: TownSource) -> str:
     """Hash the settings that the documents depend on; the grammar counts as the stage's code."""
     return sha256_hex(to_canonical_json(source.model_dump(mode="json", exclude={"name"})))
 

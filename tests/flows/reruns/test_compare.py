@@ -12,7 +12,7 @@ from hallmark.flows import console
 from hallmark.flows.checkpoint_comparison import (
     CheckpointAudits,
     compare_checkpoints,
-    find_audited_trainings,
+    find_trainings_with_several_audits,
 )
 from hallmark.flows.runs import read_all_runs
 from hallmark.reports.page.figures import format_number
@@ -174,7 +174,9 @@ def test_all_checkpoints_are_audited_by_one_command_with_a_trajectory_page(
     assert path.stat().st_ino == file
     apart.json("report")
     assert path.stat().st_ino != file and path.read_bytes() == text
-    assert find_audited_trainings([first]) == []  # no page for a single audited checkpoint
+    assert (
+        find_trainings_with_several_audits([first]) == []
+    )  # no page for a single audited checkpoint
 
 
 def _without(run):

@@ -8,10 +8,10 @@ import torch
 
 from hallmark.model.batch import Batch
 from hallmark.model.decoding.token_scores import (
+    compute_log_prob_mean_std_rank,
     compute_next_log_probs,
     compute_token_log_probs,
     compute_token_statistics,
-    reduce_to_statistics,
     to_token_statistics,
 )
 from tests.model.oracles import logits, naive_next_log_probs, tiny
@@ -79,11 +79,13 @@ def test_statistics_equal_their_definition(sequences):
 
 def test_among_equally_probable_tokens_the_lowest_id_ranks_first():
     logits = torch.tensor([[3.0, 9.0, 5.0, 5.0, 5.0, 1.0]]).repeat(4, 1)
-    statistics = reduce_to_statistics(logits, torch.tensor([2, 3, 5, 0]), unranked_tokens=(1,))
+    statistics = compute_log_prob_mean_std_rank(
+        logits, torch.tensor([2, 3, 5, 0]), unranked_tokens=(1,)
+    )
     assert statistics[3].tolist() == [0, 1, 4, 3]
     assert int(logits[0, [0, 2, 3, 4, 5]].argmax()) == 1  # among the allowed tokens: token 2
     (nan_statistics,) = to_token_statistics(
-        [reduce_to_statistics(logits * torch.nan, torch.tensor([2] * 4)).numpy()]
+        [compute_log_prob_mean_std_rank(logits * torch.nan, torch.tensor([2] * 4)).numpy()]
     )
     assert nan_statistics.rank.tolist() == [-1] * 4 and np.isnan(nan_statistics.log_probs).all()
 

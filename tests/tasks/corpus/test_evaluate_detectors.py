@@ -7,7 +7,10 @@ from scipy.stats import binomtest
 
 from hallmark.tasks.corpus.evaluate_detectors import build_detection_rows, evaluate_detectors
 from hallmark.tasks.corpus.find_personal_data import PersonalDataConfig
-from hallmark.tasks.measures.detector_examples import DetectorExample, generate_detector_examples
+from hallmark.tasks.measures.detector_examples import (
+    DetectorExample,
+    generate_positive_and_negative_examples,
+)
 from hallmark.tasks.measures.personal.types import (
     PERSONAL_DATA_TYPES,
     SUPPORTED_COUNTRIES,
@@ -28,7 +31,9 @@ def rows():
     config = PersonalDataConfig(regions=SUPPORTED_COUNTRIES)
     return {
         row["type"]: row
-        for row in build_detection_rows(generate_detector_examples(PERSONAL_DATA_TYPES, 40), config)
+        for row in build_detection_rows(
+            generate_positive_and_negative_examples(PERSONAL_DATA_TYPES, 40), config
+        )
     }
 
 
@@ -99,7 +104,7 @@ def test_spans_other_than_the_planted_value_are_false_positives():
 
 def test_examples_vary_and_their_numbers_are_valid():
     for data_type in IDENTIFIER_SPECS:
-        examples = list(islice(generate_detector_examples((data_type,), 40), 120))
+        examples = list(islice(generate_positive_and_negative_examples((data_type,), 40), 120))
         planted = [example for example in examples if example.value]
         assert len({example.value for example in planted}) >= 20
         assert all(example.value in example.text for example in planted)
@@ -110,11 +115,11 @@ def test_examples_vary_and_their_numbers_are_valid():
                 draw_valid_numbers(IDENTIFIER_SPECS[data_type]),
             )
         )
-    assert list(generate_detector_examples(("SSN",), 5)) == list(
-        generate_detector_examples(("SSN",), 5)
+    assert list(generate_positive_and_negative_examples(("SSN",), 5)) == list(
+        generate_positive_and_negative_examples(("SSN",), 5)
     )
-    assert list(generate_detector_examples(("SSN",), 5)) != list(
-        generate_detector_examples(("SSN",), 5, seed=1)
+    assert list(generate_positive_and_negative_examples(("SSN",), 5)) != list(
+        generate_positive_and_negative_examples(("SSN",), 5, seed=1)
     )
 
 

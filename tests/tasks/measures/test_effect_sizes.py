@@ -6,8 +6,8 @@ from scipy.stats import nct, permutation_test
 
 from hallmark.tasks.measures.effect_sizes import (
     estimate_weat_effect_size,
+    mean_difference_by_overall_sd,
     run_one_sided_permutation_test,
-    standardised_mean_difference,
 )
 
 EIGHT = np.arange(16) < 8
@@ -15,8 +15,8 @@ EIGHT = np.arange(16) < 8
 
 def test_completely_separated_lists_have_known_answers():
     separated = EIGHT.astype(float)
-    assert standardised_mean_difference(separated, EIGHT, ddof=0) == 2
-    assert standardised_mean_difference(separated, EIGHT) == pytest.approx(1.936492, abs=1e-6)
+    assert mean_difference_by_overall_sd(separated, EIGHT, ddof=0) == 2
+    assert mean_difference_by_overall_sd(separated, EIGHT) == pytest.approx(1.936492, abs=1e-6)
     estimate = estimate_weat_effect_size(separated, EIGHT)
     assert estimate.p == pytest.approx(1 / 12870) and estimate.value == pytest.approx(
         1.936492, abs=1e-6

@@ -19,7 +19,7 @@ from hallmark.tasks.measures.detector_examples import (
     _draw_credential_assignment,
     _draw_formatted_number,
     _randomise_script,
-    generate_detector_examples,
+    generate_positive_and_negative_examples,
 )
 from hallmark.tasks.measures.synthetic_identifiers import (
     IDENTIFIER_SPECS,
@@ -159,7 +159,7 @@ def test_a_look_alike_differs_only_in_digits_after_the_first_two():
 
 
 def test_each_type_has_as_many_examples_with_as_without_context():
-    made = list(generate_detector_examples(("SSN", "EMAIL", "IN_PAN"), 12))
+    made = list(generate_positive_and_negative_examples(("SSN", "EMAIL", "IN_PAN"), 12))
     counted = Counter((p.type, bool(p.value), p.has_context_word) for p in made)
     assert counted == {
         ("SSN", True, True): 12,
