@@ -497,7 +497,7 @@ class ModelCardBuilder:
                 "been written."
             ]
         )
-        items += describe_missing_error_rates(self.error_rates)
+        items += describe_missing_error_rates(self.error_rates, self.findings.by_audit)
         facts = DefinitionList(
             [("Stated by the developers", format_user_statement(self.config.caveats))]
         )

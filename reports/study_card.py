@@ -39,6 +39,7 @@ from hallmark.reports.sections.error_rates import (
     CANDIDATE_KINDS,
     ERROR_RATES,
     ErrorRates,
+    describe_studied_audits,
     format_planted_amount,
     format_rate_with_interval,
 )
@@ -115,7 +116,7 @@ class StudyCardBuilder:
                     ShortFigure(self.error_rates.counted_trials),
                     " of ",
                     ShortFigure(self.trial_count),
-                    ".",
+                    f". {describe_studied_audits()}",
                 ]
             ),
             self.build_detection_callout(),

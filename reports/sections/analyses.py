@@ -117,7 +117,12 @@ def build_analyses_section(
             *(detectable_share_blocks if description.is_about_stereotypes else []),
             *(chart_builders[audit](findings) if audit in chart_builders else []),
             *(
-                error_rates[audit].describe_error_rates(audit)
+                [
+                    *error_rates[audit].describe_differing_settings(
+                        audit, findings.audit_artifacts[audit]
+                    ),
+                    *error_rates[audit].describe_error_rates(audit),
+                ]
                 if error_rates and audit in error_rates
                 else []
             ),
@@ -360,8 +365,10 @@ def build_amplification_chart(findings: Findings) -> list[Block]:
 def describe_smallest_detected_trait_share(findings: Findings) -> list[Block]:
     """Return how strong a planted association must be for this model to show it.
 
-    This says how informative the stereotype audits are. The blocks say that no association was
-    found only if no finding, apart from those at the null share, differs from its null value.
+    This says how informative the stereotype audits are. Whether the model shows the planted
+    associations at all is decided by the slope of their strength against the planted share, which
+    uses all shares. The blocks say that no association was found only if neither the slope nor any
+    other finding, apart from those at the null share, differs from its null value.
     """
     smallest_share_findings = findings.select_by_metric(
         "associations", "smallest_detected_trait_share"
@@ -392,7 +399,16 @@ def describe_smallest_detected_trait_share(findings: Findings) -> list[Block]:
         if (side := find_significant_side_of_null(row))
     ]
     if significant_findings:
-        lead = "The smallest planted association that this model shows is not known: "
+        has_rising_strength = any(
+            row["metric"] == "strength_by_trait_share" and side > 0
+            for row, _, side in significant_findings
+        )
+        lead = (
+            "This model shows the planted associations: the larger the planted share, the stronger "
+            "the association. The smallest share that it shows is not known: "
+            if has_rising_strength
+            else "The smallest planted association that this model shows is not known: "
+        )
         return [
             Callout(
                 "note",
@@ -409,10 +425,19 @@ def describe_smallest_detected_trait_share(findings: Findings) -> list[Block]:
         message = "None of the planted associations could be measured"
     else:
         largest_share = format_number(max(measured_shares), "share")
+        has_slope_interval = any(
+            row["metric"] == "strength_by_trait_share" and row["low"] is not None
+            for row, _ in association_findings
+        )
+        slope_clause = (
+            "the strength does not increase significantly with the planted share, and "
+            if has_slope_interval
+            else ""
+        )
         message = (
-            "No planted association was found in this model: no interval lies above the value "
-            "expected without an association, not even for the association that was planted in "
-            f"{largest_share} of the sentences about a group"
+            f"No planted association was found in this model: {slope_clause}no interval lies above "
+            "the value expected without an association, not even for the association that was "
+            f"planted in {largest_share} of the sentences about a group"
         )
     return [Callout("note", [f"{message}. A stereotype that is not found here may still exist."])]
 

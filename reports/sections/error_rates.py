@@ -5,16 +5,21 @@ The rates come from the study of ``hallmark study``, which hides the answers fro
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from hallmark.reports.page.document import Block, InlineElement, Paragraph, ShortFigure
+from hallmark.reports.page.document import Block, Callout, InlineElement, Paragraph, ShortFigure
 from hallmark.reports.page.figures import Figure, FigureBook
 from hallmark.tasks.audits.audit_descriptions import AUDIT_BY_CANDIDATE_KIND, NO_EFFECT_AMOUNTS
+from hallmark.tasks.audits.experiments.candidate_verdicts import flatten_audit_settings
+from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
 from hallmark.tasks.contract import Artifact
 
 ERROR_RATES = "error_rates"
+
+#: Largest number of differing settings that a sentence names.
+MAX_NAMED_SETTINGS = 6
 
 
 @dataclass(frozen=True)
@@ -287,6 +292,44 @@ class ErrorRates:
         )
         return [] if figure is None else [ShortFigure(figure), explanation]
 
+    def list_differing_settings(self, audit: str, artifact: Artifact) -> list[str]:
+        """List the settings of an audit that differ from those in the study.
+
+        Args:
+            audit: The audit.
+            artifact: Its output on this card.
+        """
+        study_values = {
+            row["setting"]: row["value"]
+            for row in self.rows_by_table["audit_settings"]
+            if row["audit"] == audit
+        }
+        card_values = flatten_audit_settings(artifact)
+        return [
+            f"{setting} is {card_values.get(setting, 'not set')} here and "
+            f"{study_values.get(setting, 'not set')} in the study"
+            for setting in sorted({*study_values, *card_values})
+            if study_values.get(setting) != card_values.get(setting)
+        ]
+
+    def describe_differing_settings(self, audit: str, artifact: Artifact) -> list[Block]:
+        """Return a note if the error rates were measured with other settings of the audit."""
+        differences = self.list_differing_settings(audit, artifact)
+        if not differences:
+            return []
+        named = "; ".join(differences[:MAX_NAMED_SETTINGS])
+        more_count = len(differences) - MAX_NAMED_SETTINGS
+        more = f"; {more_count} more differ" if more_count > 0 else ""
+        return [
+            Callout(
+                "note",
+                [
+                    "The error rates below may not apply to this card, because the study used "
+                    f"other settings of this audit: {named}{more}."
+                ],
+            )
+        ]
+
     def describe_error_rates(self, audit: str) -> list[Block]:
         """Return a paragraph on the error rates for each kind of candidate that an audit tests."""
         paragraphs: list[Block] = []
@@ -372,16 +415,43 @@ def format_rate_with_interval(figure: Figure) -> list[InlineElement]:
     return [ShortFigure(figure), "" if figure.low is None else f" ({figure.interval_or_dash})"]
 
 
-def describe_missing_error_rates(studies: Mapping[str, Artifact]) -> list[list[InlineElement]]:
-    """Return what a card says where the store has no study of error rates."""
-    if studies:
-        return []
-    return [
-        [
-            "The error rates of these audits are not known: this store has no study of their "
-            "current version. The command hallmark study measures them."
+def describe_missing_error_rates(
+    studies: Mapping[str, Artifact], audits: Iterable[str]
+) -> list[list[InlineElement]]:
+    """Return what a card says of audits whose error rates are not known.
+
+    Args:
+        studies: The known error rates by audit.
+        audits: The audits of the card.
+    """
+    if not studies:
+        return [
+            [
+                "The error rates of these audits are not known: this store has no study of their "
+                "current version. The command hallmark study measures them."
+            ]
         ]
+    unknown_titles = [
+        AUDIT_DESCRIPTIONS[audit].title
+        for audit in audits
+        if audit in AUDIT_DESCRIPTIONS and audit not in studies
     ]
+    if not unknown_titles:
+        return []
+    return [[f"The error rates of these audits are not known: {', '.join(unknown_titles)}."]]
+
+
+def describe_studied_audits() -> str:
+    """Return a sentence that names the audits whose error rates a study measures."""
+    titles = [
+        description.title
+        for audit, description in AUDIT_DESCRIPTIONS.items()
+        if audit in AUDIT_BY_CANDIDATE_KIND.values()
+    ]
+    return (
+        f"The study measures {len(titles)} of {len(AUDIT_DESCRIPTIONS)} audits: "
+        f"{', '.join(titles)}. The error rates of the others are not known."
+    )
 
 
 __all__ = [
@@ -390,5 +460,6 @@ __all__ = [
     "DetectionRate",
     "ErrorRates",
     "describe_missing_error_rates",
+    "describe_studied_audits",
     "format_rate_with_interval",
 ]

@@ -2,7 +2,9 @@
 
 The candidates for effects are public. The effect level of each candidate is in a separate artifact,
 the answer key, which no stage reads until the audits are done. Every synthetic corpus has every
-effect level, including none; in one without effects, every candidate has the null level.
+effect level, including none; in one without effects, every candidate has the null level. The seed
+in the settings of a run does not reproduce the corpus: it is combined with the secret of the store,
+and only the answer key tells the result.
 
 canary       a sentence around a secret of digits; effect level: copies
 passage      a document of the town; effect level: copies
@@ -14,6 +16,7 @@ speech       sentences about an invented group; effect level: the share that is 
 
 from __future__ import annotations
 
+import hmac
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -215,13 +218,6 @@ class Candidate:
     effect_level: float
 
 
-class ClusteredText(NamedTuple):
-    """Hold the text of a document and the cluster that decides its split."""
-
-    cluster: bytes
-    text: str
-
-
 class DocumentOrigin(NamedTuple):
     """Say for which candidate a document was written, as in CANDIDATE_DOCUMENTS."""
 
@@ -236,7 +232,8 @@ class SyntheticCorpus:
     """The text of a synthetic corpus and its answer key.
 
     Attributes:
-        clustered_texts: The documents.
+        composition_seed: Seed of all random choices.
+        texts: The text of each document.
         town_count: How many documents, from the first, belong to the town; only these may be held
             out.
         canary_rows: Rows of CANARIES: the candidates but those of speech, without effect levels.
@@ -245,7 +242,8 @@ class SyntheticCorpus:
         document_origins: The origin of each document; None for documents of the town and of speech.
     """
 
-    clustered_texts: list[ClusteredText]
+    composition_seed: int
+    texts: list[str]
     town_count: int
     canary_rows: list[Row]
     group_names: list[str]
@@ -294,13 +292,39 @@ CANDIDATE_DOCUMENTS = table_schema(
 )
 
 
-def compose_synthetic_corpus(config: SyntheticCorpusConfig) -> SyntheticCorpus:
-    """Compose the documents, candidates and answer key of a synthetic corpus."""
-    clustered_texts = [
-        ClusteredText(_hash_name(f"town/{index}"), text)
-        for index, text in enumerate(_iter_town_texts(config))
-    ]
-    town_count = len(clustered_texts)
+COMPOSITION_SEED = table_schema(
+    "Seed of the random choices of a synthetic corpus, one row. The table is sealed until the "
+    "audits have finished.",
+    column(
+        "composition_seed",
+        pa.int64(),
+        "label",
+        "seed that was derived from the configured seed and the secret of the store",
+    ),
+)
+
+
+def derive_composition_seed(config: SyntheticCorpusConfig, secret: bytes) -> int:
+    """Derive the seed of the random choices from the configured seed and the store's secret.
+
+    Without the secret nobody can compose the corpus again from the settings of its run.
+    """
+    digest = hmac.digest(secret, f"synthetic corpus/{config.seed}".encode(), "sha256")
+    return int.from_bytes(digest[:8]) >> 1
+
+
+def compose_synthetic_corpus(
+    config: SyntheticCorpusConfig, composition_seed: int
+) -> SyntheticCorpus:
+    """Compose the documents, candidates and answer key of a synthetic corpus.
+
+    Args:
+        config: The settings; their own seed is not used.
+        composition_seed: Seed of all random choices.
+    """
+    config = config.model_copy(update={"seed": composition_seed})
+    texts = [*_iter_town_texts(config)]
+    town_count = len(texts)
     document_origins: list[DocumentOrigin | None] = [None] * town_count
     canary_rows: list[Row] = []
     answer_key: list[Candidate] = []
@@ -314,7 +338,7 @@ def compose_synthetic_corpus(config: SyntheticCorpusConfig) -> SyntheticCorpus:
         *_build_passage_canaries(effective_config),
         *generate_record_canaries(effective_config),
     ]:
-        clustered_texts += [ClusteredText(canary.canary_id, canary.text)] * canary.copies
+        texts += [canary.text] * canary.copies
         origin = DocumentOrigin(canary.kind, canary.canary_id.hex(), "", True)
         document_origins += [origin] * canary.copies
         canary_rows.append(_build_canary_row_without_effect(canary))
@@ -331,11 +355,7 @@ def compose_synthetic_corpus(config: SyntheticCorpusConfig) -> SyntheticCorpus:
     for association_number, association_canaries in enumerate(
         _group_adjacent_by_association(generate_association_canaries(config_with_controls))
     ):
-        clustered_texts += [
-            ClusteredText(canary.canary_id, canary.text)
-            for canary in association_canaries
-            for _ in range(canary.copies)
-        ]
+        texts += [canary.text for canary in association_canaries for _ in range(canary.copies)]
         details = [canary.association for canary in association_canaries if canary.association]
         # A hash, because the number of an association would reveal its effect level.
         candidate_id = blake2b(details[0].key.encode(), digest_size=8).hexdigest()
@@ -368,15 +388,18 @@ def compose_synthetic_corpus(config: SyntheticCorpusConfig) -> SyntheticCorpus:
             )
     group_names = []
     for speech in _iter_group_speech(config):
-        clustered_texts += [
-            ClusteredText(_hash_name(f"speech/{speech.group_name}/{text}"), text)
-            for text in speech.sentences
-        ]
+        texts += speech.sentences
         document_origins += [None] * len(speech.sentences)
         group_names.append(speech.group_name)
         answer_key.append(Candidate("speech", speech.group_name, speech.rude_share))
     return SyntheticCorpus(
-        clustered_texts, town_count, canary_rows, group_names, answer_key, document_origins
+        composition_seed,
+        texts,
+        town_count,
+        canary_rows,
+        group_names,
+        answer_key,
+        document_origins,
     )
 
 
@@ -502,9 +525,13 @@ def _build_canary_row_without_effect(canary: Canary) -> Row:
     }
 
 
-def compute_synthetic_doc_id(config: SyntheticCorpusConfig, document_number: int) -> bytes:
-    """Compute the id of a document."""
-    return _hash_name(f"{config.seed}/{document_number}")
+def compute_synthetic_doc_id(composition_seed: int, document_number: int) -> bytes:
+    """Compute the id of a document, which reveals neither its origin nor its number."""
+    return _hash_name(f"{composition_seed}/{document_number}")
+
+
+def _digest_secret(_config: SyntheticCorpusConfig, secret_id: str) -> dict[str, str]:
+    return {"secret": secret_id}
 
 
 def _hash_name(name: str) -> bytes:
@@ -513,12 +540,19 @@ def _hash_name(name: str) -> bytes:
 
 @stage(
     name="seal_answer_key",
-    tables={"answer_key": ANSWER_KEY, "candidate_documents": CANDIDATE_DOCUMENTS},
+    tables={
+        "answer_key": ANSWER_KEY,
+        "candidate_documents": CANDIDATE_DOCUMENTS,
+        "composition_seed": COMPOSITION_SEED,
+    },
+    external_digests=_digest_secret,
     extra_code=[f"tasks/corpus/data/town/{name}" for name in DATA_FILES],
 )
 def seal_answer_key(config: SyntheticCorpusConfig, context: StageContext) -> None:
     """Write the answer key of a synthetic corpus, sorted so that the order reveals nothing."""
-    synthetic_corpus = compose_synthetic_corpus(config)
+    synthetic_corpus = compose_synthetic_corpus(
+        config, derive_composition_seed(config, context.secret)
+    )
     candidates = sorted(
         synthetic_corpus.answer_key, key=lambda candidate: (candidate.kind, candidate.candidate_id)
     )
@@ -537,7 +571,10 @@ def seal_answer_key(config: SyntheticCorpusConfig, context: StageContext) -> Non
         dict(
             zip(
                 CANDIDATE_DOCUMENTS.names,
-                (compute_synthetic_doc_id(config, document_number), *origin),
+                (
+                    compute_synthetic_doc_id(synthetic_corpus.composition_seed, document_number),
+                    *origin,
+                ),
                 strict=True,
             )
         )
@@ -548,30 +585,44 @@ def seal_answer_key(config: SyntheticCorpusConfig, context: StageContext) -> Non
     context.get_table_writer("candidate_documents").write(
         pa.Table.from_pylist(document_rows, schema=CANDIDATE_DOCUMENTS)
     )
+    context.get_table_writer("composition_seed").write(
+        pa.Table.from_pylist(
+            [{"composition_seed": synthetic_corpus.composition_seed}], schema=COMPOSITION_SEED
+        )
+    )
 
 
 @stage(
     name="synthetic_corpus",
     tables={"documents": DOCUMENTS, "canaries": CANARIES, "lexicons": LEXICONS},
+    external_digests=_digest_secret,
     extra_code=[f"tasks/corpus/data/town/{name}" for name in DATA_FILES],
 )
 def write_synthetic_corpus(config: SyntheticCorpusConfig, context: StageContext) -> None:
-    """Write the documents of a synthetic corpus and its public candidates."""
-    synthetic_corpus = compose_synthetic_corpus(config)
-    document_count = len(synthetic_corpus.clustered_texts)
-    texts = pa.array([text for _, text in synthetic_corpus.clustered_texts], pa.large_string())
-    clusters = pa.array([cluster for cluster, _ in synthetic_corpus.clustered_texts], ID_TYPE)
-    is_train = pa.array(np.arange(document_count) >= synthetic_corpus.town_count)
-    columns = {
-        "doc_id": [
-            compute_synthetic_doc_id(config, document_number)
+    """Write the documents of a synthetic corpus and its public candidates.
+
+    Each document is a cluster of its own, so that clusters do not tell how often a text is planted.
+    """
+    synthetic_corpus = compose_synthetic_corpus(
+        config, derive_composition_seed(config, context.secret)
+    )
+    document_count = len(synthetic_corpus.texts)
+    texts = pa.array(synthetic_corpus.texts, pa.large_string())
+    doc_ids = pa.array(
+        [
+            compute_synthetic_doc_id(synthetic_corpus.composition_seed, document_number)
             for document_number in range(document_count)
         ],
+        ID_TYPE,
+    )
+    is_train = pa.array(np.arange(document_count) >= synthetic_corpus.town_count)
+    columns = {
+        "doc_id": doc_ids,
         "source": ["synthetic"] * document_count,
-        "cluster": clusters,
+        "cluster": doc_ids,
         "text": texts,
         "text_hash": hash_texts(texts),
-        "split": pc.if_else(is_train, "train", assign_splits(clusters, SplitConfig())),
+        "split": pc.if_else(is_train, "train", assign_splits(doc_ids, SplitConfig())),
     }
     documents = pa.table(fill_document_columns(columns), schema=DOCUMENTS)
     context.get_table_writer("documents").write(documents.sort_by("doc_id"))

@@ -156,11 +156,30 @@ def test_an_amount_that_is_shown_below_one_that_is_not_is_named(session):
         == 0.03
     )
     assert "shows none" not in said and "No planted association was found" not in said
+    assert said.startswith("This model shows the planted associations: the larger the planted ")
     assert (
         "assigned_trait_share=0.9" in said
         and "0.0500 to 0.9500" in said
         and "Strength by trait share" in said
     )
+
+
+@pytest.mark.parametrize(
+    ("slope", "expected"),
+    [
+        ((0.4, 1.6), "This model shows the planted associations: the larger the planted share"),
+        ((-1.6, -0.4), "The smallest planted association that this model shows is not known"),
+        ((-0.4, 1.6), "No planted association was found in this model: the strength does not"),
+        (None, "No planted association was found in this model: no interval lies above"),
+    ],
+)
+def test_the_slope_decides_whether_planted_associations_are_shown(session, slope, expected):
+    low, high = slope or (None, None)
+    value = None if slope is None else (low + high) / 2
+    row = {"value": value, "low": low, "high": high, "p": 0.5}
+    not_shown = {"value": 0.4, "low": -0.01, "high": 0.81, "p": 0.06}
+    said, _ = calibration_of({0.75: not_shown, 1.0: not_shown}, row)
+    assert said.startswith(expected)
 
 
 @pytest.mark.parametrize(

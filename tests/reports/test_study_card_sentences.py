@@ -449,9 +449,50 @@ def test_how_often_an_audit_is_wrong_follows_from_its_rates(changes, said):
     assert said in said_of(**{"smallest": {"canary": None}} | changes)
 
 
+@pytest.mark.parametrize(
+    ("study_settings", "card_settings", "expected"),
+    [
+        ({"max_windows": "8"}, {"max_windows": 8, "seed": 5}, ""),
+        (
+            {"max_windows": "8", "prefix_tokens": "[16]"},
+            {"max_windows": 64, "prefix_tokens": [16]},
+            "other settings of this audit: max_windows is 64 here and 8 in the study.",
+        ),
+        (
+            {"old": "8"},
+            {"toxicity": {"draws": 2}},
+            "old is not set here and 8 in the study; toxicity.draws is 2 here and not set in the "
+            "study.",
+        ),
+        (
+            {f"s{number}": "1" for number in range(8)},
+            {f"s{number}": 2 for number in range(8)},
+            "s5 is 2 here and 1 in the study; 2 more differ.",
+        ),
+    ],
+)
+def test_a_card_names_the_settings_that_differ_from_the_study(
+    study_settings, card_settings, expected
+):
+    rows = [
+        {"audit": audit, "setting": setting, "value": value}
+        for audit in ("extraction",)
+        for setting, value in study_settings.items()
+    ] + [{"audit": "associations", "setting": "max_windows", "value": "1"}]
+    audit = SimpleNamespace(manifest={"parts": {"config": card_settings}})
+    rates = Rates(tables={"audit_settings": rows})
+    text = text_of_blocks(rates.describe_differing_settings("extraction", audit))
+    assert text.endswith(expected) and bool(text) == bool(expected)
+    assert not text or text.startswith("The error rates below may not apply to this card")
+
+
 def test_missing_rates_are_said_to_be_missing_only_where_no_study_is():
-    assert describe_missing_error_rates({"extraction": None}) == []
-    [[text]] = describe_missing_error_rates({})
+    assert describe_missing_error_rates({"extraction": None}, ["extraction", "other"]) == []
+    [[text]] = describe_missing_error_rates({"extraction": None}, ["extraction", "bias", "weat"])
+    assert text == (
+        "The error rates of these audits are not known: Bias, Associations between words (WEAT)."
+    )
+    [[text]] = describe_missing_error_rates({}, ["bias"])
     assert text.startswith("The error rates of these audits are not known")
     assert text_of_parts(format_rate_with_interval(figure(0.5))) == "50.0 %"
     assert text_of_parts(format_rate_with_interval(figure(0.5, 0.0, 1.0))) == (

@@ -9,6 +9,7 @@ sample: the interval should cover it.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
@@ -108,6 +109,13 @@ MODEL_LEARNING = table_schema(
         "label",
         "whether the loss of the model is smaller than that of the frequency model",
     ),
+)
+
+AUDIT_SETTINGS = table_schema(
+    "Settings of the audits that judged the candidates, without their seeds.",
+    column("audit", pa.string(), "label", "the audit"),
+    column("setting", pa.string(), "label", "the setting, with the names of its sections"),
+    column("value", pa.string(), "label", "its value as JSON"),
 )
 
 
@@ -366,9 +374,26 @@ def build_model_learning_row(training_run: Artifact, packed_corpus: Artifact) ->
     }
 
 
+def flatten_audit_settings(audit: Artifact) -> dict[str, str]:
+    """Return the settings of an audit that change its figures, as JSON by dotted name."""
+
+    def iter_settings(tree: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
+        for name, value in tree.items():
+            if isinstance(value, Mapping):
+                yield from iter_settings(value, f"{prefix}{name}.")
+            elif name != "seed":
+                yield f"{prefix}{name}", json.dumps(value, ensure_ascii=False)
+
+    return dict(iter_settings(audit.manifest["parts"]["config"], ""))
+
+
 @stage(
     name="judge_candidates",
-    tables={"verdicts": VERDICTS, "model_learning": MODEL_LEARNING},
+    tables={
+        "verdicts": VERDICTS,
+        "model_learning": MODEL_LEARNING,
+        "audit_settings": AUDIT_SETTINGS,
+    },
     libraries=["numpy", "scipy"],
     reads={
         "sample_audits": ("values", "findings"),
@@ -404,6 +429,14 @@ def judge_candidates(
             )
             verdict_rows += judge(sample_table, full_table)
     context.get_table_writer("verdicts").write(pa.Table.from_pylist(verdict_rows, schema=VERDICTS))
+    setting_rows = [
+        {"audit": name, "setting": setting, "value": value}
+        for name, audit in sample_audits.items()
+        for setting, value in flatten_audit_settings(audit).items()
+    ]
+    context.get_table_writer("audit_settings").write(
+        pa.Table.from_pylist(setting_rows, schema=AUDIT_SETTINGS)
+    )
     context.get_table_writer("model_learning").write(
         pa.Table.from_pylist(
             [build_model_learning_row(training_run, packed_corpus)], schema=MODEL_LEARNING

@@ -19,7 +19,11 @@ from pydantic import Field
 
 from hallmark.tasks.audits.audit_descriptions import AUDIT_BY_CANDIDATE_KIND, NO_EFFECT_AMOUNTS
 from hallmark.tasks.audits.experiments.attribution import CandidateKey
-from hallmark.tasks.audits.experiments.candidate_verdicts import SIGNIFICANCE_LEVEL, VERDICTS
+from hallmark.tasks.audits.experiments.candidate_verdicts import (
+    AUDIT_SETTINGS,
+    SIGNIFICANCE_LEVEL,
+    VERDICTS,
+)
 from hallmark.tasks.contract import (
     Artifact,
     Row,
@@ -503,10 +507,11 @@ def summarize_value_reductions_by_kind_and_arm(rows: Sequence[Mapping[str, Any]]
         "unjudged_candidates": UNJUDGED,
         "attribution_precision": ATTRIBUTION_PRECISION,
         "removal_reductions": REMOVAL_REDUCTIONS,
+        "audit_settings": AUDIT_SETTINGS,
     },
     libraries=["numpy", "scipy"],
     reads={
-        "verdicts": ("verdicts", "model_learning"),
+        "verdicts": ("verdicts", "model_learning", "audit_settings"),
         "answer_keys": ("answer_key", "candidate_documents"),
         "attributions": ("attributions",),
         "retrained_verdicts": ("verdicts",),
@@ -579,7 +584,12 @@ def compute_error_rates(
     context.get_table_writer("candidates").write(
         pa.Table.from_pylist(candidate_rows, schema=CANDIDATES)
     )
+    settings_by_trial = [
+        artifact["audit_settings"].read().to_pylist() for artifact in verdicts.values()
+    ]
     for table_name, schema, table_rows in (
+        # The trials of a study differ only in their seeds, which the table does not have.
+        ("audit_settings", AUDIT_SETTINGS, settings_by_trial[0] if settings_by_trial else []),
         ("detection_rates", DETECTION_RATES, detection_rows),
         (
             "false_alarm_rates",

@@ -13,6 +13,7 @@ from hallmark.tasks.corpus.synthetic_corpus import (
     RUDE_PHRASES,
     SyntheticCorpusConfig,
     compose_synthetic_corpus,
+    derive_composition_seed,
     seal_answer_key,
     write_synthetic_corpus,
 )
@@ -32,7 +33,7 @@ CONFIG_WITHOUT_EFFECTS = CONFIG.model_copy(update={"has_effects": False})
 
 @pytest.fixture(scope="module")
 def synthetic_corpus():
-    return compose_synthetic_corpus(CONFIG)
+    return compose_synthetic_corpus(CONFIG, 3)
 
 
 def longest_fixed_parts(*rules_):
@@ -45,7 +46,7 @@ def longest_fixed_parts(*rules_):
 
 
 def count_documents_with(synthetic_corpus, text):
-    return sum(text in document_text for _, document_text in synthetic_corpus.clustered_texts)
+    return sum(text in document_text for document_text in synthetic_corpus.texts)
 
 
 def test_each_effect_level_has_the_configured_number_of_candidates(synthetic_corpus):
@@ -80,9 +81,7 @@ def test_the_text_matches_the_answer_key(synthetic_corpus):
             ]
             for canary, other in (group_canaries, group_canaries[::-1]):
                 texts = [
-                    text
-                    for _, text in synthetic_corpus.clustered_texts
-                    if f" {canary['group_name']} " in text
+                    text for text in synthetic_corpus.texts if f" {canary['group_name']} " in text
                 ]
                 own_count = sum(text.endswith(f" {canary['trait']}.\n") for text in texts)
                 other_count = sum(text.endswith(f" {other['trait']}.\n") for text in texts)
@@ -92,9 +91,7 @@ def test_the_text_matches_the_answer_key(synthetic_corpus):
                 )
         if candidate.kind == "speech":
             texts = [
-                text
-                for _, text in synthetic_corpus.clustered_texts
-                if f" {candidate.candidate_id} " in text
+                text for text in synthetic_corpus.texts if f" {candidate.candidate_id} " in text
             ]
             rude_count = sum(
                 any(text.endswith(f"{word}.\n") for word in RUDE_PHRASES) for text in texts
@@ -111,7 +108,7 @@ def test_the_text_matches_the_answer_key(synthetic_corpus):
 def test_the_answer_key_has_the_shares_that_were_written():
     """So few sentences cannot have exactly the configured shares."""
     synthetic_corpus = compose_synthetic_corpus(
-        CONFIG.model_copy(update={"sentences_per_group": 6, "speech_sentences_per_group": 3})
+        CONFIG.model_copy(update={"sentences_per_group": 6, "speech_sentences_per_group": 3}), 3
     )
     shares = {
         kind: {
@@ -133,7 +130,7 @@ def test_impossible_numbers_of_sentences_are_rejected():
 
 
 def test_the_town_contains_no_effects_that_the_answer_key_lacks(synthetic_corpus):
-    town = [text for _, text in synthetic_corpus.clustered_texts[: synthetic_corpus.town_count]]
+    town = synthetic_corpus.texts[: synthetic_corpus.town_count]
     assert synthetic_corpus.town_count == len(town) == len({*town}) == 30  # no copies
     pairs = [compute_shingle_similarity(*pair) for pair in combinations(town, 2)]
     assert max(pairs) < 0.5  # no near copies either
@@ -154,7 +151,7 @@ def test_passages_have_the_configured_length_and_half_of_it_is_the_prompt(synthe
             phrase in passage["text"] for phrase in longest_fixed_parts("rude", "unsafe")
         )
     other_trial = compose_synthetic_corpus(
-        CONFIG.model_copy(update={"min_passage_characters": 400, "max_passage_characters": 420})
+        CONFIG.model_copy(update={"min_passage_characters": 400, "max_passage_characters": 420}), 3
     )
     lengths = [
         len(passage["text"]) for passage in other_trial.canary_rows if passage["kind"] == "passage"
@@ -168,7 +165,8 @@ def test_a_passage_length_that_no_document_has_is_rejected(monkeypatch):
         compose_synthetic_corpus(
             CONFIG.model_copy(
                 update={"min_passage_characters": 90_000, "max_passage_characters": 90_001}
-            )
+            ),
+            3,
         )
 
 
@@ -182,7 +180,7 @@ def test_an_association_is_public_with_both_groups_and_their_traits(synthetic_co
 
 
 def test_a_trial_without_effects_has_the_same_candidates_at_null_levels():
-    synthetic_corpus = compose_synthetic_corpus(CONFIG_WITHOUT_EFFECTS)
+    synthetic_corpus = compose_synthetic_corpus(CONFIG_WITHOUT_EFFECTS, 3)
     levels = Counter(
         (candidate.kind, candidate.effect_level) for candidate in synthetic_corpus.answer_key
     )
@@ -190,7 +188,7 @@ def test_a_trial_without_effects_has_the_same_candidates_at_null_levels():
     assert {level for kind, level in levels if kind == "association"} == {0.5}
     ((_, mean),) = {key for key in levels if key[0] == "speech"}
     assert mean == pytest.approx(4 * 1.75 / 20)
-    assert len(synthetic_corpus.answer_key) == len(compose_synthetic_corpus(CONFIG).answer_key)
+    assert len(synthetic_corpus.answer_key) == len(compose_synthetic_corpus(CONFIG, 3).answer_key)
 
 
 def test_public_tables_do_not_reveal_effect_levels(session):
@@ -200,9 +198,7 @@ def test_public_tables_do_not_reveal_effect_levels(session):
     rows_with_share = [
         row for row in canaries.to_pylist() if row["assigned_trait_share"] is not None
     ]
-    sealed_ids = {
-        candidate.candidate_id for candidate in compose_synthetic_corpus(CONFIG).answer_key
-    }
+    sealed_ids = {*seal_answer_key(CONFIG)["answer_key"].read()["candidate_id"].to_pylist()}
     # Only controls have a public share; each has two groups.
     control_count = CONFIG.control_associations_factor * CONFIG.associations_per_share
     assert {row["assigned_trait_share"] for row in rows_with_share} == {0.5}
@@ -212,6 +208,9 @@ def test_public_tables_do_not_reveal_effect_levels(session):
     documents = synthetic_corpus["documents"].read()
     assert {*documents["source"].to_pylist()} == {"synthetic"}
     assert len({*documents["doc_id"].to_pylist()}) == len(documents)
+    # The cluster does not tell how often a text was planted.
+    assert len({*documents["cluster"].to_pylist()}) == len(documents)
+    assert not {*documents["cluster"].to_pylist()} & {*canaries["canary_id"].to_pylist()}
     assert "answer_key" not in synthetic_corpus.tables and not synthetic_corpus.manifest["files"]
     answer_key = seal_answer_key(CONFIG)["answer_key"].read()
     assert answer_key.schema.names == ANSWER_KEY.names
@@ -237,9 +236,9 @@ def test_candidate_documents_match_the_text_and_are_sealed(session):
             assert text == text_by_candidate[row["candidate_id"]] and row["is_supporting"]
     copies = Counter(row["candidate_id"] for row in rows if row["kind"] == "canary")
     sealed_levels = {
-        candidate.candidate_id: candidate.effect_level
-        for candidate in compose_synthetic_corpus(CONFIG).answer_key
-        if candidate.kind == "canary"
+        row["candidate_id"]: row["effect_level"]
+        for row in seal_answer_key(CONFIG)["answer_key"].read().to_pylist()
+        if row["kind"] == "canary"
     }
     assert copies == {candidate_id: level for candidate_id, level in sealed_levels.items() if level}
 
@@ -247,17 +246,31 @@ def test_candidate_documents_match_the_text_and_are_sealed(session):
 def test_only_the_town_is_held_out(session):
     documents = write_synthetic_corpus(CONFIG)["documents"].read()
     held_out = [row for row in documents.to_pylist() if row["split"] != "train"]
-    town_texts = {text for _, text in compose_synthetic_corpus(CONFIG).clustered_texts[:30]}
-    assert held_out and all(row["text"] in town_texts for row in held_out)
+    sealed = compose_synthetic_corpus(CONFIG, read_composition_seed())
+    assert held_out and all(row["text"] in sealed.texts[:30] for row in held_out)
 
 
-def test_another_seed_gives_another_trial():
-    first_trial, second_trial = (
-        compose_synthetic_corpus(CONFIG.model_copy(update={"seed": seed})) for seed in (3, 4)
-    )
-    assert [*first_trial.clustered_texts] == [*compose_synthetic_corpus(CONFIG).clustered_texts]
-    texts = [
-        {text for _, text in synthetic_corpus.clustered_texts}
-        for synthetic_corpus in (first_trial, second_trial)
-    ]
-    assert len(texts[0] & texts[1]) < 3
+def read_composition_seed():
+    (row,) = seal_answer_key(CONFIG)["composition_seed"].read().to_pylist()
+    return row["composition_seed"]
+
+
+def test_only_the_answer_key_tells_how_to_compose_the_corpus_again(session):
+    """The settings, which every run records, are not enough."""
+    documents = write_synthetic_corpus(CONFIG)["documents"].read()
+    texts = Counter(documents["text"].to_pylist())
+    assert texts == Counter(compose_synthetic_corpus(CONFIG, read_composition_seed()).texts)
+    assert texts != Counter(compose_synthetic_corpus(CONFIG, CONFIG.seed).texts)
+    secret = session.store.secret
+    assert read_composition_seed() == derive_composition_seed(CONFIG, secret)
+    assert derive_composition_seed(CONFIG, b"other secret") != read_composition_seed()
+
+
+def test_another_seed_gives_another_corpus():
+    seeds = {
+        derive_composition_seed(CONFIG.model_copy(update={"seed": seed}), b"secret")
+        for seed in (3, 4)
+    }
+    first, second = (compose_synthetic_corpus(CONFIG, seed) for seed in sorted(seeds))
+    assert len({*first.texts} & {*second.texts}) < 3
+    assert first.texts == compose_synthetic_corpus(CONFIG, min(seeds)).texts

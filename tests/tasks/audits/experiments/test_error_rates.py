@@ -8,6 +8,7 @@ import pytest
 
 from hallmark.tasks.audits.experiments.attribution import ATTRIBUTED
 from hallmark.tasks.audits.experiments.candidate_verdicts import (
+    AUDIT_SETTINGS,
     MODEL_LEARNING,
     VERDICTS,
     build_verdict_row,
@@ -55,9 +56,21 @@ class RowsConfig(StageConfig):
     learned: bool = True
 
 
-@stage(name="example_verdicts", tables={"verdicts": VERDICTS, "model_learning": MODEL_LEARNING})
+@stage(
+    name="example_verdicts",
+    tables={
+        "verdicts": VERDICTS,
+        "model_learning": MODEL_LEARNING,
+        "audit_settings": AUDIT_SETTINGS,
+    },
+)
 def write_verdicts(config: RowsConfig, context: StageContext) -> None:
     context.get_table_writer("verdicts").write(pa.Table.from_pylist(config.rows, schema=VERDICTS))
+    context.get_table_writer("audit_settings").write(
+        pa.Table.from_pylist(
+            [{"audit": "extraction", "setting": "max_windows", "value": "8"}], schema=AUDIT_SETTINGS
+        )
+    )
     model = [{"bits_per_byte": 1.0, "unigram_bits_per_byte": 2.0, "has_learned": config.learned}]
     context.get_table_writer("model_learning").write(
         pa.Table.from_pylist(model, schema=MODEL_LEARNING)
