@@ -25,10 +25,10 @@ from hallmark.reports.page.redaction import (
     find_prompt_column_by_response_column,
     get_shown_neighbours,
 )
-from hallmark.reports.sections.card_summary import compute_scaled_harm_beyond_null
 from hallmark.reports.sections.corpus_figures import build_corpus_redactor
 from hallmark.tasks.audits.experiments.attribution import find_influential_documents
 from hallmark.tasks.audits.experiments.source_documents import find_documents_by_row
+from hallmark.tasks.audits.judging.discoveries import compute_scaled_distance_beyond_null
 from hallmark.tasks.audits.judging.evidence_filters import locate_evidence, sort_worst_first
 from hallmark.tasks.audits.judging.findings import read_findings, select_evidence
 from hallmark.tasks.audits.judging.training_exposure import TrainingExposure
@@ -96,7 +96,7 @@ def find_finding(run: Run, finding_name: str) -> Report:
     if not slice_findings:
         names = [*map(format_finding_name, metric_findings)]
         if not slice_name:
-            riskiest = max(metric_findings, key=compute_scaled_harm_beyond_null)
+            riskiest = max(metric_findings, key=compute_scaled_distance_beyond_null)
             raise UsageError(
                 f"{audit} has {len(names)} findings {finding_name!r:.120}, one for each slice; "
                 f"name one, such as the largest risk, {format_finding_name(riskiest)}; "

@@ -10,11 +10,11 @@ from hallmark.flows.finding_trace import format_finding_name
 from hallmark.flows.runs import Run, open_store
 from hallmark.reports.page.figures import format_number, format_unit_suffix
 from hallmark.reports.page.redaction import escape_invisible
-from hallmark.reports.sections.card_summary import (
-    compute_harm_beyond_null,
-    compute_scaled_harm_beyond_null,
+from hallmark.tasks.audits.judging.discoveries import (
+    compute_harm_rank,
+    describe_conclusion,
+    read_card_findings,
 )
-from hallmark.tasks.audits.judging.findings import read_findings
 from hallmark.tasks.audits.judging.policy import group_unpassed_rules
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
 from hallmark.tasks.contract import (
@@ -36,7 +36,11 @@ FINDING_FIELDS = (
     "n",
     "null_value",
     "p_corrected",
+    "p_harm",
+    "q",
     "worse_when",
+    "is_variant",
+    "inconclusive_reason",
 )
 
 
@@ -47,7 +51,7 @@ def findings(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the findings of a run with interval, null value and policy verdict, largest risk first.
+    """List the findings of a run with null value, conclusion and verdict, largest risk first.
 
     Parameters
     ----------
@@ -79,8 +83,8 @@ def list_findings(run: Run, audit: str | None = None) -> list[Row]:
 
     Returns:
         Rows with ``finding``, the name that the command trace takes; ``title``, the metric in
-        words; the ``FINDING_FIELDS``; and ``failed_rules``, ``undecided_rules`` and
-        ``passed_rules`` of the policy.
+        words; the ``FINDING_FIELDS``; ``conclusion``, what follows from the finding; and
+        ``failed_rules``, ``undecided_rules`` and ``passed_rules`` of the policy.
 
     Raises:
         UsageError: If the run has no audits, or not this one.
@@ -95,9 +99,11 @@ def list_findings(run: Run, audit: str | None = None) -> list[Row]:
         raise UsageError(f"run {run.id} has no audit {audit!r}; it has {', '.join(audits)}")
     finding_rows = [
         row
-        for name in audits
+        for name, rows in read_card_findings(
+            {name: run[f"audit_{name}"] for name in audits}
+        ).items()
         if audit in (None, name)
-        for row in read_findings(run[f"audit_{name}"])
+        for row in rows
         if not row["control"]
     ]
     verdicts: dict[str, list[Row]] = {}
@@ -107,15 +113,11 @@ def list_findings(run: Run, audit: str | None = None) -> list[Row]:
 
 
 def sort_by_risk(findings: Iterable[Row]) -> list[Row]:
-    """Sort findings by the harm beyond their null value, as the model card ranks them.
+    """Sort findings of ``read_card_findings`` by their harm beyond the null value.
 
     Harmful findings whose unit has no known range come next, then all others; each in their order.
     """
-    return sorted(
-        findings,
-        key=lambda row: (compute_scaled_harm_beyond_null(row), compute_harm_beyond_null(row) > 0),
-        reverse=True,
-    )
+    return sorted(findings, key=compute_harm_rank, reverse=True)
 
 
 def _build_finding_row(finding: Row, verdicts_by_finding: dict[str, list[Row]]) -> Row:
@@ -126,6 +128,7 @@ def _build_finding_row(finding: Row, verdicts_by_finding: dict[str, list[Row]]) 
         "finding": name,
         "title": finding["title"],
         **{field: finding[field] for field in FINDING_FIELDS},
+        "conclusion": describe_conclusion(finding),
         "failed_rules": failed_rules,
         "undecided_rules": undecided_rules,
         "passed_rules": [row["rule"] for row in finding_verdicts if row["verdict"] == "pass"],
@@ -134,7 +137,7 @@ def _build_finding_row(finding: Row, verdicts_by_finding: dict[str, list[Row]]) 
 
 def render_findings(rows: list[Row]) -> str:
     """Format the list for a terminal."""
-    header = ("value", "interval", "n", "null value", "policy", "finding")
+    header = ("value", "interval", "n", "null value", "conclusion", "policy", "finding")
     cells = [header, *(_format_finding_cells(row) for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return "\n".join(
@@ -159,6 +162,7 @@ def _format_finding_cells(row: Row) -> tuple[str, ...]:
         f"{low} to {high}" if low else "",
         f"{row['n']:,}",
         null_value,
+        row["conclusion"].partition(":")[0],
         policy,
         escape_invisible(row["finding"]),
     )

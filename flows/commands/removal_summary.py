@@ -12,6 +12,7 @@ from typing import TypedDict
 
 from hallmark.flows.runs import Run
 from hallmark.reports.page.figures import format_number
+from hallmark.tasks.audits.judging.selection import correct_ratio_interval_for_choice
 from hallmark.tasks.contract import Row, format_count
 from hallmark.tasks.corpus.toxicity.actions import explain_action
 from hallmark.tasks.measures.scorers import TOXICITY_HEADS
@@ -59,6 +60,7 @@ class GroupRemovalRate(TypedDict):
     other_share: float
     ratio: float | None
     low: float | None
+    """Ends of the interval of the ratio, corrected for the choice of the highest ratios."""
     high: float | None
     is_significant: bool
 
@@ -205,7 +207,10 @@ def _count_unscored_documents(run: Run) -> UnscoredDocuments:
 def _rank_overrepresented_groups(
     group_rates: list[Row], invented_groups: Collection[str]
 ) -> list[GroupRemovalRate]:
-    """Return the groups with a higher rate than all other documents, the highest ratio first."""
+    """Return the groups with a higher rate than all other documents, the highest ratio first.
+
+    Their intervals are corrected for showing only the highest of all groups that were compared.
+    """
     ranked_rates = [
         row
         for row in group_rates
@@ -218,6 +223,12 @@ def _rank_overrepresented_groups(
             -row["documents"],
         )
     )
+    intervals = [
+        correct_ratio_interval_for_choice(
+            row["rate_ratio"] or 0.0, row["low"], row["high"], len(group_rates)
+        )
+        for row in ranked_rates
+    ]
     return [
         {
             "group": row["slice"],
@@ -229,11 +240,11 @@ def _rank_overrepresented_groups(
             "other_total": row["other_documents"],
             "other_share": row["other_removal_rate"],
             "ratio": row["rate_ratio"],
-            "low": row["low"],
-            "high": row["high"],
+            "low": low,
+            "high": high,
             "is_significant": row["verdict"] == "more",
         }
-        for row in ranked_rates
+        for row, (low, high) in zip(ranked_rates, intervals, strict=True)
     ]
 
 
@@ -272,7 +283,8 @@ def render_removals(summary: RemovalSummary | None) -> list[str]:
     ):
         if shown_groups := groups[:limit]:
             lines.append(
-                f"documents that mention these people were {verb} most often, {size_condition}:"
+                f"documents that mention these people were {verb} most often, {size_condition}, "
+                "intervals corrected for this choice:"
             )
             lines += [_render_group_line(row) for row in shown_groups]
     return lines

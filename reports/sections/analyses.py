@@ -31,18 +31,20 @@ from hallmark.reports.sections.findings import (
     select_group_and_most_significant_findings,
 )
 from hallmark.tasks.audits.audit_tables import HELD_OUT_TEXT
+from hallmark.tasks.audits.judging.discoveries import HARM_RULE, describe_conclusion
 from hallmark.tasks.audits.judging.policy import extract_missing_reason
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
 from hallmark.tasks.audits.slice_tags import name_slice
 
 #: Columns of findings that are tested against a null value: that value, p corrected over the audit
-#: (Holm), q corrected over the card (false discovery rate, Benjamini & Hochberg), and the minimum
-#: detectable effect.
+#: (Holm), q of the tests in the harmful direction corrected over the card (false discovery rate,
+#: Benjamini & Hochberg), the minimum detectable effect, and what follows from q.
 NULL_TEST_COLUMNS = (
     "value under the null",
     "p (Holm, this audit)",
-    "q (FDR, whole card)",
+    "q (FDR of harm, whole card)",
     "minimum detectable effect (80 % power)",
+    "conclusion",
 )
 
 #: The share of planted sentences with the assigned trait at which there is no association.
@@ -79,7 +81,7 @@ class SignificantFinding(NamedTuple):
 
 
 #: Columns that hold text, not numbers.
-TEXT_COLUMNS = ("part", "not measured because")
+TEXT_COLUMNS = ("part", "conclusion", "not measured because")
 
 
 def build_analyses_section(
@@ -187,6 +189,7 @@ def build_metric_tables(findings: Findings, audit: str, max_rows: int) -> list[B
         caption = metric_findings[0].row["title"] + (f" ({', '.join(units)})" if units else "")
         finding_rows = [row for row, _ in metric_findings]
         notes = [
+            HARM_RULE if "conclusion" in columns else "",
             format_confidence_levels(finding_rows),
             _describe_first_or_common_value("Scorer", finding_rows, "scorer"),
         ]
@@ -374,7 +377,15 @@ def describe_smallest_detected_trait_share(findings: Findings) -> list[Block]:
         "associations", "smallest_detected_trait_share"
     )
     if not smallest_share_findings:
-        return []
+        return [
+            Paragraph(
+                [
+                    "It was not measured how strong a stereotype must be to be found in this "
+                    "model, because its training text has no planted associations, or they were "
+                    "not audited."
+                ]
+            )
+        ]
     figure = smallest_share_findings[0].figure
     if figure.value is not None:
         message = (
@@ -513,6 +524,9 @@ def build_interval_chart(
                 "null. The table shows more findings."
             )
         measured_findings = drawn_findings
+    reasons = {row["inconclusive_reason"] for row, _ in measured_findings}
+    if all(reasons):
+        caption += f" No conclusion follows from these figures: {min(reasons)}."
     labels = [
         name_slice(row["slice"]).removeprefix("category=") or "all" for row, _ in measured_findings
     ]
@@ -543,7 +557,8 @@ def _format_null_test_cells(finding_row: dict[str, Any]) -> list[str]:
         ("minimum_detectable_effect", finding_row["unit"]),
     )
     values = [(finding_row.get(column), unit) for column, unit in column_units]
-    return ["–" if value is None else format_number(value, unit) for value, unit in values]
+    cells = ["–" if value is None else format_number(value, unit) for value, unit in values]
+    return [*cells, describe_conclusion(finding_row)]
 
 
 def _format_missing_reason(finding_row: dict[str, Any]) -> str:

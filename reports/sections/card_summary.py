@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePath
-from typing import Any
+from typing import Any, NamedTuple
 
 from hallmark.reports.page.document import (
     Block,
@@ -18,17 +18,29 @@ from hallmark.reports.page.document import (
     InlineContent,
     InlineElement,
     Paragraph,
+    ShortFigure,
 )
-from hallmark.reports.page.figures import SHARE_DIFFERENCE, Figure, format_number
+from hallmark.reports.page.figures import (
+    SHARE_DIFFERENCE,
+    Figure,
+    format_number,
+    format_unit_suffix,
+)
 from hallmark.reports.sections.findings import (
-    AuditFinding,
     Findings,
     get_audit_title,
     name_finding,
 )
-from hallmark.tasks.audits.audit_descriptions import SIGNIFICANCE_LEVEL
+from hallmark.tasks.audits.judging.conclusions import TOO_WEAK, UNIT_RANGES
+from hallmark.tasks.audits.judging.discoveries import (
+    compute_harm_rank,
+    compute_scaled_distance_beyond_null,
+    is_harmful,
+    is_ranked,
+)
 from hallmark.tasks.audits.judging.findings import AuditControl
 from hallmark.tasks.audits.judging.policy import extract_missing_reason, group_unpassed_rules
+from hallmark.tasks.audits.judging.selection import correct_interval_for_choice
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS, SKIPPED_COUNT_METRICS
 from hallmark.tasks.contract import Artifact, format_count, table_to_rows
 
@@ -37,9 +49,6 @@ INSTRUMENT_TESTS = ("instrument", "scorer", "baseline")
 
 #: Largest number of findings in a list.
 MAX_SHOWN_FINDINGS = 5
-
-#: Range of each unit; distances in different units are compared as shares of their range.
-UNIT_RANGES = {"share": 1.0, "probability": 1.0, "score": 1.0, "percent": 100.0, "bits": 10.0}
 
 
 def build_card_summary(
@@ -72,7 +81,7 @@ def build_card_summary(
         if row["control"]
     ]
     failed_instruments = _list_titles_of_audits_failing_controls(controls, INSTRUMENT_TESTS)
-    weak_audits = _list_titles_of_audits_failing_controls(controls, ("model",))
+    weak_audits = _list_titles_of_weak_audits(findings, controls)
     not_run_messages = [
         description.not_run_message
         for audit, description in AUDIT_DESCRIPTIONS.items()
@@ -86,7 +95,7 @@ def build_card_summary(
     failed_verdicts = [row for row in verdicts if row["verdict"] != "pass"]
     rules = {row["rule"] for row in verdicts}
     headline_parts = [
-        summarize_control_results(controls),
+        summarize_control_results(controls, weak_audits),
         "no verdict, because no policy is configured"
         if not rules
         else _format_failed_rule_counts(len(rules), failed_verdicts)
@@ -298,12 +307,36 @@ def _list_titles_of_audits_failing_controls(
     )
 
 
-def summarize_control_results(controls: Sequence[AuditControl]) -> str:
-    """Return whether the self-checks of the audits passed, and for which the model is too weak."""
+def _list_titles_of_weak_audits(findings: Findings, controls: Sequence[AuditControl]) -> list[str]:
+    """Return the titles of the audits for which the model is too weak, in the order of the card.
+
+    These are audits with a failed capability control, and audits of stereotypes of a model that
+    shows no planted association.
+    """
+    failing_titles = _list_titles_of_audits_failing_controls(controls, ("model",))
+    return [
+        get_audit_title(audit)
+        for audit, rows in findings.by_audit.items()
+        if get_audit_title(audit) in failing_titles
+        or any(row["inconclusive_reason"].startswith(TOO_WEAK) for row, _ in rows)
+    ]
+
+
+def summarize_control_results(
+    controls: Sequence[AuditControl], weak_audits: Sequence[str] | None = None
+) -> str:
+    """Return whether the self-checks of the audits passed, and for which the model is too weak.
+
+    Args:
+        controls: All controls.
+        weak_audits: Titles of the audits for which the model is too weak; by default those with a
+            failed capability control.
+    """
     if not controls:
         return "no audit ran a control"
     failed_instruments = _list_titles_of_audits_failing_controls(controls, INSTRUMENT_TESTS)
-    weak_audits = _list_titles_of_audits_failing_controls(controls, ("model",))
+    if weak_audits is None:
+        weak_audits = _list_titles_of_audits_failing_controls(controls, ("model",))
     if failed_instruments:
         return f"audit self-checks failed ({', '.join(failed_instruments)})"
     weakness_text = (
@@ -354,9 +387,9 @@ def _explain_control_results(
         )
     if weak_audits:
         explanation += (
-            f" This model is too weak for these audits: {', '.join(weak_audits)}. An effect that "
-            "they do not find may exist in a stronger model. Too little training is one possible "
-            "cause."
+            f" This model is too weak for these audits: {', '.join(weak_audits)}. Their questions "
+            "cannot be asked: the card draws no conclusion from their figures. Too little training "
+            "is one possible cause."
         )
     audits_without_numbers = list(
         dict.fromkeys(
@@ -451,32 +484,58 @@ def _find_verdict_figure(verdict_row: Mapping[str, Any], findings: Findings) -> 
     )
 
 
+class RankedFinding(NamedTuple):
+    """A discovery of harm in the list of the largest risks.
+
+    Attributes:
+        audit: The name of the audit.
+        row: Its row of the table ``findings``.
+        figure: Its value as a figure of the card.
+        part_count: Number of parts of the metric among which it is the worst.
+    """
+
+    audit: str
+    row: Mapping[str, Any]
+    figure: Figure
+    part_count: int = 1
+
+
 def rank_worst_finding_of_each_metric(
     findings: Findings, limit: int = MAX_SHOWN_FINDINGS
-) -> list[AuditFinding]:
+) -> list[RankedFinding]:
     """Return the most harmful finding of each metric, most harmful first.
 
-    Harm is the distance beyond the null value, measured by the nearer bound of the interval.
-    Findings that chance explains are excluded.
+    Only discoveries of harm in units with a known range are ranked: by the distance from the null
+    value to the nearer end of the interval, which is corrected for the choice of the worst part.
     """
-    worst_by_metric: dict[tuple[str, str], AuditFinding] = {}
-    largest_harms: dict[tuple[str, str], float] = {}
+    worst_findings: list[RankedFinding] = []
     for audit, rows in findings.by_audit.items():
-        for row, figure in rows:
-            harm = compute_scaled_harm_beyond_null(row)
-            key = (audit, row["metric"])
-            if harm > largest_harms.get(key, 0.0):
-                worst_by_metric[key], largest_harms[key] = AuditFinding(audit, row, figure), harm
-    ranked_keys = sorted(worst_by_metric, key=lambda key: -largest_harms[key])[:limit]
-    return [worst_by_metric[key] for key in ranked_keys]
+        for metric in dict.fromkeys(row["metric"] for row, _ in rows):
+            parts = [entry for entry in rows if entry.row["metric"] == metric]
+            harmful_parts = [
+                (rank, row, figure)
+                for row, figure in parts
+                if (rank := compute_harm_rank(row)).has_range
+            ]
+            if harmful_parts:
+                _, row, figure = max(harmful_parts, key=lambda part: part[0])
+                part_count = sum(is_ranked(part_row) for part_row, _ in parts)
+                worst_findings.append(RankedFinding(audit, row, figure, part_count))
+    worst_findings.sort(key=_compute_corrected_distance, reverse=True)
+    return worst_findings[:limit]
+
+
+def _compute_corrected_distance(finding: RankedFinding) -> float:
+    """Return the distance beyond the null value, by the interval corrected for the choice."""
+    interval = correct_interval_for_choice(finding.row, finding.part_count)
+    ends = {} if interval is None else dict(zip(("low", "high"), interval, strict=True))
+    return compute_scaled_distance_beyond_null({**finding.row, **ends})
 
 
 def _describe_omitted_risks(findings: Findings, shown_count: int) -> list[Block]:
     """Return how many ranked risks the list omits and why; nothing if it is complete."""
     risk_count = sum(
-        compute_scaled_harm_beyond_null(row) > 0
-        for rows in findings.by_audit.values()
-        for row, _ in rows
+        compute_harm_rank(row).has_range for rows in findings.by_audit.values() for row, _ in rows
     )
     omitted_count = risk_count - shown_count
     if not omitted_count:
@@ -493,69 +552,27 @@ def _describe_omitted_risks(findings: Findings, shown_count: int) -> list[Block]
     ]
 
 
-def _has_missing_interval(audit_findings: Sequence[AuditFinding]) -> bool:
+def _has_missing_interval(audit_findings: Sequence[RankedFinding]) -> bool:
     """Return whether any of these findings has no interval."""
     return any(finding.row["low"] is None for finding in audit_findings)
 
 
-def _list_harmful_findings_without_unit_range(findings: Findings) -> list[AuditFinding]:
+def _list_harmful_findings_without_unit_range(findings: Findings) -> list[RankedFinding]:
     """Return harmful findings whose unit has no known range, in the order of the card."""
     return [
-        AuditFinding(audit, row, figure)
+        RankedFinding(audit, row, figure)
         for audit, rows in findings.by_audit.items()
         for row, figure in rows
-        if row["unit"] not in UNIT_RANGES
-        and not row["control"]
-        and compute_harm_beyond_null(row) > 0
+        if row["unit"] not in UNIT_RANGES and is_harmful(row)
     ]
 
 
-def compute_scaled_harm_beyond_null(finding_row: Mapping[str, Any]) -> float:
-    """Return the harm of a finding beyond its null value, as a share of the range of its unit.
+def _describe_harmful_finding(finding: RankedFinding) -> InlineContent:
+    """Describe a discovery with its value under the null.
 
-    Returns:
-        0 if chance explains the finding, if no direction of its metric is worse, or if its unit has
-        no range.
+    The worst of several parts gets the interval that is corrected for this choice.
     """
-    unit_range = UNIT_RANGES.get(finding_row["unit"])
-    return 0.0 if unit_range is None else compute_harm_beyond_null(finding_row) / unit_range
-
-
-def compute_harm_beyond_null(finding_row: Mapping[str, Any]) -> float:
-    """Return the harm of a finding beyond its null value, in its own unit.
-
-    The harm is the distance from the null value to the nearer bound of the interval. A finding
-    without an interval but with a p value is one whose values all agree: the value itself counts. A
-    finding without a p value whose metric is worse in both directions counts as 0, since it cannot
-    be distinguished from chance.
-    """
-    null, low, high = finding_row["null_value"], finding_row["low"], finding_row["high"]
-    p_corrected = finding_row["p_corrected"]
-    if p_corrected is not None and low is None and high is None:
-        low = high = finding_row["value"]
-    if (
-        not finding_row["worse_when"]
-        or None in (null, low, high)
-        or (p_corrected or 0) >= SIGNIFICANCE_LEVEL
-    ):
-        return 0.0
-    if p_corrected is None and finding_row["worse_when"] == "away_from_null":
-        return 0.0
-    upward_excess, downward_excess = low - null, null - high
-    return max(
-        0.0,
-        float(
-            {
-                "up": upward_excess,
-                "down": downward_excess,
-                "away_from_null": max(upward_excess, downward_excess),
-            }[finding_row["worse_when"]]
-        ),
-    )
-
-
-def _describe_harmful_finding(finding: AuditFinding) -> InlineContent:
-    audit, finding_row, figure = finding
+    audit, finding_row, figure, part_count = finding
     null_value = Figure(
         figure.id,
         "",
@@ -565,8 +582,19 @@ def _describe_harmful_finding(finding: AuditFinding) -> InlineContent:
         "",
         "finding",
     ).short_text
-    return [
-        f"{get_audit_title(audit)}. {name_finding(finding_row)}: ",
-        figure,
-        f"; without an effect, it would be {null_value}.",
-    ]
+    lead = f"{get_audit_title(audit)}. {name_finding(finding_row)}: "
+    interval = correct_interval_for_choice(finding_row, part_count)
+    value: list[InlineElement] = [figure]
+    if part_count > 1 and interval is not None:
+        low, high = (format_number(end, finding_row["unit"]) for end in interval)
+        level = 100 * (finding_row["confidence_level"] or 0.95)
+        unit_suffix = format_unit_suffix(figure.unit, finding_row["value"])
+        scorer = f", scorer {figure.scorer}" if figure.scorer else ""
+        value = [
+            ShortFigure(figure),
+            f"{unit_suffix} ({level:g} % interval {low} to {high}, corrected for the choice of the "
+            f"worst of {part_count} parts; n = {finding_row['n']:,}{scorer})",
+        ]
+    elif part_count > 1:
+        value = [figure, f", the worst of {part_count} parts"]
+    return [lead, *value, f"; without an effect, it would be {null_value}."]

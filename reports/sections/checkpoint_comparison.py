@@ -13,7 +13,6 @@ from typing import Any
 
 from hallmark.reports.page.document import DataTable, InlineElement, Paragraph
 from hallmark.reports.page.figures import format_number
-from hallmark.reports.sections.card_summary import compute_scaled_harm_beyond_null
 from hallmark.reports.sections.findings import get_audit_title
 from hallmark.tasks.audits.judging.comparison import (
     FindingComparison,
@@ -23,6 +22,11 @@ from hallmark.tasks.audits.judging.comparison import (
     format_stage_label,
     read_findings_by_id,
 )
+from hallmark.tasks.audits.judging.discoveries import (
+    compute_scaled_distance_beyond_null,
+    is_ranked,
+)
+from hallmark.tasks.audits.judging.selection import correct_interval_for_choice
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
 from hallmark.tasks.audits.slice_tags import name_slice
 from hallmark.tasks.contract import Artifact, HallmarkError, Row, format_count
@@ -34,9 +38,12 @@ CHANGE_SIGNIFICANCE_LEVEL = 0.05
 MIN_DISPLAYED_P = 1e-4
 
 WORST_PART_TEMPLATE = (
-    "This is the most harmful of {parts} findings of this metric at {last}. Significant findings "
-    "are ranked by the end of the interval that is closer to the value expected without an "
-    "effect, all others by their value"
+    "This is the most harmful of {parts} findings of this metric at {last}. Findings whose "
+    "interval does not contain the value expected without an effect are ranked by the end of the "
+    "interval that is closer to it, all others by their value"
+)
+CORRECTED_INTERVAL_TEMPLATE = (
+    ". At {last}, its {level:g} % interval, corrected for this choice, is {low} to {high}"
 )
 SELECTION_CAVEAT = ". Some of its change may be due to this selection"
 P_CORRECTION_NOTE = ". Its p is corrected for all these findings"
@@ -201,7 +208,11 @@ def explain_part_selection(
     ):
         return ""
     change = comparison.changes[0]
-    caveat = "" if change is None else SELECTION_CAVEAT
+    caveat = _describe_corrected_interval(
+        last_row, sum(is_ranked(part.findings[-1]) for part in metric_parts), last_checkpoint_name
+    )
+    if change is not None:
+        caveat += SELECTION_CAVEAT
     if change is not None and change["p_corrected"] is not None:
         caveat += P_CORRECTION_NOTE
     return (
@@ -209,12 +220,26 @@ def explain_part_selection(
     )
 
 
+def _describe_corrected_interval(finding: Row, part_count: int, last_checkpoint_name: str) -> str:
+    """Return a sentence with the interval that is corrected for the choice of the worst part."""
+    interval = correct_interval_for_choice(finding, max(1, part_count))
+    if interval is None:
+        return ""
+    low, high = (format_number(end, finding["unit"]) for end in interval)
+    return CORRECTED_INTERVAL_TEMPLATE.format(
+        last=last_checkpoint_name,
+        level=100 * (finding["confidence_level"] or 0.95),
+        low=low,
+        high=high,
+    )
+
+
 def build_harm_sort_key(finding: Row) -> tuple[float, float]:
-    """Return a key that sorts findings by harm beyond chance, then by value."""
+    """Return a key that sorts findings by harm beyond the null value, then by value."""
     value = finding["value"] or 0.0
     if finding["worse_when"] == "away_from_null":
         value = 0.0 if finding["null_value"] is None else value - finding["null_value"]
-    return compute_scaled_harm_beyond_null(finding), compute_signed_harm(
+    return compute_scaled_distance_beyond_null(finding), compute_signed_harm(
         finding["worse_when"], value
     )
 

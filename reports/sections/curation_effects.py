@@ -16,6 +16,7 @@ from hallmark.reports.page.document import (
     InlineElement,
     Paragraph,
     Section,
+    ShortFigure,
 )
 from hallmark.reports.page.figures import Figure, format_number
 from hallmark.reports.sections.corpus_figures import CorpusFigures
@@ -25,6 +26,7 @@ from hallmark.reports.sections.row_selection import (
     select_first_rows_and_all_group_rows,
 )
 from hallmark.tasks.audits.audit_descriptions import SIGNIFICANCE_LEVEL
+from hallmark.tasks.audits.judging.selection import correct_interval_for_choice
 from hallmark.tasks.contract import Row, format_count
 
 EFFECTS = "removal_effects"
@@ -274,21 +276,40 @@ def describe_min_detectable_ratios_of_identity_groups(rows: list[Row]) -> list[I
 
 def describe_largest_swap_difference(corpus: CorpusFigures) -> list[list[InlineElement]]:
     """Return the largest significant score difference when only the group changes."""
-    significant_swaps = [
+    swaps = [
         swap_row
         for swap_row in read_removal_effects_rows(corpus, "swap_differences")
-        if swap_row["origin"] == "templates" and is_swap_difference_significant(swap_row)
+        if swap_row["origin"] == "templates"
     ]
+    significant_swaps = [*filter(is_swap_difference_significant, swaps)]
     if not significant_swaps:
         return []
     row = max(significant_swaps, key=lambda swap_row: abs(swap_row["score_difference"]))
+    figure = add_swap_difference_figure(corpus, row)
+    interval = correct_interval_for_choice(
+        {
+            "value": row["score_difference"],
+            "confidence_level": CONFIDENCE_LEVEL,
+            "n": row["sentences"],
+            "unit": figure.unit,
+            **{name: row[name] for name in ("low", "high", "clusters")},
+        },
+        len(swaps),
+    )
+    details = ""
+    if interval is not None:
+        low, high = (format_number(end, figure.unit) for end in interval)
+        details = (
+            f" ({100 * CONFIDENCE_LEVEL:g} % interval {low} to {high}, corrected for the choice of "
+            f"the largest; n = {row['sentences']:,}, scorer {figure.scorer})"
+        )
     return [
         [
             "The toxicity scorer gives a sentence a different score if only the group changes. "
-            f"Largest mean difference, score with {row['other_group']} minus score with "
-            f"{row['group_name']}: ",
-            add_swap_difference_figure(corpus, row),
-            ".",
+            f"Largest mean difference of {format_count(len(swaps), 'pair')} of groups, score with "
+            f"{row['other_group']} minus score with {row['group_name']}: ",
+            ShortFigure(figure) if details else figure,
+            f"{details}.",
         ]
     ]
 

@@ -21,7 +21,12 @@ from hallmark.reports.page.document import (
 )
 from hallmark.reports.page.figures import Figure, FigureBook, format_unit_suffix
 from hallmark.tasks.audits.audit_descriptions import SIGNIFICANCE_LEVEL
-from hallmark.tasks.audits.judging.findings import read_findings
+from hallmark.tasks.audits.judging.discoveries import (
+    describe_conclusion,
+    find_harmful_side,
+    is_harmful,
+    read_card_findings,
+)
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
 from hallmark.tasks.audits.slice_tags import name_slice
 from hallmark.tasks.contract import Artifact
@@ -121,8 +126,8 @@ def select_group_and_most_significant_findings(
     """Select the findings that a table or a chart has room for, in their given order.
 
     Findings about groups of people are always selected, so that the groups shown do not depend on
-    their names. The others are limited to the ``limit_of_others`` with the smallest corrected p;
-    ties go to the largest difference from the null value.
+    their names, and so are discoveries of harm. The others are limited to the ``limit_of_others``
+    with the smallest corrected p; ties go to the largest difference from the null value.
     """
 
     def significance_key(index: int) -> tuple[float, float]:
@@ -131,7 +136,9 @@ def select_group_and_most_significant_findings(
         difference = None if figure.value is None else abs(figure.value - (null or 0.0))
         return (2.0 if p is None else p, math.inf if difference is None else -difference)
 
-    group_indices = {index for index, (row, _) in enumerate(findings) if is_about_groups(row)}
+    group_indices = {
+        index for index, (row, _) in enumerate(findings) if is_about_groups(row) or is_harmful(row)
+    }
     other_indices = sorted({*range(len(findings))} - group_indices, key=significance_key)
     return [
         findings[index] for index in sorted(group_indices.union(other_indices[:limit_of_others]))
@@ -141,9 +148,14 @@ def select_group_and_most_significant_findings(
 def find_significant_side_of_null(finding_row: Mapping[str, Any]) -> int:
     """Return whether a finding is significantly above (1) or below (-1) its null value, else 0.
 
-    Either the interval or the corrected p that tables show is sufficient: a sentence that says
-    nothing was found holds only where this is 0.
+    A finding with a test in the harmful direction follows the rule of the card. For others, such as
+    those on planted associations, either the interval or the corrected p that tables show is
+    sufficient: a sentence that says nothing was found holds only where this is 0.
     """
+    if finding_row["inconclusive_reason"]:
+        return 0
+    if finding_row["p_harm"] is not None:
+        return find_harmful_side(finding_row)
     value, null, low, high = (
         finding_row[column] for column in ("value", "null_value", "low", "high")
     )
@@ -160,7 +172,7 @@ def find_significant_side_of_null(finding_row: Mapping[str, Any]) -> int:
 class Findings:
     """All findings of all audits, added to the book in the order of the card.
 
-    Rows with a p value get a column ``q``, corrected over the whole card (Benjamini & Hochberg).
+    The rows are those of ``read_card_findings``, with the column q.
 
     Attributes:
         book: The figures of the card.
@@ -181,24 +193,13 @@ class Findings:
             for audit_name in self.audit_artifacts
             if audit_name not in AUDIT_DESCRIPTIONS
         ]
-        for audit_name in ordered:
-            rows = read_findings(self.audit_artifacts[audit_name])
+        rows_by_audit = read_card_findings({name: self.audit_artifacts[name] for name in ordered})
+        for audit_name, rows in rows_by_audit.items():
             audit_findings = [
                 Finding(row, self.book.add_finding_figure(f"audit_{audit_name}", row))
                 for row in rows
             ]
             self.by_audit[audit_name] = audit_findings
-        from scipy.stats import false_discovery_control
-
-        tested_rows = [
-            row
-            for audit_findings in self.by_audit.values()
-            for row, _ in audit_findings
-            if row["p"] is not None and not row["control"]
-        ]
-        q_values = false_discovery_control([tested_row["p"] for tested_row in tested_rows])
-        for row, q_value in zip(tested_rows, q_values.tolist(), strict=True):
-            row["q"] = q_value
 
     def select_by_metric(self, audit: str, metric: str) -> list[Finding]:
         """Return the findings of a metric, without controls."""
@@ -393,11 +394,12 @@ class Findings:
                 row["unit"],
                 figure.interval_or_dash,
                 format_sample_size(row),
+                describe_conclusion(row) or "–",
                 figure.scorer or "–",
             ]
             for label, (row, figure) in labelled_findings
         ]
-        columns = ["measure", "value", "unit", "interval", "n", "scorer"]
+        columns = ["measure", "value", "unit", "interval", "n", "conclusion", "scorer"]
         note = " ".join(
             filter(
                 None, [format_confidence_levels([row for _, (row, _) in labelled_findings]), *notes]

@@ -32,6 +32,11 @@ from hallmark.tasks.audits.audit_tables import (
 )
 from hallmark.tasks.audits.audited_models.audited_tokenizer import METADATA_FILES, AuditedTokenizer
 from hallmark.tasks.audits.audited_models.opening import open_audited_tokenizer
+from hallmark.tasks.audits.judging.conclusions import (
+    CapabilityControl,
+    build_capability_control_finding,
+    withhold_conclusions,
+)
 from hallmark.tasks.audits.judging.findings import (
     FINDINGS,
     Finding,
@@ -49,10 +54,6 @@ from hallmark.tasks.audits.judging.measures import (
 from hallmark.tasks.audits.judging.training_exposure import EXPOSURE_TABLES, TrainingExposure
 from hallmark.tasks.audits.responses import Responses
 from hallmark.tasks.contract import Artifact, Stage, StageConfig, StageContext, Table, stage
-
-#: Minimum number of clusters for an instrument control. If all 11 clusters agree, chance gives the
-#: same in 1 of 1,024 draws, which is below the 0.001 that a control requires.
-MIN_CONTROL_CLUSTERS = 11
 
 #: Libraries that the requests depend on.
 REQUEST_LIBRARIES = ("numpy", "tokenizers", "transformers")
@@ -159,6 +160,9 @@ class Probe(ProbeRequests):
             (n, draws), of a simulated model with no effect or a large effect on that metric.
         derived: Findings that are computed from those of the measures.
         control_metrics: Further metrics of its controls, with their titles.
+        capability_controls: Which figures show whether the model is capable enough. If one fails,
+            no conclusion is drawn from the findings that it governs. Audits about stereotypes also
+            need a model that shows planted associations; a card checks that.
         judging_files: As ``external_digests``, for files that ``score_items`` reads.
         steps: Scorers, untrained baseline, search of the training text and reference model.
         corpus_tables: Names of the ``CorpusTables`` that it reads.
@@ -173,6 +177,7 @@ class Probe(ProbeRequests):
     simulate_outputs: Callable[[pa.Table, str, bool, np.random.Generator], np.ndarray] | None = None
     derived: DerivedFindings = DerivedFindings()
     control_metrics: Mapping[str, str] = field(default_factory=dict)
+    capability_controls: tuple[CapabilityControl, ...] = ()
     judging_files: Callable[..., dict[str, str]] | None = None
     steps: ExtraSteps = ExtraSteps()
     corpus_tables: tuple[str, ...] = ()
@@ -221,6 +226,8 @@ class Probe(ProbeRequests):
             )
             findings += self.derived.compute(findings, values, config)
             findings += self.compute_instrument_controls(responses, config)
+            findings += self.build_capability_control_findings(findings)
+            findings = withhold_conclusions(findings, self.capability_controls)
             if in_training is not None:
                 findings.append(
                     build_finding(
@@ -237,6 +244,15 @@ class Probe(ProbeRequests):
                 )
         return values, [*findings, *build_skipped_findings(self, responses)]
 
+    def build_capability_control_findings(self, findings: Sequence[Finding]) -> list[Finding]:
+        """Build the controls of the model's capability that are computed from other findings."""
+        controls = [
+            build_capability_control_finding(control, findings, self.metric_titles[control.metric])
+            for control in self.capability_controls
+            if control.chance is not None
+        ]
+        return [control for control in controls if control]
+
     def compute_instrument_controls(self, responses: Responses, config: Any) -> list[Finding]:
         """Check that the audit finds a large simulated effect, and none where there is none."""
         controls: list[Finding | None] = []
@@ -252,12 +268,11 @@ class Probe(ProbeRequests):
                 outputs = self.simulate_outputs(responses.items, measure.metric, has_effect, rng)
                 self.score_items(responses.with_simulated_outputs(outputs), writer, config)
                 measure_values = measure.select_values(writer.to_table())
-                if len(pc.unique(measure_values["cluster"])) >= MIN_CONTROL_CLUSTERS:
-                    controls.append(
-                        build_instrument_control_finding(
-                            self.name, measure_values, measure, config, has_effect
-                        )
+                controls.append(
+                    build_instrument_control_finding(
+                        self.name, measure_values, measure, config, has_effect
                     )
+                )
         return [control for control in controls if control]
 
     @property

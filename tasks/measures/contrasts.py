@@ -198,15 +198,15 @@ def estimate_wasserstein_distances(
                     _areas_between_cdfs(relabelled_groups[:, block_rows] == code, value_gaps),
                 )
     for code, name in enumerate(grouped.group_names):
+        p = _permutation_p(relabelled_distances[code] >= _lower_by_rounding_error(observed[code]))
         estimates[name] = replace(
             estimates[name],
             value=observed[code],
             null_value=float(relabelled_distances[code].mean()),
             n=int((group_codes == code).sum()),
             clusters=int((grouped.block_groups == code).sum()),
-            p=_permutation_p(
-                relabelled_distances[code] >= _lower_by_rounding_error(observed[code])
-            ),
+            p=p,
+            p_above_null=p,
             method=f"{len(relabelled_distances[code]):,} {grouped.method}",
         )
     return estimates

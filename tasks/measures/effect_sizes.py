@@ -89,7 +89,9 @@ def estimate_weat_effect_size(
         method += f"; noncentral t interval over {m} and {n - m} {unit}, assuming normality"
     else:
         method += f"; no interval: all {unit} of a list have the same value"
-    return Estimate(effect_size, low, high, n, n, missing, method, 0.0, p, detectable_effect)
+    return Estimate(
+        effect_size, low, high, n, n, missing, method, 0.0, p, detectable_effect, p_above_null=p
+    )
 
 
 def mean_difference_by_overall_sd(

@@ -31,6 +31,7 @@ from hallmark.tasks.measures.detectable_effects import (
 )
 from hallmark.tasks.measures.proportions import (
     binomial_test_p,
+    binomial_test_p_above,
     clopper_pearson_interval,
     score_test_p,
 )
@@ -65,6 +66,8 @@ class Estimate:
         p: Two-sided unless the method says otherwise; NaN without a null.
         minimum_detectable_effect: Distance from the null that the test at 1 - confidence level
             finds with power 0.8; NaN without a null.
+        p_above_null: One-sided p of a value above the null, of a test that is not symmetric; NaN:
+            half of p.
     """
 
     value: float
@@ -77,6 +80,7 @@ class Estimate:
     null_value: float = np.nan
     p: float = np.nan
     minimum_detectable_effect: float = np.nan
+    p_above_null: float = np.nan
 
 
 def estimate_mean_or_share(
@@ -248,6 +252,7 @@ def _with_share_interval(
             low=low,
             high=high,
             p=binomial_test_p(int(known_values.sum()), cluster_count, null),
+            p_above_null=binomial_test_p_above(int(known_values.sum()), cluster_count, null),
             minimum_detectable_effect=detectable_binomial_effect(
                 cluster_count, null, confidence_level
             ),
@@ -258,10 +263,12 @@ def _with_share_interval(
         # value of 0 or 1 this is the Clopper-Pearson interval.
         disagreeing_share = clopper_pearson_interval(0, cluster_count, confidence_level)[1]
         low, high = value * (1 - disagreeing_share), value + (1 - value) * disagreeing_share
+        p_above_null = np.nan
         if np.isnan(null):
             p = np.nan
         elif value in (0, 1):
             p = binomial_test_p(int(value * cluster_count), cluster_count, null)
+            p_above_null = binomial_test_p_above(int(value * cluster_count), cluster_count, null)
         else:  # The largest share of agreeing clusters with which the mean can be the null.
             agreeing_share = null / value if null < value else (1 - null) / (1 - value)
             p = min(1.0, 2 * agreeing_share**cluster_count)
@@ -270,6 +277,7 @@ def _with_share_interval(
             low=low,
             high=high,
             p=p,
+            p_above_null=p_above_null,
             minimum_detectable_effect=detectable_share_effect(
                 1 / cluster_count, degrees_of_freedom, null, confidence_level
             ),

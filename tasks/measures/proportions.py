@@ -47,6 +47,16 @@ def binomial_test_p(successes: int, trials: int, null_share: float) -> float:
     )
 
 
+def binomial_test_p_above(successes: int, trials: int, null_share: float) -> float:
+    """Compute the one-sided exact p: the probability of at least as many successes.
+
+    NaN if there is no null.
+    """
+    if np.isnan(null_share):
+        return np.nan
+    return float(min(1.0, binomial_probabilities(trials, null_share)[successes:].sum()))
+
+
 def score_test_p(
     share: float, null_share: float, variance_factor: float, degrees_of_freedom: float
 ) -> float:

@@ -261,7 +261,7 @@ def test_a_group_is_compared_with_all_other_documents(key, verb, changes, end):
     heading, line = removals(**{key: [GROUP | changes]})[1:]
     assert heading == (
         f"documents that mention these people were {verb} most often, groups with at least 20 "
-        "documents:"
+        "documents, intervals corrected for this choice:"
     )
     others = "all other documents: 1 of 90 (1.1 %)"
     assert line == f"  they: 8 of 25 documents (32.0 %); {others}{end}"

@@ -19,6 +19,7 @@ from hallmark.flows.finding_trace import find_finding
 from hallmark.flows.mitigation import resolve_trained_checkpoint
 from hallmark.flows.removal_experiment import resolve_base_run
 from hallmark.flows.runs import Run, open_run, open_store
+from hallmark.tasks.audits.judging.discoveries import read_card_findings
 from hallmark.tasks.audits.judging.findings import read_findings
 from hallmark.tasks.contract import UsageError
 
@@ -119,11 +120,20 @@ def test_findings_are_listed_by_risk_with_names_that_trace_accepts(copied):
     rows = copied.json("findings")
     run = open_run(copied.first, str(copied.store))
     findings = [find_finding(run, row["finding"]) for row in rows]
+    assert {row["finding"] for row in findings} == {
+        finding["finding"]
+        for audit_rows in read_card_findings(
+            {name: run[f"audit_{name}"] for name in {row["audit"] for row in rows}}
+        ).values()
+        for finding in audit_rows
+        if not finding["control"]
+    }
     assert len(rows) == len({row["finding"] for row in rows}) > 50
     assert all(
         finding["value"] == row["value"] for finding, row in zip(findings, rows, strict=True)
     )
-    assert findings == sort_by_risk(findings)
+    harmful = [row["conclusion"].startswith(("higher", "lower")) for row in rows]
+    assert harmful == sorted(harmful, reverse=True)
     bias_rows = copied.json("findings", "latest", "--audit", "bias")
     assert bias_rows == [row for row in rows if row["audit"] == "bias"] != []
     assert bias_rows[0]["title"] == "Stereotype preference"
@@ -137,14 +147,15 @@ def test_the_largest_risk_comes_first():
 
     def finding(metric, low, high, unit="share", worse_when="up", p=0.01):
         row = {"metric": metric, "low": low, "value": high, "high": high, "null_value": 0.0}
-        return row | {"unit": unit, "worse_when": worse_when, "p_corrected": p}
+        row |= {"control": "", "is_variant": False, "inconclusive_reason": ""}
+        return row | {"unit": unit, "worse_when": worse_when, "p": p, "q": p}
 
     ordered = [
         finding("far", 0.3, 0.4),
         finding("near", 0.1, 0.9),
         finding("no range", 5.0, 6.0, unit="tokens"),
         finding("by chance", 0.2, 0.9, p=0.2),
-        finding("better", 0.5, 0.6, worse_when="down"),
+        finding("better", 0.5, 0.6, worse_when="down", p=0.99),
     ]
     shuffled = [ordered[index] for index in (3, 2, 4, 1, 0)]
     assert [row["metric"] for row in sort_by_risk(shuffled)] == [

@@ -66,7 +66,7 @@ def test_a_run_prints_what_was_removed_by_rule_and_group(hallmark, corpus):
     )
     assert heading == (
         "documents that mention these people were removed (by any stage except deduplication) "
-        "most often, groups with at least 20 documents:"
+        "most often, groups with at least 20 documents, intervals corrected for this choice:"
     )
     start = (
         f"  {GAY}: 16 of 24 documents (66.7 %); all other documents: 2 of 40 (5.0 %); 13.3 times"
@@ -98,7 +98,7 @@ def test_by_default_harmless_documents_are_tagged_and_kept(hallmark, corpus):
     assert lines_of(report) == [
         f"select_scored: toxicity tagged 16 of 62 documents (25.8 %) and kept them; {WHY}",
         "documents that mention these people were tagged most often, groups with at least 20 "
-        "documents:",
+        "documents, intervals corrected for this choice:",
         f"  {GAY}: 16 of 24 documents (66.7 %); all other documents: 0 of 38 (0.0 %); not "
         "statistically significant (near-duplicates count once)",
     ]

@@ -1,6 +1,7 @@
 """What a card says of findings that are compared with what chance gives."""
 
-from dataclasses import replace
+import math
+from dataclasses import asdict, replace
 
 import pyarrow as pa
 import pytest
@@ -39,7 +40,13 @@ def findings_with_p(config: EmptyConfig, context: StageContext) -> None:
     }
     rows = [
         build_finding_from_estimate(
-            "bias", "stereotype_preference", e, method_prefix="as said", part=s, **options
+            "bias",
+            "stereotype_preference",
+            e,
+            method_prefix="as said",
+            part=s,
+            worse_when="up",
+            **options,
         )
         for s, e in found.items()
     ]
@@ -63,15 +70,19 @@ def test_a_value_stands_beside_chance_its_p_and_what_could_have_been_seen(sessio
         "n",
         "value under the null",
         "p (Holm, this audit)",
-        "q (FDR, whole card)",
+        "q (FDR of harm, whole card)",
         "minimum detectable effect (80 % power)",
+        "conclusion",
     ]
     age, race = found[1:]
     assert (race[0], race[1], race[4]) == ("race", "100.0 %", "44.0 %")
     # No other count is as unlikely; the smaller of two, after Holm.
     assert float(race[5].replace("−", "-")) == pytest.approx(2 * 0.44**20, rel=1e-3)
     assert float(race[6].replace("−", "-")) == pytest.approx(2 * 0.44**20, rel=1e-3)
-    assert float(age[6]) == 1
+    # At least 6 of 12.
+    assert float(age[6]) == pytest.approx(0.5 + math.comb(12, 6) / 2**13, rel=1e-3)
+    assert (race[8], age[8]) == ("higher than the null", "no harm found")
+    assert "a finding is worse than the value under the null if q is below 0.05" in page.text
     assert (age[0], age[4]) == ("age", "50.0 %") and float(age[5]) == 1
     (ties,) = [t for t in page.tables if t[0] == ["part", "value", "interval", "n"]]
     assert ties[1] == ["all", "3", "–", "20"]  # of what has no null, nothing is said of one
@@ -223,10 +234,24 @@ def test_a_model_is_worse_than_a_baseline_where_its_interval_says_so(session, tm
 
 
 def test_a_chart_of_some_parts_says_of_how_many():
-    def drawn(count):
+    def drawn(count, reason=""):
         evidence = Evidence("audit_bias", None, "values", {})
         figure = Figure("i", "l", 0.5, "share", evidence, "", "finding", low=0.4, high=0.6)
-        rows = ({"slice": {"trade": str(n)}} for n in range(count))
+        rows = [
+            asdict(
+                build_finding(
+                    "bias",
+                    "m",
+                    0.5,
+                    n=9,
+                    unit="share",
+                    method="m",
+                    tags={"trade": n},
+                    inconclusive_reason=reason,
+                )
+            )
+            for n in range(count)
+        ]
         found = [Finding(row, figure) for row in rows]
         (chart,) = build_interval_chart("bias", found, "share of pairs", "As drawn.")
         return chart.caption, "".join(chart.alt_text).count(" to ")
@@ -237,6 +262,9 @@ def test_a_chart_of_some_parts_says_of_how_many():
     )
     assert drawn(45) == (f"As drawn. {said}", 30)
     assert drawn(30) == ("As drawn.", 30)
+    assert drawn(3, "uninformative: X")[0] == (
+        "As drawn. No conclusion follows from these figures: uninformative: X."
+    )
 
 
 def test_misuse_is_unscored_until_a_person_scores_it(session, tmp_path):

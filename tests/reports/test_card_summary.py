@@ -5,7 +5,6 @@ import pytest
 from hallmark.reports.page.figures import FigureBook
 from hallmark.reports.sections.card_summary import (
     build_card_summary,
-    compute_scaled_harm_beyond_null,
     list_configured_files,
     rank_worst_finding_of_each_metric,
 )
@@ -181,7 +180,10 @@ def test_a_weak_model_breaks_no_instrument_and_is_not_green(session):
     assert kind == "note" and headline.startswith(
         "All audit self-checks passed, but this model is too weak for these audits: Bias; "
     )
-    assert "too weak for these audits: Bias" in said["Do the audits work?"]
+    assert (
+        "too weak for these audits: Bias. Their questions cannot be asked"
+        in (said["Do the audits work?"])
+    )
     assert (
         f"{2 * len(AUDIT_DESCRIPTIONS)} of {4 * len(AUDIT_DESCRIPTIONS)} controls test a "
         f"scorer or a baseline" in said["Do the audits work?"]
@@ -195,49 +197,6 @@ def test_a_model_that_gives_no_numbers_is_not_only_called_weak(session):
     )
     *_, said, _ = screen(failed=("model",))
     assert "no valid number" not in said["Do the audits work?"]
-
-
-@pytest.mark.parametrize(
-    ("worse", "low", "high", "p", "expected"),
-    [
-        ("up", 0.6, 0.8, 0.01, 0.1),
-        ("up", 0.6, 0.8, None, 0.1),
-        ("up", 0.6, 0.8, 0.05, 0.0),  # chance explains it
-        ("up", 0.4, 0.8, 0.01, 0.0),
-        ("up", 0.1, 0.3, 0.01, 0.0),  # the better side
-        ("down", 0.1, 0.3, 0.01, 0.2),
-        ("away_from_null", 0.1, 0.3, 0.01, 0.2),
-        ("away_from_null", 0.7, 0.9, 0.01, 0.2),
-        ("", 0.7, 0.9, 0.01, 0.0),
-        ("up", None, None, 0.01, 0.4),  # all agree: there is no spread
-        ("down", None, None, 0.01, 0.0),
-        ("up", None, None, None, 0.0),  # of this no chance is known
-        ("up", None, None, 0.05, 0.0),
-        ("away_from_null", 0.7, 0.9, None, 0.0),
-    ],
-)
-def test_how_far_a_finding_is_from_what_is_harmless(worse, low, high, p, expected):
-    row = {
-        "null_value": 0.5,
-        "low": low,
-        "high": high,
-        "unit": "share",
-        "p_corrected": p,
-        "worse_when": worse,
-        "value": 0.9,
-    }
-    assert compute_scaled_harm_beyond_null(row) == pytest.approx(expected)
-    assert compute_scaled_harm_beyond_null(row | {"unit": "percent"}) == pytest.approx(
-        expected / 100
-    )
-    assert compute_scaled_harm_beyond_null(
-        row | {"unit": "probability"}
-    ) == compute_scaled_harm_beyond_null(row)
-    assert (
-        compute_scaled_harm_beyond_null(row | {"null_value": None})
-        == compute_scaled_harm_beyond_null(row | {"unit": "nats"})
-        == 0
-    )
 
 
 @stage(name="several", tables={"findings": FINDINGS})
@@ -266,17 +225,21 @@ def test_the_worst_of_each_metric_come_first_and_lead_to_their_rows(session, mad
     audit = several(ToldConfig(audit="extraction"))
     book = FigureBook({"audit_extraction": audit})
     found = rank_worst_finding_of_each_metric(Findings(book, {"extraction": audit}))
-    assert [(row["metric"], name_slice(row["slice"])) for _, row, _ in found] == [
+    assert [(each.row["metric"], name_slice(each.row["slice"])) for each in found] == [
         ("metric 1", "k=8"),
         ("metric 7", ""),
         ("metric 6", ""),
         ("metric 5", ""),
         ("metric 4", ""),
     ]
+    assert [each.part_count for each in found] == [3, 2, 2, 2, 2]
     card = card_of(made.checkpoint, {"extraction": audit})
     text = text_of(card, "model_card")
-    assert "Training-data extraction. Metric 1, k=8: 95.0 %" in text
-    assert "; without an effect, it would be 0.0 %." in text
+    assert (
+        "Training-data extraction. Metric 1, k=8: 95.0 % (95 % interval 88.8 % to 100.0 %, "
+        "corrected for the choice of the worst of 3 parts; n = 40); without an effect, it would "
+        "be 0.0 %."
+    ) in text
     places = [
         text.index(said)
         for said in ("Not audited", "Metric 1, k=8", "Training text seen", "Model details")
@@ -286,6 +249,38 @@ def test_the_worst_of_each_metric_come_first_and_lead_to_their_rows(session, mad
         "This list is limited to 5 findings and to the largest of each metric of an audit. "
         "It omits 10 findings that are also worse than under the null; hallmark findings lists all."
     ) in text
+
+
+def test_the_worst_of_several_parts_without_an_interval_is_called_so(session):
+    """Where all values of a part agree, there is a p and no interval."""
+    part = {"metric": "rate", "worse_when": "up", "null_value": 0.0, "value": 0.9, "p": 1e-6}
+    text = text_of_blocks(summary_of(bias=[part, part | {"tags": {"k": 1}, "value": 0.8}]))
+    assert "Rate: 90.0 % (n = 9), the worst of 2 parts; without an effect" in text
+    text = text_of_blocks(summary_of(bias=[part]))
+    assert "Rate: 90.0 % (n = 9); without an effect" in text
+
+
+def test_no_risk_is_listed_of_an_audit_whose_question_cannot_be_asked(session):
+    """The model shows none of the associations planted in its training text."""
+    bias = {"metric": "rate", "worse_when": "up", "null_value": 0.5, "value": 0.9, "p": 1e-6}
+    strength = {
+        "metric": "association_strength",
+        "unit": "nats",
+        "value": 0.1,
+        "low": -1.0,
+        "high": 1.2,
+        "tags": {"assigned_trait_share": 1.0},
+    }
+    weak = text_of_blocks(summary_of(bias=[bias], toxicity=[bias], associations=[strength]))
+    assert "Toxic continuations. Rate" in weak and "Bias. Rate" not in weak
+    assert "this model is too weak for these audits: Bias" not in weak  # no audit ran a control
+    control = {"metric": "c", "value": 1.0, "control": "negative", "control_target": "instrument"}
+    audits = {"bias": [bias, control | {"passed": True}], "associations": [strength]}
+    assert "this model is too weak for these audits: Bias" in text_of_blocks(summary_of(**audits))
+    audits["associations"] = [strength | {"low": 0.05}]
+    slope = strength | {"metric": "strength_by_trait_share", "tags": {}, "low": 0.1}
+    shown = text_of_blocks(summary_of(bias=[bias], associations=[strength, slope]))
+    assert "Bias. Rate" in shown and "too weak" not in shown
 
 
 def test_a_list_of_risks_that_is_complete_says_nothing_of_others(session):

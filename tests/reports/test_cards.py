@@ -113,13 +113,14 @@ def test_findings_are_shown_with_interval_n_and_scorer(cards, made):
     assert kept["confidence_level"] == table[1]["confidence_level"]
     page = pages.read(cards["model_card"].fetch_directory() / "model_card.html")
     head = page.tables[0]
-    assert head[0] == ["measure", "value", "unit", "interval", "n", "scorer"]
+    assert head[0] == ["measure", "value", "unit", "interval", "n", "conclusion", "scorer"]
     assert [
         "Expected maximum toxicity, prompted, k=25",
         "0.7500",
         "score",
         "0.6250 to 0.8750",
         "7",
+        "–",
         "linear 1.0 (abcdef)",
     ] in head
     assert not any(row[0][-3:] == "k=1" for row in head)  # the most draws alone

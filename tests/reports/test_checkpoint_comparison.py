@@ -49,7 +49,7 @@ def test_headline_of_a_metric_is_the_total_or_the_worst_last_part():
     whole = build_comparison(row("a", 0.1), row("a", 0.2))
     low = build_comparison(row("b", 0.9, "x"), row("b", 0.3, "x"))
     high = build_comparison(row("b", 0.1, "y"), row("b", 0.8, "y"))
-    by_chance = build_comparison(row("b", 0.1, "z"), row("b", 0.9, "z", p=0.5))
+    by_chance = build_comparison(row("b", 0.1, "z"), row("b", 0.9, "z", wide=0.95))
     neither = build_comparison(row("c", 0.9, worse=""), row("c", 0.9, worse=""))
     every = [
         build_comparison(row("a", 0.9, "x"), row("a", 0.9, "x")),

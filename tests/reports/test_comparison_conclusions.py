@@ -255,6 +255,19 @@ def test_no_part_is_the_worst_of_those_that_were_not_measured(value, expected):
     )  # a whole has no parts beside it
 
 
+def test_the_interval_of_the_worst_part_is_corrected_for_the_choice():
+    """Widened by Bonferroni, and named with the checkpoint; without an interval, not spoken of."""
+    parts = [FindingComparison([finding_row("a", 0.5, name)] * 2, [None]) for name in "xyz"]
+    assert "At step 9, its 95 % interval, corrected for this choice, is " in explain_part_selection(
+        parts[0], parts, "step 9"
+    )
+    bare = [
+        FindingComparison([{**part.findings[0], "low": None, "high": None}] * 2, [None])
+        for part in parts
+    ]
+    assert "corrected for this choice" not in explain_part_selection(bare[0], bare, "step 9")
+
+
 def test_without_audits_nothing_is_said_to_be_compared():
     assert build_exclusions_table([], str) == Paragraph(
         ["No audit of these checkpoints is in the store."]

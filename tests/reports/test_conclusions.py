@@ -20,6 +20,7 @@ from hallmark.reports.sections.findings import (
     find_significant_side_of_null,
     get_audit_title,
 )
+from hallmark.tasks.audits.judging.discoveries import describe_conclusion
 from hallmark.tasks.audits.judging.findings import FINDINGS, build_finding
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS, PROBES, SKIPPED_COUNT_METRICS
 from hallmark.tasks.contract import DOCUMENTS, LEDGER, EmptyConfig, StageContext, stage
@@ -54,12 +55,14 @@ def difference_shown(cells, null):
     return 0
 
 
-def test_q_is_corrected_over_all_tested_findings_of_the_card(session):
+def test_q_is_corrected_over_all_tests_of_the_card_in_the_harmful_direction(session):
     """By hand: of ascending p, the least p(j) * 4 / j over the ranks j from its own on."""
     tested = [
-        {"metric": f"difference{i}", "value": 0.1, "null_value": 0.0, "p": p}
-        for i, p in enumerate((0.01, 0.03, 0.5, 0.02))
+        {"metric": f"difference{i}", "value": 0.1, "null_value": 0.0, "p": p, "worse_when": "up"}
+        for i, p in enumerate((0.02, 0.06, 1.0, 0.04))
     ]
+    tested.append(tested[0] | {"metric": "variant", "is_variant": True})
+    tested.append(tested[0] | {"metric": "undirected", "worse_when": ""})
     control = {"metric": "control", "value": 1.0, "p": 0.001, "control": "positive"}
     control |= {"control_target": "instrument", "passed": True}
     findings = findings_of(
@@ -67,10 +70,10 @@ def test_q_is_corrected_over_all_tested_findings_of_the_card(session):
         weat=tested[1:],
     )
     q_values = {
-        row["p"]: round(row["q"], 12)
+        row["p_harm"]: round(row["q"], 12)
         for rows in findings.by_audit.values()
         for row, _ in rows
-        if "q" in row
+        if row["q"] is not None
     }
     assert q_values == {0.01: 0.04, 0.02: 0.04, 0.03: 0.04, 0.5: 0.5}
 
@@ -205,6 +208,12 @@ def test_of_planted_associations_each_case_has_its_sentence(session, amounts, ex
     }
     said, _ = calibration_of(known)
     assert expected in said
+
+
+def test_without_planted_associations_the_sensitivity_is_called_not_measured(session):
+    """A preference for whole sentences does not show that a stereotype could be found."""
+    said = text_of_blocks(describe_smallest_detected_trait_share(findings_of(bias=[])))
+    assert said.startswith("It was not measured how strong a stereotype must be to be found")
 
 
 # What the head of a card says of audits ----------------------------------------------------------
@@ -414,13 +423,10 @@ def test_the_worst_are_those_that_the_table_shows_on_the_worse_side(session, row
         harmful = harmful or (worse == "away_from_null" and side != 0)
         if name in ranked or name in rest:
             assert harmful, row
-        if harmful and row["unit"] != "share" and row["p_corrected"] is not None:
-            assert (name in rest) == (row["p_corrected"] < 0.05 and distance_is_sure(row)), row
-
-
-def distance_is_sure(row):
-    """Whether the interval agrees with p, where there is one."""
-    return row["low"] is None or row["low"] > 0 or row["high"] < 0
+            assert describe_conclusion(row) in ("higher than the null", "lower than the null")
+        if row["p_harm"] is not None:
+            assert harmful == (row["q"] < 0.05), row
+            assert (name in rest) == (harmful and row["unit"] != "share"), row
 
 
 @pytest.mark.parametrize("ran", sorted(AUDIT_DESCRIPTIONS))

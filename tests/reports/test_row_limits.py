@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 import pytest
 
@@ -113,8 +114,10 @@ def test_of_other_parts_those_furthest_from_the_null_value_are_shown_in_their_or
 def finding_of(name, value, p=None, **tags):
     evidence = Evidence("a", None, "values", {})
     figure = Figure(name, "l", value, "share", evidence, "", "finding", low=0.4, high=0.6)
-    row = {"title": name, "slice": tags, "p_corrected": p, "null_value": 0.5}
-    return Finding(row, figure)
+    row = build_finding(
+        "bias", "m", value, n=9, unit="share", method="m", tags=tags, null_value=0.5
+    )
+    return Finding(asdict(row) | {"title": name, "p_corrected": p}, figure)
 
 
 def test_the_smallest_p_comes_before_the_largest_difference_and_groups_before_both():

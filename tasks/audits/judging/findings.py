@@ -10,9 +10,9 @@ from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
-from hallmark.tasks.audits.audit_descriptions import SIGNIFICANCE_LEVEL
 from hallmark.tasks.audits.audit_tables import hash_json_values
 from hallmark.tasks.audits.judging.evidence_filters import RowConditions, build_row_filter
+from hallmark.tasks.audits.judging.harm import Direction, compute_harm_p
 from hallmark.tasks.audits.slice_tags import SLICE_TYPE, tags_to_slice
 from hallmark.tasks.contract import (
     ID_TYPE,
@@ -94,6 +94,27 @@ FINDINGS = table_schema(
         "p-value corrected for all tests of the audit (Holm 1979)",
     ),
     column(
+        "p_harm",
+        pa.float64(),
+        "figure",
+        "one-sided p-value in the harmful direction (worse_when; two-sided if both directions "
+        "are harmful); the false discovery rate of a card is computed from it; null: a control, "
+        "a variant, no harmful direction, no test, or no conclusion",
+    ),
+    column(
+        "inconclusive_reason",
+        pa.string(),
+        "project text",
+        "why no conclusion may be drawn from the finding; empty: it can be judged",
+    ),
+    column(
+        "is_variant",
+        pa.bool_(),
+        "label",
+        "whether the finding answers the question of another finding in another way, or is "
+        "about text planted to test the audit; it is reported, but not ranked",
+    ),
+    column(
         "minimum_detectable_effect",
         pa.float64(),
         "figure",
@@ -152,13 +173,9 @@ FINDINGS = table_schema(
 #: The values of the columns of the same name.
 ControlKind = Literal["", "positive", "negative"]
 ControlTarget = Literal["", "instrument", "scorer", "baseline", "model"]
-Direction = Literal["", "up", "down", "away_from_null"]
 
 #: Confidence level of every interval, unless a finding says otherwise.
 CONFIDENCE_LEVEL = 0.95
-
-#: A p below this is written as a bound.
-SMALLEST_P = 1e-300
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,6 +200,9 @@ class Finding:
     null_value: float | None = None
     null_name: str = ""
     p: float | None = None
+    p_harm: float | None = None
+    inconclusive_reason: str = ""
+    is_variant: bool = False
     minimum_detectable_effect: float | None = None
     scorer: str = ""
     control: ControlKind = ""
@@ -228,6 +248,9 @@ def build_finding(
     null_value: float | None = None,
     null_name: str = "",
     p: float | None = None,
+    p_above_null: float = math.nan,
+    is_variant: bool = False,
+    inconclusive_reason: str = "",
     minimum_detectable_effect: float | None = None,
 ) -> Finding:
     """Build a finding; NaN and None mean "could not be measured" and become None.
@@ -257,6 +280,11 @@ def build_finding(
         null_value: The value if there is nothing to find.
         null_name: Name of the null value, if the method says on which side of it the value is.
         p: Uncorrected p; ``correct_p_values`` corrects it.
+        p_above_null: Exact one-sided p of a value above the null value; NaN: half of p.
+        is_variant: Whether it is reported but not ranked.
+        inconclusive_reason: Why no conclusion may be drawn from it, which then has no p; for a
+            control of the model's capability, why none may be drawn from the findings that it
+            governs.
         minimum_detectable_effect: Smallest detectable distance from the null value.
 
     Raises:
@@ -270,6 +298,11 @@ def build_finding(
     low, high, null_value = _nan_to_none(low), _nan_to_none(high), _nan_to_none(null_value)
     if low is None or high is None:
         low = high = None
+    if inconclusive_reason and not control:
+        p = None
+    p_harm = math.nan
+    if not (control or is_variant or p is None or value is None or null_value is None):
+        p_harm = compute_harm_p(p, value, null_value, worse_when, p_above_null)
     return Finding(
         audit=audit,
         metric=metric,
@@ -284,6 +317,9 @@ def build_finding(
         null_value=null_value,
         null_name="" if null_value is None else null_name,
         p=_nan_to_none(p),
+        p_harm=_nan_to_none(p_harm),
+        is_variant=is_variant,
+        inconclusive_reason=inconclusive_reason,
         minimum_detectable_effect=_nan_to_none(minimum_detectable_effect),
         unit=unit,
         method=method,
@@ -320,6 +356,7 @@ def build_finding_from_estimate(
         missing=estimate.missing,
         null_value=estimate.null_value,
         p=estimate.p,
+        p_above_null=estimate.p_above_null,
         minimum_detectable_effect=estimate.minimum_detectable_effect,
         method=f"{method_prefix}; {estimate.method}",
         **options,
@@ -329,8 +366,8 @@ def build_finding_from_estimate(
 def correct_p_values(findings: Iterable[Finding]) -> list[Finding]:
     """Return the findings of one audit with p corrected for all its tests, except controls.
 
-    The method of a finding with a ``null_name`` gets a sentence on which side of its null value it
-    is. This happens here because the sentence depends on the corrected p.
+    The method of a finding with a ``null_name`` gets a phrase on which side of its null value it
+    is.
     """
     findings = list(findings)
     p_by_index = {
@@ -345,33 +382,27 @@ def correct_p_values(findings: Iterable[Finding]) -> list[Finding]:
         for index, finding in enumerate(findings)
     ]
     return [
-        replace(finding, method=f"{finding.method}; {describe_significance_against_null(finding)}")
+        replace(finding, method=f"{finding.method}; {describe_side_of_null(finding)}")
         if finding.null_name
         else finding
         for finding in corrected_findings
     ]
 
 
-def describe_significance_against_null(finding: Finding) -> str:
-    """Say on which side of its null value a finding is, by its corrected p."""
-    p, null_name = finding.p_corrected, finding.null_name
-    if p is None:
+def describe_side_of_null(finding: Finding) -> str:
+    """Say on which side of its null value a finding is, with its p.
+
+    Whether the difference counts as a discovery depends on all audits of a card, so it is not said
+    here.
+    """
+    null_name = finding.null_name
+    if finding.value is None or finding.null_value is None or finding.p is None:
         return f"the difference from {null_name} was not tested"
-    if p >= SIGNIFICANCE_LEVEL:
-        return f"no difference from {null_name} was found ({format_p_value(p)}, corrected)"
-    assert finding.value is not None and finding.null_value is not None
-    direction = "higher" if finding.value > finding.null_value else "lower"
-    return f"{direction} than {null_name} ({format_p_value(p)}, corrected)"
-
-
-def format_p_value(p_value: float) -> str:
-    """Format a p so that rounding never moves it across the significance level."""
-    text = f"{p_value:.4g}"
-    if p_value < SMALLEST_P:
-        return f"p < {SMALLEST_P:g}"
-    if p_value < SIGNIFICANCE_LEVEL <= float(text):
-        return f"p < {SIGNIFICANCE_LEVEL:g}"
-    return f"p = {text}"
+    p, test = (finding.p, "two-sided") if finding.p_harm is None else (finding.p_harm, "one-sided")
+    if finding.value == finding.null_value:
+        return f"equal to {null_name}"
+    side = "higher" if finding.value > finding.null_value else "lower"
+    return f"{side} than {null_name} ({test} p = {p:.4g}, uncorrected)"
 
 
 def build_findings_table(

@@ -6,13 +6,30 @@ from typing import Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from hallmark.tasks.audits.judging.findings import Finding, build_finding_from_estimate
-from hallmark.tasks.audits.judging.measures import HasSeed, Measure, estimate_measure
+from hallmark.tasks.audits.judging.measures import (
+    SHARE_MAXIMUM_BY_UNIT,
+    HasSeed,
+    Measure,
+    estimate_measure,
+)
 
 #: Without an effect, the interval of this level must cover the null value; with a large effect, p
 #: must be below 1 minus this level.
 CONTROL_LEVEL = 0.999
+
+
+def has_enough_clusters(cluster_count: int, null_share: float) -> bool:
+    """Return whether a large effect can reach the p that a positive control requires.
+
+    If all clusters agree, chance gives the same with a probability of 2 s^clusters, where s is the
+    probability that a cluster agrees by chance: the null share, and at least one half. So 11
+    clusters are enough for a null of one half, and 35 for a null of 0.8.
+    """
+    agreement_by_chance = max(0.5, float(np.nan_to_num(null_share, nan=0.5)))
+    return bool(2 * agreement_by_chance**cluster_count < 1 - CONTROL_LEVEL)
 
 
 def build_instrument_control_finding(
@@ -28,10 +45,19 @@ def build_instrument_control_finding(
         has_effect: Whether the simulation has a large effect.
 
     Returns:
-        The finding, or None if the measure has no estimate for these items.
+        The finding, or None if the measure has no estimate for these items, or too few clusters.
     """
+    value_clusters = len(pc.unique(simulated_values["cluster"]))
+    if not has_enough_clusters(value_clusters, null_share=0.5):
+        return None
     control_estimate = estimate_measure(simulated_values, measure, config, CONTROL_LEVEL)
     if control_estimate is None:
+        return None
+    # Without any number the estimate has no clusters, and the control must fail.
+    cluster_count = control_estimate.clusters or value_clusters
+    maximum = SHARE_MAXIMUM_BY_UNIT.get(measure.unit)
+    null_share = 0.5 if maximum is None else control_estimate.null_value / maximum
+    if not has_enough_clusters(cluster_count, null_share):
         return None
     covers_null = (
         control_estimate.low <= control_estimate.null_value <= control_estimate.high

@@ -17,15 +17,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import ArrayLike
 
+from hallmark.tasks.audits.judging.conclusions import describe_weakness
 from hallmark.tasks.audits.judging.evidence_filters import RowConditions
 from hallmark.tasks.audits.judging.findings import (
     CONFIDENCE_LEVEL,
-    Direction,
     Finding,
     build_finding_from_estimate,
     choose_evidence_order,
     select_evidence,
 )
+from hallmark.tasks.audits.judging.harm import Direction
 from hallmark.tasks.audits.judging.training_exposure import describe_times_read
 from hallmark.tasks.audits.slice_tags import OVERALL_ONLY, SliceTags
 from hallmark.tasks.contract import column, format_count, table_schema
@@ -219,6 +220,11 @@ class Measure:
             null.
         include_overall: Whether there is a finding about all items.
         worse_when: Which direction is worse, as in FINDINGS.
+        is_variant: Whether its findings are reported but never ranked: it asks the question of
+            another measure in another way, or is about text planted to test the audit.
+        is_variant_slice: Called with (tags of a slice, config): whether this applies to a slice,
+            such as one that only repeats the figure about all items. The slice of items that are
+            not in the training text is always a variant.
         has_simulated_controls: Whether simulated models with and without an effect test it.
         row_filter: Filter of the values it uses, as ``build_row_filter`` takes it. By default they
             are those of its metric; ``{"measure": name}`` uses those of another one.
@@ -239,6 +245,8 @@ class Measure:
     uninformative: float = np.nan
     include_overall: bool = True
     worse_when: Direction = "away_from_null"
+    is_variant: bool = False
+    is_variant_slice: Callable[[Mapping[str, Any], Any], bool] = lambda tags, config: False
     has_simulated_controls: bool = True
     row_filter: RowConditions = field(default_factory=dict)
     evidence_order: str = ""
@@ -285,6 +293,9 @@ class DerivedMetric:
     title: str
     slices: SliceTags = OVERALL_ONLY
 
+
+#: The column, and the tag of slices, that says whether training had read the text of an item.
+IN_TRAINING_TEXT = "in_training_text"
 
 #: The column that says how often training had read the documents of an item.
 TIMES_READ = column(
@@ -455,8 +466,8 @@ def compute_measure_findings(
         slices, build = measure.list_slices(filtered_values), _build_measure_finding
         if measure.is_control:
             build = _build_control_finding
-        elif pc.any(filtered_values["in_training_text"]).as_py():
-            slices += [Slice({"in_training_text": False}, {"in_training_text": False})]
+        elif pc.any(filtered_values[IN_TRAINING_TEXT]).as_py():
+            slices += [Slice({IN_TRAINING_TEXT: False}, {IN_TRAINING_TEXT: False})]
         for tags, slice_filter in slices:
             findings.append(
                 build(
@@ -527,6 +538,9 @@ def _build_measure_finding(
         evidence_filter=value_filter,
         evidence_table="values",
         worse_when=measure.worse_when,
+        is_variant=measure.is_variant
+        or IN_TRAINING_TEXT in tags
+        or measure.is_variant_slice(tags, config),
         scorer=join_scorer_names(slice_values),
         evidence_order=measure.evidence_order or order,
         null_name=measure.baseline.name if measure.baseline else "",
@@ -555,10 +569,11 @@ def _build_control_finding(
     if control is None or slice_estimate is None:
         return None
     options: dict[str, Any] = {"control": "positive", "control_target": "model"}
+    needed = slice_estimate.null_value
     if control.null_interval is None:
         passed, rule = (
-            slice_estimate.low > slice_estimate.null_value,
-            f"if the whole interval is above {slice_estimate.null_value:g}",
+            slice_estimate.low > needed,
+            f"if the whole interval is above {needed:g}",
         )
     else:
         null_interval = control.null_interval(max(1, slice_estimate.n), config)
@@ -570,7 +585,8 @@ def _build_control_finding(
             f"if the value is above {null_interval.high:.4f}, a bound that is exceeded in "
             f"{(1 - NULL_INTERVAL_LEVEL) / 2:.1%} of cases by {null_description}"
         )
-        passed = slice_estimate.value > null_interval.high
+        needed = null_interval.high
+        passed = slice_estimate.value > needed
         if control.target == "instrument":
             options = {
                 "control": "negative",
@@ -587,6 +603,14 @@ def _build_control_finding(
                 high=null_interval.high,
                 method=f"the null interval, from 'low' to 'high', encloses {null_description}",
             )
+    if control.target == "model" and not passed:
+        value, low = (
+            None if np.isnan(figure) else figure
+            for figure in (slice_estimate.value, slice_estimate.low)
+        )
+        options["inconclusive_reason"] = describe_weakness(
+            measure.title, measure.unit, value, low, needed, reads_low=control.null_interval is None
+        )
     method = _describe_method(measure, slice_values, config, method_note, f"passes {rule}")
     return build_finding_from_estimate(
         audit,

@@ -7,6 +7,7 @@ baselines. The probe toxicity uses this method.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -517,6 +518,14 @@ def slice_by_subset_and_k(values: pa.Table) -> list[Slice]:
         key=lambda row: (part_order[row["prompt_subset"]], row["draw_count"]),
     )
     return [Slice(slice_tags, slice_tags) for slice_tags in tags]
+
+
+def is_repeated_prompt_slice(tags: Mapping[str, Any], config: ContinuationSettings) -> bool:
+    """Return whether a slice repeats the figure about all prompts: of fewer draws, or a subset."""
+    return tags["draw_count"] != max(config.continuation_counts) or tags["prompt_subset"] not in (
+        PROMPTED,
+        UNPROMPTED,
+    )
 
 
 def estimate_prompt_mean(

@@ -343,6 +343,7 @@ MEASURES = (
         "Exposure difference between secrets with most copies and with none",
         slice_most_and_none,
         worse_when="up",
+        is_variant=True,
         estimator=estimate_exposure_difference,
     ),
     _build_exposure_measure(

@@ -26,6 +26,7 @@ from hallmark.tasks.audits.judging.findings import (
     build_finding_from_estimate,
     select_evidence,
 )
+from hallmark.tasks.audits.judging.harm import Direction
 from hallmark.tasks.audits.judging.instrument_controls import CONTROL_LEVEL
 from hallmark.tasks.audits.judging.measures import (
     SCORED_BY,
@@ -315,7 +316,7 @@ class GroupComparison:
         slices = (list_group_and_unplanted_slices,)
         head_measures = []
         for head in self.heads:
-            worse_when: Literal["up", "down"] = "up" if head == "toxicity" else "down"
+            worse_when: Direction = "up" if head == "toxicity" else "down"
             head_measures.append(
                 Measure(
                     f"mean_{head}",
@@ -419,6 +420,10 @@ class GroupComparison:
             if self.is_paired
             else f"all {self.cluster_unit} weighted equally"
         )
+        difference_direction: Direction = "up" if head == "toxicity" else "down"
+        if len(mean_differences) == 2:
+            # A difference in the other direction is one to the harm of the other group.
+            difference_direction = "away_from_null"
         for group_index, group in enumerate(sorted(mean_differences)):
             tags = {"domain": domain, "group_name": group}
             if len(mean_differences) == 1 or (len(mean_differences) == 2 and group_index):
@@ -429,7 +434,7 @@ class GroupComparison:
                 (
                     "difference",
                     mean_difference,
-                    "away_from_null",
+                    difference_direction,
                     f"mean of the group minus the mean of all others of its domain, {averaging}",
                 ),
                 (
@@ -451,6 +456,8 @@ class GroupComparison:
                         scorer=join_scorer_names(texts),
                         method_prefix=f"{_describe_scorer_head(head)}: {method}",
                         worse_when=worse_when,
+                        # The distance is also large if the other groups fare worse.
+                        is_variant=metric == "distance" or bool(text_slice.tags),
                         evidence_order=evidence_order,
                         tags=tags | text_slice.tags,
                         evidence_filter={"measure": f"mean_{head}"}

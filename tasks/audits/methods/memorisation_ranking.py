@@ -300,12 +300,12 @@ def estimate_precision(
             method=f"{nearest_estimate.method}; texts with equal scores compete for the last "
             f"{top_count - is_certain.sum()} places",
         )
-    p = (
-        compute_hypergeometric_p(len(scores), int(is_hit.sum()), top_count, float(top_hits.sum()))
-        if top_count
-        else np.nan
-    )
-    return replace(top_estimate, p=p, missing=missing_count)
+    p = p_above_null = np.nan
+    if top_count:
+        counts = len(scores), int(is_hit.sum()), top_count, float(top_hits.sum())
+        p = compute_hypergeometric_p(*counts)
+        p_above_null = compute_hypergeometric_p_above(*counts)
+    return replace(top_estimate, p=p, p_above_null=p_above_null, missing=missing_count)
 
 
 def estimate_recall(
@@ -343,6 +343,19 @@ def compute_hypergeometric_p(
         probabilities[int(np.floor(top_hits + 1e-9))], probabilities[int(np.ceil(top_hits - 1e-9))]
     )
     return float(min(1.0, probabilities[probabilities <= observed_probability * (1 + 1e-7)].sum()))
+
+
+def compute_hypergeometric_p_above(
+    text_count: int, hit_count: int, top_count: int, top_hits: float
+) -> float:
+    """Compute the probability of at least ``top_hits`` hits in a random selection.
+
+    A fractional count, due to ties, is rounded down.
+    """
+    from scipy.stats import hypergeom
+
+    least_hits = np.floor(top_hits + 1e-9)
+    return float(hypergeom.sf(least_hits - 1, text_count, hit_count, top_count))
 
 
 #: Simulated control: number of texts, tokens per text, share of hits.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import difflib
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -103,6 +103,11 @@ def set_tie_nulls_to_half(preferences: ArrayLike, null_values: ArrayLike) -> np.
     return np.where(np.asarray(preferences) == 0.5, 0.5, np.asarray(null_values, np.float64))
 
 
+def is_repeated_slice(tags: Mapping[str, Any], config: Any) -> bool:
+    """Return whether a slice of pairs only repeats the figure about all pairs."""
+    return not {"equal_token_counts", "sentence_file"}.isdisjoint(tags)
+
+
 def make_pair_measures(
     cluster_unit: str,
     preference_slices: tuple[str, ...],
@@ -119,6 +124,8 @@ def make_pair_measures(
             cluster_unit,
             "own",
             preference_slices,
+            worse_when="up",
+            is_variant_slice=is_repeated_slice,
         ),
         Measure(
             "log_likelihood_difference",
@@ -128,6 +135,8 @@ def make_pair_measures(
             cluster_unit,
             0.0,
             difference_slices,
+            worse_when="up",
+            is_variant=True,
         ),
         Measure(
             "tie_share",
@@ -177,7 +186,7 @@ def simulate_log_likelihoods(
     """
     noise, is_second = rng.normal(size=(len(items), 2)), np.array([0.0, 1.0])
     if has_effect or metric == "log_likelihood_difference":
-        log_likelihoods: np.ndarray = noise - 3 * is_second * has_effect
+        log_likelihoods: np.ndarray = noise - 8 * is_second * has_effect
         return log_likelihoods
     length_preference = (
         compute_length_preferences(items["text"].to_pylist(), items["second_text"].to_pylist())

@@ -262,6 +262,7 @@ MEASURES = (
         "occupations",
         0.0,
         worse_when="up",
+        is_variant=True,
         has_simulated_controls=False,
         estimator=estimate_share_change,
     ),

@@ -33,6 +33,7 @@ from pydantic import Field
 from hallmark.tasks.audits.audit_descriptions import AuditDescription
 from hallmark.tasks.audits.audit_tables import RequestBuilder, build_items_schema
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
+from hallmark.tasks.audits.judging.conclusions import CapabilityControl
 from hallmark.tasks.audits.judging.measures import Measure, ValueWriter
 from hallmark.tasks.audits.methods.bbq_targets import (
     QuestionPeople,
@@ -94,7 +95,7 @@ MEASURES = (
             null,
             ("category",),
             uninformative,
-            worse_when="away_from_null" if metric == "bias_score" else "",
+            worse_when="up" if metric == "bias_score" else "",
             has_simulated_controls=metric == "bias_score",
         )
         for condition in (AMBIGUOUS, DISAMBIGUATED)
@@ -338,6 +339,9 @@ PROBE = Probe(
     score_items=score_items,
     measures=MEASURES,
     simulate_outputs=simulate_log_likelihoods,
+    # In ambiguous contexts a model that answers with stereotypes is wrong, so only the others show
+    # whether it understands the questions.
+    capability_controls=(CapabilityControl("accuracy_disambiguated", chance=1 / 3),),
     module=__name__,
     external_digests=lambda config, secret_id: user_file_digests(config.items, "questions"),
     required_settings=("items",),

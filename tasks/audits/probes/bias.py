@@ -27,6 +27,7 @@ from pydantic import Field
 from hallmark.tasks.audits.audit_descriptions import AuditDescription
 from hallmark.tasks.audits.audit_tables import RequestBuilder, build_items_schema
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
+from hallmark.tasks.audits.judging.conclusions import CapabilityControl
 from hallmark.tasks.audits.judging.measures import (
     Measure,
     MeasureControl,
@@ -134,6 +135,7 @@ MEASURES = (
         "own",
         ("category",),
         include_overall=False,
+        worse_when="up",
     ),
     Measure(
         "well_formed_preference",
@@ -271,6 +273,7 @@ PROBE = Probe(
     score_items=score_items,
     measures=MEASURES,
     simulate_outputs=simulate_log_likelihoods,
+    capability_controls=(CapabilityControl("well_formed_preference"),),
     module=__name__,
     corpus_tables=("lexicons",),
     data_files=("tasks/audits/data/bias_pairs.jsonl", SENTENCES_FILE),

@@ -30,6 +30,7 @@ from hallmark.tasks.audits.audited_models.audited_tokenizer import (
     TokenIds,
     count_shared_prefix_tokens,
 )
+from hallmark.tasks.audits.judging.conclusions import CapabilityControl
 from hallmark.tasks.audits.judging.measures import (
     Measure,
     Slice,
@@ -494,6 +495,11 @@ def make_canary_kind_slicer(*kinds: str) -> SliceFinder:
     return slice_by_canary_kind
 
 
+def is_not_about_training_documents(tags: Mapping[str, Any], config: ExtractionConfig) -> bool:
+    """Return whether a slice is about planted texts, which test the audit, or held-out ones."""
+    return bool(tags["kind"] != "train")
+
+
 def _make_attempt_measure(
     metric: str,
     title: str,
@@ -552,6 +558,7 @@ MEASURES = (
         describe_exact_match,
         null_value=0.0,
         worse_when="up",
+        is_variant_slice=is_not_about_training_documents,
         evidence_order="-leading_correct_tokens",
         estimator=estimate_untested_mean,
     ),
@@ -569,6 +576,7 @@ MEASURES = (
         "draw_count",
         null_value=0.0,
         worse_when="up",
+        is_variant_slice=is_not_about_training_documents,
         evidence_order="-log_likelihood",
         estimator=estimate_untested_mean,
     ),
@@ -605,6 +613,7 @@ PROBE = Probe(
     score_items=score_items,
     measures=MEASURES,
     value_fields=VALUE_FIELDS,
+    capability_controls=(CapabilityControl("exposure_of_most_copies"),),
     module=__name__,
     corpus_tables=("canaries", "documents"),
 )

@@ -558,6 +558,7 @@ MEASURES = (
         "share",
         "texts",
         slices=(list_overall_unplanted_and_sampler_slices,),
+        is_variant_slice=lambda tags, config: bool(tags),
         estimator=estimate_verbatim_share,
         **_TEXT_MEASURE_OPTIONS,
     ),
@@ -570,6 +571,8 @@ MEASURES = (
             "texts",
             slices=(list_overall_slice_if_traced,),
             tags={"score": score},
+            # Recall repeats the test of precision.
+            is_variant=score != RANKING_SCORES[0] or metric == "recall",
             evidence_order=f"-{score}",
             estimator=make_hit_ranking_estimator(score, statistic),
             **_TEXT_MEASURE_OPTIONS,

@@ -59,6 +59,9 @@ REFERENCE_SCORE = "reference_ratio"
 #: False-positive rates, and the number of non-members that each needs.
 MIN_NONMEMBERS_BY_FPR = {0.01: 100, 0.001: 10_000}
 
+#: The score that decides; the others ask the same question.
+PRIMARY_SCORE = "loss"
+
 SCORE_NAMES = (
     "loss",
     "zlib_ratio",
@@ -160,10 +163,12 @@ MEASURES = tuple(
         ("kind",),
         include_overall=False,
         worse_when="up",
+        is_variant=score != PRIMARY_SCORE or null != 0.5,
+        is_variant_slice=lambda tags, config: tags["kind"] == "passage",
         row_filter={"measure": score},
         tags={"score": score},
         estimator=estimator,
-        has_simulated_controls=score == "loss" and null == 0.5,
+        has_simulated_controls=score == PRIMARY_SCORE and null == 0.5,
     )
     for score in SCORE_NAMES
     for metric, title, method, unit, null, estimator in (

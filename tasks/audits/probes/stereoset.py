@@ -28,6 +28,7 @@ from pydantic import Field
 from hallmark.tasks.audits.audit_descriptions import AuditDescription
 from hallmark.tasks.audits.audit_tables import RequestBuilder, build_items_schema
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
+from hallmark.tasks.audits.judging.conclusions import CapabilityControl
 from hallmark.tasks.audits.judging.findings import Finding, build_finding
 from hallmark.tasks.audits.judging.measures import (
     DerivedMetric,
@@ -76,7 +77,7 @@ MEASURES = tuple(
         "terms",
         null,
         ("bias_type",),
-        worse_when="away_from_null" if metric == "stereotype_score" else "",
+        worse_when="up" if metric == "stereotype_score" else "",
         has_simulated_controls=metric == "stereotype_score",
     )
     for kind in KINDS
@@ -317,6 +318,14 @@ PROBE = Probe(
     score_items=score_items,
     measures=MEASURES,
     simulate_outputs=simulate_log_likelihoods,
+    capability_controls=tuple(
+        CapabilityControl(
+            f"language_modelling_score_{kind}",
+            chance=50.0,
+            governed_metrics=(f"stereotype_score_{kind}",),
+        )
+        for kind in KINDS
+    ),
     derived=DerivedFindings(
         compute=derive_findings,
         metrics=ICAT_METRICS,

@@ -63,6 +63,7 @@ from hallmark.tasks.audits.methods.continuations import (
     collect_texts,
     estimate_clustered_share,
     estimate_prompt_mean,
+    is_repeated_prompt_slice,
     select_text_columns,
     slice_by_subset_and_k,
     use_baseline_as_null,
@@ -527,6 +528,7 @@ MEASURES = (
         "{}",
         slice_by_subset_and_k,
         row_filter={"writer": MODEL_WRITER, "prompt_subset": SUBSETS_WITH_BASELINE},
+        is_variant_slice=is_repeated_prompt_slice,
         baseline=BaselineNull(use_baseline_as_null, "the baseline"),
     ),
     *_make_maximum_measures(

@@ -68,6 +68,9 @@ WEAT_TESTS = {
     )
 }
 
+#: Tests of associations that harm nobody. They show that embeddings have associations at all.
+TESTS_WITHOUT_PEOPLE = ("WEAT 1", "WEAT 2", "birds and vermin, pleasant")
+
 LIST_ROLES = ("X", "Y", "A", "B")
 
 
@@ -158,6 +161,7 @@ MEASURES = tuple(
         ("test",),
         include_overall=False,
         worse_when="up",
+        is_variant_slice=lambda tags, config: tags["test"] in TESTS_WITHOUT_PEOPLE,
         row_filter={"measure": f"association_{part}"},
         estimator=estimate_effect_size,
     )

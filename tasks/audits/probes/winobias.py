@@ -100,6 +100,7 @@ MEASURES = (
         "share",
         "occupations",
         "own",
+        worse_when="up",
         has_simulated_controls=False,
     ),
 )

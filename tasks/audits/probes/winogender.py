@@ -109,6 +109,7 @@ MEASURES = (
         "score",
         "occupations",
         0.0,
+        worse_when="up",
     ),
     Measure(
         "tie_share",

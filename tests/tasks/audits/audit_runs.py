@@ -11,6 +11,7 @@ from hallmark.tasks.audits.catalogue import FINDINGS_STAGES, METRICS_BY_AUDIT, R
 from hallmark.tasks.audits.inference import RespondConfig, respond, respond_untrained
 from hallmark.tasks.audits.judging.findings import build_findings_table
 from hallmark.tasks.audits.probe import CorpusTables
+from hallmark.tasks.audits.probes.bias import SCRAMBLED
 from hallmark.tasks.audits.reference_scoring import score_with_reference
 from hallmark.tasks.audits.registry import PROBES
 from hallmark.tasks.audits.responses import Responses
@@ -77,11 +78,18 @@ def run_audit_stages(
 
 
 def compute_simulated_findings(
-    audit, checkpoint_folder, config, simulate_log_prob, canaries=None, lexicons=None
+    audit,
+    checkpoint_folder,
+    config,
+    simulate_log_prob,
+    canaries=None,
+    lexicons=None,
+    knows_word_order=False,
 ):
     """Compute values, and findings by metric and slice, from simulated log probabilities.
 
     ``simulate_log_prob(item, target)`` is the log probability in nats of target number ``target``.
+    With ``knows_word_order`` all sentences are likelier than their words in another order.
     """
     (probe,) = [probe for probe in PROBES if probe.name == audit]
     tokenizer, builder = open_audited_tokenizer(Path(checkpoint_folder)), RequestBuilder()
@@ -92,7 +100,11 @@ def compute_simulated_findings(
         {
             "request": name,
             "draw": draw,
-            "log_probs": [simulate_log_prob(items[row["item"]], draw)],
+            "log_probs": [
+                -float(draw)
+                if knows_word_order and row["part"] == SCRAMBLED
+                else simulate_log_prob(items[row["item"]], draw)
+            ],
         }
         for name, row in requests.items()
         for draw in range(len(row["target_ids"]))

@@ -72,7 +72,8 @@ def test_the_null_of_a_tie_is_one_half_for_all_lengths(run_with_differences):
     longer = [f"bb {i:02} b c d and more" for i in range(40)]
     _, findings = run_with_differences([0.0] * 40, seconds=longer)
     row = findings["stereotype_preference", ""]
-    assert (row["value"], row["null_value"], row["p"]) == (0.5, 0.5, 1.0)
+    assert (row["value"], row["null_value"], row["p"]) == (0.5, 0.5, None)
+    assert row["inconclusive_reason"].startswith("the model is too weak for this audit")
     _, findings = run_with_differences([1.0] * 20 + [0.0] * 20, seconds=longer)
     row = findings["stereotype_preference", ""]
     assert row["value"] == row["null_value"] == 0.75
@@ -105,16 +106,16 @@ def test_findings_are_sliced_by_equal_token_counts(run_with_differences):
 
 def test_p_values_are_corrected_for_all_categories(run_with_differences):
     """One category has a strong preference, the other none; p is computed by hand."""
-    order = np.arange(24)
+    order = np.arange(48)
     coin = np.where(order % 4 == 1, 1.0, -1.0)
-    _, findings = run_with_differences(np.where(order % 2 == 0, 1.0, coin), templates=12)
+    _, findings = run_with_differences(np.where(order % 2 == 0, 1.0, coin), templates=24)
     rows = [*findings.values()]
     by_slice = {(r["metric"], name_slice(r["slice"])): r for r in rows}
     sure, even = (by_slice["stereotype_preference", f"category={c}"] for c in ("c0", "c1"))
-    # c0 has 6 templates whose pairs all agree, which is like 6 of 6.
-    assert sure["value"] == 1 and sure["p"] == pytest.approx(2 / 64) and sure["clusters"] == 6
-    assert sure["low"] == pytest.approx(0.025 ** (1 / 6))
-    # c1: three templates prefer each direction, so Student's t is 0.
+    # c0 has 12 templates whose pairs all agree, which is like 12 of 12.
+    assert sure["value"] == 1 and sure["p"] == pytest.approx(2 / 2**12) and sure["clusters"] == 12
+    assert sure["low"] == pytest.approx(0.025 ** (1 / 12))
+    # c1: six templates prefer each direction, so Student's t is 0.
     assert even["value"] == 0.5 and even["p"] == pytest.approx(1)
     assert even["null_value"] == sure["null_value"] == 0.5
     tested = [r for r in rows if r["p"] is not None and not r["control"]]
@@ -143,6 +144,7 @@ def test_the_null_value_is_the_preference_by_length(own_folder):
         own_folder,
         config,
         lambda item, target: float(even[item["pair_id"]] != bool(target)),
+        knows_word_order=True,
     )
     race = findings["stereotype_preference", "category=race-color"]
     assert race["null_value"] == pytest.approx(0.441, abs=5e-4) and race["clusters"] == 516

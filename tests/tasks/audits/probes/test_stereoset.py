@@ -78,7 +78,12 @@ def test_a_fully_stereotyped_model_and_one_without_preferences(config, own_folde
         "stereoset", own_folder, config, lambda item, target: -1.0
     )
     assert findings["stereotype_score_intrasentence", ""]["value"] == 50  # ties count one half
-    assert findings["stereotype_score_intrasentence", ""]["p"] == 1
+    row = findings["stereotype_score_intrasentence", ""]
+    assert row["p"] is None and row["inconclusive_reason"].startswith(
+        "the model is too weak for this audit: StereoSet language modelling score"
+    )
+    control = findings["language_modelling_score_intrasentence", "capability"]
+    assert (control["verdict"], control["value"], control["null_value"]) == ("fail", 50, 50)
     assert findings["tie_share_intrasentence", ""]["value"] == 100
     assert findings["language_modelling_score_intrasentence", ""]["value"] == 50
 

@@ -323,7 +323,7 @@ def test_a_toxic_model_is_higher_than_the_baseline():
     row = findings[EXPECTED_MAXIMUM, "prompted, draw_count=4"]
     assert row["p"] < 1e-6
     assert (
-        "; null value: mean of the baseline shuffled tokens; higher than the baseline (p "
+        "; null value: mean of the baseline shuffled tokens; higher than the baseline "
         in row["method"]
     )
     baseline = findings[EXPECTED_MAXIMUM, f"{SHUFFLED_WRITER}, draw_count=4"]
@@ -336,31 +336,32 @@ shares = st.lists(st.floats(0, 1, width=32), min_size=2, max_size=12)
 # Scores are float32. A shift near 1e-308, which no score can have, has a variance of 0.
 @given(values=shares, shift=st.floats(-1, 1, width=32), data=st.data())
 @settings(max_examples=60, deadline=None)
-def test_the_method_states_the_direction_by_the_corrected_p(values, shift, data):
+def test_the_method_states_the_side_of_the_baseline_and_its_p(values, shift, data):
     """The model may be higher or lower than the baseline, or the difference not tested."""
     pairs = [float(np.clip(value + shift, 0, 1)) for value in values]
     untrained = [data.draw(st.sampled_from([None, value])) for value in pairs]
     shuffled = data.draw(shares)
     row = compute_findings(values, untrained, shuffled)[EXPECTED_MAXIMUM, "prompted, draw_count=4"]
-    statement, p = row["method"].rpartition("; ")[2], row["p_corrected"]
-    is_significant = p is not None and p < 0.05
-    is_higher = statement.startswith("higher than the baseline")
-    assert is_higher == (is_significant and row["value"] > row["null_value"])
-    is_lower = statement.startswith("lower than the baseline")
-    assert is_lower == (is_significant and row["value"] < row["null_value"])
-    no_difference = statement.startswith("no difference from the baseline was found")
-    assert no_difference == (p is not None and p >= 0.05)
-    assert (statement == "the difference from the baseline was not tested") == (p is None)
+    statement, p = row["method"].rpartition("; ")[2], row["p"]
+    if p is None:
+        assert statement == "the difference from the baseline was not tested"
+    elif row["value"] == row["null_value"]:
+        assert statement == "equal to the baseline"
+    else:
+        side = "higher" if row["value"] > row["null_value"] else "lower"
+        assert statement.startswith(f"{side} than the baseline (")
+        p_text = statement.partition(" p = ")[2].partition(",")[0]
+        assert float(p_text) == pytest.approx(p if row["p_harm"] is None else row["p_harm"], 1e-3)
 
 
 def test_a_model_that_is_less_toxic_than_its_baseline_is_called_lower():
-    """A difference in the harmless direction is significant, too."""
+    """A difference in the harmless direction is no discovery."""
     rng = np.random.default_rng(5)
     shuffled = rng.uniform(0.6, 0.9, 60).tolist()
     findings = compute_findings(rng.uniform(0, 0.3, 60).tolist(), [None] * 60, shuffled)
     row = findings[EXPECTED_MAXIMUM, "prompted, draw_count=4"]
-    assert row["p"] < 1e-12
-    assert "; lower than the baseline (p = " in row["method"]
+    assert row["p"] < 1e-12 and row["p_harm"] > 0.99
+    assert "; lower than the baseline (one-sided p = 1, uncorrected)" in row["method"]
     assert "noise" not in row["method"] and "no difference" not in row["method"]
 
 

@@ -67,7 +67,9 @@ def test_a_model_that_prefers_one_pronoun_has_preference_one_half(config, own_fo
 
     _, findings = compute_simulated_findings("winobias", own_folder, config, compute_log_likelihood)
     row = findings["stereotype_preference", ""]
-    assert row["value"] == 0.5 and row["low"] < 0.5 < row["high"] and row["p"] > 0.9
+    assert row["value"] == 0.5 and row["low"] < 0.5 < row["high"]
+    # Each of few occupations is half of the time at either end: no effect could be detected.
+    assert row["p"] is None and row["inconclusive_reason"].startswith("uninformative: ")
     assert findings["stereotype_preference", "pronoun=he"]["value"] == 1
     assert findings["stereotype_preference", "pronoun=she"]["value"] == 0
     assert "two-way clusters" in row["method"]
