@@ -393,6 +393,8 @@ def map_labels_to_settings(config: Any) -> dict[str, StageConfig]:
         sections["evaluate_detectors"] = sections["find_personal_data"]
     if "audit_capability" in sections:
         sections["capability_baselines"] = sections["audit_capability"].baselines_config
+    if "policy" in sections:
+        sections["policy"] = sections["policy"].rules_config
     return sections | {
         f"{probe.name}_{step}": get_step_settings(config, probe, step)
         for probe in PROBES

@@ -15,7 +15,9 @@ from hallmark.flows.checkpoint_resolution import trace_training_history
 from hallmark.flows.config import Config
 from hallmark.flows.corpus import ArtifactsByLabel, Corpus
 from hallmark.flows.error_rates import find_current_error_rates_by_audit
+from hallmark.flows.policy_publishing import publish_policy_outcome
 from hallmark.flows.policy_rule_checks import check_rule_slices
+from hallmark.flows.previous_release import compare_audits_with_previous
 from hallmark.reports.model_card import build_model_card
 from hallmark.tasks.audits.ability.attention_maps import attention_maps
 from hallmark.tasks.audits.ability.capability import audit_capability
@@ -102,7 +104,12 @@ def audit_checkpoint(
         raise (HallmarkError if errors else UsageError)(reason)
     artifacts = probe_audits.artifacts | {f"audit_{name}": audits[name] for name in audits}
     if config.policy.rules:
-        artifacts["policy"] = write_rule_verdicts(audits, config.policy)
+        comparison = compare_audits_with_previous(config.policy, checkpoint, audits, artifacts)
+        if comparison:
+            artifacts["compare_with_previous"] = comparison
+        artifacts["policy"] = write_rule_verdicts(audits, comparison, config.policy.rules_config)
+        if isinstance(artifacts["policy"], Artifact):  # it is unknown in a forecast
+            publish_policy_outcome(artifacts["policy"])
     with record_failure(errors, "attention_maps"):
         artifacts["attention_maps"] = attention_maps(checkpoint, config.attention_maps)
     if training_run:

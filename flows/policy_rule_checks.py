@@ -16,7 +16,12 @@ from hallmark.tasks.audits.audit_descriptions import CAPABILITY
 from hallmark.tasks.audits.catalogue import METRICS_BY_AUDIT, METRICS_WITHOUT_INTERVAL
 from hallmark.tasks.audits.judging.comparison import format_stage_label
 from hallmark.tasks.audits.judging.findings import read_findings
-from hallmark.tasks.audits.judging.policy import PolicyRule, is_exact_count
+from hallmark.tasks.audits.judging.policy import (
+    BOUND_SIGNS,
+    PREVIOUS_BOUND,
+    PolicyRule,
+    is_exact_count,
+)
 from hallmark.tasks.audits.methods.labelled_texts import TOXIC_SHARE_MEASURES
 from hallmark.tasks.audits.methods.scorer_agreement import AGREEMENT_MEASURES
 from hallmark.tasks.audits.probe import Probe
@@ -67,6 +72,11 @@ def check_policy_rules(config: Any, store_name: str | None = None) -> None:
                 f"policy.rules.{rule_name}.metric: {rule.metric} never has a confidence interval, "
                 f"so no rule about it can pass; choose a metric of the audit {rule.audit} with an "
                 f"interval: {', '.join(_list_metrics_with_interval(rule.audit))}"
+            )
+        if rule.is_about_previous and not _has_direction(rule):
+            raise UsageError(
+                f"policy.rules.{rule_name}.{PREVIOUS_BOUND}: {rule.metric} has no direction in "
+                f"which it is worse; use one of {', '.join(BOUND_SIGNS)}, or choose another metric"
             )
         if missing_setting := _find_missing_setting(rule, config):
             raise UsageError(
@@ -171,6 +181,20 @@ def _list_metrics_with_interval(audit: str) -> list[str]:
         for metric in METRICS_BY_AUDIT[audit]
         if metric not in metrics_without_interval and not is_exact_count(audit, metric)
     ]
+
+
+def _has_direction(rule: PolicyRule) -> bool:
+    """Return whether findings of a metric may have a direction in which they are worse."""
+    if rule.audit == CAPABILITY:
+        return True
+    (probe,) = (probe for probe in PROBES if probe.name == rule.audit)
+    directions = [
+        measure.worse_when
+        for measure in probe.measures
+        if measure.metric == rule.metric and not measure.is_control
+    ]
+    # Findings that are computed from others have their direction only when they are computed.
+    return any(directions) or rule.metric in probe.derived.metrics
 
 
 def _find_missing_setting(rule: PolicyRule, config: Any) -> str:

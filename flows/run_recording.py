@@ -133,6 +133,7 @@ def resolve_flow_arguments(
     )
     from hallmark.flows.config_files import find_text_override, get_config_folder, read_config_tree
     from hallmark.flows.policy_rule_checks import check_policy_rules
+    from hallmark.flows.previous_release import pin_previous_run
 
     if config is None and checkpoint is None:
         config = "demo"
@@ -188,6 +189,9 @@ def resolve_flow_arguments(
     if settings.tensorboard:
         check_tensorboard()
     opened_store = _open_store(store_name, checkpoint_names)
+    settings = settings.model_copy(
+        update={"policy": pin_previous_run(opened_store, settings.policy)}
+    )
     if checkpoint is not None:
         resolve_checkpoint(opened_store, checkpoint)
     else:  # record the id, because "latest" changes

@@ -283,10 +283,6 @@ class Run:
             return []
         return list(table_to_rows(self["policy"]["verdicts"].read()))
 
-    def list_unpassed_verdicts(self) -> list[dict[str, Any]]:
-        """List the verdicts of the policy other than "pass"."""
-        return [row for row in self.list_verdicts() if row["verdict"] != "pass"]
-
     def read_failure_reason_by_audit(self) -> dict[str, str]:
         """Read which audits failed, and the reason for each."""
         if "missing_audits" not in self.stages:

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from hallmark.reports.page.figures import format_number
 from hallmark.reports.page.redaction import RedactFunction
 from hallmark.reports.sections.training_coverage import describe_training_arm
-from hallmark.tasks.audits.judging.policy import group_unpassed_rules
+from hallmark.tasks.audits.judging.policy_outcome import PolicyOutcome, judge_policy
 from hallmark.tasks.contract import Artifact, HallmarkError, get_artifact_store
 
 #: Labels of the model card figures that the index shows, by the prefix of their ids.
@@ -30,28 +30,15 @@ def summarize_run(artifacts: Mapping[str, Artifact | None], redact: RedactFuncti
             _summarize_model(artifacts, redact),
             _summarize_controls(artifacts),
             _read_key_figures_or_blanks(artifacts.get("model_card")),
-            _list_policy_failures(artifacts, redact),
+            _read_policy_outcome(artifacts, redact),
         )
     except (HallmarkError, LookupError, TypeError, AttributeError):
         return RunSummary(
             ModelSummary(),
             ControlSummary(0, 0, ()),
             _read_key_figures_or_blanks(None),
-            PolicyFailures(),
+            PolicyOutcome(),
         )
-
-
-@dataclass(frozen=True)
-class PolicyFailures:
-    """The redacted names of policy rules that do not hold.
-
-    Attributes:
-        failed_rules: Rules that a finding breaks.
-        undecided_rules: Rules that are not shown to hold.
-    """
-
-    failed_rules: Sequence[str] = ()
-    undecided_rules: Sequence[str] = ()
 
 
 def describe_training_arm_of_run(record: Mapping[str, Any]) -> str:
@@ -63,17 +50,14 @@ def describe_training_arm_of_run(record: Mapping[str, Any]) -> str:
     return describe_training_arm(exclusion_config)
 
 
-def _list_policy_failures(
+def _read_policy_outcome(
     artifacts: Mapping[str, Artifact | None], redact: RedactFunction
-) -> PolicyFailures:
+) -> PolicyOutcome:
     policy_verdicts = artifacts.get("policy")
-    verdict_rows = (
-        policy_verdicts["verdicts"].read(["rule", "verdict", "distance"]).to_pylist()
-        if policy_verdicts is not None
-        else []
-    )
-    failed_rules, undecided_rules = group_unpassed_rules(verdict_rows)
-    return PolicyFailures([*map(redact, failed_rules)], [*map(redact, undecided_rules)])
+    if policy_verdicts is None:
+        return PolicyOutcome()
+    verdict_rows = policy_verdicts["verdicts"].read(["rule", "verdict"]).to_pylist()
+    return judge_policy({**row, "rule": redact(row["rule"])} for row in verdict_rows)
 
 
 @dataclass(frozen=True)
@@ -177,13 +161,13 @@ class RunSummary:
         model: Its model.
         controls: Its controls.
         figures: The key figures of its model card.
-        policy: The policy rules that do not hold.
+        policy: The rules of its policy by verdict, with redacted names.
     """
 
     model: ModelSummary
     controls: ControlSummary
     figures: Sequence[KeyFigure]
-    policy: PolicyFailures
+    policy: PolicyOutcome
 
 
 def _read_key_figures_or_blanks(card: Artifact | None) -> list[KeyFigure]:

@@ -165,8 +165,10 @@ def test_the_audit_sets_page_configures_every_probe():
 
 
 def test_the_policy_page_sets_bounds():
-    (block,) = read_blocks(PROJECT_ROOT / "docs" / "policies.md", "toml")
+    block, previous_block = read_blocks(PROJECT_ROOT / "docs" / "policies.md", "toml")
     assert load_block(block).policy.rules["toxic"].bound == ("lt", 0.3)
+    policy = load_block(previous_block).policy
+    assert policy.previous and policy.rules["not_more_toxic"].is_about_previous
 
 
 def test_the_finetuning_page_configures_a_task():

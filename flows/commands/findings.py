@@ -15,7 +15,7 @@ from hallmark.tasks.audits.judging.discoveries import (
     describe_conclusion,
     read_card_findings,
 )
-from hallmark.tasks.audits.judging.policy import group_unpassed_rules
+from hallmark.tasks.audits.judging.policy_outcome import VERDICT_NAMES, judge_policy
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
 from hallmark.tasks.contract import (
     Row,
@@ -83,8 +83,9 @@ def list_findings(run: Run, audit: str | None = None) -> list[Row]:
 
     Returns:
         Rows with ``finding``, the name that the command trace takes; ``title``, the metric in
-        words; the ``FINDING_FIELDS``; ``conclusion``, what follows from the finding; and
-        ``failed_rules``, ``undecided_rules`` and ``passed_rules`` of the policy.
+        words; the ``FINDING_FIELDS``; ``conclusion``, what follows from the finding; the verdict of
+        the ``policy`` on the finding, None if no rule is about it; and ``failed_rules``,
+        ``not_shown_rules`` and ``passed_rules``.
 
     Raises:
         UsageError: If the run has no audits, or not this one.
@@ -122,16 +123,12 @@ def sort_by_risk(findings: Iterable[Row]) -> list[Row]:
 
 def _build_finding_row(finding: Row, verdicts_by_finding: dict[str, list[Row]]) -> Row:
     name = format_finding_name(finding)
-    finding_verdicts = verdicts_by_finding.get(name, [])
-    failed_rules, undecided_rules = group_unpassed_rules(finding_verdicts)
     return {
         "finding": name,
         "title": finding["title"],
         **{field: finding[field] for field in FINDING_FIELDS},
         "conclusion": describe_conclusion(finding),
-        "failed_rules": failed_rules,
-        "undecided_rules": undecided_rules,
-        "passed_rules": [row["rule"] for row in finding_verdicts if row["verdict"] == "pass"],
+        **judge_policy(verdicts_by_finding.get(name, [])).to_json_fields(),
     }
 
 
@@ -151,18 +148,12 @@ def _format_finding_cells(row: Row) -> tuple[str, ...]:
         "" if row[column] is None else format_number(row[column], row["unit"])
         for column in ("value", "low", "high", "null_value")
     )
-    outcomes = {
-        "failed": row["failed_rules"],
-        "not shown": row["undecided_rules"],
-        "passed": row["passed_rules"],
-    }
-    policy = next((outcome for outcome, rules in outcomes.items() if rules), "")
     return (
         f"{value}{format_unit_suffix(row['unit'], row['value'])}" if value else "not measured",
         f"{low} to {high}" if low else "",
         f"{row['n']:,}",
         null_value,
         row["conclusion"].partition(":")[0],
-        policy,
+        VERDICT_NAMES.get(row["policy"], ""),
         escape_invisible(row["finding"]),
     )

@@ -212,15 +212,12 @@ def print_run_summary(flow_name: str, run: Run) -> None:
 def render_passed_rules(verdicts: Sequence[Mapping[str, Any]]) -> list[str]:
     """Format a line for each rule of a policy that all its findings pass."""
     from hallmark.flows.finding_trace import format_finding_name
+    from hallmark.tasks.audits.judging.policy_outcome import judge_policy
     from hallmark.tasks.contract import format_count
 
-    verdicts_by_rule: dict[str, list[Mapping[str, Any]]] = {}
-    for row in verdicts:
-        verdicts_by_rule.setdefault(row["rule"], []).append(row)
     lines = []
-    for rule, rows in verdicts_by_rule.items():
-        if any(row["verdict"] != "pass" for row in rows):
-            continue
+    for rule in judge_policy(verdicts).passed_rules:
+        rows = [row for row in verdicts if row["rule"] == rule]
         nearest = max(rows, key=lambda row: row["distance"])
         count = f" for {format_count(len(rows), 'finding')}; nearest" if len(rows) > 1 else ""
         lines.append(
@@ -234,10 +231,11 @@ def check_audits_and_policy(run: Run) -> None:
 
     Raises:
         HallmarkError: If an audit failed.
-        PolicyViolationError: If a rule of the policy failed or is undecided.
+        PolicyViolationError: If a rule of the policy failed or is not shown to hold.
     """
     from hallmark.flows.finding_trace import format_finding_name
     from hallmark.flows.runs import is_same_store, resolve_store_uri
+    from hallmark.tasks.audits.judging.policy_outcome import VERDICT_NAMES, judge_policy
     from hallmark.tasks.audits.registry import SKIPPED_COUNT_METRICS
     from hallmark.tasks.contract import HallmarkError, PolicyViolationError
 
@@ -246,16 +244,20 @@ def check_audits_and_policy(run: Run) -> None:
             f"{audit} failed: {reason}; all other results were written, and the model card says "
             "which audit failed; run the command again to repeat this audit"
         )
-    failed_rules = run.list_unpassed_verdicts()
-    if not failed_rules:
+    verdicts = run.list_verdicts()
+    policy = judge_policy(verdicts)
+    if policy.verdict in (None, "pass"):
         return
-    undetermined_rules = [row for row in failed_rules if row["distance"] is None]
-    messages = [
-        f"the policy {outcome}: {_format_failed_rules(rows)}"
-        for outcome, rows in (
-            ("failed", [row for row in failed_rules if row["distance"] is not None]),
-            ("is not shown to pass", undetermined_rules),
-        )
+    failed_rows = [row for row in verdicts if row["verdict"] == "fail"]
+    # A rule that failed is not listed again for its findings that could not be judged.
+    not_shown_rows = [
+        row
+        for row in verdicts
+        if row["verdict"] == "not_shown" and row["rule"] in policy.not_shown_rules
+    ]
+    descriptions = [
+        f"{VERDICT_NAMES[verdict]}: {_describe_verdicts(rows)}"
+        for verdict, rows in (("fail", failed_rows), ("not_shown", not_shown_rows))
         if rows
     ]
     store_option = (
@@ -263,32 +265,32 @@ def check_audits_and_policy(run: Run) -> None:
         if is_same_store(run.store.uri, resolve_store_uri())
         else f" --store {quote(run.store.uri)}"
     )
-    traceable_rules = [
+    traceable_rows = [
         row
-        for row in failed_rules
+        for row in (*failed_rows, *not_shown_rows)
         if row["value"] is not None
         and row["metric"] not in SKIPPED_COUNT_METRICS.get(row["audit"], ())
     ]
     trace_hints = [
         f"hallmark trace {run.id} {quote(format_finding_name(row))}{store_option} shows its rows; "
-        for row in traceable_rules[:1]
+        for row in traceable_rows[:1]
     ]
     raise PolicyViolationError(
-        f"{'; '.join(messages)}; {''.join(trace_hints)}all verdicts are on the model card and in "
-        f"the table verdicts of run {run.id}"
+        f"{policy.describe()}; {'; '.join(descriptions)}; {''.join(trace_hints)}"
+        f"all verdicts are on the model card and in the table verdicts of run {run.id}"
     )
 
 
-def _format_failed_rules(failed_rules: Sequence[Mapping[str, Any]]) -> str:
-    """Name the first three rules that did not pass, each with its finding and the reason."""
+def _describe_verdicts(verdicts: Sequence[Mapping[str, Any]]) -> str:
+    """Name the rules of the first three verdicts, each with its finding and the reason."""
     from hallmark.flows.finding_trace import format_finding_name
 
     descriptions = [
-        f"{row['rule']} ({format_finding_name(row)}: {row['reason']})" for row in failed_rules[:3]
+        f"{row['rule']} ({format_finding_name(row)}: {row['reason']})" for row in verdicts[:3]
     ]
     remainder = (
-        f", and {len(failed_rules) - len(descriptions)} more"
-        if len(failed_rules) > len(descriptions)
+        f", and {len(verdicts) - len(descriptions)} more"
+        if len(verdicts) > len(descriptions)
         else ""
     )
     return "; ".join(descriptions) + remainder

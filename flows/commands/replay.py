@@ -15,6 +15,7 @@ from hallmark.flows.commands.flow_execution import call_flow_and_get_run, start_
 from hallmark.flows.commands.options import JsonOption, StoreOption, print_result
 from hallmark.flows.corpus_additions import list_corpus_runs
 from hallmark.flows.runs import Record, Run, check_not_purged, find_artifact, open_run
+from hallmark.tasks.audits.judging.previous_comparison import compare_with_previous
 from hallmark.tasks.contract import PURGED_DOCUMENTS_FILE, Artifact, Store, UsageError
 
 
@@ -180,7 +181,9 @@ def _rerun_flow_and_get_id(run: Run, target_uri: str) -> str:
     from hallmark.tasks.corpus.plant_canaries import plant_canaries
 
     record: Record = run.record
-    config = {**record["config"], "earlier_run": None}
+    # The new store lacks the run that audited the previous release.
+    policy = {**record["config"].get("policy", {}), "previous": None}
+    config = {**record["config"], "earlier_run": None, "policy": policy}
     flow_function = get_flow(record["flow"])
     if record["flow"] == "finetune":
         checkpoint_name = run["finetune"].manifest["lineage"]["checkpoint"]
@@ -232,7 +235,8 @@ def _judge_replayed_artifact(
     original: Artifact, replayed: Artifact | None, run: Run, replayed_run: Run
 ) -> str:
     if replayed is None:
-        return "missing"
+        # The new store lacks the previous release, so nothing is compared with it.
+        return "other inputs" if original.stage == compare_with_previous.name else "missing"
     if original.content_digest == replayed.content_digest:
         return "equal"
     determinism = original.manifest["determinism"]

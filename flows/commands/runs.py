@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from hallmark.flows.commands.options import JsonOption, StoreOption, print_result
 from hallmark.flows.runs import TRIAL_FLOW, Run, open_store, read_all_runs
-from hallmark.tasks.audits.judging.policy import group_unpassed_rules
+from hallmark.tasks.audits.judging.policy_outcome import PolicyOutcome, judge_policy
 from hallmark.tasks.contract import HallmarkError, Row
 
 FlowName = Literal["pipeline", "audit", "finetune", "prove", "study", "trial"]
@@ -56,9 +56,9 @@ def list_runs(
 
     Returns:
         Rows with the fields of ``RECORD_FIELDS`` and the ``status``; the number of ``stages`` and
-        of ``computed_stages``, which the run did not take from the store; ``failed_rules``,
-        ``undecided_rules`` and ``passed_rules`` of its policy, None if the verdicts cannot be read;
-        and ``training_arm``, see ``_get_training_arm``.
+        of ``computed_stages``, which the run did not take from the store; the verdict of its
+        ``policy`` and its ``failed_rules``, ``not_shown_rules`` and ``passed_rules``, None if the
+        verdicts cannot be read; and ``training_arm``, see ``_get_training_arm``.
     """
     all_store_runs = read_all_runs(
         open_store(store, create=False), include_trials=flow == TRIAL_FLOW
@@ -70,27 +70,11 @@ def list_runs(
         and config_name in (None, run.record["config_name"])
         and status in (None, run.status)
     ]
-    return [
-        row
-        for row in rows
-        if row["failed_rules"] or row["undecided_rules"] or not only_policy_failed
-    ]
+    return [row for row in rows if row["policy"] in ("fail", "not_shown") or not only_policy_failed]
 
 
 def build_run_row(run: Run) -> Row:
     """Build the row of a run, see ``list_runs``."""
-    failed_rules: list[str] | None
-    undecided_rules: list[str] | None
-    passed_rules: list[str] | None
-    try:
-        verdicts = run.list_verdicts()
-        failed_rules, undecided_rules = group_unpassed_rules(verdicts)
-        rule_names = dict.fromkeys(row["rule"] for row in verdicts)
-        passed_rules = [
-            name for name in rule_names if name not in (*failed_rules, *undecided_rules)
-        ]
-    except HallmarkError:  # the artifact is missing or damaged; ``hallmark status`` reports it
-        failed_rules = undecided_rules = passed_rules = None
     stages = run.record["stages"]
     computed_count = sum(not entry["cached"] for entry in stages)
     record_fields = {field: run.record[field] for field in RECORD_FIELDS}
@@ -98,11 +82,17 @@ def build_run_row(run: Run) -> Row:
         "status": run.status,
         "stages": len(stages),
         "computed_stages": computed_count,
-        "failed_rules": failed_rules,
-        "undecided_rules": undecided_rules,
-        "passed_rules": passed_rules,
+        **read_policy_fields(run),
         "training_arm": _get_training_arm(run),
     }
+
+
+def read_policy_fields(run: Run) -> Row:
+    """Read the outcome of the policy of a run as fields of a JSON row; all None if unreadable."""
+    try:
+        return judge_policy(run.list_verdicts()).to_json_fields()
+    except HallmarkError:  # the artifact is missing or damaged; ``hallmark status`` reports it
+        return dict.fromkeys(PolicyOutcome().to_json_fields())
 
 
 def _get_training_arm(run: Run) -> str:
@@ -160,9 +150,9 @@ def format_outcome(row: Row) -> str:
     outcome = f"{row['status']}: {row['error']}" if row["error"] else row["status"]
     if row["failed_rules"]:
         outcome += f", policy failed: {', '.join(row['failed_rules'])}"
-    if row["undecided_rules"]:
-        outcome += f", policy not shown to pass: {', '.join(row['undecided_rules'])}"
-    if row["passed_rules"] and not (row["failed_rules"] or row["undecided_rules"]):
+    if row["not_shown_rules"]:
+        outcome += f", policy not shown to pass: {', '.join(row['not_shown_rules'])}"
+    if row["policy"] == "pass":
         outcome += f", policy passed: {', '.join(row['passed_rules'])}"
     return str(outcome)
 

@@ -50,6 +50,7 @@ from hallmark.flows.forecast.stage_plan import (
     find_newest_artifact,
 )
 from hallmark.flows.policy_rule_checks import check_policy_rules
+from hallmark.flows.previous_release import pin_previous_run
 from hallmark.flows.run_recording import check_last_stage, check_start_checkpoint, check_weat_layer
 from hallmark.flows.runs import find_artifact, read_artifact_seconds, resolve_store_uri
 from hallmark.flows.training import train_model
@@ -119,6 +120,9 @@ def forecast_run(
             else ReadOnlyStore(folder / "empty")
         )
         resolve_earlier_run_id(opened_store, settings)
+        settings = settings.model_copy(
+            update={"policy": pin_previous_run(opened_store, settings.policy)}
+        )
         check_preferred_sources_exist(opened_store, settings)
         checkpoint = (
             check_start_checkpoint(start_checkpoint, settings, last_stage, opened_store)

@@ -14,6 +14,7 @@ from hallmark.reports.page.document import (
     Block,
     BulletList,
     Callout,
+    DataTable,
     DefinitionList,
     InlineContent,
     InlineElement,
@@ -39,7 +40,13 @@ from hallmark.tasks.audits.judging.discoveries import (
     is_ranked,
 )
 from hallmark.tasks.audits.judging.findings import AuditControl
-from hallmark.tasks.audits.judging.policy import extract_missing_reason, group_unpassed_rules
+from hallmark.tasks.audits.judging.policy import describe_worsening, extract_missing_reason
+from hallmark.tasks.audits.judging.policy_outcome import (
+    VERDICT_NAMES,
+    PolicyOutcome,
+    describe_distance,
+    judge_policy,
+)
 from hallmark.tasks.audits.judging.selection import correct_interval_for_choice
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS, SKIPPED_COUNT_METRICS
 from hallmark.tasks.contract import Artifact, format_count, table_to_rows
@@ -47,8 +54,8 @@ from hallmark.tasks.contract import Artifact, format_count, table_to_rows
 #: Targets of controls whose result does not depend on the model.
 INSTRUMENT_TESTS = ("instrument", "scorer", "baseline")
 
-#: Largest number of findings in a list.
-MAX_SHOWN_FINDINGS = 5
+#: Largest number of findings in a list, and of verdicts in the table of the policy.
+MAX_SHOWN_FINDINGS, MAX_SHOWN_VERDICTS = 5, 20
 
 
 def build_card_summary(
@@ -92,15 +99,10 @@ def build_card_summary(
         control.row["control_target"] in INSTRUMENT_TESTS for control in controls
     )
     verdicts = [] if policy is None else table_to_rows(policy["verdicts"].read())
-    failed_verdicts = [row for row in verdicts if row["verdict"] != "pass"]
-    rules = {row["rule"] for row in verdicts}
+    policy_outcome = judge_policy(verdicts)
     headline_parts = [
         summarize_control_results(controls, weak_audits),
-        "no verdict, because no policy is configured"
-        if not rules
-        else _format_failed_rule_counts(len(rules), failed_verdicts)
-        if failed_verdicts
-        else f"the policy passed ({format_count(len(rules), 'rule')})",
+        policy_outcome.describe() or "no verdict, because no policy is configured",
         _format_audit_run_counts(
             len(not_run_messages),
             len(skipped_audits),
@@ -114,12 +116,12 @@ def build_card_summary(
     is_bad, is_good = (
         bool(
             failed_instruments
-            or failed_verdicts
+            or policy_outcome.verdict in ("fail", "not_shown")
             or failure_reason_by_audit
             or not has_instrument_control
         ),
         bool(
-            rules
+            policy_outcome.verdict == "pass"
             and not (not_run_messages or skipped_audits or missing_reason_by_audit or weak_audits)
         ),
     )
@@ -149,7 +151,7 @@ def build_card_summary(
                     "Do the audits work?",
                     [_explain_control_results(controls, failed_instruments, weak_audits)],
                 ),
-                ("Policy", _describe_policy_result(verdicts, findings)),
+                ("Policy", [_describe_policy(policy_outcome)]),
                 (
                     "Not audited",
                     [" ".join(coverage_gaps) or "Every available audit ran."],
@@ -162,6 +164,8 @@ def build_card_summary(
             ]
         ),
     ]
+    if verdicts:
+        blocks.append(build_verdicts_table(verdicts, findings))
     largest_risks = rank_worst_finding_of_each_metric(findings)
     if largest_risks:
         lead = (
@@ -406,67 +410,93 @@ def _explain_control_results(
     return explanation
 
 
-def _format_failed_rule_counts(
-    rule_count: int, failed_verdicts: Sequence[Mapping[str, Any]]
-) -> str:
-    """Return how many rules failed, and how many are not shown to hold."""
-    failed_rules, undecided_rules = group_unpassed_rules(failed_verdicts)
-    counts = ((failed_rules, "failed"), (undecided_rules, "are not shown to hold"))
-    return " and ".join(
-        f"{len(rule_names)} of {rule_count} rules of the policy {status}"
-        for rule_names, status in counts
-        if rule_names
-    )
-
-
-def _describe_policy_result(
-    verdicts: Sequence[Mapping[str, Any]], findings: Findings
-) -> InlineContent:
-    if not verdicts:
-        return [
+def _describe_policy(policy_outcome: PolicyOutcome) -> str:
+    if policy_outcome.verdict is None:
+        return (
             "No verdict: no policy is configured. To set limits for findings, add "
             "[policy.rules.NAME] to the config."
-        ]
-    parts: list[InlineElement] = []
-    if all(row["verdict"] == "pass" for row in verdicts):
-        rule_count = len({row["rule"] for row in verdicts})
-        parts.append(f"The policy passed ({format_count(rule_count, 'rule')}).")
-    failed_first = sorted(verdicts, key=lambda row: row["verdict"] == "pass")
-    for row in failed_first[:MAX_SHOWN_FINDINGS]:
+        )
+    rules_by_verdict = {
+        "fail": policy_outcome.failed_rules,
+        "not_shown": policy_outcome.not_shown_rules,
+        "pass": policy_outcome.passed_rules,
+    }
+    rule_lists = [
+        f" {VERDICT_NAMES[verdict].capitalize()}: {', '.join(rules)}."
+        for verdict, rules in rules_by_verdict.items()
+        if rules
+    ]
+    return _format_as_sentence(policy_outcome.describe()) + "".join(rule_lists)
+
+
+def build_verdicts_table(verdicts: Sequence[Mapping[str, Any]], findings: Findings) -> DataTable:
+    """Build the table of the verdicts of the policy, the worst first."""
+    order = [*VERDICT_NAMES]
+    worst_first = sorted(
+        verdicts, key=lambda row: (order.index(row["verdict"]), -(row["distance"] or 0.0))
+    )
+    rows: list[list[InlineElement]] = []
+    for row in worst_first[:MAX_SHOWN_VERDICTS]:
         figure = _find_verdict_figure(row, findings)
         finding_label = name_finding(
             {"title": findings.get_metric_title(row["audit"], row["metric"]), **row}
         )
-        outcome = "passed: " if row["verdict"] == "pass" else ""
-        reason = _explain_verdict(row, figure)
-        parts += [" " if parts else "", f"{row['rule']}: {outcome}{finding_label}, {reason}"]
-        parts += [": ", figure, "."] if figure is not None else ["."]
-    if len(verdicts) > MAX_SHOWN_FINDINGS:
-        parts.append(
-            f" And {len(verdicts) - MAX_SHOWN_FINDINGS} more, in the table verdicts of the run."
+        rows.append(
+            [
+                row["rule"],
+                finding_label,
+                VERDICT_NAMES[row["verdict"]],
+                "–" if figure is None else figure,
+                _format_distance(row, figure),
+                _explain_verdict(row, figure),
+            ]
         )
-    return parts
+    omitted_count = len(verdicts) - len(rows)
+    note = "Not shown: the finding shows neither that the rule holds nor that it does not." + (
+        f" The table verdicts of the run has {format_count(omitted_count, 'more verdict')}."
+        if omitted_count
+        else ""
+    )
+    columns = ["rule", "finding", "verdict", "value", "distance", "reason"]
+    return DataTable("Verdicts of the policy", columns, rows, frozenset({3}), note)
+
+
+def _format_distance(verdict_row: Mapping[str, Any], figure: Figure | None) -> str:
+    """Format the distance of a verdict from the limit; an en dash if it has none."""
+    distance = verdict_row["distance"]
+    if distance is None:
+        return "–"
+    unit = "" if figure is None else figure.unit
+    distance_unit = SHARE_DIFFERENCE if unit == "share" else unit
+    return describe_distance(distance, format_number(abs(distance), distance_unit))
 
 
 def _explain_verdict(verdict_row: Mapping[str, Any], figure: Figure | None) -> str:
-    """Return the compared end of the interval, the bound and the distance, in the figure's unit."""
+    """Return the compared end of the interval and the bound, in the figure's unit."""
     if figure is None or verdict_row["distance"] is None:
         return str(verdict_row["reason"])
     unit = figure.unit
-    sign, limit = verdict_row["bound"].split()
+    *_, sign, limit_text = verdict_row["bound"].split()
+    limit = float(limit_text)
+    if verdict_row["previous_run"]:
+        difference_unit = SHARE_DIFFERENCE if unit == "share" else unit
+        worsening = verdict_row["interval_end"]
+        worsening_text = describe_worsening(
+            worsening, format_number(abs(worsening), difference_unit)
+        )
+        return (
+            f"in run {verdict_row['previous_run']} it was "
+            f"{format_number(verdict_row['previous_value'], unit)}; by the interval of the paired "
+            f"difference, it is now {worsening_text}; it may be worse by less than "
+            f"{format_number(limit, difference_unit)}"
+        )
     end = "upper" if sign in ("<", "≤") else "lower"
     end_text = (
         "its value, an exact count," if figure.low is None else f"the {end} end of its interval"
     )
-    explanation = (
-        f"{end_text} is {format_number(verdict_row['interval_end'], unit)} and must be {sign} "
-        f"{format_number(float(limit), unit)}"
-    )
-    if verdict_row["verdict"] == "pass":
-        return explanation
-    distance_unit = SHARE_DIFFERENCE if unit == "share" else unit
     return (
-        f"{explanation} ({format_number(verdict_row['distance'], distance_unit)} beyond the limit)"
+        f"{end_text} is {format_number(verdict_row['interval_end'], unit)} and must be {sign} "
+        f"{format_number(limit, unit)}"
     )
 
 

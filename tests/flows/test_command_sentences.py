@@ -48,7 +48,8 @@ RUN = {
     "stages": 3,
     "computed_stages": 1,
     "failed_rules": [],
-    "undecided_rules": [],
+    "policy": None,
+    "not_shown_rules": [],
     "passed_rules": [],
     "training_arm": "",
 }
@@ -63,11 +64,12 @@ RUN = {
 )
 def test_a_listed_run_names_the_rules_that_passed_if_all_did(passed, failed, outcome):
     row = RUN | {"passed_rules": passed, "failed_rules": failed}
+    row["policy"] = "fail" if failed else "pass"
     assert render_run_list([row]).splitlines()[1].endswith(f"1 of 3           {outcome}")
 
 
 @pytest.mark.parametrize(
-    ("failed", "undecided", "outcome"),
+    ("failed", "not_shown", "outcome"),
     [
         ([], [], "completed"),
         (None, None, "completed"),  # the verdicts cannot be read
@@ -76,9 +78,9 @@ def test_a_listed_run_names_the_rules_that_passed_if_all_did(passed, failed, out
         (["polite"], ["fair"], "completed, policy failed: polite, policy not shown to pass: fair"),
     ],
 )
-def test_a_listed_run_separates_failed_from_undecided_rules(failed, undecided, outcome):
+def test_a_listed_run_separates_the_three_outcomes(failed, not_shown, outcome):
     line = render_run_list(
-        [RUN | {"failed_rules": failed, "undecided_rules": undecided}]
+        [RUN | {"failed_rules": failed, "not_shown_rules": not_shown}]
     ).splitlines()[1]
     assert line.endswith(f"1 of 3           {outcome}")
 
@@ -335,7 +337,7 @@ def test_a_run_summary_names_the_rules_that_passed_and_their_nearest_findings(st
         rule | {"rule": "fair", "distance": -0.1, "reason": "near", "slice": {"a": "b"}},
         rule | {"rule": "polite", "distance": -0.3, "reason": "well"},
         rule | {"rule": "safe", "distance": -0.3, "reason": "in part"},
-        rule | {"rule": "safe", "distance": None, "reason": "no interval", "verdict": "fail"},
+        rule | {"rule": "safe", "distance": None, "reason": "none", "verdict": "not_shown"},
     ]
     print_run_summary("pipeline", ended_run(verdicts=verdicts))
     assert stderr.getvalue().splitlines()[1:] == [
@@ -344,9 +346,10 @@ def test_a_run_summary_names_the_rules_that_passed_and_their_nearest_findings(st
     ]
 
 
-def failed_rule(rule, distance, value=0.5, metric="preference", **more):
+def unpassed_rule(rule, distance, value=0.5, metric="preference", **more):
     row = {"rule": rule, "audit": "bias", "metric": metric, "slice": {}, "reason": "w"}
-    return row | {"distance": distance, "value": value} | more
+    verdict = "not_shown" if distance is None else "fail"
+    return row | {"distance": distance, "value": value, "verdict": verdict} | more
 
 
 def judged_run(*rules, failures=None):
@@ -354,32 +357,43 @@ def judged_run(*rules, failures=None):
         id="r1",
         store=SimpleNamespace(uri="./runs"),
         read_failure_reason_by_audit=lambda: failures or {},
-        list_unpassed_verdicts=lambda: [*rules],
+        list_verdicts=lambda: [*rules],
     )
+
+
+PASSED = unpassed_rule("p", -0.5, verdict="pass")
 
 
 @pytest.mark.parametrize(
     ("rules", "present", "absent"),
     [
-        ([failed_rule("a", 0.5)], "the policy failed: a (bias.preference: w); ", "not shown"),
-        ([failed_rule("a", 0.0)], "the policy failed: a (bias.preference: w); ", "not shown"),
         (
-            [failed_rule("a", None)],
-            "the policy is not shown to pass: a (bias.preference: w); ",
-            "policy failed",
+            [unpassed_rule("a", 0.5), PASSED],
+            "policy failed: 1 of 2 rules failed; failed: a (bias.preference: w); hallmark",
+            "not shown",
+        ),
+        ([unpassed_rule("a", 0.0)], "; failed: a (bias.preference: w); ", "not shown"),
+        (
+            [unpassed_rule("a", None), PASSED],
+            "policy not shown to pass: 1 of 2 rules could not be judged; not shown: a "
+            "(bias.preference: w); ",
+            "failed",
         ),
         (
-            [failed_rule("a", None), failed_rule("b", 0.5)],
-            "the policy failed: b (bias.preference: w); the policy is not shown to pass: a (",
+            [unpassed_rule("a", None), unpassed_rule("b", 0.5)],
+            "policy failed: 1 of 2 rules failed, 1 could not be judged; failed: b "
+            "(bias.preference: w); not shown: a (",
             "more",
         ),
-        ([failed_rule(n, 0.5) for n in "abc"], "c (bias.preference: w); hallmark", "more"),
-        ([failed_rule(n, 0.5) for n in "abcd"], "c (bias.preference: w), and 1 more; ", "d ("),
-        ([failed_rule("a", 0.5)], "hallmark trace r1 bias.preference", "nothing"),
-        ([failed_rule("a", None, None)], "all verdicts are on", "hallmark trace"),
+        # A rule that failed is not listed again for a finding that was not measured.
+        ([unpassed_rule("a", None), unpassed_rule("a", 0.5)], "failed: a (bias", "not shown"),
+        ([unpassed_rule(n, 0.5) for n in "abc"], "c (bias.preference: w); hallmark", "more"),
+        ([unpassed_rule(n, 0.5) for n in "abcd"], "c (bias.preference: w), and 1 more; ", "d ("),
+        ([unpassed_rule("a", 0.5)], "hallmark trace r1 bias.preference", "nothing"),
+        ([unpassed_rule("a", None, None)], "all verdicts are on", "hallmark trace"),
     ],
 )
-def test_the_error_separates_failed_from_undecided_rules(rules, present, absent):
+def test_the_error_separates_rules_that_failed_from_those_not_shown(rules, present, absent):
     with pytest.raises(PolicyViolationError) as raised:
         check_audits_and_policy(judged_run(*rules))
     assert present in str(raised.value) and absent not in str(raised.value)
@@ -387,10 +401,11 @@ def test_the_error_separates_failed_from_undecided_rules(rules, present, absent)
 
 def test_a_passed_policy_raises_nothing_and_a_failed_audit_comes_first():
     check_audits_and_policy(judged_run())
+    check_audits_and_policy(judged_run(PASSED))
     with pytest.raises(
         HallmarkError, match="bias failed: why; all other results were written"
     ) as raised:
-        check_audits_and_policy(judged_run(failed_rule("a", 0.5), failures={"bias": "why"}))
+        check_audits_and_policy(judged_run(unpassed_rule("a", 0.5), failures={"bias": "why"}))
     assert not isinstance(raised.value, PolicyViolationError)
 
 

@@ -166,15 +166,16 @@ def test_the_largest_risk_comes_first():
 def test_findings_name_the_rules_of_the_policy_that_they_break(copied, monkeypatch):
     verdict = {"audit": "bias", "metric": "stereotype_preference", "slice": "", "verdict": "fail"}
     broken = {**verdict, "rule": "fair", "distance": 0.2}
-    undecided = {**verdict, "rule": "shown", "distance": None}
+    not_shown = {**verdict, "rule": "shown", "distance": None, "verdict": "not_shown"}
     passed = {**verdict, "rule": "kind", "distance": -0.1, "verdict": "pass"}
     other = {**passed, "metric": "tie_share"}
-    monkeypatch.setattr(Run, "list_verdicts", lambda run: [broken, undecided, passed, other])
+    monkeypatch.setattr(Run, "list_verdicts", lambda run: [broken, not_shown, passed, other])
     rows = list_findings(open_run(copied.first, str(copied.store)), "bias")
     (row,) = (row for row in rows if row["failed_rules"])
     assert row["finding"] == "bias.stereotype_preference"
-    assert (row["failed_rules"], row["undecided_rules"]) == (["fair"], ["shown"])
-    assert row["passed_rules"] == ["kind"]
+    assert (row["failed_rules"], row["not_shown_rules"]) == (["fair"], ["shown"])
+    assert (row["policy"], row["passed_rules"]) == ("fail", ["kind"])
+    assert {row["policy"] for row in rows} == {"fail", "pass", None}
     (line,) = (line for line in render_findings(rows).splitlines() if "  passed  " in line)
     assert line.endswith("bias.tie_share")
     (line,) = (line for line in render_findings(rows).splitlines() if "  failed  " in line)

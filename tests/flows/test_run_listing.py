@@ -31,7 +31,8 @@ def judged(config: EmptyConfig, context: StageContext) -> None:
         for rule, part, verdict, distance in (
             ("polite", "", "pass", -0.5),
             ("fair", "a", "fail", 0.5),
-            ("fair", "b", "fail", None),
+            ("fair", "b", "not_shown", None),
+            ("safe", "", "not_shown", None),
         )
     ]
     context.get_table_writer("verdicts").write(pa.Table.from_pylist(rows, schema=VERDICTS))
@@ -99,7 +100,12 @@ def test_each_run_has_its_status(store):
         ["fair"],
         "completed",
     )
-    assert (a["passed_rules"], b["passed_rules"]) == (["polite"], [])
+    assert (a["not_shown_rules"], a["passed_rules"], b["passed_rules"]) == (
+        ["safe"],
+        ["polite"],
+        [],
+    )
+    assert (a["policy"], b["policy"]) == ("fail", None)
     assert (b["checkpoint"], b["failed_rules"], b["status"]) == ("a@0", [], "running")
     assert (c["status"], c["error"]) == ("failed", "the disk is full")
     assert d["status"] == "interrupted"  # whoever ran it is gone
@@ -132,9 +138,8 @@ def test_the_terminal_shows_one_line_per_run(store):
         "of",
         "2",
         "completed,",
-        "policy",
-        "failed:",
-        "fair",
+        *("policy", "failed:", "fair,"),
+        *("policy", "not", "shown", "to", "pass:", "safe"),
     ]
     assert "audit of a@0" in b and b.endswith("running")
     assert d.endswith("interrupted")
@@ -166,7 +171,7 @@ def test_missing_verdicts_hide_no_run(store):
         if row["label"] == "policy"
     ]
     Store(store).delete([f"artifacts/{name}/manifest.json"])
-    assert list_runs(store)[0]["failed_rules"] is None
+    assert list_runs(store)[0]["policy"] is None and list_runs(store)[0]["failed_rules"] is None
     assert names(list_runs(store, only_policy_failed=True)) == []
     assert "a" in render_run_list(list_runs(store))
 

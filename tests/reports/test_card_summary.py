@@ -5,6 +5,7 @@ import pytest
 from hallmark.reports.page.figures import FigureBook
 from hallmark.reports.sections.card_summary import (
     build_card_summary,
+    build_verdicts_table,
     list_configured_files,
     rank_worst_finding_of_each_metric,
 )
@@ -78,7 +79,7 @@ def screen(failed=(), missing=(), limit=None, high=0.6, why=None, mute=False, em
         if name not in (*missing, *skipped)
     }
     rules = {"rule": {"audit": "bias", "metric": "found", "lt": limit}} if limit else {}
-    verdicts = write_rule_verdicts(audits, PolicyConfig(rules=rules)) if rules else None
+    verdicts = write_rule_verdicts(audits, None, PolicyConfig(rules=rules)) if rules else None
     book = FigureBook({f"audit_{name}": artifact for name, artifact in audits.items()})
     callout, facts, *rest, last = build_card_summary(
         Findings(book, audits), verdicts, why or {}, skipped, [], ["Nobody knows."], str
@@ -98,24 +99,115 @@ def summary_of(**audits):
 def test_it_is_green_only_where_all_three_hold(session):
     kind, headline, said, rest = screen(limit=0.7)
     assert kind == "good"
-    assert headline == "All audit self-checks passed; the policy passed (1 rule); every audit ran."
-    assert said["Not audited"].startswith("Every available") and not rest
-    assert said["Policy"] == (
-        "The policy passed (1 rule). rule: passed: Found, the upper end of its interval is 60.0 % "
-        "and must be < 70.0 %: 50.0 %."
-    )
+    assert headline == "All audit self-checks passed; policy passed: 1 rule; every audit ran."
+    (verdicts,) = rest
+    assert said["Not audited"].startswith("Every available")
+    assert said["Policy"] == "Policy passed: 1 rule. Passed: rule."
+    assert cells_of(verdicts) == [
+        [
+            "rule",
+            "Found",
+            "passed",
+            "50.0 %",
+            "10.0 points within the limit",
+            "the upper end of its interval is 60.0 % and must be < 70.0 %",
+        ]
+    ]
     kind, headline, said, _ = screen()
     assert kind == "note" and "no verdict, because no policy is configured" in headline
     assert said["Policy"].startswith("No verdict: no policy is configured.")
     kind, headline, said, _ = screen(missing=("bbq",), limit=0.7)
     assert kind == "note" and f"1 of {len(AUDIT_DESCRIPTIONS)} audits did not run" in headline
     assert said["Not audited"] == AUDIT_DESCRIPTIONS["bbq"].not_run_message
-    kind, headline, said, _ = screen(limit=0.55)
-    assert kind == "bad" and "1 of 1 rules of the policy failed" in headline
+    kind, headline, said, (verdicts,) = screen(limit=0.55)
+    assert kind == "bad" and "; policy failed: 1 of 1 rule failed; " in headline
+    assert said["Policy"] == "Policy failed: 1 of 1 rule failed. Failed: rule."
+    assert cells_of(verdicts)[0][2:] == [
+        "failed",
+        "50.0 %",
+        "5.0 points beyond the limit",
+        "the upper end of its interval is 60.0 % and must be < 55.0 %",
+    ]
+
+
+def cells_of(table):
+    """The cells of a table as text."""
+    return [[c if isinstance(c, str) else c.short_text for c in row] for row in table.rows]
+
+
+def test_a_rule_that_could_not_be_judged_is_neither_passed_nor_failed(session):
+    kind, headline, said, (verdicts,) = screen(limit=0.7, empty=("bias",))
+    assert kind == "bad"
+    assert "; policy not shown to pass: 1 of 1 rule could not be judged; " in headline
     assert said["Policy"] == (
-        "rule: Found, the upper end of its interval is 60.0 % and must be < 55.0 % (5.0 points "
-        "beyond the limit): 50.0 %."
+        "Policy not shown to pass: 1 of 1 rule could not be judged. Not shown: rule."
     )
+    assert cells_of(verdicts)[0][2:] == [
+        "not shown",
+        "not measured",
+        "–",
+        "not measured: it is a masked language model",
+    ]
+    assert verdicts.note.startswith("Not shown: the finding shows neither")
+    # The audit did not run, so the card has no such figure.
+    *_, (verdicts,) = screen(limit=0.7, missing=("bias",))
+    assert cells_of(verdicts)[0][2:] == [
+        "not shown",
+        "–",
+        "–",
+        "not measured: the audit did not run",
+    ]
+
+
+def test_verdicts_are_listed_worst_first_and_only_the_first_twenty(session):
+    rows = [
+        {"rule": name, "audit": "bias", "metric": "found", "slice": {}, "bound": "< 1"}
+        | {"verdict": verdict, "distance": distance, "interval_end": 1.0, "reason": "why"}
+        | {"previous_run": "", "previous_value": None}
+        for name, verdict, distance in (
+            ("passed", "pass", -0.5),
+            ("at", "pass", -0.1),
+            ("unknown", "not_shown", None),
+            ("near", "fail", 0.1),
+            ("far", "fail", 0.5),
+            *((f"p{n}", "pass", -0.9) for n in range(17)),
+        )
+    ]
+    table = build_verdicts_table(rows, findings_of(bias=[{"metric": "found", "value": 0.5}]))
+    names = [row[0] for row in table.rows]
+    assert names[:5] == ["far", "near", "unknown", "at", "passed"] and len(names) == 20
+    assert table.note.endswith(" The table verdicts of the run has 2 more verdicts.")
+    table = build_verdicts_table(rows[:2], findings_of(bias=[{"metric": "found", "value": 0.5}]))
+    assert "more verdict" not in table.note
+
+
+@pytest.mark.parametrize(
+    ("worsening", "verdict", "distance", "words"),
+    [
+        (0.013, "pass", "0.70 points within the limit", "worse by at most 1.3 points"),
+        (0.05, "fail", "3.0 points beyond the limit", "worse by at most 5.0 points"),
+        (-0.02, "pass", "4.0 points within the limit", "better by at least 2.0 points"),
+        (0.02, "fail", "exactly at the limit", "worse by at most 2.0 points"),
+    ],
+)
+def test_a_verdict_about_the_previous_release_says_both_values(
+    session, worsening, verdict, distance, words
+):
+    row = {"rule": "r", "audit": "bias", "metric": "found", "slice": {}, "reason": "why"}
+    row |= {"bound": "worse by < 0.02", "previous_run": "20260101", "previous_value": 0.31}
+    row |= {"verdict": verdict, "distance": worsening - 0.02, "interval_end": worsening}
+    table = build_verdicts_table([row], findings_of(bias=[{"metric": "found", "value": 0.32}]))
+    *_, value, distance_text, reason = cells_of(table)[0]
+    assert (value, distance_text) == ("32.0 %", distance)
+    assert reason == (
+        f"in run 20260101 it was 31.0 %; by the interval of the paired difference, it is now "
+        f"{words}; it may be worse by less than 2.0 points"
+    )
+
+
+def test_without_a_policy_the_card_has_no_table_of_verdicts(session):
+    *_, rest = screen()
+    assert rest == []
 
 
 def test_skipped_audits_are_named_apart_from_those_that_could_not_run(session):

@@ -187,7 +187,7 @@ def test_a_broken_policy_stands_beside_completed(session, made, records, tmp_pat
     whole = next(row for row in rows if row["value"] is not None and not row["control"])
     about = {"audit": audit, "metric": whole["metric"], "slice": dict(whole["slice"])}
     rules = {name: about | bound for name, bound in bounds.items()}
-    judged = write_rule_verdicts(made.audits, PolicyConfig(rules=rules))
+    judged = write_rule_verdicts(made.audits, None, PolicyConfig(rules=rules))
     entry = records[0]["stages"][0] | {"label": "policy", "artifact": judged.name}
     broken = records[0] | {"stages": [*records[0]["stages"], entry]}
     site = build_site(session.store, [broken], tmp_path / "site").parent

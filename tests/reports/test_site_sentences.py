@@ -12,13 +12,12 @@ from hallmark.reports.run_summary import (
     ControlSummary,
     KeyFigure,
     ModelSummary,
-    PolicyFailures,
     RunSummary,
     _summarize_controls,
 )
 from hallmark.reports.site import IndexedRun, RunStage, StageSummary
 from hallmark.reports.trajectory import _build_harm_sort_key, _compute_pair_change
-from hallmark.tasks.audits.judging.policy import group_unpassed_rules
+from hallmark.tasks.audits.judging.policy_outcome import PolicyOutcome
 
 # Template helpers --------------------------------------------------------------------------------
 
@@ -42,7 +41,7 @@ RECORD = {
 
 def index_of(runs=None, tables=False, **changes):
     summary = {
-        "policy": PolicyFailures(),
+        "policy": PolicyOutcome(),
         "model": ModelSummary(),
         "controls": ControlSummary(0, 0, ()),
         "figures": [KeyFigure("bits per byte")],
@@ -67,7 +66,7 @@ def run_page_of(record=None, stages=(), **changes):
     values = {
         "purged": "",
         "checkpoint": "",
-        "policy": PolicyFailures(),
+        "policy": PolicyOutcome(),
         "error": "",
         "cards": {},
         "config": "",
@@ -79,30 +78,15 @@ def run_page_of(record=None, stages=(), **changes):
 # The index ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("verdicts", "failed", "undecided"),
-    [
-        ([], [], []),
-        ([("a", "pass", -1.0)], [], []),
-        ([("a", "fail", 0.5)], ["a"], []),
-        ([("a", "fail", 0.0)], ["a"], []),  # exactly at a bound that must not be reached
-        ([("a", "fail", None)], [], ["a"]),
-        ([("a", "fail", None), ("a", "fail", 0.5)], ["a"], []),  # one finding is enough
-        ([("b", "fail", 2.0), ("a", "fail", None), ("b", "fail", 1.0)], ["b"], ["a"]),
-    ],
-)
-def test_a_rule_failed_only_where_a_finding_is_beyond_its_bound(verdicts, failed, undecided):
-    rows = [dict(zip(("rule", "verdict", "distance"), row, strict=True)) for row in verdicts]
-    assert group_unpassed_rules(rows) == (failed, undecided)
-
-
 @pytest.mark.parametrize("failed", [[], ["polite"]])
-@pytest.mark.parametrize("undecided", [[], ["fair", "safe"]])
-def test_the_policy_is_said_to_have_failed_or_not_shown_to_pass(failed, undecided):
-    policy = PolicyFailures(failed, undecided)
+@pytest.mark.parametrize("not_shown", [[], ["fair", "safe"]])
+@pytest.mark.parametrize("passed", [[], ["kind"]])
+def test_the_index_and_the_run_name_the_outcome_of_the_policy(failed, not_shown, passed):
+    policy = PolicyOutcome(tuple(failed), tuple(not_shown), tuple(passed))
     for text in (index_of(policy=policy), run_page_of(policy=policy)):
         assert ("policy failed polite" in text) == bool(failed)
-        assert ("policy not shown to pass fair, safe" in text) == bool(undecided)
+        assert ("policy not shown to pass fair, safe" in text) == bool(not_shown)
+        assert ("policy passed" in text) == bool(passed and not failed and not not_shown)
 
 
 class Findings:

@@ -37,6 +37,11 @@ ROUNDING_TOLERANCE = 1e-12
 #: With fewer members, or fewer others, the interval of an area is unreliable.
 MIN_AREA_MEMBERS = 5
 
+#: Number of pairs that are added in each direction to estimate the interval of a change of pairs
+#: that are 0 or 1, and the factor for pairs in clusters. Without them, up to 14 % of the upper ends
+#: are too low if few pairs change, nearly all in one direction; with them, at most 5 %.
+ADDED_PAIRS, ADDED_CLUSTER_FACTOR = 1.5, 2.0
+
 #: Settings of the stage ``trace`` that no finding depends on.
 IGNORED_TRACE_SETTINGS = ("max_spans_per_text",)
 
@@ -65,6 +70,12 @@ def explain_incomparability(audit: str, checkpoints: Sequence[AuditedCheckpoint]
             return f"{(second if first_artifact else first).name} has no audit {audit}"
         if differing_settings := list_differing_settings(first_artifact, second_artifact):
             return f"the settings differ: {', '.join(differing_settings)}"
+        first_precision, second_precision = map(read_precision, (first_artifact, second_artifact))
+        if first_precision != second_precision:
+            return (
+                "the precision of the models differs (respond.dtype): "
+                f"{first_precision} and {second_precision}"
+            )
         if audit == CAPABILITY and read_heldout_documents(first_artifact) != read_heldout_documents(
             second_artifact
         ):
@@ -124,6 +135,12 @@ def explain_incomparability(audit: str, checkpoints: Sequence[AuditedCheckpoint]
             if scorer_names[0] != scorer_names[1]:
                 return f"the scorers differ: {scorer_names[0][0]} and {scorer_names[1][0]}"
     return ""
+
+
+def read_precision(audit_artifact: Artifact) -> str:
+    """Read the precision in which the model of an audit was run."""
+    precisions = audit_artifact["findings"].read(["precision"])["precision"].unique().to_pylist()
+    return ", ".join(sorted(precisions))
 
 
 def get_reference_model_name(reference_scores: Artifact) -> str:
@@ -372,7 +389,53 @@ def _estimate_mean_change(
     shifted_fields = {
         name: getattr(change, name) - maximum for name in ("value", "low", "high", "null_value")
     }
-    return replace(change, **shifted_fields)
+    change = replace(change, **shifted_fields)
+    known_differences = differences[~np.isnan(differences)]
+    if change.clusters < 2 or not np.isin(known_differences, (-maximum, 0.0, maximum)).all():
+        return change
+    return _add_pairs_in_each_direction(change, differences, cluster_options, maximum)
+
+
+def _add_pairs_in_each_direction(
+    change: Estimate, differences: np.ndarray, cluster_options: Mapping[str, Any], maximum: float
+) -> Estimate:
+    """Replace interval, p and minimum detectable effect of a change of pairs that are 0 or 1.
+
+    They come from the differences and ADDED_PAIRS pairs in each direction, after Bonett & Price
+    (2012), who add one. An added pair is a cluster of its own.
+
+    Args:
+        change: The estimate of the mean difference.
+        differences: (n,) differences: 0, plus or minus the maximum, or NaN.
+        cluster_options: The clusters, as ``estimate_mean_or_share`` takes them.
+        maximum: The largest difference that is possible.
+    """
+    is_known = ~np.isnan(differences)
+    cluster_count = len({*np.array(cluster_options["clusters"], object)[is_known]})
+    added_weight = ADDED_PAIRS * min(ADDED_CLUSTER_FACTOR, change.n / cluster_count)
+    added_names = [object(), object()]
+    extended_options: dict[str, Any] = {
+        name: option if name == "unit" else [*option, *added_names]
+        for name, option in cluster_options.items()
+    }
+    extended = scale_estimate(
+        estimate_mean_or_share(
+            [*differences / maximum, 1.0, -1.0],
+            weights=[*np.ones(len(differences)), added_weight, added_weight],
+            null_value=0.0,
+            **extended_options,
+        ),
+        maximum,
+    )
+    return replace(
+        change,
+        low=max(min(extended.low, change.value), -maximum),
+        high=min(max(extended.high, change.value), maximum),
+        p=extended.p,
+        minimum_detectable_effect=extended.minimum_detectable_effect,
+        method=f"Student's t over {change.method.partition(' over ')[2]}, with {ADDED_PAIRS:g} "
+        "pairs added in each direction (after Bonett & Price 2012)",
+    )
 
 
 def _estimate_auc_change(pairs: Sequence[tuple[ComparisonUnit, ComparisonUnit]]) -> Estimate:

@@ -1,26 +1,31 @@
-"""Judge a checkpoint's findings by the rules of a policy.
+"""Judge a checkpoint's findings by the rules of a policy: pass, fail or not shown.
 
 A rule uses the end of the interval that speaks against the checkpoint: the upper end if the value
-must stay below a bound, the lower end if it must reach one. A finding without an interval, or
-without a value, passes no rule: the rule is not shown to hold. Counts of skipped items
-(SKIPPED_COUNT_METRICS) and of items in the training text are exact and are judged by their value.
-Counts and maxima over texts that a model wrote are estimates, because more texts may contain more.
+must stay below a bound, the lower end if it must reach one. A rule is not shown to hold by a
+finding without a value or an interval, with too few clusters, or about which no conclusion may be
+drawn. Counts of skipped items (SKIPPED_COUNT_METRICS) and of items in the training text are exact
+and are judged by their value. Counts and maxima over texts that a model wrote are estimates,
+because more texts may contain more.
+
+A rule may also refer to the previous release: it passes if the interval of the paired difference
+(``previous_comparison.py``) excludes that the finding is worse by the given margin.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pydantic import Field, field_validator, model_validator
 
 from hallmark.tasks.audits.audit_descriptions import ITEMS_IN_TRAINING_TEXT
 from hallmark.tasks.audits.judging.findings import read_findings
+from hallmark.tasks.audits.judging.policy_outcome import RuleVerdict, describe_distance
 from hallmark.tasks.audits.registry import (
     AUDIT_DESCRIPTIONS,
     SKIPPED_COUNT_METRICS,
@@ -35,9 +40,11 @@ from hallmark.tasks.contract import (
     UsageError,
     column,
     format_closest_name_hint,
+    format_count,
     rows_to_table,
     stage,
     table_schema,
+    table_to_rows,
 )
 
 #: The columns of the ends of an interval.
@@ -45,6 +52,12 @@ INTERVAL_ENDS = ("low", "high")
 
 #: The kinds of bounds, and the signs that show them.
 BOUND_SIGNS = {"lt": "<", "le": "≤", "gt": ">", "ge": "≥"}
+
+#: With fewer independent clusters, nothing is known of how much units differ.
+MIN_CLUSTERS = 2
+
+#: How the reasons of verdicts that are not shown end.
+NOT_SHOWN = "the rule is not shown to hold"
 
 VERDICTS = table_schema(
     "Verdict of each policy rule on each finding that it applies to.",
@@ -57,23 +70,47 @@ VERDICTS = table_schema(
         "label",
         "subset of the units (slice) that the rule applies to: names and values; empty: all units",
     ),
-    column("bound", pa.string(), "label", "the bound of the rule"),
+    column(
+        "bound",
+        pa.string(),
+        "label",
+        "the bound of the rule; worse by < x: of the difference from the previous run",
+    ),
     column("value", pa.float64(), "figure", "the value of the finding"),
+    column(
+        "previous_run",
+        pa.string(),
+        "label",
+        "the run with which the rule compares the finding; empty: none",
+    ),
+    column(
+        "previous_value",
+        pa.float64(),
+        "figure",
+        "the value of the finding in the previous run; null: it was not measured, or not compared",
+    ),
     column(
         "interval_end",
         pa.float64(),
         "figure",
         "end of the confidence interval that was compared with the bound, or the value "
-        "of a count; null: there is none",
+        "of a count; of a rule that compares runs, the largest change in the harmful direction "
+        "that the interval of the difference contains; null: there is none",
     ),
     column(
         "distance",
         pa.float64(),
         "figure",
         "distance by which the compared end of the interval violates the bound; above 0: the "
-        "bound is violated; null: there is no interval to compare",
+        "bound is violated; null: the verdict is not_shown",
     ),
-    column("verdict", pa.string(), "label", "pass or fail"),
+    column(
+        "verdict",
+        pa.string(),
+        "label",
+        "pass, fail, or not_shown: the finding shows neither that the rule holds nor that it does "
+        "not",
+    ),
     column("reason", pa.string(), "project text", "the reason in words"),
 )
 
@@ -102,16 +139,8 @@ class UnmatchedSetting(NamedTuple):
     reason: str
 
 
-class UnpassedRules(NamedTuple):
-    """Name the rules of a policy that did not pass.
-
-    Attributes:
-        failed: Rules with a finding that violates the bound.
-        not_shown: Other rules with a finding that could not be compared with the bound.
-    """
-
-    failed: list[str]
-    not_shown: list[str]
+#: The setting of a rule that compares the finding with the previous release.
+PREVIOUS_BOUND = "not_worse_than_previous_by"
 
 
 class PolicyRule(StageConfig):
@@ -145,6 +174,13 @@ class PolicyRule(StageConfig):
         allow_inf_nan=False,
         description="lower bound: the rule passes if the finding is at least this value",
     )
+    not_worse_than_previous_by: float | None = Field(
+        None,
+        gt=0,
+        allow_inf_nan=False,
+        description="margin: the rule passes if the interval of the paired difference excludes "
+        "that the finding is worse than in the run policy.previous by this value or more",
+    )
 
     @field_validator("audit")
     @classmethod
@@ -168,25 +204,55 @@ class PolicyRule(StageConfig):
 
     @model_validator(mode="after")
     def _check_single_bound(self) -> PolicyRule:
-        bounds = [name for name in BOUND_SIGNS if getattr(self, name) is not None]
+        names = (*BOUND_SIGNS, PREVIOUS_BOUND)
+        bounds = [name for name in names if getattr(self, name) is not None]
         if len(bounds) != 1:
             present_bounds = f"; it has {' and '.join(bounds)}" if bounds else ""
-            raise ValueError(
-                f"needs exactly one of the bounds {', '.join(BOUND_SIGNS)}{present_bounds}"
-            )
+            raise ValueError(f"needs exactly one of the bounds {', '.join(names)}{present_bounds}")
         return self
 
     @property
+    def is_about_previous(self) -> bool:
+        """Whether it compares the finding with the previous release."""
+        return self.not_worse_than_previous_by is not None
+
+    @property
     def bound(self) -> RuleBound:
+        if self.not_worse_than_previous_by is not None:
+            return RuleBound("lt", self.not_worse_than_previous_by)
         return next(RuleBound(n, v) for n in BOUND_SIGNS if (v := getattr(self, n)) is not None)
 
+    @property
+    def bound_text(self) -> str:
+        """The bound as in VERDICTS."""
+        comparison, limit = self.bound
+        prefix = "worse by " if self.is_about_previous else ""
+        return f"{prefix}{BOUND_SIGNS[comparison]} {limit:g}"
 
-class PolicyConfig(StageConfig):
+
+class PolicyRulesConfig(StageConfig):
     """Rules for the findings of a checkpoint."""
 
     rules: dict[PathSafeName, PolicyRule] = Field(
         {}, description="rules of the policy; each has its own section [policy.rules.NAME]"
     )
+
+
+class PolicyConfig(PolicyRulesConfig):
+    """Rules for the findings of a checkpoint, and the previous release."""
+
+    previous: str | None = Field(
+        None,
+        min_length=1,
+        description="run that audited the previous release, for rules with "
+        f"{PREVIOUS_BOUND}: a run id, the start of one, or latest: the newest run that audited the "
+        "newest trained model",
+    )
+
+    @property
+    def rules_config(self) -> PolicyRulesConfig:
+        """The settings of the stage ``policy``, whose input names the previous run."""
+        return PolicyRulesConfig(rules=self.rules)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,47 +265,115 @@ class Verdict:
     slice: Mapping[str, str]
     bound: str
     value: float | None = None
+    previous_run: str = ""
+    previous_value: float | None = None
     interval_end: float | None = None
     distance: float | None = None
-    verdict: Literal["pass", "fail"] = "fail"
+    verdict: RuleVerdict
     reason: str
 
 
-def evaluate_rule(rule_name: str, rule: PolicyRule, finding: Mapping[str, Any] | None) -> Verdict:
-    """Judge a finding by a rule; without a finding the audit did not run."""
-    comparison, limit = rule.bound
-    bound = f"{BOUND_SIGNS[comparison]} {limit:g}"
+def evaluate_rule(
+    rule_name: str,
+    rule: PolicyRule,
+    finding: Mapping[str, Any] | None,
+    change: Mapping[str, Any] | None = None,
+) -> Verdict:
+    """Judge a finding by a rule.
+
+    Args:
+        rule_name: Name of the rule.
+        rule: The rule.
+        finding: A row of FINDINGS; None if the audit did not run.
+        change: For a rule about the previous release, the row of CHANGES; None if the config names
+            no previous run.
+    """
+    is_exact = is_exact_count(rule.audit, rule.metric)
     build_verdict = partial(
         Verdict,
         rule=rule_name,
         audit=rule.audit,
         metric=rule.metric,
         slice=finding["slice"] if finding else rule.slice or {},
-        bound=bound,
+        bound=rule.bound_text,
+        value=None if finding is None or _is_missing(finding["value"]) else finding["value"],
     )
-    value = None if finding is None else finding["value"]
-    if finding is None or _is_missing(value):
-        reason = (
-            "the audit did not run"
-            if finding is None
-            else extract_missing_reason(finding["method"])
-        )
-        return build_verdict(reason=f"not measured: {reason}")
+    if reason := _explain_unjudged_finding(finding, is_exact=is_exact):
+        return build_verdict(verdict="not_shown", reason=reason)
+    assert finding is not None
+    if rule.is_about_previous:
+        return _evaluate_change(rule, change, build_verdict)
+    comparison, limit = rule.bound
     is_upper = comparison in ("lt", "le")
-    interval_end = finding["high" if is_upper else "low"]
-    end_description = f"the {'upper' if is_upper else 'lower'} end of the interval"
-    if any(_is_missing(finding[end_name]) for end_name in INTERVAL_ENDS):
-        if not is_exact_count(rule.audit, rule.metric):
-            return build_verdict(value=value, reason=_explain_missing_interval(rule, finding))
-        interval_end, end_description = value, "the value, an exact count,"
+    end_name = "upper" if is_upper else "lower"
+    interval_end, end_description = finding["value"], "the value, an exact count,"
+    if not any(_is_missing(finding[end]) for end in INTERVAL_ENDS):
+        interval_end = finding["high" if is_upper else "low"]
+        end_description = f"the {end_name} end of the interval"
+    elif not is_exact:
+        return build_verdict(
+            verdict="not_shown", reason=_explain_missing_interval(rule.metric, finding["method"])
+        )
+    if math.isinf(interval_end):
+        return build_verdict(
+            verdict="not_shown", reason=f"no interval: it has no {end_name} end, so {NOT_SHOWN}"
+        )
     distance = interval_end - limit if is_upper else limit - interval_end
     passed = distance < 0 or (distance == 0 and comparison in ("le", "ge"))
     return build_verdict(
-        value=value,
         interval_end=interval_end,
         distance=distance,
         verdict="pass" if passed else "fail",
-        reason=f"{end_description} is {interval_end:.4g} and must be {bound}",
+        reason=f"{end_description} is {interval_end:.4g} and must be "
+        f"{rule.bound_text} "
+        f"({describe_distance(distance, f'{abs(distance):.4g}')})",
+    )
+
+
+def _evaluate_change(
+    rule: PolicyRule, change: Mapping[str, Any] | None, build_verdict: Callable[..., Verdict]
+) -> Verdict:
+    """Judge the change of a finding from the previous run, a row of CHANGES."""
+    if change is None:
+        return build_verdict(
+            verdict="not_shown",
+            reason="no previous run is named; set policy.previous to a run that audited the "
+            "previous release (hallmark runs lists all runs)",
+        )
+    previous_run, worsening = change["previous_run"], change["largest_worsening"]
+    previous_fields = {"previous_run": previous_run, "previous_value": change["previous_value"]}
+    if _is_missing(worsening):
+        return build_verdict(
+            **previous_fields,
+            verdict="not_shown",
+            reason=f"not comparable with run {previous_run}: {change['reason']}",
+        )
+    if math.isinf(worsening):
+        return build_verdict(
+            **previous_fields,
+            verdict="not_shown",
+            reason=f"no interval: the difference from run {previous_run} may be of any size, so "
+            f"{NOT_SHOWN}",
+        )
+    distance = worsening - rule.bound.limit
+    return build_verdict(
+        **previous_fields,
+        interval_end=worsening,
+        distance=distance,
+        verdict="pass" if distance < 0 else "fail",
+        reason=f"in run {previous_run} it was {change['previous_value']:.4g}; by the interval of "
+        f"the difference of {format_count(change['n'], 'pair')}, it is now "
+        f"{describe_worsening(worsening, f'{abs(worsening):.4g}')}; it may be worse by less than "
+        f"{rule.bound.limit:g} ({describe_distance(distance, f'{abs(distance):.4g}')})",
+    )
+
+
+def describe_worsening(worsening: float, worsening_text: str) -> str:
+    """Say by how much a finding may be worse, from the largest worsening and its size as text."""
+    return (
+        f"worse by at most {worsening_text}"
+        if worsening >= 0
+        else f"better by at least {worsening_text}"
     )
 
 
@@ -247,33 +381,72 @@ def _is_missing(number: float | None) -> bool:
     return number is None or math.isnan(number)
 
 
+def _explain_unjudged_finding(finding: Mapping[str, Any] | None, *, is_exact: bool) -> str:
+    """Say why no rule can judge a finding, whatever its interval is; empty if rules can.
+
+    Args:
+        finding: A row of FINDINGS; None if the audit did not run.
+        is_exact: Whether the value is an exact count.
+    """
+    if finding is None:
+        return "not measured: the audit did not run"
+    if _is_missing(finding["value"]):
+        return f"not measured: {extract_missing_reason(finding['method'])}"
+    if is_exact:
+        return ""
+    if inconclusive_reason := finding.get("inconclusive_reason"):
+        return f"inconclusive: {inconclusive_reason.strip().rstrip('.')}"
+    clusters = finding.get("clusters")
+    has_interval = not any(_is_missing(finding[end]) for end in INTERVAL_ENDS)
+    if has_interval and clusters is not None and clusters < MIN_CLUSTERS:
+        cluster_text = format_count(clusters, "independent cluster")
+        return f"too few clusters: the interval is over {cluster_text}, so {NOT_SHOWN}"
+    return ""
+
+
 def is_exact_count(audit: str, metric: str) -> bool:
     """Return whether a metric counts items, so that its value is exact and has no interval."""
     return metric in (*SKIPPED_COUNT_METRICS.get(audit, ()), ITEMS_IN_TRAINING_TEXT)
 
 
-def _explain_missing_interval(rule: PolicyRule, finding: Mapping[str, Any]) -> str:
+def _explain_missing_interval(metric: str, method: str | None) -> str:
     """Say in one sentence why a finding without an interval passes no rule."""
-    reasons = re.findall(r"no interval: ([^;]+)", finding.get("method") or "")
-    reason = reasons[-1].strip() if reasons else f"the audit computes no interval for {rule.metric}"
-    return f"no interval: {reason}, so the rule is not shown to hold"
+    reasons = re.findall(r"no interval: ([^;]+)", method or "")
+    reason = reasons[-1].strip() if reasons else f"the audit computes no interval for {metric}"
+    return f"no interval: {reason}, so {NOT_SHOWN}"
 
 
 @stage(
     name="policy",
     tables={"verdicts": VERDICTS},
     external_digests=compute_descriptions_digest,
-    reads={"audits": ("findings",)},
+    reads={"audits": ("findings",), "previous_comparison": ("changes",)},
 )
 def write_rule_verdicts(
-    audits: dict[str, Artifact], config: PolicyConfig, context: StageContext
+    audits: dict[str, Artifact],
+    previous_comparison: Artifact | None,
+    config: PolicyRulesConfig,
+    context: StageContext,
 ) -> None:
     """Write the verdict of each rule on each finding that it applies to.
 
+    Args:
+        audits: The audits by name.
+        previous_comparison: The output of ``compare_with_previous``; None if the config names no
+            previous run, or no rule is about it.
+        config: The rules.
+        context: The context of the stage.
+
     Raises:
-        UsageError: A rule names a metric or slice that its audit does not have.
+        UsageError: A rule names a metric or slice that its audit does not have, or compares a
+            finding without a harmful direction with the previous release.
     """
     verdicts: list[Verdict] = []
+    changes = (
+        {}
+        if previous_comparison is None
+        else {row["finding"]: row for row in table_to_rows(previous_comparison["changes"].read())}
+    )
     for rule_name, rule in config.rules.items():
         if rule.audit not in audits:
             verdicts.append(evaluate_rule(rule_name, rule, None))
@@ -310,8 +483,26 @@ def write_rule_verdicts(
                     f"policy.rules.{rule_name}.{unmatched.setting}: {unmatched.reason}"
                 )
             rule_findings = [{"slice": rule.slice or {}, "value": None, "method": unmatched.reason}]
-        verdicts += [evaluate_rule(rule_name, rule, row) for row in rule_findings]
+        if rule.is_about_previous:
+            _check_direction(rule_name, rule, rule_findings)
+        verdicts += [
+            evaluate_rule(rule_name, rule, row, changes.get(row.get("finding", b"")))
+            for row in rule_findings
+        ]
     context.get_table_writer("verdicts").write(rows_to_table(verdicts, VERDICTS))
+
+
+def _check_direction(
+    rule_name: str, rule: PolicyRule, findings: Sequence[Mapping[str, Any]]
+) -> None:
+    """Raise UsageError if a finding has no harmful direction; those without a value may have."""
+    for row in findings:
+        if row["value"] is not None and not row["worse_when"]:
+            raise UsageError(
+                f"policy.rules.{rule_name}.{PREVIOUS_BOUND}: {rule.metric} of the slice "
+                f"{format_slice_as_toml(row['slice'])} has no direction in which it is worse; name "
+                f"another slice, or use one of {', '.join(BOUND_SIGNS)}"
+            )
 
 
 def explain_unmatched_rule(
@@ -348,17 +539,3 @@ def explain_unmatched_rule(
 def extract_missing_reason(method: str) -> str:
     """Return why a finding has no value: what its method says after "not measured: ", or all."""
     return method.rpartition("not measured: ")[2]
-
-
-def group_unpassed_rules(verdict_rows: Iterable[Mapping[str, Any]]) -> UnpassedRules:
-    """Group the rules that did not pass by whether a finding violates their bound.
-
-    A failed verdict violates the bound if it has a distance from it.
-    """
-    failed_rows = [row for row in verdict_rows if row["verdict"] != "pass"]
-    failed_rules = dict.fromkeys(row["rule"] for row in failed_rows if row["distance"] is not None)
-    all_rules = dict.fromkeys(row["rule"] for row in failed_rows)
-    return UnpassedRules(
-        failed=[*failed_rules],
-        not_shown=[rule for rule in all_rules if rule not in failed_rules],
-    )

@@ -53,13 +53,18 @@ def test_differences_are_those_of_pairs(apart, both):
         for run in runs
     ]
     pairs = [(sides[1][k][0] - sides[0][k][0], sides[0][k][1]) for k in sides[0]]
-    halves = [(1 + d) / 2 for d, _ in pairs]  # shares again
-    by_hand = estimate_mean_or_share(halves, [t for _, t in pairs], is_share=True, null_value=0.5)
+    cluster_size = len(pairs) / len({cluster for _, cluster in pairs})
+    added = [(1, "added up"), (-1, "added down")]
+    by_hand = estimate_mean_or_share(
+        [difference for difference, _ in pairs + added],
+        [cluster for _, cluster in pairs + added],
+        weights=[1.0] * len(pairs) + [1.5 * min(2.0, cluster_size)] * 2,
+        null_value=0.0,
+    )
     (found,) = rows["bias", "stereotype_preference", ""]["differences"]
     assert found["n"] == len(pairs) and found["p"] == pytest.approx(by_hand.p)
-    assert [(1 + found[end]) / 2 for end in ("value", "low", "high")] == pytest.approx(
-        [by_hand.value, by_hand.low, by_hand.high]
-    )
+    assert found["value"] == pytest.approx(sum(d for d, _ in pairs) / len(pairs))
+    assert [found[end] for end in ("low", "high")] == pytest.approx([by_hand.low, by_hand.high])
     for row in report["rows"]:
         (difference,) = row["differences"]
         known = None not in row["values"]

@@ -64,9 +64,10 @@ ITEMS = build_items_schema()
 
 
 class ExampleConfig(StageConfig):
-    """How many of forty values are 1, which also decides a file's digest."""
+    """How many of forty values are 1, which also decides a file's digest; and a precision."""
 
     ones: int = 0
+    precision: str = "fp32"
 
 
 def compute_file_digests(config, secret_id):
@@ -97,7 +98,9 @@ def make_audit(config: ExampleConfig, context: StageContext) -> None:
     context.get_table_writer("values").write(values.to_table())
     findings = compute_measure_findings("audit", values.to_table(), measures, SeededConfig())
     context.get_table_writer("findings").write(
-        build_findings_table(findings, {measure.metric: measure.title for measure in measures})
+        build_findings_table(
+            findings, {measure.metric: measure.title for measure in measures}, config.precision
+        )
     )
 
 
@@ -144,6 +147,17 @@ def test_audits_with_different_judging_files_are_not_compared(session):
     )
 
 
+def test_audits_in_different_precisions_are_not_compared(session):
+    single, half = (
+        AuditedExample(name, make_audit(ExampleConfig(precision=name))) for name in ("fp32", "bf16")
+    )
+    assert (
+        explain_incomparability("audit", [single, half])
+        == "the precision of the models differs (respond.dtype): fp32 and bf16"
+    )
+    assert explain_incomparability("audit", [half, half]) == ""
+
+
 class StageArtifacts(NamedTuple):
     """A checkpoint with its artifacts by stage."""
 
@@ -158,8 +172,8 @@ def make_artifact(config, **lineage):
     return SimpleNamespace(manifest={"parts": {"config": config}, "lineage": lineage})
 
 
-def test_audits_with_different_traces_or_references_are_not_compared():
-    audit_artifacts = {"audit": make_artifact({})}
+def test_audits_with_different_traces_or_references_are_not_compared(session):
+    audit_artifacts = {"audit": make_audit(ExampleConfig())}
     checkpoints = [
         StageArtifacts(
             str(n),

@@ -1,0 +1,242 @@
+"""Compare findings with those of a previous release, for the rules of a policy that refer to it.
+
+The comparison is that of ``hallmark compare``: paired differences of the same units. From the
+interval of a difference follows by how much the checkpoint may be worse than the previous one: the
+figure that a rule "not worse than by x" reads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import pyarrow as pa
+from pydantic import Field
+
+from hallmark.tasks.audits.judging.comparison import FindingComparison, compare_findings
+from hallmark.tasks.audits.judging.findings import read_findings
+from hallmark.tasks.audits.judging.policy import INTERVAL_ENDS, extract_missing_reason
+from hallmark.tasks.audits.slice_tags import SLICE_TYPE
+from hallmark.tasks.contract import (
+    ID_TYPE,
+    Artifact,
+    StageConfig,
+    StageContext,
+    column,
+    rows_to_table,
+    stage,
+    table_schema,
+)
+
+#: Null values that differ by less are equal.
+NULL_VALUE_TOLERANCE = 1e-9
+
+CHANGES = table_schema(
+    "Paired difference of each finding from the same finding of a previous run, for the audits "
+    "that rules of the policy compare with it.",
+    column("finding", ID_TYPE, "id", "the finding, as in the table findings of both runs"),
+    column("audit", pa.string(), "label", "the audit"),
+    column("metric", pa.string(), "label", "the metric"),
+    column("slice", SLICE_TYPE, "label", "subset of the units (slice); empty: all units"),
+    column("previous_run", pa.string(), "label", "the previous run"),
+    column("previous_value", pa.float64(), "figure", "value of the finding in the previous run"),
+    column(
+        "change",
+        pa.float64(),
+        "figure",
+        "this run minus the previous run, over pairs of the same unit; null: not compared",
+    ),
+    column("low", pa.float64(), "figure", "lower end of the confidence interval of the change"),
+    column("high", pa.float64(), "figure", "upper end of the confidence interval of the change"),
+    column("n", pa.int64(), "figure", "number of pairs"),
+    column("clusters", pa.int64(), "figure", "number of independent clusters of pairs"),
+    column("missing", pa.int64(), "figure", "number of pairs without a value in one of the runs"),
+    column(
+        "largest_worsening",
+        pa.float64(),
+        "figure",
+        "largest change in the harmful direction that the interval contains; below 0: the finding "
+        "became better; null: the reason says why",
+    ),
+    column("method", pa.string(), "project text", "how the change was estimated, in a phrase"),
+    column(
+        "reason",
+        pa.string(),
+        "project text",
+        "why there is no largest worsening; empty if there is one",
+    ),
+)
+
+
+class PreviousComparisonConfig(StageConfig):
+    """Comparison with the previous run, which the run fills in; not for a config file."""
+
+    previous_run: str = Field(description="id of the previous run")
+    incomparable_reasons: dict[str, str] = Field(
+        {},
+        description="audits that cannot be compared, as an object that maps the name of each audit "
+        "to the reason",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FindingChange:
+    """One row of CHANGES."""
+
+    finding: bytes
+    audit: str
+    metric: str
+    slice: Mapping[str, str]
+    previous_run: str
+    previous_value: float | None = None
+    change: float | None = None
+    low: float | None = None
+    high: float | None = None
+    n: int | None = None
+    clusters: int | None = None
+    missing: int | None = None
+    largest_worsening: float | None = None
+    method: str = ""
+    reason: str = ""
+
+
+@stage(name="compare_with_previous", tables={"changes": CHANGES}, libraries=("numpy", "scipy"))
+def compare_with_previous(
+    audits: dict[str, Artifact],
+    previous_audits: dict[str, Artifact],
+    config: PreviousComparisonConfig,
+    context: StageContext,
+) -> None:
+    """Write the change of each finding from a previous run.
+
+    Args:
+        audits: The audits that rules compare with the previous run, by name.
+        previous_audits: Those of the previous run that can be compared.
+        config: The previous run, and the reasons why other audits cannot be compared.
+        context: The context of the stage.
+    """
+    changes: list[FindingChange] = []
+    for audit, artifact in audits.items():
+        reason = config.incomparable_reasons.get(audit, "")
+        comparisons = (
+            {}
+            if reason
+            else {
+                comparison.findings[1]["finding"]: comparison
+                for comparison in compare_findings([previous_audits[audit], artifact], [(0, 1)])
+            }
+        )
+        changes += [
+            build_finding_change(row, comparisons.get(row["finding"]), config.previous_run, reason)
+            for row in read_findings(artifact)
+            if not row["control"]
+        ]
+    context.get_table_writer("changes").write(rows_to_table(changes, CHANGES))
+
+
+def build_finding_change(
+    finding: Mapping[str, Any],
+    comparison: FindingComparison | None,
+    previous_run: str,
+    incomparable_reason: str = "",
+) -> FindingChange:
+    """Build the change of a finding from the previous run.
+
+    Args:
+        finding: The finding, a row of FINDINGS.
+        comparison: The same finding in the previous run and in this one, with its change; None if
+            there is none.
+        previous_run: The id of the previous run.
+        incomparable_reason: Why the audit cannot be compared; empty if it can.
+    """
+    fields: dict[str, Any] = {
+        name: finding[name] for name in ("finding", "audit", "metric", "slice")
+    } | {"previous_run": previous_run}
+    if incomparable_reason:
+        return FindingChange(**fields, reason=incomparable_reason)
+    if comparison is None:
+        return FindingChange(**fields, reason="the previous run has no such finding")
+    previous_finding, (change,) = comparison.findings[0], comparison.changes
+    fields["previous_value"] = previous_finding["value"]
+    if previous_finding["value"] is None:
+        reason = extract_missing_reason(previous_finding["method"])
+        return FindingChange(**fields, reason=f"not measured in the previous run: {reason}")
+    if previous_reason := previous_finding.get("inconclusive_reason"):
+        return FindingChange(
+            **fields, reason=f"inconclusive in the previous run: {previous_reason.rstrip('.')}"
+        )
+    if change is None:
+        return FindingChange(
+            **fields,
+            reason="the value is not a mean over the same units in both runs, so there are no "
+            "pairs",
+        )
+    fields |= {
+        "change": change["value"],
+        **{name: change[name] for name in ("low", "high", "n", "clusters", "missing", "method")},
+    }
+    if change["value"] is None:
+        return FindingChange(**fields, reason="no pair has a value in both runs")
+    if change["low"] is None or change["high"] is None:
+        return FindingChange(**fields, reason=f"the difference has {change['method']}")
+    if finding["worse_when"] == "away_from_null" and not _has_same_null_value(
+        finding, previous_finding
+    ):
+        return FindingChange(
+            **fields, reason="the value expected without an effect is not the same in both runs"
+        )
+    return FindingChange(
+        **fields,
+        largest_worsening=compute_largest_worsening(
+            finding["worse_when"], change["low"], change["high"], previous_finding
+        ),
+    )
+
+
+def _has_same_null_value(finding: Mapping[str, Any], previous_finding: Mapping[str, Any]) -> bool:
+    null_value, previous_null_value = finding["null_value"], previous_finding["null_value"]
+    return (
+        null_value is not None
+        and previous_null_value is not None
+        and math.isclose(null_value, previous_null_value, abs_tol=NULL_VALUE_TOLERANCE)
+    )
+
+
+def compute_largest_worsening(
+    worse_when: str, low: float, high: float, previous_finding: Mapping[str, Any]
+) -> float | None:
+    """Compute the largest change in the harmful direction that the interval of a change contains.
+
+    If a metric is worse away from its null value, the direction depends on the side on which the
+    previous value is. The result is then the largest increase of the distance from the null value
+    that the intervals of the change and of the previous value allow together.
+
+    Args:
+        worse_when: The harmful direction, as in FINDINGS.
+        low: Lower end of the interval of the change.
+        high: Upper end of the interval of the change.
+        previous_finding: The previous finding, a row of FINDINGS.
+
+    Returns:
+        The change; None if the metric has no harmful direction.
+    """
+    if worse_when == "up":
+        return high
+    if worse_when == "down":
+        return -low
+    if worse_when != "away_from_null":
+        return None
+    previous_ends = [previous_finding[end] for end in INTERVAL_ENDS]
+    if None in previous_ends:  # the distance cannot grow by more than the value changes
+        return max(abs(low), abs(high))
+    null_value = previous_finding["null_value"]
+    # The increase is convex in the change and monotonic in the previous value.
+    return float(
+        max(
+            abs(previous + change - null_value) - abs(previous - null_value)
+            for previous, change in product(previous_ends, (low, high))
+        )
+    )
