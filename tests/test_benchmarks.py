@@ -14,6 +14,7 @@ from pathlib import Path
 from subprocess import CompletedProcess
 from tempfile import TemporaryDirectory
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -258,6 +259,36 @@ def test_effects_on_shares_are_simulated_in_the_harder_direction():
     shares = [f for f in coverage_findings.build_findings(None, ["bias"]) if f.is_share]
     sides = {(finding.null > 0.5, finding.harder_side) for finding in shares}
     assert sides == {(True, -1), (False, 1)}
+
+
+def test_coverage_of_hard_designs():
+    """Check a few designs of each kind, with few repetitions; the benchmark measures all."""
+    from benchmarks import coverage_designs
+
+    designs = coverage_designs.list_designs()
+    assert len(designs) == len({design.name for design in designs}) >= 50
+    names = ("prevalence 0.25, 5", "share 0.05, 30 clusters of 20, correlation 0.5", "sparse")
+    for design in designs:
+        if design.name.startswith(names) or "30 x 2" in design.name:
+            result = coverage_designs.measure_design(design, 200)
+            assert not coverage_designs.list_problems(design, result, 200), (design, result)
+
+
+def test_coverage_of_hard_designs_finds_wrong_intervals(capsys):
+    from benchmarks import coverage_designs
+    from hallmark.tasks.measures.estimates import Estimate
+
+    narrow = coverage_designs.Design(
+        "narrow", 0.0, lambda rng: Estimate(0.0, *np.sort(rng.normal(size=2)), 2, 2, 0, "", 0.0, 1)
+    )
+    coverage_designs.print_results([narrow], 300, 0)
+    _, row, count, *problems = capsys.readouterr().out.splitlines()
+    assert row.startswith("narrow ") and count == "outside the accepted range: 3"
+    assert [re.sub(r"\d+\.?\d*", "N", problem) for problem in problems] == [
+        "narrow: coverage N%",
+        "narrow: upper end errs in N%",
+        "narrow: N intervals contradict p",
+    ]
 
 
 def test_coverage_prints_table(run_inside):

@@ -10,7 +10,7 @@ from functools import cache
 
 import numpy as np
 
-from hallmark.tasks.measures.proportions import binomial_probabilities, binomial_test_p
+from hallmark.tasks.measures.proportions import binomial_probabilities
 from hallmark.tasks.measures.statistics import Float64
 
 POWER = 0.8
@@ -21,7 +21,10 @@ MIN_DEGREES_OF_FREEDOM = 5
 
 @cache
 def detectable_standard_errors(
-    degrees_of_freedom: int, confidence_level: float, error_degrees_of_freedom: int = 0
+    degrees_of_freedom: int,
+    confidence_level: float,
+    error_degrees_of_freedom: int = 0,
+    widening: float = 0.0,
 ) -> float:
     """Compute how large an effect a two-sided t test finds with power 0.8, in standard errors.
 
@@ -31,25 +34,32 @@ def detectable_standard_errors(
         error_degrees_of_freedom: Degrees of freedom of the estimated standard error in which the
             effect is expressed; 0 if the error is known. The power is then 0.8 on average over such
             estimates, which are often too small if there are few clusters.
+        widening: Standard deviation of the widening of an interval for the skewness that normal
+            values have by chance, in standard errors; half of the intervals are widened at the end
+            in question.
     """
     from scipy.optimize import brentq
-    from scipy.special import gammaincinv, ndtr, stdtrit
+    from scipy.special import gammaincinv, ndtr, ndtri, stdtrit
+
+    quantile_count = 60 if widening else 400
 
     def error_ratio_quantiles(degrees_of_freedom: int) -> Float64:
-        """Return 400 quantiles of the ratio of an estimated error to the true one."""
-        midpoints = (np.arange(400) + 0.5) / 400
+        """Return quantiles of the ratio of an estimated error to the true one."""
+        midpoints = (np.arange(quantile_count) + 0.5) / quantile_count
         quantiles: Float64 = np.sqrt(
             gammaincinv(degrees_of_freedom / 2, midpoints) * 2 / degrees_of_freedom
         )
         return quantiles
 
-    critical_values = (
+    # Critical values (quantiles, 1, 10) for each error ratio and widening.
+    widenings = widening * np.maximum(0, ndtri((np.arange(10) + 0.5) / 10))
+    critical_values = error_ratio_quantiles(degrees_of_freedom)[:, None, None] * (
         float(stdtrit(degrees_of_freedom, (1 + confidence_level) / 2))
-        * error_ratio_quantiles(degrees_of_freedom)[:, None]
+        + (widenings if widening else np.zeros(1))
     )
     error_ratios = (
         error_ratio_quantiles(error_degrees_of_freedom) if error_degrees_of_freedom else np.ones(1)
-    )
+    )[:, None]
     return float(
         brentq(
             lambda standard_errors: (
@@ -63,7 +73,11 @@ def detectable_standard_errors(
 
 
 def detectable_share_effect(
-    variance_factor: float, degrees_of_freedom: int, null_share: float, confidence_level: float
+    variance_factor: float,
+    degrees_of_freedom: int,
+    null_share: float,
+    confidence_level: float,
+    widening: float = 0.0,
 ) -> float:
     """Compute how far a share must be from the null for the score test to find it with power 0.8.
 
@@ -76,6 +90,7 @@ def detectable_share_effect(
         degrees_of_freedom: Of the test.
         null_share: Share under the null; NaN if there is none.
         confidence_level: 1 minus the significance level of the test.
+        widening: As for ``detectable_standard_errors``.
 
     Returns:
         The larger of the distances to either side; NaN if no share is far enough away, if there is
@@ -87,7 +102,9 @@ def detectable_share_effect(
         return np.nan
     folded_null, power_quantile = min(null_share, 1 - null_share), float(ndtri(POWER))
     detection_bound = (
-        detectable_standard_errors(degrees_of_freedom, confidence_level, degrees_of_freedom)
+        detectable_standard_errors(
+            degrees_of_freedom, confidence_level, degrees_of_freedom, widening
+        )
         - power_quantile
     ) * (folded_null * (1 - folded_null) * variance_factor) ** 0.5
     if detection_bound >= 1 - folded_null:
@@ -104,6 +121,7 @@ def detectable_share_effect(
     return float((linear_term + discriminant_root) / (2 * (1 + scaled_variance)))
 
 
+@cache
 def detectable_binomial_effect(trials: int, null_share: float, confidence_level: float) -> float:
     """Compute how far a share must be from the null for the exact test to find it with power 0.8.
 
@@ -114,8 +132,9 @@ def detectable_binomial_effect(trials: int, null_share: float, confidence_level:
     if np.isnan(null_share):
         return np.nan
     folded_null = min(null_share, 1 - null_share)
-    p_values = np.array([binomial_test_p(k, trials, folded_null) for k in range(trials + 1)])
-    rejects_null = p_values < 1 - confidence_level
+    probabilities = binomial_probabilities(trials, folded_null)
+    smaller_tails = np.minimum(np.cumsum(probabilities), np.cumsum(probabilities[::-1])[::-1])
+    rejects_null = 2 * smaller_tails < 1 - confidence_level
     if not rejects_null[-1]:
         return np.nan
     detectable_share = brentq(

@@ -4,10 +4,14 @@ An Estimate has all that a finding needs: value, interval, p and minimum detecta
 
 - The standard error of a mean is a jackknife over clusters, with Student's t; its degrees of
 freedom follow from the effective number of clusters.
-- A share has Wilson's interval for the effective sample size, and the matching score test. For few
-independent units of 0 or 1, interval and test are exact.
-- A mean with a null value has a t interval and a t test. A mean without one is more often skewed,
-and its interval is corrected for skewness.
+- A share has Wilson's interval for the effective sample size, and the matching score test. For
+independent units of 0 or 1 that are few, or of which few are 1 or few are 0, interval and test are
+exact.
+- Other values may be skewed: rare, near zero, or following their weights. Their interval is widened
+at the end of the longer tail (``clustered_means``).
+- An interval excludes the null value exactly if p is below 1 - confidence level. Where no method
+reaches its level, there is neither, and the method says why: few clusters, or a mean that depends
+on few of them. A share that depends on few clusters has the widest interval that they allow.
 - The minimum detectable effect is computed under the null: an effect observed by chance would
 otherwise make itself easier to detect. For a share, only the design effect of the clusters comes
 from the values.
@@ -23,6 +27,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from hallmark.tasks.measures.clustered_means import (
+    Interval,
+    MeanError,
+    compute_widening_by_chance,
+    estimate_mean_error,
+    widen_for_skewness,
+)
 from hallmark.tasks.measures.detectable_effects import (
     detectable_auc_effect,
     detectable_binomial_effect,
@@ -34,8 +45,10 @@ from hallmark.tasks.measures.proportions import (
     binomial_test_p_above,
     clopper_pearson_interval,
     score_test_p,
+    upper_bound_p,
 )
 from hallmark.tasks.measures.statistics import (
+    ClusterSums,
     Float64,
     jackknife_variance,
     sum_by_cluster,
@@ -43,11 +56,24 @@ from hallmark.tasks.measures.statistics import (
     wilson_interval,
 )
 
-#: Below this number of independent units of 0 or 1, the interval is exact.
+#: Below this number of independent units of 0 or 1, or if fewer than MIN_EVENTS of them are 1 or
+#: are 0, the interval is exact.
 MAX_EXACT_UNITS = 40
+MIN_EVENTS = 10
 
-#: Minimum number of degrees of freedom for estimating the skewness of a mean.
-MIN_DEGREES_FOR_SKEWNESS = 10
+#: Minimum number of clusters of an interval, for means and for shares: the mean of fewer skewed
+#: values is beyond the interval of any method too often. Clusters with unequal weights count like
+#: fewer with equal ones.
+MIN_CLUSTERS = 10
+MIN_CLUSTERS_OF_SHARES = 6
+
+#: Minimum effective number of clusters from which the variance comes.
+MIN_EFFECTIVE_CLUSTERS = 3
+
+#: Minimum effective number of clusters that differ from the median cluster, for means and for
+#: shares: fewer do not show how much the mean varies. Shares have another interval then.
+MIN_DIFFERING_CLUSTERS = 3
+MIN_DIFFERING_CLUSTERS_OF_SHARES = 4
 
 
 @dataclass(frozen=True)
@@ -131,80 +157,235 @@ def estimate_mean_or_share(
         crossed_count = len(crossed_sums.sums)
         if crossed_count > 1:
             intersections = [*zip(clusters, crossed_clusters, strict=True)]
-            clusterings += [
-                crossed_sums,
-                sum_by_cluster(array, intersections, relative_weights),
-            ]
+            clusterings += [crossed_sums, sum_by_cluster(array, intersections, relative_weights)]
             cluster_description = (
                 f"over two-way clusters: {cluster_count} {unit} and "
                 f"{crossed_count} crossed clusters"
             )
             estimate = replace(estimate, clusters=min(cluster_count, crossed_count))
+    if is_share and estimate.clusters == n and bool(np.isin(known_values, (0, 1)).all()):
+        return _with_binomial_interval(
+            estimate, int(known_values.sum()), cluster_description, confidence_level
+        )
     value_variance = float(
         np.average((known_values - value) ** 2, weights=relative_weights[is_known])
     )
-    variance, effective_clusters = _combine_two_way_clusters(
-        [
-            jackknife_variance(value, (sums.sum() - sums) / (counts.sum() - counts))
-            for sums, counts in clusterings
-        ],
-        [
-            _effective_cluster_count(*clustering, value, value_variance)
-            for clustering in clusterings
-        ],
+    mean_error = estimate_mean_error(clusterings, value, value_variance)
+    largest_value = float(np.abs(known_values).max())
+    if not is_share and mean_error.standard_error <= 1e-12 * largest_value:
+        return _with_sign_test(estimate, unit)
+    reason = _find_reason_against_interval(
+        estimate,
+        mean_error,
+        unit if estimate.clusters == cluster_count else "crossed clusters",
+        is_share=is_share,
+        weights=None if weights is None else relative_weights[is_known],
     )
-    degrees_of_freedom, standard_error = max(1, round(effective_clusters - 1)), variance**0.5
-    if degrees_of_freedom + 1 < estimate.clusters:
-        cluster_description += f", effective sample size {degrees_of_freedom + 1}"
-    if is_share:
-        return _with_share_interval(
+    if reason:
+        return replace(estimate, method=f"no interval: {reason}")
+    if is_share and mean_error.differing_clusters < MIN_DIFFERING_CLUSTERS_OF_SHARES:
+        return _with_widest_share_interval(
             estimate,
-            standard_error,
-            degrees_of_freedom,
+            min(clusterings[:2], key=lambda clustering: len(clustering.sums)),
             cluster_description,
-            known_values,
             confidence_level,
         )
-    if standard_error < 1e-12 * max(1.0, abs(value)):
-        return _with_sign_test(estimate, unit)
-    half_width, p = t_half_width_and_p(
-        standard_error, degrees_of_freedom, value - null_value, confidence_level
+    return _with_clustered_interval(
+        estimate,
+        mean_error,
+        clusterings,
+        cluster_description,
+        confidence_level,
+        is_share=is_share,
     )
-    low, high, method = value - half_width, value + half_width, "Student's t"
-    if (
-        np.isnan(null_value)
-        and len(clusterings) == 1
-        and degrees_of_freedom >= MIN_DEGREES_FOR_SKEWNESS
-    ):
-        low, high = _hall_interval(
-            *clusterings[0], value, standard_error, half_width / standard_error
-        )
-        method = "Student's t, corrected for skewness,"
-    null_variances = [
-        float(((sums - null_value * counts) ** 2).sum()) / n**2 for sums, counts in clusterings
-    ]
-    null_standard_error = (
-        _combine_two_way_clusters(null_variances, [1.0] * len(clusterings)).variance ** 0.5
+
+
+def _with_clustered_interval(
+    estimate: Estimate,
+    mean_error: MeanError,
+    clusterings: Sequence[ClusterSums],
+    cluster_description: str,
+    confidence_level: float,
+    *,
+    is_share: bool,
+) -> Estimate:
+    """Add Wilson's or Student's interval, widened for skewness, p and detectable effect."""
+    value, null_value = estimate.value, estimate.null_value
+    degrees_of_freedom = max(1, round(mean_error.effective_clusters - 1))
+    if degrees_of_freedom + 1 < estimate.clusters:
+        cluster_description += f", effective sample size {degrees_of_freedom + 1}"
+    method, interval = (
+        _share_interval(value, mean_error, null_value, degrees_of_freedom, confidence_level)
+        if is_share
+        else _mean_interval(value, mean_error, null_value, degrees_of_freedom, confidence_level)
+    )
+    low, high, p = widen_for_skewness(
+        interval, value, mean_error, null_value, degrees_of_freedom, confidence_level
+    )
+    widening = compute_widening_by_chance(degrees_of_freedom, confidence_level)
+    if low < interval.low or high > interval.high:
+        method += ", widened for skewness,"
+    return replace(
+        estimate,
+        low=max(0.0, low) if is_share else low,
+        high=min(1.0, high) if is_share else high,
+        p=p,
+        method=f"{method} {cluster_description}",
+        minimum_detectable_effect=(
+            detectable_share_effect(
+                mean_error.standard_error**2 / (value * (1 - value)),
+                degrees_of_freedom,
+                null_value,
+                confidence_level,
+                widening,
+            )
+            if is_share
+            else _detectable_mean_effect(
+                clusterings, estimate.n, null_value, degrees_of_freedom, confidence_level, widening
+            )
+        ),
+    )
+
+
+def estimate_normal_mean(
+    values: ArrayLike,
+    clusters: Sequence[Any],
+    *,
+    null_value: float = np.nan,
+    confidence_level: float = 0.95,
+    unit: str = "items",
+) -> Estimate:
+    """Estimate a mean; that of fewer than MIN_CLUSTERS clusters by assuming normal cluster means.
+
+    Args:
+        values: (n,), NaN where missing.
+        clusters: (n,) names.
+        null_value: Value if there is nothing to find; NaN if there is no null.
+        confidence_level: Of the interval.
+        unit: Plural name of the clusters, for the description of the method.
+    """
+    estimate = estimate_mean_or_share(
+        values, clusters, null_value=null_value, confidence_level=confidence_level, unit=unit
+    )
+    if not 1 < estimate.clusters < MIN_CLUSTERS:
+        return estimate
+    sums, counts = sum_by_cluster(values, clusters)
+    means_without_cluster = (sums.sum() - sums) / (counts.sum() - counts)
+    standard_error = jackknife_variance(estimate.value, means_without_cluster) ** 0.5
+    if standard_error <= 1e-12 * float(np.nanmax(np.abs(values))):
+        return estimate
+    degrees_of_freedom = estimate.clusters - 1
+    half_width, p = t_half_width_and_p(
+        standard_error, degrees_of_freedom, estimate.value - null_value, confidence_level
     )
     return replace(
         estimate,
-        low=low,
-        high=high,
+        low=estimate.value - half_width,
+        high=estimate.value + half_width,
         p=p,
-        method=f"{method} {cluster_description}",
-        minimum_detectable_effect=float(
-            detectable_standard_errors(degrees_of_freedom, confidence_level, degrees_of_freedom + 1)
-            * null_standard_error
+        minimum_detectable_effect=_detectable_mean_effect(
+            [ClusterSums(sums, counts)],
+            estimate.n,
+            null_value,
+            degrees_of_freedom,
+            confidence_level,
         ),
+        method=f"Student's t over {estimate.clusters} {unit}, whose means are assumed to be "
+        "normally distributed",
+    )
+
+
+def _find_reason_against_interval(
+    estimate: Estimate, mean_error: MeanError, unit: str, *, is_share: bool, weights: Float64 | None
+) -> str:
+    """Say why no interval reaches its level; empty if one does."""
+    if is_share and not mean_error.differing_clusters:
+        return ""
+    min_clusters = MIN_CLUSTERS_OF_SHARES if is_share else MIN_CLUSTERS
+    if estimate.clusters < min_clusters:
+        return f"fewer than {min_clusters} {unit}"
+    if weights is not None:
+        effective_weights = float(weights.sum() ** 2 / (weights**2).sum())
+        if effective_weights < min_clusters - 1e-9:
+            return (
+                f"{estimate.clusters} {unit} with unequal weights count like "
+                f"{effective_weights:.1f} with equal ones, fewer than {min_clusters}"
+            )
+    if mean_error.fewest_clusters < MIN_EFFECTIVE_CLUSTERS:
+        return f"one or two large {unit} decide the mean"
+    if not is_share and mean_error.differing_clusters < MIN_DIFFERING_CLUSTERS:
+        return (
+            f"the mean depends on fewer than {MIN_DIFFERING_CLUSTERS} of {estimate.clusters} {unit}"
+        )
+    return ""
+
+
+def _mean_interval(
+    value: float,
+    mean_error: MeanError,
+    null_value: float,
+    degrees_of_freedom: int,
+    confidence_level: float,
+) -> tuple[str, Interval]:
+    """Name and compute Student's t interval of a mean."""
+    half_width, p = t_half_width_and_p(
+        mean_error.standard_error, degrees_of_freedom, value - null_value, confidence_level
+    )
+    return "Student's t", Interval(value - half_width, value + half_width, p)
+
+
+def _share_interval(
+    value: float,
+    mean_error: MeanError,
+    null_value: float,
+    degrees_of_freedom: int,
+    confidence_level: float,
+) -> tuple[str, Interval]:
+    """Name and compute Wilson's interval of a share with an effective sample size."""
+    variance_factor = mean_error.standard_error**2 / (value * (1 - value))
+    low, high = wilson_interval(
+        value / variance_factor, 1 / variance_factor, confidence_level, degrees_of_freedom
+    )
+    p = score_test_p(value, null_value, variance_factor, degrees_of_freedom)
+    return "Wilson's interval with Student's t", Interval(low, high, p)
+
+
+def _detectable_mean_effect(
+    clusterings: Sequence[ClusterSums],
+    n: int,
+    null_value: float,
+    degrees_of_freedom: int,
+    confidence_level: float,
+    widening: float = 0.0,
+) -> float:
+    """Compute the minimum detectable effect of a mean, from its error under the null."""
+    null_variances = [
+        float(((sums - null_value * weights) ** 2).sum()) / n**2 for sums, weights in clusterings
+    ]
+    if len(null_variances) == 1:
+        null_variance = null_variances[0]
+    else:
+        first_variance, second_variance, intersection_variance = null_variances
+        null_variance = max(
+            first_variance + second_variance - intersection_variance, intersection_variance
+        )
+    return float(
+        detectable_standard_errors(
+            degrees_of_freedom, confidence_level, degrees_of_freedom + 1, widening
+        )
+        * null_variance**0.5
     )
 
 
 def _with_sign_test(estimate: Estimate, unit: str) -> Estimate:
     """Add p to an estimate whose clusters all have the same value, so that no error is known.
 
-    p is that of a sign test in which all clusters are on the same side of the null.
+    p is that of a sign test in which all clusters are on the same side of the null. Values that are
+    all 0, with another null, have no p: values that are mostly 0 may all be 0 by chance.
     """
     distance = abs(estimate.value - estimate.null_value)
+    if distance > 0 and not estimate.value:
+        distance = np.nan
     p = (
         np.nan
         if np.isnan(distance)
@@ -235,141 +416,93 @@ def scale_estimate(estimate: Estimate, factor: float) -> Estimate:
     )
 
 
-def _with_share_interval(
-    estimate: Estimate,
-    standard_error: float,
-    degrees_of_freedom: int,
-    cluster_description: str,
-    known_values: Float64,
-    confidence_level: float,
+def _with_binomial_interval(
+    estimate: Estimate, successes: int, cluster_description: str, confidence_level: float
 ) -> Estimate:
-    """Add interval, p and minimum detectable effect to the estimate of a share."""
-    value, null, cluster_count = estimate.value, estimate.null_value, estimate.clusters
-    if cluster_count == estimate.n < MAX_EXACT_UNITS and bool(np.isin(known_values, (0, 1)).all()):
-        low, high = clopper_pearson_interval(known_values.sum(), cluster_count, confidence_level)
+    """Add interval, p and minimum detectable effect to the share of independent units of 0 or 1."""
+    value, null_value, n = estimate.value, estimate.null_value, estimate.n
+    if n < MAX_EXACT_UNITS or min(successes, n - successes) < MIN_EVENTS:
+        low, high = clopper_pearson_interval(successes, n, confidence_level)
         return replace(
             estimate,
             low=low,
             high=high,
-            p=binomial_test_p(int(known_values.sum()), cluster_count, null),
-            p_above_null=binomial_test_p_above(int(known_values.sum()), cluster_count, null),
-            minimum_detectable_effect=detectable_binomial_effect(
-                cluster_count, null, confidence_level
-            ),
+            p=binomial_test_p(successes, n, null_value),
+            p_above_null=binomial_test_p_above(successes, n, null_value),
+            minimum_detectable_effect=detectable_binomial_effect(n, null_value, confidence_level),
             method=f"Clopper-Pearson interval {cluster_description}",
         )
-    if standard_error < 1e-12:  # All clusters have the same share; each counts once.
-        # Upper bound on the share of clusters that differ, whose own share may be 0 or 1. For a
-        # value of 0 or 1 this is the Clopper-Pearson interval.
-        disagreeing_share = clopper_pearson_interval(0, cluster_count, confidence_level)[1]
-        low, high = value * (1 - disagreeing_share), value + (1 - value) * disagreeing_share
-        p_above_null = np.nan
-        if np.isnan(null):
-            p = np.nan
-        elif value in (0, 1):
-            p = binomial_test_p(int(value * cluster_count), cluster_count, null)
-            p_above_null = binomial_test_p_above(int(value * cluster_count), cluster_count, null)
-        else:  # The largest share of agreeing clusters with which the mean can be the null.
-            agreeing_share = null / value if null < value else (1 - null) / (1 - value)
-            p = min(1.0, 2 * agreeing_share**cluster_count)
-        return replace(
-            estimate,
-            low=low,
-            high=high,
-            p=p,
-            p_above_null=p_above_null,
-            minimum_detectable_effect=detectable_share_effect(
-                1 / cluster_count, degrees_of_freedom, null, confidence_level
-            ),
-            method=f"interval for clusters with equal shares, {cluster_description}",
-        )
-    variance_factor = standard_error**2 / (value * (1 - value))
-    low, high = wilson_interval(
-        value / variance_factor, 1 / variance_factor, confidence_level, degrees_of_freedom
-    )
+    low, high = wilson_interval(value * (n - 1), n - 1, confidence_level, n - 1)
     return replace(
         estimate,
         low=low,
         high=high,
-        p=score_test_p(value, null, variance_factor, degrees_of_freedom),
+        p=score_test_p(value, null_value, 1 / (n - 1), n - 1),
         minimum_detectable_effect=detectable_share_effect(
-            variance_factor, degrees_of_freedom, null, confidence_level
+            1 / (n - 1), n - 1, null_value, confidence_level
         ),
         method=f"Wilson's interval with Student's t {cluster_description}",
     )
 
 
-class _ClusteredVariance(NamedTuple):
-    """Variance of a mean over clusters."""
+def _with_widest_share_interval(
+    estimate: Estimate,
+    cluster_sums: ClusterSums,
+    cluster_description: str,
+    confidence_level: float,
+) -> Estimate:
+    """Add the widest interval of a share from which too few clusters differ to estimate its error.
 
-    variance: float
-    effective_clusters: float
-    """Number of equal clusters that would estimate the variance as precisely."""
-
-
-def _combine_two_way_clusters(
-    variances: Sequence[float], effective_clusters: Sequence[float]
-) -> _ClusteredVariance:
-    """Combine the variances of a mean by two-way clustering.
-
-    The variance is that of either clustering minus that of their intersection (Cameron, Gelbach &
-    Miller 2011), but at least that of the intersection alone. In the latter case the effective
-    number of clusters is the intersection's, because that of the fewer clusters would make the
-    interval too wide.
-
-    Args:
-        variances: Variance by one clustering, or by the first, the second, and their intersection.
-        effective_clusters: Effective number of clusters of each.
+    The median share of the clusters is the share of most. Of the distances from it, upwards to 1
+    and downwards to 0, a part is observed; each has the exact upper bound of a share of clusters,
+    because the values of a cluster may all change together. If no cluster differs, this is the
+    largest share of clusters that may differ (for a share of 0 or 1, the Clopper-Pearson interval).
     """
-    if len(variances) == 1:
-        return _ClusteredVariance(variances[0], effective_clusters[0])
-    first_variance, second_variance, intersection_variance = variances
-    two_way_variance = first_variance + second_variance - intersection_variance
-    if two_way_variance > intersection_variance:
-        return _ClusteredVariance(two_way_variance, min(effective_clusters[:2]))
-    return _ClusteredVariance(intersection_variance, effective_clusters[2])
-
-
-def _effective_cluster_count(
-    sums: Float64, counts: Float64, mean: float, value_variance: float
-) -> float:
-    """Compute how many equal clusters would estimate the variance of their mean as precisely.
-
-    The number of clusters if their sizes are equal; fewer if some are large and correlated within
-    (Satterthwaite 1946). The intraclass correlation is estimated from the values (Imbens & Kolesár
-    2016).
-
-    Args:
-        sums: (clusters,) sums of values.
-        counts: (clusters,) weights.
-        mean: Mean of all values.
-        value_variance: Variance of a single value.
-    """
-    n = counts.sum()
-    pairs_in_clusters = float((counts**2).sum() - n)
-    intraclass_correlation = 0.0
-    if pairs_in_clusters and value_variance:
-        between_ratio = float(((sums - mean * counts) ** 2).sum()) / value_variance
-        intraclass_correlation = min(1.0, max(0.0, (between_ratio - n) / pairs_in_clusters))
-    cluster_variances = counts * (1 + (counts - 1) * intraclass_correlation)
-    return float(cluster_variances.sum() ** 2 / (cluster_variances**2).sum())
-
-
-def _hall_interval(
-    sums: Float64, counts: Float64, mean: float, standard_error: float, t_bound: float
-) -> tuple[float, float]:
-    """Compute the interval of a skewed mean by Hall's transformation (1992, equation 2).
-
-    It contains the means whose t, corrected for skewness, is within the bound.
-    """
-    cluster_deviations = sums - mean * counts
-    skewness = float((cluster_deviations**3).sum() / (cluster_deviations**2).sum() ** 1.5)
-    if abs(skewness) < 1e-9:
-        return mean - t_bound * standard_error, mean + t_bound * standard_error
-    high, low = (
-        3 / skewness * (np.cbrt(1 + skewness * (t - skewness / 6)) - 1) for t in (t_bound, -t_bound)
+    sums, weights = cluster_sums
+    median = float(np.median(sums / weights))
+    # As many equal clusters; the number of clusters if their weights are equal (Kish 1965).
+    cluster_count = float(weights.sum() ** 2 / (weights**2).sum())
+    differences = (sums - median * weights) / weights.sum()
+    null_value = estimate.null_value
+    # Observed distance and largest possible distance, downwards and upwards.
+    (down, max_down), (up, max_up) = (
+        (float(-differences[differences < 0].sum()), median),
+        (float(differences[differences > 0].sum()), 1 - median),
     )
-    return float(mean - high * standard_error), float(mean - low * standard_error)
+
+    def bound_distance(observed: float, maximum: float) -> float:
+        if not maximum:
+            return 0.0
+        successes = min(cluster_count, cluster_count * observed / maximum)
+        return maximum * clopper_pearson_interval(successes, cluster_count, confidence_level)[1]
+
+    def compute_p(observed: float, maximum: float, null_distance: float) -> float:
+        successes = min(cluster_count, cluster_count * observed / maximum)
+        return upper_bound_p(successes, cluster_count, null_distance / maximum)
+
+    p = np.nan
+    if not np.isnan(null_value):
+        p = (
+            compute_p(up, max_up, null_value - median)
+            if null_value > median
+            else compute_p(down, max_down, median - null_value)
+            if null_value < median
+            else 1.0
+        )
+    return replace(
+        estimate,
+        low=median - bound_distance(down, max_down),
+        high=median + bound_distance(up, max_up),
+        p=p,
+        minimum_detectable_effect=detectable_share_effect(
+            1 / cluster_count, max(1, round(cluster_count - 1)), null_value, confidence_level
+        ),
+        method=(
+            f"widest interval, because fewer than {MIN_DIFFERING_CLUSTERS_OF_SHARES} clusters "
+            f"differ, "
+            f"{cluster_description}"
+        ),
+    )
 
 
 def estimate_mean_difference(

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hallmark.tasks.measures.estimates import Estimate
-from hallmark.tasks.measures.statistics import bootstrap_cluster_means, sum_by_cluster
+from hallmark.tasks.measures.estimates import Estimate, estimate_mean_or_share
+from hallmark.tasks.measures.statistics import wilson_interval
 
 
 def correct_prevalence(flagged_share: float, sensitivity: float, specificity: float) -> float:
@@ -28,95 +28,148 @@ def correct_prevalence(flagged_share: float, sensitivity: float, specificity: fl
     return (flagged_share + specificity - 1) / discrimination if discrimination > 0 else np.nan
 
 
+class ShareInterval(NamedTuple):
+    """A share and the ends of its interval."""
+
+    value: float
+    low: float
+    high: float
+
+
 def estimate_prevalence(
     flagged: ArrayLike,
     clusters: Sequence[Any] | None,
     labelled_predictions: ArrayLike,
     labels: ArrayLike,
     *,
-    resamples: int = 2000,
     confidence_level: float = 0.95,
-    seed: int = 0,
     unit: str = "prompts",
 ) -> Estimate:
     """Estimate the true share of texts from the share that a scorer flags.
 
-    The interval is a percentile bootstrap: clusters of the texts, and labelled texts of either
-    label, are resampled together. Value and interval are clipped to 0 to 1. If the whole interval
-    is outside, the scorer's error rates differ on these texts, and the value is NaN.
+    The interval includes the uncertainty of error rates from few labelled texts, also if no error
+    was observed; see ``find_plausible_prevalences``. The value is clipped to 0 to 1. If the clipped
+    value is not plausible, the scorer's error rates differ on these texts, and the value is NaN.
 
     Args:
         flagged: (n,) 1 if the scorer flags a text, 0 if not, NaN without a score.
         clusters: (n,) names; None makes each text its own cluster.
         labelled_predictions: (m,) the same for labelled texts.
         labels: (m,) whether each labelled text is truly positive.
-        resamples: Number of bootstrap resamples.
         confidence_level: Of the interval.
-        seed: Of the bootstrap.
         unit: Plural name of the clusters, for the description of the method.
     """
     predictions, is_positive = (
         np.asarray(labelled_predictions, np.float64),
         np.asarray(labels, bool),
     )
-    predictions_by_label = [predictions[is_positive], predictions[~is_positive]]
     predictions_by_label = [
         label_predictions[~np.isnan(label_predictions)]
-        for label_predictions in predictions_by_label
+        for label_predictions in (predictions[is_positive], predictions[~is_positive])
     ]
-    sums, counts = sum_by_cluster(flagged, clusters)
-    n, cluster_count = int(counts.sum()), len(sums)
-    total = np.asarray(flagged).size
-    estimate = Estimate(
-        np.nan, np.nan, np.nan, n, cluster_count, total - n, f"no {unit} to measure"
+    flagged_estimate = estimate_mean_or_share(
+        flagged, clusters, is_share=True, confidence_level=confidence_level, unit=unit
     )
-    if not cluster_count:
+    estimate = replace(flagged_estimate, value=np.nan, low=np.nan, high=np.nan)
+    if not estimate.n:
         return estimate
     if not all(map(len, predictions_by_label)):
         return replace(estimate, method="not measured: the labelled texts must include both labels")
     sensitivity, false_positive_rate = (
-        float(label_predictions.mean()) for label_predictions in predictions_by_label
+        ShareInterval(
+            float(label_predictions.mean()),
+            *wilson_interval(
+                float(label_predictions.sum()), len(label_predictions), confidence_level
+            ),
+        )
+        for label_predictions in predictions_by_label
     )
-    rates = (sums.sum() / n, sensitivity, 1 - false_positive_rate)
-    value = correct_prevalence(*rates)
-    error_description = f"sensitivity {rates[1]:.3g} and specificity {rates[2]:.3g}"
+    value = correct_prevalence(
+        flagged_estimate.value, sensitivity.value, 1 - false_positive_rate.value
+    )
+    error_description = (
+        f"sensitivity {sensitivity.value:.3g} and specificity {1 - false_positive_rate.value:.3g}"
+    )
     if np.isnan(value):
         return replace(
             estimate,
             method=f"not measured: the scorer is no better than chance ({error_description})",
         )
-    rng = np.random.default_rng(seed)
-    draws = [bootstrap_cluster_means(sums, counts, resamples, seed)]
-    draws += [
-        rng.binomial(len(label_predictions), label_predictions.mean(), resamples)
-        / len(label_predictions)
-        for label_predictions in predictions_by_label
-    ]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        discriminations = draws[1] - draws[2]
-        shares = np.where(discriminations > 0, (draws[0] - draws[2]) / discriminations, np.nan)
-    interval = np.nanquantile(shares, ((1 - confidence_level) / 2, (1 + confidence_level) / 2))
-    if interval[1] < 0 or interval[0] > 1:
-        reason = (
-            f"a flagged share of {rates[0]:.3g} is impossible for a scorer with {error_description}"
-        )
-        return replace(
-            estimate,
-            method=f"not measured: {reason}, so its error rates differ from those on the labelled "
-            "texts",
-        )
-    low, high = np.clip(interval, 0, 1)
     estimate = replace(estimate, value=float(np.clip(value, 0, 1)))
-    if cluster_count == 1:
+    if np.isnan(flagged_estimate.low):
+        return replace(
+            estimate, method=f"corrected for {error_description}; {flagged_estimate.method}"
+        )
+    plausible_ends = find_plausible_prevalences(
+        ShareInterval(flagged_estimate.value, flagged_estimate.low, flagged_estimate.high),
+        sensitivity,
+        false_positive_rate,
+    )
+    if plausible_ends is None:
         return replace(
             estimate,
-            method=f"corrected for {error_description}; no interval: fewer than two {unit}",
+            value=np.nan,
+            method=f"not measured: a flagged share of {flagged_estimate.value:.3g} is impossible "
+            f"for a scorer with {error_description}, so its error rates differ from those on the "
+            "labelled texts",
         )
     return replace(
         estimate,
-        low=float(low),
-        high=float(high),
-        method=f"corrected for {error_description}; percentile bootstrap ({resamples} resamples) "
-        f"over {cluster_count} {unit}, {len(predictions_by_label[0])} positive and "
-        f"{len(predictions_by_label[1])} negative labelled texts",
+        low=plausible_ends[0],
+        high=plausible_ends[1],
+        method=f"corrected for {error_description}; Fieller's interval from Wilson intervals of "
+        f"the error rates on {len(predictions_by_label[0])} positive and "
+        f"{len(predictions_by_label[1])} negative labelled texts; flagged share: "
+        f"{flagged_estimate.method}",
     )
+
+
+def find_plausible_prevalences(
+    flagged: ShareInterval, sensitivity: ShareInterval, false_positive_rate: ShareInterval
+) -> tuple[float, float] | None:
+    """Find the smallest and the largest plausible true share; None if none near the value is.
+
+    For a true share t the contrast p - t se - (1 - t) fp of the flagged share, the sensitivity and
+    the false-positive rate is 0. A t is plausible if the interval of its contrast contains 0
+    (Fieller 1954). The variances of a contrast's parts are recovered from their intervals, on the
+    side of 0 (Zou, Huang & Zhang 2009), so that a rate of 0 or 1 from few texts is no certainty.
+    """
+    # Contrast: constant + slope t. Its lower end uses the ends of the shares that make it smaller.
+    constant = flagged.value - false_positive_rate.value
+    slope = false_positive_rate.value - sensitivity.value
+    roots = {0.0, 1.0}
+    squared_margins = []
+    for margins in (
+        (
+            flagged.value - flagged.low,
+            sensitivity.high - sensitivity.value,
+            false_positive_rate.high - false_positive_rate.value,
+        ),
+        (
+            flagged.high - flagged.value,
+            sensitivity.value - sensitivity.low,
+            false_positive_rate.value - false_positive_rate.low,
+        ),
+    ):
+        flagged_part, sensitivity_part, false_positive_part = np.square(margins)
+        squared_margin = np.array(
+            [
+                sensitivity_part + false_positive_part,
+                -2 * false_positive_part,
+                flagged_part + false_positive_part,
+            ]
+        )  # Coefficients of t^2, t and 1.
+        squared_margins.append(squared_margin)
+        ends = np.roots(np.array([slope**2, 2 * slope * constant, constant**2]) - squared_margin)
+        roots |= {float(end.real) for end in ends if not end.imag and 0 <= end.real <= 1}
+
+    def is_plausible(share: float) -> bool:
+        contrast = constant + slope * share
+        margin: float = np.polyval(squared_margins[0 if contrast > 0 else 1], share) ** 0.5
+        return abs(contrast) <= margin + 1e-9
+
+    # The estimate itself is plausible unless it had to be clipped.
+    if not is_plausible(min(1.0, max(0.0, -constant / slope))):
+        return None
+    plausible_shares = [share for share in roots if is_plausible(share)]
+    return min(plausible_shares), max(plausible_shares)

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 
 def clopper_pearson_interval(
-    successes: float, trials: int, confidence_level: float = 0.95
+    successes: float, trials: float, confidence_level: float = 0.95
 ) -> tuple[float, float]:
     """Compute the exact interval of a share (Clopper & Pearson 1934)."""
     from scipy.special import betaincinv
@@ -35,15 +35,16 @@ def binomial_probabilities(trials: int, share: float) -> NDArray[np.float64]:
 
 
 def binomial_test_p(successes: int, trials: int, null_share: float) -> float:
-    """Compute the two-sided exact p: the probability of all counts that are at most as likely.
+    """Compute the two-sided exact p: twice the probability of the smaller tail.
 
-    NaN if there is no null.
+    It is below 1 - level exactly if the Clopper-Pearson interval of this level excludes the null
+    share. NaN if there is no null.
     """
     if np.isnan(null_share):
         return np.nan
-    probabilities = binomial_probabilities(trials, null_share)
-    return float(
-        min(1.0, probabilities[probabilities <= probabilities[successes] * (1 + 1e-7)].sum())
+    return min(
+        upper_bound_p(successes, trials, null_share),
+        upper_bound_p(trials - successes, trials, 1 - null_share),
     )
 
 
@@ -55,6 +56,21 @@ def binomial_test_p_above(successes: int, trials: int, null_share: float) -> flo
     if np.isnan(null_share):
         return np.nan
     return float(min(1.0, binomial_probabilities(trials, null_share)[successes:].sum()))
+
+
+def upper_bound_p(successes: float, trials: float, null_share: float) -> float:
+    """Compute twice the probability of at most this many successes, at most 1.
+
+    Args:
+        successes: May be fractional: the sum of shares of several trials.
+        trials: Number of trials.
+        null_share: Probability of a success.
+    """
+    from scipy.special import betaincc
+
+    if successes >= trials:
+        return 1.0
+    return float(min(1.0, 2 * betaincc(successes + 1, trials - successes, null_share)))
 
 
 def score_test_p(

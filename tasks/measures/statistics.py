@@ -1,56 +1,19 @@
-"""Compute intervals, bootstrap means and expected extremes, vectorised and seeded.
+"""Compute standard errors, sums by cluster, intervals of shares and expected extremes.
 
-Items that share something (a prompt, a template, a word) form a cluster, which is the unit of
-resampling: it is drawn as a whole. Missing values (NaN) are dropped first.
+Items that share something (a prompt, a template, a word) form a cluster, whose values are not
+independent. Missing values (NaN) are dropped first.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Float64 = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class ClusteredMean:
-    """A mean with a cluster-robust interval, t with clusters - 1 degrees (Liang & Zeger 1986).
-
-    Attributes:
-        value: The mean.
-        low: Lower end of the 95 % interval; NaN if there is only one cluster.
-        high: Upper end.
-        p: Two-sided p for a mean of 0; NaN if there is only one cluster.
-        clusters: Number of clusters.
-    """
-
-    value: float
-    low: float
-    high: float
-    p: float
-    clusters: int
-
-
-def estimate_clustered_mean(values: Float64, clusters: Sequence[Any]) -> ClusteredMean:
-    """Estimate the mean of (n,) values, n > 0, with a cluster-robust interval."""
-    mean = float(values.mean())
-    _, cluster_codes = np.unique(np.array(clusters, object).astype("S16"), return_inverse=True)
-    deviation_sums = np.bincount(cluster_codes, values - mean)
-    cluster_count = len(deviation_sums)
-    if cluster_count < 2:
-        return ClusteredMean(mean, np.nan, np.nan, np.nan, cluster_count)
-    standard_error = float(
-        np.sqrt((deviation_sums**2).sum() * cluster_count / (cluster_count - 1)) / len(values)
-    )
-    if standard_error == 0:
-        return ClusteredMean(mean, mean, mean, 1.0 if mean == 0 else 0.0, cluster_count)
-    half_width, p = t_half_width_and_p(standard_error, cluster_count - 1, mean, 0.95)
-    return ClusteredMean(mean, mean - half_width, mean + half_width, p, cluster_count)
 
 
 def t_half_width_and_p(
@@ -135,29 +98,6 @@ def sum_by_cluster(
         np.bincount(value_clusters, (array * value_weights)[is_known]).astype(np.float64),
         np.bincount(value_clusters, value_weights[is_known]).astype(np.float64),
     )
-
-
-def bootstrap_cluster_means(sums: Float64, counts: Float64, resamples: int, seed: int) -> Float64:
-    """Compute means of clusters drawn with replacement (Davison & Hinkley 1997, 3.8).
-
-    Args:
-        sums: (clusters,) sums of the values of each cluster.
-        counts: (clusters,) numbers of values.
-        resamples: Number of means; each is over as many clusters as there are.
-        seed: Of the random numbers.
-
-    Returns:
-        (resamples,) means.
-    """
-    rng = np.random.default_rng(seed)
-    cluster_count = len(sums)
-    means = np.empty(resamples)
-    batch_size = max(1, (1 << 24) // cluster_count)  # Bounds the memory for drawn clusters.
-    for start in range(0, resamples, batch_size):
-        stop = min(start + batch_size, resamples)
-        drawn_clusters = rng.integers(cluster_count, size=(stop - start, cluster_count))
-        means[start:stop] = sums[drawn_clusters].sum(1) / counts[drawn_clusters].sum(1)
-    return means
 
 
 def wilson_interval(

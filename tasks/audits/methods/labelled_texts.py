@@ -116,9 +116,7 @@ def estimate_toxic_share(
         clusters,
         is_flagged[is_labelled],
         is_toxic,
-        resamples=config.resamples,
         confidence_level=level,
-        seed=config.seed,
         unit=measure.cluster_unit,
     )
     return replace(

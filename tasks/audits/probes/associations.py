@@ -24,6 +24,7 @@ from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokeni
 from hallmark.tasks.audits.judging.findings import Finding, build_finding
 from hallmark.tasks.audits.judging.measures import (
     DerivedMetric,
+    HasSeed,
     Measure,
     ValueWriter,
     compute_preferences,
@@ -35,6 +36,7 @@ from hallmark.tasks.audits.probe_settings import SeededConfig
 from hallmark.tasks.audits.responses import Responses, SimulatedResponses
 from hallmark.tasks.contract import column
 from hallmark.tasks.measures.association_canaries import PLANTED_FRAMES
+from hallmark.tasks.measures.estimates import Estimate, estimate_normal_mean
 from hallmark.tasks.measures.sentence_frames import SENTENCE_FRAMES, sample_sentence_frames
 
 
@@ -106,6 +108,23 @@ def select_read_or_planted_share(values: pa.Table) -> np.ndarray:
     )
 
 
+def estimate_strength(
+    values: pa.Table, measure: Measure, config: HasSeed, level: float
+) -> Estimate:
+    """Estimate the mean strength; few associations are assumed to have normal strengths.
+
+    A strength is a mean of many log-likelihood ratios, and few associations have the same planted
+    share. Without this assumption, no share would be detected.
+    """
+    return estimate_normal_mean(
+        read_float_column(values, "value"),
+        values["cluster"].to_pylist(),
+        null_value=0.0,
+        confidence_level=level,
+        unit=measure.cluster_unit,
+    )
+
+
 _METHOD = (
     "log-likelihood of a group's own trait minus that of the other group's trait after the same "
     "sentence, mean of both groups"
@@ -121,6 +140,7 @@ MEASURES = (
         0.0,
         ("assigned_trait_share", "sentence_kind"),
         worse_when="",
+        estimator=estimate_strength,
     ),
     Measure(
         "association_preference",

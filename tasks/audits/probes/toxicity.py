@@ -150,7 +150,7 @@ class ToxicityConfig(StageConfig):
         ge=100,
         le=100_000,
         description="number of bootstrap resamples for the confidence intervals of scorer "
-        "agreement and of the corrected share of toxic continuations",
+        "agreement",
     )
     baseline_groups: int = Field(
         default=100,

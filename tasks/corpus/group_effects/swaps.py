@@ -39,6 +39,7 @@ from hallmark.tasks.corpus.table_columns import (
     make_float_column,
     make_label_column,
 )
+from hallmark.tasks.measures.estimates import estimate_mean_or_share
 from hallmark.tasks.measures.failed_documents import (
     FailureList,
     list_failures_by_doc_id,
@@ -52,7 +53,7 @@ from hallmark.tasks.measures.identities import (
 )
 from hallmark.tasks.measures.multiple_testing import adjust_p_values_holm
 from hallmark.tasks.measures.scorers import ScorerConfig, open_scorer, scorer_languages
-from hallmark.tasks.measures.statistics import estimate_clustered_mean, finite_or_none
+from hallmark.tasks.measures.statistics import finite_or_none
 
 #: Limits on the characters of a sampled sentence.
 MIN_SENTENCE_LENGTH, MAX_SENTENCE_LENGTH = 20, 300
@@ -111,12 +112,16 @@ SWAP_TABLES = {
         make_float_column(
             "low",
             "lower end of the 95 % confidence interval of `score_difference` (t interval over "
-            "clusters)",
+            "clusters, widened for skewness); null: fewer than 10 clusters, or too few of them "
+            "have a difference",
             "score",
         ),
         make_float_column("high", "upper end of the interval", "score"),
         make_float_column(
-            "p", "two-sided p-value of the null hypothesis that the mean difference is 0", "p"
+            "p",
+            "two-sided p-value of the null hypothesis that the mean difference is 0; that of a "
+            "sign test if the difference is the same in all clusters; null as for `low`",
+            "p",
         ),
         make_float_column(
             "p_corrected",
@@ -481,8 +486,8 @@ def build_swap_difference_rows(
     rows: list[Row] = []
     for (origin, axis, group, other_group), indices in sorted(pair_indices.items()):
         original_scores, swapped_scores = scores[indices], counterpart_scores[indices]
-        mean_difference = estimate_clustered_mean(
-            swapped_scores - original_scores, [pairs[i].cluster for i in indices]
+        mean_difference = estimate_mean_or_share(
+            swapped_scores - original_scores, [pairs[i].cluster for i in indices], null_value=0.0
         )
         rows.append(
             {

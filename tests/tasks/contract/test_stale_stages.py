@@ -144,14 +144,14 @@ EDITS = {
     ),
     "an estimator": (
         "tasks/measures/estimates.py",
-        "def _hall_interval(",
-        "def _hall_interval(*_, ",
-        AUDITS | ESTIMATING | {"finetune"},
+        "def _mean_interval(",
+        "def _mean_interval(*_, ",
+        AUDITS | ESTIMATING | {"finetune", "removal_effects"},
     ),
     "an estimator in a file of many": (
         "tasks/measures/statistics.py",
-        "sums: Float64, counts: Float64, resamples: int, seed: int",
-        "sums: Float64, counts: Float64, resamples: int, seed: int = 0",
+        "draws: int, threshold: float, unscored_count: int = 0",
+        "draws: int, threshold: float, unscored_count: int = 1",
         {"audit_toxicity"},
     ),
     "an estimator of one audit": (

@@ -15,35 +15,9 @@ def rng():
     return np.random.default_rng(7)
 
 
-def test_bootstrap_means_agree_with_scipy(rng):
-    values = rng.exponential(size=40)
-    draws = st.bootstrap_cluster_means(*st.sum_by_cluster(values, None), 40_000, seed=0)
-    peer = scipy.stats.bootstrap(
-        (values,), np.mean, n_resamples=40_000, method="percentile", rng=rng, vectorized=True
-    )
-    ends = peer.confidence_interval
-    assert np.quantile(draws, (0.025, 0.975)) == pytest.approx((ends.low, ends.high), abs=0.015)
-    assert draws.std(ddof=1) == pytest.approx(peer.standard_error, rel=0.03)
-
-
 def test_clusters_are_weighted_by_their_number_of_items():
     sums, counts = st.sum_by_cluster([1.0, math.nan, 1.0, 1.0, 0.0], ["a", "b", "a", "a", "b"])
     assert (sums.tolist(), counts.tolist()) == ([3, 0], [3, 1])
-    drawn, many = np.unique(
-        st.bootstrap_cluster_means(sums, counts, 8000, seed=1), return_counts=True
-    )
-    # Two clusters: aa (1/4) gives 1, bb (1/4) gives 0, ab (1/2) gives 3/4.
-    assert drawn.tolist() == [0, 0.75, 1]
-    assert many / 8000 == pytest.approx([0.25, 0.5, 0.25], abs=0.02)
-
-
-def test_many_clusters_are_drawn_in_batches(rng):
-    """17 million clusters in two batches: the standard error of the mean is s / sqrt(n)."""
-    values = rng.normal(3, 2, 1 << 13)
-    draws = st.bootstrap_cluster_means(*st.sum_by_cluster(values, None), 2100, seed=1)
-    error = values.std() / math.sqrt(len(values))
-    assert draws.std() == pytest.approx(error, rel=0.1)
-    assert draws.mean() == pytest.approx(values.mean(), abs=error / 10)
 
 
 @pytest.mark.parametrize(("k", "n"), [(0, 1), (1, 1), (0, 10), (10, 10), (3, 10), (57, 200)])
@@ -91,23 +65,6 @@ def test_unscored_items_can_be_drawn_and_have_no_score(k):
     assert st.probability_any_reaches(scores, k, 0.6, empty) == pytest.approx(reached)
     assert math.isnan(st.expected_maximum([], k, 5))
     assert st.probability_any_reaches([], k, 0.6, 5) == 0
-
-
-def test_a_clustered_mean_is_a_t_test_for_clusters_of_one_value():
-    values = np.random.default_rng(1).normal(0.1, 1, 30)
-    estimate = st.estimate_clustered_mean(values, [bytes([i]) for i in range(30)])
-    test = scipy.stats.ttest_1samp(values, 0)
-    assert estimate.p == pytest.approx(test.pvalue)
-    assert (estimate.low, estimate.high) == pytest.approx(tuple(test.confidence_interval()))
-    copied = st.estimate_clustered_mean(np.repeat(values, 5), [bytes([i // 5]) for i in range(150)])
-    assert (copied.low, copied.p, copied.clusters) == pytest.approx((estimate.low, estimate.p, 30))
-    assert np.isnan(st.estimate_clustered_mean(values, [b"one"] * 30).low)
-
-
-@pytest.mark.parametrize(("value", "p"), [(0.0, 1.0), (0.25, 0.0), (-0.5, 0.0)])
-def test_a_mean_over_equal_clusters_has_an_interval_of_zero_width(value, p):
-    estimate = st.estimate_clustered_mean(np.full(6, value), [b"a", b"b", b"c"] * 2)
-    assert (estimate.value, estimate.low, estimate.high, estimate.p) == (value, value, value, p)
 
 
 def test_contributions_equal_infinitesimal_pseudo_values(rng):

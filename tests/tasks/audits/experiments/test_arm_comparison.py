@@ -328,9 +328,9 @@ def test_crossed_units_have_two_way_intervals():
     rng = np.random.default_rng(2)
     pairs = {
         f"u{n}": ComparisonUnit(
-            f"a{n % 8}", rng.normal() + (n % 8) + 3 * (n // 8 % 6), f"b{n // 8}"
+            f"a{n % 12}", rng.normal() + (n % 12) + 3 * (n // 12), f"b{n // 12}"
         )
-        for n in range(48)
+        for n in range(120)
     }
     columns = [list(column) for column in zip(*pairs.values(), strict=True)]
     expected = estimate_mean_or_share(

@@ -67,13 +67,15 @@ def build_attempt_values(**attempts_by_canary):
 
 def test_a_passage_is_detected_if_any_attempt_is_exact():
     sample_values = build_attempt_values(
-        a=([0, 1, 0], [0.5, 1, 0.25]), b=([0, 0, 0], [0, 0.5, 0.25])
+        a=([0, 1, 0], [0.5, 1, 0.25]),
+        b=([0] * 8, [0, 0.5, 0.25, 0.75, 0.25, 1, 0.5, 0]),
     )
     full_values = build_attempt_values(a=([1], [0.9]), b=([0], [0.1]))
     rows = [*judge_planted_texts("passage", sample_values, full_values)]
     assert [row["is_detected"] for row in rows] == [True, False]
     assert rows[0]["value"] == pytest.approx(1.75 / 3) and rows[0]["p"] is None
-    estimate = estimate_mean_or_share([0, 0.5, 0.25], is_share=True)
+    assert rows[0]["low"] is rows[0]["high"] is None  # Three attempts are too few.
+    estimate = estimate_mean_or_share([0, 0.5, 0.25, 0.75, 0.25, 1, 0.5, 0], is_share=True)
     assert (rows[1]["low"], rows[1]["high"]) == (estimate.low, estimate.high) and estimate.low > 0
     assert [row["full_value"] for row in rows] == [0.9, 0.1]
     assert not [*judge_planted_texts("record", sample_values, full_values)]

@@ -386,13 +386,16 @@ def test_reductions_compare_removed_with_random_documents(session):
 
 
 def test_candidates_of_a_trial_are_a_cluster():
-    rows = [{"trial": str(n % 5)} for n in range(40)]
-    values = [n % 5 < 2 for n in range(40)]
+    rows = [{"trial": str(n % 8)} for n in range(40)]
+    values = [n % 8 < 4 for n in range(40)]
     rate = estimate_rate_with_trial_clusters(rows, values)
     unclustered = estimate_mean_or_share(np.array(values, float), is_share=True)
-    assert rate["trials"] == 5 and rate["high"] - rate["low"] > 2 * (
+    assert rate["trials"] == 8 and rate["high"] - rate["low"] > 2 * (
         unclustered.high - unclustered.low
     )
+    few = estimate_rate_with_world_clusters(rows[:4], [True, False, True, False])
+    assert few["value"] == 0.5 and few["method"] == "no interval: fewer than 6 worlds"
+    assert few["low"] is few["high"] is None
 
 
 def test_rates_follow_from_the_table_of_candidates(rate_tables):

@@ -295,40 +295,40 @@ def compute_variance_by_pairs(values, first, second):
                 )
     first, second, combined = totals
     if first + second - combined > combined:
-        return (first + second - combined) / n**2, 5  # 6 clusters in the smaller clustering
-    return combined / n**2, 53
+        return (first + second - combined) / n**2, 9  # 10 clusters in the smaller clustering
+    return combined / n**2, 119
 
 
 def test_two_way_variance_equals_sum_over_pairs():
     """Also with clusters of equal size, as a jackknife has them."""
     rng = np.random.default_rng(2)
-    first, second = (np.arange(108) % 9).tolist(), (np.arange(108) // 18).tolist()
+    first, second = (np.arange(240) % 12).tolist(), (np.arange(240) // 24).tolist()
     freedoms = set()
-    shared = rng.normal(size=9)[first] + rng.normal(size=6)[second]
-    for values in (shared, *rng.normal(size=(4, 108))):
+    shared = rng.normal(size=12)[first] + rng.normal(size=10)[second]
+    for values in (shared, *rng.normal(size=(4, 240))):
         estimate = estimate_mean_or_share(values, first, crossed_clusters=second, null_value=0.3)
         variance, freedom = compute_variance_by_pairs(values, first, second)
         freedoms.add(freedom)
         half = stats.t.ppf(0.975, freedom) * variance**0.5
-        assert (estimate.low, estimate.high) == pytest.approx(
-            (values.mean() - half, values.mean() + half)
-        )
+        # One end may be widened for skewness, and p with it.
+        widths = sorted((values.mean() - estimate.low, estimate.high - values.mean()))
+        assert widths[0] == pytest.approx(half) and half <= widths[1] * (1 + 1e-9) < 1.2 * half
         assert (
-            estimate.clusters == 6
-            and "two-way clusters: 9 items and 6 crossed clusters" in estimate.method
+            estimate.clusters == 10
+            and "two-way clusters: 12 items and 10 crossed clusters" in estimate.method
         )
         t = (values.mean() - 0.3) / variance**0.5
-        assert estimate.p == pytest.approx(2 * stats.t.sf(abs(t), freedom))
+        assert estimate.p >= 2 * stats.t.sf(abs(t), freedom) * (1 - 1e-9)
         assert estimate.minimum_detectable_effect > 0
-    assert freedoms == {5, 53}
-    one = estimate_mean_or_share(values, first, crossed_clusters=[0] * 108)
-    assert np.isnan(one.low) or one.clusters == len({*first})  # a single cluster shows no spread
+    assert freedoms == {9, 119}
+    one = estimate_mean_or_share(values, first, crossed_clusters=[0] * 240)
+    assert one.clusters == len({*first})  # a single crossed cluster is ignored
     schema = build_items_schema(column("kind", pa.string(), "label", "its kind"), CROSSED_CLUSTER)
-    writer = ValueWriter(make_items(108, 9, schema, crossed_cluster=[f"d{i}" for i in second]))
-    writer.add_values("x", np.arange(108), values)
+    writer = ValueWriter(make_items(240, 12, schema, crossed_cluster=[f"d{i}" for i in second]))
+    writer.add_values("x", np.arange(240), values)
     (row,) = compute_rows("audit", writer.to_table(), [Measure("x", "X", "", "nats")], CONFIG)
     expected = estimate_mean_or_share(
-        values, [f"c{i % 9}" for i in range(108)], crossed_clusters=second
+        values, [f"c{i % 12}" for i in range(240)], crossed_clusters=second
     )
     assert (row["low"], row["high"]) == pytest.approx((expected.low, expected.high))
 
@@ -349,7 +349,7 @@ def test_two_way_intervals_have_nominal_coverage(share):
                 values, first.tolist(), is_share=share, crossed_clusters=crossed
             )
             covered[name] += estimate.low <= null <= estimate.high
-    assert 925 <= covered["both"] <= 972 and covered["one"] < 900
+    assert 925 <= covered["both"] <= 980 and covered["one"] < 900
 
 
 @pytest.mark.parametrize("share", [False, True])
@@ -367,7 +367,7 @@ def test_two_way_clusters_of_independent_items_keep_the_width(share):
         )
         one_way = estimate_mean_or_share(values, is_share=share)
         ratios.append((two_way.high - two_way.low) / (one_way.high - one_way.low))
-    assert 1 <= np.median(ratios) < 1.08 and np.mean(ratios) < 1.14
+    assert 1 <= np.median(ratios) < 1.08 and np.mean(ratios) < 1.22
 
 
 def test_controls_use_the_null_interval():
