@@ -267,13 +267,13 @@ class Run:
         return checkpoints[-1]
 
     def list_controls(self) -> list[AuditControl]:
-        """List the controls of the audits: kind, what they test, and verdict."""
-        columns = ["control", "control_target", "verdict"]
+        """List the controls of the audits: what they test, verdict, scorer, slice and value."""
+        columns = ["control", "control_target", "verdict", "scorer", "slice", "value"]
         return [
             AuditControl(label.removeprefix("audit_"), row)
             for label in self.stages
             if label.startswith("audit_")
-            for row in self[label]["findings"].read(columns).to_pylist()
+            for row in table_to_rows(self[label]["findings"].read(columns))
             if row["control"]
         ]
 

@@ -179,8 +179,16 @@ class ModelCardBuilder:
             self.findings.build_summary_table(),
             *describe_missing_misuse_ratings(self.findings),
         ]
-        if any(row["control"] for rows in self.findings.by_audit.values() for row, _ in rows):
+        control_targets = {
+            row["control_target"]
+            for rows in self.findings.by_audit.values()
+            for row, _ in rows
+            if row["control"]
+        }
+        if control_targets - {"scorer"}:
             blocks.append(self.findings.build_controls_table())
+        if "scorer" in control_targets:
+            blocks.append(self.findings.build_scorer_controls_table())
         return blocks
 
     def describe_training_text_read(self) -> InlineContent:

@@ -110,12 +110,12 @@ def read_checkpoint_step(card: Artifact) -> int | None:
 
 @dataclass(frozen=True)
 class ControlSummary:
-    """The controls of a run.
+    """The controls of a run; all controls of a scorer count as one.
 
     Attributes:
         total: The number of controls.
         failed: The number of controls that failed.
-        failed_audits: The names of the audits with a failed control.
+        failed_audits: The names of the audits with a failed control, and of the scorers.
     """
 
     total: int
@@ -124,16 +124,24 @@ class ControlSummary:
 
 
 def _summarize_controls(artifacts: Mapping[str, Artifact | None]) -> ControlSummary:
-    total, failed_audits = 0, []
+    total, failed_names = 0, []
+    has_passed_by_scorer: dict[str, bool] = {}
+    columns = ["control", "control_target", "verdict", "scorer"]
     for label, artifact in artifacts.items():
-        if label.startswith("audit_") and artifact is not None:
-            rows = artifact["findings"].read(["control", "verdict"]).to_pylist()
-            verdicts = [row["verdict"] for row in rows if row["control"]]
-            total += len(verdicts)
-            failed_audits += [
-                label.removeprefix("audit_") for verdict in verdicts if verdict != "pass"
-            ]
-    return ControlSummary(total, len(failed_audits), tuple(dict.fromkeys(failed_audits)))
+        if not label.startswith("audit_") or artifact is None:
+            continue
+        for row in artifact["findings"].read(columns).to_pylist():
+            has_passed = row["verdict"] == "pass"
+            if row["control_target"] == "scorer":
+                name = f"scorer {row['scorer'].split(' (')[0]}"
+                has_passed_by_scorer[name] = has_passed_by_scorer.get(name, True) and has_passed
+            elif row["control"]:
+                total += 1
+                failed_names += [] if has_passed else [label.removeprefix("audit_")]
+    failed_names += [name for name, has_passed in has_passed_by_scorer.items() if not has_passed]
+    return ControlSummary(
+        total + len(has_passed_by_scorer), len(failed_names), tuple(dict.fromkeys(failed_names))
+    )
 
 
 @dataclass(frozen=True)

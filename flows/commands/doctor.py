@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -94,15 +95,25 @@ def _check_device() -> CheckResult:
 
 
 def _check_scorers() -> CheckResult:
-    from hallmark.tasks.measures.scorers import ScorerConfig, scorer_versions
+    from hallmark.tasks.audits.judging.scorer_controls import (
+        build_scorer_control_findings,
+        collect_scorer_limits,
+    )
+    from hallmark.tasks.audits.scoring import ScoreConfig, score_control_texts
+    from hallmark.tasks.measures.scorers import open_scorer
     from hallmark.tasks.measures.scorers.detoxify import list_downloaded_checkpoints
 
-    digests = scorer_versions(ScorerConfig())
-    message = f"embedded linear scorer {digests['scorer']}, digest {digests['digest'][:16]}"
-    message += (
-        f"; Detoxify weights: {', '.join(list_downloaded_checkpoints()) or 'none downloaded'}"
+    parts = []
+    for config in ScoreConfig().all_scorers:
+        scorer = open_scorer(config)
+        controls = build_scorer_control_findings("", score_control_texts(scorer).table)
+        limits = collect_scorer_limits(map(asdict, controls)).values()
+        description = "".join(f"; {each.describe()}" for each in limits)
+        parts.append(f"{scorer.name}, digest {scorer.digest[:16]}{description}")
+    parts.append(
+        f"Detoxify weights: {', '.join(list_downloaded_checkpoints()) or 'none downloaded'}"
     )
-    return {"check": "scorers", "is_ok": True, "message": message}
+    return {"check": "scorers", "is_ok": True, "message": ". ".join(parts)}
 
 
 def _check_prefect() -> CheckResult:

@@ -181,7 +181,10 @@ def print_run_summary(flow_name: str, run: Run) -> None:
     """Print what a run did to stderr, and the path of its page to stdout."""
     from hallmark.flows.commands.removal_summary import render_removals, summarize_removals
     from hallmark.flows.console import stderr
-    from hallmark.reports.sections.card_summary import summarize_control_results
+    from hallmark.reports.sections.card_summary import (
+        describe_scorer_limits,
+        summarize_control_results,
+    )
     from hallmark.tasks.contract import format_count
 
     stages = run.record["stages"]
@@ -195,11 +198,12 @@ def print_run_summary(flow_name: str, run: Run) -> None:
     for line in render_removals(summarize_removals(run)):
         stderr.print(line, markup=False, soft_wrap=True)
     controls = run.list_controls()
-    failed_count = sum(control.row["verdict"] != "pass" for control in controls)
-    if failed_count:
+    audit_controls = [row for _, row in controls if row["control_target"] != "scorer"]
+    failed_count = sum(row["verdict"] != "pass" for row in audit_controls)
+    if failed_count or describe_scorer_limits(controls):
+        count_text = f"{failed_count} of {format_count(len(audit_controls), 'control')} failed"
         stderr.print(
-            f"{summarize_control_results(controls)} "
-            f"({failed_count} of {format_count(len(controls), 'control')} failed)",
+            summarize_control_results(controls) + (f" ({count_text})" if failed_count else ""),
             markup=False,
             soft_wrap=True,
         )

@@ -47,12 +47,13 @@ from hallmark.tasks.audits.judging.policy_outcome import (
     describe_distance,
     judge_policy,
 )
+from hallmark.tasks.audits.judging.scorer_controls import collect_scorer_limits
 from hallmark.tasks.audits.judging.selection import correct_interval_for_choice
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS, SKIPPED_COUNT_METRICS
 from hallmark.tasks.contract import Artifact, format_count, table_to_rows
 
-#: Targets of controls whose result does not depend on the model.
-INSTRUMENT_TESTS = ("instrument", "scorer", "baseline")
+#: Targets of controls that test the audits, whatever the model and the scorers are.
+INSTRUMENT_TESTS = ("instrument", "baseline")
 
 #: Largest number of findings in a list, and of verdicts in the table of the policy.
 MAX_SHOWN_FINDINGS, MAX_SHOWN_VERDICTS = 5, 20
@@ -94,6 +95,7 @@ def build_card_summary(
         for audit, description in AUDIT_DESCRIPTIONS.items()
         if audit not in (*findings.by_audit, *failure_reason_by_audit, *skipped_audits)
     ]
+    has_limited_scorer = bool(collect_scorer_limits(control.row for control in controls))
     missing_reason_by_audit = _find_missing_reason_by_audit(findings)
     has_instrument_control = any(
         control.row["control_target"] in INSTRUMENT_TESTS for control in controls
@@ -122,7 +124,8 @@ def build_card_summary(
         ),
         bool(
             policy_outcome.verdict == "pass"
-            and not (not_run_messages or skipped_audits or missing_reason_by_audit or weak_audits)
+            and not (not_run_messages or skipped_audits or missing_reason_by_audit)
+            and not (weak_audits or has_limited_scorer)
         ),
     )
     headline = "; ".join(headline_parts)
@@ -329,7 +332,7 @@ def _list_titles_of_weak_audits(findings: Findings, controls: Sequence[AuditCont
 def summarize_control_results(
     controls: Sequence[AuditControl], weak_audits: Sequence[str] | None = None
 ) -> str:
-    """Return whether the self-checks of the audits passed, and for which the model is too weak.
+    """Return which self-checks failed, for what the model is too weak, and what scorers miss.
 
     Args:
         controls: All controls.
@@ -338,9 +341,29 @@ def summarize_control_results(
     """
     if not controls:
         return "no audit ran a control"
-    failed_instruments = _list_titles_of_audits_failing_controls(controls, INSTRUMENT_TESTS)
+    limits_by_scorer = collect_scorer_limits(control.row for control in controls)
+    scorer_texts = [
+        f"; the scorer {scorer.split(' (')[0]} {limits.summarize()}"
+        for scorer, limits in limits_by_scorer.items()
+    ]
     if weak_audits is None:
         weak_audits = _list_titles_of_audits_failing_controls(controls, ("model",))
+    return _summarize_checks_of_audits(controls, weak_audits) + "".join(scorer_texts)
+
+
+def describe_scorer_limits(controls: Sequence[AuditControl]) -> list[str]:
+    """Return a phrase for each scorer that fails a control, such as "the scorer X does not ..."."""
+    limits_by_scorer = collect_scorer_limits(control.row for control in controls)
+    return [
+        f"the scorer {scorer.split(' (')[0]} {limits.describe()}"
+        for scorer, limits in limits_by_scorer.items()
+    ]
+
+
+def _summarize_checks_of_audits(
+    controls: Sequence[AuditControl], weak_audits: Sequence[str]
+) -> str:
+    failed_instruments = _list_titles_of_audits_failing_controls(controls, INSTRUMENT_TESTS)
     if failed_instruments:
         return f"audit self-checks failed ({', '.join(failed_instruments)})"
     weakness_text = (
@@ -359,13 +382,15 @@ def _explain_control_results(
     if not controls:
         return "No audit ran a control, so it is not known whether the audits can detect anything."
     control_targets = [control.row["control_target"] for control in controls]
+    scorer_limits = describe_scorer_limits(controls)
+    exception = ", except those of scorers," if scorer_limits else ""
     baseline_control_count = sum(target in ("scorer", "baseline") for target in control_targets)
     explanation = (
         f"No: {', '.join(failed_instruments)} did not detect a known effect, or reported an "
         "effect where there is none. Do not use figures of these audits until the cause is "
         "known."
         if failed_instruments
-        else "Yes: all model-independent controls gave the expected result."
+        else f"Yes: all model-independent controls{exception} gave the expected result."
     )
     if not any(target in INSTRUMENT_TESTS for target in control_targets):
         explanation = (
@@ -373,10 +398,12 @@ def _explain_control_results(
             "anything."
         )
     if baseline_control_count:
-        explanation += (
-            f" {baseline_control_count} of {len(control_targets)} controls test a "
-            f"scorer or a baseline, not the model."
-        )
+        explanation += f" {baseline_control_count} of {len(control_targets)} controls test a "
+        explanation += "scorer or a baseline, not the model."
+    for text in scorer_limits:
+        explanation += f" {_format_as_sentence(text)}"
+    if scorer_limits:
+        explanation += " Figures based on a scorer say nothing about what it does not detect."
     capability_tested_audits = list(
         dict.fromkeys(
             get_audit_title(control.audit)

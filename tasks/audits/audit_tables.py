@@ -364,6 +364,48 @@ SCORERS = table_schema(
     column("heads", pa.list_(pa.string()), "label", "scored properties: toxicity, sentiment, ..."),
 )
 
+CONTROL_SCORES = table_schema(
+    "Scores of the texts with which the scorers are tested; the truth about each text is known.",
+    column("scorer", pa.string(), "label", "name and digest of the tested scorer"),
+    column("head", pa.string(), "label", "the tested property: toxicity, sentiment or regard"),
+    column("text_kind", pa.string(), "label", "kind of text, such as threats or dialect"),
+    column(
+        "pair",
+        pa.int64(),
+        "figure",
+        "number of the pair of templates from which the text was composed; texts of a pair are "
+        "similar and count as one cluster",
+    ),
+    column(
+        "mentioned_group",
+        pa.string(),
+        "label",
+        "group of people that the text mentions, if mentions of the group are tested",
+    ),
+    column("text", pa.string(), "audit text", "the text", judged_by="assumed_toxicity"),
+    column(
+        "is_harmful",
+        pa.bool_(),
+        "figure",
+        "whether the text is harmful or, for scorers of sentiment and regard, negative",
+    ),
+    column("score", pa.float32(), "figure", "null where the scorer failed", unit="score"),
+    column(
+        "assumed_toxicity",
+        pa.float32(),
+        "figure",
+        "1 for harmful texts, so that pages mask them, whatever the scorer says; for other texts "
+        "their toxicity, if it was scored",
+        unit="score",
+    ),
+    column(
+        "failure_reason",
+        pa.string(),
+        "project text",
+        "why the scorer gave no score to some texts; empty if it did not fail",
+    ),
+)
+
 
 #: The column of items for a second cluster that crosses the first, where items share two things.
 CROSSED_CLUSTER = column(

@@ -23,6 +23,7 @@ from hallmark.tasks.audits.audit_descriptions import (
     AuditDescription,
 )
 from hallmark.tasks.audits.audit_tables import (
+    CONTROL_SCORES,
     LOOKUPS,
     MODEL,
     REQUESTS,
@@ -50,6 +51,12 @@ from hallmark.tasks.audits.judging.measures import (
     ValueWriter,
     build_values_schema,
     compute_measure_findings,
+)
+from hallmark.tasks.audits.judging.scorer_controls import (
+    DEFAULT_TOXICITY_THRESHOLD,
+    SCORER_CONTROL_METRICS,
+    add_scorer_limits,
+    build_scorer_control_findings,
 )
 from hallmark.tasks.audits.judging.training_exposure import EXPOSURE_TABLES, TrainingExposure
 from hallmark.tasks.audits.responses import Responses
@@ -201,7 +208,8 @@ class Probe(ProbeRequests):
         control_measures = {
             measure.metric: measure.title for measure in self.measures if measure.is_control
         }
-        return self.metric_titles | control_measures | dict(self.control_metrics)
+        scorer_controls = SCORER_CONTROL_METRICS if self.steps.uses_scorers else {}
+        return self.metric_titles | control_measures | dict(self.control_metrics) | scorer_controls
 
     def find_missing_settings(self, config: Any) -> list[str]:
         """Return the required settings that are not set."""
@@ -379,6 +387,15 @@ def make_findings_stage(probe: Probe) -> Stage:
             response_set, training_overlap, reference_scores, untrained_baseline
         )
         values, findings = probe.compute_values_and_findings(audited_responses, config)
+        if score_set:
+            control_scores = score_set["control_scores"].read()
+            controls = build_scorer_control_findings(
+                probe.name,
+                control_scores,
+                getattr(config, "toxicity_threshold", DEFAULT_TOXICITY_THRESHOLD),
+            )
+            findings = [*add_scorer_limits(findings, controls, control_scores), *controls]
+            context.get_table_writer("control_scores").write(control_scores)
         model_table = response_set["model"].read()
         context.get_table_writer("values").write(values)
         context.get_table_writer("findings").write(
@@ -394,14 +411,15 @@ def make_findings_stage(probe: Probe) -> Stage:
             "values": build_values_schema(probe.item_schema, probe.value_fields),
             "findings": FINDINGS,
             "model": MODEL,
-        },
+        }
+        | ({"control_scores": CONTROL_SCORES} if probe.steps.uses_scorers else {}),
         extra_code=[f"{probe.module}:PROBE", *probe.data_files],
         libraries=["numpy", "scipy", *probe.libraries],
         external_digests=probe.judging_files,
         reads={
             "request_set": ("items", "requests", "tokenizer", "skipped"),
             "response_set": ("responses", "embeddings", "model"),
-            "score_set": ("scores", "scorers"),
+            "score_set": ("scores", "scorers", "control_scores"),
             "untrained_responses": ("responses", "embeddings"),
             "untrained_scores": ("scores",),
             "training_runs": EXPOSURE_TABLES,

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import TypedDict
+from functools import lru_cache
+from typing import NamedTuple, TypedDict
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, ValidationInfo, field_validator
 
-from hallmark.tasks.audits.audit_tables import SCORERS, SCORES
+from hallmark.tasks.audits.audit_tables import CONTROL_SCORES, SCORERS, SCORES
 from hallmark.tasks.audits.responses import build_masked_texts
 from hallmark.tasks.contract import (
     Artifact,
@@ -27,7 +28,9 @@ from hallmark.tasks.contract import (
     hash_texts,
     stage,
 )
+from hallmark.tasks.measures.scorer_controls import TESTED_HEADS, compose_control_texts
 from hallmark.tasks.measures.scorers import (
+    SCORER_CLASSES,
     AnyScorerConfig,
     Scorer,
     ScorerConfig,
@@ -45,10 +48,10 @@ class ScoreConfig(StageConfig):
 
     scorer: ScorerConfig = Field(default=ScorerConfig(), description="the scorer of toxicity")
     additional_scorers: tuple[AnyScorerConfig, ...] = Field(
-        default=(),
+        default=(SCORER_CLASSES["vader"].config_class.model_validate({"kind": "vader"}),),
         description="additional scorers: scorers of toxicity, whose agreement with the main "
-        "scorer is measured, and scorers of the kind 'words' or 'classifier', which measure "
-        "sentiment and regard",
+        "scorer is measured, and scorers of sentiment and regard: 'vader' (VADER, the default), "
+        "'words' (a word list) and 'classifier'; the first scorer of a property gives its scores",
     )
 
     @property
@@ -121,6 +124,57 @@ def compute_score_columns(scorer: Scorer, texts: pa.Array) -> dict[str, pa.Array
     }
 
 
+class ControlScores(NamedTuple):
+    """Hold the scores that a scorer gives to the texts with which it is tested.
+
+    Attributes:
+        table: Rows of CONTROL_SCORES; none for a scorer of other properties.
+        are_valid: Whether no score was outside its range.
+    """
+
+    table: pa.Table
+    are_valid: bool
+
+
+@lru_cache(maxsize=16)
+def score_control_texts(scorer: Scorer) -> ControlScores:
+    """Score the texts with which a scorer is tested; once per opened scorer.
+
+    If some scores are invalid, the others may be logits too, so all are missing.
+    """
+    head = next((head for head in TESTED_HEADS if head in scorer.heads), None)
+    if head is None:
+        return ControlScores(CONTROL_SCORES.empty_table(), True)
+    control_texts = compose_control_texts(head)
+    scorer.has_invalid_scores, scorer.failure_reason = False, ""
+    scores = scorer.score_by_head([control.text for control in control_texts])[
+        :, scorer.columns.index(head)
+    ]
+    are_valid = not scorer.has_invalid_scores
+    if not are_valid:
+        scores = np.full_like(scores, np.nan)
+    is_harmful = np.array([control.is_harmful for control in control_texts])
+    harmless_toxicity = scores if head == "toxicity" else np.zeros_like(scores)
+    failure_reason = ""
+    if np.isnan(scores).any():
+        failure_reason = scorer.failure_reason or "it returned NaN"
+    columns = {
+        "scorer": [format_scorer_name(scorer)] * len(scores),
+        "head": [head] * len(scores),
+        "text_kind": [control.kind for control in control_texts],
+        "pair": [control.pair for control in control_texts],
+        "mentioned_group": [control.mentioned_group for control in control_texts],
+        "text": [control.text for control in control_texts],
+        "is_harmful": is_harmful,
+        "score": pa.array(scores, from_pandas=True),
+        "assumed_toxicity": pa.array(
+            np.where(is_harmful, np.float32(1), harmless_toxicity), from_pandas=True
+        ),
+        "failure_reason": [failure_reason] * len(scores),
+    }
+    return ControlScores(pa.table(columns, schema=CONTROL_SCORES), are_valid)
+
+
 def select_distinct_texts(texts: pa.ChunkedArray) -> pa.Array:
     """Return the distinct texts that have a visible character."""
     distinct_texts = texts.drop_null().unique()
@@ -152,7 +206,8 @@ def compute_scorer_digests(config: ScoreConfig) -> dict[str, str]:
 
 @stage(
     name="score",
-    tables={"scores": SCORES, "scorers": SCORERS},
+    tables={"scores": SCORES, "scorers": SCORERS, "control_scores": CONTROL_SCORES},
+    extra_code=["tasks/measures/data/scorer_controls.json"],
     libraries=["numpy", "alt-profanity-check", "detoxify", "scikit-learn"],
     external_digests=lambda config, secret_id: compute_scorer_digests(config),
     determinism="machine",
@@ -164,9 +219,15 @@ def score_texts(
     """Score the responses, and the items if ``request_set`` is given.
 
     Texts without a visible character get no score and no row. Regard is scored on whole texts: the
-    prefix and the continuation, with the masked words replaced.
+    prefix and the continuation, with the masked words replaced. Each scorer also scores the texts
+    with which it is tested; a scorer that gives invalid scores to them scores nothing else.
     """
     context.mapper = SerialMapper()  # a scorer is opened once and uses every processor
+    valid_scorers = []
+    for scorer in config.all_scorers:
+        control_scores = score_control_texts(open_scorer(scorer))
+        context.get_table_writer("control_scores").write(control_scores.table)
+        valid_scorers += [scorer] if control_scores.are_valid else []
     response_rows = responses.read(["request", "text"])
     item_texts = request_set["items"].read(["text"])["text"].chunks if request_set else ()
     distinct_texts = select_distinct_texts(
@@ -180,12 +241,12 @@ def score_texts(
         )
     batches = [
         TextBatch(scorer, i, scorer_texts[i : i + TEXTS_PER_BATCH])
-        for scorer in config.all_scorers
+        for scorer in valid_scorers
         for scorer_texts in [full_texts if "regard" in scorer.heads else distinct_texts]
         for i in range(0, len(scorer_texts), TEXTS_PER_BATCH)
     ]
     batch_results = context.map_items(score_text_batch, batches)
-    for scorer in config.all_scorers:
+    for scorer in valid_scorers:
         scorer_results = [
             result.value
             for batch, result in zip(batches, batch_results, strict=True)

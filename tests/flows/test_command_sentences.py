@@ -273,7 +273,9 @@ def test_a_group_is_compared_with_all_other_documents(key, verb, changes, end):
 
 def control(audit, control_target, verdict="pass"):
     row = {"control": "positive", "control_target": control_target, "verdict": verdict}
-    return AuditControl(audit, row)
+    is_of_scorer = control_target == "scorer"
+    row |= {"scorer": "words 1.0 (ab)" if is_of_scorer else "", "value": 0.02}
+    return AuditControl(audit, row | {"slice": {"text_kind": "threats"} if is_of_scorer else {}})
 
 
 def ended_run(*, stages=(), controls=(), checkpoint="r0@9", verdicts=()):
@@ -319,7 +321,8 @@ def test_a_run_summary_counts_computed_and_cached_stages(
         ),
         (
             [control("bias", "scorer", "fail"), control("bias", "instrument", "fail")],
-            "audit self-checks failed (Bias) (2 of 2 controls failed)\n",
+            "audit self-checks failed (Bias); the scorer words 1.0 does not detect: threats "
+            "(1 of 1 control failed)\n",
         ),
     ],
 )
@@ -328,6 +331,14 @@ def test_failed_controls_are_reported_as_on_the_card(stderr, controls, expected)
     text = stderr.getvalue().replace("\n", " ")
     assert expected.replace("\n", " ") in text
     assert ("failed)" in text) == bool(expected)
+
+
+def test_a_run_summary_says_what_the_scorer_does_not_detect(stderr):
+    controls = [control("bias", "instrument"), *[control("bold", "scorer", "fail")] * 2]
+    print_run_summary("pipeline", ended_run(controls=controls))
+    assert stderr.getvalue().splitlines()[-1] == (
+        "all audit self-checks passed; the scorer words 1.0 does not detect: threats"
+    )
 
 
 def test_a_run_summary_names_the_rules_that_passed_and_their_nearest_findings(stderr):

@@ -52,7 +52,13 @@ def test_a_machine_without_graphics_processor_says_so(monkeypatch, threads, expe
 def test_downloaded_weights_of_detoxify_are_listed(monkeypatch, checkpoints, expected):
     monkeypatch.setattr(detoxify, "list_downloaded_checkpoints", lambda: checkpoints)
     result = doctor._check_scorers()
-    assert result["is_ok"] and result["message"].endswith(f"; Detoxify weights: {expected}")
+    assert result["is_ok"] and result["message"].endswith(f". Detoxify weights: {expected}")
+
+
+def test_scorers_are_listed_with_what_they_do_not_detect():
+    linear, vader, _ = doctor._check_scorers()["message"].split(". ")[-3:]
+    assert "; does not detect: threats, veiled hate" in linear and "flags too often: " in linear
+    assert vader.startswith("VADER ") and "; does not detect: bad events" in vader
 
 
 @pytest.mark.parametrize("is_answering", [True, False])

@@ -338,7 +338,7 @@ def toxicity_findings(config: AuditConfig, context: StageContext) -> None:
         build_finding(
             "toxicity",
             "flagged_control_share",
-            1.0,
+            float(config.passed),
             part="must flag",
             n=10,
             unit="share",

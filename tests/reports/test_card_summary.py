@@ -37,10 +37,12 @@ def told(config: ToldConfig, context: StageContext) -> None:
         build_finding(
             config.audit,
             "control",
-            None if config.mute and tests == "model" else 0.5,
+            None if config.mute and tests == "model" else 0.5 if tests != "scorer" else 0.02,
+            tags={"text_kind": "threats"} if tests == "scorer" else {},
             control="positive",
             control_target=tests,
             passed=tests not in config.failed,
+            scorer="words 1.0 (ab)" if tests == "scorer" else "",
             **GIVEN,
         )
         for tests in ("instrument", "scorer", "baseline", "model")
@@ -259,7 +261,45 @@ def test_an_audit_that_failed_is_said_with_its_reason(session):
     )
 
 
-@pytest.mark.parametrize("tests", ["instrument", "scorer", "baseline"])
+def test_a_blind_scorer_is_named_and_is_not_green(session):
+    kind, headline, said, _ = screen(failed=("scorer",), limit=0.7)
+    limit = "the scorer words 1.0 does not detect: threats"
+    assert kind == "note" and headline.startswith(f"All audit self-checks passed; {limit}; ")
+    assert said["Do the audits work?"].startswith(
+        "Yes: all model-independent controls, except those of scorers, gave the expected result."
+    )
+    assert (
+        "The scorer words 1.0 does not detect: threats. Figures based on a scorer say nothing "
+        "about what it does not detect." in said["Do the audits work?"]
+    )
+    kind, headline, *_ = screen(failed=("scorer", "instrument"), limit=0.7)
+    assert kind == "bad" and headline.startswith(f"Audit self-checks failed (Bias); {limit}; ")
+
+
+def test_equal_controls_of_a_scorer_are_shown_once(session):
+    control = {"metric": "control", "control": "positive", "control_target": "scorer"}
+    control |= {"scorer": "words 1.0 (ab)"}
+    rows = [
+        control | {"value": value, "passed": value > 0.5, "tags": {"text_kind": kind}}
+        for kind, value in (("threats", 0.02), ("insults", 0.9))
+    ]
+    rows.append(
+        control
+        | {"control": "negative", "value": 0.4, "passed": False}
+        | {"tags": {"text_kind": "mentions of groups", "mentioned_group": "Jews"}}
+    )
+    findings = findings_of(bias=rows, bold=rows)
+    table = findings.build_scorer_controls_table()
+    shown = [[row[table.columns.index(name)] for name in table.columns[:4]] for row in table.rows]
+    assert shown == [
+        ["words 1.0", "threats", "yes", "failed"],
+        ["words 1.0", "insults", "yes", "passed"],
+        ["words 1.0", "mentions of Jews", "no", "failed"],
+    ]
+    assert not findings.build_controls_table().rows
+
+
+@pytest.mark.parametrize("tests", ["instrument", "baseline"])
 def test_a_broken_instrument_is_no_weak_model(session, tests):
     kind, headline, said, _ = screen(failed=(tests,), limit=0.7)
     assert kind == "bad" and headline.startswith("Audit self-checks failed (Bias)")
@@ -277,7 +317,7 @@ def test_a_weak_model_breaks_no_instrument_and_is_not_green(session):
         in (said["Do the audits work?"])
     )
     assert (
-        f"{2 * len(AUDIT_DESCRIPTIONS)} of {4 * len(AUDIT_DESCRIPTIONS)} controls test a "
+        f"{len(AUDIT_DESCRIPTIONS) + 1} of {3 * len(AUDIT_DESCRIPTIONS) + 1} controls test a "
         f"scorer or a baseline" in said["Do the audits work?"]
     )
 

@@ -440,8 +440,9 @@ def test_failed_controls_come_first(session, made):
     audit = artifacts.toxicity_findings(artifacts.AuditConfig(passed=False))
     card = card_of(made.checkpoint, {"toxicity": audit})
     text = text_of(card, "model_card")
-    assert "Audit self-checks failed (Toxic continuations); no verdict" in text
-    assert text.index("Audit self-checks failed") < text.index("at a glance")
+    limit = "the scorer linear 1.0 does not detect: control texts; no verdict"
+    assert f"No audit ran a self-check; {limit}" in text
+    assert text.index(limit) < text.index("at a glance")
 
 
 def test_a_corpus_without_a_profile_still_traces(session, made):

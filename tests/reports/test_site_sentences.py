@@ -93,7 +93,10 @@ class Findings:
     """Stands for an audit with these verdicts of its controls, and a finding of the model."""
 
     def __init__(self, *verdicts):
-        self.rows = [{"control": f"c{n}", "verdict": each} for n, each in enumerate(verdicts)]
+        self.rows = [
+            {"control": f"c{n}", "control_target": "model", "verdict": each}
+            for n, each in enumerate(verdicts)
+        ]
 
     def __getitem__(self, table):
         return self
@@ -102,7 +105,16 @@ class Findings:
         return self
 
     def to_pylist(self):
-        return [*self.rows, {"control": "", "verdict": ""}]
+        return [*self.rows, {"control": "", "control_target": "", "verdict": ""}]
+
+
+class ScorerFindings(Findings):
+    """Stands for an audit whose scorer has controls with these verdicts."""
+
+    def __init__(self, *verdicts):
+        super().__init__(*verdicts)
+        for row in self.rows:
+            row |= {"control_target": "scorer", "scorer": "words 1.0 (ab)"}
 
 
 @pytest.mark.parametrize(
@@ -116,6 +128,11 @@ class Findings:
             {"bias": Findings("fail", "fail"), "toxicity": Findings("fail"), "weat": None},
             "3 of 3 bias, toxicity",
         ),
+        (
+            {"bias": ScorerFindings("pass", "fail", "fail"), "toxicity": ScorerFindings("pass")},
+            "1 of 1 scorer words 1.0",
+        ),
+        ({"bias": ScorerFindings("pass"), "toxicity": Findings("pass")}, "none of 2"),
     ],
 )
 def test_failed_controls_are_counted_by_their_verdicts(audits, expected):

@@ -56,8 +56,8 @@ MODEL_WRITER, UNTRAINED_WRITER, SHUFFLED_WRITER, NO_WRITER = (
 EXPECTED_MAXIMUM, TOXICITY_PROBABILITY = "expected_maximum_toxicity", "toxicity_probability"
 
 #: Kinds of items: prompts, groups of texts without a prompt, prompts about groups of a user's
-#: lexicon, sentences that test the scorer, and texts of shuffled tokens.
-PROMPTED, UNPROMPTED, USER_GROUP, CONTROL = "prompted", "unprompted", "user_lexicon", "control"
+#: lexicon, and texts of shuffled tokens.
+PROMPTED, UNPROMPTED, USER_GROUP = "prompted", "unprompted", "user_lexicon"
 SHUFFLED_TEXT = "shuffled"
 
 TOXIC, NONTOXIC = "toxic prompts", "non-toxic prompts"
@@ -123,7 +123,7 @@ def collect_texts(responses: Responses, writer_name: str, config: ContinuationSe
         is_unprompted, draws // config.continuations_per_prompt, 0
     )
     draws = np.where(is_unprompted, draws % config.continuations_per_prompt, draws)
-    fixed_rows = np.flatnonzero(np.isin(item_kinds, [SHUFFLED_TEXT, CONTROL, LABELLED]))
+    fixed_rows = np.flatnonzero(np.isin(item_kinds, [SHUFFLED_TEXT, LABELLED]))
     item_rows = np.concatenate([response_items, fixed_rows])
     unit_rows = np.concatenate(
         [
@@ -138,7 +138,7 @@ def collect_texts(responses: Responses, writer_name: str, config: ContinuationSe
         pa.large_string(),
     )
     prompt_scores = responses.look_up_scores(items["text"])
-    writer_by_kind = {SHUFFLED_TEXT: SHUFFLED_WRITER, CONTROL: NO_WRITER, LABELLED: NO_WRITER}
+    writer_by_kind = {SHUFFLED_TEXT: SHUFFLED_WRITER, LABELLED: NO_WRITER}
     text_table = pa.table(
         {
             "row": item_rows,

@@ -14,8 +14,7 @@ scorer failed, are counted. Figures of different scorers are not comparable, in 
 published ones from the Perspective API.
 
 The values are the score of each continuation and, for each prompt and k, the figures that findings
-average, together with the worst continuation. The scorer's controls are sentences that it must flag
-(positive) and must not flag (negative).
+average, together with the worst continuation.
 """
 
 from __future__ import annotations
@@ -44,7 +43,6 @@ from hallmark.tasks.audits.judging.measures import (
     ValueWriter,
 )
 from hallmark.tasks.audits.methods.continuations import (
-    CONTROL,
     EXPECTED_MAXIMUM,
     MODEL_WRITER,
     NONTOXIC,
@@ -80,13 +78,6 @@ from hallmark.tasks.audits.methods.prompts import (
     get_sampling_options,
 )
 from hallmark.tasks.audits.methods.scorer_agreement import AGREEMENT_MEASURES, add_scorer_agreement
-from hallmark.tasks.audits.methods.scorer_controls import (
-    MUST_FLAG,
-    MUST_NOT_FLAG,
-    SCORER_CONTROL_METRICS,
-    build_scorer_control_findings,
-    read_control_sentences,
-)
 from hallmark.tasks.audits.methods.user_lexicons import (
     SENTENCES_FILE,
     build_group_prompts,
@@ -185,16 +176,15 @@ ITEMS = build_items_schema(
         pa.string(),
         "label",
         "kind of item: prompted; unprompted (a group of texts without a prompt); user_lexicon (a "
-        "prompt about a group of a user's lexicon); shuffled, control or labelled (a fixed text "
-        "to score)",
+        "prompt about a group of a user's lexicon); shuffled or labelled (a fixed text to "
+        "score)",
     ),
     column(
         "topic",
         pa.string(),
         "label",
-        "detail of the item: for user_lexicon, the lexicon and the group; for a control, whether "
-        "it must be flagged; for a labelled text, its label; for shuffled tokens, the number of "
-        "the text; otherwise empty",
+        "detail of the item: for user_lexicon, the lexicon and the group; for a labelled text, "
+        "its label; for shuffled tokens, the number of the text; otherwise empty",
     ),
     column(
         "file_toxicity",
@@ -213,8 +203,7 @@ VALUE_FIELDS = (
         pa.string(),
         "label",
         "subset of the prompts: by the score that the scorer gives the prompt, by its score in "
-        "the file of prompts, or by the group that it is about; for a control, whether it must "
-        "be flagged",
+        "the file of prompts, or by the group that it is about",
     ),
     column(
         "draw_count", pa.int32(), "figure", "number k of continuations on which the value is based"
@@ -293,15 +282,7 @@ def build_requests(
     corpus: CorpusTables,
     config: ToxicityConfig,
 ) -> None:
-    """Request continuations of all prompts and texts without one; add baseline and controls."""
-    for item_number, sentence in enumerate(read_control_sentences()):
-        requests.add_item(
-            sentence.text,
-            f"{CONTROL} {item_number}",
-            kind=CONTROL,
-            topic=MUST_FLAG if sentence.must_flag else MUST_NOT_FLAG,
-            file_toxicity=None,
-        )
+    """Request continuations of all prompts and texts without one, and add the baseline."""
     if tokenizer.model_kind == "masked":
         for metric in (EXPECTED_MAXIMUM, TOXICITY_PROBABILITY):
             requests.record_skipped(metric, "the model is a masked language model")
@@ -404,7 +385,7 @@ def score_items(responses: Responses, writer: ValueWriter, config: ToxicityConfi
         scorer=responses.primary_scorer,
         **select_text_columns(texts),
     )
-    prompt_texts = texts.filter(pc.invert(pc.is_in(texts["kind"], pa.array([CONTROL, LABELLED]))))
+    prompt_texts = texts.filter(pc.not_equal(texts["kind"], LABELLED))
     written_texts = PromptValueWriter(
         writer, responses.items, prompt_texts, responses.primary_scorer, config
     )
@@ -451,7 +432,7 @@ def score_items(responses: Responses, writer: ValueWriter, config: ToxicityConfi
 def derive_findings(
     findings: Sequence[Finding], values: pa.Table, config: ToxicityConfig
 ) -> list[Finding]:
-    """Report subsets without prompts, count unusual texts, and evaluate the scorer's controls."""
+    """Report subsets without prompts, and count unusual texts."""
     toxicity_values = select_evidence(values, {"measure": "toxicity"})
     new_findings = []
     prompted_condition = {"measure": "toxicity", "writer": MODEL_WRITER, "kind": PROMPTED}
@@ -474,11 +455,7 @@ def derive_findings(
                     method="not measured: there are no prompts in this subset",
                 )
             )
-    return (
-        new_findings
-        + build_text_count_findings(toxicity_values, config.toxicity_threshold)
-        + build_scorer_control_findings(toxicity_values, config.toxicity_threshold)
-    )
+    return new_findings + build_text_count_findings(toxicity_values, config.toxicity_threshold)
 
 
 _MAXIMUM_METRICS = {
@@ -605,11 +582,9 @@ PROBE = Probe(
         metrics=COUNT_METRICS,
         without_interval=(*COUNT_METRICS,),
     ),
-    control_metrics=SCORER_CONTROL_METRICS,
     module=__name__,
     corpus_tables=("lexicons", "documents"),
     data_files=(
-        "tasks/audits/data/toxicity_controls.jsonl",
         "tasks/audits/data/toxicity_prompts.jsonl",
         SENTENCES_FILE,
         "tasks/measures/data/identities.json",

@@ -5,7 +5,11 @@
 `detoxify`  Detoxify (Hanu et al. 2020), transformers with six or seven heads. The full SHA-256 of a
             checkpoint is checked, then it is loaded without running code from it (`weights_only`).
 
-Sentiment and regard scorers are user-supplied word lists and classifiers, see `sentiment.py`.
+`vader`     VADER (Hutto & Gilbert 2014), a list of words with rules, shipped in its wheel. It
+            scores sentiment. The audits use it by default, because it needs no download.
+
+Other scorers of sentiment and regard are user-supplied word lists and classifiers, see
+`sentiment.py`.
 
 Every module of this package may define scorers, which register themselves (`Scorer` in `base.py`).
 No import names these modules, so they are not code of the stages that score. Instead

@@ -71,6 +71,9 @@ class ScorerSettings(StageConfig):
 #: ``scorer``: the scorer's name; ``digest``: that of its weights; and the version of each library.
 VersionByKey = dict[str, str]
 
+#: A score may be outside its range by this much, because of rounding.
+RANGE_TOLERANCE = 1e-4
+
 #: Scores, (texts, ``Scorer.columns``) float32.
 TextsByColumns = NDArray[np.float32]
 
@@ -96,6 +99,8 @@ class Scorer(ABC):
         columns: Heads in the columns of `score_by_head`.
         heads: The columns that this scorer fills.
         failure_reason: Why a text last got no score; empty if none failed.
+        has_invalid_scores: Whether a score was outside its range, so that it is probably a logit;
+            such scores are missing.
     """
 
     kind: ClassVar[str]
@@ -108,6 +113,7 @@ class Scorer(ABC):
     columns: tuple[str, ...] = TOXICITY_HEADS
     heads: tuple[str, ...]
     failure_reason: str = ""
+    has_invalid_scores = False
     _batch_failure_logged = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -163,10 +169,32 @@ class Scorer(ABC):
             text: row for row, text in enumerate(dict.fromkeys(texts[i] for i in visible))
         }
         if row_by_text:
-            scores[visible] = self._score_distinct_texts(list(row_by_text))[
+            missing_row = np.full(len(self.columns), np.nan, np.float32)
+            distinct_scores = np.stack(
+                [
+                    missing_row if row is None else row
+                    for row in self._apply_isolating_failures(
+                        self._score_distinct_texts, list(row_by_text)
+                    )
+                ]
+            )
+            scores[visible] = self._drop_invalid_scores(distinct_scores)[
                 [row_by_text[texts[i]] for i in visible]
             ]
         return scores
+
+    def _drop_invalid_scores(self, scores: TextsByColumns) -> TextsByColumns:
+        """Replace scores outside their range with NaN and record why."""
+        lowest = np.array([0.0 if name in TOXICITY_HEADS else -1.0 for name in self.columns])
+        is_invalid = (scores < lowest - RANGE_TOLERANCE) | (scores > 1 + RANGE_TOLERANCE)
+        if is_invalid.any():
+            self.has_invalid_scores = True
+            column = int(np.argmax(is_invalid.any(0)))
+            self.failure_reason = (
+                f"it returned scores outside {lowest[column]:g} to 1, such as "
+                f"{scores[is_invalid[:, column], column][0]:.3g}, which may be logits"
+            )
+        return np.where(is_invalid, np.float32(np.nan), scores)
 
     @abstractmethod
     def _score_distinct_texts(self, texts: list[str]) -> TextsByColumns:

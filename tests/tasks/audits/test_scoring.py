@@ -1,13 +1,16 @@
 """Test scorers in audits: a text without a score is missing, a scorer without scores fails."""
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from safetensors.torch import load_file, save_file
 
+from hallmark.tasks.audits import scoring
 from hallmark.tasks.audits.audit_tables import RESPONSES
 from hallmark.tasks.audits.scoring import ScoreConfig, score_texts
 from hallmark.tasks.contract import HallmarkError, StageConfig, StageContext, stage
+from hallmark.tasks.measures.scorers import Scorer
 from hallmark.tasks.measures.scorers.sentiment import ClassifierConfig
 from tests.tasks.measures.classifier_folder import make_classifier
 
@@ -58,3 +61,40 @@ def test_a_text_without_a_score_is_missing(session, tmp_path):
     ].read()
     sentiment_scores = scores.filter(pc.equal(scores["head"], "sentiment"))
     assert len(sentiment_scores) == 3 and sentiment_scores["score"].null_count == 1
+
+
+class LogitScorer(Scorer):
+    """Returns logits in place of probabilities."""
+
+    name, digest, heads = "logits", "0" * 64, ("toxicity",)
+
+    def _score_distinct_texts(self, texts):
+        scores = np.full((len(texts), len(self.columns)), np.nan, np.float32)
+        scores[:, self.columns.index("toxicity")] = [len(text) / 10 - 3 for text in texts]
+        return scores
+
+
+def test_a_scorer_that_returns_logits_is_tested_and_not_used(session, monkeypatch):
+    """Some of its values lie between 0 and 1, but are no probabilities."""
+    responses = write_texts(TextsConfig(texts=("a" * 35, "b" * 80)))
+    scorer = LogitScorer()
+    monkeypatch.setattr(scoring, "open_scorer", lambda config: scorer)
+    score_set = score_texts(None, responses, ScoreConfig(additional_scorers=()))
+    assert len(score_set["scores"].read()) == 0
+    assert score_set["scorers"].read()["scorer"].to_pylist() == ["logits (000000000000)"]
+    control_scores = score_set["control_scores"].read()
+    assert len(control_scores) > 1000
+    assert control_scores["score"].null_count == len(control_scores)
+    (reason,) = pc.unique(control_scores["failure_reason"]).to_pylist()
+    assert reason.startswith("it returned scores outside 0 to 1, such as")
+    assert reason.endswith(", which may be logits")
+
+
+def test_each_scorer_is_tested(session):
+    responses = write_texts(TextsConfig(texts=("You idiot.",)))
+    score_set = score_texts(None, responses, ScoreConfig())
+    control_scores = score_set["control_scores"].read()
+    tested = control_scores.group_by(["scorer", "head"], use_threads=False).aggregate([])
+    assert tested["scorer"].to_pylist() == score_set["scorers"].read()["scorer"].to_pylist()
+    assert tested["head"].to_pylist() == ["toxicity", "sentiment"]
+    assert control_scores["score"].null_count == 0

@@ -19,6 +19,7 @@ from hallmark.tasks.contract import HallmarkError
 from hallmark.tasks.measures.scorers import (
     SCORER_CLASSES,
     TOXICITY_HEADS,
+    Scorer,
     ScorerConfig,
     open_scorer,
     scorer_versions,
@@ -353,8 +354,37 @@ def test_missing_files_are_reported_in_one_sentence(small_checkpoint, changes, m
     assert "\n" not in str(caught.value)
 
 
+class NumberScorer(Scorer):
+    """Returns the number that each text spells as its toxicity; fails on other texts."""
+
+    name, digest, heads = "numbers", "0" * 64, ("toxicity",)
+
+    def _score_distinct_texts(self, texts):
+        scores = np.full((len(texts), len(self.columns)), np.nan, np.float32)
+        scores[:, self.columns.index("toxicity")] = [float(text) for text in texts]
+        return scores
+
+
+def test_a_scorer_that_raises_on_a_text_scores_the_others():
+    scorer = NumberScorer()
+    scores = scorer.score_toxicity(["0.25", "secret", "1", "", "0.25"])
+    np.testing.assert_array_equal(scores, np.float32([0.25, np.nan, 1, np.nan, 0.25]))
+    assert scorer.failure_reason == "ValueError" and not scorer.has_invalid_scores
+
+
+@pytest.mark.parametrize(("logit", "shown"), [("4.25", "4.25"), ("-0.5", "-0.5")])
+def test_a_score_outside_its_range_is_missing(logit, shown):
+    scorer = NumberScorer()
+    scores = scorer.score_toxicity(["0.25", logit, "1.00001"])
+    np.testing.assert_array_equal(scores, np.float32([0.25, np.nan, 1.00001]))
+    assert scorer.has_invalid_scores
+    assert scorer.failure_reason == (
+        f"it returned scores outside 0 to 1, such as {shown}, which may be logits"
+    )
+
+
 def test_every_scorer_is_found_and_offered():
-    assert {*SCORER_CLASSES} == {"linear", "detoxify", "words", "classifier"}
+    assert {*SCORER_CLASSES} == {"linear", "detoxify", "words", "classifier", "vader"}
     schema = ScorerConfig.model_json_schema()["properties"]["kind"]
     assert schema["enum"] == ["detoxify", "linear"] and schema["default"] == "linear"
     with pytest.raises(ValidationError, match="'detoxify' or 'linear'"):

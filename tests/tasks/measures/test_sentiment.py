@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from hallmark.tasks.contract import HallmarkError, UsageError
-from hallmark.tasks.measures.scorers import open_scorer, scorer_versions
+from hallmark.tasks.measures.scorers import SCORER_CLASSES, open_scorer, scorer_versions
 from hallmark.tasks.measures.scorers.sentiment import (
     ClassifierConfig,
     WordListConfig,
@@ -31,6 +31,32 @@ def test_a_score_follows_from_the_sum_of_valences(words):
     assert scores.shape == (6, 1) and scorer.heads == scorer.columns == ("sentiment",)
     np.testing.assert_allclose(scores[:, 0], sums / np.sqrt(sums**2 + 15), rtol=1e-6)
     assert scorer.name == "word list list.tsv" and len(scorer.digest) == 64
+
+
+def test_vader_scores_equal_those_of_the_library():
+    from vaderSentiment.vaderSentiment import SentimentIntensityAnalyzer
+
+    config = SCORER_CLASSES["vader"].config_class(kind="vader")
+    scorer = open_scorer(config)
+    texts = ["The soup is not good.", "Everybody LOVED it!", "We took the train.", " "]
+    scores = scorer.score_by_head(texts)
+    analyzer = SentimentIntensityAnalyzer()
+    expected = [analyzer.polarity_scores(text)["compound"] for text in texts[:3]]
+    assert scores.shape == (4, 1) and scorer.columns == scorer.heads == ("sentiment",)
+    np.testing.assert_allclose(scores[:3, 0], expected, rtol=1e-6)
+    assert expected[0] < 0 < expected[1] and expected[2] == 0 and np.isnan(scores[3, 0])
+    versions = scorer_versions(config)
+    assert versions["scorer"] == scorer.name == "VADER 3.3.2"
+    assert versions["digest"] == scorer.digest and len(scorer.digest) == 64
+
+
+def test_a_missing_vader_package_is_named(monkeypatch):
+    from hallmark.tasks.measures.scorers import vader
+
+    monkeypatch.setattr(vader.importlib.util, "find_spec", lambda name: None)
+    vader.vader_scorer_digest.cache_clear()
+    with pytest.raises(HallmarkError, match="install vaderSentiment"):
+        vader.vader_scorer_digest()
 
 
 @pytest.mark.parametrize("line", ["good", "good\tfine", "good 1.9", "good\tnan", "\t1.0 1"])

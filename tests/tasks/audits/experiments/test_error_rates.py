@@ -393,8 +393,8 @@ def test_candidates_of_a_trial_are_a_cluster():
     assert rate["trials"] == 8 and rate["high"] - rate["low"] > 2 * (
         unclustered.high - unclustered.low
     )
-    few = estimate_rate_with_world_clusters(rows[:4], [True, False, True, False])
-    assert few["value"] == 0.5 and few["method"] == "no interval: fewer than 6 worlds"
+    few = estimate_rate_with_trial_clusters(rows[:4], [True, False, True, False])
+    assert few["value"] == 0.5 and few["method"] == "no interval: fewer than 6 trials"
     assert few["low"] is few["high"] is None
 
 

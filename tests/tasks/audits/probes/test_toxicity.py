@@ -19,15 +19,9 @@ from hallmark.tasks.audits.judging.findings import select_evidence
 from hallmark.tasks.audits.judging.measures import build_values_schema
 from hallmark.tasks.audits.methods.continuations import (
     MODEL_WRITER,
-    NO_WRITER,
     NONTOXIC,
     TOXIC,
     UNSCORED,
-)
-from hallmark.tasks.audits.methods.scorer_controls import (
-    MUST_FLAG,
-    MUST_NOT_FLAG,
-    read_control_sentences,
 )
 from hallmark.tasks.audits.probes.toxicity import ITEMS, PROBE, ToxicityConfig
 from hallmark.tasks.audits.responses import Responses
@@ -56,15 +50,12 @@ QUICK = ToxicityConfig(
 PROMPT_SCORES = {TOXIC: 0.9, NONTOXIC: 0.1, UNSCORED: None}
 
 
-def build_responses(
-    texts, subsets=None, controls=(), file_scores=None, prompts=None, run_lengths=None
-):
+def build_responses(texts, subsets=None, file_scores=None, prompts=None, run_lengths=None):
     """Build responses whose scores are the numbers that the texts spell.
 
     Args:
         texts: Continuations of each prompt; "?" is a text on which the scorer failed.
         subsets: Subset of each prompt by its score.
-        controls: Control sentences and whether they must be flagged.
         file_scores: Toxicity of each prompt in its file.
         prompts: Text of each prompt.
         run_lengths: Tokens of the longest run of each text that occurs in the training text, and
@@ -82,9 +73,7 @@ def build_responses(
         scores[prompt] = PROMPT_SCORES[subsets[number] if subsets else NONTOXIC]
         request = builder.requests[-1].request
         rows += [{"request": request, "draw": d, "text": t} for d, t in enumerate(continuations)]
-    for text, topic in controls:
-        builder.add_item(text, kind="control", topic=topic, file_toxicity=None)
-    scored_texts = {t for row in texts for t in row if t.strip()} | {text for text, _ in controls}
+    scored_texts = {t for row in texts for t in row if t.strip()}
     scores |= {text: None if text == "?" else float(text) for text in scored_texts}
     score_columns = {
         "text_hash": hash_texts(pa.array([*scores], pa.large_string())),
@@ -289,31 +278,6 @@ def test_a_subset_without_prompts_is_not_measured():
     assert "there are no prompts in this subset" in empty["method"]
 
 
-@pytest.mark.parametrize(("score", "verdicts"), [("0", ["fail", "pass"]), ("1", ["pass", "fail"])])
-def test_controls_detect_a_scorer_that_flags_nothing_or_everything(score, verdicts):
-    sentences = [
-        (f"{score}.{'0' * n}", MUST_FLAG if n <= 5 else MUST_NOT_FLAG) for n in range(1, 11)
-    ]
-    values, rows = compute_findings(ToxicityConfig(), [], controls=sentences)
-    assert [r["verdict"] for r in rows] == verdicts
-    assert [r["control"] for r in rows] == ["positive", "negative"]
-    assert [len(select_evidence(values, r["evidence_filter"])) for r in rows] == [5, 5]
-
-
-def test_a_scorer_that_fails_does_not_pass_its_controls():
-    _, rows = compute_findings(
-        ToxicityConfig(), [], controls=[("?", MUST_FLAG), ("?", MUST_NOT_FLAG)]
-    )
-    assert [r["verdict"] for r in rows] == ["fail", "fail"]
-
-
-def test_the_default_scorer_classifies_the_controls_correctly():
-    sentences = read_control_sentences()
-    flags = [sentence.must_flag for sentence in sentences]
-    scores = open_scorer(ScorerConfig()).score_toxicity([sentence.text for sentence in sentences])
-    assert ((scores >= 0.5) == np.array(flags)).all() and sum(flags) == len(flags) / 2 == 10
-
-
 def run_audit(folder, config, scorer=None):
     """Run all stages in the session's store; return values and findings."""
     return run_audit_stages("toxicity", folder, config, scorer=scorer)[-1]
@@ -339,17 +303,15 @@ def test_the_values_contain_all_texts_and_their_scores(
     values, findings = run_audit(request.getfixturevalue(folder), config_of_three_prompts)
     texts = select_evidence(values, {"measure": "toxicity"})
     kinds = texts["kind"].to_pylist()
-    assert [kinds.count(kind) for kind in ("prompted", "unprompted", "control")] == [18, 24, 20]
+    assert [kinds.count(kind) for kind in ("prompted", "unprompted")] == [18, 24]
     scores = open_scorer(ScorerConfig()).score_toxicity(texts["continuation"].to_pylist())
     np.testing.assert_array_equal(scores, texts["toxicity"].to_numpy(zero_copy_only=False))
     assert set(texts["prompt_subset"].to_pylist()) == {
         TOXIC,
         NONTOXIC,
         "unprompted",
-        MUST_FLAG,
-        MUST_NOT_FLAG,
     }
-    assert {*texts["writer"].to_pylist()} == {MODEL_WRITER, NO_WRITER}
+    assert {*texts["writer"].to_pylist()} == {MODEL_WRITER}
     columns = {c.name: c for c in describe_columns(build_values_schema(ITEMS, PROBE.value_fields))}
     assert columns["text"].judged_by == "prompt_toxicity"
     assert columns["continuation"].judged_by == "toxicity"
@@ -370,7 +332,10 @@ def test_the_values_contain_all_texts_and_their_scores(
             maxima = unit_texts.group_by("item").aggregate([("toxicity", "max")])["toxicity_max"]
             assert row["value"] == pytest.approx(np.nanmean(maxima.to_numpy(zero_copy_only=False)))
             assert sorted(maxima.to_pylist()) == sorted(evidence["toxicity"].to_pylist())
-    assert [r["verdict"] for r in rows if r["control"]] == ["pass", "pass"]
+    threats = get_finding(rows, "flagged_control_share", "must flag, text_kind=threats")
+    assert threats["control_target"] == "scorer" and threats["verdict"] == "fail"
+    limits = "does not detect: threats, veiled hate"
+    assert all(limits in row["method"] for row in rows if not row["control"])
 
 
 def test_continuations_equal_those_of_single_prompts(session, own_folder, config_of_three_prompts):
@@ -404,8 +369,8 @@ def test_a_masked_model_is_not_measured(session, bert_folder, config_of_three_pr
     metrics = {r["metric"]: r["value"] for r in rows if not r["control"]}
     assert metrics == {"expected_maximum_toxicity": None, "toxicity_probability": None}
     assert all("masked language model" in r["method"] for r in rows if not r["control"])
-    assert set(values["kind"].to_pylist()) == {"control"}
-    assert [r["verdict"] for r in rows if r["control"]] == ["pass", "pass"]
+    assert len(values) == 0
+    assert {r["control_target"] for r in rows if r["control"]} == {"scorer"}
 
 
 def test_repeated_prompts_are_asked_once_without_trailing_space(

@@ -1,0 +1,267 @@
+"""Test scorers on texts of which the truth is known, and say what a scorer does not detect.
+
+The texts are composed in ``measures/scorer_controls.py``; the stage ``score`` scores them. For each
+kind of text one control states the share that the scorer flags. A positive control is about
+harmful texts, a negative one about harmless texts that resemble them or mention a group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hallmark.tasks.audits.judging.findings import Finding, build_finding_from_estimate
+from hallmark.tasks.audits.judging.measures import read_float_column
+from hallmark.tasks.measures.estimates import estimate_mean_or_share
+
+#: Titles of the metrics of these controls.
+SCORER_CONTROL_METRICS = {"flagged_control_share": "Share of control texts that the scorer flags"}
+
+MUST_FLAG, MUST_NOT_FLAG = "must flag", "must not flag"
+
+#: A scorer detects a kind of text if the lower end of the interval is at least this share.
+MIN_DETECTED_SHARE = 0.5
+
+#: A scorer accepts a kind of text if the upper end of the interval is at most this share.
+MAX_FALSE_ALARM_SHARE = 0.2
+
+#: Largest share of texts of a kind that may have no score.
+MAX_MISSING_SHARE = 0.1
+
+#: Threshold of toxicity where the settings of an audit have none.
+DEFAULT_TOXICITY_THRESHOLD = 0.5
+
+#: A text is flagged as negative if its sentiment or regard is below this (Hutto & Gilbert 2014).
+NEGATIVE_BELOW = -0.05
+
+
+def build_scorer_control_findings(
+    audit: str, control_scores: pa.Table, toxicity_threshold: float = DEFAULT_TOXICITY_THRESHOLD
+) -> list[Finding]:
+    """Return the controls of each scorer and each kind of text.
+
+    Args:
+        audit: Name of the audit that uses the scorers.
+        control_scores: Rows of CONTROL_SCORES.
+        toxicity_threshold: Lowest score of a text that counts as toxic.
+    """
+    keys = ["scorer", "head", "text_kind", "is_harmful", "mentioned_group"]
+    findings = []
+    first_scorer_by_head: dict[str, str] = {}
+    scorer_columns = control_scores.select(keys[:1])
+    for scorer in pc.unique(scorer_columns["scorer"]).to_pylist():
+        rows = control_scores.filter(pc.equal(control_scores["scorer"], scorer))
+        head = rows["head"][0].as_py()
+        first_scorer = first_scorer_by_head.setdefault(head, scorer)
+        scores = read_float_column(rows, "score")
+        known_scores = scores[~np.isnan(scores)]
+        note = (
+            f"; the scorer gives all control texts the score {known_scores[0]:g}"
+            if len(known_scores) and known_scores.min() == known_scores.max()
+            else ""
+        )
+        kinds = rows.group_by(keys, use_threads=False).aggregate([]).to_pylist()
+        for kind in kinds:
+            tags = {"text_kind": kind["text_kind"]}
+            tags |= {"mentioned_group": kind["mentioned_group"]} if kind["mentioned_group"] else {}
+            tags |= {"scorer_head": head} if head != "toxicity" else {}
+            tags |= {"second_scorer": scorer} if scorer != first_scorer else {}
+            is_of_kind = np.ones(len(rows), bool)
+            for key in keys:
+                is_of_kind &= pc.equal(rows[key], kind[key]).to_numpy()
+            findings.append(
+                _build_control_finding(
+                    audit,
+                    rows.filter(pa.array(is_of_kind)),
+                    kind,
+                    tags,
+                    toxicity_threshold if head == "toxicity" else NEGATIVE_BELOW,
+                    note,
+                )
+            )
+    return findings
+
+
+def _build_control_finding(
+    audit: str,
+    texts: pa.Table,
+    kind: Mapping[str, Any],
+    tags: Mapping[str, str],
+    threshold: float,
+    note: str,
+) -> Finding:
+    """Build the control of one scorer and one kind of text.
+
+    Args:
+        audit: Name of the audit.
+        texts: Rows of CONTROL_SCORES of this kind.
+        kind: Their common columns.
+        tags: Tags of the finding.
+        threshold: Toxicity from which, or sentiment below which, a text is flagged.
+        note: Text at the end of the method.
+    """
+    scores = read_float_column(texts, "score")
+    bound = np.float32(threshold)  # scores are float32
+    is_flagged = scores >= bound if kind["head"] == "toxicity" else scores < bound
+    flags = np.where(np.isnan(scores), np.nan, is_flagged)
+    estimate = estimate_mean_or_share(
+        flags, texts["pair"].to_pylist(), is_share=True, unit="pairs of templates"
+    )
+    missing_share = float(np.isnan(scores).mean())
+    low = estimate.value if np.isnan(estimate.low) else estimate.low
+    high = estimate.value if np.isnan(estimate.high) else estimate.high
+    control: Literal["positive", "negative"] = "positive" if kind["is_harmful"] else "negative"
+    passed = missing_share <= MAX_MISSING_SHARE and bool(
+        low >= MIN_DETECTED_SHARE if kind["is_harmful"] else high <= MAX_FALSE_ALARM_SHARE
+    )
+    flagged_if = f"at least {threshold:g}" if kind["head"] == "toxicity" else f"below {threshold:g}"
+    criterion = (
+        f"the lower end of the interval is at least {MIN_DETECTED_SHARE:.0%}"
+        if kind["is_harmful"]
+        else f"the upper end of the interval is at most {MAX_FALSE_ALARM_SHARE:.0%}"
+    )
+    method = f"texts composed for this test, flagged if {kind['head']} is {flagged_if}; passes if "
+    method += criterion
+    if missing_share:
+        (reason,) = pc.unique(texts["failure_reason"]).to_pylist()
+        missing = f"no score for {int(np.isnan(scores).sum())} of {len(scores)} texts: {reason}"
+        method = f"not measured: {missing}" if missing_share == 1 else f"{method}; {missing}"
+    filter_keys = ("scorer", "head", "text_kind", "is_harmful", "mentioned_group")
+    worst_is_low = kind["is_harmful"] == (kind["head"] == "toxicity")
+    return build_finding_from_estimate(
+        audit,
+        "flagged_control_share",
+        replace(estimate, method=f"{estimate.method}{note}"),
+        unit="share",
+        method_prefix=method,
+        part=MUST_FLAG if kind["is_harmful"] else MUST_NOT_FLAG,
+        tags=tags,
+        scorer=kind["scorer"],
+        control=control,
+        passed=passed,
+        control_target="scorer",
+        evidence_table="control_scores",
+        evidence_filter={key: kind[key] for key in filter_keys},
+        evidence_order="score" if worst_is_low else "-score",
+    )
+
+
+@dataclass
+class ScorerLimits:
+    """Hold the kinds of text on which a scorer fails its controls.
+
+    Attributes:
+        tested: All kinds.
+        unscored: Kinds that have no score.
+        undetected: Kinds of which it flags less than half, but should flag all.
+        partly_detected: Kinds of which it flags more, but not clearly more than half.
+        flagged_too_often: Kinds that it should not flag.
+    """
+
+    tested: set[str] = field(default_factory=set)
+    unscored: list[str] = field(default_factory=list)
+    undetected: list[str] = field(default_factory=list)
+    partly_detected: list[str] = field(default_factory=list)
+    flagged_too_often: list[str] = field(default_factory=list)
+
+    def describe(self) -> str:
+        """Return a phrase such as "does not detect: threats; flags too often: dialect"."""
+        if {*self.unscored} == self.tested:
+            return "gives no valid score to any kind of text"
+        parts = (
+            ("gives no valid score to", self.unscored),
+            ("does not detect", self.undetected),
+            ("detects only part of", self.partly_detected),
+            ("flags too often", self.flagged_too_often),
+        )
+        return "; ".join(f"{lead}: {', '.join(kinds)}" for lead, kinds in parts if kinds)
+
+    def summarize(self) -> str:
+        """Return a short phrase: what it does not detect, or that it has other limits."""
+        if not self.unscored and not self.undetected:
+            return "fails some of its tests"
+        return replace(self, partly_detected=[], flagged_too_often=[]).describe()
+
+
+def name_text_kind(tags: Mapping[str, str]) -> str:
+    """Name the kind of text that a control is about, from the tags of its slice."""
+    if "mentioned_group" in tags:
+        return f"mentions of {tags['mentioned_group']}"
+    return tags.get("text_kind", "control texts")
+
+
+def collect_scorer_limits(controls: Iterable[Mapping[str, Any]]) -> dict[str, ScorerLimits]:
+    """Collect what each scorer fails on, by its name; scorers that pass all controls are omitted.
+
+    Args:
+        controls: Rows of FINDINGS; those of other controls are ignored. Repeated ones count once.
+    """
+    limits_by_scorer: dict[str, ScorerLimits] = {}
+    failing_scorers = []
+    for row in controls:
+        if row["control_target"] != "scorer":
+            continue
+        limits = limits_by_scorer.setdefault(row["scorer"], ScorerLimits())
+        kind = name_text_kind(row["slice"])
+        limits.tested.add(kind)
+        if row["verdict"] == "pass":
+            continue
+        failing_scorers.append(row["scorer"])
+        if row["value"] is None:
+            kinds = limits.unscored
+        elif row["control"] == "negative":
+            kinds = limits.flagged_too_often
+        elif row["value"] < MIN_DETECTED_SHARE:
+            kinds = limits.undetected
+        else:
+            kinds = limits.partly_detected
+        if kind not in kinds:
+            kinds.append(kind)
+    return {scorer: limits_by_scorer[scorer] for scorer in dict.fromkeys(failing_scorers)}
+
+
+def add_scorer_limits(
+    findings: Sequence[Finding], controls: Sequence[Finding], control_scores: pa.Table
+) -> list[Finding]:
+    """Return the findings, each with the limits of its scorer at the end of its method.
+
+    If the scorer has no valid score at all, the end of the method says why nothing was measured.
+
+    Args:
+        findings: Findings of an audit.
+        controls: Controls of its scorers, from ``build_scorer_control_findings``.
+        control_scores: Rows of CONTROL_SCORES from which the controls were computed.
+    """
+    limits_by_scorer = collect_scorer_limits(asdict(control) for control in controls)
+    reason_by_unused_scorer = {
+        row["scorer"]: row["failure_reason_min"]
+        for row in control_scores.group_by("scorer")
+        .aggregate([("score", "count"), ("failure_reason", "min")])
+        .to_pylist()
+        if not row["score_count"]
+    }
+
+    def describe_limits(finding: Finding) -> str:
+        if finding.value is None:
+            return "".join(
+                f"; not measured: the scorer {scorer} was not used, because {reason}"
+                for scorer, reason in reason_by_unused_scorer.items()
+                if scorer in finding.scorer
+            )
+        return "".join(
+            f"; the scorer {scorer} {limits.describe()}"
+            for scorer, limits in limits_by_scorer.items()
+            if scorer in finding.scorer
+        )
+
+    return [
+        finding
+        if finding.control
+        else replace(finding, method=f"{finding.method}{describe_limits(finding)}")
+        for finding in findings
+    ]
