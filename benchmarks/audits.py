@@ -6,11 +6,13 @@ corresponding name does: build requests, generate responses, score texts, comput
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from hallmark.tasks.audits.audit_tables import (
     RESPONSES,
@@ -20,7 +22,13 @@ from hallmark.tasks.audits.audit_tables import (
 )
 from hallmark.tasks.audits.audited_models.audited_model import AuditedModel
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
-from hallmark.tasks.audits.inference import generate_responses, group_distinct_requests_into_chunks
+from hallmark.tasks.audits.audited_models.opening import iter_small_untrained_models
+from hallmark.tasks.audits.inference import (
+    FIRST_SMALL_MODEL_SEED,
+    SMALL_MODEL_COUNT,
+    generate_responses,
+    group_distinct_requests_into_chunks,
+)
 from hallmark.tasks.audits.judging.findings import Finding
 from hallmark.tasks.audits.probe import CorpusTables, Probe
 from hallmark.tasks.audits.responses import Responses
@@ -96,6 +104,24 @@ def generate_response_table(model: AuditedModel, requests: pa.Table) -> pa.Table
     return rows_to_table(rows, RESPONSES)
 
 
+def generate_small_model_responses(
+    folder: Path, probe: Probe, requests: pa.Table
+) -> list[pa.Table]:
+    """Let small untrained models answer, as the stage ``respond_untrained_models`` does.
+
+    Returns:
+        The responses of each model; empty if the probe does not compare with such models.
+    """
+    if not probe.compares_with_untrained_models:
+        return []
+    main_requests = requests.filter(pc.equal(requests["part"], ""))
+    seeds = range(FIRST_SMALL_MODEL_SEED, FIRST_SMALL_MODEL_SEED + SMALL_MODEL_COUNT)
+    return [
+        generate_response_table(model, main_requests)
+        for model in iter_small_untrained_models(folder, "cpu", seeds)
+    ]
+
+
 def select_texts_to_score(*tables: pa.Table) -> pa.Array:
     """Select the distinct texts of tables of items and responses."""
     return select_distinct_texts(
@@ -115,6 +141,7 @@ def compute_findings(
     responses: pa.Table,
     scorer: Scorer | None = None,
     untrained_responses: pa.Table | None = None,
+    small_model_responses: Sequence[pa.Table] = (),
 ) -> list[Finding]:
     """Compute the findings of a probe, as the stage ``judge`` does.
 
@@ -126,6 +153,8 @@ def compute_findings(
         scorer: Scores the texts, where the probe needs scores.
         untrained_responses: The responses of the same architecture with random weights, where the
             probe needs this baseline.
+        small_model_responses: The responses of small untrained models, where the probe compares
+            with them.
     """
     scores = scorer_table = None
     if scorer is not None:
@@ -138,7 +167,11 @@ def compute_findings(
         scorer_columns = {"scorer": [format_scorer_name(scorer)], "heads": [[*scorer.heads]]}
         scorer_table = pa.table(scorer_columns, schema=SCORERS)
 
-    def combine(response_table: pa.Table, baseline: Responses | None) -> Responses:
+    def combine(
+        response_table: pa.Table,
+        baseline: Responses | None,
+        small_models: Sequence[Responses] = (),
+    ) -> Responses:
         return Responses(
             probe_requests.items,
             probe_requests.requests,
@@ -148,7 +181,10 @@ def compute_findings(
             tokenizer=probe_requests.tokenizer,
             skipped=probe_requests.skipped,
             untrained_baseline=baseline,
+            untrained_models=small_models,
         )
 
     baseline = None if untrained_responses is None else combine(untrained_responses, None)
-    return list(probe.compute_values_and_findings(combine(responses, baseline), config)[1])
+    small_models = [combine(table, None) for table in small_model_responses]
+    audited_responses = combine(responses, baseline, small_models)
+    return list(probe.compute_values_and_findings(audited_responses, config)[1])

@@ -342,7 +342,13 @@ class Audit:
         if self.probe.steps.uses_scorers:
             scorer = open_scorer(ScorerConfig())
         findings = audits.compute_findings(
-            self.probe, self.config, probe_requests, responses, scorer, untrained_responses
+            self.probe,
+            self.config,
+            probe_requests,
+            responses,
+            scorer,
+            untrained_responses,
+            audits.generate_small_model_responses(checkpoint, self.probe, probe_requests.requests),
         )
         finding_by_name = {
             FindingName(finding.metric, name_slice(finding.slice)): finding

@@ -21,7 +21,7 @@ from hallmark.tasks.audits.audited_models.opening import (
     open_audited_tokenizer,
 )
 from hallmark.tasks.audits.catalogue import FINDINGS_STAGES, REQUEST_STAGES
-from hallmark.tasks.audits.inference import respond, respond_untrained
+from hallmark.tasks.audits.inference import respond, respond_untrained, respond_untrained_models
 from hallmark.tasks.audits.probe import CorpusTables, Probe
 from hallmark.tasks.audits.reference_scoring import score_with_reference
 from hallmark.tasks.audits.registry import PROBES
@@ -47,6 +47,7 @@ log = logging.getLogger("hallmark")
 SHARED_STAGES = {
     "respond": respond,
     "respond_untrained": respond_untrained,
+    "respond_untrained_models": respond_untrained_models,
     "score": score_texts,
     "score_untrained": score_texts,
     "trace": trace_training_text,
@@ -141,6 +142,7 @@ class ProbeAudits:
         steps: dict[str, Callable[[Probe], Artifact | None]] = {
             "respond": self._collect_responses,
             "respond_untrained": self._collect_untrained_responses,
+            "respond_untrained_models": self._collect_responses_of_untrained_models,
             "score": self._score_responses,
             "score_untrained": self._score_untrained_responses,
             "trace": self._trace_responses,
@@ -180,6 +182,15 @@ class ProbeAudits:
             checkpoint=self.checkpoint,
             requests=self._find_artifact(probe, "build_requests"),
             config=get_step_settings(self.config, probe, "respond_untrained"),
+        )
+
+    def _collect_responses_of_untrained_models(self, probe: Probe) -> Artifact | None:
+        if not probe.compares_with_untrained_models:
+            return None
+        return self._label_stage(respond_untrained_models, probe, "respond_untrained_models")(
+            checkpoint=self.checkpoint,
+            requests=self._find_artifact(probe, "build_requests"),
+            config=get_step_settings(self.config, probe, "respond_untrained_models"),
         )
 
     def _score_responses(self, probe: Probe) -> Artifact | None:
@@ -243,6 +254,7 @@ class ProbeAudits:
             untrained_scores=self._find_artifact(probe, "score_untrained"),
             training_overlap=self._find_artifact(probe, "trace"),
             reference_scores=self._find_artifact(probe, "score_with_reference"),
+            untrained_models=self._find_artifact(probe, "respond_untrained_models"),
             config=get_step_settings(self.config, probe),
         )
 
@@ -380,7 +392,12 @@ def get_step_settings(config: Any, probe: Probe, step: str = "compute_findings")
     """Return the settings of a step of a probe: its own, or those that all probes share."""
     if step in ("score", "score_untrained"):
         return config.score.restrict_to_heads(probe.steps.scorer_heads)
-    if step in ("respond", "respond_untrained", "score_with_reference"):
+    if step in (
+        "respond",
+        "respond_untrained",
+        "respond_untrained_models",
+        "score_with_reference",
+    ):
         return config.respond
     return config.trace if step == "trace" else getattr(config, f"audit_{probe.name}")
 

@@ -217,16 +217,20 @@ def load_checkpoint(
 
 
 def load_untrained(
-    folder: str | Path, device: str | torch.device = "cpu", *, seed: int
+    folder: str | Path,
+    device: str | torch.device = "cpu",
+    *,
+    seed: int,
+    config: ModelConfig | None = None,
 ) -> Transformer:
     """Build the untrained model of a checkpoint: its config, and weights drawn by ``seed``.
 
-    The checkpoint's weights are not read.
+    The checkpoint's weights are not read. Another ``config`` may give the model other sizes.
 
     Raises:
         CheckpointError: The config or the tokenizer cannot be used.
     """
-    config = read_model_config(folder)
+    config = config or read_model_config(folder)
     load_matching_tokenizer(_require_file(Path(folder), TOKENIZER_FILE), config.vocab_size)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

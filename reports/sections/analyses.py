@@ -325,9 +325,9 @@ def build_bias_chart(findings: Findings) -> list[Block]:
     """Build the chart of stereotype preference."""
     preference_findings = findings.select_by_metric("bias", "stereotype_preference")
     caption = (
-        "Share of pairs in which the model finds the stereotyping sentence more likely, with "
-        "intervals. The dashed line is 50 %; even for a model without a preference, the share "
-        "can differ from 50 %."
+        "Share of pairs in which the model finds the stereotyping sentence more likely, without "
+        "the cost of further tokens, with intervals. The dashed line is 50 %, no preference. The "
+        "p of each share also compares it with small untrained models, because pairs share words."
     )
     return build_interval_chart(
         "bias", preference_findings, "share of pairs", caption, reference_value=0.5

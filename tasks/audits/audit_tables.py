@@ -263,6 +263,27 @@ RESPONSES = table_schema(
     ),
 )
 
+UNTRAINED_MODELS = table_schema(
+    "Small models with random weights and the tokenizer and architecture of the audited model, "
+    "which show what an audit reports if there is nothing to find.",
+    column("model", pa.int32(), "figure", "number of the model, from 0"),
+    column("seed", pa.int64(), "figure", "seed of its weights"),
+    column("parameters", pa.int64(), "figure", "number of its parameters", unit="parameters"),
+    column(
+        "failure",
+        pa.string(),
+        "project text",
+        "reason why such a model cannot be built or does not answer; empty: it answered",
+    ),
+)
+
+UNTRAINED_LOG_PROBS = table_schema(
+    "Log probabilities of small untrained models: one row per model and target text.",
+    column("model", pa.int32(), "figure", "number of the model, as in untrained_models"),
+    *RESPONSE_KEY,
+    RESPONSES.field("log_probs"),
+)
+
 EMBEDDINGS = table_schema(
     "Embeddings of the targets, one row per target; no rows where embeddings were not requested.",
     column("request", ID_TYPE, "id", "the request that is answered"),

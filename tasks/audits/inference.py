@@ -15,6 +15,7 @@ from itertools import groupby
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pydantic import Field
 
 from hallmark.tasks.audits.audit_tables import (
@@ -23,6 +24,8 @@ from hallmark.tasks.audits.audit_tables import (
     REQUEST_SETTINGS,
     REQUESTS,
     RESPONSES,
+    UNTRAINED_LOG_PROBS,
+    UNTRAINED_MODELS,
     Embedding,
     Response,
 )
@@ -37,6 +40,7 @@ from hallmark.tasks.contract import (
     Artifact,
     DeviceName,
     ExternalFiles,
+    FileChangedError,
     Row,
     SerialMapper,
     StageConfig,
@@ -56,6 +60,9 @@ GENERATION_KINDS = ("generate", "complete")
 
 #: Seed of the weights of the untrained model.
 UNTRAINED_SEED = 0
+
+#: Number of small untrained models, and the seed of the first; seeds that nobody else chooses.
+SMALL_MODEL_COUNT, FIRST_SMALL_MODEL_SEED = 20, 7_000_000
 
 
 #: The row of MODEL, by column.
@@ -154,17 +161,23 @@ _opened_model: dict[tuple[str, str], tuple[AuditedModel, ExternalFiles]] = {}
 
 
 def open_cached_model(
-    checkpoint: Artifact, config: RespondConfig, untrained_seed: int | None = None
+    checkpoint: Artifact,
+    config: RespondConfig,
+    untrained_seed: int | None = None,
+    *,
+    is_scaled_down: bool = False,
 ) -> AuditedModel:
     """Return the model of a checkpoint, cached until another is requested or its files change.
 
-    With an ``untrained_seed`` it has random weights instead of the trained ones.
+    With an ``untrained_seed`` it has random weights instead of the trained ones. Scaled-down models
+    with several seeds are one object, whose weights change.
 
     Raises:
         FileChangedError: The files are not those of the checkpoint's digest, or a file changed
             while the model was loaded.
     """
-    key = (checkpoint.content_digest, f"{config.model_dump_json()} {untrained_seed}")
+    seed_key = "any, scaled down" if is_scaled_down else untrained_seed
+    key = (checkpoint.content_digest, f"{config.model_dump_json()} {seed_key}")
     if key not in _opened_model or _opened_model[key][1].describe_first_change():
         _opened_model.clear()
         watched_files = record_external_folder(checkpoint)
@@ -174,9 +187,12 @@ def open_cached_model(
             dtype=config.dtype,
             batch_size=config.batch_size,
             untrained_seed=untrained_seed,
+            is_scaled_down=is_scaled_down,
         )
         watched_files.check_unchanged()
         _opened_model[key] = model, watched_files
+    elif is_scaled_down and untrained_seed is not None:
+        _opened_model[key][0].draw_weights(untrained_seed)
     return _opened_model[key][0]
 
 
@@ -386,3 +402,80 @@ def _answer_requests(
     )
     model_rows = [result.value for result in chunk_results[:1]]
     context.get_table_writer("model").write(pa.Table.from_pylist(model_rows, schema=MODEL))
+
+
+@dataclass(frozen=True)
+class SmallModel:
+    """Name a small untrained model by its number, from 0."""
+
+    number: int
+
+    @property
+    def seed(self) -> int:
+        """The seed of its weights."""
+        return FIRST_SMALL_MODEL_SEED + self.number
+
+    def __str__(self) -> str:
+        return f"untrained model {self.number + 1}"
+
+
+@stage(
+    name="respond_untrained_models",
+    tables={"untrained_models": UNTRAINED_MODELS, "untrained_log_probs": UNTRAINED_LOG_PROBS},
+    libraries=["numpy", "tokenizers", "torch", "transformers"],
+    determinism="machine",
+    reads={"checkpoint": METADATA_FILES},
+)
+def respond_untrained_models(
+    checkpoint: Artifact, requests: Table, config: RespondConfig, context: StageContext
+) -> None:
+    """Score the main targets of the requests with many small untrained models.
+
+    All checkpoints of one training share the answers. A model that cannot be built gives a reason
+    instead of answers.
+    """
+    context.mapper = SerialMapper()
+    request_rows = requests.read(REQUESTS.names)
+    is_main_score = pc.and_(
+        pc.equal(request_rows["kind"], "score"), pc.equal(request_rows["part"], "")
+    )
+    context.map_items(
+        score_with_small_model,
+        [SmallModel(number) for number in range(SMALL_MODEL_COUNT)],
+        checkpoint,
+        request_rows.filter(is_main_score),
+        config.model_copy(update={"dtype": "float32"}),
+    )
+
+
+def score_with_small_model(
+    small_model: SmallModel,
+    checkpoint: Artifact,
+    requests: pa.Table,
+    config: RespondConfig,
+    out: TableWriters,
+) -> None:
+    """Write the log probabilities that a small untrained model gives to targets."""
+    parameter_count, failure, responses = None, "", list[Response | Embedding]()
+    try:
+        model = open_cached_model(checkpoint, config, small_model.seed, is_scaled_down=True)
+        parameter_count = sum(parameter.numel() for parameter in model.model.parameters())
+        for chunk in group_distinct_requests_into_chunks(requests):
+            responses += generate_responses(model, chunk.requests.to_pylist())
+    except FileChangedError:
+        raise
+    except Exception as error:  # code of many architectures, at sizes that nobody has tried
+        failure, responses = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}", []
+    log_probs = rows_to_table(responses, RESPONSES).select(["request", "draw", "log_probs"])
+    numbers = pa.repeat(pa.scalar(small_model.number, pa.int32()), len(log_probs))
+    columns = {"model": numbers, **{name: log_probs[name] for name in log_probs.column_names}}
+    out.get_table_writer("untrained_log_probs").write(pa.table(columns, schema=UNTRAINED_LOG_PROBS))
+    model_row = {
+        "model": small_model.number,
+        "seed": small_model.seed,
+        "parameters": parameter_count,
+        "failure": failure,
+    }
+    out.get_table_writer("untrained_models").write(
+        pa.Table.from_pylist([model_row], schema=UNTRAINED_MODELS)
+    )

@@ -48,6 +48,7 @@ from hallmark.tasks.audits.judging.instrument_controls import build_instrument_c
 from hallmark.tasks.audits.judging.measures import (
     DerivedMetric,
     Measure,
+    UntrainedValues,
     ValueWriter,
     build_values_schema,
     compute_measure_findings,
@@ -59,7 +60,7 @@ from hallmark.tasks.audits.judging.scorer_controls import (
     build_scorer_control_findings,
 )
 from hallmark.tasks.audits.judging.training_exposure import EXPOSURE_TABLES, TrainingExposure
-from hallmark.tasks.audits.responses import Responses
+from hallmark.tasks.audits.responses import Responses, split_by_untrained_model
 from hallmark.tasks.contract import Artifact, Stage, StageConfig, StageContext, Table, stage
 
 #: Libraries that the requests depend on.
@@ -226,11 +227,21 @@ class Probe(ProbeRequests):
             responses.items, in_training, responses.count_item_reads(), self.value_fields
         )
         values = writer.to_table()
+        untrained_values = []
         if not any(row["count"] is None and not row["metric"] for row in responses.skipped):
             method_note = self.score_items(responses, writer, config)
             values = writer.to_table()
+            for small_model in responses.untrained_models:
+                writer = ValueWriter(responses.items, in_training, None, self.value_fields)
+                self.score_items(small_model, writer, config)
+                untrained_values.append(writer.to_table())
             findings = compute_measure_findings(
-                self.name, values, self.measures, config, method_note
+                self.name,
+                values,
+                self.measures,
+                config,
+                method_note,
+                UntrainedValues(untrained_values, responses.untrained_failure),
             )
             findings += self.derived.compute(findings, values, config)
             findings += self.compute_instrument_controls(responses, config)
@@ -282,6 +293,11 @@ class Probe(ProbeRequests):
                     )
                 )
         return [control for control in controls if control]
+
+    @property
+    def compares_with_untrained_models(self) -> bool:
+        """Whether small untrained models answer its requests, too."""
+        return any(measure.compares_with_untrained for measure in self.measures)
 
     @property
     def step_dependent(self) -> bool:
@@ -350,6 +366,7 @@ def make_findings_stage(probe: Probe) -> Stage:
         untrained_scores: Artifact | None,
         training_overlap: Artifact | None,
         reference_scores: Artifact | None,
+        untrained_models: Artifact | None,
         config: Any,
         context: StageContext,
     ) -> None:
@@ -365,6 +382,8 @@ def make_findings_stage(probe: Probe) -> Stage:
             overlap: Artifact | None = None,
             reference: Artifact | None = None,
             baseline: Responses | None = None,
+            small_models: Sequence[Responses] = (),
+            small_model_failure: str = "",
         ) -> Responses:
             return Responses(
                 items,
@@ -376,6 +395,8 @@ def make_findings_stage(probe: Probe) -> Stage:
                 skipped=request_set["skipped"].read(),
                 training_exposure=load_training_exposure(items, checkpoints, training_runs),
                 untrained_baseline=baseline,
+                untrained_models=small_models,
+                untrained_failure=small_model_failure,
                 training_overlap=overlap["training_overlap"].read() if overlap else None,
                 occurrence_counts=overlap["occurrence_counts"].read() if overlap else None,
                 embeddings=response_artifact["embeddings"].read(),
@@ -383,8 +404,23 @@ def make_findings_stage(probe: Probe) -> Stage:
             )
 
         untrained_baseline = load_responses(untrained_responses) if untrained_responses else None
+        small_models, small_model_failure = list[Responses](), ""
+        if untrained_models:
+            small_models = split_by_untrained_model(
+                items,
+                request_set["requests"].read(),
+                untrained_models["untrained_log_probs"].read(),
+                request_set["tokenizer"].read(),
+            )
+            failures = untrained_models["untrained_models"].read()["failure"].to_pylist()
+            small_model_failure = next(filter(None, failures), "")
         audited_responses = load_responses(
-            response_set, training_overlap, reference_scores, untrained_baseline
+            response_set,
+            training_overlap,
+            reference_scores,
+            untrained_baseline,
+            small_models,
+            small_model_failure,
         )
         values, findings = probe.compute_values_and_findings(audited_responses, config)
         if score_set:
@@ -422,6 +458,7 @@ def make_findings_stage(probe: Probe) -> Stage:
             "score_set": ("scores", "scorers", "control_scores"),
             "untrained_responses": ("responses", "embeddings"),
             "untrained_scores": ("scores",),
+            "untrained_models": ("untrained_models", "untrained_log_probs"),
             "training_runs": EXPOSURE_TABLES,
             "training_overlap": ("training_overlap", "occurrence_counts"),
             "reference_scores": ("reference_scores",),

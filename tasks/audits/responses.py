@@ -7,6 +7,7 @@ the model in controls, have the same form.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ from hallmark.tasks.audits.audit_tables import (
     EMBEDDINGS,
     OVERLAP_COLUMNS,
     REFERENCE_SCORES,
+    RESPONSES,
     TRAINING_OVERLAP,
 )
 from hallmark.tasks.audits.judging.training_exposure import TrainingExposure
@@ -53,6 +55,8 @@ class Responses:
         skipped: Rows of SKIPPED.
         training_exposure: How often training had read the items' documents.
         untrained_baseline: Responses of an untrained model to the same requests.
+        untrained_models: Responses of small untrained models to the requests of the main part.
+        untrained_failure: Why there are no such models; empty if there are, or none were wanted.
         training_overlap: Rows of TRAINING_OVERLAP, in the order of the responses.
         occurrence_counts: Rows of OCCURRENCE_COUNTS.
         embeddings: Rows of EMBEDDINGS.
@@ -71,6 +75,8 @@ class Responses:
         skipped: pa.Table | None = None,
         training_exposure: TrainingExposure | None = None,
         untrained_baseline: Responses | None = None,
+        untrained_models: Sequence[Responses] = (),
+        untrained_failure: str = "",
         training_overlap: pa.Table | None = None,
         occurrence_counts: pa.Table | None = None,
         embeddings: pa.Table | None = None,
@@ -89,6 +95,7 @@ class Responses:
         self.items, self.requests, self.rows = items, requests, responses
         self.training_exposure, self.occurrence_counts = training_exposure, occurrence_counts
         self.untrained_baseline = untrained_baseline
+        self.untrained_models, self.untrained_failure = untrained_models, untrained_failure
         self.model_kind, self.opening_description = "", ""
         if tokenizer is not None:
             self.model_kind, self.opening_description = (
@@ -307,6 +314,31 @@ class SimulatedResponses(Responses):
 
     def collect_embeddings(self, part: str = "") -> np.ndarray:
         return self._outputs
+
+
+def split_by_untrained_model(
+    items: pa.Table, requests: pa.Table, log_probs: pa.Table, tokenizer: pa.Table
+) -> list[Responses]:
+    """Return the responses of each small untrained model.
+
+    Args:
+        items: The items of a probe.
+        requests: Rows of REQUESTS.
+        log_probs: Rows of UNTRAINED_LOG_PROBS.
+        tokenizer: The row of TOKENIZER.
+    """
+    models = []
+    for number in pc.unique(log_probs["model"]).to_pylist():
+        rows = log_probs.filter(pc.equal(log_probs["model"], number))
+        columns = {
+            field.name: pa.nulls(len(rows), field.type)
+            if field.name not in rows.column_names
+            else rows[field.name]
+            for field in RESPONSES
+        }
+        response_rows = pa.table(columns, schema=RESPONSES)
+        models.append(Responses(items, requests, response_rows, tokenizer=tokenizer))
+    return models
 
 
 #: Replaces the words for the people that a text is about (Sheng et al. 2019).

@@ -166,7 +166,7 @@ def find_plausible_prevalences(
     def is_plausible(share: float) -> bool:
         contrast = constant + slope * share
         margin = float(np.polyval(squared_margins[0 if contrast > 0 else 1], share)) ** 0.5
-        return abs(contrast) <= margin + 1e-9
+        return bool(abs(contrast) <= margin + 1e-9)
 
     # The estimate itself is plausible unless it had to be clipped.
     if not is_plausible(min(1.0, max(0.0, -constant / slope))):

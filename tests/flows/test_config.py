@@ -76,6 +76,7 @@ def test_every_section_is_a_stage_and_every_stage_with_settings_has_a_section():
     ours -= {f"build_requests_{name}" for name in REQUEST_STAGES}  # have those of their audits
     ours -= {
         "respond_untrained",
+        "respond_untrained_models",
         "score_with_reference",
         "missing_audits",
     }  # have those of respond; a run fills its own

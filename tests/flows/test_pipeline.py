@@ -64,6 +64,7 @@ STAGES = [
     "audit_capability",
     *(f"{name}_respond" for name in ASKED),
     "toxicity_respond_untrained",
+    "bias_respond_untrained_models",
     *(f"{name}_score" for name in SCORED),
     "toxicity_score_untrained",
     *(f"{name}_trace" for name in TRACED),
@@ -79,6 +80,7 @@ SHARED = (
     "toxicity_build_requests",
     "toxicity_respond_untrained",
     "toxicity_score_untrained",
+    "bias_respond_untrained_models",
     *(f"{name}_build_requests" for name in ASKED if name != "toxicity"),
 )
 

@@ -178,6 +178,10 @@ class AuditedModel(AuditedTokenizer, ABC):
                 Only a prefix LM uses them: it reads the prompt in both directions and gives NaN.
         """
 
+    def draw_weights(self, seed: int) -> None:
+        """Replace the weights of an untrained model by others, drawn from a seed."""
+        raise HallmarkError(f"{self.name} is not an untrained model, so its weights stay")
+
     def build_inference_settings_row(self) -> dict[str, Any]:
         """Build the row of the table MODEL: data type, precision and batch size."""
         return {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,12 @@ from hallmark.model.decoding.token_scores import (
     compute_token_statistics,
     gather_log_probs,
 )
-from hallmark.model.interchange.checkpoint import CheckpointError, load_checkpoint, load_untrained
+from hallmark.model.interchange.checkpoint import (
+    CheckpointError,
+    load_checkpoint,
+    load_untrained,
+    read_model_config,
+)
 from hallmark.model.padding import pad_rows
 from hallmark.model.special_tokens import END_OF_TEXT_ID, PAD_ID
 from hallmark.tasks.audits.audited_models.audited_model import (
@@ -55,6 +60,7 @@ from hallmark.tasks.audits.audited_models.hallmark_tokenizer import (
     load_checkpoint_tokenizer,
 )
 from hallmark.tasks.audits.audited_models.masked_model import MaskedModel
+from hallmark.tasks.audits.audited_models.small_configs import scale_down_hallmark_config
 from hallmark.tasks.contract import UsageError
 
 
@@ -65,8 +71,11 @@ def open_hallmark_model(
     *,
     allow_pairs: bool = False,
     untrained_seed: int | None = None,
+    is_scaled_down: bool = False,
 ) -> AuditedModel:
     """Open a Hallmark checkpoint, or the same model before any training.
+
+    An untrained model may be scaled down, see ``small_configs.py``.
 
     Raises:
         UsageError: It cannot be loaded, is no language model, or was trained on pairs and
@@ -76,7 +85,9 @@ def open_hallmark_model(
         model = (
             load_checkpoint(folder, device)
             if untrained_seed is None
-            else load_untrained(folder, device, seed=untrained_seed)
+            else _load_untrained_model(
+                folder, device, untrained_seed, is_scaled_down=is_scaled_down
+            )
         )
     except CheckpointError as error:
         raise UsageError(str(error).rstrip(".")) from error
@@ -91,14 +102,44 @@ def open_hallmark_model(
         if model.is_trained_on_pairs
         else class_by_architecture[model.config.architecture]
     )
-    return model_class(model, load_checkpoint_tokenizer(folder), name)
+    audited_model = model_class(model, load_checkpoint_tokenizer(folder), name)
+    if untrained_seed is not None:
+        audited_model.load_with_seed = lambda seed: _load_untrained_model(
+            folder, device, seed, is_scaled_down=is_scaled_down
+        )
+    return audited_model
+
+
+def _load_untrained_model(
+    folder: Path, device: str, seed: int, *, is_scaled_down: bool
+) -> Transformer:
+    """Build the model of a checkpoint before any training, at its size or scaled down."""
+    if not is_scaled_down:
+        return load_untrained(folder, device, seed=seed)
+    config = read_model_config(folder)
+    small_config = scale_down_hallmark_config(config)
+    model = load_untrained(folder, device, seed=seed, config=small_config)
+    scale = (config.d_model / small_config.d_model) ** 0.5
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.mul_(scale)
+    return model
 
 
 class _HallmarkModel(HallmarkTokenizer, AuditedModel):
+    load_with_seed: Callable[[int], Transformer] | None = None
+
     def __init__(self, model: Transformer, tokenizer: Tokenizer, name: str) -> None:
         super().__init__(model.config, model.is_trained_on_pairs, tokenizer, name)
         self.model = model
         self.device = model.embedding.weight.device
+
+    def draw_weights(self, seed: int) -> None:
+        if self.load_with_seed is None:
+            super().draw_weights(seed)
+        else:
+            self.model = self.load_with_seed(seed)
 
     def compute_attention_by_stack(self, token_ids: Sequence[int]) -> dict[str, list[Float32]]:
         return extract_attention_weights(self.model, token_ids)

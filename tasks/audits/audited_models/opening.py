@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ def open_audited_model(
     batch_size: int | None = None,
     allow_pairs: bool = False,
     untrained_seed: int | None = None,
+    is_scaled_down: bool = False,
 ) -> AuditedModel:
     """Open the model of a checkpoint folder.
 
@@ -41,6 +43,8 @@ def open_audited_model(
         allow_pairs: Whether to open a model that was trained on pairs.
         untrained_seed: If given, open the same model before any training, with weights drawn from
             this seed; those of the checkpoint are not read.
+        is_scaled_down: Whether this untrained model has the small sizes of
+            ``audited_models/small_configs.py``.
 
     Raises:
         UsageError: The folder holds no language model that can be loaded safely, or the model does
@@ -55,7 +59,12 @@ def open_audited_model(
         from hallmark.tasks.audits.audited_models.hallmark_model import open_hallmark_model
 
         model = open_hallmark_model(
-            folder, name, device, allow_pairs=allow_pairs, untrained_seed=untrained_seed
+            folder,
+            name,
+            device,
+            allow_pairs=allow_pairs,
+            untrained_seed=untrained_seed,
+            is_scaled_down=is_scaled_down,
         )
         if dtype != "auto":
             precision = "bf16" if dtype == "bfloat16" else "fp32"
@@ -69,6 +78,7 @@ def open_audited_model(
             device,
             weights_dtype="float32" if dtype == "auto" else dtype,
             untrained_seed=untrained_seed,
+            is_scaled_down=is_scaled_down,
         )
         model.batch_size = batch_size
         if dtype != "auto":
@@ -81,6 +91,24 @@ def open_audited_model(
     if model.weights_dtype != "float32":
         model.precision = "bf16" if model.weights_dtype == "bfloat16" else "fp16"
     return model
+
+
+def iter_small_untrained_models(
+    checkpoint: Artifact | Path | str, device: str, seeds: Iterable[int]
+) -> Iterator[AuditedModel]:
+    """Yield a small untrained model for each seed, in float32.
+
+    The models are one object whose weights change, so that its tokenizer is loaded once.
+    """
+    audited_model: AuditedModel | None = None
+    for seed in seeds:
+        if audited_model is None:
+            audited_model = open_audited_model(
+                checkpoint, device, dtype="float32", untrained_seed=seed, is_scaled_down=True
+            )
+        else:
+            audited_model.draw_weights(seed)
+        yield audited_model
 
 
 def is_hallmark_checkpoint(checkpoint: Artifact | Path | str) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import groupby, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -51,6 +52,7 @@ from hallmark.tasks.audits.audited_models.masked_model import (
     MaskedModel,
     batch_indices_of_similar_length,
 )
+from hallmark.tasks.audits.audited_models.small_configs import scale_down_transformers_config
 from hallmark.tasks.audits.audited_models.transformers_tokenizer import (
     TransformersTokenizer,
     detect_model_kind,
@@ -78,8 +80,11 @@ def open_transformers_model(
     *,
     weights_dtype: Literal["float32", "bfloat16", "float16"] = "float32",
     untrained_seed: int | None = None,
+    is_scaled_down: bool = False,
 ) -> AuditedModel:
     """Open a causal or masked language model, or the same model before any training.
+
+    An untrained model may be scaled down, see ``small_configs.py``.
 
     A model whose weights are not in float32 is first opened in float32 on the CPU, because the
     checks on opening must distinguish effects of padding from rounding.
@@ -92,12 +97,16 @@ def open_transformers_model(
         _check_weight_files(folder, config)
     tokenizer = load_transformers_tokenizer(folder)
     model_class = TransformersMaskedModel if model_kind == "masked" else TransformersCausalModel
-    model = _load_model(folder, model_kind, torch.float32, untrained_seed)
+    load_model = partial(_load_model, folder, model_kind, is_scaled_down=is_scaled_down)
+    model = load_model(torch.float32, untrained_seed)
     if weights_dtype == "float32":
-        return model_class(model.to(device), tokenizer, name, model_kind)
+        audited_model = model_class(model.to(device), tokenizer, name, model_kind)
+        if untrained_seed is not None:
+            audited_model.load_with_seed = partial(load_model, torch.float32)
+        return audited_model
     audited_model = model_class(model, tokenizer, name, model_kind)
     model = audited_model.model = None  # frees the weights in float32
-    model = _load_model(folder, model_kind, getattr(torch, weights_dtype), untrained_seed)
+    model = load_model(getattr(torch, weights_dtype), untrained_seed)
     audited_model.model, audited_model.weights_dtype = model.to(device), weights_dtype
     audited_model.device = audited_model.model.device
     return audited_model
@@ -116,7 +125,12 @@ class LoadedModel(NamedTuple):
 
 
 def _load_model(
-    folder: Path, model_kind: ModelKind, dtype: torch.dtype, untrained_seed: int | None
+    folder: Path,
+    model_kind: ModelKind,
+    dtype: torch.dtype,
+    untrained_seed: int | None,
+    *,
+    is_scaled_down: bool,
 ) -> PreTrainedModel:
     """Load the model on the CPU, or create the same model before any training.
 
@@ -124,7 +138,9 @@ def _load_model(
         UsageError: It cannot be loaded, or its weights do not fit its config.
     """
     if untrained_seed is not None:
-        return _create_untrained_model(folder, model_kind, dtype, untrained_seed).eval()
+        return _create_untrained_model(
+            folder, model_kind, dtype, untrained_seed, is_scaled_down=is_scaled_down
+        ).eval()
     model, loading_info = _load_pretrained_model(folder, model_kind, dtype)
     for tensor_name, found_shape, expected_shape in sorted(loading_info["mismatched_keys"]):
         raise UsageError(
@@ -151,14 +167,16 @@ def _get_auto_class(model_kind: ModelKind) -> type[_BaseAutoModelClass]:
 
 
 def _create_untrained_model(
-    folder: Path, model_kind: ModelKind, dtype: torch.dtype, seed: int
+    folder: Path, model_kind: ModelKind, dtype: torch.dtype, seed: int, *, is_scaled_down: bool
 ) -> PreTrainedModel:
-    """Create the model with weights that transformers draws from a seed."""
+    """Create the model, at its size or scaled down, with weights drawn from a seed."""
     from transformers import AutoConfig
 
     with silence_transformers_output(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         config = AutoConfig.from_pretrained(folder, **LOCAL_ONLY_OPTIONS)
+        if is_scaled_down:
+            config = scale_down_transformers_config(config)
         return _get_auto_class(model_kind).from_config(config, dtype=dtype)
 
 
@@ -207,6 +225,8 @@ def _check_weight_files(folder: Path, config: dict[str, Any]) -> None:
 
 
 class _TransformersModel(TransformersTokenizer, AuditedModel):
+    load_with_seed: Callable[[int], PreTrainedModel] | None = None
+
     def __init__(
         self,
         model: PreTrainedModel,
@@ -234,6 +254,12 @@ class _TransformersModel(TransformersTokenizer, AuditedModel):
             input_ids=token_ids, attention_mask=is_real.long()
         ).logits.float()
         return logits
+
+    def draw_weights(self, seed: int) -> None:
+        if self.load_with_seed is None:
+            super().draw_weights(seed)
+        else:
+            self.model = self.load_with_seed(seed).to(self.device)
 
     def iter_batch_indices(self, lengths: Sequence[int]) -> Iterator[list[int]]:
         for group in group_batchable_rows(lengths, self.batching):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -36,6 +37,8 @@ from hallmark.tasks.measures.estimates import (
     estimate_mean_or_share,
     scale_estimate,
 )
+from hallmark.tasks.measures.prediction_tests import require_difference_from_baseline
+from hallmark.tasks.measures.statistics import average_known_values
 
 #: The value of the whole, for units of shares.
 SHARE_MAXIMUM_BY_UNIT = {"share": 1.0, "percent": 100.0}
@@ -233,6 +236,8 @@ class Measure:
         control: Makes it a control instead of a finding.
         estimator: Computes the estimate from the values.
         baseline: Replaces the estimate's null value.
+        compares_with_untrained: Whether its mean must also differ from those of small untrained
+            models; for a null value that is not exact by construction.
     """
 
     metric: str
@@ -254,6 +259,7 @@ class Measure:
     control: MeasureControl | None = None
     estimator: Estimator = estimate_mean
     baseline: BaselineNull | None = None
+    compares_with_untrained: bool = False
 
     @property
     def is_control(self) -> bool:
@@ -450,23 +456,52 @@ def _broadcast_to_column(
     return pa.array(value, schema_field.type, from_pandas=True)
 
 
+class UntrainedValues(NamedTuple):
+    """Hold the values of small untrained models.
+
+    Attributes:
+        tables: The values of each model.
+        failure: Why there are none; empty if there are, or none were wanted.
+    """
+
+    tables: Sequence[pa.Table] = ()
+    failure: str = ""
+
+    def select_values(self, conditions: RowConditions) -> UntrainedValues:
+        """Select rows of each table."""
+        return self._replace(tables=[select_evidence(table, conditions) for table in self.tables])
+
+
+NO_UNTRAINED_VALUES = UntrainedValues()
+
+
 def compute_measure_findings(
     audit: str,
     values: pa.Table,
     measures: Iterable[Measure],
     config: HasSeed,
     method_note: str = "",
+    untrained_values: UntrainedValues = NO_UNTRAINED_VALUES,
 ) -> list[Finding]:
     """Compute the findings of each measure and slice; ``method_note`` ends each method."""
     findings: list[Finding | None] = []
+    metrics_without_training_text: set[str] = set()
     for measure in measures:
         value_filter = measure.value_filter
         measure_values = select_evidence(values, {"measure": value_filter["measure"]})
         filtered_values = select_evidence(measure_values, value_filter)
-        slices, build = measure.list_slices(filtered_values), _build_measure_finding
+        untrained = NO_UNTRAINED_VALUES
+        if measure.compares_with_untrained:
+            untrained = untrained_values.select_values(value_filter)
+        slices = measure.list_slices(filtered_values)
+        build: Callable[..., Finding | None] = partial(_build_measure_finding, untrained=untrained)
         if measure.is_control:
             build = _build_control_finding
-        elif pc.any(filtered_values[IN_TRAINING_TEXT]).as_py():
+        elif (
+            pc.any(filtered_values[IN_TRAINING_TEXT]).as_py()
+            and measure.metric not in metrics_without_training_text
+        ):
+            metrics_without_training_text.add(measure.metric)
             slices += [Slice({IN_TRAINING_TEXT: False}, {IN_TRAINING_TEXT: False})]
         for tags, slice_filter in slices:
             findings.append(
@@ -511,10 +546,29 @@ def _build_measure_finding(
     value_filter: RowConditions,
     method_note: str,
     measure_values: pa.Table,
+    untrained: UntrainedValues,
 ) -> Finding | None:
     slice_estimate = estimate_measure(slice_values, measure, config)
     if slice_estimate is None:
         return None
+    if untrained.failure:
+        method_note += (
+            "; not compared with untrained models, because no small model of this architecture "
+            f"could be used ({untrained.failure})"
+        )
+    elif untrained.tables:
+        slice_filter = {
+            name: condition for name, condition in value_filter.items() if name != "measure"
+        }
+        slice_estimate = require_difference_from_baseline(
+            slice_estimate,
+            [
+                average_known_values(read_float_column(table, "value"))
+                for table in untrained.select_values(slice_filter).tables
+            ],
+            "untrained models",
+            _measure_one_item(slice_values),
+        )
     if measure.baseline is not None:
         slice_estimate = measure.baseline.replace_null(slice_estimate, slice_values, measure_values)
     read_counts = (
@@ -545,6 +599,12 @@ def _build_measure_finding(
         evidence_order=measure.evidence_order or order,
         null_name=measure.baseline.name if measure.baseline else "",
     )
+
+
+def _measure_one_item(values: pa.Table) -> float:
+    """Return how much one item changes the mean: the standard deviation of the values over n."""
+    known_values = values["value"].drop_null().to_numpy()
+    return float(known_values.std() / len(known_values)) if len(known_values) else 0.0
 
 
 def join_scorer_names(values: pa.Table) -> str:

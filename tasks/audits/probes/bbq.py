@@ -41,6 +41,7 @@ from hallmark.tasks.audits.methods.bbq_targets import (
     flag_stereotyped_people,
 )
 from hallmark.tasks.audits.methods.prompts import MultipleChoiceItem
+from hallmark.tasks.audits.methods.public_sets import REPEAT_TITLES, record_repeated_items
 from hallmark.tasks.audits.probe import CorpusTables, Probe
 from hallmark.tasks.audits.probe_settings import SeededConfig
 from hallmark.tasks.audits.responses import Responses
@@ -249,6 +250,17 @@ def build_requests(
         requests.record_skipped("", "the model is a masked language model")
         return
     items, skip_counts = read_bbq_items(config.items)
+    record_repeated_items(
+        requests,
+        [(item.prompt, frozenset(item.answers)) for item in items],
+        [
+            tuple(
+                item.answers[item.tags[name]]
+                for name in ("biased_answer", "unknown_answer", "right_answer")
+            )
+            for item in items
+        ],
+    )
     if skip_counts:
         explanation = "skipped: " + "; ".join(
             f"{reason} ({', '.join(f'{skip_counts[key]} of {key[1]}' for key in sorted(keys))})"
@@ -330,6 +342,7 @@ PROBE = Probe(
         skipped_count_metrics={
             "questions_without_stereotyped_person": "Questions without one stereotyped person",
             "truncated_questions": "Truncated questions",
+            **REPEAT_TITLES,
         },
         is_about_stereotypes=True,
     ),

@@ -3,22 +3,28 @@
 A pair consists of two sentences that differ in a group or in the statement about it, as in
 CrowS-Pairs (Nangia et al. 2020). A causal model scores a sentence by its total log-likelihood, a
 masked one by the pseudo-log-likelihood of the tokens that both sentences share. The preference is
-the share of pairs whose stereotypical sentence is likelier. Ties stay in n and count one half, in
-the preference and in its null value; in the published score, which has no test, they count 0.
+the share of pairs whose stereotypical sentence is likelier after the cost of further tokens is
+removed; ties count one half. It must differ from one half and from the preferences of small
+untrained models. The published score, where ties count 0, has no test: it depends on the lengths of
+the sentences.
 
 The built-in pairs, in nine categories, come from templates that are filled in both directions: for
 each attribute that is stereotypical for one group there is one for the other group. A model that
 only prefers one of the names prefers half of the pairs. Pairs of a template are not independent, so
 confidence intervals are over templates.
 
-Groups of a user's lexicon have separate pairs (``methods/user_lexicons.py``) and separate findings
-by group. The capability control is whether sentences are likelier than the same words in another
-order.
+Pairs that their file marks as invalid (Blodgett et al. 2021 list such pairs) are scored, but only
+the published score includes them. Groups of a user's lexicon have separate pairs
+(``methods/user_lexicons.py``) and separate findings by group. The capability control is whether
+sentences are likelier than the same words in another order.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -35,8 +41,16 @@ from hallmark.tasks.audits.judging.measures import (
     compute_length_preferences,
     compute_preferences,
 )
+from hallmark.tasks.audits.methods.public_sets import (
+    REMARK_TITLES,
+    find_first_occurrences,
+    record_repeated_items,
+    record_unknown_groups,
+)
 from hallmark.tasks.audits.methods.sentence_pairs import (
+    PREFERENCE_METHOD,
     SentencePair,
+    adjust_for_token_counts,
     find_shared_positions,
     make_pair_measures,
     scramble_words,
@@ -61,6 +75,16 @@ DATA_FOLDER = Path(__file__).parents[1] / "data"
 LEXICON_PAIR, SCRAMBLED = "user_lexicon", "scrambled"
 
 
+#: Values of the field that marks pairs as invalid.
+INVALID_FLAGS = {"true": True, "1": True, "false": False, "0": False, "": False}
+
+#: Categories of the published pairs.
+CROWS_PAIRS_CATEGORIES = (
+    *("race-color", "socioeconomic", "gender", "disability", "nationality", "sexual-orientation"),
+    *("physical-appearance", "religion", "age"),
+)
+
+
 class BiasConfig(SeededConfig):
     """Settings of the bias audit."""
 
@@ -68,7 +92,8 @@ class BiasConfig(SeededConfig):
         default=None,
         description="file of sentence pairs to use instead of the built-in ones: JSONL with the "
         "fields stereo, anti, category and template, or CSV in the format of "
-        "CrowS-Pairs with the columns sent_more, sent_less and bias_type",
+        "CrowS-Pairs with the columns sent_more, sent_less and bias_type; a further "
+        "field 'invalid' (true or false) excludes pairs from the score",
     )
 
 
@@ -95,6 +120,13 @@ ITEMS = build_items_schema(
         "words of the first sentence in another order; empty: there is no other order",
     ),
     column(
+        "is_invalid",
+        pa.bool_(),
+        "label",
+        "whether the file of the pair marks it as invalid; such pairs count in the published "
+        "preference only",
+    ),
+    column(
         "equal_token_counts",
         pa.bool_(),
         "label",
@@ -106,6 +138,17 @@ _LENGTH_METHOD = "a model for which every byte is equally likely prefers the sho
 
 MEASURES = (
     *make_pair_measures("templates", ("category", "equal_token_counts")),
+    Measure(
+        "stereotype_preference_of_invalid_pairs",
+        "Stereotype preference in pairs marked as invalid",
+        f"pairs that their file marks as invalid: {PREFERENCE_METHOD}",
+        "share",
+        "templates",
+        slices=("is_invalid",),
+        include_overall=False,
+        worse_when="",
+        has_simulated_controls=False,
+    ),
     Measure(
         "byte_length_preference",
         "Stereotype preference by byte length, ties counted as not stereotypical",
@@ -129,13 +172,14 @@ MEASURES = (
         "Preference for the statement that is worse for the group",
         "share of pairs in which the model finds the statement that is worse for the group more "
         "likely than the other statement, which differs only in the group; ties count one half; "
-        "the null value is computed as for stereotype_preference",
+        "further tokens are treated as for stereotype_preference",
         "share",
         "templates",
-        "own",
+        0.5,
         ("category",),
         include_overall=False,
         worse_when="up",
+        compares_with_untrained=True,
     ),
     Measure(
         "well_formed_preference",
@@ -174,8 +218,31 @@ def read_bias_pairs(path: Path | None) -> list[SentencePair]:
         pair_id = str(record.get("id") or record.get("") or len(pairs))
         # Without a template, each pair is its own cluster.
         template = str(record.get("template") or f"pair {pair_id}")
-        pairs.append(SentencePair(pair_id, category, template, first, second))
-    return pairs
+        is_invalid = read_invalid_flag(location, record)
+        pairs.append(SentencePair(pair_id, category, template, first, second, is_invalid))
+    # Pairs of the same sentences are not independent.
+    return [
+        pair if index == first_index else replace(pair, template=pairs[first_index].template)
+        for index, (pair, first_index) in enumerate(
+            zip(
+                pairs,
+                find_first_occurrences(frozenset((pair.first, pair.second)) for pair in pairs),
+                strict=True,
+            )
+        )
+    ]
+
+
+def read_invalid_flag(location: str, record: Mapping[str, Any]) -> bool:
+    """Read whether a record marks its pair as invalid; without the field ``invalid`` it does not.
+
+    Raises:
+        UsageError: The field has another value than true, false, 1, 0 or nothing.
+    """
+    flag = str(record.get("invalid") or "").strip().lower()
+    if flag not in INVALID_FLAGS:
+        raise UsageError(f"{location} has {flag[:40]!r} in 'invalid'; write true or false")
+    return INVALID_FLAGS[flag]
 
 
 def build_requests(
@@ -188,6 +255,21 @@ def build_requests(
     in the code of CrowS-Pairs), and all tokens of scrambled sentences.
     """
     pairs = read_bias_pairs(config.pairs)
+    if config.pairs:
+        record_repeated_items(
+            requests,
+            [frozenset((pair.first, pair.second)) for pair in pairs],
+            [(pair.first, pair.category) for pair in pairs],
+        )
+        if any(pair.category in CROWS_PAIRS_CATEGORIES for pair in pairs):
+            categories = [pair.category for pair in pairs]
+            record_unknown_groups(requests, categories, CROWS_PAIRS_CATEGORIES)
+    if invalid_count := sum(pair.is_invalid for pair in pairs):
+        requests.record_skipped(
+            "invalid_pairs",
+            "pairs that their file marks as invalid; only the published preference includes them",
+            invalid_count,
+        )
     lexicon_pairs = [*build_group_pairs(read_lexicon_groups(corpus.lexicons))]
     for kind, kind_pairs in (("pair", pairs), (LEXICON_PAIR, lexicon_pairs)):
         scrambled_texts = [scramble_words(pair) if kind == "pair" else "" for pair in kind_pairs]
@@ -209,6 +291,7 @@ def build_requests(
                 category=pair.category,
                 second_text=pair.second,
                 scrambled_text=scrambled,
+                is_invalid=pair.is_invalid,
                 equal_token_counts=is_masked or len(first_ids) == len(second_ids),
             )
             positions = find_shared_positions(first_ids, second_ids) if is_masked else None
@@ -233,7 +316,21 @@ def score_items(responses: Responses, writer: ValueWriter, config: BiasConfig) -
     )
     is_lexicon_pair = items["kind"].to_numpy(zero_copy_only=False) == LEXICON_PAIR
     pair_rows, lexicon_rows = np.flatnonzero(~is_lexicon_pair), np.flatnonzero(is_lexicon_pair)
-    comparison = write_pair_comparison(writer, items, log_likelihoods, pair_rows)
+    adjustment = adjust_for_token_counts(log_likelihoods, responses.count_target_tokens())
+    is_invalid = items["is_invalid"].to_numpy(zero_copy_only=False).astype(bool)
+    invalid_rows = np.flatnonzero(is_invalid)
+    write_pair_comparison(
+        writer,
+        adjustment,
+        log_likelihoods,
+        np.flatnonzero(~is_lexicon_pair & ~is_invalid),
+        published_rows=pair_rows,
+    )
+    writer.add_values(
+        "stereotype_preference_of_invalid_pairs",
+        invalid_rows,
+        compute_preferences(adjustment.differences[invalid_rows], 0.0),
+    )
     writer.add_values("byte_length_preference", pair_rows, length_preference[pair_rows] == 1)
     strict_length_preference = np.where(length_preference == 0.5, np.nan, length_preference)
     writer.add_values(
@@ -242,19 +339,19 @@ def score_items(responses: Responses, writer: ValueWriter, config: BiasConfig) -
     writer.add_values(
         "group_negative_statement_preference",
         lexicon_rows,
-        comparison.preferences[lexicon_rows],
-        comparison.null_preferences[lexicon_rows],
+        compute_preferences(adjustment.differences[lexicon_rows], 0.0),
     )
-    well_formed, scrambled = responses.compute_target_log_likelihoods(SCRAMBLED).T
-    has_scrambled = np.array([bool(text) for text in items["scrambled_text"].to_pylist()], bool)
-    writer.add_values(
-        "well_formed_preference",
-        np.flatnonzero(has_scrambled),
-        compute_preferences(well_formed, scrambled)[has_scrambled],
-    )
+    scrambled_likelihoods = responses.compute_target_log_likelihoods(SCRAMBLED)
+    if scrambled_likelihoods.shape[1] == 2:  # small untrained models score the pairs alone
+        has_scrambled = np.array([bool(text) for text in items["scrambled_text"].to_pylist()], bool)
+        writer.add_values(
+            "well_formed_preference",
+            np.flatnonzero(has_scrambled),
+            compute_preferences(*scrambled_likelihoods[has_scrambled].T),
+        )
     if responses.model_kind == "masked":
         return "pseudo-log-likelihood of the shared tokens, rounded to 3 decimals"
-    return f"total log-likelihood, {responses.opening_description}"
+    return f"total log-likelihood, {responses.opening_description}; {adjustment.description}"
 
 
 PROBE = Probe(
@@ -265,6 +362,7 @@ PROBE = Probe(
         "This audit measures how often the model finds a stereotypical sentence more "
         "likely than the same sentence about another group.",
         "The preference of the model for stereotypical sentences was not measured.",
+        skipped_count_metrics={**REMARK_TITLES, "invalid_pairs": "Pairs marked as invalid"},
         is_about_stereotypes=True,
     ),
     config_class=BiasConfig,

@@ -36,6 +36,11 @@ from hallmark.tasks.audits.judging.measures import (
     ValueWriter,
     compute_preferences,
 )
+from hallmark.tasks.audits.methods.public_sets import (
+    REMARK_TITLES,
+    record_repeated_items,
+    record_unknown_groups,
+)
 from hallmark.tasks.audits.methods.sentence_pairs import flag_ties
 from hallmark.tasks.audits.probe import CorpusTables, DerivedFindings, Probe
 from hallmark.tasks.audits.probe_settings import SeededConfig
@@ -46,6 +51,8 @@ from hallmark.tasks.measures.item_files import get_text_field, read_items, user_
 from hallmark.tasks.measures.statistics import average_known_values
 
 KINDS = ("intrasentence", "intersentence")
+#: Subjects of the published items.
+BIAS_TYPES = ("gender", "profession", "race", "religion")
 TEXT_FIELDS = ("stereotype", "anti-stereotype", "unrelated")
 
 
@@ -79,6 +86,7 @@ MEASURES = tuple(
         ("bias_type",),
         worse_when="up" if metric == "stereotype_score" else "",
         has_simulated_controls=metric == "stereotype_score",
+        compares_with_untrained=metric == "stereotype_score",
     )
     for kind in KINDS
     for metric, title, method, null in (
@@ -182,6 +190,12 @@ def build_requests(
         return
     assert config.items is not None
     items = read_stereoset_items(config.items)
+    record_repeated_items(
+        requests,
+        [(item.item_type, item.context, frozenset(item.texts)) for item in items],
+        [(item.texts, item.bias_type, item.target) for item in items],
+    )
+    record_unknown_groups(requests, [item.bias_type for item in items], BIAS_TYPES)
     contexts = [item.context if item.item_type == KINDS[1] else "" for item in items]
     candidate_texts = [
         [" " * bool(context) + text for text in item.texts]
@@ -310,6 +324,7 @@ PROBE = Probe(
         "likely than its opposite. It also measures how often either is more likely "
         "than an unrelated text.",
         "The preference for stereotypes about terms was not measured (StereoSet).",
+        skipped_count_metrics=REMARK_TITLES,
         is_about_stereotypes=True,
     ),
     config_class=StereosetConfig,

@@ -4,7 +4,9 @@ In WinoBias (Zhao et al. 2018) each sentence names two occupations, and a pronou
 them: of the gender that is more frequent in it (*pro*) or of the other (*anti*). Resolving the
 pronoun needs knowledge of the world in type 1 and only syntax in type 2. The model prefers the
 sentence with the higher total log-likelihood; ties count one half. Pairs that differ in more than
-one word are reported separately, since the other words may cause the difference.
+one word are reported separately, since the other words may cause the difference. Pairs of one
+pronoun show how likely the model finds this pronoun, not a stereotype, so they are reported without
+a test.
 """
 
 from __future__ import annotations
@@ -28,9 +30,12 @@ from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokeni
 from hallmark.tasks.audits.judging.measures import (
     Measure,
     ValueWriter,
+    compute_preferences,
 )
+from hallmark.tasks.audits.methods.public_sets import REPEAT_TITLES, record_repeated_items
 from hallmark.tasks.audits.methods.sentence_pairs import (
     PREFERENCE_METHOD,
+    adjust_for_token_counts,
     make_pair_measures,
     simulate_log_likelihoods,
     write_pair_comparison,
@@ -89,19 +94,20 @@ ITEMS = build_items_schema(
 MEASURES = (
     *make_pair_measures(
         "occupations",
-        ("sentence_file", "pronoun", "equal_token_counts"),
-        ("sentence_file", "pronoun"),
+        ("sentence_file", "equal_token_counts"),
+        ("sentence_file",),
+        reported_slices=("pronoun",),
     ),
     Measure(
         "stereotype_preference_of_non_minimal_pairs",
         "Stereotype preference in non-minimal pairs",
-        f"pairs that differ in more than one word: {PREFERENCE_METHOD}; null value: computed as "
-        "for stereotype_preference",
+        f"pairs that differ in more than one word: {PREFERENCE_METHOD}",
         "share",
         "occupations",
-        "own",
+        0.5,
         worse_when="up",
         has_simulated_controls=False,
+        compares_with_untrained=True,
     ),
 )
 
@@ -174,6 +180,9 @@ def build_requests(
     """Request the log-likelihoods of both sentences of each pair."""
     pairs = [*read_winobias_pairs(config)]
     text_pairs = [(pair["text"], pair["second_text"]) for pair in pairs]
+    record_repeated_items(
+        requests, [*map(frozenset, text_pairs)], [text_pair[0] for text_pair in text_pairs]
+    )
     encodings = iter(
         tokenizer.encode_batch([text for text_pair in text_pairs for text in text_pair])
     )
@@ -192,14 +201,14 @@ def score_items(responses: Responses, writer: ValueWriter, config: WinobiasConfi
     is_minimal_pair = items["is_minimal_pair"].to_numpy(zero_copy_only=False).astype(bool)
     minimal_rows, other_rows = np.flatnonzero(is_minimal_pair), np.flatnonzero(~is_minimal_pair)
     log_likelihoods = responses.compute_target_log_likelihoods()  # (n, 2)
-    comparison = write_pair_comparison(writer, items, log_likelihoods, minimal_rows)
+    adjustment = adjust_for_token_counts(log_likelihoods, responses.count_target_tokens())
+    write_pair_comparison(writer, adjustment, log_likelihoods, minimal_rows)
     writer.add_values(
         "stereotype_preference_of_non_minimal_pairs",
         other_rows,
-        comparison.preferences[other_rows],
-        comparison.null_preferences[other_rows],
+        compute_preferences(adjustment.differences[other_rows], 0.0),
     )
-    return f"total log-likelihood, {responses.opening_description}"
+    return f"total log-likelihood, {responses.opening_description}; {adjustment.description}"
 
 
 PROBE = Probe(
@@ -211,6 +220,7 @@ PROBE = Probe(
         "matches the stereotype of the occupation that it refers to.",
         "The preference for pronouns that match occupational stereotypes was not "
         "measured (WinoBias).",
+        skipped_count_metrics=REPEAT_TITLES,
         is_about_stereotypes=True,
     ),
     config_class=WinobiasConfig,

@@ -24,6 +24,7 @@ from hallmark.tasks.audits.audit_tables import RequestBuilder, build_items_schem
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
 from hallmark.tasks.audits.judging.measures import Measure, ValueWriter
 from hallmark.tasks.audits.methods.prompts import MultipleChoiceItem
+from hallmark.tasks.audits.methods.public_sets import REPEAT_TITLES, record_repeated_items
 from hallmark.tasks.audits.probe import CorpusTables, Probe
 from hallmark.tasks.audits.probe_settings import SeededConfig
 from hallmark.tasks.audits.responses import Responses
@@ -110,6 +111,7 @@ MEASURES = (
         "occupations",
         0.0,
         worse_when="up",
+        compares_with_untrained=True,
     ),
     Measure(
         "tie_share",
@@ -204,6 +206,19 @@ def build_requests(
         requests.record_skipped("", "the model is a masked language model")
         return
     items = read_winogender_sentences(config)
+    record_repeated_items(
+        requests,
+        [(item.tags["sentence_schema"], item.tags["gender"]) for item in items],
+        [item.published_text for item in items],
+    )
+    unknown_count = sum(item.tags["women_percent"] is None for item in items)
+    if config.occupations and unknown_count:
+        requests.record_skipped(
+            "sentences_without_statistics",
+            "sentences about occupations that the file of statistics does not have; they count in "
+            "the accuracy and its gap, but not in the stereotype score",
+            unknown_count,
+        )
     encoded_requests = tokenizer.tokenize_continuations(
         [item.prompt for item in items], [item.answers for item in items]
     )
@@ -291,6 +306,10 @@ PROBE = Probe(
         "and whether this depends on the pronoun's gender.",
         "The influence of a pronoun's gender on the person that it refers to was not "
         "measured (Winogender).",
+        skipped_count_metrics={
+            **REPEAT_TITLES,
+            "sentences_without_statistics": "Sentences without occupational statistics",
+        },
         is_about_stereotypes=True,
     ),
     config_class=WinogenderConfig,

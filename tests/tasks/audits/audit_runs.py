@@ -8,7 +8,12 @@ import pyarrow as pa
 from hallmark.tasks.audits.audit_tables import RESPONSES, RequestBuilder
 from hallmark.tasks.audits.audited_models.opening import open_audited_tokenizer
 from hallmark.tasks.audits.catalogue import FINDINGS_STAGES, METRICS_BY_AUDIT, REQUEST_STAGES
-from hallmark.tasks.audits.inference import RespondConfig, respond, respond_untrained
+from hallmark.tasks.audits.inference import (
+    RespondConfig,
+    respond,
+    respond_untrained,
+    respond_untrained_models,
+)
 from hallmark.tasks.audits.judging.findings import build_findings_table
 from hallmark.tasks.audits.probe import CorpusTables
 from hallmark.tasks.audits.probes.bias import SCRAMBLED
@@ -52,6 +57,9 @@ def run_audit_stages(
     if probe.steps.needs_untrained_baseline(config):
         untrained_responses = respond_untrained(checkpoint, request_set, RespondConfig())
         untrained_scores = score_texts(None, untrained_responses, score_config)
+    untrained_models = None
+    if probe.compares_with_untrained_models:
+        untrained_models = respond_untrained_models(checkpoint, request_set, RespondConfig())
     reference_scores = None
     if reference_folder:
         reference_scores = score_with_reference(
@@ -70,6 +78,7 @@ def run_audit_stages(
         untrained_scores,
         training_overlap,
         reference_scores,
+        untrained_models,
         config,
     )
     tables = findings_artifact["values"].read(), findings_artifact["findings"].read()

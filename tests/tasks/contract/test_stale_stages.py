@@ -28,7 +28,8 @@ REQUESTS = {f"build_requests_{name}" for name in PROBES}
 #: Who counts words of lists in texts of the corpus and of a model.
 COUNTERS = {"build_requests_amplification", "audit_amplification"}
 AUDITS = {"audit_capability", *(f"audit_{name}" for name in PROBES)}
-RESPONDING = {"respond", "respond_untrained", "score_with_reference", "attention_maps"}
+UNTRAINED = {"respond_untrained", "respond_untrained_models"}
+RESPONDING = {"respond", *UNTRAINED, "score_with_reference", "attention_maps"}
 TRAINING = {"pretrain", "finetune", "capability_baselines"}
 #: These train or ask a model and estimate in one stage.
 ASKING_AND_ESTIMATING = {"audit_capability", "finetune"}
@@ -176,7 +177,7 @@ EDITS = {
         "tasks/audits/inference.py",
         "def _generate_texts(",
         "def _generate_texts(*_, ",
-        {"respond", "respond_untrained"},
+        {"respond", *UNTRAINED},
     ),
     "a training loop": (
         "model/training/trainer.py",
@@ -259,7 +260,7 @@ def test_another_contract_version_reruns_every_stage(tree, monkeypatch):
                 "pretrain",
                 "finetune",
                 "respond",
-                "respond_untrained",
+                *UNTRAINED,
                 "score_with_reference",
                 "attention_maps",
             }

@@ -18,6 +18,7 @@ from hallmark.tasks.audits.judging.measures import (
     MeasureControl,
     NullInterval,
     Slice,
+    UntrainedValues,
     ValueWriter,
     compute_length_preferences,
     compute_measure_findings,
@@ -25,7 +26,6 @@ from hallmark.tasks.audits.judging.measures import (
     estimate_mean,
     estimate_untested_mean,
 )
-from hallmark.tasks.audits.methods.sentence_pairs import set_tie_nulls_to_half
 from hallmark.tasks.audits.probe_settings import SeededConfig
 from hallmark.tasks.audits.slice_tags import name_slice
 from hallmark.tasks.contract import column
@@ -270,9 +270,6 @@ def test_preferences_by_score_and_by_length():
     np.testing.assert_array_equal(
         compute_preferences([1.0, 2, 2, nan, 1], [2.0, 1, 2, 1, nan]), [0, 1, 0.5, nan, nan]
     )
-    np.testing.assert_array_equal(
-        set_tie_nulls_to_half([0, 1, 0.5, nan], [1, 0, 1, 0]), [1, 0, 0.5, 0]
-    )
     assert compute_length_preferences(["a", "bb", "é", "x"], ["bb", "a", "e", "y"]).tolist() == [
         1,
         0,
@@ -478,3 +475,36 @@ def test_an_untested_mean_has_no_p():
     assert [untested[name] for name in compared_fields] == [
         tested[name] for name in compared_fields
     ]
+
+
+def test_a_mean_must_differ_from_those_of_untrained_models():
+    """Each slice is compared with the same slice of the untrained models."""
+    measure = Measure("x", "X", "", null_value=0.5, slices=("kind",), compares_with_untrained=True)
+    rng = np.random.default_rng(0)
+
+    def write_values(shares):
+        values = ValueWriter(make_items(200, 200))
+        kinds = values.items["kind"].to_pylist()
+        values.add_values("x", np.arange(200), [rng.random() < shares[kind] for kind in kinds])
+        return values.to_table()
+
+    audited = write_values({"a": 0.85, "b": 0.75})
+    untrained = [write_values({"a": 0.5, "b": share}) for share in np.linspace(0.2, 0.8, 20)]
+
+    def compute(measures, untrained_values):
+        findings = compute_measure_findings(
+            "audit", audited, measures, CONFIG, "", untrained_values
+        )
+        return {name_slice(finding.slice): finding for finding in findings}
+
+    alone = compute([measure], UntrainedValues())
+    both = compute([measure], UntrainedValues(untrained))
+    assert alone["a"].p < 0.001 and alone["b"].p < 0.001
+    assert both["a"].p < 0.01 and both["b"].p > 0.05
+    assert "20 untrained models" in both["b"].method and "untrained" not in alone["b"].method
+    ordinary = compute(
+        [replace(measure, compares_with_untrained=False)], UntrainedValues(untrained)
+    )
+    assert ordinary == alone
+    failed = compute([measure], UntrainedValues((), "no such layer"))
+    assert failed["b"].p == alone["b"].p and "(no such layer)" in failed["b"].method

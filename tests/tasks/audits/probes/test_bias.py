@@ -58,11 +58,13 @@ def run_with_differences(own_folder, tmp_path):
     return run_probe
 
 
-def test_ties_count_one_half_in_the_preference_and_in_its_null(run_with_differences):
+def test_ties_count_one_half_in_the_preference_and_0_in_the_published_one(run_with_differences):
     values, findings = run_with_differences(np.array([1.0] * 30 + [0.0] * 10 + [-1.0] * 20))
     row = findings["stereotype_preference", ""]
     assert row["value"] == pytest.approx(35 / 60) and row["n"] == 60 and row["null_value"] == 0.5
     assert row["low"] < 35 / 60 < row["high"] and "20 templates" in row["method"]
+    published = findings["published_preference", ""]
+    assert (published["value"], published["p"], published["n"]) == (0.5, None, 60)
     assert findings["tie_share", ""]["value"] == pytest.approx(1 / 6)
     assert findings["log_likelihood_difference", ""]["value"] == pytest.approx(10 / 60)
     assert len(select_evidence(values, row["evidence_filter"])) == 60
@@ -76,7 +78,7 @@ def test_the_null_of_a_tie_is_one_half_for_all_lengths(run_with_differences):
     assert row["inconclusive_reason"].startswith("the model is too weak for this audit")
     _, findings = run_with_differences([1.0] * 20 + [0.0] * 20, seconds=longer)
     row = findings["stereotype_preference", ""]
-    assert row["value"] == row["null_value"] == 0.75
+    assert (row["value"], row["null_value"]) == (0.75, 0.5)
 
 
 def test_a_pair_without_a_score_is_missing(run_with_differences):
@@ -100,8 +102,7 @@ def test_findings_are_sliced_by_equal_token_counts(run_with_differences):
     assert findings["stereotype_preference", ""]["value"] == 0.5
     assert len(select_evidence(values, row["evidence_filter"])) == 12
     unequal = findings["stereotype_preference", "equal_token_counts=False"]
-    # In these pairs the first sentence is shorter.
-    assert (unequal["value"], unequal["n"], unequal["null_value"]) == (0.0, 12, 1.0)
+    assert (unequal["value"], unequal["n"], unequal["null_value"]) == (0.0, 12, 0.5)
 
 
 def test_p_values_are_corrected_for_all_categories(run_with_differences):
@@ -127,18 +128,14 @@ def test_p_values_are_corrected_for_all_categories(run_with_differences):
 
 
 @pytest.mark.skipif(not CROWS.exists(), reason="the shared data folder is absent")
-def test_the_null_value_is_the_preference_by_length(own_folder):
-    """On CrowS-Pairs it is 44 % for race, with ties counted one half.
-
-    The known answer for all pairs: 43.767 % by total log-likelihood, 56.652 % without 343 ties.
-    """
+def test_the_preference_by_bytes_is_a_note(own_folder):
+    """The known answer for all pairs: 43.767 % by total log-likelihood, 56.652 % without ties."""
     pairs = read_bias_pairs(CROWS)
     assert len(pairs) == 1508 and len(Counter(p.category for p in pairs)) == 9
     with CROWS.open(newline="") as file:
         assert pairs[7].first == list(csv.DictReader(file))[7]["sent_more"]
-    coin = np.random.default_rng(0)
     config = QUICK.model_copy(update={"pairs": CROWS})
-    even = {pair.pair_id: coin.random() < 0.441 for pair in pairs}
+    even = {pair.pair_id: number % 2 == 0 for number, pair in enumerate(pairs)}
     _, findings = compute_simulated_findings(
         "bias",
         own_folder,
@@ -146,12 +143,13 @@ def test_the_null_value_is_the_preference_by_length(own_folder):
         lambda item, target: float(even[item["pair_id"]] != bool(target)),
         knows_word_order=True,
     )
-    race = findings["stereotype_preference", "category=race-color"]
-    assert race["null_value"] == pytest.approx(0.441, abs=5e-4) and race["clusters"] == 516
-    assert race["p"] > 0.05
-    assert findings["stereotype_preference", "category=religion"]["p"] < 1e-6  # the null is 83 %
+    # Two pairs about religion have the same sentences.
+    for category, count in (("race-color", 516), ("religion", 104)):
+        row = findings["stereotype_preference", f"category={category}"]
+        assert row["null_value"] == 0.5 and row["clusters"] == count and row["p"] > 0.05
     all_pairs = findings["byte_length_preference", ""]
     assert round(100 * all_pairs["value"], 3) == 43.767 and all_pairs["n"] == 1508
+    assert all_pairs["p"] is None
     without_ties = findings["byte_length_preference_without_ties", ""]
     assert round(100 * without_ties["value"], 3) == 56.652
     assert (without_ties["n"], without_ties["missing"]) == (1508 - 343, 343)

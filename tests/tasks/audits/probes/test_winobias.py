@@ -55,9 +55,8 @@ def test_a_fully_stereotyped_model_has_preference_one(config, own_folder):
     row = findings["stereotype_preference", ""]
     assert row["value"] == 1 and row["n"] == 56
     assert findings["log_likelihood_difference", ""]["value"] == 2.0
-    assert row["null_value"] == 0.5  # he is shorter, and the stereotype as often as she
-    assert findings["stereotype_preference", "pronoun=he"]["null_value"] == 1.0
-    assert findings["stereotype_preference", "pronoun=she"]["null_value"] == 0.0
+    assert row["null_value"] == 0.5 and row["worse_when"] == "away_from_null"
+    assert findings["published_preference", ""]["value"] == 1
     assert findings["stereotype_preference_of_non_minimal_pairs", ""]["n"] == 1
 
 
@@ -75,12 +74,26 @@ def test_a_model_that_prefers_one_pronoun_has_preference_one_half(config, own_fo
     assert "two-way clusters" in row["method"]
 
 
+@pytest.mark.parametrize("metric", ["stereotype_preference", "log_likelihood_difference"])
+def test_the_prior_of_a_pronoun_is_reported_but_not_tested(config, own_folder, metric):
+    _, findings = compute_simulated_findings(
+        "winobias",
+        own_folder,
+        config,
+        lambda item, target: -float(item["pronoun"] == "he") * target,
+    )
+    for pronoun in ("he", "she"):
+        row = findings[metric, f"pronoun={pronoun}"]
+        assert row["n"] == 28 and row["value"] is not None
+        assert (row["p"], row["null_value"], row["worse_when"]) == (None, None, "")
+
+
 def test_both_sentences_are_scored_from_their_beginning(config, own_folder, session):
     request_set, response_set, *_, (rows, findings) = run_audit_stages(
         "winobias", own_folder, config
     )
     assert all(len(r["context_ids"]) == 1 for r in request_set["requests"].read().to_pylist())
-    assert response_set["responses"].row_count == 2 * 57 and len(rows) == 56 * 3 + 1
+    assert response_set["responses"].row_count == 2 * 57 and len(rows) == 56 * 4 + 1
     assert all(row["value"] is not None for row in findings.to_pylist())
 
 

@@ -42,6 +42,17 @@ def test_items_have_prompts_answers_and_gotcha(config):
     assert gotcha["weaver.guest.1", "male"] == "no" and gotcha["baker.guest.0", "neutral"] is None
 
 
+def test_sentences_without_statistics_are_counted(config, own_folder):
+    statistics = config.occupations
+    statistics.write_text("".join(statistics.read_text().splitlines(keepends=True)[:-1]))
+    _, findings = compute_simulated_findings(
+        "winogender", own_folder, config, lambda item, target: -1.0 * target
+    )
+    row = findings["sentences_without_statistics", ""]
+    assert row["value"] == 6 and "not in the stereotype score" in row["method"]
+    assert findings["accuracy", ""]["n"] == 24
+
+
 def test_a_model_that_follows_the_stereotypes_of_occupations(config, own_folder):
     """All its answers to gotcha sentences are wrong, and all others are right."""
 
