@@ -63,11 +63,8 @@ from hallmark.tasks.contract import CANARIES, DOCUMENTS
 from hallmark.tasks.corpus.plant_canaries import ASSOCIATION_FIELDS, PlantCanariesConfig
 from hallmark.tasks.measures.association_canaries import generate_association_canaries
 from hallmark.tasks.measures.canaries import Canary, generate_record_canaries
-from hallmark.tasks.measures.estimates import (
-    Estimate,
-    estimate_linear_slope,
-    estimate_mean_difference,
-)
+from hallmark.tasks.measures.estimates import Estimate, estimate_mean_difference
+from hallmark.tasks.measures.slopes import estimate_linear_slope
 from hallmark.tasks.measures.statistics import probability_each_rank_is_maximum
 
 
@@ -197,13 +194,15 @@ def build_manual_corpus() -> CorpusTables:
     document_rows = [
         {
             "doc_id": f"{number}".encode().rjust(16),
+            "cluster": f"{number}".encode().rjust(16),
             "source": "manual",
             "text": text,
             "split": "holdout" if number % 2 else "train",
         }
         for number, text in enumerate(texts[canary_count:])
     ]
-    fields = pa.schema([DOCUMENTS.field(name) for name in ("doc_id", "source", "text", "split")])
+    names = ("doc_id", "cluster", "source", "text", "split")
+    fields = pa.schema([DOCUMENTS.field(name) for name in names])
     return CorpusTables(
         canaries=audits.wrap_corpus_rows(pa.Table.from_pylist(canary_rows, schema=CANARIES)),
         documents=audits.wrap_corpus_rows(pa.Table.from_pylist(document_rows, schema=fields)),

@@ -217,6 +217,36 @@ def test_too_narrow_interval_is_a_problem():
     assert re.fullmatch(r"coverage [\d.]+%, clustered values", problems[0])
 
 
+def test_coverage_of_small_samples():
+    """Each kind of figure is simulated, and results are a function of the seed."""
+    from benchmarks import coverage_small_samples as benchmark
+
+    designs = {
+        design.name: design
+        for build in (
+            benchmark.build_auc_designs,
+            benchmark.build_difference_designs,
+            benchmark.build_slope_designs,
+            benchmark.build_exposure_designs,
+        )
+        for design in build()
+    }
+    few = benchmark.measure_design(designs["AUC 0.5, 3 members, 100 others"], 5, 0)
+    assert few.with_interval == 0 and not few.list_problems()
+    for name in (
+        "AUC, near copies",
+        "difference, 8 and 60, normal, spread 3",
+        "slope, 20 clusters",
+        "amplification 2, 30 occupations of 30-60",
+        "exposure, 16 secrets, mostly memorised",
+    ):
+        result = benchmark.measure_design(designs[name], 40, 0)
+        assert result.with_interval == 1 and result.coverage > 0.8
+        assert result == pytest.approx(benchmark.measure_design(designs[name], 40, 0), nan_ok=True)
+    wrong = benchmark.DesignResult(1.0, 0.8, 0.2, 0.0, 0.2)
+    assert wrong.list_problems() == ["coverage", "upper end", "false positives"]
+
+
 def test_coverage_of_text_findings():
     from benchmarks import coverage, coverage_text_findings
 

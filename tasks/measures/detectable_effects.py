@@ -145,28 +145,44 @@ def detectable_binomial_effect(trials: int, null_share: float, confidence_level:
     return float(detectable_share - folded_null)
 
 
-def detectable_auc_effect(member_count: int, nonmember_count: int, critical_effect: float) -> float:
+@cache
+def detectable_auc_effect(
+    member_count: float, nonmember_count: float, confidence_level: float
+) -> float:
     """Compute how far above 1/2 an area under the ROC curve must be to be found with power 0.8.
 
-    The variance decreases with the area (Hanley & McNeil 1982, equation 2).
+    The test is the score test of a share. The variance decreases with the area, as for two normal
+    distributions with the same spread.
 
     Args:
-        member_count: Number of members.
-        nonmember_count: Number of others.
-        critical_effect: Observed distance from 1/2 above which the test rejects the null.
+        member_count: Number of independent members.
+        nonmember_count: Number of other independent items.
+        confidence_level: 1 minus the significance level of the test.
+
+    Returns:
+        The distance from 1/2, at most 1/2.
     """
-    from scipy.optimize import brentq
-    from scipy.special import ndtri
+    from scipy.special import ndtri, owens_t
 
+    counts = np.array([member_count, nonmember_count])
+    degrees_of_freedom = max(1, round((1 / counts).sum() ** 2 / (counts**-2 / (counts - 1)).sum()))
+    areas = np.linspace(0.5, 1, 2000, endpoint=False)
+    distances = ndtri(areas)
+    # Probability that two members are above one nonmember, or one member above two.
+    both_above = areas - 2 * owens_t(distances, 3**-0.5)
+    standard_errors = np.sqrt(
+        (areas * (1 - areas) + (counts.sum() - 2) * (both_above - areas**2)) / counts.prod()
+    )
+    logits, logit_errors = np.log(areas / (1 - areas)), standard_errors / (areas * (1 - areas))
     power_quantile = float(ndtri(POWER))
-
-    def excess_over_bound(effect: float) -> float:
-        area = 0.5 + effect
-        member_term = (member_count - 1) * (area / (2 - area) - area**2)
-        nonmember_term = (nonmember_count - 1) * (2 * area**2 / (1 + area) - area**2)
-        standard_error: float = (
-            (area * (1 - area) + member_term + nonmember_term) / (member_count * nonmember_count)
-        ) ** 0.5
-        return effect - critical_effect - power_quantile * standard_error
-
-    return float(brentq(excess_over_bound, 0.0, 0.5)) if excess_over_bound(0.5) > 0 else 0.5
+    critical_value = (
+        detectable_standard_errors(degrees_of_freedom, confidence_level) - power_quantile
+    )
+    is_significant = 2 * (areas - 0.5) * (areas * (1 - areas)) ** 0.5 > (
+        critical_value * standard_errors
+    )
+    if not is_significant.any():
+        return 0.5
+    critical_logit = logits[is_significant.argmax()]
+    is_found = logits - critical_logit > power_quantile * logit_errors
+    return float(areas[is_found.argmax()] - 0.5) if is_found.any() else 0.5

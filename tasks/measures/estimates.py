@@ -1,4 +1,4 @@
-"""Estimate means, shares, differences, slopes and ROC areas of clustered items.
+"""Estimate means, shares and differences of clustered items.
 
 An Estimate has all that a finding needs: value, interval, p and minimum detectable effect.
 
@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import comb
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -35,7 +35,6 @@ from hallmark.tasks.measures.clustered_means import (
     widen_for_skewness,
 )
 from hallmark.tasks.measures.detectable_effects import (
-    detectable_auc_effect,
     detectable_binomial_effect,
     detectable_share_effect,
     detectable_standard_errors,
@@ -574,216 +573,4 @@ def estimate_mean_difference(
         high=estimate.value + half_width,
         p=p,
         method=f"Welch's t over {sizes[0]} and {sizes[1]} {unit}",
-    )
-
-
-def estimate_linear_slope(
-    values: ArrayLike,
-    predictor: ArrayLike,
-    clusters: Sequence[Any] | None = None,
-    *,
-    confidence_level: float = 0.95,
-    unit: str = "items",
-) -> Estimate:
-    """Estimate a slope by least squares; null 0.
-
-    The interval is Student's t over a jackknife of clusters (CR3; MacKinnon, Nielsen & Webb 2023):
-    the usual interval is too narrow for few clusters of unequal weight.
-
-    Args:
-        values: (n,), NaN where missing.
-        predictor: (n,), NaN where missing.
-        clusters: (n,) names; None makes each value its own cluster.
-        confidence_level: Of the interval.
-        unit: Plural name of the clusters, for the description of the method.
-    """
-    y, x = (np.asarray(array, dtype=np.float64) for array in (values, predictor))
-    is_known = ~np.isnan(y) & ~np.isnan(x)
-    cluster_codes = (
-        np.arange(len(y)) if clusters is None else np.unique(clusters, return_inverse=True)[1]
-    )
-    y, x = y[is_known], x[is_known]
-    cluster_codes = np.unique(cluster_codes[is_known], return_inverse=True)[1]
-    cluster_count = int(cluster_codes.max()) + 1 if len(y) else 0
-    missing = int((~is_known).sum())
-    estimate = Estimate(
-        np.nan, np.nan, np.nan, len(y), cluster_count, missing, f"no {unit} to measure", 0.0
-    )
-    if len(np.unique(x)) < 2:
-        return replace(estimate, method="not measured: the predictor has a single value")
-    y, x = y - y.mean(), x - x.mean()
-    moment_sums = [
-        np.bincount(cluster_codes, weights=w, minlength=cluster_count)
-        for w in (np.ones_like(x), x, y, x * x, x * y)
-    ]
-
-    def least_squares_slope(
-        n: Float64, sx: Float64, sy: Float64, sxx: Float64, sxy: Float64
-    ) -> Float64:
-        with np.errstate(invalid="ignore", divide="ignore"):
-            return (n * sxy - sx * sy) / (n * sxx - sx * sx)
-
-    estimate = replace(
-        estimate,
-        value=float(least_squares_slope(*(moment_sum.sum() for moment_sum in moment_sums))),
-    )
-    slopes_without_cluster = least_squares_slope(
-        *(moment_sum.sum() - moment_sum for moment_sum in moment_sums)
-    )  # (clusters,)
-    if cluster_count < 3 or not np.isfinite(slopes_without_cluster).all():
-        return replace(estimate, method=f"no interval: too few {unit}")
-    standard_error = jackknife_variance(estimate.value, slopes_without_cluster) ** 0.5
-    if standard_error < 1e-12 * max(1.0, abs(estimate.value)):
-        return replace(estimate, method="no interval: all points lie on one line")
-    half_width, p = t_half_width_and_p(
-        standard_error, cluster_count - 1, estimate.value, confidence_level
-    )
-    method = f"least squares; Student's t over a jackknife of {cluster_count} {unit}"
-    return replace(
-        estimate,
-        low=estimate.value - half_width,
-        high=estimate.value + half_width,
-        p=p,
-        method=method,
-    )
-
-
-class PlacementValues(NamedTuple):
-    """Placement of each value in the other sample; ties count one half."""
-
-    members: Float64
-    """(m,) share of nonmembers below each member."""
-    nonmembers: Float64
-    """(n,) share of members above each nonmember."""
-
-
-def compute_roc_placement_values(members: ArrayLike, nonmembers: ArrayLike) -> PlacementValues:
-    """Compute placement values, whose mean on either side is the area under the ROC curve."""
-    from scipy.stats import rankdata
-
-    samples = [np.asarray(sample, np.float64) for sample in (members, nonmembers)]
-    pooled_ranks, m = rankdata(np.concatenate(samples)), len(samples[0])
-    shares_below = (pooled_ranks[:m] - rankdata(samples[0])) / len(samples[1])
-    shares_above = 1 - (pooled_ranks[m:] - rankdata(samples[1])) / m
-    return PlacementValues(shares_below, shares_above)
-
-
-def estimate_roc_auc(
-    members: ArrayLike,
-    nonmembers: ArrayLike,
-    *,
-    confidence_level: float = 0.95,
-    unit: str = "items",
-) -> Estimate:
-    """Estimate the area under the ROC curve; null 1/2.
-
-    It is the probability that a member is above a nonmember, ties counting one half. The interval
-    is DeLong's (1988), on the logit scale; p is from the rank test of no difference (Mann & Whitney
-    1947).
-    """
-    from scipy.special import expit, logit, ndtr, ndtri
-    from scipy.stats import rankdata, tiecorrect
-
-    samples = [np.asarray(sample, np.float64) for sample in (members, nonmembers)]
-    known_samples = [sample[~np.isnan(sample)] for sample in samples]
-    m, n = map(len, known_samples)
-    missing = sum(map(len, samples)) - m - n
-    estimate = Estimate(
-        np.nan, np.nan, np.nan, m + n, m + n, missing, f"no {unit} on one side", 0.5
-    )
-    if not m or not n:
-        return estimate
-    placements = compute_roc_placement_values(*known_samples)
-    value = float(placements.members.mean())
-    tie_factor = float(tiecorrect(rankdata(np.concatenate(known_samples))))
-    null_variance = tie_factor * (m + n + 1) / (12 * m * n)
-    if null_variance < 1e-12:
-        return replace(
-            estimate, value=value, p=1.0, method=f"no interval: all {unit} have the same value"
-        )
-    critical_value = float(ndtri((1 + confidence_level) / 2))
-    estimate = replace(
-        estimate,
-        value=value,
-        minimum_detectable_effect=detectable_auc_effect(m, n, critical_value * null_variance**0.5),
-        p=float(2 * ndtr(-abs(value - 0.5) / null_variance**0.5)),
-    )
-    placement_variances = [
-        float(sample.var(ddof=1)) / len(sample) for sample in placements if len(sample) > 1
-    ]
-    if len(placement_variances) < 2 or value in (0, 1):
-        return replace(
-            estimate,
-            method=(
-                f"no interval: too few {unit}, or all values of one group are above those of the "
-                "other"
-            ),
-        )
-    logit_standard_error = sum(placement_variances) ** 0.5 / (value * (1 - value))
-    low, high = expit(
-        logit(value) + np.array([-critical_value, critical_value]) * logit_standard_error
-    )
-    return replace(
-        estimate,
-        low=float(low),
-        high=float(high),
-        method=f"DeLong's interval over {m} and {n} {unit}",
-    )
-
-
-def estimate_true_positive_rate(
-    members: ArrayLike,
-    nonmembers: ArrayLike,
-    false_positive_rate: float,
-    *,
-    confidence_level: float = 0.95,
-    unit: str = "items",
-) -> Estimate:
-    """Estimate the share of members above the score exceeded by a given share of nonmembers.
-
-    The interval is Wilson's with a reduced effective number of members, because the threshold is an
-    estimate: it includes the change in the rate if the threshold moves by the standard error of its
-    share of nonmembers.
-
-    Args:
-        members: (m,) scores, NaN where missing.
-        nonmembers: (n,) scores, NaN where missing.
-        false_positive_rate: Share of nonmembers above the threshold; also the null.
-        confidence_level: Of the interval.
-        unit: Plural name of the items, for the description of the method.
-    """
-    samples = [np.asarray(sample, np.float64) for sample in (members, nonmembers)]
-    known_members, known_nonmembers = (sample[~np.isnan(sample)] for sample in samples)
-    m, n = len(known_members), len(known_nonmembers)
-    missing = sum(map(len, samples)) - m - n
-    estimate = Estimate(
-        np.nan, np.nan, np.nan, m, m, missing, f"no {unit} on one side", false_positive_rate
-    )
-    if not m or not n:
-        return estimate
-    share_error = (false_positive_rate * (1 - false_positive_rate) / n) ** 0.5
-    tail_shares = np.clip(
-        [false_positive_rate - share_error, false_positive_rate, false_positive_rate + share_error],
-        0,
-        1,
-    )
-    score_bounds = np.quantile(known_nonmembers, 1 - tail_shares, method="higher")
-    lower_rate, value, upper_rate = (
-        (known_members > score_bound).mean() for score_bound in score_bounds
-    )
-    smoothed_rate = (value * m + 1) / (m + 2)  # Rates of 0 and 1 would have no variance.
-    rate_variance = smoothed_rate * (1 - smoothed_rate)
-    effective_members = rate_variance / (
-        rate_variance / m + max(upper_rate - value, value - lower_rate) ** 2
-    )
-    low, high = wilson_interval(value * effective_members, effective_members, confidence_level)
-    return replace(
-        estimate,
-        value=float(value),
-        low=low,
-        high=high,
-        method=(
-            f"Wilson's interval over {m} {unit}, widened because the threshold is estimated from "
-            f"{n} {unit} of the other group"
-        ),
     )

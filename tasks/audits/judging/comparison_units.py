@@ -16,7 +16,7 @@ from hallmark.tasks.audits.audit_tables import HELD_OUT_TEXT
 from hallmark.tasks.audits.judging.evidence_filters import RowConditions
 from hallmark.tasks.audits.judging.findings import select_evidence
 from hallmark.tasks.contract import Artifact, Row
-from hallmark.tasks.measures.estimates import compute_roc_placement_values
+from hallmark.tasks.measures.roc import compute_roc_placement_values
 
 #: What names a unit: the id of its item, or the values of its key columns.
 UnitKey = Any

@@ -31,13 +31,9 @@ from hallmark.tasks.audits.judging.harm import Direction
 from hallmark.tasks.audits.judging.training_exposure import describe_times_read
 from hallmark.tasks.audits.slice_tags import OVERALL_ONLY, SliceTags
 from hallmark.tasks.contract import column, format_count, table_schema
-from hallmark.tasks.measures.estimates import (
-    Estimate,
-    estimate_linear_slope,
-    estimate_mean_or_share,
-    scale_estimate,
-)
+from hallmark.tasks.measures.estimates import Estimate, estimate_mean_or_share, scale_estimate
 from hallmark.tasks.measures.prediction_tests import require_difference_from_baseline
+from hallmark.tasks.measures.slopes import estimate_linear_slope
 from hallmark.tasks.measures.statistics import average_known_values
 
 #: The value of the whole, for units of shares.

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -31,6 +32,7 @@ from hallmark.tasks.audits.judging.measures import (
     SliceFinder,
     ValueWriter,
     declare_slice_tags,
+    estimate_mean,
     read_float_column,
 )
 from hallmark.tasks.audits.responses import Responses
@@ -39,6 +41,9 @@ from hallmark.tasks.contract import HallmarkError
 from hallmark.tasks.measures.canaries import draw_reference_secrets
 from hallmark.tasks.measures.estimates import Estimate, estimate_mean_difference
 from hallmark.tasks.measures.statistics import contributions_to_mean_difference
+
+#: With fewer secrets, intervals of exposure are too narrow: they cover 87 to 90 % for 4 to 8.
+MIN_SECRETS = 16
 
 
 class ExposureSettings(Protocol):
@@ -289,18 +294,40 @@ def slice_most_and_none(values: pa.Table) -> list[Slice]:
     )
 
 
+def estimate_exposure(values: pa.Table, measure: Measure, config: Any, level: float) -> Estimate:
+    """Estimate the mean exposure; few secrets have no interval."""
+    estimate = estimate_mean(values, measure, config, level)
+    return remove_interval_of_few_secrets(estimate, estimate.n)
+
+
 def estimate_exposure_difference(
     values: pa.Table, measure: Measure, config: Any, level: float
 ) -> Estimate:
     """Estimate the mean exposure of canaries with copies minus that of canaries without."""
     exposure_values = read_float_column(values, "value")
     is_never_planted = read_float_column(values, "copies") == 0
-    return estimate_mean_difference(
-        exposure_values[~is_never_planted],
-        exposure_values[is_never_planted],
+    samples = exposure_values[~is_never_planted], exposure_values[is_never_planted]
+    estimate = estimate_mean_difference(
+        *samples,
         null_variance=compute_null_exposure_variance(config.reference_secrets),
         confidence_level=level,
         unit=measure.cluster_unit,
+    )
+    secret_count = min(int((~np.isnan(sample)).sum()) for sample in samples)
+    return remove_interval_of_few_secrets(estimate, secret_count)
+
+
+def remove_interval_of_few_secrets(estimate: Estimate, secret_count: int) -> Estimate:
+    """Remove interval and p if there are fewer than MIN_SECRETS: exposure is too skewed."""
+    if np.isnan(estimate.low) or secret_count >= MIN_SECRETS:
+        return estimate
+    return replace(
+        estimate,
+        low=np.nan,
+        high=np.nan,
+        p=np.nan,
+        minimum_detectable_effect=np.nan,
+        method=f"no interval: fewer than {MIN_SECRETS} secrets",
     )
 
 
@@ -326,7 +353,7 @@ def _build_exposure_measure(
         has_simulated_controls=False,
         row_filter={"measure": "exposure"},
         evidence_order="-value",
-        **{"worse_when": "", **options},
+        **{"worse_when": "", "estimator": estimate_exposure, **options},
     )
 
 

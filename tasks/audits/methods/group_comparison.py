@@ -104,7 +104,8 @@ class GroupsConfig(StageConfig):
         default=9999,
         ge=99,
         le=1_000_000,
-        description="number of permutations of the group labels in each permutation test",
+        description="number of permutations of the group labels in each permutation test; three "
+        "times as many if p is very small",
     )
 
 

@@ -10,8 +10,12 @@ one occupation it is the ratio of the two log-odds, assuming a = 0. The figure o
 also reported: the increase of the share of the gender that leads in the training text, averaged
 over occupations; 0 mirrors the text.
 
-The shares of the training text have no sampling error, which would flatten the slope, unless only
-some documents are counted (``max_documents``). Occupations with few gendered mentions are skipped.
+The shares of the training text are counted in a few mentions of each occupation. The error of this
+count would flatten the slope, so that a model that learned the association would seem to weaken
+it. The log-odds of the text are therefore calibrated for their sampling error first; the method of
+the finding states their reliability. The interval includes that of the slope without calibration,
+because a model may also repeat the counted shares exactly. Occupations with few gendered mentions
+are skipped.
 The comparison is between all of the training text and continuations of four prompts, so even a
 model without amplification need not have a slope of exactly 1.
 
@@ -50,6 +54,7 @@ from hallmark.tasks.measures.log_odds import (
     estimate_log_odds_multiple,
     estimate_log_odds_slope,
     smoothed_log_odds,
+    smoothed_log_odds_variance,
 )
 from hallmark.tasks.measures.occupations import (
     count_gendered_words_by_mention,
@@ -167,7 +172,9 @@ def estimate_amplification(
     women_lead = read_float_column(values, "value")
     text_share = read_float_column(values, "corpus_share")
     mention_counts = read_float_column(values, "corpus_count")
-    text_log_odds = smoothed_log_odds(text_share * mention_counts, mention_counts)
+    text_counts = text_share * mention_counts, mention_counts
+    text_log_odds = smoothed_log_odds(*text_counts)
+    text_variances = smoothed_log_odds_variance(*text_counts)
     if len(pc.unique(values["occupation"])) != 1:
         prompts, clusters = values["prompt_template"].to_pylist(), values["cluster"].to_pylist()
         return estimate_log_odds_slope(
@@ -175,6 +182,7 @@ def estimate_amplification(
             text_log_odds,
             prompts,
             clusters,
+            predictor_variances=text_variances,
             confidence_level=level,
             unit=measure.cluster_unit,
         )
@@ -185,7 +193,12 @@ def estimate_amplification(
             "significantly from one half"
         )
         return Estimate(np.nan, np.nan, np.nan, len(women_lead), 1, 0, reason)
-    return estimate_log_odds_multiple(women_lead, float(text_log_odds[0]), confidence_level=level)
+    return estimate_log_odds_multiple(
+        women_lead,
+        float(text_log_odds[0]),
+        reference_variance=float(text_variances[0]),
+        confidence_level=level,
+    )
 
 
 def estimate_share_change(
@@ -350,7 +363,7 @@ def build_requests(
         (
             "skipped_documents",
             f"more than {config.max_documents} training documents; women's shares in the text are "
-            f"estimates from a sample, and their error flattens the slope",
+            "estimates from a sample",
             corpus_counts.skipped_documents,
         ),
         (

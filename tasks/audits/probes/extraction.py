@@ -351,8 +351,8 @@ def build_attempt_request(
 
 
 def get_text_cluster(text_row: Mapping[str, Any]) -> str:
-    """Return the cluster of an attempt: the id of its text."""
-    return str((text_row["canary_id"] or text_row["doc_ids"][0]).hex())
+    """Return the cluster of an attempt: the id of its planted text, or of near copies."""
+    return str((text_row["canary_id"] or text_row["cluster"]).hex())
 
 
 def select_item_columns(text_row: Mapping[str, Any]) -> ItemColumns:
@@ -366,7 +366,8 @@ def sample_unplanted_documents(
 ) -> list[ItemColumns]:
     """Sample documents of training and holdout, not planted and long enough for a window.
 
-    Each has its text and the columns of ``select_item_columns``.
+    Each has its text, the cluster of near copies that it belongs to, and the columns of
+    ``select_item_columns``.
     """
     prefix_lengths = select_prefix_lengths(tokenizer, config)
     if documents is None or not prefix_lengths:
@@ -374,9 +375,15 @@ def sample_unplanted_documents(
     min_tokens = prefix_lengths[-1] + config.suffix_tokens
     empty_fields = {"copies": None, "canary_id": None, "template": ""}
     return [
-        {"kind": split, "doc_ids": [doc_id], "text": text} | empty_fields
+        {
+            "kind": split,
+            "doc_ids": [document.doc_id],
+            "cluster": document.cluster,
+            "text": document.text,
+        }
+        | empty_fields
         for split in ("train", "holdout")
-        for doc_id, text in sample_documents(
+        for document in sample_documents(
             documents,
             split,
             config.documents_per_split,

@@ -356,10 +356,10 @@ def sample_heldout_prefixes(
         f"{config.seed}/attack",
         tokenizer.count_tokens,
     )
-    encoded = tokenizer.encode_batch([text for _, text in sampled_documents])
+    encoded = tokenizer.encode_batch([document.text for document in sampled_documents])
     return [
-        DocumentPrefix(doc_id, token_ids[: config.prefix_tokens])
-        for (doc_id, _), token_ids in zip(sampled_documents, encoded, strict=True)
+        DocumentPrefix(document.doc_id, token_ids[: config.prefix_tokens])
+        for document, token_ids in zip(sampled_documents, encoded, strict=True)
     ]
 
 

@@ -43,11 +43,8 @@ from hallmark.tasks.audits.probe import CorpusTables, ExtraSteps, Probe
 from hallmark.tasks.audits.probe_settings import SeededConfig
 from hallmark.tasks.audits.responses import Responses
 from hallmark.tasks.contract import Table, column, format_count
-from hallmark.tasks.measures.estimates import (
-    Estimate,
-    estimate_roc_auc,
-    estimate_true_positive_rate,
-)
+from hallmark.tasks.measures.estimates import Estimate
+from hallmark.tasks.measures.roc import estimate_roc_auc, estimate_true_positive_rate
 from hallmark.tasks.measures.sampling import sample_documents
 
 #: Share of the tokens, those with the lowest values, that min_k and min_k_plus_plus average.
@@ -120,8 +117,13 @@ def make_auc_estimator(member_column: str) -> Estimator:
                 "(audit_membership.reference_model_folder)"
             )
             return replace(estimate_roc_auc([], []), missing=len(scores), method=reason)
+        clusters = np.array(values["cluster"].to_pylist(), object)
         return estimate_roc_auc(
-            scores[is_member], scores[~is_member], confidence_level=level, unit=measure.cluster_unit
+            scores[is_member],
+            scores[~is_member],
+            (clusters[is_member], clusters[~is_member]),
+            confidence_level=level,
+            unit=measure.cluster_unit,
         )
 
     return estimate_auc
@@ -239,7 +241,7 @@ def sample_documents_by_split(
     """Yield the columns of ITEMS of training and held-out documents of ``min_tokens`` or more."""
     for split in ("train", "holdout") if documents is not None else ():
         assert documents is not None
-        for doc_id, text in sample_documents(
+        for document in sample_documents(
             documents,
             split,
             config.documents_per_split,
@@ -251,9 +253,9 @@ def sample_documents_by_split(
                 "kind": "document",
                 "is_member": split == "train",
                 "copies": None,
-                "doc_ids": [doc_id],
-                "text": text,
-                "cluster": doc_id.hex(),
+                "doc_ids": [document.doc_id],
+                "text": document.text,
+                "cluster": document.cluster.hex(),
             }
 
 

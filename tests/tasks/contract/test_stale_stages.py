@@ -356,6 +356,8 @@ ESTIMATORS = [
             "prevalence",
             "proportions",
             "rate_ratios",
+            "roc",
+            "slopes",
             "statistics",
         )
     ),

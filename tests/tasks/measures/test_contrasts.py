@@ -103,7 +103,7 @@ def test_a_difference_of_means_equals_all_relabellings_of_blocks():
     """Seven blocks of unequal size, three in a group: all 5,040 orders.
 
     Means are rescaled to the standard deviation expected at their new place and compared with
-    Welch's t.
+    Welch's t. Of relabelling and Welch's t, the larger p and the wider interval count.
     """
     rng = np.random.default_rng(2)
     sizes = np.array([1, 3, 12, 9, 1, 4, 2])
@@ -121,25 +121,26 @@ def test_a_difference_of_means_equals_all_relabellings_of_blocks():
     assert among > 0
     expected = np.sqrt(among + within / sizes)
 
-    def welch(means):
-        peer = stats.ttest_ind(means[:3], means[3:], equal_var=False)
-        return means[:3].mean() - means[3:].mean(), peer.statistic
-
-    value, t = welch(means)
+    welch = stats.ttest_ind(means[:3], means[3:], equal_var=False)
+    value, t = means[:3].mean() - means[3:].mean(), welch.statistic
     scaled = (means - means.mean()) / expected
     ways = np.array(list(permutations(range(7))))
     ratios = stats.ttest_ind(
         *np.split(scaled[ways] * expected, [3], axis=1), axis=1, equal_var=False
     ).statistic
     low, high = np.quantile(ratios, [0.05, 0.95])
+    t_bound = stats.t.ppf(0.95, welch.df)
+    low, high = min(low, -t_bound), max(high, t_bound)
     row = estimates["a"]
     assert (row.value, row.null_value, row.n) == (pytest.approx(value), 0, len(blocks))
     assert (row.low, row.high) == pytest.approx(
         (value - high * value / t, value - low * value / t), abs=0.1
     )
     tail = min((ratios >= t - 1e-9).mean(), (ratios <= t + 1e-9).mean())
-    assert row.p == pytest.approx(2 * tail, abs=0.02)
-    assert row.method == "40,000 relabellings of 7 items"
+    assert row.p == pytest.approx(max(2 * tail, welch.pvalue), abs=0.02)
+    assert row.method == (
+        "40,000 relabellings of 7 items, and Welch's t: the larger p and the wider interval"
+    )
     other = estimates["b"]
     assert other.value == pytest.approx(-value)
     assert (other.low, other.high) == pytest.approx((-row.high, -row.low), abs=0.1)
@@ -150,14 +151,14 @@ def test_an_interval_excludes_the_null_exactly_if_p_rejects_it(relabelled):
     """For random shifts in either direction."""
     rng = np.random.default_rng(relabelled)
     groups, refused = np.where(np.arange(24) < 8, "a", "b"), 0
-    for seed in range(300):
+    for seed in range(100):
         moved = rng.normal(size=24) + rng.choice([-1, 1]) * (groups == "a")
         row = estimate_group_differences(
             moved, groups, range(24), permutations=relabelled, seed=seed
         )["a"]
         assert (row.p < 0.05) == (row.low > 0 or row.high < 0)
         refused += row.p < 0.05
-    assert 100 < refused < 250
+    assert 30 < refused < 85
 
 
 @pytest.mark.parametrize("apart", [1, 60, 1000, 1e5])
@@ -168,7 +169,9 @@ def test_a_larger_distance_does_not_make_p_smaller(apart):
         row = estimate_group_differences(
             values, [*"aaabbb"], range(6), permutations=999, seed=seed
         )["b"]
-        assert 0.05 < row.p < 0.15 and np.isnan(row.minimum_detectable_effect)
+        # If they are close, Welch's t has the larger p.
+        assert 0.05 < row.p < (0.3 if apart == 1 else 0.15)
+        assert np.isnan(row.minimum_detectable_effect)
 
 
 def test_each_block_counts_once():
@@ -204,11 +207,8 @@ def test_the_detectable_effect_is_found_with_its_power(few, skewed, side):
     assert 0.74 <= hits / reps <= 0.87
 
 
-def test_the_detectable_effect_allows_for_shifted_values_in_relabelled_groups():
-    """Three values and 17 others, by all ways to choose three.
-
-    A relabelled group with one shifted value has a larger error, so fewer of them are extreme.
-    """
+def test_the_detectable_effect_follows_from_all_relabellings():
+    """Three values and 17 others, by all ways to choose three; Welch's t must find it too."""
     values = np.random.default_rng(1).normal(size=20)
     chosen = np.array(list(combinations(range(20), 3)))
     inside = np.zeros((len(chosen), 20), bool)
@@ -218,18 +218,17 @@ def test_the_detectable_effect_allows_for_shifted_values_in_relabelled_groups():
         sides = [
             np.ma.array(np.tile(values, (len(inside), 1)), mask=mask) for mask in (~inside, inside)
         ]
-        errors = [side.var(axis=1, ddof=1) / side.count(axis=1) for side in sides]
-        return np.array(sides[0].mean(axis=1) - sides[1].mean(axis=1)), np.array(sum(errors)) ** 0.5
+        errors = [np.array(side.var(axis=1, ddof=1) / side.count(axis=1)) for side in sides]
+        degrees = sum(errors) ** 2 / (errors[0] ** 2 / 2 + errors[1] ** 2 / 16)
+        apart = np.array(sides[0].mean(axis=1) - sides[1].mean(axis=1))
+        return apart, sum(errors) ** 0.5, stats.t.ppf(0.975, degrees)
 
-    def required_shift(side, by):
-        apart, error = studentised_differences(side * (values + by * (np.arange(20) < 3)))
+    def find_required_shift(side):
+        apart, error, t_end = studentised_differences(side * values)
         end = np.quantile(apart / error, 0.975)
-        apart, error = studentised_differences(side * values)
-        return float(np.quantile(end * error - apart, 0.8))
+        return float(np.quantile(np.maximum(end, t_end) * error - apart, 0.8))
 
-    plain = {side: required_shift(side, 0.0) for side in (1, -1)}
-    expected = max(required_shift(side, side * plain[side]) for side in (1, -1))
-    assert expected < 0.95 * max(plain.values())
+    expected = max(map(find_required_shift, (1, -1)))
     estimate = estimate_group_differences(
         values, [*"aaa", *"b" * 17], range(20), permutations=19999
     )["a"]
@@ -248,8 +247,12 @@ def test_pairs_are_compared_within_strata():
     studentised_differences = signs * apart
     ratios = studentised_differences.mean(1) / studentised_differences.std(1)
     own = apart.mean() / apart.std()
-    assert row.p == pytest.approx(2 * (ratios >= own - 1e-9).mean(), abs=0.01)
+    test = stats.ttest_1samp(apart, 0)
+    p = 2 * (ratios >= own - 1e-9).mean()
+    assert row.p == pytest.approx(max(p, test.pvalue), abs=0.01)
     low, high = apart.mean() - apart.std() * np.quantile(ratios, [0.975, 0.025])
+    interval = test.confidence_interval()
+    low, high = min(low, interval.low), max(high, interval.high)
     assert (row.low, row.high) == pytest.approx((low, high), abs=0.06)
     assert "within each of 9" in row.method
 
@@ -277,7 +280,80 @@ def test_intervals_cover_the_true_difference(kind):
             values + inside, np.where(inside, "a", "b"), blocks, strata, permutations=299, seed=seed
         )["a"]
         covered += estimate.low <= 1 <= estimate.high
-    assert (0.9 if kind == "unlike spreads" else 0.925) <= covered / reps <= 0.98
+    assert 0.925 <= covered / reps <= 0.98
+
+
+@pytest.mark.parametrize(("few", "many"), [(4, 20), (8, 60)])
+def test_intervals_cover_the_truth_if_few_blocks_vary_more(few, many):
+    """Relabelling alone covers 85 to 90 %."""
+    rng, covered, upper_errors = np.random.default_rng(9), 0, 0
+    groups = [*"a" * few, *"b" * many]
+    for seed in range(400):
+        values = np.concatenate([rng.normal(0, 3, few), rng.normal(size=many)])
+        row = estimate_group_differences(
+            values, groups, range(few + many), permutations=199, seed=seed
+        )["a"]
+        assert (row.p < 0.05) == (row.low > 0 or row.high < 0)
+        covered += row.low <= 0 <= row.high
+        upper_errors += row.high < 0
+    assert 0.92 <= covered / 400 <= 0.98 and upper_errors <= 22
+
+
+@pytest.mark.parametrize("has_strata", [False, True])
+@pytest.mark.parametrize("are_tied", [False, True])
+def test_neither_the_order_of_rows_nor_names_matter(has_strata, are_tied):
+    """Strata have the same values, and blocks of different groups too, if values are tied."""
+    rng = np.random.default_rng(10)
+    group_codes, block_codes, strata = np.array(
+        [
+            [code, 100 * stratum + 10 * code + block, stratum]
+            for stratum in range(6)
+            for code, blocks in enumerate([1, 1 + stratum % 2, 2])
+            for block in range(blocks)
+            for _ in range(rng.integers(1, 4))
+        ]
+    ).T
+    values = rng.normal(size=len(strata))
+    if are_tied:
+        values = rng.integers(2, size=len(strata)).astype(float)
+    values[3] = np.nan
+
+    def estimate(order, names):
+        new_names = rng.permutation(1000).tolist()
+        return [
+            estimate_function(
+                values[order],
+                [names[code] for code in group_codes[order]],
+                [new_names[block] for block in block_codes[order]],
+                [new_names[stratum] for stratum in strata[order]] if has_strata else None,
+                permutations=199,
+            )
+            for estimate_function in (estimate_group_differences, estimate_wasserstein_distances)
+        ]
+
+    first = estimate(np.arange(len(strata)), "abc")
+    second = estimate(rng.permutation(len(strata)), "zxy")
+    for one, other in zip(first, second, strict=True):
+        for old, new in zip("abc", "zxy", strict=True):
+            for name, figure in vars(one[old]).items():
+                same = getattr(other[new], name)
+                assert figure == (
+                    same if isinstance(figure, str) else pytest.approx(same, nan_ok=True)
+                )
+
+
+def test_only_small_p_get_more_relabellings():
+    rng = np.random.default_rng(12)
+    groups = np.repeat([*"abc"], 20)
+    values = rng.normal(size=60) + 4 * (groups == "a")
+    rows = estimate_group_differences(values, groups, range(60), permutations=999)
+    assert rows["a"].method.startswith("2,997 ") and rows["a"].p == pytest.approx(2 / 2998)
+    like_others = estimate_group_differences(
+        values - 4 * (groups == "a"), groups, range(60), permutations=9999
+    )["a"]
+    assert like_others.p > 0.1 and like_others.method.startswith("1,998 ")
+    distance = estimate_wasserstein_distances(values, groups, range(60), permutations=999)["a"]
+    assert distance.p == pytest.approx(1 / 2998)
 
 
 @pytest.mark.parametrize("skewed", [False, True])
@@ -309,7 +385,8 @@ def test_two_groups_have_opposite_differences_and_p_agrees_with_intervals(few):
         one, other = rows["few"], rows["many"]
         assert one.value == pytest.approx(-other.value)
         if np.isnan(one.low) or np.isnan(other.low):
-            assert "do not vary" in one.method + other.method
+            reason = "only 28 different" if few == 2 else "do not vary"
+            assert reason in one.method + other.method or "do not vary" in one.method
             continue
         assert abs(one.low) < 1e3 and abs(one.high) < 1e3
         assert one.low <= 0 <= one.high or one.p <= 0.06
@@ -318,4 +395,8 @@ def test_two_groups_have_opposite_differences_and_p_agrees_with_intervals(few):
     least = estimate_group_differences([1.0, 2.1, 5.0, 7.3], [*"aabb"], range(4), permutations=999)[
         "a"
     ]
-    assert np.isnan(least.minimum_detectable_effect) and least.low <= 0 <= least.high
+    assert np.isnan([least.minimum_detectable_effect, least.low, least.high]).all()
+    assert least.method.startswith(
+        "no interval: only 6 different relabellings, too few for p below"
+    )
+    assert least.p > 0.3

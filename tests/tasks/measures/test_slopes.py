@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from hallmark.tasks.measures.estimates import estimate_linear_slope
+from hallmark.tasks.measures.slopes import estimate_linear_slope
 
 
 def test_a_slope_equals_least_squares():

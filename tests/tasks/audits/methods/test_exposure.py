@@ -167,6 +167,23 @@ def test_findings_of_exposure_by_copies_and_controls():
     ]
 
 
+def test_few_secrets_have_no_interval():
+    """Means of a few exposures are too skewed; the value and its reason are still shown."""
+    rng = np.random.default_rng(6)
+    never, often = (math.log2(1000) - np.log2(rng.integers(1, top, 16)) for top in (1002, 40))
+    findings = compute_findings({0: never[:15], 64: often})
+    few = findings["exposure", "copies=0"]
+    assert few["value"] == pytest.approx(never[:15].mean()) and few["n"] == 15
+    assert few["low"] is None and "no interval: fewer than 16 secrets" in few["method"]
+    assert findings["exposure", "copies=64"]["low"] is not None
+    difference = findings["exposure_difference", "copies=64-0"]
+    assert difference["value"] is not None
+    assert difference["low"] is difference["p"] is difference["minimum_detectable_effect"] is None
+    assert "no interval: fewer than 16 secrets" in difference["method"]
+    enough = compute_findings({0: never, 64: often})["exposure_difference", "copies=64-0"]
+    assert enough["low"] is not None and enough["p"] < 0.01
+
+
 def test_a_model_that_learned_nothing_fails_the_positive_control():
     rng = np.random.default_rng(5)
     random = [math.log2(1000) - np.log2(rng.integers(1, 1002, 16)) for _ in range(2)]

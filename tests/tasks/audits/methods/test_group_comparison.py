@@ -120,7 +120,7 @@ def test_a_small_difference_of_one_group_is_significant(own_folder):
     row = findings["toxicity_difference", part]
     assert (
         row["value"] == pytest.approx(0.1, abs=0.01)
-        and row["p"] == 2 / 1000
+        and row["p"] == 2 / 2998  # a small p has three times as many relabellings
         and row["null_value"] == 0
     )
     assert row["low"] < 0.1 < row["high"] and row["high"] - row["low"] < 0.03
@@ -350,11 +350,11 @@ def test_groups_of_different_people_are_not_paired(craft, own_folder):
     config = BoldConfig(prompts=(craft,), permutations=1999)
     values, findings = compute_simulated_findings(bold.PROBE, own_folder, config, score)
     row = findings["toxicity_difference", "domain=craft, group_name=millers"]
-    assert row["value"] == pytest.approx(0.2, abs=0.01) and row["p"] == 2 / 2000
-    assert "1,999 relabellings of 42 names" in row["method"] and row["clusters"] == 42
+    assert row["value"] == pytest.approx(0.2, abs=0.01) and row["p"] == 2 / 5998
+    assert "5,997 relabellings of 42 names" in row["method"] and row["clusters"] == 42
     distance = findings["toxicity_distance", "domain=craft, group_name=millers"]
-    assert distance["p"] == 1 / 2000 and distance["value"] == pytest.approx(0.2, abs=0.01)
-    assert "1,999 relabellings of 42 names" in distance["method"]
+    assert distance["p"] == 1 / 5998 and distance["value"] == pytest.approx(0.2, abs=0.01)
+    assert "5,997 relabellings of 42 names" in distance["method"]
     assert findings["mean_sentiment", ""]["value"] is None
     assert findings["toxic_share", ""]["value"] == 0
     assert all(row["verdict"] == "pass" for row in findings.values() if row["control"])

@@ -373,12 +373,12 @@ def test_sampled_documents_depend_only_on_their_ids(corpus):
         return sample_documents(corpus["documents"], "train", count, 14, key, len)
 
     sample_rows = sample(5)
-    assert len(sample_rows) == 5 == len({doc_id for doc_id, _ in sample_rows})
+    assert len(sample_rows) == 5 == len({document.doc_id for document in sample_rows})
     rows = {r["doc_id"]: r for r in corpus["documents"].read().to_pylist()}
-    for doc_id, text in sample_rows:
-        row = rows[doc_id]
+    for document in sample_rows:
+        row = rows[document.doc_id]
         assert row["split"] == "train" and row["source"] == "s" and len(row["text"]) >= 14
-        assert text == row["text"]
+        assert (document.text, document.cluster) == (row["text"], row["cluster"])
     larger_sample = sample(20)
     assert (
         larger_sample[:5] == sample_rows
@@ -397,7 +397,8 @@ def test_documents_that_are_too_short_are_replaced(corpus):
     texts = [r["text"] for r in corpus["documents"].read().to_pylist() if r["split"] == "train"]
     min_tokens = sorted(len(text.split()) for text in texts)[-3]
     sample = sample_documents(corpus["documents"], "train", 3, min_tokens, "key", count_tokens)
-    assert len(sample) == 3 and all(len(text.split()) >= min_tokens for _, text in sample)
+    assert len(sample) == 3
+    assert all(len(document.text.split()) >= min_tokens for document in sample)
     assert set(counted_texts) <= set(texts)
 
 

@@ -1,4 +1,4 @@
-"""Test the probe membership: its scores, its members, and the estimators of AUC and TPR."""
+"""Test the probe membership: its scores, its members and its findings."""
 
 import zlib
 from pathlib import Path
@@ -21,7 +21,7 @@ from hallmark.tasks.audits.probes.membership import (
 )
 from hallmark.tasks.audits.slice_tags import name_slice
 from hallmark.tasks.contract import StageConfig, StageContext, Table, folder_to_artifact, stage
-from hallmark.tasks.measures.estimates import estimate_roc_auc, estimate_true_positive_rate
+from hallmark.tasks.measures.roc import estimate_true_positive_rate
 from hallmark.tasks.training.document_reads import DOCUMENT_READS
 from hallmark.tasks.training.pretrain import CHECKPOINTS
 from tests.tasks.audits.audit_runs import run_audit_stages
@@ -108,6 +108,24 @@ def test_equally_many_tokens_of_members_and_non_members_are_scored(documents, ow
     assert verdicts == {"scripted chance": "pass", "scripted effect": "pass"}
     assert by_slice["auc", "scripted effect"]["value"] > 0.95
     assert 0.2 < by_slice["auc", "scripted chance"]["value"] < 0.8
+
+
+def test_near_copies_form_clusters(session, own_folder):
+    """Documents have near copies, which are in the same split."""
+    texts = [f"Document {n // 2} speaks of harbours, of lamps and of boat {n}." for n in range(60)]
+    documents = given(
+        texts,
+        splits=["train" if n // 2 % 2 else "holdout" for n in range(60)],
+        clusters=[f"cluster {n // 2}" for n in range(60)],
+        kind="split",
+    )["documents"]
+    config = CONFIG.model_copy(update={"documents_per_split": 30})
+    findings = run_audit_stages("membership", own_folder, config, corpus=(None, None, documents))[
+        -1
+    ][1]
+    (row,) = (r for r in findings.to_pylist() if name_slice(r["slice"]) == "document, score=loss")
+    assert (row["n"], row["clusters"]) == (60, 30)
+    assert "over 30 and 30 documents in 15 and 15 clusters" in row["method"]
 
 
 def test_the_reference_ratio_uses_the_same_texts(documents, own_folder, gpt2_folder):
@@ -263,89 +281,3 @@ def test_without_a_corpus_nothing_is_measured(own_folder, session):
     ]
     reason = "not measured: the documents of this corpus are unknown or too short"
     assert all(r["value"] is None and reason in r["method"] for r in findings.to_pylist())
-
-
-def test_the_auc_is_the_share_of_pairs_and_p_that_of_mann_whitney():
-    assert estimate_roc_auc([2, 3], [1, 3]).value == 0.625
-    rng = np.random.default_rng(0)
-    a, b = rng.integers(0, 5, 30), rng.integers(0, 4, 20)
-    pair_share = np.mean([(x > y) + (x == y) / 2 for x in a for y in b])
-    auc = estimate_roc_auc([*a.astype(float), np.nan], b)
-    assert auc.value == pytest.approx(pair_share) and auc.missing == 1 and auc.n == 50
-    tied = stats.mannwhitneyu(a, b, method="asymptotic", use_continuity=False)
-    assert auc.p == pytest.approx(tied.pvalue) and tied.pvalue < 0.9
-    constant = estimate_roc_auc([1.0] * 30, [1.0] * 20)
-    assert (constant.value, constant.p) == (
-        0.5,
-        1,
-    ) and "all items have the same value" in constant.method
-    a, b = rng.normal(size=30), rng.normal(size=20)
-    untied = stats.mannwhitneyu(a, b, method="asymptotic", use_continuity=False)
-    assert estimate_roc_auc(a, b).p == pytest.approx(untied.pvalue)
-
-
-@pytest.mark.parametrize(("m", "n", "shift"), [(20, 20, 0.0), (100, 100, 0.0), (50, 200, 0.7)])
-def test_the_interval_of_the_auc_has_its_nominal_coverage(m, n, shift):
-    rng = np.random.default_rng(3)
-    true_auc = stats.norm.cdf(shift / 2**0.5)
-    covered = 0
-    for _ in range(1000):
-        auc = estimate_roc_auc(rng.normal(shift, 1, m), rng.normal(0, 1, n))
-        covered += auc.low <= true_auc <= auc.high
-    assert 0.925 <= covered / 1000 <= 0.972
-
-
-@pytest.mark.parametrize(("m", "n"), [(100, 100), (32, 8)])
-def test_the_minimum_detectable_effect_has_its_power(m, n):
-    rng = np.random.default_rng(4)
-    smallest = estimate_roc_auc(rng.normal(size=m), rng.normal(size=n)).minimum_detectable_effect
-    shift = stats.norm.ppf(0.5 + smallest) * 2**0.5
-    is_significant = [
-        estimate_roc_auc(rng.normal(shift, 1, m), rng.normal(size=n)).p < 0.05 for _ in range(2000)
-    ]
-    assert 0.76 <= np.mean(is_significant) <= 0.84
-
-
-@pytest.mark.parametrize(("m", "n", "shift"), [(200, 200, 0.0), (200, 200, 1.0), (400, 1000, 2.0)])
-def test_the_interval_of_the_true_positive_rate_has_its_nominal_coverage(m, n, shift):
-    """Treated as known, the score bound would give 60 % coverage in the second case."""
-    rng = np.random.default_rng(n)
-    true_rate, covered = stats.norm.sf(stats.norm.isf(0.01) - shift), 0
-    for _ in range(1000):
-        rate = estimate_true_positive_rate(rng.normal(shift, 1, m), rng.normal(size=n), 0.01)
-        covered += rate.low <= true_rate <= rate.high
-    assert 0.925 <= covered / 1000 <= 0.985
-
-
-def test_the_interval_of_the_true_positive_rate_in_closed_form():
-    nonmembers = np.arange(200.0)
-    rate = estimate_true_positive_rate([197.5, 198.5, 250.0, np.nan], nonmembers, 0.01)
-    assert (rate.value, rate.n, rate.missing, rate.null_value) == (2 / 3, 3, 1, 0.01)
-    assert (
-        0 < rate.low < 2 / 3 < rate.high < 1 and "from 200 items of the other group" in rate.method
-    )
-    # Bounds 0.7 % off would have 1 or 3 of 3 above them: a Wilson interval with 1.26 members.
-    near = (2 + 1) / (3 + 2)
-    n = near * (1 - near) / (near * (1 - near) / 3 + (1 / 3) ** 2)
-    z = stats.norm.ppf(0.975)
-    middle = (2 / 3 + z**2 / (2 * n)) / (1 + z**2 / n)
-    half_width = z * np.sqrt(2 / 9 / n + (z / n) ** 2 / 4) / (1 + z**2 / n)
-    assert (rate.low, rate.high) == pytest.approx((middle - half_width, middle + half_width))
-    assert estimate_true_positive_rate([1.0] * 9, nonmembers, 0.01).low == 0
-    assert estimate_true_positive_rate([300.0] * 9, nonmembers, 0.01).high == 1
-    assert np.isnan(estimate_true_positive_rate([], nonmembers, 0.01).value)
-
-
-def test_an_auc_without_value_or_interval_has_a_reason():
-    without_members = estimate_roc_auc([], [1.0])
-    assert np.isnan(without_members.value) and "on one side" in without_members.method
-    above = estimate_roc_auc([2.0, 3.0], [0.0, 1.0])
-    assert above.value == 1 and np.isnan(above.low) and above.p < 0.2
-    assert np.isnan(estimate_roc_auc([1.0], [0.0, 2.0]).low)
-    below = estimate_roc_auc([0.0, 1.0], [2.0, 3.0])
-    assert (
-        below.value == 0
-        and np.isnan(below.low)
-        and "all values of one group are above those of the other" in below.method
-    )
-    assert pa.scalar(estimate_roc_auc([1.0, 2.0], [1.0, 2.0]).value).as_py() == 0.5
