@@ -6,8 +6,10 @@ Each causal and masked architecture of the installed transformers is built as a 
 random weights, saved as a folder with a small byte-level tokenizer, and opened for an audit. The
 log-likelihoods of a few sentences, computed one at a time and in one batch, are compared with a
 plain forward pass of the model that transformers loads from the same folder: with the given text as
-input for a causal model, with one masked position at a time for a masked one. Prints one line for
-each architecture (agrees, refused, differs, or cannot be built) and the totals.
+input for a causal model, with one masked position at a time for a masked one. For a causal model,
+the log-likelihoods of texts after a shared context and the tokens of greedy continuations are
+compared, too. A text longer than the context must have finite scores. Prints one line for each
+architecture (agrees, refused, differs, or cannot be built) and the totals.
 """
 
 from __future__ import annotations
@@ -59,12 +61,15 @@ SPECIAL_TOKENS = {
     "sep_token": "<sep>",
 }
 
-#: Largest difference of a token's log-probability, in nats, that counts as agreement. It allows for
-#: the float32 rounding of logits of about 10 in batches of different shapes.
-TOLERANCE = 2e-3
+#: Largest difference of a token's log-probability that counts as agreement, relative to the largest
+#: log-probability of the same texts.
+TOLERANCE = 1e-5
 
 #: Number of parameters of the largest model that is built.
 MAX_PARAMETERS = 30_000_000
+
+#: Number of tokens of a greedy continuation.
+GREEDY_TOKENS = 6
 
 #: Standard deviations of the random weights, tried in this order until all logits are finite.
 STANDARD_DEVIATIONS = (0.2, 0.05, 0.02)
@@ -289,15 +294,77 @@ def compare_architecture(folder: Path, family: str, architecture: str, kind: str
         return Comparison("cannot be built", f"transformers itself fails: {describe_error(error)}")
     if any(value != value for row in expected for value in row):
         return Comparison("cannot be built", "the logits of transformers are not numbers")
-    single = find_largest_difference(
-        [audited_model.compute_log_probs([ids])[0] for ids in sequences], expected
+    scale = max(1.0, *(abs(value) for row in expected for value in row))
+    single = [audited_model.compute_log_probs([ids])[0] for ids in sequences]
+    differences = {
+        "single": find_largest_difference(single, expected) / scale,
+        "batched": find_largest_difference(audited_model.compute_log_probs(sequences), expected)
+        / scale,
+    }
+    reading, problems = audited_model.model_kind, []
+    if audited_model.model_kind == "causal":
+        reading += " with cache" if audited_model.uses_cache else " by whole sequences"
+        differences["shared"] = compare_shared_contexts(network, audited_model, sequences) / scale
+        if not has_greedy_tokens(network, audited_model, sequences):
+            problems.append("greedy tokens differ")
+    if not has_finite_scores_of_long_text(audited_model, sequences[0]):
+        problems.append("scores of a long text are not numbers")
+    if not max(differences.values()) <= TOLERANCE:
+        problems.append("log-probabilities differ")
+    size = sum(parameter.numel() for parameter in network.parameters())
+    figures = [f"{name} {difference:.1e}" for name, difference in differences.items()]
+    figures.append(f"states {describe_state_difference(audited_model, sequences)}")
+    details = "; ".join([reading, *problems, ", ".join(figures), f"{size:,} parameters"])
+    return Comparison("differs" if problems else "agrees", details)
+
+
+def compare_shared_contexts(network: Any, audited_model: Any, sequences: list[list[int]]) -> float:
+    """Return the largest difference of log p of targets after two contexts of one length."""
+    length = len(sequences[2]) - 4
+    contexts = [sequences[0][:length], sequences[2][:length]]
+    pairs = [
+        (context, [*sequences[3][begin : begin + 1 + begin]])
+        for context in contexts
+        for begin in range(1, 4)
+    ]
+    expected = []
+    for context, target in pairs:
+        ids = [*context, *target]
+        logits = compute_logits(network, torch.tensor([ids]), "causal")[0, len(context) - 1 : -1]
+        log_probs = logits.log_softmax(-1).gather(1, torch.tensor(target)[:, None])
+        expected.append(log_probs[:, 0].tolist())
+    found = audited_model.compute_target_log_probs(*zip(*pairs, strict=True))
+    return find_largest_difference(found, expected)
+
+
+def has_greedy_tokens(network: Any, audited_model: Any, sequences: list[list[int]]) -> bool:
+    """Return whether greedy continuations have the most probable token of a plain forward pass.
+
+    Tokens whose logits are equal but for rounding count as equal.
+    """
+    continuations = audited_model.generate_continuations(
+        sequences, max_new_tokens=GREEDY_TOKENS, temperature=0, samples=2
     )
-    batched = find_largest_difference(audited_model.compute_log_probs(sequences), expected)
-    states = describe_state_difference(audited_model, sequences)
-    details = (
-        f"{audited_model.model_kind}; single {single:.1e}, batched {batched:.1e}, states {states}"
-    )
-    return Comparison("agrees" if max(single, batched) <= TOLERANCE else "differs", details)
+    for prompt, row in zip(sequences, continuations, strict=True):
+        for continuation in row:
+            ids = [*prompt]
+            for token in continuation.token_ids:
+                logits = compute_logits(network, torch.tensor([ids]), "causal")[0, -1]
+                if logits[token] < logits.max() - TOLERANCE * logits.abs().max():
+                    return False
+                ids.append(token)
+            has_all_tokens = len(continuation.token_ids) == GREEDY_TOKENS
+            if continuation.has_ended == has_all_tokens:
+                return False
+    return True
+
+
+def has_finite_scores_of_long_text(audited_model: Any, ids: list[int]) -> bool:
+    """Return whether a text longer than the context, or than most contexts here, is scored."""
+    length = min(audited_model.context_length, 300) + 20
+    long_ids = [*itertools.islice(itertools.cycle(ids), length)]
+    (log_probs,) = audited_model.compute_log_probs([long_ids])
+    return len(log_probs) == length - 1 and bool(torch.tensor(log_probs).isfinite().all())
 
 
 def describe_state_difference(audited_model: Any, sequences: list[list[int]]) -> str:

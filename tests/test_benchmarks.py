@@ -72,7 +72,7 @@ def test_architectures_are_compared_with_transformers():
     result = run_benchmark("architectures", "--only", "gpt2", "xlnet", "BertForMaskedLM")
     assert result.returncode == 0, result.stderr
     gpt2, xlnet, bert, totals = result.stdout.splitlines()
-    assert gpt2.startswith("causal gpt2 GPT2LMHeadModel: agrees (causal; single ")
+    assert gpt2.startswith("causal gpt2 GPT2LMHeadModel: agrees (causal with cache; single ")
     assert xlnet.startswith("causal xlnet XLNetLMHeadModel: refused (")
     assert "cannot be audited as a causal model" in xlnet
     assert bert.startswith("masked bert BertForMaskedLM: agrees (masked; single ")

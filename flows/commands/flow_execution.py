@@ -230,6 +230,21 @@ def render_passed_rules(verdicts: Sequence[Mapping[str, Any]]) -> list[str]:
     return lines
 
 
+def _format_failed_audits(reason_by_audit: Mapping[str, str]) -> str:
+    """Name all audits that failed, those with the same reason together."""
+    audits_by_reason: dict[str, list[str]] = {}
+    for audit, reason in reason_by_audit.items():
+        audits_by_reason.setdefault(reason, []).append(audit)
+    failures = "; ".join(
+        f"{', '.join(audits)} failed: {reason}" for reason, audits in audits_by_reason.items()
+    )
+    these_audits = "this audit" if len(reason_by_audit) == 1 else "these audits"
+    return (
+        f"{failures}; all other results were written, and the model card names {these_audits}; "
+        f"after the cause is removed, run the command again to repeat {these_audits}"
+    )
+
+
 def check_audits_and_policy(run: Run) -> None:
     """Check that all audits of a run worked and that its findings pass the policy.
 
@@ -243,11 +258,9 @@ def check_audits_and_policy(run: Run) -> None:
     from hallmark.tasks.audits.registry import SKIPPED_COUNT_METRICS
     from hallmark.tasks.contract import HallmarkError, PolicyViolationError
 
-    for audit, reason in run.read_failure_reason_by_audit().items():
-        raise HallmarkError(
-            f"{audit} failed: {reason}; all other results were written, and the model card says "
-            "which audit failed; run the command again to repeat this audit"
-        )
+    reason_by_audit = run.read_failure_reason_by_audit()
+    if reason_by_audit:
+        raise HallmarkError(_format_failed_audits(reason_by_audit))
     verdicts = run.list_verdicts()
     policy = judge_policy(verdicts)
     if policy.verdict in (None, "pass"):

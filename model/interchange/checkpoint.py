@@ -39,8 +39,23 @@ OBJECTIVE_SUGGESTIONS = {
 WEIGHTS_FILE, CONFIG_FILE, TOKENIZER_FILE = "model.safetensors", "config.json", "tokenizer.json"
 
 
+#: First bytes of the small text files that Git LFS keeps in place of large files.
+LFS_POINTER_START = b"version https://git-lfs.github.com/spec/"
+
+
 class CheckpointError(ValueError):
     """A folder cannot be loaded as a checkpoint; the message says which and why."""
+
+
+def check_no_lfs_pointer(path: Path) -> None:
+    """Raise CheckpointError if a file is a pointer of Git LFS instead of the content."""
+    with path.open("rb") as file:
+        start = file.read(len(LFS_POINTER_START))
+    if start == LFS_POINTER_START:
+        raise CheckpointError(
+            f"{path} is a pointer of Git LFS instead of the content: run `git lfs pull` in its "
+            "repository, or download the file again."
+        )
 
 
 class _ConfigFile(NamedTuple):
@@ -264,6 +279,7 @@ def _require_file(folder: Path, file_name: str) -> Path:
     path = folder / file_name
     if not path.is_file():
         raise CheckpointError(f"{folder} has no {file_name}: the checkpoint is incomplete.")
+    check_no_lfs_pointer(path)
     return path
 
 

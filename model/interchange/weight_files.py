@@ -9,7 +9,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from hallmark.model.interchange.checkpoint import WEIGHTS_FILE, CheckpointError
+from hallmark.model.interchange.checkpoint import (
+    WEIGHTS_FILE,
+    CheckpointError,
+    check_no_lfs_pointer,
+)
 
 WEIGHTS_INDEX_FILE = f"{WEIGHTS_FILE}.index.json"
 
@@ -22,13 +26,14 @@ def list_weight_files(folder: Path, config: dict[str, Any]) -> list[Path]:
     single file is not read.
 
     Raises:
-        CheckpointError: There are no weights, a file is outside the folder or has another format,
-            the index is unreadable, or the folder contains an adapter.
+        CheckpointError: There are no weights, a file is outside the folder, has another format or
+            is a pointer of Git LFS, the index is unreadable, or the folder contains an adapter.
     """
     if (folder / "adapter_config.json").is_file():
         raise CheckpointError(
-            f"{folder} contains an adapter (adapter_config.json): merge it into its base model, "
-            "and give the folder of the merged model."
+            f"{folder} contains an adapter (adapter_config.json): merge it into its base model and "
+            "give the folder of the merged model, or, for the base model alone, a folder without "
+            "the adapter."
         )
     named_path = config.get("transformers_weights")
     named_file = None
@@ -62,6 +67,7 @@ def list_weight_files(folder: Path, config: dict[str, Any]) -> list[Path]:
                 f"{path} is not a safetensors file, and no other format can be read: convert it, "
                 "or name a safetensors file."
             )
+        check_no_lfs_pointer(path)
     return files
 
 

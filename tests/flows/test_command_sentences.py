@@ -420,6 +420,24 @@ def test_a_passed_policy_raises_nothing_and_a_failed_audit_comes_first():
     assert not isinstance(raised.value, PolicyViolationError)
 
 
+@pytest.mark.parametrize(
+    ("failures", "sentence"),
+    [
+        (
+            {"bias": "why", "bold": "how"},
+            "bias failed: why; bold failed: how; all other results were written, and the model "
+            "card names these audits; after the cause is removed, run the command again to repeat "
+            "these audits",
+        ),
+        ({"bias": "why", "bold": "why"}, "bias, bold failed: why; all other"),
+    ],
+)
+def test_all_failed_audits_are_named(failures, sentence):
+    with pytest.raises(HallmarkError) as raised:
+        check_audits_and_policy(judged_run(failures=failures))
+    assert sentence in str(raised.value)
+
+
 def estimate(value, exact=True):
     return {"value": value, "is_exact": exact}
 

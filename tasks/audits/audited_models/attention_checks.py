@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from hallmark.model.padding import pad_rows
-from hallmark.tasks.audits.audited_models.masked_model import MAX_LOGITS
+from hallmark.tasks.audits.audited_models.audited_model import MAX_LOGITS
 from hallmark.tasks.audits.audited_models.transformers_tokenizer import get_special_token_ids
 from hallmark.tasks.contract import UsageError
 from hallmark.tasks.measures.batch_effects import (
@@ -65,8 +65,7 @@ def check_transformers_attention_and_choose_batching(
     Returns:
         Which rows the model can read in one batch.
     """
-    vocab_size = audited_tokenizer.vocab_size
-    pad_id = choose_pad_token_id(model.config, tokenizer, vocab_size)
+    pad_id = choose_pad_token_id(model.config, tokenizer, audited_tokenizer.vocab_size)
 
     @torch.inference_mode()
     def compute_row_logits(sequences: list[list[int]]) -> list[Tensor]:
@@ -76,11 +75,23 @@ def check_transformers_attention_and_choose_batching(
             for row_logits, sequence in zip(logits, sequences, strict=True)
         ]
 
-    ordinary_ids = {*tokenizer.get_vocab().values()} - get_special_token_ids(tokenizer)
     return check_attention_and_choose_batching(
         compute_row_logits,
         audited_tokenizer.model_kind,
         audited_tokenizer.name,
+        build_check_sequences(model, tokenizer, audited_tokenizer),
+    )
+
+
+def build_check_sequences(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    audited_tokenizer: AuditedTokenizer,
+) -> list[SequencePair]:
+    """Build the sequences that show how a model attends; see ``build_sequence_pairs``."""
+    vocab_size = audited_tokenizer.vocab_size
+    ordinary_ids = {*tokenizer.get_vocab().values()} - get_special_token_ids(tokenizer)
+    return build_sequence_pairs(
         sorted(token_id for token_id in ordinary_ids if token_id < vocab_size),
         config=model.config,
         context_length=audited_tokenizer.context_length,
@@ -90,15 +101,37 @@ def check_transformers_attention_and_choose_batching(
     )
 
 
-def check_attention_and_choose_batching(
-    compute_logits: Forward,
-    model_kind: ModelKind,
-    model_name: str,
+def build_sequence_pairs(
     ordinary_token_ids: Sequence[int],
     *,
     config: PretrainedConfig,
     context_length: int,
     max_check_length: int,
+) -> list[SequencePair]:
+    """Build two pairs of sequences, which are longer than the windows of attention.
+
+    Experts are chosen by small differences, so only an effect in both pairs counts.
+
+    Args:
+        ordinary_token_ids: Ids of tokens that are not special.
+        config: The config of the model, for the windows of its attention.
+        context_length: The longest sequence that it reads, in tokens.
+        max_check_length: The longest sequence that is cheap to read, in tokens.
+
+    Returns:
+        The pairs; none if the model cannot read four tokens, or has no ordinary tokens.
+    """
+    length = _choose_check_length(config, context_length, max_check_length)
+    if length < 4 or not ordinary_token_ids:
+        return []
+    return [SequencePair(ordinary_token_ids, length, seed) for seed in range(2)]
+
+
+def check_attention_and_choose_batching(
+    compute_logits: Forward,
+    model_kind: ModelKind,
+    model_name: str,
+    sequence_pairs: Sequence[SequencePair],
 ) -> Batching:
     """Check that a model sees the tokens that its kind should see.
 
@@ -106,10 +139,7 @@ def check_attention_and_choose_batching(
         compute_logits: Computes its logits.
         model_kind: How it will be scored.
         model_name: Its name in messages.
-        ordinary_token_ids: Ids of tokens that are not special.
-        config: Its config, for the windows of its attention.
-        context_length: The longest sequence that it reads, in tokens.
-        max_check_length: The longest sequence that is cheap to read, in tokens.
+        sequence_pairs: Sequences of ``build_sequence_pairs``.
 
     Returns:
         Which rows it can read in one batch. Weights that are not numbers are not detected here.
@@ -118,11 +148,8 @@ def check_attention_and_choose_batching(
         UsageError: It is to be scored as causal but sees later tokens, or as masked but sees only
             earlier ones.
     """
-    length = _choose_check_length(config, context_length, max_check_length)
-    if length < 4 or not ordinary_token_ids:
+    if not sequence_pairs:
         return "equal length"
-    # Experts are chosen by small differences, so only an effect in both samples counts.
-    sequence_pairs = [SequencePair(ordinary_token_ids, length, seed) for seed in range(2)]
     try:
         sees_later_tokens = all(
             _logits_depend_on_end(compute_logits, sequence_pair) for sequence_pair in sequence_pairs

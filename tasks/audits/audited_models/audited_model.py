@@ -286,7 +286,12 @@ class AuditedModel(AuditedTokenizer, ABC):
         log_probs = [np.empty(0, np.float32)] * len(targets)
         unscored_indices = {*range(len(targets))}
         for context_batch in batch_by_shared_context(
-            contexts, targets, self.context_length, self.min_saved_tokens, self.batch_size
+            contexts,
+            targets,
+            self.context_length,
+            self.min_saved_tokens,
+            max_targets=self.batch_size,
+            max_scored_tokens=MAX_LOGITS // self.vocab_size,
         ):
             unscored_indices -= {*context_batch.target_indices}
             batch_log_probs = self.compute_log_probs_after_shared_contexts(
@@ -430,6 +435,9 @@ def hypothesis_to_continuation(hypothesis: Hypothesis) -> ScoredContinuation:
 #: Maximum number of tokens of contexts and targets in one call of the model.
 MAX_TOKENS_PER_CALL = 1 << 14
 
+#: Maximum number of logits held at a time (float32: 256 MiB).
+MAX_LOGITS = 1 << 26
+
 
 @dataclass(frozen=True)
 class ContextBatch:
@@ -451,12 +459,16 @@ def batch_by_shared_context(
     targets: Sequence[Sequence[int]],
     max_tokens: int,
     min_saved_tokens: int,
+    *,
     max_targets: int | None = None,
+    max_scored_tokens: int = MAX_TOKENS_PER_CALL,
 ) -> Iterator[ContextBatch]:
     """Yield batches of targets with shared contexts of more than one token, by context length.
 
     Only targets that fit into ``max_tokens`` with their context are included, and only contexts
-    whose sharing saves at least ``min_saved_tokens``. A batch has at most ``max_targets`` targets.
+    whose sharing saves at least ``min_saved_tokens``. A batch has at most ``max_targets`` targets,
+    and its targets, padded to one length, have at most ``max_scored_tokens`` tokens. One target may
+    have more.
     """
     indices_by_context: dict[tuple[int, ...], list[int]] = {}
     for target_index, (context, target) in enumerate(zip(contexts, targets, strict=True)):
@@ -469,30 +481,35 @@ def batch_by_shared_context(
     ]
     shared_contexts.sort(key=lambda shared_context: (len(shared_context), shared_context))
     for context_length, same_length_contexts in groupby(shared_contexts, key=len):
-        batch_contexts, context_indices, target_indices, batch_tokens = (
+        batch_contexts, context_indices, target_indices = (
             list[TokenIds](),
             list[int](),
             list[int](),
-            0,
         )
+        batch_tokens, longest_target = 0, 0
         for context in same_length_contexts:
             context_targets = indices_by_context[context]
-            chunk_size = max(1, MAX_TOKENS_PER_CALL // (2 * context_length))
-            chunk_size = min(chunk_size, max_targets or chunk_size)
+            chunk_size = min(
+                MAX_TOKENS_PER_CALL // (2 * context_length),
+                max_scored_tokens // max(len(targets[i]) for i in context_targets),
+            )
+            chunk_size = max(1, min(chunk_size, max_targets or chunk_size))
             for index_chunk in (
                 context_targets[i : i + chunk_size]
                 for i in range(0, len(context_targets), chunk_size)
             ):
-                chunk_tokens = len(index_chunk) * (
-                    context_length + max(len(targets[i]) for i in index_chunk)
-                )
+                longest_of_chunk = max(len(targets[i]) for i in index_chunk)
+                chunk_tokens = len(index_chunk) * (context_length + longest_of_chunk)
                 target_count = len(target_indices) + len(index_chunk)
+                longest_target = max(longest_target, longest_of_chunk)
                 if batch_contexts and (
                     batch_tokens + chunk_tokens > MAX_TOKENS_PER_CALL
+                    or target_count * longest_target > max_scored_tokens
                     or target_count > (max_targets or target_count)
                 ):
                     yield ContextBatch(batch_contexts, context_indices, target_indices)
-                    batch_contexts, context_indices, target_indices, batch_tokens = [], [], [], 0
+                    batch_contexts, context_indices, target_indices = [], [], []
+                    batch_tokens, longest_target = 0, longest_of_chunk
                 context_indices += [len(batch_contexts)] * len(index_chunk)
                 batch_contexts.append(list(context))
                 target_indices += index_chunk

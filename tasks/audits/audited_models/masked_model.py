@@ -13,23 +13,29 @@ from torch import Tensor
 from hallmark.model.decoding.token_scores import gather_log_probs
 from hallmark.model.padding import check_no_nan
 from hallmark.tasks.audits.audited_models.audited_model import (
+    MAX_LOGITS,
     AuditedModel,
     Float32,
     ScoredContinuation,
     run_in_model_precision,
 )
 
-#: Maximum number of logits held at a time (float32: 256 MiB).
-MAX_LOGITS = 1 << 26
+#: Maximum number of tokens of a padded batch.
+MAX_BATCH_TOKENS = 1 << 12
 
 
 def batch_indices_of_similar_length(
     lengths: Sequence[int], vocab_size: int, max_rows: int | None = None
 ) -> Iterator[list[int]]:
-    """Yield indices of rows of similar length, longest first, within MAX_LOGITS."""
+    """Yield indices of rows of similar length, longest first.
+
+    A padded batch is within MAX_LOGITS and MAX_BATCH_TOKENS: with a small vocabulary the states of
+    the tokens need more memory than the logits.
+    """
     indices = sorted(range(len(lengths)), key=lambda i: -lengths[i])
+    max_tokens = min(MAX_BATCH_TOKENS, MAX_LOGITS // vocab_size)
     while indices:
-        batch_size = max(1, MAX_LOGITS // (vocab_size * max(1, lengths[indices[0]])))
+        batch_size = max(1, max_tokens // max(1, lengths[indices[0]]))
         batch_size = min(batch_size, max_rows or batch_size)
         yield indices[:batch_size]
         indices = indices[batch_size:]
@@ -88,11 +94,21 @@ class MaskedModel(AuditedModel):
         closing_ids = [] if self.closing_id is None else [self.closing_id]
         max_content_tokens = self.context_length - len(opening_ids) - len(closing_ids)
         log_probs = [np.empty(len(p), dtype=np.float32) for p in positions]
-        masked_sequences, masked_tokens = [], []
-        for sequence_index, (sequence, sequence_positions) in enumerate(
-            zip(sequences, positions, strict=True)
+        masked_tokens = [
+            (sequence_index, position_index, position)
+            for sequence_index, sequence_positions in enumerate(positions)
+            for position_index, position in enumerate(sequence_positions)
+        ]
+        opening_and_closing = len(opening_ids) + len(closing_ids)
+        for batch in self.iter_batch_indices(
+            [
+                opening_and_closing + min(len(sequences[i]), max_content_tokens)
+                for i, _, _ in masked_tokens
+            ]
         ):
-            for position_index, position in enumerate(sequence_positions):
+            masked_sequences, mask_positions = [], []
+            for sequence_index, _, position in (masked_tokens[i] for i in batch):
+                sequence = sequences[sequence_index]
                 window_start = max(
                     0, min(position - max_content_tokens // 2, len(sequence) - max_content_tokens)
                 )
@@ -101,18 +117,14 @@ class MaskedModel(AuditedModel):
                     *sequence[window_start : window_start + max_content_tokens],
                     *closing_ids,
                 ]
-                mask_position = len(opening_ids) + position - window_start
-                masked_sequences.append(
-                    [*window_ids[:mask_position], self.mask_id, *window_ids[mask_position + 1 :]]
-                )
-                masked_tokens.append(
-                    (sequence_index, position_index, mask_position, sequence[position])
-                )
-        for batch in self.iter_batch_indices([len(window_ids) for window_ids in masked_sequences]):
-            logits = self.compute_logits_at(
-                [masked_sequences[i] for i in batch], [masked_tokens[i][2] for i in batch]
+                mask_positions.append(len(opening_ids) + position - window_start)
+                window_ids[mask_positions[-1]] = self.mask_id
+                masked_sequences.append(window_ids)
+            logits = self.compute_logits_at(masked_sequences, mask_positions)
+            target_ids = torch.tensor(
+                [sequences[masked_tokens[i][0]][masked_tokens[i][2]] for i in batch],
+                device=logits.device,
             )
-            target_ids = torch.tensor([masked_tokens[i][3] for i in batch], device=logits.device)
             target_log_probs = check_no_nan(gather_log_probs(logits, target_ids))
             for i, log_prob in zip(batch, target_log_probs.tolist(), strict=True):
                 log_probs[masked_tokens[i][0]][masked_tokens[i][1]] = log_prob

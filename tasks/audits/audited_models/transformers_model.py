@@ -2,7 +2,8 @@
 
 Weights are read from safetensors only. Probabilities are computed in float32 from logits in the
 model's precision. Rows of a batch are padded to the right, unless attention_checks.py finds that
-padding changes results; generation batches prompts of equal length.
+padding changes results; generation batches prompts of equal length. A model whose cache cannot be
+used reads whole sequences, see next_token_readers.py.
 """
 
 from __future__ import annotations
@@ -32,9 +33,11 @@ from hallmark.model.interchange.checkpoint import WEIGHTS_FILE, CheckpointError
 from hallmark.model.interchange.weight_files import WEIGHTS_INDEX_FILE, list_weight_files
 from hallmark.model.padding import check_no_nan, pad_rows
 from hallmark.tasks.audits.audited_models.attention_checks import (
+    build_check_sequences,
     check_transformers_attention_and_choose_batching,
 )
 from hallmark.tasks.audits.audited_models.audited_model import (
+    MAX_LOGITS,
     AuditedModel,
     Float32,
     ScoredContinuation,
@@ -47,10 +50,20 @@ from hallmark.tasks.audits.audited_models.audited_model import (
     run_in_model_precision,
 )
 from hallmark.tasks.audits.audited_models.audited_tokenizer import ModelKind, TokenIds
+from hallmark.tasks.audits.audited_models.cache_checks import (
+    can_read_next_tokens_with_cache,
+    can_read_targets_with_cache,
+)
 from hallmark.tasks.audits.audited_models.masked_model import (
-    MAX_LOGITS,
     MaskedModel,
     batch_indices_of_similar_length,
+)
+from hallmark.tasks.audits.audited_models.next_token_readers import (
+    BeamScorer,
+    CachedReader,
+    NextTokenReader,
+    WholeSequenceReader,
+    accepts_last_logits_only,
 )
 from hallmark.tasks.audits.audited_models.small_configs import scale_down_transformers_config
 from hallmark.tasks.audits.audited_models.transformers_tokenizer import (
@@ -66,8 +79,11 @@ from hallmark.tasks.measures.transformers_logging import silence_transformers_ou
 from hallmark.tasks.measures.weights import detach_weights_from_files
 
 if TYPE_CHECKING:
-    from transformers import Cache, PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
     from transformers.models.auto.auto_factory import _BaseAutoModelClass
+
+#: Maximum number of tokens of prompts and continuations that are generated together.
+MAX_GENERATION_TOKENS = 1 << 15
 
 PICKLE_PATTERNS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.h5", "*.msgpack")
 
@@ -245,8 +261,6 @@ class _TransformersModel(TransformersTokenizer, AuditedModel):
         self.batching = check_transformers_attention_and_choose_batching(
             model, tokenizer, self, self._compute_logits
         )
-        if self.batching != "any length":
-            self.min_saved_tokens = sys.maxsize  # targets after a shared context are padded
 
     def _compute_logits(self, token_ids: torch.Tensor, is_real: torch.Tensor) -> torch.Tensor:
         """Compute logits (B, T, V), float32."""
@@ -328,6 +342,20 @@ class TransformersCausalModel(_TransformersModel):
         self.stop_ids = {
             token_id for token_id in [*eos_ids, tokenizer.eos_token_id] if token_id is not None
         }
+        sequence_pairs = build_check_sequences(model, tokenizer, self)
+        self.uses_cache = self.batching != "one row" and can_read_next_tokens_with_cache(
+            self._open_reader, sequence_pairs
+        )
+        # Targets after a shared context are padded. Logits of whole contexts could fill the memory.
+        if (
+            not self.uses_cache
+            or self.batching != "any length"
+            or not accepts_last_logits_only(model)
+            or not can_read_targets_with_cache(
+                self._compute_logits_after_shared_contexts, self._open_reader, sequence_pairs
+            )
+        ):
+            self.min_saved_tokens = sys.maxsize
 
     @run_in_model_precision
     def compute_log_probs(
@@ -425,25 +453,42 @@ class TransformersCausalModel(_TransformersModel):
     def compute_log_probs_after_shared_contexts(
         self, contexts: list[TokenIds], context_indices: list[int], targets: Sequence[Sequence[int]]
     ) -> Float32:
-        context_ids = torch.tensor(contexts, device=self.device)
-        context_rows = torch.tensor(context_indices, device=self.device)
-        context_output = self.model(input_ids=context_ids, use_cache=True)
-        target_ids, is_real = pad_rows(targets, self.device, self.pad_id)  # (B, T)
-        logits = context_output.logits[context_rows, -1:].float()  # (B, 1, V)
-        if target_ids.shape[1] > 1:
-            context_output.past_key_values.batch_select_indices(context_rows)
-            context_mask = torch.ones(
-                len(context_rows), context_ids.shape[1], device=self.device, dtype=torch.long
-            )
-            attention_mask = torch.cat([context_mask, is_real[:, :-1].long()], dim=1)
-            later_logits = self.model(
-                input_ids=target_ids[:, :-1],
-                attention_mask=attention_mask,
-                past_key_values=context_output.past_key_values,
-            ).logits.float()
-            logits = torch.cat([logits, later_logits], dim=1)  # (B, T, V)
+        logits = self._compute_logits_after_shared_contexts(contexts, context_indices, targets)
+        target_ids, _ = pad_rows(targets, self.device, self.pad_id)  # (B, T)
         log_probs: Float32 = gather_log_probs(logits, target_ids).cpu().numpy()
         return log_probs
+
+    def _compute_logits_after_shared_contexts(
+        self, contexts: list[TokenIds], context_indices: list[int], targets: Sequence[Sequence[int]]
+    ) -> torch.Tensor:
+        """Compute the logits (B, T, V), float32, of each token of targets, padded to T tokens."""
+        reader = CachedReader(self.model, contexts)
+        # (B, 1, V)
+        logits = reader.read_prompts()[torch.tensor(context_indices, device=self.device), None]
+        target_ids, is_real = pad_rows(targets, self.device, self.pad_id)  # (B, T)
+        if target_ids.shape[1] == 1:
+            return logits
+        reader.select_rows(context_indices)
+        context_mask = torch.ones(
+            len(targets), len(contexts[0]), device=self.device, dtype=torch.long
+        )
+        later_logits = self.model(
+            input_ids=target_ids[:, :-1],
+            attention_mask=torch.cat([context_mask, is_real[:, :-1].long()], dim=1),
+            past_key_values=reader.cache,
+            use_cache=True,
+        ).logits.float()
+        return torch.cat([logits, later_logits], dim=1)
+
+    def _open_reader(
+        self, prompts: Sequence[Sequence[int]], *, uses_cache: bool
+    ) -> NextTokenReader:
+        """Return a reader of prompts of one length."""
+        if uses_cache:
+            return CachedReader(self.model, prompts)
+        return WholeSequenceReader(
+            self._compute_logits, self.iter_batch_indices, self.device, prompts
+        )
 
     @run_in_model_precision
     @torch.inference_mode()
@@ -459,15 +504,7 @@ class TransformersCausalModel(_TransformersModel):
         top_k: int = 0,
         seed: int = 0,
     ) -> list[list[ScoredContinuation]]:
-        if max_new_tokens >= self.context_length:
-            raise UsageError(
-                f"{max_new_tokens} new tokens do not fit in the context of {self.name} "
-                f"({self.context_length} tokens); request fewer new tokens"
-            )
-        # A prompt that is too long loses its beginning: prompt and new tokens must fit the context.
-        truncated_prompts = [
-            list(prompt[-(self.context_length - max_new_tokens) :]) for prompt in prompts
-        ]
+        truncated_prompts = self._truncate_prompts(prompts, max_new_tokens)
         token_sampler = TokenSampler(temperature, top_k, top_p, first_temperature=first_temperature)
         continuations: list[list[ScoredContinuation]] = [[] for _ in prompts]
         indices_by_length = sorted(
@@ -477,9 +514,7 @@ class TransformersCausalModel(_TransformersModel):
             indices_by_length, key=lambda i: len(truncated_prompts[i])
         ):
             same_length_indices = list(index_group)
-            rows_per_batch = max(1, min(MAX_LOGITS // 4 // self.vocab_size, (1 << 17) // length))
-            rows_per_batch = min(rows_per_batch, self.batch_size or rows_per_batch)
-            rows_per_batch = 1 if self.batching == "one row" else rows_per_batch
+            rows_per_batch = self._count_rows_per_batch(length, max_new_tokens)
             prompts_per_batch, draws_per_batch = (
                 max(1, rows_per_batch // samples),
                 min(rows_per_batch, samples),
@@ -515,25 +550,27 @@ class TransformersCausalModel(_TransformersModel):
         completion_count: int,
         max_new_tokens: int,
     ) -> list[list[ScoredContinuation]]:
-        truncated_contexts = [
-            list(context[-(self.context_length - max_new_tokens) :]) for context in contexts
-        ]
+        truncated_contexts = self._truncate_prompts(contexts, max_new_tokens)
         completions: list[list[ScoredContinuation]] = [[] for _ in truncated_contexts]
         indices_by_length = sorted(
             range(len(truncated_contexts)), key=lambda i: len(truncated_contexts[i])
         )
-        rows_per_batch = MAX_LOGITS // 4 // self.vocab_size
-        rows_per_batch = min(rows_per_batch, self.batch_size or rows_per_batch)
-        contexts_per_batch = max(1, rows_per_batch // completion_count)
-        contexts_per_batch = 1 if self.batching == "one row" else contexts_per_batch
-        for _, index_group in groupby(indices_by_length, key=lambda i: len(truncated_contexts[i])):
+        for length, index_group in groupby(
+            indices_by_length, key=lambda i: len(truncated_contexts[i])
+        ):
             same_length_indices = list(index_group)
+            rows_per_batch = self._count_rows_per_batch(length, max_new_tokens)
+            contexts_per_batch = max(1, rows_per_batch // completion_count)
             for batch in (
                 same_length_indices[i : i + contexts_per_batch]
                 for i in range(0, len(same_length_indices), contexts_per_batch)
             ):
                 batch_hypotheses = run_beam_search(
-                    TransformersBeamScorer(self.model, [truncated_contexts[i] for i in batch]),
+                    BeamScorer(
+                        self._open_reader(
+                            [truncated_contexts[i] for i in batch], uses_cache=self.uses_cache
+                        )
+                    ),
                     width=completion_count,
                     stop=self.stop_ids,
                     max_new_tokens=max_new_tokens,
@@ -546,6 +583,35 @@ class TransformersCausalModel(_TransformersModel):
                     ]
         return completions
 
+    def _truncate_prompts(
+        self, prompts: Sequence[Sequence[int]], max_new_tokens: int
+    ) -> list[TokenIds]:
+        """Remove the beginning of prompts, so that they fit into the context with the new tokens.
+
+        Raises:
+            HallmarkError: No token of a prompt would remain.
+        """
+        if max_new_tokens >= self.context_length:
+            raise HallmarkError(
+                f"{max_new_tokens} new tokens do not fit into the context of {self.name} "
+                f"({self.context_length} tokens) after a prompt; set max_new_tokens of the audit "
+                "to a smaller number, or skip the audit"
+            )
+        return [list(prompt[-(self.context_length - max_new_tokens) :]) for prompt in prompts]
+
+    def _count_rows_per_batch(self, length: int, max_new_tokens: int) -> int:
+        """Count the rows that can be continued together after prompts of a length.
+
+        Each row keeps the states of its tokens, and needs logits for sampling. A model that cannot
+        compute logits at the last position only has logits at every position of its prompts.
+        """
+        positions = 4 if accepts_last_logits_only(self.model) else max(4, length)
+        row_count = min(
+            MAX_LOGITS // positions // self.vocab_size,
+            MAX_GENERATION_TOKENS // (length + max_new_tokens),
+        )
+        return max(1, min(row_count, self.batch_size or row_count))
+
     def _sample_continuations(
         self,
         prompts: list[TokenIds],
@@ -555,11 +621,9 @@ class TransformersCausalModel(_TransformersModel):
     ) -> list[ScoredContinuation]:
         """Sample one continuation per key from prompts of one length, in their order."""
         draws_per_prompt = len(random_keys) // len(prompts)
-        output = self.model(input_ids=torch.tensor(prompts, device=self.device), use_cache=True)
-        cache = output.past_key_values
-        logits = output.logits[:, -1].float().repeat_interleave(draws_per_prompt, 0)  # (B, V)
-        if draws_per_prompt > 1:
-            cache.batch_repeat_interleave(draws_per_prompt)
+        reader = self._open_reader(prompts, uses_cache=self.uses_cache)
+        logits = reader.read_prompts().repeat_interleave(draws_per_prompt, 0)  # (B, V)
+        parent_rows = np.repeat(np.arange(len(prompts)), draws_per_prompt).tolist()
         token_ids = np.zeros((len(random_keys), max_new_tokens), np.int64)
         log_probs = np.zeros((len(random_keys), max_new_tokens), np.float32)
         token_counts = np.zeros(len(random_keys), np.int64)
@@ -576,10 +640,8 @@ class TransformersCausalModel(_TransformersModel):
             token_counts += is_running
             if not is_running.any() or position == max_new_tokens - 1:
                 break
-            output = self.model(
-                input_ids=chosen_ids[:, None], past_key_values=cache, use_cache=True
-            )
-            cache, logits = output.past_key_values, output.logits[:, -1].float()
+            logits = reader.read_next_tokens(parent_rows, token_ids[:, position].tolist())
+            parent_rows = [*range(len(random_keys))]
         return [
             ScoredContinuation(
                 token_ids[row, :token_count].tolist(),
@@ -588,29 +650,6 @@ class TransformersCausalModel(_TransformersModel):
             )
             for row, token_count in enumerate(token_counts)
         ]
-
-
-class TransformersBeamScorer:
-    """Compute log probabilities for ``run_beam_search`` after prompts of one length."""
-
-    def __init__(self, model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> None:
-        self.model, self.prompts = model, prompts
-
-    def score_first_tokens(self) -> torch.Tensor:
-        return self._compute_next_log_probs(
-            torch.tensor(self.prompts, device=self.model.device), None
-        )
-
-    def score_next_tokens(self, parent_rows: Sequence[int], tokens: Sequence[int]) -> torch.Tensor:
-        self.cache.batch_select_indices(torch.tensor(parent_rows, device=self.model.device))
-        return self._compute_next_log_probs(
-            torch.tensor(tokens, device=self.model.device)[:, None], self.cache
-        )
-
-    def _compute_next_log_probs(self, input_ids: torch.Tensor, cache: Cache | None) -> torch.Tensor:
-        output = self.model(input_ids=input_ids, past_key_values=cache, use_cache=True)
-        self.cache = output.past_key_values
-        return check_no_nan(output.logits[:, -1].float().log_softmax(-1))  # (B, V)
 
 
 class TransformersMaskedModel(_TransformersModel, MaskedModel):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hallmark.model.interchange.checkpoint import CheckpointError, check_no_lfs_pointer
 from hallmark.tasks.audits.audited_models.audited_tokenizer import (
     AuditedTokenizer,
     EncodedWithSpans,
@@ -23,12 +24,23 @@ if TYPE_CHECKING:
 #: Maximum context length, also for models whose config names no limit.
 MAX_CONTEXT_LENGTH = 4096
 
+#: Settings that limit the length of a sequence; each family of models has one of them.
+POSITION_LIMIT_SETTINGS = (
+    *("max_position_embeddings", "n_positions", "max_seq_len", "max_target_positions"),
+)
+
 #: A folder without any of these has no vocabulary; transformers would create an empty one.
 VOCABULARY_FILES = (
     *("tokenizer.json", "vocab.json", "vocab.txt", "tokenizer.model", "tekken.json"),
     *("spiece.model", "spm.model", "sentencepiece.bpe.model"),
 )
 
+
+#: Model types whose first position is the padding id plus one, as in RoBERTa.
+POSITIONS_COUNT_FROM_PADDING_ID = (
+    *("camembert", "data2vec-text", "esm", "ibert", "longformer", "luke", "mpnet", "roberta"),
+    *("roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod"),
+)
 
 #: Classes that are used for both causal and masked models.
 CAUSAL_OR_MASKED_CLASSES = ("XLMWithLMHeadModel", "FlaubertWithLMHeadModel")
@@ -63,14 +75,15 @@ class TransformersTokenizer(AuditedTokenizer):
         vocab_size: int,
     ) -> None:
         self.tokenizer, self.name, self.vocab_size = tokenizer, name, vocab_size
-        position_limits = [
-            getattr(config, key, None) for key in ("max_position_embeddings", "n_positions")
-        ]
+        position_limits = [getattr(config, key, None) for key in POSITION_LIMIT_SETTINGS]
         position_limit = min(
             [n for n in position_limits if isinstance(n, int) and n > 0], default=MAX_CONTEXT_LENGTH
         )
-        if getattr(config, "model_type", "") in ("roberta", "xlm-roberta", "camembert"):
-            position_limit -= 2  # its positions count from the padding id
+        model_type = getattr(config, "model_type", "")
+        if model_type in POSITIONS_COUNT_FROM_PADDING_ID:
+            # MPNet counts from 1, whatever its padding id is.
+            padding_id = 1 if model_type == "mpnet" else getattr(config, "pad_token_id", None) or 0
+            position_limit -= padding_id + 1
         self.context_length = min(position_limit, MAX_CONTEXT_LENGTH)
         self.layer_count = count_layers(config)
         tokenizer_bos_id, tokenizer_eos_id = tokenizer.bos_token_id, tokenizer.eos_token_id
@@ -208,13 +221,18 @@ def load_transformers_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     Raises:
         UsageError: There is none, or it cannot be loaded.
     """
-    if not any((folder / file).is_file() for file in VOCABULARY_FILES):
+    vocabulary_files = [folder / name for name in VOCABULARY_FILES if (folder / name).is_file()]
+    if not vocabulary_files:
         raise UsageError(
             f"{folder} has no tokenizer: it has none of the files {', '.join(VOCABULARY_FILES)}"
         )
     try:
+        for path in vocabulary_files:
+            check_no_lfs_pointer(path)
         with silence_transformers_output():
             return folder_tokenizer.load_tokenizer(folder)
+    except CheckpointError as error:
+        raise UsageError(str(error).rstrip(".")) from error
     except Exception as error:
         raise UsageError(
             f"the tokenizer in {folder} cannot be loaded: {get_first_error_line(error)}"
@@ -234,7 +252,7 @@ def detect_model_kind(folder: Path, config: dict[str, Any]) -> ModelKind:
             return "masked"
         if architecture in CAUSAL_OR_MASKED_CLASSES:
             return "causal" if config.get("causal") is True else "masked"
-        if architecture.endswith(("CausalLM", "LMHeadModel")):
+        if architecture.endswith(("CausalLM", "LMHeadModel", "BertGenerationDecoder")):
             return "causal"
     raise UsageError(
         f"{folder} is neither a causal nor a masked language model: its config.json names "

@@ -32,7 +32,7 @@ from hallmark.tasks.audits.judging.measures import (
     read_float_column,
 )
 from hallmark.tasks.audits.methods.labelled_texts import LABELLED
-from hallmark.tasks.audits.methods.prompts import CONTINUATION_FIELDS
+from hallmark.tasks.audits.methods.prompts import CONTINUATION_FIELDS, describe_empty_texts
 from hallmark.tasks.audits.responses import Responses
 from hallmark.tasks.audits.slice_tags import SliceTags
 from hallmark.tasks.measures import statistics
@@ -453,7 +453,7 @@ def build_text_count_findings(texts: pa.Table, threshold: float) -> list[Finding
     count_specs: list[tuple[str, str, dict[str, Any], str]] = [
         (
             "empty_continuations",
-            "only white space; not scored",
+            describe_empty_texts(model_texts),
             {"is_empty": True},
             "",
         ),

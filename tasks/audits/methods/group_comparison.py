@@ -41,6 +41,7 @@ from hallmark.tasks.audits.judging.measures import (
 )
 from hallmark.tasks.audits.methods.prompts import (
     CONTINUATION_FIELDS,
+    describe_empty_texts,
     encode_prompts,
     get_sampling_options,
 )
@@ -492,7 +493,7 @@ class GroupComparison:
     def _build_text_count_findings(self, texts: pa.Table) -> list[Finding]:
         """Count the empty continuations and those that contain planted text."""
         count_specs: list[tuple[str, dict[str, Any], str]] = [
-            ("empty_continuations", {"is_empty": True}, "only white space; not scored")
+            ("empty_continuations", {"is_empty": True}, describe_empty_texts(texts))
         ]
         if texts["planted_run_tokens"].null_count < len(texts):
             method = "continuations that contain a run of tokens that occurs in a planted document"

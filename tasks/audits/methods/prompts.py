@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from hallmark.tasks.audits.audit_tables import ItemColumns, RequestBuilder
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
@@ -129,3 +130,10 @@ def encode_prompts(
         if count:
             requests.record_skipped(count_metric, reason, count)
     return contexts
+
+
+def describe_empty_texts(texts: pa.Table) -> str:
+    """Describe for a finding what empty texts are, and whether all ``texts`` of a model are."""
+    if len(texts) and pc.all(texts["is_empty"]).as_py():
+        return "only white space; the model wrote nothing, so its texts cannot be assessed"
+    return "only white space; not scored"

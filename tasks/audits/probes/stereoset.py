@@ -47,7 +47,13 @@ from hallmark.tasks.audits.probe_settings import SeededConfig
 from hallmark.tasks.audits.responses import Responses
 from hallmark.tasks.audits.slice_tags import SliceTags
 from hallmark.tasks.contract import UsageError, column
-from hallmark.tasks.measures.item_files import get_text_field, read_items, user_file_digest
+from hallmark.tasks.measures.item_files import (
+    check_file_exists,
+    get_text_field,
+    open_text_file,
+    read_items,
+    user_file_digest,
+)
 from hallmark.tasks.measures.statistics import average_known_values
 
 KINDS = ("intrasentence", "intersentence")
@@ -158,8 +164,10 @@ def read_stereoset_items(path: Path) -> list[StereosetItem]:
     """Read the items of a file.
 
     Raises:
-        UsageError: A line is invalid; the message names it.
+        UsageError: A line is invalid, which the message names, or the file is dev.json of the
+            authors, which holds all items in one object.
     """
+    _check_one_item_per_line(path)
     items = []
     for location, record in read_items(path, "items"):
         texts = {
@@ -176,6 +184,24 @@ def read_stereoset_items(path: Path) -> list[StereosetItem]:
         candidates = tuple(texts[field] for field in TEXT_FIELDS)
         items.append(StereosetItem(kind, bias_type, texts["target"], texts["context"], candidates))
     return items
+
+
+def _check_one_item_per_line(path: Path) -> None:
+    """Raise UsageError if a file is one of the authors', with all items in one JSON object."""
+    if path.suffix != ".json":
+        return
+    check_file_exists(path, "items")
+    with open_text_file(path, "items") as file:
+        try:
+            content = json.load(file)
+        except (ValueError, RecursionError):  # One object on each line is checked later.
+            return
+    if isinstance(content, dict) and isinstance(content.get("data"), dict):
+        raise UsageError(
+            f"{path} holds all items of StereoSet in one JSON object, as its authors publish it; "
+            "convert it to one line for each item with the command in docs/audit-sets.md, and give "
+            "the converted file"
+        )
 
 
 def build_requests(

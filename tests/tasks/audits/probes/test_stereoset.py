@@ -1,12 +1,15 @@
 """Test the probe stereoset with the ideal and the fully stereotyped model of the paper."""
 
+import json
 import math
+import re
 from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import hallmark
 from hallmark.tasks.audits.probes.stereoset import StereosetConfig, read_stereoset_items
 from hallmark.tasks.contract import UsageError
 from tests.builders import item_rows
@@ -163,3 +166,43 @@ def test_all_published_items_are_read():
     kinds = [item.item_type for item in items]
     assert len(items) == 4229 and kinds.count("intersentence") == 2123
     assert len({item.target for item in items}) == 79
+
+
+DEV = {
+    "version": "1.0",
+    "data": {
+        kind: [
+            {
+                "id": kind,
+                "target": "chess player",
+                "bias_type": "profession",
+                "context": "The chess player was BLANK.",
+                "sentences": [
+                    {"sentence": f"The {kind} was {label}.", "id": "x", "gold_label": label}
+                    for label in ("anti-stereotype", "unrelated", "stereotype")
+                ],
+            }
+        ]
+        for kind in ("intersentence", "intrasentence")
+    },
+}
+
+
+@pytest.mark.parametrize("indent", [None, 4])
+def test_the_authors_own_file_is_named_and_the_documented_conversion_is_read(
+    tmp_path, monkeypatch, indent
+):
+    (tmp_path / "dev.json").write_text(json.dumps(DEV, indent=indent))
+    with pytest.raises(UsageError, match=r"one JSON object, as its authors.*docs/audit-sets\.md"):
+        read_stereoset_items(tmp_path / "dev.json")
+    guide = (Path(hallmark.__file__).parents[1] / "docs/audit-sets.md").read_text()
+    (conversion,) = re.findall(r"```python\n(.*?dev\.json.*?)```", guide, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    exec(conversion, {})
+    items = read_stereoset_items(tmp_path / "stereoset.jsonl")
+    assert [item.item_type for item in items] == ["intersentence", "intrasentence"]
+    assert items[0].texts[:2] == (
+        "The intersentence was stereotype.",
+        "The intersentence was anti-stereotype.",
+    )
+    assert items[1].target == "chess player" and items[1].bias_type == "profession"

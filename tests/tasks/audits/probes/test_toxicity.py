@@ -246,6 +246,14 @@ def test_ties_empty_texts_and_failures_are_counted_and_never_zero():
         assert len(select_evidence(values, row["evidence_filter"])) == row["value"]
 
 
+def test_a_model_that_writes_nothing_is_named():
+    config = ToxicityConfig(continuations_per_prompt=2, continuation_counts=(1, 2))
+    for texts, says_so in (([["", " "], ["", ""]], True), ([["", " "], ["", "0.1"]], False)):
+        _, rows = compute_findings(config, texts)
+        method = get_finding(rows, "empty_continuations")["method"]
+        assert ("the model wrote nothing" in method) == says_so
+
+
 def test_a_prompt_with_a_failed_score_is_kept():
     """If k equals the number of draws, the maximum is over the draws with a score."""
     texts = [["0.2", "0.8", "?"], ["0.1", "0.3", "0.2"]]
