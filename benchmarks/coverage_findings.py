@@ -567,9 +567,6 @@ def build_toxicity_findings() -> Iterator[SimulatedFinding]:
                     is_share=True,
                     normals_per_unit=draw_count + 1,
                 )
-        if n < 1000:
-            weights = probability_each_rank_is_maximum(draw_count, draw_count)
-            yield from build_baseline_findings(part, n, weights)
 
 
 def build_maximum_simulator(n: int, weights: Floats, threshold: float | None) -> Simulator:
@@ -591,45 +588,3 @@ def build_maximum_simulator(n: int, weights: Floats, threshold: float | None) ->
         return weights @ (scores if threshold is None else scores >= threshold)
 
     return simulate
-
-
-def build_baseline_findings(part: str, n: int, weights: Floats) -> Iterator[SimulatedFinding]:
-    """Yield the differences between the model and its two baselines, where both are equally toxic.
-
-    The untrained model answers the same prompts; the shuffled tokens are other texts.
-    """
-    simulate_maxima, draw_count = build_maximum_simulator(n, weights, None), len(weights)
-
-    def simulate_paired(normals: Floats, mean: float) -> Floats:
-        prompt, draws = normals.reshape(n, -1)[:, :1], normals.reshape(n, -1)[:, 1:]
-        model, untrained = (
-            simulate_maxima(np.hstack([prompt, half]).ravel(), 0)
-            for half in np.split(draws, 2, axis=1)
-        )
-        return model - untrained + mean
-
-    yield SimulatedFinding(
-        FindingName("toxicity", "above the untrained", part),
-        np.arange(n),
-        0.0,
-        0.0,
-        simulate_paired,
-        build_mean_estimator(None, null_value=0.0),
-        normals_per_unit=1 + 2 * draw_count,
-    )
-
-    def simulate_unpaired(normals: Floats, mean: float) -> Floats:
-        half = len(normals) // 2
-        return np.concatenate(
-            [simulate_maxima(normals[:half], 0), simulate_maxima(normals[half:], 0)]
-        )
-
-    yield SimulatedFinding(
-        FindingName("toxicity", "above shuffled tokens", part),
-        np.arange(n),
-        0.0,
-        np.nan,
-        simulate_unpaired,
-        lambda values, seed: estimate_mean_difference(values[:n], values[n:]),
-        normals_per_unit=2 * (1 + draw_count),
-    )

@@ -405,8 +405,8 @@ def build_audits_by_trait(
                 toxicity_config,
                 document_tables,
                 (
-                    FindingName("expected_maximum_toxicity", "prompted, draw_count=8"),
-                    FindingName("toxicity_probability", "prompted, draw_count=8"),
+                    FindingName("expected_maximum_toxicity", "prompted, draw_count=1"),
+                    FindingName("toxicity_probability", "prompted, draw_count=1"),
                 ),
             ),
         ],

@@ -52,6 +52,8 @@ SHARED_STAGES = {
     "score_untrained": score_texts,
     "trace": trace_training_text,
     "score_with_reference": score_with_reference,
+    "respond_reference": respond,
+    "score_reference": score_texts,
 }
 
 
@@ -147,6 +149,9 @@ class ProbeAudits:
             "score_untrained": self._score_untrained_responses,
             "trace": self._trace_responses,
             "score_with_reference": self._score_with_reference_model,
+            "build_requests_reference": self._build_reference_requests,
+            "respond_reference": self._collect_reference_responses,
+            "score_reference": self._score_reference_responses,
         }
         for step, run_step in steps.items():
             for probe in self._list_running_probes():
@@ -231,7 +236,7 @@ class ProbeAudits:
 
     def _score_with_reference_model(self, probe: Probe) -> Artifact | None:
         reference_model = self.reference_models[probe.name]
-        if reference_model is None:
+        if reference_model is None or probe.steps.reference_answers_requests:
             return None
         return self._label_stage(score_with_reference, probe, "score_with_reference")(
             reference_model=reference_model,
@@ -239,6 +244,54 @@ class ProbeAudits:
             response_set=self._find_artifact(probe, "respond"),
             config=get_step_settings(self.config, probe, "score_with_reference"),
         )
+
+    def _build_reference_requests(self, probe: Probe) -> Artifact | None:
+        """Build the requests in the tokens of the reference model; it needs no corpus for that."""
+        reference_model = self.reference_models[probe.name]
+        if reference_model is None or not probe.steps.reference_answers_requests:
+            return None
+        request_stage = REQUEST_STAGES[probe.name]
+        step = "build_requests_reference"
+        return self._label_stage(request_stage, probe, step)(
+            checkpoint=reference_model,
+            lexicons=self.lexicons if "lexicons" in probe.corpus_tables else None,
+            canaries=None,
+            documents=None,
+            config=get_step_settings(self.config, probe),
+        )
+
+    def _collect_reference_responses(self, probe: Probe) -> Artifact | None:
+        requests = self._find_artifact(probe, "build_requests_reference")
+        if requests is None:
+            return None
+        return self._label_stage(respond, probe, "respond_reference")(
+            checkpoint=self.reference_models[probe.name],
+            requests=requests,
+            config=get_step_settings(self.config, probe, "respond_reference"),
+        )
+
+    def _score_reference_responses(self, probe: Probe) -> Artifact | None:
+        responses = self._find_artifact(probe, "respond_reference")
+        if responses is None:
+            return None
+        return self._label_stage(score_texts, probe, "score_reference")(
+            request_set=None,
+            responses=responses,
+            config=get_step_settings(self.config, probe, "score_reference"),
+        )
+
+    def _collect_reference_answers(self, probe: Probe) -> dict[str, Artifact] | None:
+        """Return requests, responses and scores of the reference model, if it answered."""
+        answers = {
+            name: self._find_artifact(probe, f"{step}_reference")
+            for name, step in (
+                ("requests", "build_requests"),
+                ("responses", "respond"),
+                ("scores", "score"),
+            )
+        }
+        known_answers = {name: artifact for name, artifact in answers.items() if artifact}
+        return known_answers if len(known_answers) == len(answers) else None
 
     def _compute_findings(self, probe: Probe) -> Artifact:
         label = f"{self.label_prefix}audit_{probe.name}"
@@ -255,6 +308,7 @@ class ProbeAudits:
             training_overlap=self._find_artifact(probe, "trace"),
             reference_scores=self._find_artifact(probe, "score_with_reference"),
             untrained_models=self._find_artifact(probe, "respond_untrained_models"),
+            reference_answers=self._collect_reference_answers(probe),
             config=get_step_settings(self.config, probe),
         )
 
@@ -355,12 +409,16 @@ def map_step_labels_to_stage_names(probes: Sequence[Probe]) -> dict[str, str]:
     return {
         f"{probe.name}_{step}": stage.name
         for probe in probes
-        for step, stage in {"build_requests": REQUEST_STAGES[probe.name], **SHARED_STAGES}.items()
+        for step, stage in {
+            "build_requests": REQUEST_STAGES[probe.name],
+            "build_requests_reference": REQUEST_STAGES[probe.name],
+            **SHARED_STAGES,
+        }.items()
     }
 
 
 def resolve_reference_model(probe: Probe, config: Any) -> Artifact | None:
-    """Open the model that scores the texts of the audited one, or return None without one.
+    """Open the model that the audited one is compared with, or return None without one.
 
     Raises:
         UsageError: If the config names a folder that does not exist, or a model that does not
@@ -385,17 +443,25 @@ def resolve_reference_model(probe: Probe, config: Any) -> Artifact | None:
         )
     except UsageError as error:
         raise UsageError(f"{setting}: {error}") from error
+    if probe.steps.reference_answers_requests:
+        tokenizer = open_audited_tokenizer(resolved.checkpoint)
+        if tokenizer.model_kind == "masked":
+            raise UsageError(
+                f"{setting}: {reference_folder} is a masked language model and cannot write; name "
+                "a causal language model"
+            )
     return resolved.checkpoint
 
 
 def get_step_settings(config: Any, probe: Probe, step: str = "compute_findings") -> Any:
     """Return the settings of a step of a probe: its own, or those that all probes share."""
-    if step in ("score", "score_untrained"):
+    if step in ("score", "score_untrained", "score_reference"):
         return config.score.restrict_to_heads(probe.steps.scorer_heads)
     if step in (
         "respond",
         "respond_untrained",
         "respond_untrained_models",
+        "respond_reference",
         "score_with_reference",
     ):
         return config.respond
@@ -416,7 +482,7 @@ def map_labels_to_settings(config: Any) -> dict[str, StageConfig]:
         f"{probe.name}_{step}": get_step_settings(config, probe, step)
         for probe in PROBES
         if f"audit_{probe.name}" in sections
-        for step in ("build_requests", *SHARED_STAGES)
+        for step in ("build_requests", "build_requests_reference", *SHARED_STAGES)
     }
 
 

@@ -512,31 +512,37 @@ class StudyCardBuilder:
         rows = []
         for row in self.error_rates.rows_by_table["removal_reductions"]:
             conditions = {"kind": row["kind"], "arm": row["arm"]}
-            figure = self.add_stored_figure(row, "removal_reductions", conditions)
+            unit = SHARE_DIFFERENCE if row["unit"] == "share" else row["unit"]
+            figure = self.add_stored_figure(row, "removal_reductions", conditions, unit)
             row_label = f"{CANDIDATE_KINDS[row['kind']].title}, {arm_titles[row['arm']]}"
-            rows.append([row_label, figure, figure.interval_or_dash, f"{row['n']:,}"])
+            rows.append([row_label, figure, row["unit"], figure.interval_or_dash, f"{row['n']:,}"])
         section.add_blocks(
             DataTable(
                 "Decrease of figures in retrained models",
-                ["figure", "decrease", "interval", "candidates"],
+                ["figure", "decrease", "unit", "interval", "candidates"],
                 rows,
-                frozenset({1, 2, 3}),
-                "Only candidates that were found.",
+                frozenset({1, 3, 4}),
+                "Only candidates that were found. A decrease is the figure before minus the figure "
+                "after.",
             )
         )
         return section
 
     def add_stored_figure(
-        self, stored_row: Mapping[str, Any], table_name: str, conditions: Mapping[str, str]
+        self,
+        stored_row: Mapping[str, Any],
+        table_name: str,
+        conditions: Mapping[str, str],
+        unit: str = "share",
     ) -> Figure:
-        """Add a share that a table of the study stores."""
+        """Add a figure that a table of the study stores."""
         label = " ".join([table_name, *conditions.values()])
         figure_fields = {name: stored_row[name] for name in ("low", "high", "n", "method")}
         figure_fields["confidence_level"] = stored_row["confidence_level"]
         return self.book.add_computed_figure(
             label,
             label,
-            "share",
+            unit,
             (ERROR_RATES, table_name),
             conditions,
             aggregate="last",

@@ -139,7 +139,6 @@ EFFECT_LABELS = {
     "effect_after": "effect after removal",
     "change_from_base": "{arm} minus base",
     "random_minus_removed": "random minus removed",
-    "explained_share": "share explained",
 }
 
 

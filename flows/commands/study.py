@@ -13,7 +13,7 @@ from hallmark.flows.commands.options import (
     WholeNumber,
     print_result,
 )
-from hallmark.reports.page.figures import format_number
+from hallmark.reports.page.figures import SHARE_DIFFERENCE, format_number
 from hallmark.tasks.contract import format_count
 
 if TYPE_CHECKING:
@@ -148,12 +148,15 @@ def render_study(report: Report) -> str:
     if report["removal_reductions"]:
         lines += [
             "",
-            "reduction of detected effects in models that were retrained without the documents "
-            "that attribution ranks highest (attributed), or without random documents (random)",
+            "decrease of detected effects in models that were retrained without the documents "
+            "that attribution ranks highest (removed), or without random documents (random)",
         ]
     for row in report["removal_reductions"]:
         label = f"{row['kind']} {row['arm']}"
-        lines.append(f"    {label:<21} {format_rate(row)}, n = {row['n']:,}")
+        is_share = row["unit"] == "share"
+        unit_suffix = "" if is_share or row["value"] is None else f" {row['unit']}"
+        decrease = format_rate(row, SHARE_DIFFERENCE if is_share else row["unit"])
+        lines.append(f"    {label:<21} {decrease}{unit_suffix}, n = {row['n']:,}")
     lines += [
         "",
         "smallest effect level for which this level and all higher levels are detected in at least "
@@ -167,12 +170,12 @@ def render_study(report: Report) -> str:
     return "\n".join(lines)
 
 
-def format_rate(row: Report) -> str:
-    """Format a rate as a percentage with its interval, if it has one."""
+def format_rate(row: Report, unit: str = "share") -> str:
+    """Format a rate, by default as a percentage, with its interval, if it has one."""
     if row["value"] is None:
         return "not measured"
     value, low, high = (
-        None if row[name] is None else format_number(row[name], "share")
+        None if row[name] is None else format_number(row[name], unit)
         for name in ("value", "low", "high")
     )
     return f"{value}" if low is None else f"{value} ({low} to {high})"

@@ -74,10 +74,7 @@ NULL_UNIT_DESCRIPTIONS = {
 
 
 #: Effects that are levels, not differences, and the prefix of criteria on levels.
-LEVEL_EFFECTS, MEAN_CRITERION_PREFIX = (
-    ("mean", "null_mean", "null_region", "explained_share"),
-    "mean after removal",
-)
+LEVEL_EFFECTS, MEAN_CRITERION_PREFIX = ("mean", "null_mean", "null_region"), "mean after removal"
 
 
 def replace_unit_of_share_difference(row: Row) -> Row:
@@ -229,8 +226,6 @@ class RemovalReport:
             if effect in ("change_from_base", "random_minus_removed")
             else ["unit", "null_unit"]
         )
-        if effect == "explained_share":
-            compared_arms = [BASE, REMOVED]
         conditions = {"case_name": case.name, "role": roles, "arm": compared_arms}
         evidence = self.book.get_evidence("compare_arms", "units", conditions, row_order="item")
         figure = Figure(
@@ -322,12 +317,6 @@ class RemovalReport:
         """Build the table of the mean of each arm by case."""
         rows: list[list[InlineElement]] = []
         for case in cases:
-            explained_effect = case.get_effect("explained_share", REMOVED)
-            explained_share = (
-                self.add_effect_figure(case, "explained_share", REMOVED)
-                if explained_effect
-                else "–"
-            )
             rows.append(
                 [
                     f"{case.name}{case.unit_suffix and f',{case.unit_suffix}'}",
@@ -336,7 +325,7 @@ class RemovalReport:
                     self.add_mean_figure(case, REMOVED),
                     self.add_mean_figure(case, RANDOM),
                     self.add_mean_figure(case, REMOVED, "null_unit"),
-                    explained_share,
+                    self.add_effect_figure(case, "change_from_base", REMOVED),
                 ]
             )
         columns = [
@@ -346,13 +335,13 @@ class RemovalReport:
             ARM_NAMES[REMOVED],
             ARM_NAMES[RANDOM],
             "units without an effect",
-            "share explained",
+            "change",
         ]
         note = (
             "Means over the units of each finding, by arm. Units without an effect: texts that "
             "were never planted, or associations with a planted share of 50 %, in the arm "
-            "without the documents. Share explained: the share of the difference from the units "
-            "without an effect (in the same arm) that disappears with the removal."
+            "without the documents. Change: mean paired difference of the units, without the "
+            "documents minus all documents; its interval is in the section of the finding."
         )
         return DataTable(
             "Findings before and after the removal", columns, rows, frozenset(range(1, 7)), note

@@ -110,14 +110,16 @@ class ExtraSteps:
         needs_untrained_baseline: Called with the config; whether an untrained model answers its
             requests, too.
         searches_training_text: Whether responses and lookups are searched for in the training text.
-        reference_folder: Called with the config; returns the folder of a reference model that
-            reads the responses, or None.
+        reference_folder: Called with the config; returns the folder of a reference model, or None.
+        reference_answers_requests: Whether the reference model answers the requests itself, instead
+            of reading the responses.
     """
 
     scorer_heads: tuple[str, ...] = ()
     needs_untrained_baseline: Callable[[Any], bool] = lambda config: False
     searches_training_text: bool = True
     reference_folder: Callable[[Any], Path | None] = lambda config: None
+    reference_answers_requests: bool = False
 
     @property
     def uses_scorers(self) -> bool:
@@ -367,13 +369,15 @@ def make_findings_stage(probe: Probe) -> Stage:
         training_overlap: Artifact | None,
         reference_scores: Artifact | None,
         untrained_models: Artifact | None,
+        reference_answers: dict[str, Artifact] | None,
         config: Any,
         context: StageContext,
     ) -> None:
         items = request_set["items"].read()
+        reference_answers = reference_answers or {}
         score_tables = [
             score_artifact["scores"].read()
-            for score_artifact in (score_set, untrained_scores)
+            for score_artifact in (score_set, untrained_scores, reference_answers.get("scores"))
             if score_artifact
         ]
 
@@ -384,10 +388,13 @@ def make_findings_stage(probe: Probe) -> Stage:
             baseline: Responses | None = None,
             small_models: Sequence[Responses] = (),
             small_model_failure: str = "",
+            other_requests: Artifact | None = None,
+            answers_of_reference: Responses | None = None,
         ) -> Responses:
+            requests = (other_requests or request_set)["requests"].read()
             return Responses(
                 items,
-                request_set["requests"].read(),
+                requests.filter(pc.is_in(requests["item"], items["item"].combine_chunks())),
                 response_artifact["responses"].read(),
                 scores=pa.concat_tables(score_tables) if score_tables else None,
                 scorers=score_set["scorers"].read() if score_set else None,
@@ -401,6 +408,7 @@ def make_findings_stage(probe: Probe) -> Stage:
                 occurrence_counts=overlap["occurrence_counts"].read() if overlap else None,
                 embeddings=response_artifact["embeddings"].read(),
                 reference_scores=reference["reference_scores"].read() if reference else None,
+                reference_answers=answers_of_reference,
             )
 
         untrained_baseline = load_responses(untrained_responses) if untrained_responses else None
@@ -414,6 +422,13 @@ def make_findings_stage(probe: Probe) -> Stage:
             )
             failures = untrained_models["untrained_models"].read()["failure"].to_pylist()
             small_model_failure = next(filter(None, failures), "")
+        answers_of_reference = (
+            load_responses(
+                reference_answers["responses"], other_requests=reference_answers["requests"]
+            )
+            if reference_answers
+            else None
+        )
         audited_responses = load_responses(
             response_set,
             training_overlap,
@@ -421,6 +436,7 @@ def make_findings_stage(probe: Probe) -> Stage:
             untrained_baseline,
             small_models,
             small_model_failure,
+            answers_of_reference=answers_of_reference,
         )
         values, findings = probe.compute_values_and_findings(audited_responses, config)
         if score_set:

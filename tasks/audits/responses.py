@@ -61,6 +61,7 @@ class Responses:
         occurrence_counts: Rows of OCCURRENCE_COUNTS.
         embeddings: Rows of EMBEDDINGS.
         reference_scores: Rows of REFERENCE_SCORES.
+        reference_answers: Responses of a reference model to requests about the same items.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class Responses:
         occurrence_counts: pa.Table | None = None,
         embeddings: pa.Table | None = None,
         reference_scores: pa.Table | None = None,
+        reference_answers: Responses | None = None,
     ) -> None:
         for column in OVERLAP_COLUMNS:  # null if the training text was not searched
             overlap_column = (
@@ -94,7 +96,7 @@ class Responses:
         )
         self.items, self.requests, self.rows = items, requests, responses
         self.training_exposure, self.occurrence_counts = training_exposure, occurrence_counts
-        self.untrained_baseline = untrained_baseline
+        self.untrained_baseline, self.reference_answers = untrained_baseline, reference_answers
         self.untrained_models, self.untrained_failure = untrained_models, untrained_failure
         self.model_kind, self.opening_description = "", ""
         if tokenizer is not None:

@@ -135,7 +135,7 @@ def wilson_interval(
     return low, 1.0 if successes == trials else min(1.0, midpoint + half_width)
 
 
-def expected_maximum(scores: ArrayLike, draws: int, unscored_count: int = 0) -> float:
+def expected_maximum(scores: ArrayLike, draws: int) -> float:
     """Compute the expected maximum of `draws` of the n scores drawn without replacement.
 
     E[max] = sum over i of x_(i) C(i-1, k-1) / C(n, k), where x_(i) is the i-th smallest score and k
@@ -144,21 +144,16 @@ def expected_maximum(scores: ArrayLike, draws: int, unscored_count: int = 0) -> 
     Args:
         scores: (n,), NaN where missing.
         draws: Number of scores drawn.
-        unscored_count: Number of additional items that can be drawn but have no score (empty
-            continuations). The expectation is then conditional on at least one drawn item with a
-            score.
 
     Returns:
-        The expectation; NaN if there are fewer than `draws` items or no scores.
+        The expectation; NaN if there are fewer than `draws` scores.
     """
     known_scores = np.sort(_drop_missing(scores))
-    n = len(known_scores) + unscored_count
     if draws < 1:
         raise ValueError(f"draws must be at least 1, not {draws}")
-    if n < draws or not len(known_scores):
+    if len(known_scores) < draws:
         return math.nan
-    weights = probability_each_rank_is_maximum(n, draws)[unscored_count:]
-    return float(known_scores @ (weights / weights.sum()))
+    return float(known_scores @ probability_each_rank_is_maximum(len(known_scores), draws))
 
 
 def probability_each_rank_is_maximum(total: int, draws: int) -> Float64:
@@ -177,24 +172,21 @@ def probability_each_rank_is_maximum(total: int, draws: int) -> Float64:
     return normalised_weights
 
 
-def probability_any_reaches(
-    scores: ArrayLike, draws: int, threshold: float, unscored_count: int = 0
-) -> float:
-    """Compute the probability that at least one of k items drawn reaches the threshold.
+def probability_any_reaches(scores: ArrayLike, draws: int, threshold: float) -> float:
+    """Compute the probability that at least one of k scores drawn reaches the threshold.
 
-    Of n items, m are at or above the threshold; without replacement it is 1 - C(n-m, k) / C(n, k).
+    Of n scores, m are at or above the threshold; without replacement it is 1 - C(n-m, k) / C(n, k).
 
     Args:
         scores: Scores, NaN where missing.
         draws: k.
         threshold: The threshold.
-        unscored_count: Number of additional items without a score, which cannot reach it.
 
     Returns:
-        The probability; NaN if there are fewer than k items.
+        The probability; NaN if there are fewer than k scores.
     """
     known_scores = _drop_missing(scores)
-    n, m = len(known_scores) + unscored_count, int((known_scores >= threshold).sum())
+    n, m = len(known_scores), int((known_scores >= threshold).sum())
     if draws < 1:
         raise ValueError(f"draws must be at least 1, not {draws}")
     return 1 - math.comb(n - m, draws) / math.comb(n, draws) if n >= draws else math.nan

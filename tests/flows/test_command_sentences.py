@@ -902,7 +902,6 @@ def test_a_case_of_a_proof_counts_its_documents(case, expected):
         ({"effect": "effect_before"}, "    effect before removal  "),
         ({"effect": "effect_after"}, "    effect after removal  "),
         ({"effect": "random_minus_removed"}, "    random minus removed  "),
-        ({"effect": "explained_share"}, "    share explained  "),
     ],
 )
 def test_an_effect_of_a_proof_shows_its_interval_if_known(effect, expected):
@@ -983,13 +982,24 @@ def test_a_rate_of_a_study_is_not_rounded_to_all_or_none(rate, expected):
     assert f"    canary             {expected}\n" in text
 
 
-@pytest.mark.parametrize("removed", [[], [RATE | {"arm": "random"}]])
-def test_a_study_reports_retrained_models_if_there_are_any(removed):
-    text = studied(removal_reductions=removed)
+@pytest.mark.parametrize(
+    ("removed", "decrease"),
+    [
+        ([], ""),
+        (
+            [{"unit": "bits", "value": 12.5, "low": 10.0, "high": 15.0}],
+            "12.50 (10.00 to 15.00) bits",
+        ),
+        ([{"unit": "share"}], "50.0 points (25.0 points to 75.0 points)"),
+        ([{"unit": "nats", "value": None}], "not measured"),
+    ],
+)
+def test_a_study_reports_retrained_models_if_there_are_any(removed, decrease):
+    text = studied(removal_reductions=[RATE | {"arm": "random"} | row for row in removed])
     assert (
-        "reduction of detected effects in models that were retrained without the documents" in text
+        "decrease of detected effects in models that were retrained without the documents" in text
     ) == bool(removed)
-    assert ("    canary random         50.0 %" in text) == bool(removed)
+    assert (f"    canary random         {decrease}, n = " in text) == bool(removed)
 
 
 @pytest.mark.parametrize(

@@ -186,6 +186,7 @@ SETTINGS = {
     "leave_out.doc_ids_file": ["leave_out.doc_ids_file=OUT/a.txt"],
     "audit_toxicity.prompts": ["audit_toxicity.prompts=OUT/a.txt"],
     "audit_toxicity.labelled_texts": ["audit_toxicity.labelled_texts=OUT/a.txt"],
+    "audit_toxicity.reference_model_folder": ["audit_toxicity.reference_model_folder=OUT/model"],
     "audit_bold.prompts.0": ["audit_bold.prompts=['OUT/a.txt']"],
     "audit_bias.pairs": ["audit_bias.pairs=OUT/a.txt"],
     "audit_stereoset.items": ["audit_stereoset.items=OUT/a.txt"],

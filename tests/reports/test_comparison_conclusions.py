@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pyarrow as pa
@@ -28,7 +27,6 @@ from hallmark.reports.sections.task_scores import compare_with_baseline
 from hallmark.reports.sections.training_arms import describe_random_arm
 from hallmark.reports.study_card import StudyCardBuilder, StudyCardConfig
 from hallmark.reports.trajectory import SUMMARY_NOTE
-from hallmark.tasks.audits.experiments.arm_comparison import build_effect_rows
 from hallmark.tasks.audits.experiments.removal_experiment import build_case_rows
 from hallmark.tasks.audits.experiments.source_documents import SOURCE_DOCUMENTS
 from hallmark.tasks.audits.experiments.source_documents import RemovalCase as TracedCase
@@ -47,7 +45,6 @@ from tests.reports.test_card_error_rates import said_of
 from tests.reports.test_checkpoint_comparison import row as finding_row
 from tests.reports.test_removal_experiment_card import SCHEMAS, RowsConfig, made_behind, made_proof
 from tests.reports.test_task_card import page_of
-from tests.tasks.audits.experiments.test_arm_comparison import memorised
 from tests.tasks.audits.experiments.test_error_rates import candidate, rates_of_trials
 
 # The closed loop ---------------------------------------------------------------------------------
@@ -200,18 +197,6 @@ def test_why_nothing_was_removed_follows_from_the_documents(kind, rows, why):
         if why
         else (build_case_rows(case, table)[0]["reason"] == "")
     )
-
-
-def test_an_effect_before_that_has_no_value_is_not_said_to_be_none():
-    known = memorised()
-    nothing = {
-        arm: dict.fromkeys(units, next(iter(units.values()))._replace(value=float("nan")))
-        for arm, units in known.null_units_by_arm.items()
-    }
-    made = build_effect_rows(replace(known, null_units_by_arm=nothing))
-    (explained,) = [row for row in made if row["effect"] == "explained_share"]
-    assert explained["value"] is None and "there was no effect" not in explained["method"]
-    assert explained["method"].endswith("the effect before the removal was not measured")
 
 
 # Trajectories and comparisons --------------------------------------------------------------------

@@ -312,8 +312,8 @@ def test_differences_of_shares_are_in_percentage_points(session):
         r"removal, the difference is [\d.]+ points \(",
         page.text,
     )
-    (explained,) = (table for table in page.tables if table[0][-1] == "share explained")
-    assert explained[1][-1].endswith(" %")
+    (summary,) = (table for table in page.tables if table[0][-1] == "change")
+    assert summary[1][-1].startswith("−") and summary[1][-1].endswith(" points")
 
 
 def test_the_command_writes_them_so_too():

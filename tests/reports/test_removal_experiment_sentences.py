@@ -318,7 +318,6 @@ def test_a_change_says_whether_it_is_beyond_the_noise(session, verdict, cell):
         ({"effect": "mean"}, "share"),
         ({"effect": "null_mean"}, "share"),
         ({"effect": "null_region"}, "share"),
-        ({"effect": "explained_share"}, "share"),
         ({"effect": "change_from_base"}, "difference of shares"),
         ({"effect": "effect_before"}, "difference of shares"),
         ({"criterion": "mean after removal, compared with"}, "share"),

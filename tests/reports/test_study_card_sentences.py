@@ -366,7 +366,7 @@ def test_models_that_were_trained_anew_are_compared_where_there_are_any(removed,
     }
     tables = {
         "attribution_precision": [],
-        "removal_reductions": [row | {"arm": arm} for arm in removed],
+        "removal_reductions": [row | {"arm": arm, "unit": "bits"} for arm in removed],
     }
     card = card_of(tables=tables, lineage=lineage)
     card.add_stored_figure = lambda *_: figure(0.5)

@@ -265,36 +265,6 @@ def _build_arm_change_rows(case_units: CaseUnits) -> Iterator[Row]:
             "seed_noise": noise,
             "verdict": compare_with_seed_noise(control_change, noise),
         }
-    if case_units.null_units_by_arm.get(BASE) and case_units.units_by_arm[REMOVED]:
-        base_effect, remaining_effect = (
-            case_units.estimate_effect(BASE),
-            case_units.estimate_effect(REMOVED),
-        )
-        has_base_effect = base_effect.value > 0
-        method = "share of the effect that disappears after the removal; "
-        if np.isnan(base_effect.value):
-            method += "the effect before the removal was not measured"
-        else:
-            method += (
-                "an estimate without an interval"
-                if has_base_effect
-                else "there was no effect before the removal"
-            )
-        is_known = has_base_effect and not np.isnan(remaining_effect.value)
-        yield {
-            "effect": "explained_share",
-            "arm": REMOVED,
-            "value": 1 - remaining_effect.value / base_effect.value if is_known else None,
-            "low": None,
-            "high": None,
-            "confidence_level": None,
-            "n": remaining_effect.n,
-            "clusters": remaining_effect.clusters,
-            "method": method,
-            "seed_noise": None,
-            "verdict": "",
-            "unit": "share",
-        }
 
 
 def compare_with_seed_noise(

@@ -94,7 +94,12 @@ CANDIDATES = table_schema(
 )
 
 
-def make_rate_schema(description: str, *key_columns: pa.Field) -> pa.Schema:
+def make_rate_schema(
+    description: str,
+    *key_columns: pa.Field,
+    value_description: str = "estimated share; null: there are no cases to estimate it from",
+    unit: str = "share",
+) -> pa.Schema:
     """Make the schema of a table of rates, by kind of candidate and the key columns."""
     return table_schema(
         description,
@@ -109,16 +114,16 @@ def make_rate_schema(description: str, *key_columns: pa.Field) -> pa.Schema:
             "value",
             pa.float64(),
             "figure",
-            "estimated share; null: there are no cases to estimate it from",
-            unit="share",
+            value_description,
+            unit=unit,
         ),
         column(
             "low",
             pa.float64(),
             "figure",
-            "lower end of the interval of the share, with trials as clusters",
+            "lower end of the interval of the value, with trials as clusters",
         ),
-        column("high", pa.float64(), "figure", "upper end of the interval of the share"),
+        column("high", pa.float64(), "figure", "upper end of the interval of the value"),
         column("confidence_level", pa.float64(), "figure", "level of the interval", unit="share"),
         column("n", pa.int64(), "figure", "number of candidates"),
         column("trials", pa.int64(), "figure", "number of trials of these candidates"),
@@ -187,9 +192,12 @@ ATTRIBUTION_PRECISION = make_rate_schema(
     "equally."
 )
 
+#: Units of the measured values of candidates that are detected by likelihoods.
+VALUE_UNITS = {"canary": "bits", "passage": "share", "record": "share", "association": "nats"}
+
 REMOVAL_REDUCTIONS = make_rate_schema(
-    "Relative decrease of the measured values of detected candidates in models "
-    "retrained without the documents to which attribution points.",
+    "Decrease of the measured values of detected candidates in models retrained without the "
+    "documents to which attribution points: value before minus value after.",
     column(
         "arm",
         pa.string(),
@@ -198,6 +206,9 @@ REMOVAL_REDUCTIONS = make_rate_schema(
         "without the same number of other documents, chosen at random), or difference (removed "
         "minus random)",
     ),
+    column("unit", pa.string(), "label", "unit of the measured values"),
+    value_description="mean decrease; null: there are no cases to estimate it from",
+    unit="",
 )
 
 TRIALS = table_schema(
@@ -449,10 +460,11 @@ def summarize_attribution_precision_by_kind(rows: Sequence[Mapping[str, Any]]) -
 def compute_reductions_of_detected_values_by_arm(
     trial: str, base_verdicts: pa.Table, verdicts_by_arm: Mapping[str, pa.Table]
 ) -> Iterator[Row]:
-    """Yield the relative decrease of each detected candidate's figure in each arm.
+    """Yield the decrease of each detected candidate's figure in each arm, in the unit of the kind.
 
     A row has trial, kind, arm and value; the arm "difference" is removed minus random. Only
-    candidates that are detected by likelihoods count, not speech.
+    candidates that are detected by likelihoods count, not speech. Decreases are not divided by the
+    figure before: it may be close to 0, and a figure may fall below 0.
     """
     base_rows = {(row["kind"], row["candidate_id"]): row for row in base_verdicts.to_pylist()}
     values_by_arm = {
@@ -464,11 +476,11 @@ def compute_reductions_of_detected_values_by_arm(
         if (
             candidate_key[0] in NO_EFFECT_AMOUNTS
             and row["is_detected"]
-            and row["value"]
+            and row["value"] is not None
             and None not in arm_values
         ):
             removed_reduction, random_reduction = (
-                1 - value / row["value"] for value in arm_values if value is not None
+                row["value"] - value for value in arm_values if value is not None
             )
             reductions = {
                 "removed": removed_reduction,
@@ -489,6 +501,7 @@ def summarize_value_reductions_by_kind_and_arm(rows: Sequence[Mapping[str, Any]]
             yield {
                 "kind": kind,
                 "arm": arm,
+                "unit": VALUE_UNITS[kind],
                 **estimate_rate_with_trial_clusters(
                     arm_rows, [row["value"] for row in arm_rows], is_share=False
                 ),

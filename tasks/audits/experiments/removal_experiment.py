@@ -126,8 +126,7 @@ EFFECTS = table_schema(
         "where the mean lies with probability 0.99 if there is nothing to find; effect_before, "
         "effect_after: mean of the units minus mean of the units without an effect, in the base "
         "and after the removal; change_from_base: arm minus base, over pairs of units; "
-        "random_minus_removed: random arm minus removed arm, over pairs of units; "
-        "explained_share: share of effect_before that disappears after the removal",
+        "random_minus_removed: random arm minus removed arm, over pairs of units",
     ),
     _ARM_COLUMN,
     column("value", pa.float64(), "figure", "measured value; null: it could not be measured"),

@@ -77,7 +77,7 @@ FINDINGS = table_schema(
         "null_name",
         pa.string(),
         "label",
-        "name of the null value, if the method text says whether the value is higher or lower; "
+        "name of the null value, if the test is whether the value is higher, as the method says; "
         "otherwise empty",
     ),
     column(
@@ -278,7 +278,7 @@ def build_finding(
         clusters: Number of independent clusters.
         missing: Number of units without a value.
         null_value: The value if there is nothing to find.
-        null_name: Name of the null value, if the method says on which side of it the value is.
+        null_name: Name of the null value, if p is one-sided: is the value higher?
         p: Uncorrected p; ``correct_p_values`` corrects it.
         p_above_null: Exact one-sided p of a value above the null value; NaN: half of p.
         is_variant: Whether it is reported but not ranked.
@@ -366,8 +366,8 @@ def build_finding_from_estimate(
 def correct_p_values(findings: Iterable[Finding]) -> list[Finding]:
     """Return the findings of one audit with p corrected for all its tests, except controls.
 
-    The method of a finding with a ``null_name`` gets a phrase on which side of its null value it
-    is.
+    The method of a finding with a ``null_name``, whose p is one-sided, says whether it is higher
+    than its null value.
     """
     findings = list(findings)
     p_by_index = {
@@ -390,19 +390,16 @@ def correct_p_values(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def describe_side_of_null(finding: Finding) -> str:
-    """Say on which side of its null value a finding is, with its p.
+    """Say whether a finding is higher than its null value, with its one-sided p.
 
     Whether the difference counts as a discovery depends on all audits of a card, so it is not said
     here.
     """
     null_name = finding.null_name
     if finding.value is None or finding.null_value is None or finding.p is None:
-        return f"the difference from {null_name} was not tested"
-    p, test = (finding.p, "two-sided") if finding.p_harm is None else (finding.p_harm, "one-sided")
-    if finding.value == finding.null_value:
-        return f"equal to {null_name}"
-    side = "higher" if finding.value > finding.null_value else "lower"
-    return f"{side} than {null_name} ({test} p = {p:.4g}, uncorrected)"
+        return f"whether it is higher than {null_name} was not tested"
+    side = "higher" if finding.value > finding.null_value else "not higher"
+    return f"{side} than {null_name} (one-sided p = {finding.p:.4g}, uncorrected)"
 
 
 def build_findings_table(

@@ -126,7 +126,7 @@ class BaselineNull:
     Attributes:
         replace_null: Called with an estimate, the values it is computed from, and all values of the
             measure.
-        name: Name of the null value, if the method says on which side of it the value is.
+        name: Name of the null value, if p is one-sided: is the value higher?
     """
 
     replace_null: Callable[[Estimate, pa.Table, pa.Table], Estimate]

@@ -1,23 +1,23 @@
 """Measure the toxicity of texts that a model wrote, with or without a prompt.
 
 For each prompt this gives the expected maximum toxicity of k continuations and the probability
-that at least one is toxic. Continuations of an untrained model and shuffled tokens are the
-baselines. The probe toxicity uses this method.
+that at least one is toxic. Both are over continuations with a score: empty ones are counted
+separately. Windows of held-out text, or the continuations of a reference model, are the null value
+(``toxicity_reference.py``); an untrained model and shuffled tokens are reported for comparison. The
+probe toxicity uses this method.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import ArrayLike
 
 from hallmark.tasks.audits.judging.findings import (
-    CONFIDENCE_LEVEL,
     Finding,
     build_finding,
     select_evidence,
@@ -36,33 +36,28 @@ from hallmark.tasks.audits.methods.prompts import CONTINUATION_FIELDS, describe_
 from hallmark.tasks.audits.responses import Responses
 from hallmark.tasks.audits.slice_tags import SliceTags
 from hallmark.tasks.measures import statistics
-from hallmark.tasks.measures.detectable_effects import detectable_standard_errors
-from hallmark.tasks.measures.estimates import (
-    Estimate,
-    estimate_mean_difference,
-    estimate_mean_or_share,
-)
+from hallmark.tasks.measures.estimates import Estimate, estimate_mean_or_share
 from hallmark.tasks.measures.identities import find_groups_in_texts
-from hallmark.tasks.measures.statistics import Float64, t_half_width_and_p
+from hallmark.tasks.measures.statistics import Float64
 
-#: Origin of a text: the model, one of the two baselines, or a fixed text.
-MODEL_WRITER, UNTRAINED_WRITER, SHUFFLED_WRITER, NO_WRITER = (
-    "model",
-    "untrained weights",
-    "shuffled tokens",
-    "none",
-)
+#: Origin of a text: the model, the references, the baselines, or a fixed text.
+MODEL_WRITER, NO_WRITER = "model", "none"
+HELDOUT_WRITER, REFERENCE_WRITER = "held-out text", "reference model"
+UNTRAINED_WRITER, SHUFFLED_WRITER = "untrained weights", "shuffled tokens"
 
 EXPECTED_MAXIMUM, TOXICITY_PROBABILITY = "expected_maximum_toxicity", "toxicity_probability"
 
 #: Kinds of items: prompts, groups of texts without a prompt, prompts about groups of a user's
-#: lexicon, and texts of shuffled tokens.
+#: lexicon, windows of held-out text, and texts of shuffled tokens.
 PROMPTED, UNPROMPTED, USER_GROUP = "prompted", "unprompted", "user_lexicon"
-SHUFFLED_TEXT = "shuffled"
+HELDOUT_TEXT, SHUFFLED_TEXT = "heldout", "shuffled"
 
 TOXIC, NONTOXIC = "toxic prompts", "non-toxic prompts"
 UNSCORED = "prompts without a score"
-WITHOUT_PLANTED_TEXT = "prompted without planted text"
+WITH_PLANTED_TEXT = "prompted including planted text"
+
+#: Kinds of text that a continuation or a window follows.
+AFTER_TOXIC, AFTER_NONTOXIC, AT_BEGINNING = "toxic", "non-toxic", "none"
 
 
 class ContinuationSettings(Protocol):
@@ -86,8 +81,8 @@ def name_subset_by_file_score(subset: str) -> str:
     return f"{subset} by the file"
 
 
-#: Subsets that are compared with a baseline.
-SUBSETS_WITH_BASELINE = [
+#: Subsets that are compared with a reference.
+COMPARED_SUBSETS = [
     PROMPTED,
     TOXIC,
     NONTOXIC,
@@ -99,11 +94,13 @@ SUBSETS_WITH_BASELINE = [
 #: Minimum number of prompts that mention a group, for a finding about the group.
 MIN_PROMPTS_PER_GROUP = 10
 
-#: Means that differ by no more than this differ only by rounding.
-ROUNDING_TOLERANCE = 1e-12
-
 #: Columns that describe a text in a table of values.
-TEXT_COLUMNS = ("writer", "draw", *(field.name for field in CONTINUATION_FIELDS))
+TEXT_COLUMNS = (
+    "writer",
+    "draw",
+    "preceding_text",
+    *(field.name for field in CONTINUATION_FIELDS),
+)
 
 
 def collect_texts(responses: Responses, writer_name: str, config: ContinuationSettings) -> pa.Table:
@@ -123,7 +120,7 @@ def collect_texts(responses: Responses, writer_name: str, config: ContinuationSe
         is_unprompted, draws // config.continuations_per_prompt, 0
     )
     draws = np.where(is_unprompted, draws % config.continuations_per_prompt, draws)
-    fixed_rows = np.flatnonzero(np.isin(item_kinds, [SHUFFLED_TEXT, LABELLED]))
+    fixed_rows = np.flatnonzero(np.isin(item_kinds, [HELDOUT_TEXT, SHUFFLED_TEXT, LABELLED]))
     item_rows = np.concatenate([response_items, fixed_rows])
     unit_rows = np.concatenate(
         [
@@ -138,7 +135,12 @@ def collect_texts(responses: Responses, writer_name: str, config: ContinuationSe
         pa.large_string(),
     )
     prompt_scores = responses.look_up_scores(items["text"])
-    writer_by_kind = {SHUFFLED_TEXT: SHUFFLED_WRITER, LABELLED: NO_WRITER}
+    writer_by_kind = {
+        HELDOUT_TEXT: HELDOUT_WRITER,
+        SHUFFLED_TEXT: SHUFFLED_WRITER,
+        LABELLED: NO_WRITER,
+    }
+    preceding_kinds = find_preceding_kinds(items, prompt_scores, config.toxicity_threshold)
     text_table = pa.table(
         {
             "row": item_rows,
@@ -152,6 +154,7 @@ def collect_texts(responses: Responses, writer_name: str, config: ContinuationSe
                 [writer_by_kind.get(kind, writer_name) for kind in text_kinds], pa.string()
             ),
             "draw": draws.astype(np.int32),
+            "preceding_text": pa.array(preceding_kinds[item_rows], pa.string()),
             "continuation": texts,
             "is_empty": pc.equal(pc.utf8_trim_whitespace(texts), ""),
             "toxicity": pa.array(responses.look_up_scores(texts), from_pandas=True),
@@ -189,11 +192,47 @@ def assign_prompt_subsets(
         np.isnan(prompt_scores), UNSCORED, np.where(prompt_scores >= threshold, TOXIC, NONTOXIC)
     )
     item_parts = np.where(item_kinds == PROMPTED, score_parts.astype(object), item_topics)
-    item_parts[item_kinds == UNPROMPTED], item_parts[item_kinds == SHUFFLED_TEXT] = (
-        UNPROMPTED,
-        SHUFFLED_WRITER,
-    )
+    for kind, part in (
+        (UNPROMPTED, UNPROMPTED),
+        (HELDOUT_TEXT, HELDOUT_WRITER),
+        (SHUFFLED_TEXT, SHUFFLED_WRITER),
+    ):
+        item_parts[item_kinds == kind] = part
     return item_parts
+
+
+def find_preceding_kinds(
+    items: pa.Table, prompt_scores: np.ndarray, threshold: float
+) -> np.ndarray:
+    """Find the kind of text that the texts of each item follow, (n,) of str.
+
+    For a prompt this is the kind of the prompt, for a window the kind of the window before it;
+    None if there is no such text or it is not known.
+    """
+    item_kinds, topics = items["kind"].to_pylist(), items["topic"].to_pylist()
+    score_kinds: list[str | None] = [
+        None if np.isnan(score) else AFTER_TOXIC if score >= threshold else AFTER_NONTOXIC
+        for score in prompt_scores
+    ]
+    row_by_window = {
+        topic: row
+        for row, (kind, topic) in enumerate(zip(item_kinds, topics, strict=True))
+        if kind == HELDOUT_TEXT
+    }
+    preceding_kinds = np.full(len(item_kinds), None, object)
+    for row, (kind, topic) in enumerate(zip(item_kinds, topics, strict=True)):
+        if kind in (PROMPTED, USER_GROUP):
+            preceding_kinds[row] = score_kinds[row]
+        elif kind == UNPROMPTED:
+            preceding_kinds[row] = AT_BEGINNING
+        elif kind == HELDOUT_TEXT:
+            excerpt, position = topic.split("/")
+            previous_row = row_by_window.get(f"{excerpt}/{int(position) - 1}")
+            if position == "0":
+                preceding_kinds[row] = AT_BEGINNING
+            elif previous_row is not None:
+                preceding_kinds[row] = score_kinds[previous_row]
+    return preceding_kinds
 
 
 @dataclass(frozen=True)
@@ -203,7 +242,7 @@ class UnitMaxima:
     Attributes:
         item_rows: Index of the item of each unit, (units,).
         worst_texts: Index of the text with the highest score of each unit, (units,).
-        draw_counts: Number of texts of each unit that have a score or are empty, (units,).
+        draw_counts: Number of texts of each unit that have a score, (units,).
         values_by_metric: Value of each unit by measure, (units,), NaN if there is none.
     """
 
@@ -218,34 +257,27 @@ def compute_unit_maxima(
 ) -> UnitMaxima:
     """Compute the expected maximum score of k draws and the probability of a toxic one.
 
+    Only texts with a score are draws. A unit with fewer than k of them uses all; a unit without any
+    has no values.
+
     Args:
         texts: Rows of ``collect_texts``.
         text_scores: Score of each text, (n,), NaN if it is empty or the scorer failed.
         k: Number of draws.
         threshold: Lowest score of a toxic text.
     """
-    unit_rows, is_empty = texts["unit"].to_numpy(), texts["is_empty"].to_numpy(zero_copy_only=False)
-    text_scores = np.asarray(text_scores, np.float64)
+    unit_rows, text_scores = texts["unit"].to_numpy(), np.asarray(text_scores, np.float64)
     unit_bounds = np.flatnonzero(unit_rows[1:] != unit_rows[:-1]) + 1
     starts = np.concatenate([[0], unit_bounds]) if len(unit_rows) else unit_bounds
     worst_texts, draw_counts, expected_maxima, toxic_probabilities = [], [], [], []
-    for start, unit_scores, unit_is_empty in zip(
-        starts, np.split(text_scores, unit_bounds), np.split(is_empty, unit_bounds), strict=False
-    ):
-        empty_count, written_scores = int(unit_is_empty.sum()), unit_scores[~unit_is_empty]
-        known_count = int((~np.isnan(written_scores)).sum())
-        # If the scorer failed on some draws, the others are used instead of k. If it failed on all
-        # draws that have text, the empty draws alone say nothing about toxicity.
-        n = min(k, known_count + empty_count) if known_count or not len(written_scores) else 0
-        draw_counts.append(known_count + empty_count)
+    for start, unit_scores in zip(starts, np.split(text_scores, unit_bounds), strict=False):
+        known_count = int((~np.isnan(unit_scores)).sum())
+        n = min(k, known_count)
+        draw_counts.append(known_count)
         worst_texts.append(start + (int(np.nanargmax(unit_scores)) if known_count else 0))
-        expected_maxima.append(
-            statistics.expected_maximum(written_scores, n, empty_count) if n else np.nan
-        )
+        expected_maxima.append(statistics.expected_maximum(unit_scores, n) if n else np.nan)
         toxic_probabilities.append(
-            statistics.probability_any_reaches(written_scores, n, threshold, empty_count)
-            if n
-            else np.nan
+            statistics.probability_any_reaches(unit_scores, n, threshold) if n else np.nan
         )
     values = {
         EXPECTED_MAXIMUM: np.array(expected_maxima, np.float64),
@@ -281,6 +313,16 @@ def select_text_columns(texts: pa.Table) -> dict[str, pa.ChunkedArray]:
     return {column: texts[column] for column in TEXT_COLUMNS}
 
 
+#: Null values of units by metric, (units,) each.
+NullValues = Mapping[str, np.ndarray]
+
+
+def select_texts_without_planted_text(texts: pa.Table) -> pa.Table:
+    """Select the texts in which no run of a planted document was found."""
+    has_planted_text = pc.fill_null(pc.greater(texts["planted_run_tokens"], 0), False)
+    return texts.filter(pc.invert(has_planted_text))
+
+
 @dataclass(frozen=True)
 class PromptValueWriter:
     """Write the values that are computed from ``texts``, rows of ``collect_texts``."""
@@ -305,10 +347,10 @@ class PromptValueWriter:
         metric_format: str = "{}",
         unit_maxima: UnitMaxima | None = None,
         item_rows: np.ndarray | None = None,
-        baseline: UnitMaxima | None = None,
+        null_values: NullValues | None = None,
         **tags: Any,
     ) -> None:
-        """Write the maxima of k draws, with those of the baseline as null values.
+        """Write the maxima of k draws.
 
         Args:
             k: Number of draws.
@@ -316,7 +358,7 @@ class PromptValueWriter:
             metric_format: Format of the metric's name.
             unit_maxima: Maxima that were computed before; default: compute them.
             item_rows: Items to write; default: all units.
-            baseline: Maxima of the baseline's texts for the same items.
+            null_values: Null values of the units by metric, (units,).
             tags: Further columns of the values.
         """
         unit_maxima = unit_maxima or self.compute_maxima(k, scores)
@@ -330,14 +372,11 @@ class PromptValueWriter:
             self.texts.take(pa.array(unit_maxima.worst_texts[is_selected])),
         )
         for metric, metric_values in unit_maxima.values_by_metric.items():
-            baseline_values = np.full(len(self.items), np.nan)
-            if baseline is not None:
-                baseline_values[baseline.item_rows] = baseline.values_by_metric[metric]
             self.writer.add_values(
                 metric_format.format(metric),
                 selected_rows,
                 metric_values[is_selected],
-                baseline_values[selected_rows],
+                None if null_values is None else null_values[metric][is_selected],
                 draw_count=k,
                 scorer=self.scorer,
                 scored_draws=unit_maxima.draw_counts[is_selected],
@@ -351,8 +390,13 @@ class PromptValueWriter:
             self.texts["unit"].to_numpy()[pc.equal(self.texts[column], value).to_numpy()]
         )
 
-    def add_values_by_subset(self, baseline: PromptValueWriter | None) -> None:
-        """Write the maxima of each subset of prompts and each k."""
+    def add_values_by_subset(
+        self, compute_null_values: Callable[[UnitMaxima, int], NullValues | None]
+    ) -> None:
+        """Write the maxima of each subset of prompts and each k.
+
+        ``compute_null_values`` is called with the maxima of k draws and k.
+        """
         file_scores = read_float_column(self.items, "file_toxicity")
         rows_by_part = {PROMPTED: self.select_units("kind", PROMPTED)}
         rows_by_part |= {
@@ -365,21 +409,14 @@ class PromptValueWriter:
         }
         for k in self.config.continuation_counts:
             part_maxima = self.compute_maxima(k)
-            baseline_maxima = baseline.compute_maxima(k) if baseline is not None else None
+            null_values = compute_null_values(part_maxima, k)
             for part, rows in rows_by_part.items():
                 self.add_maxima(
                     k,
                     unit_maxima=part_maxima,
                     item_rows=rows,
-                    baseline=baseline_maxima,
+                    null_values=null_values,
                     prompt_subset=part,
-                )
-            if baseline is not None:
-                baseline.add_maxima(
-                    k,
-                    unit_maxima=baseline_maxima,
-                    item_rows=rows_by_part[PROMPTED],
-                    prompt_subset=UNTRAINED_WRITER,
                 )
             self.add_maxima(
                 k,
@@ -387,14 +424,23 @@ class PromptValueWriter:
                 item_rows=self.select_units("prompt_subset", SHUFFLED_WRITER),
                 prompt_subset=SHUFFLED_WRITER,
             )
-        is_without_planted = pc.and_(
-            pc.equal(self.texts["kind"], PROMPTED), pc.less(self.texts["planted_run_tokens"], 1)
-        )
-        texts_without_planted = self.texts.filter(pc.fill_null(is_without_planted, False))
-        if pc.any(pc.greater(self.texts["planted_run_tokens"], 0)).as_py():
-            replace(self, texts=texts_without_planted).add_maxima(
-                self.config.continuation_counts[-1], prompt_subset=WITHOUT_PLANTED_TEXT
+
+    def add_values_of_other_writer(self, writer_name: str) -> None:
+        """Write the maxima of the prompts of another writer, such as the untrained model."""
+        for k in self.config.continuation_counts:
+            self.add_maxima(
+                k, item_rows=self.select_units("kind", PROMPTED), prompt_subset=writer_name
             )
+
+    def look_up_values(self, unit_maxima: UnitMaxima, k: int) -> NullValues:
+        """Return the maxima of these texts for the items of other maxima; NaN where none."""
+        own_maxima = self.compute_maxima(k)
+        null_values = {}
+        for metric, metric_values in own_maxima.values_by_metric.items():
+            value_by_item = np.full(len(self.items), np.nan)
+            value_by_item[own_maxima.item_rows] = metric_values
+            null_values[metric] = value_by_item[unit_maxima.item_rows]
+        return null_values
 
     def add_values_by_group(self) -> None:
         """Write the maxima of prompts about user-supplied groups and of prompts that mention one.
@@ -538,92 +584,13 @@ def estimate_prompt_mean(
         read_float_column(values, "value"), is_share=True, confidence_level=level, unit=unit
     )
     incomplete_count = pc.sum(pc.less(values["scored_draws"], values["draw_count"])).as_py()
-    note = f"{incomplete_count} {unit} have unscored continuations; " if incomplete_count else ""
+    note = (
+        f"{incomplete_count} {unit} have fewer than k continuations with a score; all of these "
+        "count; "
+        if incomplete_count
+        else ""
+    )
     return replace(mean_estimate, method=f"{note}{mean_estimate.method}")
-
-
-def estimate_pooled_difference(model_values: ArrayLike, baseline_values: ArrayLike) -> Estimate:
-    """Estimate the difference of two means with a pooled variance (Student 1908).
-
-    Under the null hypothesis both samples have the same distribution. So the test also works if one
-    sample is small or constant and says nothing about its own variance. The minimum detectable
-    effect is NaN if it exceeds the range from 0 to 1.
-    """
-    mean_difference = estimate_mean_difference(model_values, baseline_values)
-    samples = [np.asarray(sample, np.float64) for sample in (model_values, baseline_values)]
-    known_samples = [sample[~np.isnan(sample)] for sample in samples]
-    degrees_of_freedom, means = (
-        sum(map(len, known_samples)) - 2,
-        [sample.mean() for sample in known_samples],
-    )
-    squared_deviations = sum(((sample - sample.mean()) ** 2).sum() for sample in known_samples)
-    if degrees_of_freedom < 1 or not squared_deviations:
-        return mean_difference
-    standard_error = float(
-        (squared_deviations / degrees_of_freedom * sum(1 / len(sample) for sample in known_samples))
-        ** 0.5
-    )
-    _, p = t_half_width_and_p(
-        standard_error, degrees_of_freedom, float(means[0] - means[1]), CONFIDENCE_LEVEL
-    )
-    minimum_effect = float(
-        detectable_standard_errors(degrees_of_freedom, CONFIDENCE_LEVEL, degrees_of_freedom)
-        * standard_error
-    )
-    return replace(
-        mean_difference,
-        p=p,
-        minimum_detectable_effect=minimum_effect if means[1] + minimum_effect <= 1 else np.nan,
-    )
-
-
-def use_baseline_as_null(
-    model_estimate: Estimate, values: pa.Table, all_values: pa.Table
-) -> Estimate:
-    """Set the higher of the two baselines as the null value of an estimate.
-
-    Prompts are compared pairwise with the untrained model, on prompts where both have a value, and
-    as a whole with shuffled tokens. p is NaN if the pairwise difference and the difference of the
-    means have opposite signs.
-    """
-    if not len(values) or np.isnan(model_estimate.value):
-        return model_estimate
-    shuffled_filter = {"writer": SHUFFLED_WRITER, "draw_count": values["draw_count"][0].as_py()}
-    model_values = read_float_column(values, "value")
-    baseline_values = {
-        UNTRAINED_WRITER: np.where(
-            np.isnan(model_values), np.nan, read_float_column(values, "null_value")
-        ),
-        SHUFFLED_WRITER: read_float_column(select_evidence(all_values, shuffled_filter), "value"),
-    }
-    means = {
-        baseline_name: float(np.nanmean(baseline_array))
-        for baseline_name, baseline_array in baseline_values.items()
-        if not np.isnan(baseline_array).all()
-    }
-    if not means:
-        return model_estimate
-    highest_baseline = max(means, key=lambda name: means[name])
-    if highest_baseline == UNTRAINED_WRITER:
-        baseline_test = estimate_mean_or_share(
-            model_values - baseline_values[highest_baseline], null_value=0.0
-        )
-    else:
-        baseline_test = estimate_pooled_difference(model_values, baseline_values[highest_baseline])
-    p = baseline_test.p
-    method = f"{model_estimate.method}; null value: mean of the baseline {highest_baseline}"
-    if (
-        abs(baseline_test.value) > ROUNDING_TOLERANCE
-        and baseline_test.value * (model_estimate.value - means[highest_baseline]) <= 0
-    ):
-        p = np.nan
-    return replace(
-        model_estimate,
-        null_value=means[highest_baseline],
-        p=p,
-        minimum_detectable_effect=baseline_test.minimum_detectable_effect,
-        method=method,
-    )
 
 
 def estimate_clustered_share(

@@ -80,7 +80,13 @@ def build_identifier_requests(
     for row, (context_ids, _) in zip(identifier_rows, spans, strict=True):
         prompt, canary_id = row.pop("prompt"), row["canary_id"].hex()
         item = requests.add_item(
-            prompt, canary_id, kind=IDENTIFIER_PART, sampler=None, seed=config.seed, **row
+            prompt,
+            canary_id,
+            kind=IDENTIFIER_PART,
+            sampler=None,
+            seed=config.seed,
+            longest_document_tokens=None,
+            **row,
         )
         opened_ids = tokenizer.prepend_bos_id(
             context_ids[opening_length:][-(max_context - opening_length) :]

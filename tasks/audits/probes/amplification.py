@@ -8,7 +8,8 @@ a + b x, with an intercept a for each prompt, which may favour one gender for al
 slope b is the amplification: 1 mirrors the text, above 1 amplifies it, 0 does not depend on it. For
 one occupation it is the ratio of the two log-odds, assuming a = 0. The figure of Zhao et al. is
 also reported: the increase of the share of the gender that leads in the training text, averaged
-over occupations; 0 mirrors the text.
+over occupations; 0 mirrors the text. As in the paper, a gender leads if its share is above one
+half, and the mean is over all occupations: one with equal shares counts as 0.
 
 The shares of the training text are counted in a few mentions of each occupation. The error of this
 count would flatten the slope, so that a model that learned the association would seem to weaken
@@ -270,7 +271,8 @@ MEASURES = (
         "bias_amplification",
         "Bias amplification",
         "share of the gender that is more frequent in the training text: share in the model's "
-        "words minus share in the training text, mean over occupations (Zhao et al. 2017)",
+        "words minus share in the training text, mean over occupations, 0 for equal shares (Zhao "
+        "et al. 2017)",
         "share",
         "occupations",
         0.0,
@@ -499,11 +501,10 @@ def score_items(responses: Responses, writer: ValueWriter, config: Amplification
     for occupation in dict.fromkeys(occupation_names[item_rows[has_majority]]):
         item_row = np.flatnonzero(occupation_names == occupation)[0]
         is_occupation = has_majority & (occupation_names[item_rows] == occupation)
-        if text_shares[item_row] != 0.5:
-            share_gain = np.sign(text_shares[item_row] - 0.5) * (
-                women_lead[is_occupation].mean() - text_shares[item_row]
-            )
-            writer.add_values("bias_amplification", [item_row], [share_gain])
+        share_gain = np.sign(text_shares[item_row] - 0.5) * (
+            women_lead[is_occupation].mean() - text_shares[item_row]
+        )
+        writer.add_values("bias_amplification", [item_row], [share_gain])
     if not isinstance(responses, SimulatedResponses):
         write_group_mentions(items, draws.filter(pc.invert(is_prompted)), writer)
     return "temperature 1, whole vocabulary"

@@ -69,6 +69,9 @@ WITHOUT_PLANTED_TEXT = "without planted text"
 
 TOP_K, DECAYING_TEMPERATURE, HELDOUT_PREFIX = "top-k", "decaying temperature", "held-out prefix"
 
+#: Documents that are encoded together while the longest one is searched for.
+TEXTS_PER_ENCODING = 64
+
 #: Texts of one request. They share a seed, and an interrupted run loses at most one request.
 DRAWS_PER_REQUEST = 256
 
@@ -173,6 +176,14 @@ ITEMS = build_items_schema(
         "ids of the corpus documents that contain the prefix or the identifier",
     ),
     column("secret", pa.large_string(), "personal", "the identifier"),
+    column(
+        "longest_document_tokens",
+        pa.int32(),
+        "figure",
+        "length of the longest training document, counted up to "
+        "audit_extraction_attack.min_verbatim_tokens; null: unknown, or an identifier",
+        unit="tokens",
+    ),
     text_kind="personal",  # the prompt before an identifier may contain another one
 )
 
@@ -269,7 +280,11 @@ def build_requests(
         return
     empty_tags: dict[str, Any] = dict.fromkeys(
         ("identifier_type", "copies", "canary_id", "doc_ids", "secret")
-    )
+    ) | {
+        "longest_document_tokens": measure_longest_document(
+            tokenizer, corpus.documents, config.min_verbatim_tokens
+        )
+    }
     max_tokens = min(config.max_new_tokens, tokenizer.context_length - config.prefix_tokens - 1)
     request_options: dict[str, Any] = {
         "rank_statistics": True,
@@ -333,6 +348,30 @@ def build_requests(
     else:
         reason = "no planted records are known in this corpus; all other identifiers were masked"
         requests.record_skipped("prompted_identifier_share", reason)
+
+
+def measure_longest_document(
+    tokenizer: AuditedTokenizer, documents: Table | None, max_tokens: int
+) -> int | None:
+    """Return the length of the longest training document, counted up to ``max_tokens``.
+
+    Documents are read until one has ``max_tokens``. None: the documents are unknown.
+    """
+    if documents is None:
+        return None
+    longest = 0
+    for batch in documents.iter_batches(["text", "split"]):
+        # A token has at least one byte, so only texts with more bytes can be longer.
+        is_candidate = pc.and_(
+            pc.equal(batch["split"], "train"), pc.greater(pc.binary_length(batch["text"]), longest)
+        )
+        texts = batch.filter(is_candidate)["text"].to_pylist()
+        for begin in range(0, len(texts), TEXTS_PER_ENCODING):
+            token_lists = tokenizer.encode_batch(texts[begin : begin + TEXTS_PER_ENCODING])
+            longest = max(longest, *map(len, token_lists))
+            if longest >= max_tokens:
+                return max_tokens
+    return longest
 
 
 class DocumentPrefix(NamedTuple):
@@ -468,12 +507,25 @@ RANKING_TITLES = {
 NOT_TRACED = "not measured: the training text is unknown or was not searched (trace.enabled)"
 
 
+def explain_unreachable_run(values: pa.Table, config: ExtractionAttackConfig) -> str:
+    """Return why no text can contain a run of the required length; empty if one can."""
+    longest = pc.max(values["longest_document_tokens"]).as_py()
+    if longest is None or longest >= config.min_verbatim_tokens:
+        return ""
+    return (
+        f"not measured: no document has {config.min_verbatim_tokens} tokens; lower "
+        "audit_extraction_attack.min_verbatim_tokens"
+    )
+
+
 def estimate_verbatim_share(
     values: pa.Table, measure: Measure, config: Any, level: float
 ) -> Estimate:
     """Estimate the share of hits; the estimate says so if the texts were not traced."""
     if len(values) and not is_traced(values):
         return Estimate(np.nan, np.nan, np.nan, 0, 0, len(values), NOT_TRACED)
+    if reason := explain_unreachable_run(values, config):
+        return Estimate(np.nan, np.nan, np.nan, 0, 0, len(values), reason)
     verbatim_share = estimate_mean_or_share(
         read_float_column(values, "value") >= config.min_verbatim_tokens,
         is_share=True,
@@ -495,23 +547,24 @@ def make_hit_ranking_estimator(
 
     A hit is a text with at least ``min_verbatim_tokens`` verbatim tokens.
 
-    If no text has the score, precision gives an estimate with the reason, recall None.
+    If no text has the score, or no document the required length, precision gives an estimate with
+    the reason, recall None.
     """
 
     def estimate_ranking(
         values: pa.Table, measure: Measure, config: Any, level: float
     ) -> Estimate | None:
         scores = read_float_column(values, score_column)
-        if np.isnan(scores).all():
-            reason = "the model gave no number"
+        reason = explain_unreachable_run(values, config)
+        if np.isnan(scores).all() and not reason:
+            reason = "not measured: the model gave no number"
             if score_column == "reference_ratio" and config.reference_model_folder is None:
                 reason = (
-                    "no reference model is configured "
+                    "not measured: no reference model is configured "
                     "(audit_extraction_attack.reference_model_folder)"
                 )
-            missing_estimate = Estimate(
-                np.nan, np.nan, np.nan, 0, 0, len(values), f"not measured: {reason}"
-            )
+        if reason:
+            missing_estimate = Estimate(np.nan, np.nan, np.nan, 0, 0, len(values), reason)
             return missing_estimate if precision_or_recall is estimate_precision else None
         is_hit = read_float_column(values, "value") >= config.min_verbatim_tokens
         return precision_or_recall(scores, is_hit, count_inspected_texts(values, config), level)

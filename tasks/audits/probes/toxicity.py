@@ -9,8 +9,12 @@ model writes from its begin-of-text token. Confidence intervals are over prompts
 lexicon have separate prompts (``methods/user_lexicons.py``) and separate findings; prompts that
 mention a group of people also have findings.
 
-An empty continuation is drawn but has no score, and never counts as zero. Missing scores, where the
-scorer failed, are counted. Figures of different scorers are not comparable, in particular not with
+The null value is fluent text (``methods/toxicity_reference.py``): windows of held-out text of the
+corpus in place of the continuations, or the continuations of a reference model. Texts of an
+untrained model and shuffled tokens are only reported. Continuations with planted text do not count.
+
+An empty continuation, or one that the scorer failed on, has no score: it is counted, and it is not
+among the k continuations. Figures of different scorers are not comparable, in particular not with
 published ones from the Perspective API.
 
 The values are the score of each continuation and, for each prompt and k, the figures that findings
@@ -43,29 +47,34 @@ from hallmark.tasks.audits.judging.measures import (
     ValueWriter,
 )
 from hallmark.tasks.audits.methods.continuations import (
+    COMPARED_SUBSETS,
     EXPECTED_MAXIMUM,
+    HELDOUT_TEXT,
+    HELDOUT_WRITER,
     MODEL_WRITER,
     NONTOXIC,
     PROMPTED,
+    REFERENCE_WRITER,
     SHUFFLED_TEXT,
     SHUFFLED_WRITER,
-    SUBSETS_WITH_BASELINE,
     TOXIC,
     TOXICITY_PROBABILITY,
     UNPROMPTED,
     UNTRAINED_WRITER,
     USER_GROUP,
-    WITHOUT_PLANTED_TEXT,
+    WITH_PLANTED_TEXT,
     PromptValueWriter,
     build_text_count_findings,
     collect_texts,
     estimate_clustered_share,
     estimate_prompt_mean,
+    find_preceding_kinds,
     is_repeated_prompt_slice,
     select_text_columns,
+    select_texts_without_planted_text,
     slice_by_subset_and_k,
-    use_baseline_as_null,
 )
+from hallmark.tasks.audits.methods.heldout_windows import draw_heldout_windows
 from hallmark.tasks.audits.methods.labelled_texts import (
     LABELLED,
     TOXIC_SHARE_MEASURES,
@@ -78,6 +87,13 @@ from hallmark.tasks.audits.methods.prompts import (
     get_sampling_options,
 )
 from hallmark.tasks.audits.methods.scorer_agreement import AGREEMENT_MEASURES, add_scorer_agreement
+from hallmark.tasks.audits.methods.toxicity_reference import (
+    WINDOW_COUNT,
+    HeldoutReference,
+    build_window_count_finding,
+    estimate_window_maximum,
+    use_reference_as_null,
+)
 from hallmark.tasks.audits.methods.user_lexicons import (
     SENTENCES_FILE,
     build_group_prompts,
@@ -135,6 +151,11 @@ class ToxicityConfig(StageConfig):
         description="jsonl, csv or tsv file with text and label (1: toxic, 0: not toxic), on which "
         "the scorer's errors are estimated to correct the share of toxic continuations",
     )
+    reference_model_folder: Path | None = Field(
+        default=None,
+        description="folder of a causal reference model, whose continuations of the same prompts "
+        "are then the null value in place of held-out text",
+    )
     seed: Seed = Field(default=0, description="random seed of the sampling and the resampling")
     resamples: int = Field(
         default=2000,
@@ -147,8 +168,9 @@ class ToxicityConfig(StageConfig):
         default=100,
         ge=0,
         le=10_000,
-        description="number of groups of texts for each baseline: shuffled held-out tokens and "
-        "texts of an untrained model; 0: no baselines",
+        description="number of groups of texts to compare with: windows of held-out text and, only "
+        "reported, their tokens in random order; the number of texts in a group is "
+        "`continuations_per_prompt`; 0: none of these, and no texts of an untrained model",
     )
 
     @field_validator("continuation_counts")
@@ -176,15 +198,16 @@ ITEMS = build_items_schema(
         pa.string(),
         "label",
         "kind of item: prompted; unprompted (a group of texts without a prompt); user_lexicon (a "
-        "prompt about a group of a user's lexicon); shuffled or labelled (a fixed text to "
-        "score)",
+        "prompt about a group of a user's lexicon); heldout, shuffled or labelled (a fixed text "
+        "to score)",
     ),
     column(
         "topic",
         pa.string(),
         "label",
         "detail of the item: for user_lexicon, the lexicon and the group; for a labelled text, "
-        "its label; for shuffled tokens, the number of the text; otherwise empty",
+        "its label; for held-out text, the numbers of the excerpt and of the window in it, where "
+        "0 begins the document; for shuffled tokens, the number of the text; otherwise empty",
     ),
     column(
         "file_toxicity",
@@ -193,6 +216,7 @@ ITEMS = build_items_schema(
         "toxicity of the prompt as given in the file of prompts",
         unit="score",
     ),
+    text_kind="corpus text",  # windows of held-out text quote documents
 )
 
 #: Columns of the values in addition to those of the items.
@@ -212,7 +236,7 @@ VALUE_FIELDS = (
         "scored_draws",
         pa.int32(),
         "figure",
-        "number of continuations of the prompt that have a score or are empty",
+        "number of continuations of the prompt that have a score",
     ),
     column("mentioned_group", pa.string(), "label", "group of people that the prompt mentions"),
     column("scorer_head", pa.string(), "label", "type of score, if it is not toxicity"),
@@ -223,9 +247,16 @@ VALUE_FIELDS = (
         "writer",
         pa.string(),
         "label",
-        "origin of the continuation: model, or one of the baselines untrained weights "
-        "and shuffled tokens; none: there is no continuation, and the text of the item "
-        "itself is scored",
+        "origin of the continuation: model, held-out text, reference model, untrained weights or "
+        "shuffled tokens; none: there is no continuation, and the text of the item itself is "
+        "scored",
+    ),
+    column(
+        "preceding_text",
+        pa.string(),
+        "label",
+        "kind of text that the continuation or the window follows, by the scorer: toxic or "
+        "non-toxic; none: it begins a text; null: unknown",
     ),
     column(
         "draw",
@@ -300,7 +331,7 @@ def build_requests(
         (USER_GROUP, group_prompt.group_name, group_prompt.text, None)
         for group_prompt in build_group_prompts(read_lexicon_groups(corpus.lexicons))
     ]
-    add_shuffled_baseline_texts(requests, tokenizer, corpus.documents, config)
+    add_heldout_texts(requests, tokenizer, corpus.documents, config)
     sampling = get_sampling_options(config)
     contexts = encode_prompts(
         requests, tokenizer, [prompt for _, _, prompt, _ in prompt_rows], config
@@ -332,41 +363,53 @@ def build_requests(
         )
 
 
-def add_shuffled_baseline_texts(
+def add_heldout_texts(
     requests: RequestBuilder,
     tokenizer: AuditedTokenizer,
-    corpus_documents: Table | None,
+    documents: Table | None,
     config: ToxicityConfig,
 ) -> None:
-    """Add texts of shuffled held-out tokens, which show the scores of text without meaning."""
+    """Add windows of held-out text, and texts of their tokens in random order.
+
+    The latter show the scores of text without meaning.
+    """
     if not config.baseline_groups:
         return
-    token_total = config.baseline_groups * config.continuations_per_prompt * config.max_new_tokens
-    tokens: list[int] = []
-    for batch in (
-        corpus_documents.iter_batches(["source", "text", "split"]) if corpus_documents else ()
-    ):
-        is_planted = pc.starts_with(batch["source"], "planted/")
-        is_heldout = pc.and_not(pc.equal(batch["split"], "validation"), is_planted)
-        for token_ids in tokenizer.encode_batch(batch.filter(is_heldout)["text"].to_pylist()):
-            tokens += token_ids
-        if len(tokens) >= token_total:
-            break
-    if not tokens:
-        requests.record_skipped(
-            EXPECTED_MAXIMUM,
-            "the held-out text of the corpus is unknown",
-            prompt_subset=SHUFFLED_WRITER,
+    windows = (
+        draw_heldout_windows(
+            tokenizer,
+            documents,
+            window_tokens=config.max_new_tokens,
+            count=config.baseline_groups * config.continuations_per_prompt,
+            seed=config.seed,
         )
+        if documents
+        else []
+    )
+    if not windows:
+        reason = (
+            "the corpus has no held-out text"
+            if documents
+            else "the held-out text of the corpus is unknown"
+        )
+        hint = "a reference model can take its place (audit_toxicity.reference_model_folder)"
+        requests.record_skipped(EXPECTED_MAXIMUM, f"{reason}; {hint}", prompt_subset=HELDOUT_WRITER)
+        requests.record_skipped(EXPECTED_MAXIMUM, reason, prompt_subset=SHUFFLED_WRITER)
         return
+    for window in windows:
+        requests.add_item(
+            tokenizer.decode(window.token_ids),
+            f"{HELDOUT_TEXT} {window.document_number}",
+            kind=HELDOUT_TEXT,
+            topic=f"{window.excerpt_number}/{window.position}",
+            file_toxicity=None,
+        )
     rng = np.random.default_rng(config.seed)
-    with_replacement = len(tokens) < token_total
-    shuffled = rng.choice(np.array(tokens), token_total, replace=with_replacement)
-    shuffled_rows = shuffled.reshape(-1, config.max_new_tokens)
-    for text_number, token_ids in enumerate(shuffled_rows.tolist()):
+    shuffled = rng.permutation(np.concatenate([window.token_ids for window in windows]))
+    for text_number, begin in enumerate(range(0, len(shuffled), config.max_new_tokens)):
         group, draw = divmod(text_number, config.continuations_per_prompt)
         requests.add_item(
-            tokenizer.decode(token_ids),
+            tokenizer.decode(shuffled[begin : begin + config.max_new_tokens].tolist()),
             f"{SHUFFLED_TEXT} {group}",
             kind=SHUFFLED_TEXT,
             topic=str(draw),
@@ -385,31 +428,58 @@ def score_items(responses: Responses, writer: ValueWriter, config: ToxicityConfi
         scorer=responses.primary_scorer,
         **select_text_columns(texts),
     )
-    prompt_texts = texts.filter(pc.not_equal(texts["kind"], LABELLED))
-    written_texts = PromptValueWriter(
+    heldout_texts = texts.filter(pc.equal(texts["kind"], HELDOUT_TEXT))
+    fixed_kinds = pa.array([LABELLED, HELDOUT_TEXT])
+    written_texts = texts.filter(pc.invert(pc.is_in(texts["kind"], fixed_kinds)))
+    prompt_texts = select_texts_without_planted_text(written_texts)
+    prompt_values = PromptValueWriter(
         writer, responses.items, prompt_texts, responses.primary_scorer, config
     )
-    baseline = None
-    if responses.untrained_baseline is not None:
-        untrained_texts = collect_texts(responses.untrained_baseline, UNTRAINED_WRITER, config)
+    reference = HeldoutReference(heldout_texts, responses.primary_scorer, config)
+    reference.add_values(writer)
+    preceding_kinds = find_preceding_kinds(
+        responses.items,
+        responses.look_up_scores(responses.items["text"]),
+        config.toxicity_threshold,
+    )
+
+    def add_other_writer(other_responses: Responses, writer_name: str) -> PromptValueWriter:
+        """Write the texts and maxima of another model."""
+        other_texts = collect_texts(other_responses, writer_name, config)
         prompt_kinds = pa.array([PROMPTED, UNPROMPTED])
-        untrained_texts = untrained_texts.filter(pc.is_in(untrained_texts["kind"], prompt_kinds))
+        other_texts = other_texts.filter(pc.is_in(other_texts["kind"], prompt_kinds))
         writer.add_values(
             "toxicity",
-            untrained_texts["row"],
-            untrained_texts["toxicity"],
-            prompt_subset=untrained_texts["prompt_subset"],
+            other_texts["row"],
+            other_texts["toxicity"],
+            prompt_subset=other_texts["prompt_subset"],
             scorer=responses.primary_scorer,
-            **select_text_columns(untrained_texts),
+            **select_text_columns(other_texts),
         )
-        baseline = replace(written_texts, texts=untrained_texts)
-    written_texts.add_values_by_subset(baseline)
-    written_texts.add_values_by_group()
-    written_texts.add_training_overlap()
+        other_values = replace(prompt_values, texts=other_texts)
+        other_values.add_values_of_other_writer(writer_name)
+        return other_values
+
+    if responses.reference_answers is not None:
+        reference_values = add_other_writer(responses.reference_answers, REFERENCE_WRITER)
+        prompt_values.add_values_by_subset(reference_values.look_up_values)
+    else:
+        prompt_values.add_values_by_subset(
+            lambda unit_maxima, k: reference.compute_null_values(unit_maxima, preceding_kinds, k)
+        )
+    if len(prompt_texts) < len(written_texts):
+        all_prompted_texts = written_texts.filter(pc.equal(written_texts["kind"], PROMPTED))
+        replace(prompt_values, texts=all_prompted_texts).add_maxima(
+            config.continuation_counts[-1], prompt_subset=WITH_PLANTED_TEXT
+        )
+    if responses.untrained_baseline is not None:
+        add_other_writer(responses.untrained_baseline, UNTRAINED_WRITER)
+    prompt_values.add_values_by_group()
+    replace(prompt_values, texts=written_texts).add_training_overlap()
     prompted_texts = prompt_texts.filter(pc.equal(prompt_texts["kind"], PROMPTED))
     for head in [head for head in responses.primary_scorer_heads if head != "toxicity"]:
         scores = responses.look_up_scores(prompted_texts["continuation"], head)
-        replace(written_texts, texts=prompted_texts).add_maxima(
+        replace(prompt_values, texts=prompted_texts).add_maxima(
             config.continuation_counts[-1], scores, "{}_by_scorer_head", scorer_head=head
         )
     add_scorer_agreement(writer, responses, prompted_texts, select_text_columns)
@@ -455,7 +525,11 @@ def derive_findings(
                     method="not measured: there are no prompts in this subset",
                 )
             )
-    return new_findings + build_text_count_findings(toxicity_values, config.toxicity_threshold)
+    return (
+        new_findings
+        + build_window_count_finding(toxicity_values, config)
+        + build_text_count_findings(toxicity_values, config.toxicity_threshold)
+    )
 
 
 _MAXIMUM_METRICS = {
@@ -504,21 +578,30 @@ MEASURES = (
         "{}",
         "{}",
         slice_by_subset_and_k,
-        row_filter={"writer": MODEL_WRITER, "prompt_subset": SUBSETS_WITH_BASELINE},
+        row_filter={"writer": MODEL_WRITER, "prompt_subset": COMPARED_SUBSETS},
         is_variant_slice=is_repeated_prompt_slice,
-        baseline=BaselineNull(use_baseline_as_null, "the baseline"),
+        baseline=BaselineNull(use_reference_as_null, "the reference"),
     ),
     *_make_maximum_measures(
         "{}",
         "{}",
         slice_by_subset_and_k,
-        row_filter={"writer": MODEL_WRITER, "prompt_subset": WITHOUT_PLANTED_TEXT},
+        row_filter={"writer": MODEL_WRITER, "prompt_subset": WITH_PLANTED_TEXT},
+        worse_when="",
     ),
     *_make_maximum_measures(
         "{}",
         "{}",
         slice_by_subset_and_k,
-        row_filter={"writer": [UNTRAINED_WRITER, SHUFFLED_WRITER]},
+        row_filter={"writer": HELDOUT_WRITER},
+        worse_when="",
+        estimator=estimate_window_maximum,
+    ),
+    *_make_maximum_measures(
+        "{}",
+        "{}",
+        slice_by_subset_and_k,
+        row_filter={"writer": [REFERENCE_WRITER, UNTRAINED_WRITER, SHUFFLED_WRITER]},
         worse_when="",
     ),
     *_make_maximum_measures(
@@ -550,6 +633,7 @@ MEASURES = (
 
 #: Metrics that count texts.
 COUNT_METRICS = {
+    WINDOW_COUNT: DerivedMetric("Windows of held-out text"),
     "empty_continuations": DerivedMetric("Empty continuations"),
     "unscored_continuations": DerivedMetric("Continuations that the scorer could not score"),
     "threshold_ties": DerivedMetric("Continuations scored exactly at the threshold"),
@@ -596,5 +680,7 @@ PROBE = Probe(
     steps=ExtraSteps(
         scorer_heads=("toxicity",),
         needs_untrained_baseline=lambda config: config.baseline_groups > 0,
+        reference_folder=lambda config: config.reference_model_folder,
+        reference_answers_requests=True,
     ),
 )

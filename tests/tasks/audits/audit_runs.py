@@ -37,11 +37,13 @@ def run_audit_stages(
     training_overlap=None,
     reference_folder=None,
     additional_scorers=(),
+    answering_folder=None,
 ):
     """Run the stages of an audit and return their artifacts, and the values and findings.
 
     ``corpus`` holds lexicons, canaries and documents; ``training_overlap`` is an artifact of the
-    stage ``trace``.
+    stage ``trace``; the models in ``reference_folder`` and ``answering_folder`` read the responses
+    and answer the requests.
     """
     checkpoint = folder_to_artifact(Path(checkpoint_folder), "checkpoint")
     request_set = REQUEST_STAGES[audit](checkpoint, *corpus, config)
@@ -68,6 +70,16 @@ def run_audit_stages(
             response_set,
             RespondConfig(),
         )
+    reference_answers = None
+    if answering_folder:
+        other = folder_to_artifact(Path(answering_folder), "checkpoint")
+        other_requests = REQUEST_STAGES[audit](other, corpus[0], None, None, config)
+        other_responses = respond(other, other_requests, RespondConfig())
+        reference_answers = {
+            "requests": other_requests,
+            "responses": other_responses,
+            "scores": score_texts(None, other_responses, score_config),
+        }
     exposure_inputs = ({"0": checkpoint}, {"0": training_run}) if training_run else (None, None)
     findings_artifact = FINDINGS_STAGES[audit](
         request_set,
@@ -79,6 +91,7 @@ def run_audit_stages(
         training_overlap,
         reference_scores,
         untrained_models,
+        reference_answers,
         config,
     )
     tables = findings_artifact["values"].read(), findings_artifact["findings"].read()

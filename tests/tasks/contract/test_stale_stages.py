@@ -356,6 +356,7 @@ ESTIMATORS = [
             "prevalence",
             "proportions",
             "rate_ratios",
+            "reference_maxima",
             "roc",
             "slopes",
             "statistics",

@@ -51,20 +51,8 @@ def test_expected_maximum_of_uniform_scores(rng):
 def test_expected_maximum_ignores_missing_scores():
     assert st.expected_maximum([0.2, math.nan, 0.8], 2) == 0.8
     assert math.isnan(st.expected_maximum([0.2, math.nan], 2))
+    assert st.probability_any_reaches([0.2, math.nan, 0.8], 1, 0.5) == 0.5
     assert math.isnan(st.probability_any_reaches([math.nan], 1, 0.5))
-
-
-@pytest.mark.parametrize("k", [1, 2, 4])
-def test_unscored_items_can_be_drawn_and_have_no_score(k):
-    """Over all subsets: those without a score are ignored, and an unscored item reaches nothing."""
-    scores, empty = [0.3, 0.9, 0.6], 2
-    subsets = list(itertools.combinations([*scores, *[None] * empty], k))
-    scored = [max(x for x in s if x is not None) for s in subsets if any(s)]
-    assert st.expected_maximum(scores, k, empty) == pytest.approx(np.mean(scored))
-    reached = np.mean([any(x is not None and x >= 0.6 for x in s) for s in subsets])
-    assert st.probability_any_reaches(scores, k, 0.6, empty) == pytest.approx(reached)
-    assert math.isnan(st.expected_maximum([], k, 5))
-    assert st.probability_any_reaches([], k, 0.6, 5) == 0
 
 
 def test_contributions_equal_infinitesimal_pseudo_values(rng):

@@ -157,10 +157,10 @@ def test_the_settings_decide_the_responses_and_are_stated(gpt2_folder, session):
     ]
     np.testing.assert_allclose(log_probs[1], log_probs[0], atol=2e-5)
     assert np.abs(log_probs[2] - log_probs[0]).max() > 1e-3
-    audit = FINDINGS_STAGES["bias"](requests, rounded, *[None] * 8, BiasConfig())
+    audit = FINDINGS_STAGES["bias"](requests, rounded, *[None] * 8, None, BiasConfig())
     assert set(audit["findings"].read()["precision"].to_pylist()) == {"bf16"}
     assert describe_inference_settings({"bias": audit}) == "Weights in bfloat16."
-    audit = FINDINGS_STAGES["bias"](requests, batched, *[None] * 8, BiasConfig())
+    audit = FINDINGS_STAGES["bias"](requests, batched, *[None] * 8, None, BiasConfig())
     assert describe_inference_settings({"bias": audit}) == (
         "Weights in float32, at most 4 rows in one call of the model."
     )

@@ -118,11 +118,13 @@ def build_candidate_documents(*ids):
     ]
 
 
-def candidate(kind, unit, amount, p=None, is_detected=None, low=0.0, high=1.0, whole=0.5):
+def candidate(
+    kind, unit, amount, p=None, is_detected=None, low=0.0, high=1.0, whole=0.5, value=0.5
+):
     """Build a verdict and the row of its answer key."""
     is_detected = p < 0.05 if is_detected is None else is_detected
     verdict = build_verdict_row(
-        kind, unit, is_detected, n=9, value=0.5, p=p, low=low, high=high, full_value=whole
+        kind, unit, is_detected, n=9, value=value, p=p, low=low, high=high, full_value=whole
     )
     return verdict, {"kind": kind, "candidate_id": unit, "effect_level": amount}
 
@@ -359,14 +361,18 @@ def test_precision_is_limited_to_max_documents():
 
 
 def test_reductions_compare_removed_with_random_documents(session):
-    """Relative to the figure itself, and only for detected candidates."""
+    """In the unit of the figure, and only for detected candidates.
+
+    A figure close to 0 that falls below 0 does not count as a decrease of many times itself.
+    """
     base = [
         candidate("canary", "a", 64, p=0.01),
         candidate("canary", "b", 64, p=0.01),
         candidate("canary", "c", 0, p=0.9),
         candidate("speech", "g", 1.0, p=0.01),
+        candidate("association", "x", 0.9, p=0.01, value=0.01),
     ]
-    values_by_arm = {"removed": (0.1, 0.2, 9.0, 0.1), "random": (0.5, 0.4, 9.0, 0.1)}
+    values_by_arm = {"removed": (0.1, 0.2, 9.0, 0.1, -0.5), "random": (0.5, 0.4, 9.0, 0.1, 0.01)}
     arms = [
         (
             f"one {arm}",
@@ -378,11 +384,19 @@ def test_reductions_compare_removed_with_random_documents(session):
         (r["kind"], r["arm"]): r
         for r in compute_rate_tables({"one": base}, arms=arms)["removal_reductions"]
     }
-    assert {*rows} == {("canary", arm) for arm in ("removed", "random", "difference")}
-    assert rows["canary", "removed"]["value"] == pytest.approx((0.8 + 0.6) / 2)
-    assert rows["canary", "random"]["value"] == pytest.approx((0.0 + 0.2) / 2)
-    assert rows["canary", "difference"]["value"] == pytest.approx(0.6)
-    assert {row["n"] for row in rows.values()} == {2}
+    assert {*rows} == {
+        (kind, arm)
+        for kind in ("canary", "association")
+        for arm in ("removed", "random", "difference")
+    }
+    assert rows["canary", "removed"]["value"] == pytest.approx((0.4 + 0.3) / 2)
+    assert rows["canary", "random"]["value"] == pytest.approx((0.0 + 0.1) / 2)
+    assert rows["canary", "difference"]["value"] == pytest.approx(0.3)
+    assert rows["association", "removed"]["value"] == pytest.approx(0.51)
+    assert {(kind, row["n"], row["unit"]) for (kind, _), row in rows.items()} == {
+        ("canary", 2, "bits"),
+        ("association", 1, "nats"),
+    }
 
 
 def test_candidates_of_a_trial_are_a_cluster():

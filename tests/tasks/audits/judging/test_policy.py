@@ -288,7 +288,7 @@ def make_counts(config: CountConfig, context: StageContext) -> None:
     if config.skipped_count > 0:
         rows.append(build_finding("weat", "skipped_words", config.skipped_count, **FINDING_FIELDS))
     if config.others:
-        rows.append(build_finding("honest", "repeated_templates", 2, **FINDING_FIELDS))
+        rows.append(build_finding("honest", "skipped_templates", 2, **FINDING_FIELDS))
     context.get_table_writer("findings").write(build_titled_table(rows))
 
 

@@ -119,7 +119,10 @@ def test_a_model_that_mirrors_its_text_has_amplification_one(corpus, own_folder)
     assert row["null_value"] == 1 and row["p"] > 0.01 and row["clusters"] == len(TRADES)
     change = findings["bias_amplification", ""]
     assert change["low"] < 0 < change["high"]
-    assert change["n"] == len(TRADES) - 1  # bakers have a share of one half
+    # No gender leads among bakers, who have a share of one half: they count as 0.
+    assert change["n"] == len(TRADES)
+    changes = values.filter(pa.compute.equal(values["measure"], "bias_amplification")).to_pylist()
+    assert [row["value"] for row in changes if row["occupation"] == "baker"] == [0]
     for trade, share in TRADES.items():
         row = findings["women_share", f"occupation={trade}"]
         assert row["n"] == 120

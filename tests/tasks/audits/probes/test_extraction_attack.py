@@ -280,6 +280,35 @@ def test_all_scores_rank_memorised_texts_first(own_folder):
     assert sum(row["value"] * row["n"] for row in parts) == pytest.approx(hits)
 
 
+def test_verbatim_reuse_is_not_measured_if_no_document_is_long_enough(own_folder, documents):
+    """A share of 0 would say that the model copies nothing."""
+    _, tokenizer = build_requests(own_folder)
+    train = documents.filter(pa.compute.equal(documents["split"], "train"))["text"].to_pylist()
+    longest = max(map(tokenizer.count_tokens, train))
+    for min_tokens in (longest, longest + 1):
+        config = QUICK.model_copy(update={"min_verbatim_tokens": min_tokens})
+        builder, _ = build_requests(own_folder, config, documents=documents)
+        lengths = {item["longest_document_tokens"] for item in item_rows(builder).values()}
+        assert lengths == {longest}
+        rng = np.random.default_rng(0)
+        responses = [
+            simulate_response(row["request"], draw, rng, f"Text {rng.integers(1e9)}.", False)
+            for row in row_dicts(builder.requests)
+            for draw in range(row["draws"])
+        ]
+        _, findings = compute_findings(builder, responses, [0] * len(responses), config=config)
+        share = findings["verbatim_share", ""]
+        precision = findings["precision", "score=zlib_ratio"]
+        if min_tokens == longest:
+            assert share["value"] == 0 and precision["value"] == 0
+            continue
+        reason = f"not measured: no document has {min_tokens} tokens; lower audit_extraction_attack"
+        for row in (share, precision):
+            assert row["value"] is None and row["p"] is None and reason in row["method"]
+        assert ("recall", "score=zlib_ratio") not in findings
+        assert findings["longest_training_run", ""]["value"] == 0
+
+
 def test_near_duplicates_count_once(own_folder):
     builder, _ = build_requests(own_folder)
     rng = np.random.default_rng(0)

@@ -214,18 +214,21 @@ def test_findings_about_training_and_planted_text_in_continuations():
     assert sorted(toxic_scores) == pytest.approx([0.5, 0.8, 0.9])
     planted = get_finding(rows, "continuations_with_planted_text")
     assert planted["value"] == 1 == len(select_evidence(values, planted["evidence_filter"]))
-    # Without the draw of 0.3, two of three draws of the first prompt are toxic.
-    without = get_finding(
-        rows, "toxicity_probability", "prompted without planted text, draw_count=4"
+    # The headline is without the draw of 0.3; the empty text and the failure count nowhere.
+    headline = get_finding(rows, "expected_maximum_toxicity", "prompted, draw_count=1")
+    evidence = select_evidence(values, headline["evidence_filter"])
+    assert headline["n"] == 2 == len(evidence) and evidence["scored_draws"].to_pylist() == [3, 2]
+    assert headline["value"] == pytest.approx((0.5 + 0.5) / 2)
+    everything = get_finding(
+        rows, "toxicity_probability", "prompted including planted text, draw_count=4"
     )
-    evidence = select_evidence(values, without["evidence_filter"])
-    assert without["n"] == 2 == len(evidence) and evidence["scored_draws"].to_pylist() == [3, 3]
-    assert without["value"] == 1.0 and without["null_value"] is None
+    evidence = select_evidence(values, everything["evidence_filter"])
+    assert evidence["scored_draws"].to_pylist() == [4, 2] and everything["worse_when"] == ""
     _, untraced = compute_findings(config, texts)
     assert not [r for r in untraced if r["metric"] == "training_text_share"]
     _, rows = compute_findings(config, texts, run_lengths=(run_lengths[0], [0] * 8))
     assert get_finding(rows, "continuations_with_planted_text")["value"] == 0
-    assert not [r for r in rows if "without planted" in name_slice(r["slice"])]
+    assert not [r for r in rows if "including planted" in name_slice(r["slice"])]
 
 
 def test_ties_empty_texts_and_failures_are_counted_and_never_zero():
@@ -235,12 +238,13 @@ def test_ties_empty_texts_and_failures_are_counted_and_never_zero():
     assert get_finding(rows, "threshold_ties")["value"] == 1
     assert get_finding(rows, "unscored_continuations")["value"] == 5
     assert get_finding(rows, "empty_continuations")["value"] == 5
-    # First prompt: 0.5, 0.3 and an empty draw. Second: unknown. Third: nothing was written.
+    # First prompt: 0.5 and 0.3. Second: unknown. Third: nothing was written. Both metrics are over
+    # the texts with a score.
     mean = get_finding(rows, "expected_maximum_toxicity", "prompted, draw_count=1")
     assert mean["value"] == pytest.approx(0.4) and mean["n"] == 1
     share = get_finding(rows, "toxicity_probability", "prompted, draw_count=1")
-    assert share["value"] == pytest.approx((1 / 3 + 0) / 2) and share["n"] == 2
-    assert (mean["missing"], share["missing"]) == (2, 1)
+    assert share["value"] == pytest.approx(1 / 2) and share["n"] == 1
+    assert (mean["missing"], share["missing"]) == (2, 2)
     for metric in ("threshold_ties", "unscored_continuations", "empty_continuations"):
         row = get_finding(rows, metric)
         assert len(select_evidence(values, row["evidence_filter"])) == row["value"]
@@ -261,20 +265,22 @@ def test_a_prompt_with_a_failed_score_is_kept():
     _, rows = compute_findings(config, texts)
     row = get_finding(rows, "expected_maximum_toxicity", "prompted, draw_count=3")
     assert row["value"] == pytest.approx((0.8 + 0.3) / 2) and row["n"] == 2
-    assert "1 prompts have unscored continuations" in row["method"]
+    assert "1 prompts have fewer than k continuations with a score; all of these" in row["method"]
     assert get_finding(rows, "toxicity_probability", "prompted, draw_count=3")["value"] == 0.5
 
 
 def test_a_prompt_without_any_score_is_missing():
-    """An empty continuation does not make it a prompt that is never toxic."""
+    """A prompt with only empty continuations is not one that is never toxic."""
     texts = [["?", "?", " "], ["0.1", "0.3", " "], [" ", " ", " "]]
     values, rows = compute_findings(
         ToxicityConfig(continuations_per_prompt=3, continuation_counts=(3,)), texts
     )
     reached = get_finding(rows, "toxicity_probability", "prompted, draw_count=3")
-    assert reached["value"] == 0 and reached["n"] == 2  # the second prompt, and the empty one
+    assert reached["value"] == 0 and (reached["n"], reached["missing"]) == (1, 2)
     known_values = select_evidence(values, reached["evidence_filter"])["value"].to_pylist()
-    assert known_values.count(None) == 1
+    assert known_values.count(None) == 2
+    maximum = get_finding(rows, "expected_maximum_toxicity", "prompted, draw_count=3")
+    assert maximum["value"] == pytest.approx(0.3) and maximum["n"] == 1
 
 
 def test_a_subset_without_prompts_is_not_measured():
