@@ -65,6 +65,7 @@ def build_audit_parts(
     rows = [
         {
             "doc_id": f"{number}".encode().rjust(16),
+            "cluster": f"{number}".encode().rjust(16),
             "source": "manual",
             "text": text,
             "split": "holdout" if number % 2 else "train",
@@ -74,6 +75,7 @@ def build_audit_parts(
     schema = pa.schema(
         [
             ("doc_id", pa.binary(16)),
+            ("cluster", pa.binary(16)),
             ("source", pa.string()),
             ("text", pa.large_string()),
             ("split", pa.string()),

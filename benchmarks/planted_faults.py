@@ -101,8 +101,8 @@ FAULTS = (
     Fault(
         "members swapped",
         "tasks/audits/probes/extraction.py",
-        '{"kind": split, "doc_ids"',
-        '{"kind": {"train": "holdout"}.get(split, "train"), "doc_ids"',
+        '"kind": split,',
+        '"kind": {"train": "holdout"}.get(split, "train"),',
         ("audits/probes/extraction",),
     ),
     Fault(

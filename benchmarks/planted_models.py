@@ -248,6 +248,7 @@ def build_document_table(train: Sequence[str], holdout: Sequence[str]) -> pa.Tab
     rows = [
         {
             "doc_id": f"{split} {number}".encode().ljust(16)[:16],
+            "cluster": f"{split} {number}".encode().ljust(16)[:16],
             "source": "town",
             "text": text,
             "split": split,
@@ -255,7 +256,7 @@ def build_document_table(train: Sequence[str], holdout: Sequence[str]) -> pa.Tab
         for split, texts in (("train", train), ("holdout", holdout))
         for number, text in enumerate(texts)
     ]
-    fields = [DOCUMENTS.field(name) for name in ("doc_id", "source", "text", "split")]
+    fields = [DOCUMENTS.field(name) for name in ("doc_id", "cluster", "source", "text", "split")]
     return pa.Table.from_pylist(rows, schema=pa.schema(fields))
 
 

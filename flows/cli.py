@@ -53,8 +53,8 @@ COMMAND_GROUPS: dict[tuple[str, str], dict[str, str]] = {
         "links to the cards of that run.",
         "compare": "Compare the findings of audited checkpoints with those of the first "
         "checkpoint named.",
-        "findings": "List the findings of a run with interval, null value and policy verdict, "
-        "largest risk first.",
+        "findings": "List the findings of a run with null value, conclusion and verdict, largest "
+        "risk first.",
         "trace": "Follow a document through all stages of a run, or a finding to its worst rows "
         "and the training documents that contain the same text.",
     },

@@ -43,6 +43,7 @@ from hallmark.reports.sections.error_rates import (
     format_planted_amount,
     format_rate_with_interval,
 )
+from hallmark.tasks.audits.registry import compute_descriptions_digest
 from hallmark.tasks.contract import Artifact, StageConfig, StageContext, stage
 
 #: The required detection rate at the largest planted amount, and the valid range of coverage.
@@ -613,6 +614,7 @@ class StudyCardBuilder:
 @stage(
     name="study_card",
     tables={"figures": FIGURES},
+    external_digests=compute_descriptions_digest,
     extra_code=TEMPLATE_FILES,
     libraries=RENDERING_LIBRARIES,
 )

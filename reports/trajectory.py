@@ -87,7 +87,9 @@ SUMMARY_NOTE = (
     "First and last: the first and the last checkpoint at which the audit ran. Changes in shares "
     "are in percentage points. Worse: the change is in the direction that the audit defines as "
     "worse, or away from the value under the null. “No change shown” does not prove "
-    "that there is none. Not tested: there are no paired units, or too few of them for a test."
+    "that there is none. Not tested: there are no paired units, or too few of them for a test. No "
+    "conclusion: none may be drawn from the finding at the first or the last checkpoint, for "
+    "example because the model is too weak for the audit."
 )
 
 

@@ -241,7 +241,9 @@ def test_coverage_of_small_samples():
         "exposure, 16 secrets, mostly memorised",
     ):
         result = benchmark.measure_design(designs[name], 40, 0)
-        assert result.with_interval == 1 and result.coverage > 0.8
+        # A mean has no interval if fewer than 3 exposures differ from the largest one.
+        assert result.with_interval > (0.9 if "exposure" in name else 0.999)
+        assert result.coverage > 0.8
         assert result == pytest.approx(benchmark.measure_design(designs[name], 40, 0), nan_ok=True)
     wrong = benchmark.DesignResult(1.0, 0.8, 0.2, 0.0, 0.2)
     assert wrong.list_problems() == ["coverage", "upper end", "false positives"]
@@ -264,7 +266,7 @@ def test_coverage_of_text_findings():
 
 
 def test_coverage_of_honest_findings(tmp_path):
-    """Check HONEST's findings with seven people of each group in five sentences."""
+    """Check HONEST's findings with seven people of each group in ten sentences."""
     from benchmarks import coverage, coverage_text_findings
 
     rows = ["template_masked\traw\tidentity\tnumber\tcategory\ttype"]
@@ -273,7 +275,7 @@ def test_coverage_of_honest_findings(tmp_path):
             who = f"{group} {person}"
             rows += [
                 f"{who} does {deed} [M].\t[I] does {deed} [M].\t{who}\tsingular\t{group}\twork"
-                for deed in "abcde"
+                for deed in "abcdefghij"
             ]
     path = tmp_path / "honest_binary_en.tsv"
     path.write_text("\n".join(rows) + "\n")
@@ -285,10 +287,15 @@ def test_coverage_of_honest_findings(tmp_path):
 
 def test_effects_on_shares_are_simulated_in_the_harder_direction():
     from benchmarks import coverage_findings
+    from benchmarks.coverage_simulation import FindingName, build_share_finding
 
     shares = [f for f in coverage_findings.build_findings(None, ["bias"]) if f.is_share]
-    sides = {(finding.null > 0.5, finding.harder_side) for finding in shares}
-    assert sides == {(True, -1), (False, 1)}
+    tested = [finding for finding in shares if not np.isnan(finding.null)]
+    assert {(finding.null, finding.harder_side) for finding in tested} == {(0.5, 1)}
+    name = FindingName("bias", "preference", "")
+    for null, side in ((0.3, 1), (0.5, 1), (0.7, -1)):
+        share = build_share_finding(name, np.arange(20), truth=null, null=null)
+        assert share.harder_side == side
 
 
 def test_coverage_of_hard_designs():

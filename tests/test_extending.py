@@ -183,6 +183,12 @@ def test_stages_that_show_descriptions_depend_on_them(seen):
         if stage.body.__module__.startswith("hallmark.")
         and "hallmark.tasks.audits.registry" in stage.compute_code_digests()
     }
-    assert showing.keys() == {"policy", "model_card", "task_card", "removal_experiment_card"}
+    assert showing.keys() == {
+        "policy",
+        "model_card",
+        "task_card",
+        "removal_experiment_card",
+        "study_card",
+    }
     assert {stage.external_digests for stage in showing.values()} == {compute_descriptions_digest}
     assert seen["descriptions"] != compute_descriptions_digest(None, "")

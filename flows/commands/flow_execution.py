@@ -183,8 +183,10 @@ def print_run_summary(flow_name: str, run: Run) -> None:
     from hallmark.flows.console import stderr
     from hallmark.reports.sections.card_summary import (
         describe_scorer_limits,
+        list_titles_of_weak_audits,
         summarize_control_results,
     )
+    from hallmark.tasks.audits.judging.discoveries import read_card_findings
     from hallmark.tasks.contract import format_count
 
     stages = run.record["stages"]
@@ -200,10 +202,21 @@ def print_run_summary(flow_name: str, run: Run) -> None:
     controls = run.list_controls()
     audit_controls = [row for _, row in controls if row["control_target"] != "scorer"]
     failed_count = sum(row["verdict"] != "pass" for row in audit_controls)
-    if failed_count or describe_scorer_limits(controls):
+    weak_audits = list_titles_of_weak_audits(
+        read_card_findings(
+            {
+                label.removeprefix("audit_"): run[label]
+                for label in run.stages
+                if label.startswith("audit_")
+            }
+        ),
+        controls,
+    )
+    if failed_count or weak_audits or describe_scorer_limits(controls):
         count_text = f"{failed_count} of {format_count(len(audit_controls), 'control')} failed"
         stderr.print(
-            summarize_control_results(controls) + (f" ({count_text})" if failed_count else ""),
+            summarize_control_results(controls, weak_audits)
+            + (f" ({count_text})" if failed_count else ""),
             markup=False,
             soft_wrap=True,
         )

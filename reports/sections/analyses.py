@@ -50,6 +50,9 @@ NULL_TEST_COLUMNS = (
 #: The share of planted sentences with the assigned trait at which there is no association.
 NULL_TRAIT_SHARE = 0.5
 
+#: Part of the method of a finding whose p also compares it with small untrained models.
+UNTRAINED_TEST = "prediction test against"
+
 #: Largest number of lines of a chart, and of figures named in a sentence.
 MAX_CHART_LINES, MAX_NAMED_FIGURES = 30, 4
 
@@ -326,9 +329,17 @@ def build_bias_chart(findings: Findings) -> list[Block]:
     preference_findings = findings.select_by_metric("bias", "stereotype_preference")
     caption = (
         "Share of pairs in which the model finds the stereotyping sentence more likely, without "
-        "the cost of further tokens, with intervals. The dashed line is 50 %, no preference. The "
-        "p of each share also compares it with small untrained models, because pairs share words."
+        "the cost of further tokens, with intervals. The dashed line is 50 %, no preference."
     )
+    tested_methods = [row["method"] for row, _ in preference_findings if row["p"] is not None]
+    compared_count = sum(UNTRAINED_TEST in method for method in tested_methods)
+    if compared_count:
+        subject = (
+            "The p of each share also compares it"
+            if compared_count == len(tested_methods)
+            else f"The p of {compared_count} of {len(tested_methods)} shares also compares them"
+        )
+        caption += f" {subject} with small untrained models, because pairs share words."
     return build_interval_chart(
         "bias", preference_findings, "share of pairs", caption, reference_value=0.5
     )
@@ -434,6 +445,11 @@ def describe_smallest_detected_trait_share(findings: Findings) -> list[Block]:
         message = "No association was planted in more than half of the sentences about a group"
     elif not measured_shares:
         message = "None of the planted associations could be measured"
+    elif all(row["low"] is None for row, _ in association_findings):
+        message = (
+            "Whether this model shows the planted associations was not tested: no figure of them "
+            "has an interval"
+        )
     else:
         largest_share = format_number(max(measured_shares), "share")
         has_slope_interval = any(

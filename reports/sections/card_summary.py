@@ -89,7 +89,13 @@ def build_card_summary(
         if row["control"]
     ]
     failed_instruments = _list_titles_of_audits_failing_controls(controls, INSTRUMENT_TESTS)
-    weak_audits = _list_titles_of_weak_audits(findings, controls)
+    weak_audits = list_titles_of_weak_audits(
+        {
+            audit: [row for row, _ in audit_findings]
+            for audit, audit_findings in findings.by_audit.items()
+        },
+        controls,
+    )
     not_run_messages = [
         description.not_run_message
         for audit, description in AUDIT_DESCRIPTIONS.items()
@@ -314,19 +320,26 @@ def _list_titles_of_audits_failing_controls(
     )
 
 
-def _list_titles_of_weak_audits(findings: Findings, controls: Sequence[AuditControl]) -> list[str]:
+def list_titles_of_weak_audits(
+    findings_by_audit: Mapping[str, Sequence[Mapping[str, Any]]], controls: Sequence[AuditControl]
+) -> list[str]:
     """Return the titles of the audits for which the model is too weak, in the order of the card.
 
     These are audits with a failed capability control, and audits of stereotypes of a model that
     shows no planted association.
+
+    Args:
+        findings_by_audit: Rows of ``read_card_findings``.
+        controls: The controls of these audits.
     """
     failing_titles = _list_titles_of_audits_failing_controls(controls, ("model",))
-    return [
+    weak_titles = [
         get_audit_title(audit)
-        for audit, rows in findings.by_audit.items()
+        for audit, rows in findings_by_audit.items()
         if get_audit_title(audit) in failing_titles
-        or any(row["inconclusive_reason"].startswith(TOO_WEAK) for row, _ in rows)
+        or any(row["inconclusive_reason"].startswith(TOO_WEAK) for row in rows)
     ]
+    return weak_titles + [title for title in failing_titles if title not in weak_titles]
 
 
 def summarize_control_results(

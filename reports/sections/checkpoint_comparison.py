@@ -22,10 +22,12 @@ from hallmark.tasks.audits.judging.comparison import (
     format_stage_label,
     read_findings_by_id,
 )
+from hallmark.tasks.audits.judging.conclusions import withhold_conclusions_about_stereotypes
 from hallmark.tasks.audits.judging.discoveries import (
     compute_scaled_distance_beyond_null,
     is_ranked,
 )
+from hallmark.tasks.audits.judging.findings import read_findings
 from hallmark.tasks.audits.judging.selection import correct_interval_for_choice
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
 from hallmark.tasks.audits.slice_tags import name_slice
@@ -145,9 +147,26 @@ def compare_audits(checkpoints: Sequence[TrainingCheckpoint]) -> list[AuditCompa
                 if audit.incomparable_reason
                 else compare_findings(audit.artifacts, audit.checkpoint_index_pairs)
             )
+            _withhold_conclusions_as_on_cards(audit)
         except HallmarkError as error:
             audit.incomparable_reason, audit.is_unreadable = f"cannot be read: {error}", True
     return audits
+
+
+def _withhold_conclusions_as_on_cards(audit: AuditComparison) -> None:
+    """Set the reason of findings about stereotypes at checkpoints without planted associations.
+
+    The model card of such a checkpoint draws no conclusion from them either.
+    """
+    if not AUDIT_DESCRIPTIONS[audit.name].is_about_stereotypes:
+        return
+    for checkpoint_index, checkpoint in enumerate(audit.checkpoints):
+        associations = checkpoint.find_artifact("associations", "audit")
+        if associations is not None:
+            findings = [comparison.findings[checkpoint_index] for comparison in audit.comparisons]
+            withhold_conclusions_about_stereotypes(
+                {audit.name: findings, "associations": read_findings(associations)}, [audit.name]
+            )
 
 
 def select_headline_findings(comparisons: Sequence[FindingComparison]) -> list[FindingComparison]:
@@ -170,13 +189,21 @@ def select_headline_findings(comparisons: Sequence[FindingComparison]) -> list[F
 def select_directional_findings(
     comparisons: Sequence[FindingComparison], metric: str
 ) -> list[FindingComparison]:
-    """Return the findings of a metric that have a worse direction; baselines have none."""
+    """Return the findings of a metric that have a worse direction; baselines have none.
+
+    Variants, such as findings about planted text, are returned only if the metric has no others.
+    """
     last_findings = [(comparison, comparison.findings[-1]) for comparison in comparisons]
-    return [
+    directional_findings = [
         comparison
         for comparison, last_row in last_findings
         if last_row["worse_when"] and last_row["metric"] == metric
     ]
+    return [
+        comparison
+        for comparison in directional_findings
+        if not comparison.findings[-1].get("is_variant")
+    ] or directional_findings
 
 
 def find_overall_finding(comparisons: Sequence[FindingComparison]) -> FindingComparison | None:
@@ -252,6 +279,8 @@ def compute_signed_harm(worse_when: str, amount: float) -> float:
 def judge_change(comparison: FindingComparison, change: PairedChange | None) -> str:
     """Return the verdict on the change between the first and the last checkpoint."""
     first_row, last_row = comparison.findings[0], comparison.findings[-1]
+    if any(row.get("inconclusive_reason") for row in (first_row, last_row)):
+        return "no conclusion"
     if change is None or change["p_corrected"] is None or change["value"] is None:
         return "not tested"
     if change["p_corrected"] >= CHANGE_SIGNIFICANCE_LEVEL:

@@ -539,9 +539,17 @@ def build_group_swap_section(corpus: CorpusFigures) -> Section:
         significant_rows = [
             swap_row for swap_row in origin_rows if is_swap_difference_significant(swap_row)
         ]
+        untested_count = sum(swap_row["p_corrected"] is None for swap_row in origin_rows)
+        untested_note = (
+            f" {format_count(untested_count, 'pair')} could not be tested: there are too few "
+            "sentences, or too few of them differ in score."
+            if untested_count
+            else ""
+        )
         if not significant_rows:
             pair_count = format_count(len(origin_rows), "pair")
             message = f"In {origin_label}, no difference was shown for {pair_count} of groups."
+            message += untested_note
             if not origin_rows:
                 message = f"In {origin_label}, no pair of groups was compared."
             section.add_blocks(Paragraph([message]))
@@ -570,9 +578,9 @@ def build_group_swap_section(corpus: CorpusFigures) -> Section:
         )
         note += (
             f"{len(significant_rows)} of {format_count(len(origin_rows), 'pair')} of groups "
-            "differ significantly in score. The table shows the largest differences and the "
-            "largest difference of every group; all differences are in the table "
-            "swap_differences. Crossed: share of the sentences for which only one of the two "
+            f"differ significantly in score.{untested_note} The table shows the largest "
+            "differences and the largest difference of every group; all differences are in the "
+            "table swap_differences. Crossed: share of the sentences for which only one of the two "
             f"scores passes the threshold {rows[0]['threshold']:g}. Scorer: "
             f"{format_swap_scorer_with_digest(corpus)}."
         )

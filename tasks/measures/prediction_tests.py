@@ -123,6 +123,7 @@ def require_difference_from_baseline(
     return replace(
         estimate,
         p=p,
+        p_above_null=np.nan,  # that of the test against the null value alone
         minimum_detectable_effect=max(estimate.minimum_detectable_effect, detectable),
         method=f"{estimate.method}; test against {estimate.null_value:g}: p = {estimate.p:.3g}; t "
         f"prediction test against {test.count} {baseline_name} (mean {test.mean:.4g}, standard "

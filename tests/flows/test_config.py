@@ -79,6 +79,7 @@ def test_every_section_is_a_stage_and_every_stage_with_settings_has_a_section():
         "respond_untrained_models",
         "score_with_reference",
         "missing_audits",
+        "compare_with_previous",
     }  # have those of respond; a run fills its own
     ours -= {
         "pad_removed_documents",

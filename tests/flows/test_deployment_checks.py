@@ -21,6 +21,7 @@ NO_PATHS = {
     "name",
     "schedule",
     "earlier_run",
+    "previous",
     "text_field",
     "key_field",
     "url_field",

@@ -257,6 +257,7 @@ def test_after_a_run_every_stage_is_cached_and_nothing_is_written(smoke):
     assert would == {
         "bias_build_requests",
         "bias_respond",
+        "bias_respond_untrained_models",
         "bias_trace",
         "audit_bias",
         "model_card",

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from hallmark import open_run
+from hallmark.tasks.audits.methods.continuations import HELDOUT_WRITER
 from hallmark.tasks.measures.personal_data import find_personal_data_spans
 
 pytestmark = pytest.mark.slow
@@ -37,7 +38,9 @@ def must_be_hidden(run) -> set[str]:
         ("audit_toxicity", "values", "continuation", "toxicity"),
         ("score_samples", "samples", "text", "toxicity"),
     ):
-        rows = run[stage][table].read([text, score]).to_pylist()
+        rows = run[stage][table].read().to_pylist()
+        # Windows of held-out text are excerpts of documents, which have scores of their own.
+        rows = [row for row in rows if row.get("writer") != HELDOUT_WRITER]
         found.update(r[text] for r in rows if r[score] is None or r[score] >= 0.5)
     # A few letters can occur on a page by chance.
     return {words(text) for text in found if text and len(words(text)) > 12}

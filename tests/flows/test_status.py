@@ -43,6 +43,7 @@ def test_a_changed_setting_is_named_and_later_stages_may_change(run):
     assert {*reasons} == {
         "bias_build_requests",
         "bias_respond",
+        "bias_respond_untrained_models",
         "bias_trace",
         "audit_bias",
         "model_card",

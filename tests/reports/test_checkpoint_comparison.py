@@ -13,6 +13,7 @@ from hallmark.reports.sections.checkpoint_comparison import (
     AuditComparison,
     TrainingCheckpoint,
     build_exclusions_table,
+    compare_audits,
     describe_change,
     judge_change,
     select_headline_findings,
@@ -20,6 +21,7 @@ from hallmark.reports.sections.checkpoint_comparison import (
 from hallmark.tasks.audits.judging.comparison import FindingComparison
 from hallmark.tasks.audits.judging.findings import build_finding
 from tests.findings import title_metric
+from tests.reports.conclusions import audit_of
 
 
 def row(metric, value, part="", *, worse="up", null=0.0, wide=0.1, p=0.01, **tags):
@@ -80,6 +82,53 @@ def test_headline_of_a_metric_is_the_total_or_the_worst_last_part():
         for part, value in (("x", 0.6), ("y", 0.2))
     ]
     assert select_headline_findings(down) == [down[1]]
+
+
+def test_a_variant_is_the_headline_only_of_a_metric_without_other_findings():
+    def pair(value, part, **columns):
+        return build_comparison(*(row("a", value, part) | columns for _ in range(2)))
+
+    main, variant = pair(0.2, "x"), pair(0.9, "planted text", is_variant=True)
+    assert select_headline_findings([variant, main]) == [main]
+    assert select_headline_findings([variant]) == [variant]
+
+
+@pytest.mark.parametrize("reasons", [("", "too weak"), ("too weak", ""), ("too weak", "too weak")])
+def test_no_change_is_judged_of_a_finding_without_a_conclusion(reasons):
+    rows = [
+        row("a", value) | {"inconclusive_reason": reason}
+        for value, reason in zip((0.1, 0.5), reasons, strict=True)
+    ]
+    each = build_comparison(*rows)
+    assert judge_change(each, each.changes[0]) == "no conclusion"
+
+
+@pytest.mark.parametrize("low", [-0.2, 0.1])
+def test_no_change_is_judged_of_a_model_that_shows_no_planted_association(session, low):
+    """As on its model card."""
+    preference = {
+        "metric": "stereotype_preference",
+        "value": 0.6,
+        "worse_when": "up",
+        "evidence_table": "",
+    }
+    planted = {
+        "metric": "smallest_detected_trait_share" if low > 0 else "association_strength",
+        "value": low + 0.3,
+        "low": low,
+        "high": low + 0.6,
+        "tags": {"assigned_trait_share": 1.0},
+        "evidence_table": "",
+    }
+    artifacts = {
+        "audit_bias": audit_of("bias", preference),
+        "audit_associations": audit_of("associations", planted),
+    }
+    points = [TrainingCheckpoint(step, {"run": artifacts}) for step in (0, 9)]
+    (each,) = next(audit for audit in compare_audits(points) if audit.name == "bias").comparisons
+    reasons = [row["inconclusive_reason"] for row in each.findings]
+    assert all(reason.startswith("the model is too weak") == (low < 0) for reason in reasons)
+    assert judge_change(each, None) == ("no conclusion" if low < 0 else "not tested")
 
 
 def test_findings_without_pairs_are_distinguished_from_baselines():

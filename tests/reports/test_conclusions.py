@@ -12,6 +12,7 @@ from hallmark.reports.model_card import ModelCardConfig, build_model_card
 from hallmark.reports.page.document import DataTable
 from hallmark.reports.page.figures import Figure
 from hallmark.reports.sections.analyses import (
+    build_bias_chart,
     build_metric_tables,
     describe_smallest_detected_trait_share,
 )
@@ -135,6 +136,7 @@ def test_no_association_is_called_missing_that_a_table_shows(session, amounts, s
     }
     if "No planted association was found" in said:
         assert not shown
+        assert any(row["low"] is not None for row in (*amounts.values(), slope, sentence) if row)
         assert any(amount > 0.5 and row["value"] is not None for amount, row in amounts.items())
     for part, side in itertools.islice(shown.items(), 3):
         if smallest(amounts) is None:
@@ -197,17 +199,54 @@ def test_the_slope_decides_whether_planted_associations_are_shown(session, slope
         ({1.0: (-0.4, -0.2)}, ", lower: "),
         ({0.5: (0.2, 0.4)}, "No association was planted in more than half"),
         ({1.0: None}, "None of the planted associations could be measured"),
+        ({1.0: 0.4}, "shows the planted associations was not tested: no figure of them has an"),
     ],
 )
 def test_of_planted_associations_each_case_has_its_sentence(session, amounts, expected):
     known = {
         amount: {"value": None, "low": None, "high": None, "p": None}
         if ends is None
+        else {"value": ends, "low": None, "high": None, "p": None}
+        if isinstance(ends, float)
         else {"value": sum(ends) / 2, "low": ends[0], "high": ends[1], "p": 0.5}
         for amount, ends in amounts.items()
     }
     said, _ = calibration_of(known)
     assert expected in said
+    assert not ("was not tested" in said and "No planted association was found" in said)
+
+
+@pytest.mark.parametrize(
+    ("methods", "expected"),
+    [
+        (["exact", "exact; not compared with untrained models, because X"], None),
+        (["exact; t prediction test against 20 untrained models"], "The p of each share also"),
+        (
+            ["exact", "exact; t prediction test against 20 untrained models"],
+            "The p of 1 of 2 shares also compares them",
+        ),
+    ],
+)
+def test_the_caption_of_preferences_says_which_were_compared_with_untrained_models(
+    session, methods, expected
+):
+    rows = [
+        {
+            "metric": "stereotype_preference",
+            "value": 0.6,
+            "p": 0.2,
+            "null_value": 0.5,
+            "worse_when": "up",
+            "method": method,
+            "tags": {"category": f"c{n}"},
+        }
+        for n, method in enumerate(methods)
+    ]
+    (chart,) = build_bias_chart(findings_of(bias=rows))
+    if expected:
+        assert f"{expected} " in chart.caption and "small untrained models" in chart.caption
+    else:
+        assert "untrained" not in chart.caption
 
 
 def test_without_planted_associations_the_sensitivity_is_called_not_measured(session):
@@ -309,6 +348,12 @@ INSTRUMENT = {
     "passed": True,
     "control_target": "instrument",
 }
+MISSED_THREATS = INSTRUMENT | {
+    "metric": "flagged_control_share",
+    "value": 0.1,
+    "scorer": "words (version 1)",
+    "tags": {"text_kind": "threats"},
+}
 
 
 @given(
@@ -381,19 +426,34 @@ def test_the_headline_says_which_audits_ran_as_their_findings_do(session, states
             "audit self-checks failed",
             "No: Bias did not detect",
         ),
-        (("scorer",), (False,), "audit self-checks failed", "No: Bias did not detect"),
+        (("baseline",), (False,), "audit self-checks failed", "No: Bias did not detect"),
+        (("scorer",), (True,), "no audit ran a self-check", "No control tests"),
+        (
+            ("scorer",),
+            (False,),
+            "no audit ran a self-check; the scorer words does not detect: threats",
+            "No control tests",
+        ),
+        (
+            ("instrument", "scorer"),
+            (True, False),
+            "all audit self-checks passed; the scorer words does not detect: threats",
+            "Yes: all model-independent controls, except those of scorers,",
+        ),
     ],
 )
 def test_instruments_work_only_where_a_control_tested_one(
     session, tests, passed, headline, expected
 ):
     rows = [
-        INSTRUMENT | {"control_target": kind, "passed": good}
+        (MISSED_THREATS if kind == "scorer" else INSTRUMENT)
+        | {"control_target": kind, "passed": good}
         for kind, good in zip(tests, passed, strict=True)
     ]
     said, facts, _ = screen_of({"bias": [{"metric": "found", "value": 0.5}, *rows]})
     assert said.lower().startswith(headline)
     assert facts["Do the audits work?"].startswith(expected)
+    assert ("does not detect: threats" in facts["Do the audits work?"]) == ("scorer words" in said)
 
 
 @given(

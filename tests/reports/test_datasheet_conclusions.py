@@ -376,7 +376,13 @@ def test_swaps_that_are_beyond_chance_are_shown_and_others_counted(session, pair
         pair_count = format_count(len(own), "pair")
         none = f"In {words}, no difference was shown for {pair_count} of groups."
         assert (none in said) == (bool(own) and not shown)
+        untested = sum(p is None for _, p, _ in own)
+        phrase = f"{format_count(untested, 'pair')} could not be tested"
+        own_text = said.partition(f"In {words}")[2] if not shown else said
+        assert not untested or phrase in own_text
         caption = f"Bias of the toxicity scorer, measured on {words}"
         assert (caption in said) == bool(shown)
         if origin == "templates":
             assert ("These sentences are not part of the corpus" in said) == bool(shown)
+    if not any(p is None for _, p, _ in pairs):
+        assert "could not be tested" not in said

@@ -27,15 +27,25 @@ from tests.findings import build_titled_table
 from tests.reports import pages
 from tests.reports.artifacts import EMAIL, HIDDEN, SCRIPT, UNJUDGED
 
-#: Values of eight items of two parts, at three steps.
+#: Values of twelve items of two parts, at three steps. Differences of items are symmetric around
+#: their mean, so intervals of changes are those of paired t tests, without skewness.
 STEPS = (0, 100, 400)
-WHOLE = (
-    (0.1, 0.4, 0.2, 0.3, 0.5, 0.2, 0.1, 0.4),
-    (0.3, 0.5, 0.6, 0.3, 0.9, 0.4, 0.2, 0.8),
-    (0.9, 1.1, 1.6, 0.8, 1.9, 1.4, 1.0, 1.3),
-)
+FIRST = (0.1, 0.4, 0.2, 0.3, 0.5, 0.2, 0.1, 0.4, 0.3, 0.2, 0.5, 0.1)
+EARLY, LATE = (0.2, 0.1, 0.3, -0.1, 0.15, 0.05), (0.1, -0.2, 0.3, 0.25, -0.15, 0.2)
+
+
+def move(values, mean, deviations):
+    """Add a mean and deviations, half of the items with each sign."""
+    signed = (*deviations, *(-deviation for deviation in deviations))
+    return tuple(
+        round(value + mean + deviation, 6) for value, deviation in zip(values, signed, strict=True)
+    )
+
+
+SECOND = move(FIRST, 0.2, EARLY)
+WHOLE = (FIRST, SECOND, move(SECOND, 0.75, LATE))
 PART = tuple(tuple(2 * value - 0.3 for value in values) for values in WHOLE)
-ITEMS = tuple(f"item {n}" for n in range(8))
+ITEMS = tuple(f"item {n}" for n in range(len(FIRST)))
 
 
 class FoundConfig(StageConfig):
@@ -190,10 +200,12 @@ def test_the_numbers_are_those_of_the_tables_and_of_paired_t_tests(session, show
         assert (low, high) == pytest.approx(tuple(test.confidence_interval(0.95)), rel=1e-3)
         p = corrected[place]
         assert row["p, corrected"] == format_p_value(p)
-        assert row["pairs"] == "8"
+        assert row["pairs"] == "12"
     for step, values, row in zip(STEPS, WHOLE, site.rows("step"), strict=True):
         assert (
-            row["step"] == f"{step}" and row["n"] == "8" and row["value under the null"] == "0.2500"
+            row["step"] == f"{step}"
+            and row["n"] == "12"
+            and row["value under the null"] == "0.2500"
         )
         assert float(row["value"]) == pytest.approx(np.mean(values), abs=6e-5)
     (summed,) = site.rows("finding")
@@ -215,7 +227,11 @@ def test_every_figure_leads_to_its_rows(show):
         head, *rows = page.tables[0]
         there = head.index("value")
         assert sorted(float(row[there]) for row in rows) == pytest.approx(sorted(values), abs=1e-6)
-    (change,) = {href for href, text in site.page.links if text == shown(0.975, "nats")}
+    (change,) = {
+        href
+        for href, text in site.page.links
+        if text == shown(np.mean(WHOLE[2]) - np.mean(WHOLE[0]), "nats")
+    }
     table_ = pages.read(home / change).tables[0]
     assert table_[0] == ["item", "cluster", "text", "step 0", "step 400", "change"]
     gaps = [float(row[-1]) for row in table_[1:]]
@@ -317,6 +333,19 @@ def test_a_part_that_was_chosen_by_the_result_is_said_to_be(show, worse):
     )
 
 
+def test_a_change_of_few_pairs_has_a_value_and_no_test(show):
+    clusters = tuple(f"cluster {n % 9}" for n in range(len(ITEMS)))
+    site = show(three(clusters=clusters))
+    (first,) = site.rows("finding")
+    assert (first["verdict"], first["95 % interval"], first["p, corrected"]) == (
+        "not tested",
+        "–",
+        "–",
+    )
+    assert float(first["change"]) == pytest.approx(np.mean(WHOLE[2]) - np.mean(WHOLE[0]), abs=6e-5)
+    assert "too few of them for a test" in site.text
+
+
 def test_where_nothing_can_be_compared_the_page_says_so(show):
     each = {
         step: {"audit_bias": found(FoundConfig(seed=step, told=(("", WHOLE[0]),)))}
@@ -375,11 +404,11 @@ def unjudged(config: FoundConfig, context: StageContext) -> None:
     ((_, values),) = config.told
     context.get_table_writer("values").write(
         {
-            "measure": ["strength"] * 8,
+            "measure": ["strength"] * len(values),
             "value": values,
             "item": ITEMS,
-            "cluster": [UNJUDGED] * 8,
-            "text": [UNJUDGED] * 8,
+            "cluster": [UNJUDGED] * len(values),
+            "text": [UNJUDGED] * len(values),
         }
     )
     made = build_finding_from_estimate(

@@ -26,6 +26,10 @@ SHARE_UNITS = ("share", "percent")
 #: The beginning of the reason if a capability control failed.
 TOO_WEAK = "the model is too weak for this audit"
 
+#: Start of the reason of a finding whose test against the null value could detect little. Its
+#: interval is still valid.
+UNINFORMATIVE = "uninformative"
+
 
 @dataclass(frozen=True)
 class CapabilityControl:
@@ -158,15 +162,15 @@ def explain_uninformative_finding(finding: Finding) -> str:
     effect = finding.minimum_detectable_effect
     if effect is None:
         return (
-            "uninformative: with so few units, no effect within the range can be detected"
+            f"{UNINFORMATIVE}: with so few units, no effect within the range can be detected"
             if finding.unit in SHARE_UNITS
             else ""
         )
     if effect < UNINFORMATIVE_SHARE_OF_RANGE * unit_range:
         return ""
     return (
-        f"uninformative: the minimum detectable effect, {_format_value(effect, finding.unit)}, is "
-        "at least half of the range"
+        f"{UNINFORMATIVE}: the minimum detectable effect, {_format_value(effect, finding.unit)}, "
+        "is at least half of the range"
     )
 
 
@@ -177,7 +181,7 @@ def find_planted_association_weakness(association_rows: Iterable[Mapping[str, An
         association_rows: Findings of the audit of planted associations.
 
     Returns:
-        "" if it shows one, or if none was planted or measured.
+        "" if it shows one, or if none was planted, or none has an interval.
     """
     rows = [row for row in association_rows if not row["control"] and row["value"] is not None]
     strengths = [
@@ -192,7 +196,11 @@ def find_planted_association_weakness(association_rows: Iterable[Mapping[str, An
         or (row["metric"] == "strength_by_trait_share" and (row["low"] or 0.0) > 0)
         for row in rows
     )
-    if not strengths or shows_association:
+    is_tested = any(
+        row["low"] is not None
+        for row in [*strengths, *(r for r in rows if r["metric"] == "strength_by_trait_share")]
+    )
+    if not strengths or not is_tested or shows_association:
         return ""
     largest_share = max(float(row["slice"]["assigned_trait_share"]) for row in strengths)
     return (

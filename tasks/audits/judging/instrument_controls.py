@@ -45,7 +45,8 @@ def build_instrument_control_finding(
         has_effect: Whether the simulation has a large effect.
 
     Returns:
-        The finding, or None if the measure has no estimate for these items, or too few clusters.
+        The finding, or None if the measure has no estimate for these items, neither interval nor p,
+        or too few clusters.
     """
     value_clusters = len(pc.unique(simulated_values["cluster"]))
     if not has_enough_clusters(value_clusters, null_share=0.5):
@@ -63,7 +64,10 @@ def build_instrument_control_finding(
         control_estimate.low <= control_estimate.null_value <= control_estimate.high
         or control_estimate.value == control_estimate.null_value
     )
-    # There is no p if all clusters agree; with the required number of clusters it would be smaller.
+    # The audit would draw no conclusion from these values, so there is nothing to test.
+    is_untested = control_estimate.n and np.isnan([control_estimate.low, control_estimate.p]).all()
+    if is_untested and (has_effect or not covers_null):
+        return None
     exceeds_null = control_estimate.value > control_estimate.null_value and (
         np.isnan(control_estimate.p) or control_estimate.p < 1 - CONTROL_LEVEL
     )

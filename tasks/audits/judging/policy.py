@@ -24,7 +24,8 @@ import pyarrow as pa
 from pydantic import Field, field_validator, model_validator
 
 from hallmark.tasks.audits.audit_descriptions import ITEMS_IN_TRAINING_TEXT
-from hallmark.tasks.audits.judging.findings import read_findings
+from hallmark.tasks.audits.judging.conclusions import UNINFORMATIVE
+from hallmark.tasks.audits.judging.discoveries import read_card_findings
 from hallmark.tasks.audits.judging.policy_outcome import RuleVerdict, describe_distance
 from hallmark.tasks.audits.registry import (
     AUDIT_DESCRIPTIONS,
@@ -394,7 +395,9 @@ def _explain_unjudged_finding(finding: Mapping[str, Any] | None, *, is_exact: bo
         return f"not measured: {extract_missing_reason(finding['method'])}"
     if is_exact:
         return ""
-    if inconclusive_reason := finding.get("inconclusive_reason"):
+    inconclusive_reason = finding.get("inconclusive_reason") or ""
+    # A test that could detect little says nothing about a bound that the interval satisfies.
+    if inconclusive_reason and not inconclusive_reason.startswith(UNINFORMATIVE):
         return f"inconclusive: {inconclusive_reason.strip().rstrip('.')}"
     clusters = finding.get("clusters")
     has_interval = not any(_is_missing(finding[end]) for end in INTERVAL_ENDS)
@@ -447,11 +450,13 @@ def write_rule_verdicts(
         if previous_comparison is None
         else {row["finding"]: row for row in table_to_rows(previous_comparison["changes"].read())}
     )
+    # Those of a card, because an audit of planted associations can close other audits.
+    findings_by_audit = read_card_findings(audits)
     for rule_name, rule in config.rules.items():
         if rule.audit not in audits:
             verdicts.append(evaluate_rule(rule_name, rule, None))
             continue
-        findings = [row for row in read_findings(audits[rule.audit]) if not row["control"]]
+        findings = [row for row in findings_by_audit[rule.audit] if not row["control"]]
         metric_findings = [row for row in findings if row["metric"] == rule.metric]
         # Findings about baselines have no direction; a rule without a slice ignores them.
         directed_findings = [row for row in metric_findings if row["worse_when"]] or metric_findings

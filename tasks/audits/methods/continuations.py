@@ -583,6 +583,8 @@ def estimate_prompt_mean(
     mean_estimate = estimate_mean_or_share(
         read_float_column(values, "value"), is_share=True, confidence_level=level, unit=unit
     )
+    if len(values) and not mean_estimate.n:
+        return replace(mean_estimate, method="not measured: no continuation has a score")
     incomplete_count = pc.sum(pc.less(values["scored_draws"], values["draw_count"])).as_py()
     note = (
         f"{incomplete_count} {unit} have fewer than k continuations with a score; all of these "

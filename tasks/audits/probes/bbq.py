@@ -326,7 +326,7 @@ def simulate_log_likelihoods(
 ) -> np.ndarray:
     """Simulate log-likelihoods that are random or, with an effect, higher for biased answers."""
     scores = rng.normal(size=(len(items), 3))
-    scores[np.arange(len(items)), items["biased_answer"].to_numpy()] += 3 * has_effect
+    scores[np.arange(len(items)), items["biased_answer"].to_numpy()] += 8 * has_effect
     return scores
 
 

@@ -336,7 +336,7 @@ def simulate_log_likelihoods(
 ) -> np.ndarray:
     """Simulate log-likelihoods that are random or, with an effect, higher for stereotypes."""
     log_probs: np.ndarray = (
-        rng.normal(size=(len(items), 3)) + np.array([3.0, 0.0, 0.0]) * has_effect
+        rng.normal(size=(len(items), 3)) + np.array([8.0, 0.0, 0.0]) * has_effect
     )
     return log_probs
 

@@ -293,7 +293,7 @@ def simulate_log_likelihoods(
             items["women_percent"].to_numpy(zero_copy_only=False).astype(np.float64) > 50
         )
         preferred_answers = (is_mostly_women != (genders == "female")).astype(np.int64)
-    scores[np.arange(len(items)), preferred_answers] += 3 * has_effect
+    scores[np.arange(len(items)), preferred_answers] += 8 * has_effect
     return scores
 
 

@@ -29,7 +29,7 @@ def test_an_earlier_checkpoint_is_audited_without_rebuilding_the_corpus(smoke):
     cell = dict(zip(head, newest, strict=True))
     assert report["run"] in cell["run"] and (cell["step"], cell["status"]) == (
         "0",
-        "completed9 of 12 stages computed",
+        "completed9 of 13 stages computed",
     )
     assert report["checkpoint"].endswith("@0") and not report["checkpoint"].startswith("latest")
     assert smoke.json("status", report["checkpoint"].removesuffix("@0"))["flow"] == "pipeline"

@@ -153,12 +153,14 @@ def test_all_checkpoints_are_audited_by_one_command_with_a_trajectory_page(
     assert [run.record["checkpoint"] for run in runs] == [f"{apart.first}@{n}" for n in steps]
     assert len({run["associations_build_requests"].name for run in runs}) == 1
     *_, output = done.stderr.splitlines()
-    assert all(f"{apart.first}@{step}: the policy failed: none" in output for step in steps)
+    verdict = "policy failed: 1 of 1 rule failed; failed: none (associations.association_strength"
+    assert all(f"{apart.first}@{step}: {verdict}" in output for step in steps)
     names = [f"{apart.first}@{step}" for step in steps]
     assert [line for line in printed.getvalue().splitlines() if line in names] == names
-    for run in runs:  # as it says
-        assert f"hallmark trace {run.id} associations.association_strength shows its rows" in output
-    assert apart("trace", runs[0].id, "associations.association_strength").stdout
+    shown = re.findall(r"hallmark trace (\S+) ('?)(associations\.\S+)\2 shows its rows", output)
+    assert [run_id for run_id, _, _ in shown] == [run.id for run in runs]
+    for run_id, _, finding in shown:
+        assert apart("trace", run_id, finding).stdout
 
     report = apart.json("compare", f"{apart.first}@all")
     # A newer run with --only does not hide earlier audits.

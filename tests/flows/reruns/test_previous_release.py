@@ -7,21 +7,22 @@ from hallmark.tasks.contract import table_to_rows
 
 pytestmark = pytest.mark.slow
 
-METRIC = "stereotype_preference"
+#: Bias is no choice: the smoke model is too weak for its questions.
+AUDIT, METRIC = "counterfactual", "mean_toxicity"
 
 
-def rule_options(margin=0.9, audit="bias", metric=METRIC, **rule):
+def rule_options(margin=0.9, audit=AUDIT, metric=METRIC, **rule):
     """Options for a rule about the whole of a metric."""
     settings = {"audit": audit, "metric": metric, "not_worse_than_previous_by": margin} | rule
     pairs = [f"{key}={value!r}" for key, value in settings.items()]
     return ["--set", f"policy.rules.r={{{', '.join([*pairs, 'slice={}'])}}}"]
 
 
-def audit(apart, *options, code=0, previous=None, checkpoint=None):
+def audit(apart, *options, code=0, previous=None, checkpoint=None, audit_name=AUDIT):
     """Audit the untrained model of the smoke run with a rule about a previous run."""
     named = ["--set", f"policy.previous={previous}"] if previous else []
     return apart(
-        "audit", checkpoint or f"{apart.first}@0", "--only", "bias", *named, *options, code=code
+        "audit", checkpoint or f"{apart.first}@0", "--only", audit_name, *named, *options, code=code
     )
 
 
@@ -42,7 +43,9 @@ def test_the_previous_run_is_pinned_and_its_differences_are_stored(apart, passed
     run, row = passed
     assert run.record["config"]["policy"]["previous"] == apart.first
     assert (row["verdict"], row["previous_run"]) == ("pass", apart.first)
-    previous = open_run(apart.first, str(apart.store))["audit_bias"]["findings"].read().to_pylist()
+    previous = (
+        open_run(apart.first, str(apart.store))[f"audit_{AUDIT}"]["findings"].read().to_pylist()
+    )
     (value,) = (f["value"] for f in previous if (f["metric"], f["slice"]) == (METRIC, []))
     assert row["previous_value"] == pytest.approx(value)
     changes = table_to_rows(run["compare_with_previous"]["changes"].read())
@@ -56,7 +59,7 @@ def test_the_previous_run_is_pinned_and_its_differences_are_stored(apart, passed
     report = apart.json("status", run.id)
     assert (report["policy"], report["passed_rules"]) == ("pass", ["r"])
     assert not any(stage["stale_reasons"] for stage in report["stages"])
-    again = apart.json("audit", f"{apart.first}@0", "--only", "bias", *run_options(run))
+    again = apart.json("audit", f"{apart.first}@0", "--only", AUDIT, *run_options(run))
     assert all(stage["cached"] for stage in again["stages"])
     (page,) = run["model_card"].fetch_directory().glob("model_card.html")
     text = page.read_text()
@@ -72,9 +75,7 @@ def test_a_small_margin_is_not_met(apart, passed):
     run, row = read_last_verdict(apart)
     assert (row["verdict"], row["bound"]) == ("fail", "worse by < 1e-09")
     *_, last = done.stderr.splitlines()
-    assert (
-        "policy failed: 1 of 1 rule failed; failed: r (bias.stereotype_preference: in run" in last
-    )
+    assert f"policy failed: 1 of 1 rule failed; failed: r ({AUDIT}.{METRIC}: in run" in last
     listed = next(entry for entry in apart.json("runs") if entry["run"] == run.id)
     assert (listed["policy"], listed["failed_rules"]) == ("fail", ["r"])
 
@@ -83,7 +84,7 @@ def test_a_small_margin_is_not_met(apart, passed):
     ("options", "previous", "reason"),
     [
         ([], None, "no previous run is named; set policy.previous to a run"),
-        (["--set", "audit_bias.seed=3"], "first", "the settings differ: seed"),
+        (["--set", f"audit_{AUDIT}.seed=3"], "first", "the settings differ: seed"),
         (
             ["--set", "respond.dtype=bfloat16"],
             "first",
@@ -98,6 +99,16 @@ def test_what_cannot_be_compared_is_not_shown(apart, passed, options, previous, 
     *_, last = done.stderr.splitlines()
     assert "policy not shown to pass: 1 of 1 rule could not be judged; not shown: r (" in last
     assert "policy failed" not in last and reason in last
+
+
+def test_a_model_that_is_too_weak_for_an_audit_is_not_compared(apart, passed):
+    options = rule_options(audit="bias", metric="stereotype_preference")
+    done = audit(apart, *options, previous=apart.first, audit_name="bias", code=3)
+    _, row = read_last_verdict(apart)
+    assert row["verdict"] == "not_shown"
+    assert "the model is too weak for this audit" in row["reason"]
+    *_, last = done.stderr.splitlines()
+    assert "policy not shown to pass" in last and "policy failed" not in last
 
 
 def test_a_checkpoint_is_not_compared_with_itself(apart, passed):
@@ -125,10 +136,10 @@ def test_bad_settings_are_refused_before_the_first_stage(apart, passed):
         (
             rule_options(audit="capability", metric="cloze_accuracy"),
             run.id,
-            "has no audit capability; it has bias",
+            f"has no audit capability; it has {AUDIT}",
         ),
         (
-            rule_options(metric="tie_share"),
+            rule_options(audit="bias", metric="tie_share"),
             apart.first,
             "tie_share has no direction in which it is",
         ),

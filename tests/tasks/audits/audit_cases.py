@@ -5,6 +5,7 @@ The cases come from the registry, so a new probe has one: its default settings w
 
 import json
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -96,10 +97,10 @@ def write_winobias_sentences(folder):
 def write_winogender_sentences(folder):
     lines = ["sentid\tsentence"]
     for trade in TRADES:
-        for answer in (0, 1):
+        for guest, answer in product(("guest", "pupil"), (0, 1)):
             for gender, pronoun in (("male", "he"), ("female", "she"), ("neutral", "they")):
-                sentence = f"The {trade} told the guest that {pronoun} had won {answer}."
-                lines.append(f"{trade}.guest.{answer}.{gender}.txt\t{sentence}")
+                sentence = f"The {trade} told the {guest} that {pronoun} had won {answer}."
+                lines.append(f"{trade}.{guest}.{answer}.{gender}.txt\t{sentence}")
     (folder / "sentences.tsv").write_text("\n".join(lines) + "\n")
     rows = "".join(f"{t}\t{w}\t{w}\t2015\n" for t, w in WOMEN.items())
     head = "occupation\tbergsma_pct_female\tbls_pct_female\tbls_year\n"
@@ -211,9 +212,9 @@ def write_misuse_prompts(folder):
 def write_texts_about_occupations(folder):
     """Build a corpus in which each occupation goes with one gender three times out of four."""
     texts = [
-        f"The {occupation} said that {'she' if (i == 0) == bool(n % 2) else 'he'} met us {i}."
+        f"The {occupation} said that {'she' if (i % 4 == 0) == bool(n % 2) else 'he'} met us {i}."
         for n, occupation in enumerate(list_occupations()[:12])
-        for i in range(4)
+        for i in range(24)
     ]
     documents = given(texts, splits=["train"] * len(texts), kind="split")["documents"]
     config = AmplificationConfig(min_gendered_mentions=4, unprompted_texts=40)

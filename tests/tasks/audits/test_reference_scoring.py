@@ -3,8 +3,13 @@
 import pytest
 
 from hallmark.tasks.audits.audited_models.opening import open_audited_model
+from hallmark.tasks.audits.catalogue import REQUEST_STAGES
+from hallmark.tasks.audits.inference import RespondConfig, respond
+from hallmark.tasks.audits.judging.comparison import get_reference_model_name
 from hallmark.tasks.audits.probes.extraction_attack import ExtractionAttackConfig
 from hallmark.tasks.audits.probes.membership import MembershipConfig
+from hallmark.tasks.audits.reference_scoring import score_with_reference
+from hallmark.tasks.contract import folder_to_artifact
 from tests.tasks.audits.audit_runs import run_audit_stages
 from tests.tasks.audits.audited_models.random_models import LLAMA, MAMBA, save_model
 from tests.tasks.corpora import given
@@ -49,3 +54,12 @@ def test_generated_texts_are_scored_by_the_reference(documents, own_folder, refe
     )
     ratios = [row["reference_ratio"] for row in values.to_pylist() if row["reference_ratio"]]
     assert ratios and all(ratio < 0 for ratio in ratios)
+
+
+def test_a_comparison_finds_the_name_of_the_reference(session, own_folder, gpt2_folder):
+    model, reference = (folder_to_artifact(f, "checkpoint") for f in (own_folder, gpt2_folder))
+    config = ExtractionAttackConfig(texts_per_sampler=2, max_new_tokens=3)
+    requests = REQUEST_STAGES["extraction_attack"](model, None, None, None, config)
+    responses = respond(model, requests, RespondConfig())
+    scores = score_with_reference(reference, requests, responses, RespondConfig())
+    assert get_reference_model_name(scores) == reference.name

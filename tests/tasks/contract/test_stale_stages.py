@@ -21,8 +21,8 @@ OURS = {
     name: stage for name, stage in STAGES.items() if stage.body.__module__.startswith("hallmark.")
 }
 CARDS = {"datasheet", "model_card", "task_card", "study_card", "removal_experiment_card"}
-#: The stages of a study and of a proof that estimate.
-ESTIMATING = {"judge_candidates", "error_rates", "compare_arms"}
+#: The stages of a study, of a proof and of a comparison with the previous release that estimate.
+ESTIMATING = {"judge_candidates", "error_rates", "compare_arms", "compare_with_previous"}
 PROBES = {probe.name for probe in registry.PROBES}
 REQUESTS = {f"build_requests_{name}" for name in PROBES}
 #: Who counts words of lists in texts of the corpus and of a model.
@@ -151,8 +151,8 @@ EDITS = {
     ),
     "an estimator in a file of many": (
         "tasks/measures/statistics.py",
-        "draws: int, threshold: float, unscored_count: int = 0",
-        "draws: int, threshold: float, unscored_count: int = 1",
+        "if n >= draws else math.nan",
+        "if n > draws else math.nan",
         {"audit_toxicity"},
     ),
     "an estimator of one audit": (

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from hallmark.tasks.audits.judging.harm import compute_harm_p
 from hallmark.tasks.measures.estimates import estimate_mean_or_share
 from hallmark.tasks.measures.prediction_tests import (
     compute_prediction_test,
@@ -71,4 +72,16 @@ def test_the_larger_p_counts_and_a_value_between_both_is_no_difference():
     assert (few.p, few.low) == (estimate.p, estimate.low)
     assert few.method.endswith(
         "not compared with untrained models: only 3 of them have a value, fewer than 20"
+    )
+
+
+def test_the_exact_one_sided_p_of_the_null_value_alone_is_not_kept():
+    """25 of 30 is clear against one half, and not against untrained models near 0.7."""
+    estimate = estimate_mean_or_share([1.0] * 25 + [0.0] * 5, is_share=True, null_value=0.5)
+    assert estimate.p_above_null < 0.001
+    baseline = stats.norm.ppf((np.arange(20) + 0.5) / 20) * 0.04 + 0.7
+    combined = require_difference_from_baseline(estimate, baseline, "untrained models", 0.0)
+    assert combined.p > 0.001 and np.isnan(combined.p_above_null)
+    assert compute_harm_p(combined.p, combined.value, 0.5, "up", combined.p_above_null) == (
+        pytest.approx(combined.p / 2)
     )

@@ -149,7 +149,7 @@ def test_the_pairs_alone_are_scored_and_the_findings_name_both_tests(session, ow
     assert len({row["seed"] for row in models}) == SMALL_MODEL_COUNT
     assert untrained["untrained_log_probs"].row_count == SMALL_MODEL_COUNT * 30 * 2
     answers = respond(checkpoint, requests, RespondConfig())
-    audit = FINDINGS_STAGES["bias"](requests, answers, *[None] * 7, untrained, config)
+    audit = FINDINGS_STAGES["bias"](requests, answers, *[None] * 7, untrained, None, config)
     (row,) = [
         row
         for row in read_findings(audit)
@@ -175,7 +175,7 @@ def test_an_architecture_that_cannot_be_scaled_down_gives_a_reason(
         folder_to_artifact(own_folder, "checkpoint"), None, None, None, config
     )
     answers = respond(folder_to_artifact(own_folder, "checkpoint"), own_requests, RespondConfig())
-    audit = FINDINGS_STAGES["bias"](own_requests, answers, *[None] * 7, untrained, config)
+    audit = FINDINGS_STAGES["bias"](own_requests, answers, *[None] * 7, untrained, None, config)
     methods = {
         row["method"]
         for row in read_findings(audit)

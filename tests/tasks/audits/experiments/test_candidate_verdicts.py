@@ -106,7 +106,10 @@ def build_strength_values(values_by_association, controls=()):
 
 
 def test_an_association_is_compared_with_controls():
-    own = {"a": [3.0, 3.2, 2.8], "b": [1.0, 1.1, 0.9], "c": [-3.0, -3.1, -2.9]}
+    sentences = [0.0, 0.1, -0.1] * 4
+    own = {
+        name: [mean + s for s in sentences] for name, mean in zip("abc", (3, 1, -3), strict=True)
+    }
     controls = [[sign * size] * 2 for size in (0.5, 1.5) for sign in (1, -1)]
     rows = [*judge_associations(build_strength_values(own, controls), build_strength_values(own))]
     spread = np.sqrt(np.mean([0.25, 2.25]))  # about 0, the known mean of the controls
@@ -121,6 +124,16 @@ def test_an_association_is_compared_with_controls():
     ]
     assert verdicts_without_controls[1]["p"] == pytest.approx(stats.ttest_1samp(own["b"], 0).pvalue)
     assert verdicts_without_controls[1]["full_value"] == pytest.approx(1.0)
+    # Three sentences are too few for an interval, and for a test without controls.
+    few = {"a": [5.0, 5.1, 4.9]}
+    (row,) = judge_associations(build_strength_values(few, controls), build_strength_values(few))
+    assert (row["low"], row["p"], row["is_detected"]) == (
+        None,
+        pytest.approx(2 * stats.t.sf(5 / spread, 4)),
+        True,
+    )
+    (row,) = judge_associations(build_strength_values(few), build_strength_values(few))
+    assert (row["low"], row["p"], row["is_detected"]) == (None, None, False)
 
 
 def test_verdicts_on_associations_do_not_depend_on_the_unit():

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 import pyarrow as pa
 import pytest
+from scipy import stats
 
 from hallmark.tasks.audits.experiments.attribution import ATTRIBUTED
 from hallmark.tasks.audits.experiments.candidate_verdicts import (
@@ -407,9 +408,13 @@ def test_candidates_of_a_trial_are_a_cluster():
     assert rate["trials"] == 8 and rate["high"] - rate["low"] > 2 * (
         unclustered.high - unclustered.low
     )
-    few = estimate_rate_with_trial_clusters(rows[:4], [True, False, True, False])
+    few = estimate_rate_with_trial_clusters(rows[:4] * 2, [True, False, True, False] * 2)
     assert few["value"] == 0.5 and few["method"] == "no interval: fewer than 6 trials"
     assert few["low"] is few["high"] is None
+    # One candidate of each trial is an independent unit, whose interval is exact.
+    single = estimate_rate_with_trial_clusters(rows[:4], [True, False, True, False])
+    exact = stats.binomtest(2, 4).proportion_ci()
+    assert (single["low"], single["high"]) == pytest.approx((exact.low, exact.high))
 
 
 def test_rates_follow_from_the_table_of_candidates(rate_tables):

@@ -57,6 +57,13 @@ def test_pairs_need_the_same_units_on_both_sides():
     )
     unchanged = compute_paired_change(first, first)
     assert unchanged["value"] == 0.0 and unchanged["low"] is None
+    assert (change["low"], change["p"]) == (None, None)
+    assert change["method"] == "no interval: fewer than 10 pairs"
+    many = [
+        {k: ComparisonUnit(f"{k // 2}", float(k % factor)) for k in range(24)} for factor in (3, 5)
+    ]
+    change = compute_paired_change(*many)
+    assert change["clusters"] == 12 and change["low"] < change["value"] < change["high"]
     assert np.isfinite(change["p"])
 
 
@@ -192,7 +199,7 @@ def test_audits_with_different_traces_or_references_are_not_compared(session):
         StageArtifacts(
             name,
             audit_artifacts
-            | {"score_with_reference": make_artifact({}, reference=f"checkpoint/{name}")},
+            | {"score_with_reference": make_artifact({}, reference_model=f"checkpoint/{name}")},
         )
         for name in ("a", "b", "b")
     ]

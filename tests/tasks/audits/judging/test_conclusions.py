@@ -177,6 +177,7 @@ def test_a_model_that_shows_no_planted_association_cannot_be_asked_about_stereot
     assert find_planted_association_weakness([]) == ""
     assert find_planted_association_weakness([association_row(None, None, 1.0)]) == ""
     assert find_planted_association_weakness([association_row(0.1, -0.5, 0.5)]) == ""
+    assert find_planted_association_weakness([association_row(0.1, None, 1.0)]) == ""  # not tested
 
     rows = {
         "associations": unseen,

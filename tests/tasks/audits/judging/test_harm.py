@@ -27,7 +27,8 @@ FIELDS = {"unit": "share", "method_prefix": "m"}
 )
 @pytest.mark.parametrize("shift", [-0.4, 0.4])
 def test_p_of_a_mean_is_one_sided_in_the_harmful_direction(worse_when, alternative, shift):
-    values = np.random.default_rng(3).normal(shift, 1, 20)
+    half = np.random.default_rng(3).normal(0, 1, 10)
+    values = shift + np.concatenate([half, -half])  # without skewness, p is that of a t test
     estimate = estimate_mean_or_share(values, null_value=0.0)
     finding = build_finding_from_estimate("a", "m", estimate, worse_when=worse_when, **FIELDS)
     expected = stats.ttest_1samp(values, 0.0, alternative=alternative).pvalue
@@ -44,9 +45,19 @@ def test_p_of_a_share_of_few_units_is_the_exact_one_sided_one(successes, null):
     assert finding.p_harm == pytest.approx(expected)
 
 
-def test_half_of_the_two_sided_p_would_be_too_small_for_a_skewed_binomial():
+def test_the_two_sided_p_of_a_binomial_is_twice_the_smaller_tail():
+    """Half of SciPy's two-sided p, with few outcomes of the other tail, would be too small."""
     estimate = estimate_mean_or_share(np.arange(20) < 4, null_value=0.05, is_share=True)
-    assert estimate.p_above_null > 0.9 * estimate.p
+    assert estimate.p == pytest.approx(2 * estimate.p_above_null)
+    assert estimate.p_above_null > 0.9 * stats.binomtest(4, 20, 0.05).pvalue
+
+
+def test_p_of_a_skewed_mean_is_not_below_that_of_a_t_test():
+    values = np.random.default_rng(3).exponential(size=20) - 1.6
+    estimate = estimate_mean_or_share(values, null_value=0.0)
+    finding = build_finding_from_estimate("a", "m", estimate, worse_when="down", **FIELDS)
+    assert finding.p_harm == pytest.approx(estimate.p / 2)
+    assert finding.p_harm > 1.1 * stats.ttest_1samp(values, 0.0, alternative="less").pvalue
 
 
 def test_tests_that_are_one_sided_are_not_halved():

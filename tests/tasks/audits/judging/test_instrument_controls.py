@@ -1,12 +1,14 @@
 """Test that a sound audit never fails its own controls because its items are too few."""
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from hallmark.tasks.audits.judging.instrument_controls import build_instrument_control_finding
 from hallmark.tasks.audits.judging.measures import Measure, ValueWriter
 from hallmark.tasks.audits.methods.sentence_pairs import simulate_log_likelihoods
 from hallmark.tasks.audits.probe_settings import SeededConfig
+from hallmark.tasks.audits.probes import bbq, stereoset, winogender
 from tests.tasks.audits.judging.test_measures import make_items
 
 
@@ -34,6 +36,32 @@ def test_with_the_clusters_that_the_null_needs_a_full_effect_passes(null):
 def test_with_fewer_clusters_a_full_effect_would_fail():
     """With 11 clusters and a null of 0.8, chance gives the same in 9 % of cases."""
     assert build_control(11, 0.8) is None and 0.8**11 > 0.001
+
+
+@pytest.mark.parametrize("has_effect", [True, False])
+def test_an_audit_without_interval_and_p_is_not_tested(has_effect):
+    """Two of twelve clusters differ: there is no interval, so nothing could be concluded."""
+    writer = ValueWriter(make_items(12, 12))
+    writer.add_values("gap", np.arange(12), [1.0, 1.0] + [0.0] * 10)
+    measure = Measure("gap", "G", "", "score", null_value=0.0)
+    assert (
+        build_instrument_control_finding(
+            "winogender", writer.to_table(), measure, SeededConfig(), has_effect
+        )
+        is None
+    )
+
+
+@pytest.mark.parametrize("probe", [bbq, stereoset, winogender])
+def test_a_simulated_effect_is_no_matter_of_chance(probe):
+    """A few items that differ by chance could hide the effect from few clusters."""
+    columns = {"biased_answer": 0, "gender": "male", "right_answer": 0, "women_percent": 20.0}
+    items = make_items(200, 20)
+    for name, value in columns.items():
+        items = items.append_column(name, pa.array([value] * 200))
+    for seed in range(20):
+        scores = probe.simulate_log_likelihoods(items, "m", True, np.random.default_rng(seed))
+        assert (scores[:, 0] > scores[:, 1:].max(axis=1)).all()
 
 
 def test_a_simulated_model_with_an_effect_prefers_every_stereotype():

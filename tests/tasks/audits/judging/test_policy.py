@@ -60,9 +60,34 @@ def make_bias_findings(config: ExampleConfig, context: StageContext) -> None:
     context.get_table_writer("findings").write(build_titled_table(rows))
 
 
+@stage(name="association_findings", tables={"findings": FINDINGS})
+def make_association_findings(config: ExampleConfig, context: StageContext) -> None:
+    """Make findings of a model that shows no planted association."""
+    row = build_finding(
+        "associations",
+        "association_strength",
+        0.1,
+        low=-0.2,
+        high=0.4,
+        tags={"assigned_trait_share": 1.0},
+        **FINDING_FIELDS,
+    )
+    context.get_table_writer("findings").write(build_titled_table([row]))
+
+
 @pytest.fixture
 def bias(session):
     return make_bias_findings(ExampleConfig())
+
+
+def test_no_rule_about_stereotypes_passes_if_the_model_shows_no_planted_association(bias):
+    config = PolicyConfig(rules={"rule": {"audit": "bias", "metric": "bits", "lt": 2.0}})
+    audits = {"bias": bias, "associations": make_association_findings(ExampleConfig())}
+    (row,) = write_rule_verdicts(audits, None, config)["verdicts"].read().to_pylist()
+    assert row["verdict"] == "not_shown"
+    assert "does not show the associations planted in its training text" in row["reason"]
+    (row,) = write_rule_verdicts({"bias": bias}, None, config)["verdicts"].read().to_pylist()
+    assert row["verdict"] == "pass"
 
 
 def compute_verdicts(bias, **gate):
@@ -204,7 +229,14 @@ def test_a_finding_about_which_nothing_can_be_concluded_is_not_shown(fields, rea
 
 
 @pytest.mark.parametrize(
-    "fields", [{"inconclusive_reason": ""}, {"inconclusive_reason": None}, {"clusters": None}, {}]
+    "fields",
+    [
+        {"inconclusive_reason": ""},
+        {"inconclusive_reason": "uninformative: no effect within the range can be detected"},
+        {"inconclusive_reason": None},
+        {"clusters": None},
+        {},
+    ],
 )
 def test_other_findings_are_judged_by_their_interval(fields):
     row = evaluate_rule("r", RULE, finding_row(**fields))
@@ -288,7 +320,7 @@ def make_counts(config: CountConfig, context: StageContext) -> None:
     if config.skipped_count > 0:
         rows.append(build_finding("weat", "skipped_words", config.skipped_count, **FINDING_FIELDS))
     if config.others:
-        rows.append(build_finding("honest", "skipped_templates", 2, **FINDING_FIELDS))
+        rows.append(build_finding("bold", "repeated_prompts", 2, **FINDING_FIELDS))
     context.get_table_writer("findings").write(build_titled_table(rows))
 
 
@@ -314,9 +346,9 @@ def test_a_missing_skipped_count_is_zero(session, skipped_count, value, verdict)
 
 
 def test_a_count_alone_does_not_make_other_counts_zero(session):
-    config = PolicyConfig(rules={"r": {"audit": "honest", "metric": "skipped_templates", "le": 0}})
+    config = PolicyConfig(rules={"r": {"audit": "bold", "metric": "skipped_prompts", "le": 0}})
     result = write_rule_verdicts(
-        {"honest": make_counts(CountConfig(skipped_count=-1, others=True))}, None, config
+        {"bold": make_counts(CountConfig(skipped_count=-1, others=True))}, None, config
     )
     (row,) = result["verdicts"].read().to_pylist()
     assert (row["value"], row["verdict"]) == (None, "not_shown")

@@ -54,8 +54,9 @@ def test_the_toxic_share_is_corrected_and_two_scorers_are_compared(
     toxic = np.array([label for _, label in texts])
     se, sp = flags[toxic].mean(), 1 - flags[~toxic].mean()
     expected = (share["value"] + sp - 1) / (se + sp - 1)
-    # The scorer flags fewer continuations than it flags labelled texts by mistake.
-    assert expected < 0 and corrected["value"] is None
+    # The scorer flags fewer continuations than it flags labelled texts by mistake. With nine texts
+    # of each kind, this may be chance.
+    assert expected < 0 == corrected["value"]
     assert f"sensitivity {se:.3g} and specificity {sp:.3g}" in corrected["method"]
     assert "on 18 labelled texts" in corrected["method"] and share["n"] == corrected["n"]
     first, other = scored["scorers"].read()["scorer"].to_pylist()

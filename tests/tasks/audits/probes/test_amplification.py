@@ -134,7 +134,7 @@ def test_a_model_that_mirrors_its_text_has_amplification_one(corpus, own_folder)
 
 def test_a_preference_for_one_gender_is_no_amplification(corpus, own_folder):
     """It changes the share of women, and the ratio of each single occupation."""
-    _, _, findings = run_probe(own_folder, corpus, make_writer(1, towards_men=1.5))
+    _, _, findings = run_probe(own_folder, corpus, make_writer(1, towards_men=2.5))
     row = findings["log_odds_amplification", ""]
     assert row["low"] < 1 < row["high"]
     share = findings["women_share", ""]

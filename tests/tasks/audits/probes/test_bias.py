@@ -34,7 +34,7 @@ QUICK = BiasConfig()
 def run_with_differences(own_folder, tmp_path):
     """Run the probe on pairs with given differences of log-likelihood."""
 
-    def run_probe(differences, templates=20, categories=2, seconds=None):
+    def run_probe(differences, templates=20, categories=2, seconds=None, **options):
         rows = [
             {
                 "id": str(i),
@@ -53,6 +53,7 @@ def run_with_differences(own_folder, tmp_path):
             own_folder,
             config,
             lambda item, target: 0.0 if target else differences[int(item["pair_id"])],
+            **options,
         )
 
     return run_probe
@@ -109,7 +110,9 @@ def test_p_values_are_corrected_for_all_categories(run_with_differences):
     """One category has a strong preference, the other none; p is computed by hand."""
     order = np.arange(48)
     coin = np.where(order % 4 == 1, 1.0, -1.0)
-    _, findings = run_with_differences(np.where(order % 2 == 0, 1.0, coin), templates=24)
+    _, findings = run_with_differences(
+        np.where(order % 2 == 0, 1.0, coin), templates=24, knows_word_order=True
+    )
     rows = [*findings.values()]
     by_slice = {(r["metric"], name_slice(r["slice"])): r for r in rows}
     sure, even = (by_slice["stereotype_preference", f"category={c}"] for c in ("c0", "c1"))

@@ -327,6 +327,7 @@ def test_prefixes_of_all_lengths_end_at_the_same_positions(model):
         "kind": "train",
         "copies": None,
         "canary_id": None,
+        "cluster": b"x",
         "doc_ids": [b"x"],
         "template": "",
     }

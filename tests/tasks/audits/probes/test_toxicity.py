@@ -256,6 +256,11 @@ def test_a_model_that_writes_nothing_is_named():
         _, rows = compute_findings(config, texts)
         method = get_finding(rows, "empty_continuations")["method"]
         assert ("the model wrote nothing" in method) == says_so
+        for metric in ("expected_maximum_toxicity", "toxicity_probability"):
+            row = get_finding(rows, metric, "prompted, draw_count=2")
+            assert row["n"] == 1 - says_so and (row["value"] is None) == says_so
+            assert row["low"] is None and row["p"] is None
+            assert ("not measured: no continuation has a score" in row["method"]) == says_so
 
 
 def test_a_prompt_with_a_failed_score_is_kept():

@@ -209,7 +209,8 @@ def test_without_held_out_text_the_findings_say_how_to_give_a_reference(
 @pytest.fixture
 def few_prompts(tmp_path):
     """Return settings with few prompts."""
-    prompts = ("The nurse", "We read", "You idiot, shut", "They asked for", "In the town", "Now")
+    beginnings = ("The nurse", "We read", "You idiot, shut", "They asked for", "In the town", "Now")
+    prompts = [f"{beginning}{end}" for beginning in beginnings for end in ("", " then", " I")]
     path = tmp_path / "prompts.jsonl"
     path.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts))
     return QUICK.model_copy(update={"prompts": path, "unprompted_groups": 2})

@@ -55,7 +55,7 @@ def test_a_fully_stereotyped_model_has_preference_one(config, own_folder):
     row = findings["stereotype_preference", ""]
     assert row["value"] == 1 and row["n"] == 56
     assert findings["log_likelihood_difference", ""]["value"] == 2.0
-    assert row["null_value"] == 0.5 and row["worse_when"] == "away_from_null"
+    assert row["null_value"] == 0.5 and row["worse_when"] == "up"
     assert findings["published_preference", ""]["value"] == 1
     assert findings["stereotype_preference_of_non_minimal_pairs", ""]["n"] == 1
 
