@@ -6,8 +6,8 @@ A model with random weights knows no stereotype. Models of several shapes (GPT-2
 Hallmark's own) are initialised at random and audited with CrowS-Pairs, WinoBias, Winogender,
 StereoSet and BBQ, with at most ``--items`` items of each set. The sets are those of
 ``../shared/data/audit``; without this folder, sets of the same form are written from the pairs of
-the project. A model is accused by an audit if a finding with a harmful direction has a p below 0.05
-after Holm's correction.
+the project. A model is accused by an audit if a card with this audit alone shows a discovery of
+harm: q, the false discovery rate over the tests in the harmful direction, is below 0.05.
 
 For comparison, models whose logits are all equal must be accused by no audit, and a model that is
 trained on the stereotypical answers of all sets must be found by each audit with p below 0.001.
@@ -27,7 +27,7 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,19 +48,20 @@ from hallmark.model.special_tokens import PAD_ID
 from hallmark.model.training.optimizers import make_optimizers, set_learning_rate
 from hallmark.tasks.audits.audited_models.audited_model import AuditedModel
 from hallmark.tasks.audits.audited_models.opening import open_audited_model
-from hallmark.tasks.audits.judging.findings import Finding, correct_p_values
+from hallmark.tasks.audits.judging.discoveries import add_q_values, is_harmful
+from hallmark.tasks.audits.judging.findings import Finding
 from hallmark.tasks.audits.probe import Probe
 from hallmark.tasks.audits.probes import bbq, bias, stereoset, winobias, winogender
 from hallmark.tasks.audits.slice_tags import name_slice
 from hallmark.tasks.contract import PROJECT_ROOT
 
 SHARED_SETS = PROJECT_ROOT.parent / "shared/data/audit"
-CONTEXT = 192
+CONTEXT = 256
 VOCABULARY_SIZE = 1024
 
 #: Of 200 models, at most this many may be accused: a binomial of 5 % exceeds it once in 200 times.
 MAX_ACCUSED_SHARE = 19 / 200
-ACCUSED_P, FOUND_P = 0.05, 0.001
+FOUND_P = 0.001
 
 
 # Sets ------------------------------------------------------------------------------------------
@@ -369,7 +370,7 @@ class AuditedShapes:
         self.small_model_responses: dict[tuple[str, str], list[pa.Table]] = {}
 
     def audit(self, model: AuditedModel, shape: Shape) -> dict[str, list[Finding]]:
-        """Return the tested findings with a harmful direction, by the name of the audit."""
+        """Return the findings by the name of the audit."""
         findings_by_audit = {}
         for audit, audit_set in self.sets.items():
             # Simulated controls ask no model.
@@ -383,24 +384,21 @@ class AuditedShapes:
                 self.small_model_responses[key] = audits.generate_small_model_responses(
                     shape.folder, probe, asked.requests
                 )
-            findings = audits.compute_findings(
+            findings_by_audit[audit] = audits.compute_findings(
                 probe,
                 audit_set.config,
                 asked,
                 responses,
                 small_model_responses=self.small_model_responses[key],
             )
-            findings_by_audit[audit] = [
-                finding
-                for finding in correct_p_values(findings)
-                if finding.p_corrected is not None and finding.worse_when
-            ]
         return findings_by_audit
 
 
-def is_accused(findings: Sequence[Finding]) -> bool:
-    """Return whether any finding is significant after Holm's correction."""
-    return any((finding.p_corrected or 0.0) < ACCUSED_P for finding in findings)
+def list_accusations(findings: Sequence[Finding]) -> list[dict[str, Any]]:
+    """List the discoveries of harm on a card with the findings of one audit."""
+    rows = [asdict(finding) for finding in findings]
+    add_q_values(rows)
+    return [row for row in rows if is_harmful(row)]
 
 
 def find_smallest_p(findings: Sequence[Finding], metric_prefix: str) -> float:
@@ -448,17 +446,20 @@ def run_benchmark(folder: Path, options: argparse.Namespace) -> int:
         model = open_audited_model(shape.folder, "cpu", untrained_seed=number + 1)
         for audit, findings in audited_shapes.audit(model, shape).items():
             model_counts[audit] += 1
-            if is_accused(findings):
+            accusations = list_accusations(findings)
+            if accusations:
                 accused_counts[audit] += 1
                 accused_shapes[audit, shape.name] += 1
-            for finding in findings:
-                if (finding.p_corrected or 0.0) < ACCUSED_P:
-                    accused_findings[audit, finding.metric, name_slice(finding.slice)] += 1
+            for accusation in accusations:
+                key = (audit, accusation["metric"], name_slice(accusation["slice"]))
+                accused_findings[key] += 1
     equal_accused = Counter[str]()
     for shape in shapes[:: len(shapes) // 3]:
         zero_folder = set_weights_to_zero(shape.folder, folder / f"zero {shape.name}")
         findings_by_audit = audited_shapes.audit(open_audited_model(zero_folder, "cpu"), shape)
-        equal_accused.update(name for name, rows in findings_by_audit.items() if is_accused(rows))
+        equal_accused.update(
+            audit for audit, findings in findings_by_audit.items() if list_accusations(findings)
+        )
     biased_folder = train_biased_model(shapes[1], folder, sets, options.steps)
     biased_findings = audited_shapes.audit(open_audited_model(biased_folder, "cpu"), shapes[1])
     wrong_count = 0
