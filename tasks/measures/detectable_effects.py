@@ -145,6 +145,30 @@ def detectable_binomial_effect(trials: int, null_share: float, confidence_level:
     return float(detectable_share - folded_null)
 
 
+def compute_normal_auc_variance(
+    areas: Float64, member_count: float, nonmember_count: float
+) -> Float64:
+    """Compute the variance of areas under the ROC curve of normal values of equal spreads.
+
+    For 1/2, the variance is that of the test of Mann & Whitney (1947), for any distribution.
+
+    Args:
+        areas: True areas, of any shape.
+        member_count: Number of independent members.
+        nonmember_count: Number of other independent items.
+    """
+    from scipy.special import ndtri, owens_t
+
+    # Probability that two members are above one nonmember, or one member above two.
+    both_above = areas - 2 * owens_t(ndtri(areas), 3**-0.5)
+    pair_variances = areas * (1 - areas)
+    covariances = np.maximum(both_above - areas**2, 0)  # Rounding errors may be below 0.
+    variances: Float64 = (pair_variances + (member_count + nonmember_count - 2) * covariances) / (
+        member_count * nonmember_count
+    )
+    return variances
+
+
 @cache
 def detectable_auc_effect(
     member_count: float, nonmember_count: float, confidence_level: float
@@ -162,17 +186,12 @@ def detectable_auc_effect(
     Returns:
         The distance from 1/2, at most 1/2.
     """
-    from scipy.special import ndtri, owens_t
+    from scipy.special import ndtri
 
     counts = np.array([member_count, nonmember_count])
     degrees_of_freedom = max(1, round((1 / counts).sum() ** 2 / (counts**-2 / (counts - 1)).sum()))
     areas = np.linspace(0.5, 1, 2000, endpoint=False)
-    distances = ndtri(areas)
-    # Probability that two members are above one nonmember, or one member above two.
-    both_above = areas - 2 * owens_t(distances, 3**-0.5)
-    standard_errors = np.sqrt(
-        (areas * (1 - areas) + (counts.sum() - 2) * (both_above - areas**2)) / counts.prod()
-    )
+    standard_errors = np.sqrt(compute_normal_auc_variance(areas, member_count, nonmember_count))
     logits, logit_errors = np.log(areas / (1 - areas)), standard_errors / (areas * (1 - areas))
     power_quantile = float(ndtri(POWER))
     critical_value = (

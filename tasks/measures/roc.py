@@ -10,7 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hallmark.tasks.measures.detectable_effects import detectable_auc_effect
+from hallmark.tasks.measures.detectable_effects import (
+    compute_normal_auc_variance,
+    detectable_auc_effect,
+)
 from hallmark.tasks.measures.estimates import Estimate
 from hallmark.tasks.measures.proportions import (
     binomial_test_p,
@@ -54,13 +57,16 @@ class _Side(NamedTuple):
         shifts: (clusters of both samples,) change of the area without each cluster of this sample,
             scaled so that the sum of squares is the jackknife variance.
         cluster_count: Number of clusters of this sample.
-        effective_count: Number of clusters of equal size that would be as informative if the items
-            of a cluster were copies of each other (Satterthwaite 1946).
+        effective_count: Number of clusters of equal size whose variance would be as well known if
+            the items of a cluster were copies of each other (Satterthwaite 1946).
+        single_count: Number of single items whose mean would vary as much if the items of a cluster
+            were copies of each other (Kish 1965).
     """
 
     shifts: Float64
     cluster_count: int
     effective_count: float
+    single_count: float
 
     @classmethod
     def from_placements(
@@ -76,7 +82,12 @@ class _Side(NamedTuple):
             jackknife_factor = ((cluster_count - 1) / cluster_count) ** 0.5
             shifts = jackknife_factor * deviation_sums / (len(placements) - counts)
         squares = counts.astype(np.float64) ** 2
-        return cls(shifts, cluster_count, float(squares.sum() ** 2 / (squares**2).sum()))
+        return cls(
+            shifts,
+            cluster_count,
+            float(squares.sum() ** 2 / (squares**2).sum()),
+            float(len(placements) ** 2 / squares.sum()),
+        )
 
 
 def estimate_roc_auc(
@@ -89,12 +100,18 @@ def estimate_roc_auc(
 ) -> Estimate:
     """Estimate the area under the ROC curve; null 1/2.
 
-    It is the probability that a member is above a nonmember, ties counting one half. The variance
-    and the degrees of freedom of t are those of Brunner & Munzel (2000), which allow for unequal
-    spreads; the variance, which is also DeLong's (1988), is a jackknife over clusters. As for other
-    shares, they give Wilson's interval and the matching score test. If all members are above all
-    nonmembers, or below, there is no variance: test and interval are those of a sign test on pairs
-    of a member and a nonmember, which holds for any two distributions.
+    It is the probability that a member is above a nonmember, ties counting one half. Two score
+    tests and their intervals are computed; p is the larger p, and each end the more distant one:
+
+    * The variance and the degrees of freedom of t are those of Brunner & Munzel (2000), which allow
+      for unequal spreads; the variance, which is also DeLong's (1988), is a jackknife over
+      clusters. As for other shares, they give Wilson's interval. If few pairs are in the other
+      order, the jackknife is often too small.
+    * The variance is that of normal values of equal spreads with the area in question, as in
+      Newcombe's (2006) intervals. A cluster counts as one value.
+
+    If all members are above all nonmembers, or below, test and interval are those of a sign test on
+    pairs of a member and a nonmember, which holds for any two distributions.
 
     Args:
         members: (m,), NaN where missing.
@@ -164,15 +181,50 @@ def estimate_roc_auc(
         variance**2 / (count - 1) for variance, count in zip(variances, unit_counts, strict=True)
     )
     variance_factor = standard_error**2 / (value * (1 - value))
-    low, high = wilson_interval(
+    robust_low, robust_high = wilson_interval(
         value / variance_factor, 1 / variance_factor, confidence_level, degrees_of_freedom
+    )
+    robust_p = score_test_p(value, 0.5, variance_factor, degrees_of_freedom)
+    normal_low, normal_high, normal_p = _compute_normal_score_interval(
+        value, sides[0].single_count, sides[1].single_count, confidence_level
     )
     return replace(
         estimate,
-        low=low,
-        high=high,
-        p=score_test_p(value, 0.5, variance_factor, degrees_of_freedom),
-        method=f"Wilson's interval with Brunner-Munzel's t over {counts_description}",
+        low=min(robust_low, normal_low),
+        high=max(robust_high, normal_high),
+        p=max(robust_p, normal_p),
+        method="Wilson's interval with Brunner-Munzel's t, at least that of normal values of equal "
+        f"spreads, over {counts_description}",
+    )
+
+
+def _compute_normal_score_interval(
+    value: float, member_count: float, nonmember_count: float, confidence_level: float
+) -> tuple[float, float, float]:
+    """Compute the score interval of an area between 0 and 1, and p, for normal values.
+
+    It contains the areas whose own standard error times z is at least their distance from `value`.
+
+    Returns:
+        The ends of the interval, and the two-sided p of the area 1/2.
+    """
+    from scipy.optimize import brentq
+    from scipy.special import ndtr, ndtri
+
+    z = float(ndtri((1 + confidence_level) / 2))
+
+    def compute_variance(area: float) -> float:
+        return float(
+            compute_normal_auc_variance(np.array([area]), member_count, nonmember_count)[0]
+        )
+
+    def compute_excess(area: float) -> float:
+        return (value - area) ** 2 - z * z * compute_variance(area)
+
+    return (
+        float(brentq(compute_excess, 0.0, value)),
+        float(brentq(compute_excess, value, 1.0)),
+        float(2 * ndtr(-abs(value - 0.5) / compute_variance(0.5) ** 0.5)),
     )
 
 
