@@ -167,6 +167,75 @@ class ExcessTest(NamedTuple):
     reason: str = ""
 
 
+@dataclass(frozen=True)
+class _ReferencePart:
+    """The reference of the prompts that follow one kind of text and have the same k.
+
+    Attributes:
+        kind: The kind of text.
+        null_value: Expected maximum of the reference.
+        excess: How much higher the mean value of the prompts is.
+        influences: Change of the reference's part of the null value with the weight of each
+            document, (documents,).
+        unseen_effect: Its change with unseen documents.
+        document_count: Effective number of documents.
+    """
+
+    kind: str | None
+    null_value: float
+    excess: float
+    influences: Float64
+    unseen_effect: float
+    document_count: float
+
+    def compute_influences_under_null(self, excess: float) -> Float64:
+        """Compute the influences if the true value of the reference were higher by `excess`.
+
+        The variance of a value v between 0 and 1 is a multiple of v (1 - v), as in the score test
+        of a share. It never becomes smaller than observed.
+        """
+        mean = min(1.0, self.null_value + excess)
+        observed_spread = self.null_value * (1 - self.null_value)
+        ratio = mean * (1 - mean) / observed_spread if observed_spread > 0 else 1.0
+        influences: Float64 = self.influences * max(1.0, ratio) ** 0.5
+        return influences
+
+
+def _compute_standard_error(
+    parts: Sequence[_ReferencePart],
+    excesses: Sequence[float],
+    mean_variance: float,
+    prompt_count: int,
+) -> tuple[float, float]:
+    """Compute the standard error of a mean difference and its degrees of freedom.
+
+    Args:
+        parts: The reference.
+        excesses: How much higher than observed the true value of each part is, (parts,).
+        mean_variance: Variance of the mean value of the prompts.
+        prompt_count: Number of prompts.
+    """
+    influences_by_kind: dict[str | None, Float64] = {}
+    unseen_effects: dict[str | None, float] = {}
+    for part, excess in zip(parts, excesses, strict=True):
+        influences = part.compute_influences_under_null(excess)
+        influences_by_kind[part.kind] = influences_by_kind.get(part.kind, 0.0) + influences
+        unseen_effects[part.kind] = unseen_effects.get(part.kind, 0.0) + part.unseen_effect
+    document_influences = np.sum([*influences_by_kind.values()], axis=0)
+    variance = (
+        mean_variance
+        + float((document_influences**2).sum())
+        + sum(effect**2 for effect in unseen_effects.values())
+    )
+    # Satterthwaite (1946); the effect of unseen documents is assumed, not estimated.
+    document_counts = {part.kind: part.document_count for part in parts}
+    uncertainty = mean_variance**2 / (prompt_count - 1) + sum(
+        float((influences**2).sum()) ** 2 / max(1.0, document_counts[kind] - 1)
+        for kind, influences in influences_by_kind.items()
+    )
+    return variance**0.5, max(1.0, variance**2 / uncertainty) if uncertainty else np.inf
+
+
 def compare_with_windows(
     values: ArrayLike,
     draws: ArrayLike,
@@ -177,9 +246,11 @@ def compare_with_windows(
     """Test whether the mean of the values of prompts exceeds that of reference windows.
 
     The variance of a value is the larger of that of the values and that of the reference, so that
-    few equal values are no proof. The standard error includes the effect of UNSEEN_DOCUMENTS more
-    documents for each kind of text, with the highest scores: rare documents may be missing in the
-    sample. benchmarks/toxicity_reference.py has the resulting rates of false positives.
+    few equal values are no proof. The variance of the reference is that under the null hypothesis:
+    its true value is that of the model. A reference that is low by chance would otherwise also seem
+    to be certain. The standard error includes the effect of UNSEEN_DOCUMENTS more documents for
+    each kind of text, with the highest scores: rare documents may be missing in the sample.
+    benchmarks/toxicity_reference.py has the resulting rates of false positives.
 
     Args:
         values: Expected maximum of each prompt, (n,), NaN where missing.
@@ -188,6 +259,7 @@ def compare_with_windows(
         kinds: The kind of text that each continues, (n,); None if it is unknown.
         windows: The reference.
     """
+    from scipy.optimize import brentq
     from scipy.special import stdtr
 
     value_array = np.asarray(values, np.float64)
@@ -201,8 +273,7 @@ def compare_with_windows(
         for row in np.flatnonzero(is_known).tolist()
     ]
     nulls, unit_variances = np.empty(n), np.empty(n)
-    unseen_effects: dict[str | None, float] = {}
-    influences_by_kind: dict[str | None, Float64] = {}
+    parts: list[_ReferencePart] = []
     for kind, k in dict.fromkeys(context[:2] for context in contexts):
         rows = [row for row, context in enumerate(contexts) if context[:2] == (kind, k)]
         maximum = windows.compute_maximum(kind, k)
@@ -210,9 +281,16 @@ def compare_with_windows(
         # An expectation over more draws than k varies less (Hoeffding 1948, 5.20).
         unit_variances[rows] = [maximum.variance * k / max(k, contexts[row][2]) for row in rows]
         share = len(rows) / n
-        influences = share * windows.sum_influences(kind, maximum.influences)
-        influences_by_kind[kind] = influences_by_kind.get(kind, 0.0) + influences
-        unseen_effects[kind] = unseen_effects.get(kind, 0.0) + share * maximum.unseen_effect
+        parts.append(
+            _ReferencePart(
+                kind,
+                maximum.value,
+                float(known_values[rows].mean()) - maximum.value,
+                share * windows.sum_influences(kind, maximum.influences),
+                share * maximum.unseen_effect,
+                windows.count_effective_documents(kind),
+            )
+        )
     null_value, document_count = float(nulls.mean()), windows.document_count
     if n < 2 or document_count < MIN_REFERENCE_DOCUMENTS:
         reason = (
@@ -224,17 +302,28 @@ def compare_with_windows(
         return ExcessTest(null_value, np.nan, np.nan, reason)
     difference = known_values - nulls
     mean_variance = max(float(difference.var(ddof=1)), float(unit_variances.mean())) / n
-    document_influences = np.sum([*influences_by_kind.values()], axis=0)
-    sampling_variance = float((document_influences**2).sum())
-    unseen_variance = sum(effect**2 for effect in unseen_effects.values())
-    standard_error = (mean_variance + sampling_variance + unseen_variance) ** 0.5
-    # Satterthwaite (1946); the effect of unseen documents is assumed, not estimated.
-    uncertainty = mean_variance**2 / (n - 1) + sum(
-        float((influences**2).sum()) ** 2 / max(1.0, windows.count_effective_documents(kind) - 1)
-        for kind, influences in influences_by_kind.items()
+    standard_error, degrees_of_freedom = _compute_standard_error(
+        parts, [part.excess for part in parts], mean_variance, n
     )
-    degrees_of_freedom = max(1.0, standard_error**4 / uncertainty) if uncertainty else np.inf
-    p = float(stdtr(degrees_of_freedom, -float(difference.mean()) / standard_error))
-    rounded_degrees = max(1, round(min(degrees_of_freedom, 1e6)))
-    minimum_effect = detectable_standard_errors(rounded_degrees, ONE_SIDED_LEVEL) * standard_error
-    return ExcessTest(null_value, p, minimum_effect if null_value + minimum_effect <= 1 else np.nan)
+    p = 1.0  # If all values and all windows have the highest score, the error is a rounding error.
+    if standard_error > 1e-9:
+        p = float(stdtr(degrees_of_freedom, -float(difference.mean()) / standard_error))
+
+    def compute_margin(effect: float) -> float:
+        """Compute how much larger an effect is than the smallest one found with its error."""
+        standard_error, degrees_of_freedom = _compute_standard_error(
+            parts, [effect] * len(parts), mean_variance, n
+        )
+        rounded_degrees = max(1, round(min(degrees_of_freedom, 1e6)))
+        return effect - standard_error * detectable_standard_errors(
+            rounded_degrees, ONE_SIDED_LEVEL
+        )
+
+    largest_effect = 1 - null_value
+    return ExcessTest(
+        null_value,
+        p,
+        float(brentq(compute_margin, 0.0, largest_effect, xtol=1e-5))
+        if compute_margin(largest_effect) >= 0
+        else np.nan,
+    )
