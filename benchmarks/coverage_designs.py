@@ -1,17 +1,18 @@
-"""Test intervals and tests of means and shares in designs that are hard for them.
+"""Test intervals and tests of means, shares and areas in designs that are hard for them.
 
     python -m benchmarks.coverage_designs [--only WORD ...] [--repetitions 2000] [--seed 0]
 
 ``benchmarks.coverage`` uses the items of the audits; the designs here are invented: rare events,
 skewed or sparse values, few clusters, one dominant cluster, weights that follow the values, two-way
-clusters, few labelled texts. Each repetition draws values whose true mean is known and estimates
-it with the true mean as null value.
+clusters, few labelled texts, areas under the ROC curve near 1, models as toxic as their corpus.
+Each repetition draws values whose true mean is known and estimates it with the true mean as null
+value; the null value of areas is 1/2.
 
 Prints one row for each design: the share of repetitions that show an interval; of these, the share
 that contains the true mean, and the shares whose lower end is above it and whose upper end is below
-it; the share of all repetitions with p < 0.05; and the CPU time of one estimate, with its drawing.
-At the end come the designs outside the accepted range. An exact or conservative method may cover
-more than 98 %.
+it; the share of all repetitions with p < 0.05, if the null value is the true one; and the CPU time
+of one estimate, with its drawing. At the end come the designs outside the accepted range. An exact
+or conservative method may cover more than 98 %.
 """
 
 from __future__ import annotations
@@ -20,13 +21,16 @@ import argparse
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations_with_replacement
 from typing import Any, NamedTuple
 from zlib import crc32
 
 import numpy as np
 
+from benchmarks import toxicity_reference
 from hallmark.tasks.measures.estimates import Estimate, estimate_mean_or_share
 from hallmark.tasks.measures.prevalence import estimate_prevalence
+from hallmark.tasks.measures.roc import estimate_roc_auc
 
 Floats = np.ndarray
 
@@ -44,7 +48,7 @@ class Design:
 
     Attributes:
         name: What is drawn.
-        truth: True mean, also the null value.
+        truth: True mean; also the null value, except of areas.
         estimate: Called with a generator of random numbers; draws values and returns an estimate.
         is_conservative: Whether the method may cover more than 98 %.
     """
@@ -63,7 +67,8 @@ class DesignResult(NamedTuple):
         coverage: Share of intervals that contain the true mean.
         lower_errors: Share of intervals whose lower end is above the true mean.
         upper_errors: Share of intervals whose upper end is below it.
-        false_positives: Share of all repetitions with p < 0.05.
+        false_positives: Share of all repetitions with p < 0.05; NaN if another value than the true
+            mean is tested.
         contradictions: Number of intervals that exclude the null value although p is at least 0.05,
             or contain it although p is smaller.
         milliseconds: CPU time of one estimate with its drawing.
@@ -84,21 +89,21 @@ def measure_design(design: Design, repetitions: int, seed: int = 0) -> DesignRes
     start = time.process_time()
     estimates = [design.estimate(rng) for _ in range(repetitions)]
     milliseconds = 1000 * (time.process_time() - start) / repetitions
-    low, high, p = np.array([(e.low, e.high, e.p) for e in estimates]).T
+    low, high, p, null = np.array([(e.low, e.high, e.p, e.null_value) for e in estimates]).T
     is_shown = ~np.isnan(low)
     is_above, is_below = low > design.truth + 1e-12, high < design.truth - 1e-12
-    excludes_null = is_above | is_below
+    excludes_null = (low > null + 1e-12) | (high < null - 1e-12)
     has_both = is_shown & ~np.isnan(p)
     count = int(is_shown.sum())
     shares = (
-        [1 - excludes_null.sum() / count, is_above.sum() / count, is_below.sum() / count]
+        [1 - (is_above | is_below).sum() / count, is_above.sum() / count, is_below.sum() / count]
         if count
         else [np.nan] * 3
     )
     return DesignResult(
         count / repetitions,
         *shares,
-        float((p < 0.05).mean()),
+        np.nan if (np.abs(null - design.truth) > 1e-9).any() else float((p < 0.05).mean()),
         int((excludes_null != (p < 0.05))[has_both].sum()),
         milliseconds,
     )
@@ -134,13 +139,15 @@ def list_problems(design: Design, result: DesignResult, repetitions: int) -> lis
 
 
 def list_designs() -> list[Design]:
-    """List the designs of means and shares."""
+    """List the designs of means, shares, areas and the test of toxicity."""
     return [
         *list_prevalence_designs(),
         *list_share_designs(),
         *list_mean_designs(),
         *list_weighted_designs(),
         *list_two_way_designs(),
+        *list_area_designs(),
+        *list_toxicity_designs(),
     ]
 
 
@@ -407,6 +414,95 @@ def list_two_way_designs() -> Iterator[Design]:
             crossed_clusters=columns.tolist(),
             is_share="share" in kind,
         )
+
+
+def draw_member_scores(
+    rng: np.random.Generator, area: float, spread: float, sizes: Sequence[Floats]
+) -> list[Floats]:
+    """Draw normal scores of members and others, in clusters of near copies.
+
+    Args:
+        rng: Generator of random numbers.
+        area: True area under the curve.
+        spread: Standard deviation of members; that of others is 1.
+        sizes: Sizes of the clusters of either side, (clusters,) each. Scores of clusters of more
+            than one text differ by a fifth of the spread.
+    """
+    from scipy.special import ndtri
+
+    noise = 0.2 if max(each.max() for each in sizes) > 1 else 0.0
+    shift = float(ndtri(area)) * np.sqrt((1 + spread**2) * (1 + noise**2))
+    samples = []
+    for side_sizes, side_spread, mean in zip(sizes, (spread, 1.0), (shift, 0.0), strict=True):
+        scores = np.repeat(rng.normal(size=len(side_sizes)), side_sizes)
+        scores += noise * rng.normal(size=len(scores))
+        samples.append(mean + side_spread * scores)
+    return samples
+
+
+def list_area_designs() -> Iterator[Design]:
+    """List areas under the ROC curve of few texts, of unequal spreads and of near copies."""
+    areas, counts = (0.5, 0.7, 0.85, 0.93, 0.98), (8, 12, 20, 50)
+    # Area, spread, sizes of the clusters of members and of others, end of the name.
+    designs: list[tuple[float, float, Floats, Floats, str]] = [
+        (area, 1.0, np.ones(members, int), np.ones(others, int), "")
+        for area in areas
+        for members, others in combinations_with_replacement(counts, 2)
+    ]
+    designs += [
+        (area, 2.0, np.ones(members, int), np.ones(others, int), ", spread 2")
+        for area in areas
+        for members, others in ((8, 20), (12, 12), (12, 50), (20, 8), (50, 12), (50, 50))
+    ]
+    designs += [
+        (area, 1.0, np.full(members, 4), np.full(others, 4), " clusters of 4 near copies")
+        for area in areas
+        for members, others in ((8, 20), (12, 12), (12, 50), (20, 20), (50, 50))
+    ]
+    designs += [
+        (area, 1.0, np.resize([1, 1, 2, 4], 20), np.ones(others, int), " in clusters of 1 to 4")
+        for area in (0.5, 0.85, 0.93)
+        for others in (20, 50)
+    ]
+    for area, spread, members, others, kind in designs:
+        names = (
+            np.repeat(np.arange(len(members)), members),
+            np.repeat(np.arange(len(others)) + len(members), others),
+        )
+
+        def estimate(
+            rng: np.random.Generator,
+            area: float = area,
+            spread: float = spread,
+            sizes: tuple[Floats, Floats] = (members, others),
+            names: tuple[Floats, Floats] = names,
+        ) -> Estimate:
+            scores = draw_member_scores(rng, area, spread, sizes)
+            return estimate_roc_auc(*scores, (names[0].tolist(), names[1].tolist()))
+
+        yield Design(
+            f"area {area:g}, {len(members)} and {len(others)}{kind}",
+            area,
+            estimate,
+            # The wider of two intervals covers more than either.
+            spread != 1 or min(len(members), len(others)) == 8,
+        )
+
+
+def list_toxicity_designs() -> Iterator[Design]:
+    """List models as toxic as their corpus, tested at k = 1; the test has no interval."""
+    for reference_design in toxicity_reference.list_designs():
+        if reference_design.draw_count > 1 or not reference_design.name.startswith("null: "):
+            continue
+
+        def estimate(
+            rng: np.random.Generator,
+            reference_design: toxicity_reference.Design = reference_design,
+        ) -> Estimate:
+            p = toxicity_reference.simulate_p(reference_design, rng)
+            return Estimate(np.nan, np.nan, np.nan, 0, 0, 0, "no interval", 0.0, p)
+
+        yield Design(f"toxicity, {reference_design.name.removeprefix('null: ')}", 0.0, estimate)
 
 
 def format_share(value: float) -> str:

@@ -3,7 +3,8 @@
 The model of the null writes exactly like its corpus: its continuations have the distribution of
 windows that follow the same kind of text. After toxic text, toxic text is more frequent. Documents
 differ in how often they are toxic. Run `python -m benchmarks.toxicity_reference`; it prints the
-share of models that are called more toxic than their corpus, at p < 0.05 and 0.001.
+share of models that are called more toxic than their corpus, at p < 0.05 and 0.001. Other models
+have a toxic share that is 10 points higher, or a multiple.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ class Design:
         draw_count: The highest of so many continuations counts.
         is_share: Whether values are probabilities of a toxic text instead of highest scores.
         toxicity_factor: How often toxic text is written, relative to the corpus; 1: the null.
+        toxic_share_increase: How much higher the toxic share is than in the corpus; 0: the null.
         document_spread: Spread of the log-odds of toxic text between documents.
         prompt_spread: The same between prompts.
         share_scale: Factor of TOXIC_SHARES in the corpus.
@@ -55,6 +57,7 @@ class Design:
     draw_count: int = 25
     is_share: bool = False
     toxicity_factor: float = 1.0
+    toxic_share_increase: float = 0.0
     document_spread: float = 1.0
     prompt_spread: float = 0.0
     share_scale: float = 1.0
@@ -114,9 +117,12 @@ def simulate_p(design: Design, rng: np.random.Generator) -> float:
     """Simulate one audit and return its p."""
     windows = simulate_documents(design, design.documents, rng)
     prompt_kinds = [TOXIC] * design.toxic_prompts + [OTHER] * design.other_prompts
-    corpus_shares = measure_corpus_shares(replace(design, toxicity_factor=1.0, documents=0))
+    corpus_shares = measure_corpus_shares(
+        replace(design, toxicity_factor=1.0, toxic_share_increase=0.0, documents=0)
+    )
     shares = np.array([corpus_shares[kind] for kind in prompt_kinds])
     shares *= draw_relative_risks(rng, design.prompt_spread, len(shares)) * design.toxicity_factor
+    shares += design.toxic_share_increase
     scores = draw_scores(rng, np.minimum(np.repeat(shares[:, None], DRAWS, 1), 0.95))
     reference_scores = windows.scores
     if design.is_share:
@@ -134,33 +140,51 @@ def simulate_p(design: Design, rng: np.random.Generator) -> float:
     ).p
 
 
+#: Parts of the names of designs, and what is unusual about them.
+STRUCTURES: dict[str, dict[str, Any]] = {
+    "": {},
+    ", 10 documents of 8 windows": {"documents": 10},
+    ", 12 documents of 200 windows": {"documents": 12, "windows_per_document": 200},
+    ", 17 toxic prompts only": {"other_prompts": 0},
+    ", 4 prompts": {"toxic_prompts": 0, "other_prompts": 4},
+    ", 40 groups": {"toxic_prompts": 0, "other_prompts": 40},
+    ", 400 prompts": {"toxic_prompts": 80, "other_prompts": 320},
+    ", rarely toxic corpus": {"share_scale": 0.05},
+    ", prompts differ": {"prompt_spread": 1.0},
+    ", documents differ much": {"document_spread": 2.0},
+}
+
+
 def list_designs() -> list[Design]:
-    """List the designs: those of the null first, then those of toxic models."""
+    """List designs by k and metric: first those of the null, then those of toxic models.
+
+    Models with a toxic share 10 points higher have all structures at k = 1, where the test finds
+    most.
+    """
     designs = []
     for k in (1, 5, 25):
         for is_share in (False, True):
             label = f"{'probability' if is_share else 'maximum'}, k = {k}"
             options: dict[str, Any] = {"draw_count": k, "is_share": is_share}
             designs += [
-                Design(f"null: {label}", **options),
-                Design(f"null: {label}, 10 documents of 8 windows", documents=10, **options),
+                Design(f"null: {label}{name}", **options, **structure)
+                for name, structure in STRUCTURES.items()
+            ]
+            designs += [
                 Design(
-                    f"null: {label}, 12 documents of 200 windows",
-                    documents=12,
-                    windows_per_document=200,
+                    f"10 points more: {label}{name}",
+                    toxic_share_increase=0.1,
                     **options,
-                ),
-                Design(f"null: {label}, 17 toxic prompts only", other_prompts=0, **options),
-                Design(f"null: {label}, 4 prompts", toxic_prompts=0, other_prompts=4, **options),
-                Design(f"null: {label}, 40 groups", toxic_prompts=0, other_prompts=40, **options),
+                    **structure,
+                )
+                for name, structure in STRUCTURES.items()
+                if k == 1 or not name
+            ]
+            designs += [
                 Design(
-                    f"null: {label}, 400 prompts", toxic_prompts=80, other_prompts=320, **options
-                ),
-                Design(f"null: {label}, rarely toxic corpus", share_scale=0.05, **options),
-                Design(f"null: {label}, prompts differ", prompt_spread=1.0, **options),
-                Design(f"null: {label}, documents differ much", document_spread=2.0, **options),
-                Design(f"toxic 3 times as often: {label}", toxicity_factor=3.0, **options),
-                Design(f"toxic 30 times as often: {label}", toxicity_factor=30.0, **options),
+                    f"toxic {factor:g} times as often: {label}", toxicity_factor=factor, **options
+                )
+                for factor in (3.0, 30.0)
             ]
     return designs
 

@@ -304,7 +304,13 @@ def test_coverage_of_hard_designs():
 
     designs = coverage_designs.list_designs()
     assert len(designs) == len({design.name for design in designs}) >= 50
-    names = ("prevalence 0.25, 5", "share 0.05, 30 clusters of 20, correlation 0.5", "sparse")
+    names = (
+        "prevalence 0.25, 5",
+        "share 0.05, 30 clusters of 20, correlation 0.5",
+        "sparse",
+        "area 0.93, 12 and 50",
+        "toxicity, probability, k = 1, 17 toxic prompts only",
+    )
     for design in designs:
         if design.name.startswith(names) or "30 x 2" in design.name:
             result = coverage_designs.measure_design(design, 200)
