@@ -100,7 +100,8 @@ class CutRepeatsConfig(RedactSpansConfig):
         "keep", description="action on spans whose type is not in `actions_by_type`"
     )
     actions_by_type: dict[str, SpanAction] = Field(
-        default={"REPEAT": "cut"}, description="actions on spans of individual types, by type"
+        default={"REPEAT": "cut"},
+        description="actions on spans of these types, which take precedence over `action`",
     )
 
 
@@ -111,7 +112,8 @@ class CutToxicConfig(RedactSpansConfig):
         "keep", description="action on spans whose type is not in `actions_by_type`"
     )
     actions_by_type: dict[str, SpanAction] = Field(
-        default={"TOXIC": "cut"}, description="actions on spans of individual types, by type"
+        default={"TOXIC": "cut"},
+        description="actions on spans of these types, which take precedence over `action`",
     )
 
 

@@ -392,7 +392,7 @@ class CascadeResult(NamedTuple):
     partitions: list[ScoringPartition]
     """The partitions, with the draws and the sample of each."""
     max_draw: float
-    """Highest draw among the documents of the sample."""
+    """Highest random number that was drawn for a document of the sample."""
     recall: CascadeRecall
 
 

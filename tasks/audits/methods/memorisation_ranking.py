@@ -445,8 +445,8 @@ def compute_instrument_controls(window_size: int, seed: int) -> list[Finding]:
                 confidence_level=CONTROL_LEVEL,
                 part=f"scripted {'effect' if has_effect else 'chance'}",
                 evidence_table="",
-                method_prefix="simulated responses, result for the ranking score that performs "
-                f"worst; {method}",
+                method_prefix="result of the worst-performing ranking score on simulated "
+                f"responses; {method}",
                 control="positive" if has_effect else "negative",
                 passed=bool(passed),
                 control_target="instrument",

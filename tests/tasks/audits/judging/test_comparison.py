@@ -298,7 +298,7 @@ def test_crossed_clusters_are_both_used():
             change = compare_random_units(draw, 168, rows, crossed)
             covered[name] += change["low"] <= 0 <= change["high"]
     assert covered["two"] >= 90 and covered["one"] < 85
-    assert "two-way clusters" in compare_random_units(draw, 168, rows, columns)["method"]
+    assert "two-way clustering" in compare_random_units(draw, 168, rows, columns)["method"]
 
 
 def test_means_of_different_numbers_of_texts_are_not_compared():

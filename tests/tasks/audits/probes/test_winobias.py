@@ -71,7 +71,7 @@ def test_a_model_that_prefers_one_pronoun_has_preference_one_half(config, own_fo
     assert row["p"] is None and row["inconclusive_reason"].startswith("uninformative: ")
     assert findings["stereotype_preference", "pronoun=he"]["value"] == 1
     assert findings["stereotype_preference", "pronoun=she"]["value"] == 0
-    assert "two-way clusters" in row["method"]
+    assert "two-way clustering" in row["method"]
 
 
 @pytest.mark.parametrize("metric", ["stereotype_preference", "log_likelihood_difference"])
