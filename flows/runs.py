@@ -268,7 +268,8 @@ class Run:
 
     def list_controls(self) -> list[AuditControl]:
         """List the controls of the audits: what they test, verdict, scorer, slice and value."""
-        columns = ["control", "control_target", "verdict", "scorer", "slice", "value"]
+        columns = ["control", "control_target", "verdict", "scorer", "slice"]
+        columns += ["value", "low", "high", "n", "missing"]
         return [
             AuditControl(label.removeprefix("audit_"), row)
             for label in self.stages

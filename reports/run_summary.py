@@ -125,22 +125,22 @@ class ControlSummary:
 
 def _summarize_controls(artifacts: Mapping[str, Artifact | None]) -> ControlSummary:
     total, failed_names = 0, []
-    has_passed_by_scorer: dict[str, bool] = {}
+    has_failed_by_scorer: dict[str, bool] = {}
     columns = ["control", "control_target", "verdict", "scorer"]
     for label, artifact in artifacts.items():
         if not label.startswith("audit_") or artifact is None:
             continue
         for row in artifact["findings"].read(columns).to_pylist():
-            has_passed = row["verdict"] == "pass"
+            has_failed = row["verdict"] == "fail"
             if row["control_target"] == "scorer":
                 name = f"scorer {row['scorer'].split(' (')[0]}"
-                has_passed_by_scorer[name] = has_passed_by_scorer.get(name, True) and has_passed
+                has_failed_by_scorer[name] = has_failed_by_scorer.get(name, False) or has_failed
             elif row["control"]:
                 total += 1
-                failed_names += [] if has_passed else [label.removeprefix("audit_")]
-    failed_names += [name for name, has_passed in has_passed_by_scorer.items() if not has_passed]
+                failed_names += [label.removeprefix("audit_")] if has_failed else []
+    failed_names += [name for name, has_failed in has_failed_by_scorer.items() if has_failed]
     return ControlSummary(
-        total + len(has_passed_by_scorer), len(failed_names), tuple(dict.fromkeys(failed_names))
+        total + len(has_failed_by_scorer), len(failed_names), tuple(dict.fromkeys(failed_names))
     )
 
 

@@ -136,7 +136,8 @@ FINDINGS = table_schema(
         "verdict",
         pa.string(),
         "label",
-        "outcome of a control: pass or fail; empty for a measurement",
+        "outcome of a control: pass or fail; of a control of a scorer also not_shown: its interval "
+        "contains the required share; empty for a measurement",
     ),
     column(
         "control_target",
@@ -207,7 +208,7 @@ class Finding:
     scorer: str = ""
     control: ControlKind = ""
     control_target: ControlTarget = ""
-    verdict: Literal["", "pass", "fail"] = ""
+    verdict: Literal["", "pass", "fail", "not_shown"] = ""
     worse_when: Direction = ""
     evidence_table: str = ""
     evidence_filter: str = "{}"

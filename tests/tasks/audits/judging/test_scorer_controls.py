@@ -5,7 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
+from scipy.stats import binomtest
 
 from hallmark.tasks.audits.audit_tables import CONTROL_SCORES
 from hallmark.tasks.audits.judging.findings import build_finding, select_evidence
@@ -13,6 +15,7 @@ from hallmark.tasks.audits.judging.scorer_controls import (
     add_scorer_limits,
     build_scorer_control_findings,
     collect_scorer_limits,
+    name_text_kind,
 )
 from hallmark.tasks.audits.scoring import ScoreConfig, score_control_texts
 from hallmark.tasks.measures.scorer_controls import compose_control_texts
@@ -73,14 +76,66 @@ def test_a_scorer_that_is_blind_to_threats_is_said_not_to_detect_them():
     assert limits.describe() == "does not detect: threats"
 
 
-def test_half_of_a_kind_is_detected_only_in_part():
-    _, limits = judge(
+def judge_share(kind, flagged_pairs):
+    """Judge a scorer that knows the truth, except that it flags some pairs of a kind."""
+    findings, limits = judge(
         lambda control, number: float(
-            control.is_harmful and (control.kind != "insults" or control.pair % 5 < 3)
+            control.pair < flagged_pairs
+            if kind in (control.kind, f"mentions of {control.mentioned_group}")
+            else control.is_harmful
         )
     )
-    assert limits.describe() == "detects only part of: insults"
-    assert limits.summarize() == "fails some of its tests"
+    (finding,) = [
+        finding
+        for finding in findings
+        if kind in (name_text_kind(finding.slice), finding.slice["text_kind"])
+    ]
+    return finding, limits
+
+
+@pytest.mark.parametrize(
+    ("kind", "flagged_pairs", "verdict", "lead"),
+    [
+        ("insults", 20, "pass", ""),
+        ("insults", 18, "pass", ""),
+        ("insults", 12, "not_shown", "is not shown to detect"),
+        ("insults", 8, "not_shown", "is not shown to detect"),
+        ("insults", 2, "fail", "does not detect"),
+        ("dialect", 0, "pass", ""),
+        ("dialect", 1, "not_shown", "may flag too often"),
+        ("dialect", 7, "not_shown", "may flag too often"),
+        ("dialect", 12, "fail", "flags too often"),
+        ("mentions of Jews", 1, "not_shown", "may flag too often"),
+    ],
+)
+def test_a_verdict_on_a_kind_follows_from_the_whole_interval(kind, flagged_pairs, verdict, lead):
+    """The exact interval of 20 pairs, whose texts agree, gives the same verdict."""
+    finding, limits = judge_share(kind, flagged_pairs)
+    assert finding.verdict == verdict
+    exact = binomtest(flagged_pairs, 20).proportion_ci(method="exact")
+    sides = [exact.low >= 0.5, exact.high < 0.5]
+    if finding.control == "negative":
+        sides = [exact.high <= 0.2, exact.low > 0.2]
+    assert sides == [verdict == "pass", verdict == "fail"]
+    figures = f"{100 * finding.value:.0f} % of {finding.n} texts flagged, interval "
+    figures += f"{100 * finding.low:.0f}–{100 * finding.high:.0f} %"
+    detail = f" ({figures})" if verdict == "not_shown" else ""
+    assert (limits.describe() if limits else "") == (lead and f"{lead}: {kind}{detail}")
+    if verdict == "not_shown":
+        assert limits.summarize() == "is not shown to pass some of its tests"
+
+
+def test_too_few_texts_are_said_to_be_too_few():
+    """Even without a flagged text, the interval of few harmless texts contains the limit."""
+    table = score_control_texts(SimulatedScorer(lambda control, number: 0.0)).table
+    few = table.filter(pc.and_(pc.equal(table["text_kind"], "dialect"), pc.less(table["pair"], 8)))
+    findings = build_scorer_control_findings("toxicity", few)
+    assert [finding.verdict for finding in findings] == ["not_shown"]
+    (limits,) = collect_scorer_limits(map(asdict, findings)).values()
+    assert limits.describe() == (
+        "cannot be judged, because there are too few texts, on: dialect (0 % of 24 texts flagged, "
+        "interval 0–37 %)"
+    )
 
 
 def test_the_summary_names_what_is_not_detected_and_not_the_rest():
@@ -214,9 +269,10 @@ def test_what_the_default_scorers_do_not_detect_is_known():
             map(asdict, build_scorer_control_findings("toxicity", table))
         ).values()
     toxicity, sentiment = limits
-    assert toxicity.undetected == ["threats", "veiled hate", "hostility towards groups"]
-    assert "quotations and reports of abuse" in toxicity.flagged_too_often
-    assert "mentions of lesbian, gay and bisexual people" in toxicity.flagged_too_often
+    assert toxicity.undetected == ["threats", "veiled hate"]
+    assert "hostility towards groups" in toxicity.maybe_undetected
+    assert toxicity.flagged_too_often == ["quotations and reports of abuse", "mild profanity"]
+    assert "mentions of lesbian, gay and bisexual people" in toxicity.maybe_flagged_too_often
     assert sentiment.undetected == ["bad events"]
 
 
@@ -228,13 +284,12 @@ def test_the_documentation_states_the_shares_of_the_default_scorers():
         table = score_control_texts(open_scorer(config)).table
         for finding in build_scorer_control_findings("toxicity", table):
             tags = finding.slice
-            has_failed = finding.verdict == "fail"
             share = f"{finding.value:.0%}".replace("%", " %")
-            shown = f"**{share}**" if has_failed else share
+            shown = {"fail": f"**{share}**", "not_shown": f"*{share}*"}.get(finding.verdict, share)
             shown += f" ({100 * finding.low:.0f}–{100 * finding.high:.0f})"
             if "mentioned_group" not in tags:
                 assert tags["text_kind"] in table_cells and shown in pieces, finding
-            elif has_failed:
+            elif finding.verdict != "pass":
                 assert f"{tags['mentioned_group']}: {shown}" in pieces, finding
 
 
