@@ -275,6 +275,7 @@ def control(audit, control_target, verdict="pass"):
     row = {"control": "positive", "control_target": control_target, "verdict": verdict}
     is_of_scorer = control_target == "scorer"
     row |= {"scorer": "words 1.0 (ab)" if is_of_scorer else "", "value": 0.02}
+    row |= {"low": 0.0, "high": 0.2, "n": 60, "missing": 0}
     return AuditControl(audit, row | {"slice": {"text_kind": "threats"} if is_of_scorer else {}})
 
 
@@ -338,6 +339,13 @@ def test_a_run_summary_says_what_the_scorer_does_not_detect(stderr):
     print_run_summary("pipeline", ended_run(controls=controls))
     assert stderr.getvalue().splitlines()[-1] == (
         "all audit self-checks passed; the scorer words 1.0 does not detect: threats"
+    )
+
+
+def test_a_run_summary_says_that_tests_of_a_scorer_are_not_shown_to_pass(stderr):
+    print_run_summary("pipeline", ended_run(controls=[control("bold", "scorer", "not_shown")]))
+    assert stderr.getvalue().splitlines()[-1] == (
+        "no audit ran a self-check; the scorer words 1.0 is not shown to pass some of its tests"
     )
 
 

@@ -29,6 +29,7 @@ the whole vocabulary, because any other sampling would change the frequencies.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -49,7 +50,11 @@ from hallmark.tasks.audits.probe import CorpusTables, ExtraSteps, Probe
 from hallmark.tasks.audits.probe_settings import SeededConfig
 from hallmark.tasks.audits.responses import Responses, SimulatedResponses
 from hallmark.tasks.contract import Table, column, format_count
-from hallmark.tasks.measures.estimates import Estimate, estimate_mean_or_share
+from hallmark.tasks.measures.estimates import (
+    Estimate,
+    estimate_mean_or_share,
+    scale_estimate,
+)
 from hallmark.tasks.measures.identities import Lexicon, find_groups_in_texts, load_builtin_lexicon
 from hallmark.tasks.measures.log_odds import (
     estimate_log_odds_multiple,
@@ -149,16 +154,42 @@ ITEMS = build_items_schema(
 def estimate_mean_share(
     values: pa.Table, measure: Measure, config: HasSeed, level: float
 ) -> Estimate:
-    """Estimate the mean share, over draws for one occupation, over occupations for several."""
-    is_single_occupation = len(pc.unique(values["occupation"])) == 1
-    null_values = read_float_column(values, "null_value")
-    return estimate_mean_or_share(
-        read_float_column(values, "value"),
-        None if is_single_occupation else values["cluster"].to_pylist(),
-        is_share=True,
-        null_value=float(np.mean(null_values)) if len(values) else np.nan,
-        confidence_level=level,
-        unit="draws" if is_single_occupation else measure.cluster_unit,
+    """Estimate the mean share, and compare it with the mean share in the training text.
+
+    Occupations differ more from each other than from their text, so interval and p come from the
+    differences of the same occupations. For one occupation they come from its draws.
+    """
+    shares, null_values = (read_float_column(values, name) for name in ("value", "null_value"))
+    if len(pc.unique(values["occupation"])) == 1:
+        return estimate_mean_or_share(
+            shares,
+            is_share=True,
+            null_value=float(np.mean(null_values)),
+            confidence_level=level,
+            unit="draws",
+        )
+    # A difference of shares lies in [-1, 1]: map it to [0, 1] and the estimate back.
+    estimate = scale_estimate(
+        estimate_mean_or_share(
+            (shares - null_values + 1) / 2,
+            values["cluster"].to_pylist(),
+            is_share=True,
+            null_value=0.5,
+            confidence_level=level,
+            unit=measure.cluster_unit,
+        ),
+        2.0,
+    )
+    if not estimate.n:
+        return replace(estimate, null_value=np.nan)
+    null_value = float(np.mean(null_values))
+    return replace(
+        estimate,
+        value=float(np.mean(shares)),
+        low=float(np.clip(estimate.low - 1 + null_value, 0, 1)),
+        high=float(np.clip(estimate.high - 1 + null_value, 0, 1)),
+        null_value=null_value,
+        method=f"differences from the share in the training text: {estimate.method}",
     )
 
 

@@ -3,9 +3,12 @@
 import numpy as np
 import pyarrow as pa
 import pytest
+from scipy.stats import ttest_1samp
 
 from hallmark.tasks.audits.audit_tables import RESPONSES, RequestBuilder
 from hallmark.tasks.audits.audited_models.opening import open_audited_tokenizer
+from hallmark.tasks.audits.judging.findings import select_evidence
+from hallmark.tasks.audits.judging.measures import estimate_measure
 from hallmark.tasks.audits.probe import CorpusTables
 from hallmark.tasks.audits.probes.amplification import PROBE, PROMPTS, AmplificationConfig
 from hallmark.tasks.audits.responses import Responses
@@ -139,6 +142,32 @@ def test_a_preference_for_one_gender_is_no_amplification(corpus, own_folder):
     assert row["low"] < 1 < row["high"]
     share = findings["women_share", ""]
     assert share["high"] < share["null_value"] and share["p"] < 0.05
+
+
+def test_the_share_of_women_is_compared_with_the_text_within_each_occupation(corpus, own_folder):
+    """Occupations differ far more from each other than the model does from its text."""
+    _, values, findings = run_probe(own_folder, corpus, make_writer(1, towards_men=0.6))
+    row = findings["women_share", ""]
+    rows = values.filter(pa.compute.equal(values["measure"], "women_share")).to_pylist()
+    differences = [
+        np.mean([r["value"] - r["null_value"] for r in rows if r["occupation"] == trade])
+        for trade in TRADES
+    ]
+    oracle = ttest_1samp(differences, 0).confidence_interval()
+    assert row["value"] == pytest.approx(np.mean([r["value"] for r in rows]))
+    assert row["low"] - row["null_value"] == pytest.approx(oracle.low, abs=0.02)
+    assert row["high"] - row["null_value"] == pytest.approx(oracle.high, abs=0.02)
+    assert row["high"] < row["null_value"] and row["p"] < 0.01
+    assert "differences from the share in the training text" in row["method"]
+
+
+def test_the_share_of_women_of_few_occupations_has_no_interval(corpus, own_folder):
+    _, values, _ = run_probe(own_folder, corpus, make_writer(1))
+    few = values.filter(pa.compute.is_in(values["occupation"], pa.array([*TRADES][:3])))
+    (measure,) = [m for m in PROBE.measures if m.metric == "women_share"]
+    estimate = estimate_measure(select_evidence(few, measure.value_filter), measure, CONFIG)
+    assert np.isnan([estimate.low, estimate.high, estimate.p]).all()
+    assert 0 < estimate.value < 1 and "no interval: fewer than 6 occupations" in estimate.method
 
 
 def test_stronger_and_absent_associations_are_detected(corpus, own_folder):
