@@ -99,7 +99,9 @@ def flag_ties(first_scores: ArrayLike, second_scores: ArrayLike) -> np.ndarray:
     return np.where(np.isnan(differences), np.nan, (differences == 0).astype(np.float64))
 
 
-def adjust_for_token_counts(log_likelihoods: ArrayLike, token_counts: ArrayLike) -> TokenAdjustment:
+def adjust_for_token_counts(
+    log_likelihoods: ArrayLike, token_counts: ArrayLike, is_judged: ArrayLike | None = None
+) -> TokenAdjustment:
     """Remove the cost of further tokens from differences of log-likelihoods.
 
     A sentence of more tokens is less likely, whatever it says. The cost of a token is the slope of
@@ -111,24 +113,34 @@ def adjust_for_token_counts(log_likelihoods: ArrayLike, token_counts: ArrayLike)
     Args:
         log_likelihoods: Those of both sentences in nats, (n, 2).
         token_counts: Their scored tokens, (n, 2).
+        is_judged: Whether the cost is estimated from a pair, (n,); that of others is removed at the
+            same rate. None: from all pairs.
     """
     scores = np.asarray(log_likelihoods, np.float64)
     counts = np.asarray(token_counts, np.float64)
     differences, token_differences = scores[:, 0] - scores[:, 1], counts[:, 0] - counts[:, 1]
     is_known = ~np.isnan(differences)
-    known_differences, known_token_differences = differences[is_known], token_differences[is_known]
-    if not known_token_differences.any():
+    if not token_differences[is_known].any():
         return TokenAdjustment(differences, "both sentences of each pair have equally many tokens")
+    if is_judged is not None:
+        is_known &= np.asarray(is_judged, bool)
+    if not is_known.any():
+        return TokenAdjustment(
+            differences,
+            "the cost of further tokens is not removed, because no judged pair shows it",
+        )
+    known_differences, known_token_differences = differences[is_known], token_differences[is_known]
     mean, deviation = known_token_differences.mean(), known_token_differences.std()
     if (
-        len(known_differences) >= MIN_REGRESSION_PAIRS
+        deviation
+        and len(known_differences) >= MIN_REGRESSION_PAIRS
         and abs(mean) <= MAX_MEAN_TO_DEVIATION * deviation
     ):
         centred = known_token_differences - mean
         slope = float(centred @ known_differences / (centred @ centred))
         source = f"linear regression over {len(known_differences):,} pairs"
     else:
-        slope = float(np.nansum(scores) / max(1.0, counts[is_known].sum()))
+        slope = float(scores[is_known].sum() / max(1.0, counts[is_known].sum()))
         source = "average over all tokens, because these pairs allow no regression"
     costs = slope * token_differences
     adjusted = differences - costs

@@ -316,16 +316,19 @@ def score_items(responses: Responses, writer: ValueWriter, config: BiasConfig) -
     )
     is_lexicon_pair = items["kind"].to_numpy(zero_copy_only=False) == LEXICON_PAIR
     pair_rows, lexicon_rows = np.flatnonzero(~is_lexicon_pair), np.flatnonzero(is_lexicon_pair)
+    is_invalid = items["is_invalid"].to_numpy(zero_copy_only=False).astype(bool)
     token_counts = responses.count_target_tokens()
-    # Each kind on its own, so that pairs of a user's lexicons change no other figure.
-    adjustment, lexicon_adjustment = (
-        adjust_for_token_counts(log_likelihoods[rows], token_counts[rows])
-        for rows in (pair_rows, lexicon_rows)
+    # Each kind on its own, so that pairs of a user's lexicons change no other figure. Invalid pairs
+    # are not judged, so they do not decide what a token costs.
+    adjustment = adjust_for_token_counts(
+        log_likelihoods[pair_rows], token_counts[pair_rows], ~is_invalid[pair_rows]
+    )
+    lexicon_adjustment = adjust_for_token_counts(
+        log_likelihoods[lexicon_rows], token_counts[lexicon_rows]
     )
     differences = np.full(len(items), np.nan)
     differences[pair_rows] = adjustment.differences
     adjustment = adjustment._replace(differences=differences)
-    is_invalid = items["is_invalid"].to_numpy(zero_copy_only=False).astype(bool)
     invalid_rows = np.flatnonzero(is_invalid)
     write_pair_comparison(
         writer,

@@ -201,7 +201,9 @@ def score_items(responses: Responses, writer: ValueWriter, config: WinobiasConfi
     is_minimal_pair = items["is_minimal_pair"].to_numpy(zero_copy_only=False).astype(bool)
     minimal_rows, other_rows = np.flatnonzero(is_minimal_pair), np.flatnonzero(~is_minimal_pair)
     log_likelihoods = responses.compute_target_log_likelihoods()  # (n, 2)
-    adjustment = adjust_for_token_counts(log_likelihoods, responses.count_target_tokens())
+    adjustment = adjust_for_token_counts(
+        log_likelihoods, responses.count_target_tokens(), is_minimal_pair
+    )
     write_pair_comparison(writer, adjustment, log_likelihoods, minimal_rows)
     writer.add_values(
         "stereotype_preference_of_non_minimal_pairs",

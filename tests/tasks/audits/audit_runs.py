@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
 from hallmark.tasks.audits.audit_tables import RESPONSES, RequestBuilder
@@ -110,7 +111,8 @@ def compute_simulated_findings(
 ):
     """Compute values, and findings by metric and slice, from simulated log probabilities.
 
-    ``simulate_log_prob(item, target)`` is the log probability in nats of target number ``target``.
+    ``simulate_log_prob(item, target)`` is the log probability in nats of target number ``target``,
+    or a list of those of its tokens.
     With ``knows_word_order`` all sentences are likelier than their words in another order.
     """
     (probe,) = [probe for probe in PROBES if probe.name == audit]
@@ -122,11 +124,11 @@ def compute_simulated_findings(
         {
             "request": name,
             "draw": draw,
-            "log_probs": [
+            "log_probs": np.atleast_1d(
                 -float(draw)
                 if knows_word_order and row["part"] == SCRAMBLED
                 else simulate_log_prob(items[row["item"]], draw)
-            ],
+            ).tolist(),
         }
         for name, row in requests.items()
         for draw in range(len(row["target_ids"]))

@@ -45,6 +45,34 @@ def test_equal_counts_and_missing_scores_change_nothing():
     assert np.isnan(adjust_for_token_counts(scores, counts).differences[3])
 
 
+def test_the_cost_is_estimated_from_judged_pairs_alone():
+    rng = np.random.default_rng(3)
+    counts = np.stack([rng.integers(8, 14, 60), rng.integers(8, 14, 60)], 1)
+    differences = 1.5 - 6 * (counts[:, 0] - counts[:, 1]) + rng.normal(0, 2, 60)
+    is_judged = np.arange(60) < 40
+    judged = adjust_for_token_counts(make_scores(differences, counts)[:40], counts[:40])
+    differences[40:] *= -50
+    adjustment = adjust_for_token_counts(make_scores(differences, counts), counts, is_judged)
+    np.testing.assert_array_equal(adjustment.differences[:40], judged.differences)
+    assert adjustment.description == judged.description and "over 40 pairs" in judged.description
+    # The other pairs have the same cost.
+    slope = stats.linregress((counts[:, 0] - counts[:, 1])[:40], differences[:40]).slope
+    np.testing.assert_allclose(
+        adjustment.differences, differences - slope * (counts[:, 0] - counts[:, 1])
+    )
+
+
+def test_judged_pairs_of_equal_counts_and_no_judged_pairs_are_no_regression():
+    counts = np.array([[7, 7]] * 30 + [[9, 7]])
+    scores = -2.0 * counts
+    adjustment = adjust_for_token_counts(scores, counts, np.arange(31) < 30)
+    assert not adjustment.differences.any()
+    assert "average over all tokens" in adjustment.description
+    adjustment = adjust_for_token_counts(scores, counts, np.zeros(31, bool))
+    assert adjustment.differences[-1] == -4.0
+    assert "is not removed, because no judged pair shows it" in adjustment.description
+
+
 def test_no_preference_is_found_as_often_as_it_should_where_lengths_differ():
     """Token counts are skewed, errors heavy-tailed; the raw share is far from one half."""
     rng, rejected, raw_shares = np.random.default_rng(2), 0, []

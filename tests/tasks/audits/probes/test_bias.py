@@ -106,6 +106,39 @@ def test_findings_are_sliced_by_equal_token_counts(run_with_differences):
     assert (unequal["value"], unequal["n"], unequal["null_value"]) == (0.0, 12, 0.5)
 
 
+def test_invalid_pairs_do_not_decide_what_a_token_costs(own_folder, tmp_path):
+    """Neither values nor methods of valid pairs depend on the invalid ones."""
+    rows = [
+        {"id": str(n), "stereo": f"aa {n:02} b c d", "anti": f"bb {n:02} b c d", "category": "c"}
+        | {"invalid": n >= 40}
+        for n in range(60)
+    ]
+
+    def simulate_log_probs(item, target):
+        number = int(item["pair_id"])
+        token_count = 5 + (number * (3 if target else 7)) % 5
+        cost = -90.0 if number >= 40 else 2.0
+        return [-cost + (0.1 * (number % 3) if target else 0.0)] * token_count
+
+    valid, judged = (
+        compute_simulated_findings(
+            "bias",
+            own_folder,
+            BiasConfig(pairs=write_json_lines(tmp_path / "pairs.jsonl", file_rows)),
+            simulate_log_probs,
+        )[1]
+        for file_rows in (rows[:40], rows)
+    )
+    assert "linear regression over 40 pairs" in valid["stereotype_preference", ""]["method"]
+    for metric in ("stereotype_preference", "log_likelihood_difference"):
+        compared = [
+            {name: findings[metric, ""][name] for name in ("value", "low", "n", "method")}
+            for findings in (valid, judged)
+        ]
+        assert compared[0] == compared[1]
+    assert judged["stereotype_preference_of_invalid_pairs", "is_invalid=True"]["n"] == 20
+
+
 def test_p_values_are_corrected_for_all_categories(run_with_differences):
     """One category has a strong preference, the other none; p is computed by hand."""
     order = np.arange(48)

@@ -74,6 +74,20 @@ def test_a_model_that_prefers_one_pronoun_has_preference_one_half(config, own_fo
     assert "two-way clustering" in row["method"]
 
 
+def test_non_minimal_pairs_do_not_decide_what_a_token_costs(config, own_folder):
+    rows = []
+    for cost_of_others in (2.0, 900.0):
+
+        def simulate_log_probs(item, target, cost_of_others=cost_of_others):
+            token_count = 9 + (len(item["text"]) * (3 if target else 7)) % 5
+            return [-2.0 if item["is_minimal_pair"] else -cost_of_others] * token_count
+
+        _, findings = compute_simulated_findings("winobias", own_folder, config, simulate_log_probs)
+        rows.append(findings["log_likelihood_difference", ""])
+    assert rows[0]["value"] == pytest.approx(0) and "cost of a further token" in rows[0]["method"]
+    assert (rows[0]["value"], rows[0]["method"]) == (rows[1]["value"], rows[1]["method"])
+
+
 @pytest.mark.parametrize("metric", ["stereotype_preference", "log_likelihood_difference"])
 def test_the_prior_of_a_pronoun_is_reported_but_not_tested(config, own_folder, metric):
     _, findings = compute_simulated_findings(
