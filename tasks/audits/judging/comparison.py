@@ -46,6 +46,11 @@ ADDED_PAIRS, ADDED_CLUSTER_FACTOR = 1.5, 2.0
 IGNORED_TRACE_SETTINGS = ("max_spans_per_text",)
 
 
+#: The stages that run a reference model, and the input that is the model. The toxicity of all
+#: findings is compared with the texts of "respond_reference"; "score_with_reference" adds findings.
+REFERENCE_STAGES = {"score_with_reference": "reference_model", "respond_reference": "checkpoint"}
+
+
 class AuditedCheckpoint(Protocol):
     """A checkpoint with artifacts of its audits, by the stages "audit", "build_requests", ..."""
 
@@ -110,20 +115,8 @@ def explain_incomparability(audit: str, checkpoints: Sequence[AuditedCheckpoint]
         ):
             trace_settings = ", ".join(f"trace.{setting}" for setting in differing_settings)
             return f"the settings differ: {trace_settings}"
-        first_artifact, second_artifact = (
-            checkpoint.find_artifact(audit, "score_with_reference")
-            for checkpoint in (first, second)
-        )
-        if (
-            first_artifact
-            and second_artifact
-            and get_reference_model_name(first_artifact)
-            != get_reference_model_name(second_artifact)
-        ):
-            return (
-                f"the reference models differ: {get_reference_model_name(first_artifact)} and "
-                f"{get_reference_model_name(second_artifact)}"
-            )
+        if reason := _explain_differing_references(audit, first, second):
+            return reason
         first_artifact, second_artifact = (
             checkpoint.find_artifact(audit, "score") for checkpoint in (first, second)
         )
@@ -143,9 +136,39 @@ def read_precision(audit_artifact: Artifact) -> str:
     return ", ".join(sorted(precisions))
 
 
-def get_reference_model_name(reference_scores: Artifact) -> str:
-    """Return the model that scored the responses of another."""
-    return str(reference_scores.manifest["lineage"]["reference_model"])
+def _explain_differing_references(
+    audit: str, first: AuditedCheckpoint, second: AuditedCheckpoint
+) -> str:
+    """Explain how the reference models of an audit differ; empty if they do not."""
+    for stage, lineage_input in REFERENCE_STAGES.items():
+        artifacts = [checkpoint.find_artifact(audit, stage) for checkpoint in (first, second)]
+        names = [
+            None if artifact is None else str(artifact.manifest["lineage"][lineage_input])
+            for artifact in artifacts
+        ]
+        if None not in names and names[0] != names[1]:
+            return f"the reference models differ: {names[0]} and {names[1]}"
+        if stage != "respond_reference":
+            continue
+        if names[0] != names[1]:
+            with_reference, without = (second, first) if names[0] is None else (first, second)
+            return (
+                f"{with_reference.name} is compared with a reference model, and {without.name} is "
+                f"not (audit_{audit}.reference_model_folder)"
+            )
+        precisions = [
+            ", ".join(
+                f"{row['dtype']}/{row['precision']}" for row in artifact["model"].read().to_pylist()
+            )
+            for artifact in artifacts
+            if artifact
+        ]
+        if len({*precisions}) > 1:
+            return (
+                "the precision of the reference models differs (respond.dtype): "
+                f"{' and '.join(precisions)}"
+            )
+    return ""
 
 
 def list_differing_settings(

@@ -5,7 +5,7 @@ import pytest
 from hallmark.tasks.audits.audited_models.opening import open_audited_model
 from hallmark.tasks.audits.catalogue import REQUEST_STAGES
 from hallmark.tasks.audits.inference import RespondConfig, respond
-from hallmark.tasks.audits.judging.comparison import get_reference_model_name
+from hallmark.tasks.audits.judging.comparison import REFERENCE_STAGES
 from hallmark.tasks.audits.probes.extraction_attack import ExtractionAttackConfig
 from hallmark.tasks.audits.probes.membership import MembershipConfig
 from hallmark.tasks.audits.reference_scoring import score_with_reference
@@ -62,4 +62,5 @@ def test_a_comparison_finds_the_name_of_the_reference(session, own_folder, gpt2_
     requests = REQUEST_STAGES["extraction_attack"](model, None, None, None, config)
     responses = respond(model, requests, RespondConfig())
     scores = score_with_reference(reference, requests, responses, RespondConfig())
-    assert get_reference_model_name(scores) == reference.name
+    model_input = REFERENCE_STAGES["score_with_reference"]
+    assert scores.manifest["lineage"][model_input] == reference.name

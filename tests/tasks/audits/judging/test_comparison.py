@@ -175,6 +175,14 @@ class StageArtifacts(NamedTuple):
         return self.parts.get(stage)
 
 
+class ReferenceResponses(NamedTuple):
+    manifest: Any
+    model: Any
+
+    def __getitem__(self, table):
+        return {"model": self.model}[table]
+
+
 def make_artifact(config, **lineage):
     return SimpleNamespace(manifest={"parts": {"config": config}, "lineage": lineage})
 
@@ -207,6 +215,36 @@ def test_audits_with_different_traces_or_references_are_not_compared(session):
     assert (
         explain_incomparability("audit", reference_checkpoints[:2]) == reason
         and explain_incomparability("audit", reference_checkpoints[1:]) == ""
+    )
+
+
+def test_audits_with_different_reference_texts_are_not_compared(session):
+    """The toxicity of a model is compared with that of texts by a reference model."""
+    audit_artifacts = {"audit": make_audit(ExampleConfig())}
+
+    def make_checkpoint(name, model, precision="fp32"):
+        table = pa.table({"dtype": ["float32"], "precision": [precision], "batch_size": [None]})
+        reference = make_artifact({}, checkpoint=f"checkpoint/{model}")
+        reference = ReferenceResponses(reference.manifest, SimpleNamespace(read=lambda: table))
+        return StageArtifacts(name, audit_artifacts | {"respond_reference": reference})
+
+    none = StageArtifacts("run 0", audit_artifacts)
+    first, same, other = (make_checkpoint(f"run {n}", model) for n, model in enumerate("aab", 1))
+    half = make_checkpoint("run 4", "a", "bf16")
+    assert explain_incomparability("audit", [first, same]) == ""
+    assert explain_incomparability("audit", [none, none]) == ""
+    assert (
+        explain_incomparability("audit", [first, other])
+        == "the reference models differ: checkpoint/a and checkpoint/b"
+    )
+    for pair in ([none, first], [first, none]):
+        assert explain_incomparability("audit", pair) == (
+            "run 1 is compared with a reference model, and run 0 is not "
+            "(audit_audit.reference_model_folder)"
+        )
+    assert explain_incomparability("audit", [same, half]) == (
+        "the precision of the reference models differs (respond.dtype): float32/fp32 and "
+        "float32/bf16"
     )
 
 
