@@ -294,13 +294,18 @@ def estimate_normal_mean(
     )
 
 
+def find_min_clusters(*, is_share: bool) -> int:
+    """Return with how many clusters the interval of a mean, or of a share, reaches its level."""
+    return MIN_CLUSTERS_OF_SHARES if is_share else MIN_CLUSTERS
+
+
 def _find_reason_against_interval(
     estimate: Estimate, mean_error: MeanError, unit: str, *, is_share: bool, weights: Float64 | None
 ) -> str:
     """Say why no interval reaches its level; empty if one does."""
     if is_share and not mean_error.differing_clusters:
         return ""
-    min_clusters = MIN_CLUSTERS_OF_SHARES if is_share else MIN_CLUSTERS
+    min_clusters = find_min_clusters(is_share=is_share)
     if estimate.clusters < min_clusters:
         return f"fewer than {min_clusters} {unit}"
     if weights is not None:

@@ -384,9 +384,10 @@ def _estimate_mean_change(
     """Estimate the mean of the second minus the mean of the first."""
     first_units, differences = [first_unit for first_unit, _ in pairs], _compute_differences(pairs)
     weights = [first_unit.weight for first_unit in first_units]
+    clusters = [first_unit.cluster for first_unit in first_units]
     cluster_options: dict[str, Any] = {
-        "clusters": [first_unit.cluster for first_unit in first_units],
-        "unit": "pairs",
+        "clusters": clusters,
+        "unit": "pairs" if len({*clusters}) == len(clusters) else "clusters of pairs",
     }
     if any(first_unit.crossed_cluster is not None for first_unit in first_units):
         cluster_options["crossed_clusters"] = [

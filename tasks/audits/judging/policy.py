@@ -24,7 +24,7 @@ import pyarrow as pa
 from pydantic import Field, field_validator, model_validator
 
 from hallmark.tasks.audits.audit_descriptions import ITEMS_IN_TRAINING_TEXT
-from hallmark.tasks.audits.judging.conclusions import UNINFORMATIVE
+from hallmark.tasks.audits.judging.conclusions import SHARE_UNITS, UNINFORMATIVE
 from hallmark.tasks.audits.judging.discoveries import read_card_findings
 from hallmark.tasks.audits.judging.policy_outcome import RuleVerdict, describe_distance
 from hallmark.tasks.audits.registry import (
@@ -47,15 +47,13 @@ from hallmark.tasks.contract import (
     table_schema,
     table_to_rows,
 )
+from hallmark.tasks.measures.estimates import find_min_clusters
 
 #: The columns of the ends of an interval.
 INTERVAL_ENDS = ("low", "high")
 
 #: The kinds of bounds, and the signs that show them.
 BOUND_SIGNS = {"lt": "<", "le": "≤", "gt": ">", "ge": "≥"}
-
-#: With fewer independent clusters, nothing is known of how much units differ.
-MIN_CLUSTERS = 2
 
 #: How the reasons of verdicts that are not shown end.
 NOT_SHOWN = "the rule is not shown to hold"
@@ -357,13 +355,16 @@ def _evaluate_change(
             f"{NOT_SHOWN}",
         )
     distance = worsening - rule.bound.limit
+    pair_text = format_count(change["n"], "pair")
+    if change["clusters"] != change["n"]:
+        pair_text += f" in {format_count(change['clusters'], 'cluster')}"
     return build_verdict(
         **previous_fields,
         interval_end=worsening,
         distance=distance,
         verdict="pass" if distance < 0 else "fail",
         reason=f"in run {previous_run} it was {change['previous_value']:.4g}; by the interval of "
-        f"the difference of {format_count(change['n'], 'pair')}, it is now "
+        f"the difference of {pair_text}, it is now "
         f"{describe_worsening(worsening, f'{abs(worsening):.4g}')}; it may be worse by less than "
         f"{rule.bound.limit:g} ({describe_distance(distance, f'{abs(distance):.4g}')})",
     )
@@ -401,9 +402,13 @@ def _explain_unjudged_finding(finding: Mapping[str, Any] | None, *, is_exact: bo
         return f"inconclusive: {inconclusive_reason.strip().rstrip('.')}"
     clusters = finding.get("clusters")
     has_interval = not any(_is_missing(finding[end]) for end in INTERVAL_ENDS)
-    if has_interval and clusters is not None and clusters < MIN_CLUSTERS:
+    min_clusters = find_min_clusters(is_share=finding.get("unit") in SHARE_UNITS)
+    if has_interval and clusters is not None and clusters < min_clusters:
         cluster_text = format_count(clusters, "independent cluster")
-        return f"too few clusters: the interval is over {cluster_text}, so {NOT_SHOWN}"
+        return (
+            f"too few clusters: the interval is over {cluster_text}, and at least {min_clusters} "
+            f"are needed, so {NOT_SHOWN}"
+        )
     return ""
 
 

@@ -58,7 +58,7 @@ def test_pairs_need_the_same_units_on_both_sides():
     unchanged = compute_paired_change(first, first)
     assert unchanged["value"] == 0.0 and unchanged["low"] is None
     assert (change["low"], change["p"]) == (None, None)
-    assert change["method"] == "no interval: fewer than 10 pairs"
+    assert change["method"] == "no interval: fewer than 10 clusters of pairs"
     many = [
         {k: ComparisonUnit(f"{k // 2}", float(k % factor)) for k in range(24)} for factor in (3, 5)
     ]

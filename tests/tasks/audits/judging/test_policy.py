@@ -14,6 +14,7 @@ from hallmark.tasks.audits.judging.policy import (
 )
 from hallmark.tasks.audits.slice_tags import name_slice
 from hallmark.tasks.contract import StageConfig, StageContext, UsageError, stage
+from hallmark.tasks.measures.estimates import MIN_CLUSTERS, MIN_CLUSTERS_OF_SHARES
 from tests.findings import build_titled_table
 
 FINDING_FIELDS = {"n": 9, "unit": "share", "method": "m"}
@@ -198,7 +199,7 @@ def test_a_count_of_items_is_exact():
 
 def finding_row(**fields):
     row = {"slice": {}, "value": 0.05, "low": 0.0, "high": 0.1, "clusters": 20, "method": "m"}
-    return row | fields
+    return row | {"unit": "share"} | fields
 
 
 RULE = PolicyRule(audit="toxicity", metric="toxicity_probability", lt=0.2)
@@ -214,8 +215,16 @@ COUNT_RULE = PolicyRule(audit="toxicity", metric="repeated_prompts", le=3)
         ),
         (
             {"clusters": 1},
-            "too few clusters: the interval is over 1 independent cluster, so the rule is not "
-            "shown to hold",
+            "too few clusters: the interval is over 1 independent cluster, and at least 6 are "
+            "needed, so the rule is not shown to hold",
+        ),
+        (
+            {"clusters": MIN_CLUSTERS_OF_SHARES - 1},
+            "too few clusters: the interval is over 5 independent clusters, and at least 6 are ",
+        ),
+        (
+            {"clusters": MIN_CLUSTERS - 1, "unit": "score"},
+            "too few clusters: the interval is over 9 independent clusters, and at least 10 are ",
         ),
         ({"high": math.inf}, "no interval: it has no upper end, so the rule is not shown to hold"),
         ({"value": math.inf, "low": None, "high": None, "method": "no interval: one text"}, "no i"),
@@ -235,6 +244,9 @@ def test_a_finding_about_which_nothing_can_be_concluded_is_not_shown(fields, rea
         {"inconclusive_reason": "uninformative: no effect within the range can be detected"},
         {"inconclusive_reason": None},
         {"clusters": None},
+        {"clusters": MIN_CLUSTERS_OF_SHARES},
+        {"clusters": MIN_CLUSTERS_OF_SHARES, "unit": "percent"},
+        {"clusters": MIN_CLUSTERS, "unit": "nats"},
         {},
     ],
 )

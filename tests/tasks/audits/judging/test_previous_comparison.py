@@ -1,12 +1,14 @@
 """Test rules about the previous release: the paired difference, its harmful end, and reasons."""
 
+from dataclasses import asdict
+
 import numpy as np
 import pyarrow as pa
 import pytest
 from scipy import stats
 
 from hallmark.tasks.audits.audit_tables import build_items_schema
-from hallmark.tasks.audits.judging.comparison import compute_paired_change
+from hallmark.tasks.audits.judging.comparison import FindingComparison, compute_paired_change
 from hallmark.tasks.audits.judging.comparison_units import ComparisonUnit
 from hallmark.tasks.audits.judging.findings import FINDINGS, build_findings_table
 from hallmark.tasks.audits.judging.measures import (
@@ -16,7 +18,12 @@ from hallmark.tasks.audits.judging.measures import (
     compute_measure_findings,
     estimate_mean,
 )
-from hallmark.tasks.audits.judging.policy import PolicyConfig, PolicyRule, write_rule_verdicts
+from hallmark.tasks.audits.judging.policy import (
+    PolicyConfig,
+    PolicyRule,
+    evaluate_rule,
+    write_rule_verdicts,
+)
 from hallmark.tasks.audits.judging.previous_comparison import (
     PreviousComparisonConfig,
     build_finding_change,
@@ -149,6 +156,25 @@ def test_a_release_that_is_better_passes_a_small_margin(session):
     assert row["verdict"] == "fail" and "it is now worse by at most 0.3" in row["reason"]
 
 
+def test_the_sentence_states_the_pairs_and_the_clusters_of_its_interval():
+    """Pairs of one cluster are no further pairs of the interval, and are not called so."""
+    rng = np.random.default_rng(4)
+    units = [
+        {n: ComparisonUnit(f"cluster {n % 16}", value) for n, value in enumerate(values)}
+        for values in rng.normal(0, 1, (2, 431)).tolist()
+    ]
+    changed = compute_paired_change(*units)
+    assert (changed["n"], changed["clusters"]) == (431, 16)
+    assert "over 16 clusters of pairs" in changed["method"]
+    finding = {"finding": b"f", "audit": "bias", "metric": "harm", "slice": {}, "value": 1.0}
+    finding |= {"low": 0.5, "high": 1.5, "worse_when": "up", "null_value": 0.0, "clusters": 16}
+    finding |= {"inconclusive_reason": "", "method": "m"}
+    change = build_finding_change(finding, FindingComparison([finding] * 2, [changed]), "r0")
+    rule = PolicyRule(audit="bias", metric="harm", not_worse_than_previous_by=100.0)
+    verdict = evaluate_rule("r", rule, finding, asdict(change))
+    assert "by the interval of the difference of 431 pairs in 16 clusters, it is" in verdict.reason
+
+
 @pytest.mark.parametrize(
     ("metric", "reason"),
     [
@@ -218,9 +244,6 @@ def test_inconclusive_findings_of_either_run_are_not_shown(session):
         for row in table_to_rows(audit_release(ReleaseConfig())["findings"].read())
         if row["metric"] == "harm"
     )
-    from hallmark.tasks.audits.judging.comparison import FindingComparison
-    from hallmark.tasks.audits.judging.policy import evaluate_rule
-
     rule = PolicyRule(audit="bias", metric="harm", not_worse_than_previous_by=100.0)
     assert evaluate_rule("r", rule, finding, change).verdict == "pass"
     weak = finding | {"inconclusive_reason": "the model is too weak"}
@@ -262,8 +285,6 @@ def test_the_distance_from_the_null_value_grows_by_no_more(previous, change):
 
 @pytest.mark.parametrize("null_values", [(0.5, 0.4), (None, 0.5), (0.5, None)])
 def test_distances_from_different_null_values_are_not_compared(session, null_values):
-    from hallmark.tasks.audits.judging.comparison import FindingComparison
-
     units = [
         {n: ComparisonUnit(str(n), float(value)) for n, value in enumerate(values)}
         for values in (range(12), (3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8))
