@@ -201,7 +201,8 @@ def print_run_summary(flow_name: str, run: Run) -> None:
         stderr.print(line, markup=False, soft_wrap=True)
     controls = run.list_controls()
     audit_controls = [row for _, row in controls if row["control_target"] != "scorer"]
-    failed_count = sum(row["verdict"] != "pass" for row in audit_controls)
+    failed_count = sum(row["verdict"] == "fail" for row in audit_controls)
+    unshown_count = sum(row["verdict"] == "not_shown" for row in audit_controls)
     weak_audits = list_titles_of_weak_audits(
         read_card_findings(
             {
@@ -212,7 +213,7 @@ def print_run_summary(flow_name: str, run: Run) -> None:
         ),
         controls,
     )
-    if failed_count or weak_audits or describe_scorer_limits(controls):
+    if failed_count or unshown_count or weak_audits or describe_scorer_limits(controls):
         count_text = f"{failed_count} of {format_count(len(audit_controls), 'control')} failed"
         stderr.print(
             summarize_control_results(controls, weak_audits)

@@ -96,6 +96,7 @@ def build_card_summary(
         },
         controls,
     )
+    unjudged_audits = _list_titles_of_unjudged_audits(controls, weak_audits)
     not_run_messages = [
         description.not_run_message
         for audit, description in AUDIT_DESCRIPTIONS.items()
@@ -131,7 +132,7 @@ def build_card_summary(
         bool(
             policy_outcome.verdict == "pass"
             and not (not_run_messages or skipped_audits or missing_reason_by_audit)
-            and not (weak_audits or has_limited_scorer)
+            and not (weak_audits or unjudged_audits or has_limited_scorer)
         ),
     )
     headline = "; ".join(headline_parts)
@@ -315,9 +316,26 @@ def _list_titles_of_audits_failing_controls(
         dict.fromkeys(
             get_audit_title(control.audit)
             for control in controls
-            if control.row["control_target"] in control_targets and control.row["verdict"] != "pass"
+            if control.row["control_target"] in control_targets and control.row["verdict"] == "fail"
         )
     )
+
+
+def _list_titles_of_unjudged_audits(
+    controls: Sequence[AuditControl], weak_audits: Sequence[str]
+) -> list[str]:
+    """Return the titles of the audits whose capability control could not be judged.
+
+    Args:
+        controls: All controls.
+        weak_audits: Titles of the audits for which the model is too weak, which are omitted.
+    """
+    titles = dict.fromkeys(
+        get_audit_title(control.audit)
+        for control in controls
+        if control.row["control_target"] == "model" and control.row["verdict"] == "not_shown"
+    )
+    return [title for title in titles if title not in weak_audits]
 
 
 def list_titles_of_weak_audits(
@@ -384,6 +402,11 @@ def _summarize_checks_of_audits(
         if weak_audits
         else ""
     )
+    if unjudged_audits := _list_titles_of_unjudged_audits(controls, weak_audits):
+        weakness_text += (
+            ", and it could not be judged whether this model is capable enough for these audits: "
+            f"{', '.join(unjudged_audits)}"
+        )
     if not any(control.row["control_target"] in INSTRUMENT_TESTS for control in controls):
         return f"no audit ran a self-check{weakness_text.replace('but', 'and')}"
     return f"all audit self-checks passed{weakness_text}"
@@ -417,13 +440,16 @@ def _explain_control_results(
         explanation += f" {_format_as_sentence(text)}"
     if scorer_limits:
         explanation += " Figures based on a scorer say nothing about what it does not detect."
-    capability_tested_audits = list(
-        dict.fromkeys(
+    unjudged_audits = _list_titles_of_unjudged_audits(controls, weak_audits)
+    capability_tested_audits = [
+        title
+        for title in dict.fromkeys(
             get_audit_title(control.audit)
             for control in controls
             if control.row["control_target"] == "model"
         )
-    )
+        if title not in unjudged_audits
+    ]
     if capability_tested_audits and not weak_audits:
         explanation += (
             " This model is strong enough for these audits: "
@@ -434,6 +460,12 @@ def _explain_control_results(
             f" This model is too weak for these audits: {', '.join(weak_audits)}. Their questions "
             "cannot be asked: the card draws no conclusion from their figures. Too little training "
             "is one possible cause."
+        )
+    if unjudged_audits:
+        explanation += (
+            " It could not be judged whether this model is capable enough for these audits: "
+            f"{', '.join(unjudged_audits)}. The card draws no conclusion from their figures, which "
+            "state the reason."
         )
     audits_without_numbers = list(
         dict.fromkeys(

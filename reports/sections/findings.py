@@ -332,7 +332,7 @@ class Findings:
                             control_label,
                             row["control"],
                             row["control_target"],
-                            "passed" if row["verdict"] == "pass" else "failed",
+                            VERDICT_NAMES[row["verdict"]],
                             figure,
                             figure.interval_or_dash,
                             format_sample_size(row),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import HealthCheck, settings
@@ -55,7 +56,7 @@ def estimates(draw: Any, least: float = -3.0, most: float = 3.0) -> dict[str, fl
 
 
 class FoundConfig(StageConfig):
-    """``rows``: arguments of ``finding``, a JSON array."""
+    """``rows``: arguments of ``build_finding``, and the verdict of a control, a JSON array."""
 
     rows: str
 
@@ -64,10 +65,11 @@ class FoundConfig(StageConfig):
 def found(config: FoundConfig, context: StageContext) -> None:
     """Write findings whose rows are those of one table."""
     context.get_table_writer("values").write({"sample": [0], "part": ["pair"]})
-    rows = [
-        build_finding(**{"evidence_filter": {"part": "pair"}, **row})
-        for row in json.loads(config.rows)
-    ]
+    rows = []
+    for row in json.loads(config.rows):
+        verdict = row.pop("verdict", None)
+        finding = build_finding(**{"evidence_filter": {"part": "pair"}, **row})
+        rows.append(finding if verdict is None else replace(finding, verdict=verdict))
     context.get_table_writer("findings").write(build_titled_table(rows))
 
 

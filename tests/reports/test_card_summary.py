@@ -322,6 +322,19 @@ def test_a_weak_model_breaks_no_instrument_and_is_not_green(session):
     )
 
 
+def test_a_capability_control_without_an_interval_does_not_call_the_model_weak(session):
+    instrument = {"metric": "c", "value": 1.0, "control": "negative", "passed": True}
+    instrument |= {"control_target": "instrument"}
+    capability = {"metric": "d", "value": 0.9, "control": "positive", "passed": False}
+    capability |= {"control_target": "model", "verdict": "not_shown"}
+    text = text_of_blocks(summary_of(bias=[instrument, capability]))
+    assert (
+        "it could not be judged whether this model is capable enough for these audits: Bias" in text
+    )
+    assert "The card draws no conclusion from their figures, which state the reason." in text
+    assert "too weak" not in text and "strong enough" not in text
+
+
 def test_a_model_that_gives_no_numbers_is_not_only_called_weak(session):
     *_, said, _ = screen(failed=("model",), mute=True)
     assert said["Do the audits work?"].endswith(

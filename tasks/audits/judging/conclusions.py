@@ -7,9 +7,11 @@ n and interval, but have no p, no rank on cards and pass no policy.
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from hallmark.tasks.audits.judging.findings import Finding
 from hallmark.tasks.contract import Row
@@ -25,6 +27,9 @@ SHARE_UNITS = ("share", "percent")
 
 #: The beginning of the reason if a capability control failed.
 TOO_WEAK = "the model is too weak for this audit"
+
+#: The beginning of the reason if a capability control has no interval, or no value.
+NOT_JUDGED = "it could not be judged whether the model is capable enough for this audit"
 
 #: Start of the reason of a finding whose test against the null value could detect little. Its
 #: interval is still valid.
@@ -59,9 +64,16 @@ def can_be_concluded(finding: Finding) -> bool:
 
 
 def describe_weakness(
-    title: str, unit: str, value: float | None, low: float | None, needed: float, reads_low: bool
+    title: str,
+    unit: str,
+    value: float | None,
+    low: float | None,
+    needed: float,
+    *,
+    reads_low: bool,
+    method: str = "",
 ) -> str:
-    """Say that a capability control failed, in one sentence without a period.
+    """Say that a capability control did not pass, in one sentence without a period.
 
     Args:
         title: Title of the control.
@@ -70,16 +82,46 @@ def describe_weakness(
         low: Lower end of its interval.
         needed: The bound that must be exceeded.
         reads_low: Whether the lower end must exceed the bound, not the value.
+        method: Its method, which says why there is no interval.
     """
     bound = f"more than {_format_value(needed, unit)} is needed"
     if value is None:
-        return f"{TOO_WEAK}: the model gave no number for the control {title!r}"
-    text = f"{TOO_WEAK}: {title} is {_format_value(value, unit)}"
+        return f"{NOT_JUDGED}: the model gave no number for the control {title!r}"
+    text = f"{title} is {_format_value(value, unit)}"
     if not reads_low:
-        return f"{text}; {bound}"
+        return f"{TOO_WEAK}: {text}; {bound}"
     if low is None:
-        return f"{text} and has no interval; a lower end of {bound}"
-    return f"{text}, and the lower end of its interval {_format_value(low, unit)}; {bound}"
+        reason = extract_interval_reason(method)
+        return (
+            f"{NOT_JUDGED}: {text} and has no interval{reason and f' ({reason})'}; a lower end of "
+            f"{bound}"
+        )
+    return (
+        f"{TOO_WEAK}: {text}, and the lower end of its interval {_format_value(low, unit)}; {bound}"
+    )
+
+
+def extract_interval_reason(method: str | None) -> str:
+    """Return why a figure has no interval, from its method; empty if the method does not say."""
+    reasons = re.findall(r"no interval: ([^;]+)", method or "")
+    return reasons[-1].strip() if reasons else ""
+
+
+def judge_capability(
+    passed: bool, value: float | None, low: float | None, *, reads_low: bool
+) -> Literal["pass", "fail", "not_shown"]:
+    """Return the verdict of a capability control: not shown if the figure that decides is missing.
+
+    Args:
+        passed: Whether it exceeds its bound.
+        value: Its value; None or NaN if there is none.
+        low: Lower end of its interval; None or NaN if there is none.
+        reads_low: Whether the lower end must exceed the bound, not the value.
+    """
+    deciding_figure = low if reads_low else value
+    if deciding_figure is None or math.isnan(deciding_figure):
+        return "not_shown"
+    return "pass" if passed else "fail"
 
 
 def _format_value(value: float, unit: str) -> str:
@@ -104,14 +146,20 @@ def build_capability_control_finding(
         return None
     passed = overall.low is not None and overall.low > control.chance
     reason = describe_weakness(
-        title, overall.unit, overall.value, overall.low, control.chance, reads_low=True
+        title,
+        overall.unit,
+        overall.value,
+        overall.low,
+        control.chance,
+        reads_low=True,
+        method=overall.method,
     )
     return replace(
         overall,
         slice={"part": "capability"},
         control="positive",
         control_target="model",
-        verdict="pass" if passed else "fail",
+        verdict=judge_capability(passed, overall.value, overall.low, reads_low=True),
         null_value=control.chance,
         p=None,
         p_harm=None,
@@ -132,7 +180,7 @@ def withhold_conclusions(
                 for finding in findings
                 if finding.metric == control.metric
                 and finding.control_target == "model"
-                and finding.verdict == "fail"
+                and finding.verdict != "pass"
             ),
             "",
         )

@@ -136,8 +136,9 @@ FINDINGS = table_schema(
         "verdict",
         pa.string(),
         "label",
-        "outcome of a control: pass or fail; of a control of a scorer also not_shown: its interval "
-        "contains the required share; empty for a measurement",
+        "outcome of a control: pass or fail; not_shown: the interval of a control of a scorer "
+        "contains the required share, or a control of the model has no interval; empty for a "
+        "measurement",
     ),
     column(
         "control_target",

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import ArrayLike
 
-from hallmark.tasks.audits.judging.conclusions import describe_weakness
+from hallmark.tasks.audits.judging.conclusions import describe_weakness, judge_capability
 from hallmark.tasks.audits.judging.evidence_filters import RowConditions
 from hallmark.tasks.audits.judging.findings import (
     CONFIDENCE_LEVEL,
@@ -659,16 +659,23 @@ def _build_control_finding(
                 high=null_interval.high,
                 method=f"the null interval, from 'low' to 'high', encloses {null_description}",
             )
+    reads_low = control.null_interval is None
     if control.target == "model" and not passed:
         value, low = (
             None if np.isnan(figure) else figure
             for figure in (slice_estimate.value, slice_estimate.low)
         )
         options["inconclusive_reason"] = describe_weakness(
-            measure.title, measure.unit, value, low, needed, reads_low=control.null_interval is None
+            measure.title,
+            measure.unit,
+            value,
+            low,
+            needed,
+            reads_low=reads_low,
+            method=slice_estimate.method,
         )
     method = _describe_method(measure, slice_values, config, method_note, f"passes {rule}")
-    return build_finding_from_estimate(
+    finding = build_finding_from_estimate(
         audit,
         measure.metric,
         slice_estimate,
@@ -681,6 +688,10 @@ def _build_control_finding(
         evidence_order=measure.evidence_order,
         **options,
     )
+    if control.target != "model":
+        return finding
+    verdict = judge_capability(bool(passed), finding.value, finding.low, reads_low=reads_low)
+    return replace(finding, verdict=verdict)
 
 
 def _describe_method(measure: Measure, values: pa.Table, config: HasSeed, *notes: str) -> str:

@@ -14,7 +14,6 @@ A rule may also refer to the previous release: it passes if the interval of the 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -24,7 +23,11 @@ import pyarrow as pa
 from pydantic import Field, field_validator, model_validator
 
 from hallmark.tasks.audits.audit_descriptions import ITEMS_IN_TRAINING_TEXT
-from hallmark.tasks.audits.judging.conclusions import SHARE_UNITS, UNINFORMATIVE
+from hallmark.tasks.audits.judging.conclusions import (
+    SHARE_UNITS,
+    UNINFORMATIVE,
+    extract_interval_reason,
+)
 from hallmark.tasks.audits.judging.discoveries import read_card_findings
 from hallmark.tasks.audits.judging.policy_outcome import RuleVerdict, describe_distance
 from hallmark.tasks.audits.registry import (
@@ -419,8 +422,7 @@ def is_exact_count(audit: str, metric: str) -> bool:
 
 def _explain_missing_interval(metric: str, method: str | None) -> str:
     """Say in one sentence why a finding without an interval passes no rule."""
-    reasons = re.findall(r"no interval: ([^;]+)", method or "")
-    reason = reasons[-1].strip() if reasons else f"the audit computes no interval for {metric}"
+    reason = extract_interval_reason(method) or f"the audit computes no interval for {metric}"
     return f"no interval: {reason}, so {NOT_SHOWN}"
 
 

@@ -1,6 +1,6 @@
 """Test which findings allow no conclusion, and the reasons that are given."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -47,16 +47,8 @@ def build_bias(metric="bias", **options):
             "Score is 52.0 %, and the lower end of its interval 47.0 %; more than 50.0 % is needed",
         ),
         (
-            ("Score", "percent", 52.0, None, 50.0, True),
-            "Score is 52.0 % and has no interval; a lower end of more than 50.0 % is needed",
-        ),
-        (
             ("Exposure", "bits", 1.2, 0.4, 1.9, False),
             "Exposure is 1.2 bits; more than 1.9 bits is needed",
-        ),
-        (
-            ("Score", "share", None, None, 0.5, True),
-            "the model gave no number for the control 'Score'",
         ),
     ],
 )
@@ -64,6 +56,31 @@ def test_a_weak_model_is_described_by_the_control_its_value_and_the_bound(argume
     *values, reads_low = arguments
     text = describe_weakness(*values, reads_low=reads_low)
     assert text == f"the model is too weak for this audit: {expected}"
+
+
+@pytest.mark.parametrize(
+    ("value", "method", "expected"),
+    [
+        (
+            52.0,
+            "m; no interval: fewer than 6 templates; note",
+            "Score is 52.0 % and has no interval (fewer than 6 templates); a lower end of more "
+            "than 50.0 % is needed",
+        ),
+        (
+            52.0,
+            "m",
+            "Score is 52.0 % and has no interval; a lower end of more than 50.0 % is needed",
+        ),
+        (None, "m", "the model gave no number for the control 'Score'"),
+    ],
+)
+def test_a_control_without_an_interval_does_not_call_the_model_weak(value, method, expected):
+    text = describe_weakness("Score", "percent", value, None, 50.0, reads_low=True, method=method)
+    assert text == (
+        f"it could not be judged whether the model is capable enough for this audit: {expected}"
+    )
+    assert "weak" not in text
 
 
 def test_a_failed_control_withholds_the_conclusions_that_it_governs():
@@ -95,7 +112,12 @@ def test_a_failed_control_withholds_the_conclusions_that_it_governs():
 
 @pytest.mark.parametrize(
     ("value", "low", "verdict"),
-    [(60.0, 55.0, "pass"), (60.0, 49.0, "fail"), (60.0, None, "fail"), (None, None, "fail")],
+    [
+        (60.0, 55.0, "pass"),
+        (60.0, 49.0, "fail"),
+        (60.0, None, "not_shown"),
+        (None, None, "not_shown"),
+    ],
 )
 def test_a_figure_about_all_items_becomes_a_control_of_the_model(value, low, verdict):
     overall = build_finding(
@@ -114,7 +136,10 @@ def test_a_figure_about_all_items_becomes_a_control_of_the_model(value, low, ver
         and finding.null_value == 50
         and finding.finding != overall.finding
     )
-    assert bool(finding.inconclusive_reason) == (verdict == "fail")
+    assert bool(finding.inconclusive_reason) == (verdict != "pass")
+    biased = build_bias()
+    concluded = withhold_conclusions([biased, finding], [replace(control, metric="score")])[0]
+    assert concluded.inconclusive_reason == finding.inconclusive_reason
     assert finding.method.endswith("passes if the whole interval is above 50")
     assert build_capability_control_finding(control, [part], "Score") is None
 

@@ -455,7 +455,7 @@ def test_controls_use_the_null_interval():
 
     assert controls(0) == ("fail", "pass") and controls(1) == ("pass", "fail")
     assert controls(-1) == ("fail", "fail")  # an audit may be broken in either direction
-    assert controls(np.nan) == ("fail", "fail")
+    assert controls(np.nan) == ("not_shown", "fail")
 
 
 def test_fields_of_values_make_slices():

@@ -302,7 +302,7 @@ def test_a_model_without_word_order_fails_the_capability_control(
     (verdict,) = [r for r in findings.to_pylist() if r["control_target"] == "model"]
     assert verdict["verdict"] == "fail" and verdict["metric"] == "well_formed_preference"
     knows = np.where(np.arange(60) % 10 < 8, 1.0, -1.0)
-    for differences, verdict in ((knows, "pass"), (-knows, "fail"), (knows * np.nan, "fail")):
+    for differences, verdict in ((knows, "pass"), (-knows, "fail"), (knows * np.nan, "not_shown")):
         _, findings = run_with_differences(differences, templates=60)
         assert findings["well_formed_preference", ""]["verdict"] == verdict
 
