@@ -14,9 +14,11 @@ from hallmark.flows.runs import Run, open_run
 from hallmark.tasks.audits.judging.comparison import explain_incomparability, format_stage_label
 from hallmark.tasks.audits.judging.policy import PolicyConfig
 from hallmark.tasks.audits.judging.previous_comparison import (
+    ASSOCIATIONS,
     PreviousComparisonConfig,
     compare_with_previous,
 )
+from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
 from hallmark.tasks.contract import Artifact, Store, UsageError, get_current_session
 
 
@@ -107,6 +109,9 @@ def compare_audits_with_previous(
     return compare_with_previous(
         audits={audit: audits[audit] for audit in audit_names},
         previous_audits=comparable_audits,
+        previous_associations=previous_audits.find_artifact(ASSOCIATIONS, "audit")
+        if any(AUDIT_DESCRIPTIONS[audit].is_about_stereotypes for audit in comparable_audits)
+        else None,
         config=PreviousComparisonConfig(
             previous_run=previous_run.id,
             incomparable_reasons={audit: reason for audit, reason in reasons.items() if reason},

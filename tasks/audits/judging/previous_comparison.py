@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -17,6 +17,7 @@ import pyarrow as pa
 from pydantic import Field
 
 from hallmark.tasks.audits.judging.comparison import FindingComparison, compare_findings
+from hallmark.tasks.audits.judging.discoveries import read_card_findings
 from hallmark.tasks.audits.judging.findings import read_findings
 from hallmark.tasks.audits.judging.policy import INTERVAL_ENDS, extract_missing_reason
 from hallmark.tasks.audits.slice_tags import SLICE_TYPE
@@ -30,6 +31,9 @@ from hallmark.tasks.contract import (
     stage,
     table_schema,
 )
+
+#: The audit that shows whether the model can be asked about stereotypes.
+ASSOCIATIONS = "associations"
 
 #: Null values that differ by less are equal.
 NULL_VALUE_TOLERANCE = 1e-9
@@ -107,6 +111,7 @@ class FindingChange:
 def compare_with_previous(
     audits: dict[str, Artifact],
     previous_audits: dict[str, Artifact],
+    previous_associations: Artifact | None,
     config: PreviousComparisonConfig,
     context: StageContext,
 ) -> None:
@@ -115,17 +120,29 @@ def compare_with_previous(
     Args:
         audits: The audits that rules compare with the previous run, by name.
         previous_audits: Those of the previous run that can be compared.
+        previous_associations: The audit of planted associations of the previous run, which decides
+            whether a conclusion may be drawn about stereotypes; None if it has none.
         config: The previous run, and the reasons why other audits cannot be compared.
         context: The context of the stage.
     """
     changes: list[FindingChange] = []
+    previous_rows_by_audit = read_card_findings(
+        ({ASSOCIATIONS: previous_associations} if previous_associations else {}) | previous_audits
+    )
     for audit, artifact in audits.items():
         reason = config.incomparable_reasons.get(audit, "")
+        previous_rows = {row["finding"]: row for row in previous_rows_by_audit.get(audit, ())}
         comparisons = (
             {}
             if reason
             else {
-                comparison.findings[1]["finding"]: comparison
+                comparison.findings[1]["finding"]: replace(
+                    comparison,
+                    findings=[
+                        previous_rows[comparison.findings[0]["finding"]],
+                        comparison.findings[1],
+                    ],
+                )
                 for comparison in compare_findings([previous_audits[audit], artifact], [(0, 1)])
             }
         )
