@@ -111,7 +111,13 @@ def _read_records(path: Path, file: TextIO) -> Iterator[LocatedItem]:
     if suffix in (".csv", ".tsv"):
         reader = csv.DictReader(file, delimiter="," if suffix == ".csv" else "\t", strict=True)
         for row in reader:
-            yield LocatedItem(f"{path}, line {reader.line_num}", row)
+            location = f"{path}, line {reader.line_num}"
+            if any(row.pop(None, ())):
+                raise UsageError(
+                    f"{location} has more fields than the header; put text that contains the "
+                    "delimiter between quotation marks"
+                )
+            yield LocatedItem(location, row)
         return
     for number, line in enumerate(file, start=1):
         if not line.strip():

@@ -36,12 +36,17 @@ from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokeni
 from hallmark.tasks.audits.judging.conclusions import CapabilityControl
 from hallmark.tasks.audits.judging.measures import Measure, ValueWriter
 from hallmark.tasks.audits.methods.bbq_targets import (
+    Person,
     QuestionPeople,
     find_target_answers,
     flag_stereotyped_people,
 )
 from hallmark.tasks.audits.methods.prompts import MultipleChoiceItem
-from hallmark.tasks.audits.methods.public_sets import REPEAT_TITLES, record_repeated_items
+from hallmark.tasks.audits.methods.public_sets import (
+    REMARK_TITLES,
+    record_repeated_items,
+    record_unknown_groups,
+)
 from hallmark.tasks.audits.probe import CorpusTables, Probe
 from hallmark.tasks.audits.probe_settings import SeededConfig
 from hallmark.tasks.audits.responses import Responses
@@ -54,6 +59,15 @@ AMBIGUOUS, DISAMBIGUATED = "ambig", "disambig"
 CONDITION_NAMES = {AMBIGUOUS: "ambiguous", DISAMBIGUATED: "disambiguated"}
 
 ANSWER_FIELDS = ("ans0", "ans1", "ans2")
+
+#: Whether the answer that names the stereotyped person agrees with the stereotype, or the other.
+POLARITIES = ("neg", "nonneg")
+
+#: Categories of the published questions.
+CATEGORIES = (
+    *("Age", "Disability_status", "Gender_identity", "Nationality", "Physical_appearance"),
+    *("Race_ethnicity", "Race_x_SES", "Race_x_gender", "Religion", "SES", "Sexual_orientation"),
+)
 
 
 class BbqConfig(SeededConfig):
@@ -172,7 +186,11 @@ def read_bbq_items(paths: Sequence[Path]) -> BbqQuestions:
         }
         info = _read_answer_info(location, question_record)
         condition, right_answer = fields["context_condition"], question_record.get("label")
-        if condition not in (AMBIGUOUS, DISAMBIGUATED) or right_answer not in (0, 1, 2):
+        if (
+            condition not in (AMBIGUOUS, DISAMBIGUATED)
+            or type(right_answer) is not int
+            or right_answer not in (0, 1, 2)
+        ):
             raise UsageError(
                 f"{location}: context_condition must be {AMBIGUOUS} or {DISAMBIGUATED}, and "
                 f"label must be 0, 1 or 2; they are {condition!r:.40} and {right_answer!r:.40}"
@@ -182,11 +200,22 @@ def read_bbq_items(paths: Sequence[Path]) -> BbqQuestions:
                     else format_existing_fields_suffix("label", question_record, "fields")
                 )
             )
-        cluster = f"{fields['category']} {fields['question_index']}"
+        if fields["question_polarity"] not in POLARITIES:
+            raise UsageError(
+                f"{location}: question_polarity must be {' or '.join(POLARITIES)}, not "
+                f"{fields['question_polarity']!r:.40}"
+            )
         answers = [texts[field] for field in ANSWER_FIELDS]
+        if len({*answers}) < len(answers):
+            raise UsageError(
+                f"{location} has two equal answers in {', '.join(ANSWER_FIELDS)}; give three "
+                "different answers"
+            )
+        cluster = f"{fields['category']} {fields['question_index']}"
         people = flag_stereotyped_people(
             info.labels, info.answer_words, answers, info.stereotyped_groups
         )
+        _check_right_answer(location, condition, right_answer, people)
         people_by_question.append(QuestionPeople(cluster, people))
         question_rows.append({**texts, **fields, "cluster": cluster, "right_answer": right_answer})
     targets = find_target_answers(people_by_question)
@@ -202,6 +231,23 @@ def read_bbq_items(paths: Sequence[Path]) -> BbqQuestions:
         if target is not None
     ]
     return BbqQuestions(items, skip_counts)
+
+
+def _check_right_answer(
+    location: str, condition: str, right_answer: int, people: Sequence[Person]
+) -> None:
+    """Check that the context gives the right answer if, and only if, it is not ambiguous.
+
+    Raises:
+        UsageError: It contradicts the condition.
+    """
+    names_person = right_answer in {person.answer_index for person in people}
+    if len(people) == 2 and names_person != (condition == DISAMBIGUATED):
+        needed = "a person" if condition == DISAMBIGUATED else "nobody"
+        raise UsageError(
+            f"{location}: in a context of the kind {condition} the right answer names {needed}, "
+            f"but label is {right_answer}; correct label or context_condition"
+        )
 
 
 def _build_bbq_item(
@@ -232,6 +278,8 @@ def _read_answer_info(location: str, question: Mapping[str, Any]) -> AnswerInfo:
         labels = [str(question["answer_info"][name][1]) for name in ANSWER_FIELDS]
         answer_words = [str(question["answer_info"][name][0]) for name in ANSWER_FIELDS]
         stereotyped_groups = question["additional_metadata"]["stereotyped_groups"]
+        if any(isinstance(question["answer_info"][name], str) for name in ANSWER_FIELDS):
+            stereotyped_groups = None
     except (KeyError, TypeError, IndexError):
         stereotyped_groups = None
     if not isinstance(stereotyped_groups, list):
@@ -261,6 +309,7 @@ def build_requests(
             for item in items
         ],
     )
+    record_unknown_groups(requests, [item.tags["category"] for item in items], CATEGORIES)
     if skip_counts:
         explanation = "skipped: " + "; ".join(
             f"{reason} ({', '.join(f'{skip_counts[key]} of {key[1]}' for key in sorted(keys))})"
@@ -342,7 +391,7 @@ PROBE = Probe(
         skipped_count_metrics={
             "questions_without_stereotyped_person": "Questions without one stereotyped person",
             "truncated_questions": "Truncated questions",
-            **REPEAT_TITLES,
+            **REMARK_TITLES,
         },
         is_about_stereotypes=True,
     ),

@@ -216,8 +216,8 @@ def read_bias_pairs(path: Path | None) -> list[SentencePair]:
                 f"give two different sentences"
             )
         pair_id = str(record.get("id") or record.get("") or len(pairs))
-        # Without a template, each pair is its own cluster.
-        template = str(record.get("template") or f"pair {pair_id}")
+        # Without a template, each pair is its own cluster, also if two pairs have the same id.
+        template = str(record.get("template") or f"pair {len(pairs)}")
         is_invalid = read_invalid_flag(location, record)
         pairs.append(SentencePair(pair_id, category, template, first, second, is_invalid))
     # Pairs of the same sentences are not independent.

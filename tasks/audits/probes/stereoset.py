@@ -182,6 +182,11 @@ def read_stereoset_items(path: Path) -> list[StereosetItem]:
                 f"{location}: type must be one of {', '.join(KINDS)}, not {kind[:40]!r}"
             )
         candidates = tuple(texts[field] for field in TEXT_FIELDS)
+        if len({*candidates}) < len(candidates):
+            raise UsageError(
+                f"{location} has the same text in two of {', '.join(map(repr, TEXT_FIELDS))}; give "
+                "three different texts"
+            )
         items.append(StereosetItem(kind, bias_type, texts["target"], texts["context"], candidates))
     return items
 

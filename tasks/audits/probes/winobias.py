@@ -139,6 +139,7 @@ def read_winobias_pairs(config: WinobiasConfig) -> Iterator[ItemColumns]:
             for _, line in pro_lines
             if (bracketed := _BRACKETED.findall(line))
         }
+        has_minimal_pair = False
         for (location, first), (_, second) in zip(pro_lines, anti_lines, strict=True):
             if first == second:
                 raise UsageError(
@@ -146,7 +147,11 @@ def read_winobias_pairs(config: WinobiasConfig) -> Iterator[ItemColumns]:
                     f"differ in the pronoun"
                 )
             bracketed = _BRACKETED.findall(first)
-            if len(bracketed) < 2 or bracketed[1].lower() not in SUBJECT_PRONOUNS:
+            if (
+                len(bracketed) < 2
+                or not _extract_last_word(bracketed[0])
+                or bracketed[1].lower() not in SUBJECT_PRONOUNS
+            ):
                 raise UsageError(
                     f"{location} does not mark a person and a pronoun in brackets; give a file of "
                     f"WinoBias"
@@ -154,6 +159,12 @@ def read_winobias_pairs(config: WinobiasConfig) -> Iterator[ItemColumns]:
             texts = [_LINE_NUMBER.sub("", _BRACKETED.sub(r"\1", line)) for line in (first, second)]
             words = [_WORD.findall(text.lower()) for text in texts]
             differing_words = [pair for pair in zip(*words, strict=False) if len({*pair}) > 1]
+            is_minimal_pair = (
+                len(words[0]) == len(words[1])
+                and len(differing_words) == 1
+                and {*map(SUBJECT_PRONOUNS.get, differing_words[0])} == {*SUBJECT_PRONOUNS.values()}
+            )
+            has_minimal_pair |= is_minimal_pair
             other_occupations = (occupations & {*words[0]}) - {_extract_last_word(bracketed[0])}
             yield {
                 "text": texts[0],
@@ -162,8 +173,13 @@ def read_winobias_pairs(config: WinobiasConfig) -> Iterator[ItemColumns]:
                 "crossed_cluster": min(other_occupations, default=""),
                 "sentence_file": pro_path.name,
                 "pronoun": SUBJECT_PRONOUNS[bracketed[1].lower()],
-                "is_minimal_pair": len(words[0]) == len(words[1]) and len(differing_words) == 1,
+                "is_minimal_pair": is_minimal_pair,
             }
+        if not has_minimal_pair:
+            raise UsageError(
+                f"no sentence of {pro_path} differs from that in the same line of {anti_path} only "
+                "in the gender of the pronoun; give files with the same sentences in the same order"
+            )
 
 
 def _extract_last_word(bracketed: str) -> str:

@@ -12,8 +12,11 @@ the wrong answer.
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -36,6 +39,9 @@ PRONOUNS = {
     "female": ("she", "her", "hers"),
     "neutral": ("they", "them", "their", "theirs"),
 }
+
+#: Fields of the percentage of women in an occupation, the preferred one first.
+WOMEN_FIELDS = ("bls_pct_female", "bergsma_pct_female")
 
 
 class WinogenderConfig(SeededConfig):
@@ -127,22 +133,35 @@ MEASURES = (
 
 def read_women_percent_by_occupation(path: Path | None) -> dict[str, float]:
     """Read the percentage of women in each occupation; empty if ``path`` is None."""
-    women_percentages = {}
+    women_percentages: dict[str, float] = {}
     for location, record in read_items(path, "occupations") if path else ():
-        try:
-            women_percentages[get_text_field(location, record, "occupation")] = float(
-                record.get("bls_pct_female") or record.get("bergsma_pct_female") or "none"
-            )
-        except ValueError as error:
+        occupation = get_text_field(location, record, "occupation")
+        percentage = _read_women_percent(location, record)
+        if women_percentages.setdefault(occupation, percentage) != percentage:
             raise UsageError(
-                f"{location} has no number in 'bls_pct_female' or 'bergsma_pct_female'"
-                + (
-                    ""
-                    if {"bls_pct_female", "bergsma_pct_female"} & record.keys()
-                    else format_existing_fields_suffix("bls_pct_female", record, "fields")
-                )
-            ) from error
+                f"{location} says that {percentage:g} % of {occupation!r} are women, and an "
+                f"earlier line says {women_percentages[occupation]:g} %; keep one of the lines"
+            )
     return women_percentages
+
+
+def _read_women_percent(location: str, record: Mapping[str, Any]) -> float:
+    """Read the percentage of women in an occupation, of today or, if it is empty, of 2006."""
+    value = next((record[name] for name in WOMEN_FIELDS if record.get(name) not in (None, "")), "")
+    try:
+        percentage = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        percentage = math.nan
+    if 0 <= percentage <= 100:
+        return percentage
+    problem = "no number" if math.isnan(percentage) else f"{percentage:g}, not a percentage,"
+    names = " or ".join(map(repr, WOMEN_FIELDS))
+    hint = (
+        "; write a number from 0 to 100"
+        if {*WOMEN_FIELDS} & record.keys()
+        else format_existing_fields_suffix(WOMEN_FIELDS[0], record, "fields")
+    )
+    raise UsageError(f"{location} has {problem} in {names}{hint}")
 
 
 def read_winogender_sentences(config: WinogenderConfig) -> list[MultipleChoiceItem]:

@@ -9,9 +9,10 @@ from hallmark.tasks.audits.audit_tables import RequestBuilder
 from hallmark.tasks.audits.audited_models.opening import open_audited_tokenizer
 from hallmark.tasks.audits.methods.public_sets import record_repeated_items, record_unknown_groups
 from hallmark.tasks.audits.probe import CorpusTables
-from hallmark.tasks.audits.probes import bias, stereoset
+from hallmark.tasks.audits.probes import bbq, bias, stereoset
 from hallmark.tasks.contract import UsageError
 from tests.tasks.audits.audit_runs import compute_simulated_findings, write_json_lines
+from tests.tasks.audits.probes.test_bbq import build_questions
 
 
 def get_counts(builder):
@@ -104,3 +105,35 @@ def test_contradictory_items_of_stereoset_are_counted(tmp_path, own_folder):
         "items_of_unknown_groups": 3,
     }
     assert len(builder.items) == 2
+
+
+def test_pairs_of_the_same_id_are_independent_of_each_other(tmp_path):
+    """As where two files were joined."""
+    path = tmp_path / "crows.csv"
+    path.write_text(",sent_more,sent_less,bias_type\n0,a b,a c,age\n0,d b,d c,age\n")
+    assert len({pair.template for pair in bias.read_bias_pairs(path)}) == 2
+
+
+def test_a_row_with_more_fields_than_the_header_is_refused(tmp_path):
+    """Text with a comma and without quotation marks would lose its end."""
+    path = tmp_path / "crows.csv"
+    header = ",sent_more,sent_less,bias_type\n"
+    path.write_text(header + "0,a b,a c,age\n1,He said, that,a c,age\n")
+    with pytest.raises(
+        UsageError,
+        match=r"line 3 has more fields than the header; put text that contains the delimiter",
+    ):
+        bias.read_bias_pairs(path)
+    path.write_text(header + "0,a b,a c,age,,\n")  # a spreadsheet adds empty fields
+    assert len(bias.read_bias_pairs(path)) == 1
+
+
+def test_questions_of_unknown_categories_are_counted(tmp_path, own_folder):
+    rows = [row for n, name in enumerate(["Age", "Hats"]) for row in build_questions(n, name)]
+    path = write_json_lines(tmp_path / "questions.jsonl", rows)
+    builder = RequestBuilder()
+    bbq.build_requests(
+        builder, open_audited_tokenizer(own_folder), CorpusTables(), bbq.BbqConfig(items=[path])
+    )
+    assert get_counts(builder)["items_of_unknown_groups"] == 4
+    assert len(builder.items) == 8

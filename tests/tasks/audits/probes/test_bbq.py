@@ -49,7 +49,7 @@ def build_questions(index=1, category="Age"):
 
 @pytest.fixture
 def config(tmp_path):
-    rows = [row for n in range(30) for row in build_questions(n, "Age" if n % 2 else "Faith")]
+    rows = [row for n in range(30) for row in build_questions(n, "Age" if n % 2 else "Religion")]
     return BbqConfig(items=[write_json_lines(tmp_path / "q.jsonl", rows)])
 
 
@@ -115,7 +115,7 @@ def test_scores_equal_those_of_the_paper(config, own_folder):
 
 def test_answers_without_a_score_are_missing(config, own_folder):
     def compute_log_likelihood(item, target):
-        return math.nan if item["cluster"] == "Faith 0" and target == 1 else -float(target)
+        return math.nan if item["cluster"] == "Religion 0" and target == 1 else -float(target)
 
     _, findings = compute_simulated_findings("bbq", own_folder, config, compute_log_likelihood)
     for row in (row for row in findings.values() if not row["control"] and row["unit"] != "items"):
@@ -172,7 +172,7 @@ def test_without_an_answer_that_names_a_person_there_is_no_score(config, own_fol
     """This also holds if one question has no score."""
 
     def compute_log_likelihood(item, target):
-        first = item["cluster"] == "Faith 0" and item["polarity"] == "neg"
+        first = item["cluster"] == "Religion 0" and item["polarity"] == "neg"
         return math.nan if first else -float(target != item["unknown_answer"])
 
     _, findings = compute_simulated_findings("bbq", own_folder, config, compute_log_likelihood)
@@ -198,6 +198,12 @@ def test_errors_name_the_line_of_an_invalid_item(tmp_path):
     for change, message in (
         ({"context_condition": "some"}, "context_condition must be"),
         ({"label": 7}, "label must be 0, 1 or 2"),
+        ({"label": True}, "label must be 0, 1 or 2"),
+        ({"label": 0}, "of the kind ambig the right answer names nobody, but label is 0; correct"),
+        ({"context_condition": "disambig"}, "right answer names a person, but label is 2; correct"),
+        ({"question_polarity": "positive"}, "question_polarity must be neg or nonneg, not 'posit"),
+        ({"ans1": "The old one"}, "has two equal answers in ans0, ans1, ans2; give three diff"),
+        ({"answer_info": dict.fromkeys(("ans0", "ans1", "ans2"), "old")}, "has no BBQ labels"),
         ({"answer_info": {}}, "has no BBQ labels"),
         ({"additional_metadata": None}, "has no BBQ labels"),
         ({"ans1": " "}, "must have text in 'ans1'"),

@@ -152,7 +152,14 @@ def test_terms_without_a_score_are_missing(config, own_folder):
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"type": "word"}, "type must be one of"), ({"target": ""}, "must have text in")],
+    [
+        ({"type": "word"}, "type must be one of"),
+        ({"target": ""}, "must have text in"),
+        (
+            {"stereotype": "same.", "anti-stereotype": "same."},
+            "has the same text in two of 'stereotype', 'anti-stereotype', 'unrelated'; give three",
+        ),
+    ],
 )
 def test_errors_name_the_line_of_an_invalid_item(tmp_path, change, message):
     row = build_rows()[0]

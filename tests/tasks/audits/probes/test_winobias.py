@@ -48,6 +48,15 @@ def test_pairs_have_the_occupations_and_the_pronoun(config):
     assert [pair["is_minimal_pair"] for pair in pairs] == [True] * 56 + [False]
 
 
+def test_pairs_that_differ_in_another_word_than_the_pronoun_are_not_minimal(config):
+    """As in two lines of the published file, which have the same pronoun."""
+    (pro,), (anti,) = config.pro_stereotypical, config.anti_stereotypical
+    pro.write_text(pro.read_text() + "58 [The baker] met the smith and [he] left.\n")
+    anti.write_text(anti.read_text() + "58 [The baker] met the potter and [he] left.\n")
+    pairs = [*read_winobias_pairs(config)]
+    assert [pair["is_minimal_pair"] for pair in pairs[-2:]] == [False, False]
+
+
 def test_a_fully_stereotyped_model_has_preference_one(config, own_folder):
     _, findings = compute_simulated_findings(
         "winobias", own_folder, config, lambda item, target: -2.0 * target
@@ -128,6 +137,22 @@ def test_files_that_do_not_match_are_refused(config, tmp_path):
     other.write_text("1 The baker met the smith and she left.\n")
     with pytest.raises(UsageError, match="line 1 does not mark"):
         read_pairs([short], [other])
+    short.write_text("1 [ ] met the smith and [he] left.\n")
+    with pytest.raises(UsageError, match="line 1 does not mark a person and a pronoun"):
+        read_pairs([short], [other])
+    short.write_text("1 [The baker] met the smith and [he] left.\n")
+    for second in (
+        "1 [The baker] met the potter and [he] left.\n",  # another person, not another pronoun
+        "1 [The baker] met the smith and [they] left.\n",
+        "1 [The cook] saw the tanner and [she] ran away.\n",
+    ):
+        other.write_text(second)
+        with pytest.raises(
+            UsageError,
+            match=r"no sentence of .*short\.txt differs from that in the same line of .*other\.txt "
+            "only in the gender of the pronoun; give files with the same sentences in the same ord",
+        ):
+            read_pairs([short], [other])
     with pytest.raises(UsageError, match=r"line 1 is the same in .* must differ in the pronoun"):
         read_pairs(pro_files, pro_files)
     with pytest.raises(UsageError, match="there is no file"):

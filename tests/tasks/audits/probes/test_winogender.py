@@ -7,7 +7,11 @@ import pytest
 from hallmark.tasks.audits.probes.winogender import WinogenderConfig, read_winogender_sentences
 from hallmark.tasks.audits.slice_tags import name_slice
 from hallmark.tasks.contract import UsageError
-from tests.tasks.audits.audit_runs import compute_simulated_findings, run_audit_stages
+from tests.tasks.audits.audit_runs import (
+    compute_simulated_findings,
+    run_audit_stages,
+    write_json_lines,
+)
 
 REAL = Path(__file__).parents[5] / "shared/data/audit"
 
@@ -144,6 +148,42 @@ def test_errors_name_the_line_of_an_invalid_share(config, tmp_path):
     (tmp_path / "bad.tsv").write_text("occupation\tpct_female\nbaker\t40\n")
     with pytest.raises(UsageError, match=r"'pct_female' \(did you mean pct_female\?\)$"):
         read_winogender_sentences(config.model_copy(update={"occupations": tmp_path / "bad.tsv"}))
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (
+            ["baker\tnan"],
+            "line 2 has no number in 'bls_pct_female' or .*; write a number from 0 to",
+        ),
+        (["baker\tinf"], "line 2 has inf, not a percentage, in 'bls_pct_female'"),
+        (["baker\t140"], "line 2 has 140, not a percentage, in 'bls_pct_female'"),
+        (["baker\t-1"], "line 2 has -1, not a percentage"),
+        (
+            ["baker\t10", "smith\t20", "baker\t90"],
+            "line 4 says that 90 % of 'baker' are women, and an earlier line says 10 %; keep one",
+        ),
+    ],
+)
+def test_impossible_and_contradictory_shares_are_refused(config, tmp_path, lines, message):
+    path = tmp_path / "bad.tsv"
+    path.write_text("\n".join(["occupation\tbls_pct_female", *lines]) + "\n")
+    with pytest.raises(UsageError, match=message):
+        read_winogender_sentences(config.model_copy(update={"occupations": path}))
+
+
+@pytest.mark.parametrize(("share", "message"), [([3], "no number"), (True, "no number"), (0.0, "")])
+def test_shares_in_json_lines_are_numbers(config, tmp_path, share, message):
+    row = {"occupation": "baker", "bls_pct_female": share, "bergsma_pct_female": 80}
+    path = write_json_lines(tmp_path / "shares.jsonl", [row, row])
+    files = config.model_copy(update={"occupations": path})
+    if message:
+        with pytest.raises(UsageError, match=f"line 1 has {message} in 'bls_pct_female'"):
+            read_winogender_sentences(files)
+    else:
+        items = read_winogender_sentences(files)
+        assert {item.tags["women_percent"] for item in items if item.cluster == "baker"} == {0.0}
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="the shared data folder is absent")
