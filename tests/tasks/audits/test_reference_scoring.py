@@ -64,3 +64,10 @@ def test_a_comparison_finds_the_name_of_the_reference(session, own_folder, gpt2_
     scores = score_with_reference(reference, requests, responses, RespondConfig())
     model_input = REFERENCE_STAGES["score_with_reference"]
     assert scores.manifest["lineage"][model_input] == reference.name
+    # A reference that writes texts itself answers requests in its own tokens.
+    own_requests = REQUEST_STAGES["extraction_attack"](reference, None, None, None, config)
+    answers = respond(reference, own_requests, RespondConfig())
+    assert answers.manifest["lineage"][REFERENCE_STAGES["respond_reference"]] == reference.name
+    (row,) = answers["model"].read().to_pylist()
+    assert row["dtype"] and row["precision"]
+    assert answers["responses"].row_count == responses["responses"].row_count
