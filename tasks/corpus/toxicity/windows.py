@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import pyarrow as pa
 
-from hallmark.tasks.contract import ID_TYPE, column, table_schema
+from hallmark.tasks.contract import ID_TYPE, HallmarkError, column, table_schema
 from hallmark.tasks.measures.scorers import TOXICITY_HEADS, ScorerConfig, open_scorer
 
 _HEAD_MEANINGS = {
@@ -78,6 +78,9 @@ def build_window_score_columns(
     Args:
         needs_scoring: (n,) whether to score each document; the others are one window without
             scores.
+
+    Raises:
+        HallmarkError: A score is outside its range, so the others may be logits, too.
     """
     rows: list[tuple[int, int, int, int]] = []  # (document, window, start, end)
     window_texts: list[str] = []
@@ -92,7 +95,13 @@ def build_window_score_columns(
                 window_texts.append(text[start:end])
                 scored_rows.append(len(rows) - 1)
     scores = np.full((len(rows), len(TOXICITY_HEADS)), np.nan, np.float32)
-    scores[scored_rows] = open_scorer(scorer).score_by_head(window_texts)
+    opened_scorer = open_scorer(scorer)
+    scores[scored_rows] = opened_scorer.score_by_head(window_texts)
+    if opened_scorer.has_invalid_scores:
+        raise HallmarkError(
+            f"the scorer {opened_scorer.name} {opened_scorer.failure_reason.removeprefix('it ')}; "
+            "none of its scores can be used, so use another scorer"
+        )
     row_array = np.array(rows, np.int64).reshape(-1, 4)
     return {
         "doc_id": batch["doc_id"].take(pa.array(row_array[:, 0])),

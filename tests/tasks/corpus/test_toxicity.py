@@ -4,18 +4,27 @@ import hashlib
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given as given_values
 from hypothesis import strategies as st
 
-from hallmark.tasks.contract import ProcessMapper, Session, Store, hash_to_ids, open_session
+from hallmark.tasks.contract import (
+    HallmarkError,
+    ProcessMapper,
+    Session,
+    Store,
+    hash_to_ids,
+    open_session,
+)
 from hallmark.tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxicity
 from hallmark.tasks.corpus.select import SelectConfig, select_documents
+from hallmark.tasks.corpus.toxicity import windows as toxicity_windows
 from hallmark.tasks.corpus.toxicity.windows import (
     build_window_score_columns,
     compute_highest_score_columns,
     iter_window_spans,
 )
-from hallmark.tasks.measures.scorers import TOXICITY_HEADS, ScorerConfig
+from hallmark.tasks.measures.scorers import TOXICITY_HEADS, Scorer, ScorerConfig
 from tests.tasks.corpora import given
 from tests.tasks.measures.detoxify_checkpoint import make_checkpoint
 
@@ -121,6 +130,32 @@ def test_a_document_that_is_not_scored_has_one_window_without_a_score():
     assert windows["window_index"].to_pylist() == [0, 1, 2, 0]
     assert (windows["char_start"][3].as_py(), windows["char_end"][3].as_py()) == (0, len(RUDE) * 9)
     assert windows["toxicity"].is_null().to_pylist() == [False] * 3 + [True]
+
+
+class LogitScorer(Scorer):
+    """Returns the length of a text less 3, which is sometimes between 0 and 1."""
+
+    name, digest, heads = "logits", "0" * 64, ("toxicity",)
+
+    def _score_distinct_texts(self, texts):
+        scores = np.full((len(texts), len(self.columns)), np.nan, np.float32)
+        scores[:, self.columns.index("toxicity")] = [len(text) - 3 for text in texts]
+        return scores
+
+
+def test_a_scorer_that_returns_logits_scores_no_corpus(monkeypatch):
+    """Those of its values that lie between 0 and 1 are no probabilities either."""
+    scorer = LogitScorer()
+    monkeypatch.setattr(toxicity_windows, "open_scorer", lambda config: scorer)
+    batch = pa.record_batch(
+        {"doc_id": pa.array([b"a" * 16, b"b" * 16], pa.binary(16)), "text": ["abc", "abcdefgh"]}
+    )
+    with pytest.raises(
+        HallmarkError,
+        match="the scorer logits returned scores outside 0 to 1, such as 5, which may be logits; "
+        "none of its scores can be used, so use another scorer",
+    ):
+        build_window_score_columns(batch, np.ones(2, bool), 100, ScorerConfig())
 
 
 def test_an_empty_corpus_gives_empty_tables(session):
