@@ -558,8 +558,8 @@ def _explain_verdict(verdict_row: Mapping[str, Any], figure: Figure | None) -> s
         )
         return (
             f"in run {verdict_row['previous_run']} it was "
-            f"{format_number(verdict_row['previous_value'], unit)}; by the interval of the paired "
-            f"difference, it is now {worsening_text}; it may be worse by less than "
+            f"{format_number(verdict_row['previous_value'], unit)}; the confidence interval of the "
+            f"paired difference shows that it is now {worsening_text}; the rule allows less than "
             f"{format_number(limit, difference_unit)}"
         )
     end = "upper" if sign in ("<", "≤") else "lower"

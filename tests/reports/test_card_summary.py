@@ -202,8 +202,8 @@ def test_a_verdict_about_the_previous_release_says_both_values(
     *_, value, distance_text, reason = cells_of(table)[0]
     assert (value, distance_text) == ("32.0 %", distance)
     assert reason == (
-        f"in run 20260101 it was 31.0 %; by the interval of the paired difference, it is now "
-        f"{words}; it may be worse by less than 2.0 points"
+        f"in run 20260101 it was 31.0 %; the confidence interval of the paired difference "
+        f"shows that it is now {words}; the rule allows less than 2.0 points"
     )
 
 

@@ -366,9 +366,9 @@ def _evaluate_change(
         interval_end=worsening,
         distance=distance,
         verdict="pass" if distance < 0 else "fail",
-        reason=f"in run {previous_run} it was {change['previous_value']:.4g}; by the interval of "
-        f"the difference of {pair_text}, it is now "
-        f"{describe_worsening(worsening, f'{abs(worsening):.4g}')}; it may be worse by less than "
+        reason=f"in run {previous_run} it was {change['previous_value']:.4g}; the "
+        f"confidence interval of the difference over {pair_text} shows that it is now "
+        f"{describe_worsening(worsening, f'{abs(worsening):.4g}')}; the rule allows less than "
         f"{rule.bound.limit:g} ({describe_distance(distance, f'{abs(distance):.4g}')})",
     )
 

@@ -215,7 +215,10 @@ def test_the_sentence_states_the_pairs_and_the_clusters_of_its_interval():
     change = build_finding_change(finding, FindingComparison([finding] * 2, [changed]), "r0")
     rule = PolicyRule(audit="bias", metric="harm", not_worse_than_previous_by=100.0)
     verdict = evaluate_rule("r", rule, finding, asdict(change))
-    assert "by the interval of the difference of 431 pairs in 16 clusters, it is" in verdict.reason
+    assert (
+        "interval of the difference over 431 pairs in 16 clusters shows that it is"
+        in verdict.reason
+    )
 
 
 @pytest.mark.parametrize(
