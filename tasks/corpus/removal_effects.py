@@ -43,13 +43,16 @@ from hallmark.tasks.corpus.group_effects.document_outcomes import (
     find_signal_table,
     read_numeric_signal,
 )
+from hallmark.tasks.corpus.group_effects.group_sentences import (
+    DRAWN_SENTENCES_SCHEMA,
+    SentenceDraw,
+    draw_group_sentences,
+)
 from hallmark.tasks.corpus.group_effects.removed_clusters import cluster_removed_documents
 from hallmark.tasks.corpus.group_effects.swaps import (
-    DRAWN_SENTENCES_SCHEMA,
     SWAP_TABLES,
     SwapConfig,
     build_swap_rows,
-    draw_swappable_sentences,
 )
 from hallmark.tasks.corpus.identities import WORD_LISTS, load_user_lexicons
 from hallmark.tasks.corpus.selection_rules import read_selection_rules
@@ -69,7 +72,7 @@ from hallmark.tasks.measures.rate_ratios import (
     RateRatios,
     estimate_rate_ratios,
 )
-from hallmark.tasks.measures.scorers import scorer_versions
+from hallmark.tasks.measures.scorers import scorer_languages, scorer_versions
 from hallmark.tasks.measures.statistics import finite_or_none
 
 BoolArray = NDArray[np.bool_]
@@ -638,9 +641,10 @@ def measure_removal_effects(
     available_tables = [table for table in signal_tables if table is not None]
     partitions = align_parts(documents, *available_tables) if len(available_tables) == 2 else []
     user_lexicons = load_user_lexicons(corpus_artifacts)
-    results = context.map_items(
-        draw_swappable_sentences, partitions, sampling_rates, user_lexicons, config
+    draw = SentenceDraw(
+        sampling_rates, config.max_sentences_per_group, scorer_languages(config.scorer)
     )
+    results = context.map_items(draw_group_sentences, partitions, draw, user_lexicons)
     report_failures(
         context,
         [result.value for result in results],

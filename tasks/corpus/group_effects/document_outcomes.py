@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from hallmark.tasks.contract import Artifact, HallmarkError, Table
 from hallmark.tasks.corpus.group_effects import REMOVING_ACTIONS
-from hallmark.tasks.corpus.group_effects.swaps import UNDETERMINED_LANGUAGE
+from hallmark.tasks.corpus.group_effects.group_sentences import UNDETERMINED_LANGUAGE
 from hallmark.tasks.corpus.selection_rules import read_tagging_rule_names
 from hallmark.tasks.measures.rate_ratios import ClusteredGroup
 

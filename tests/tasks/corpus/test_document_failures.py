@@ -252,7 +252,9 @@ def test_no_sentence_of_a_failing_document_is_swapped(session, monkeypatch):
         "identities": find_identities(documents, IdentitiesConfig()),
         "language": identify_languages(documents, LanguageConfig()),
     }
-    break_kernels(monkeypatch, "hallmark.tasks.corpus.group_effects.swaps.split_into_sentences")
+    break_kernels(
+        monkeypatch, "hallmark.tasks.corpus.group_effects.group_sentences.split_into_sentences"
+    )
     effects = measure_removal_effects(documents, history, RemovalEffectsConfig())
     swapped_ids = [
         r["doc_id"] for r in read_rows(effects, "swap_scores") if r["origin"] == "corpus"

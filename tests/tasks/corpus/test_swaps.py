@@ -8,20 +8,22 @@ import pyarrow as pa
 import pytest
 
 from hallmark.tasks.contract import hash_to_ids
-from hallmark.tasks.corpus.group_effects.swaps import (
-    CORPUS_ORIGIN,
+from hallmark.tasks.corpus.group_effects.group_sentences import (
     DRAWN_SENTENCES_SCHEMA,
-    SentencePair,
-    SwapConfig,
-    build_corpus_pairs,
     build_drawn_sentence_rows,
-    build_swap_difference_rows,
     build_swap_vocabulary,
-    build_template_pairs,
-    fill_template,
     find_word_span,
     keep_lowest_ranked_per_group,
     swap_term,
+)
+from hallmark.tasks.corpus.group_effects.swaps import (
+    CORPUS_ORIGIN,
+    SentencePair,
+    SwapConfig,
+    build_corpus_pairs,
+    build_swap_difference_rows,
+    build_template_pairs,
+    fill_template,
 )
 from hallmark.tasks.corpus.identities import read_user_lexicons
 from hallmark.tasks.measures.identities import find_groups_in_texts, replace_alphanumerics_with_x
