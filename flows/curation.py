@@ -104,7 +104,7 @@ def curate_corpus(config: Config, earlier: Corpus = EMPTY_CORPUS) -> Corpus:
         documents=corpus.documents,
         canaries=corpus.documents,
         corpus_artifacts=profiled_artifacts,
-        earlier_corpora=earlier.collect_by_numbered_label("ingest", "language"),
+        earlier_corpora=earlier.collect_by_numbered_label("ingest", "language", "identities"),
         config=config.profile,
     )
     artifacts["removal_effects"] = measure_removal_effects(

@@ -31,6 +31,10 @@ from hallmark.tasks.contract import (
     lookup_column_by_doc_id,
     stage,
 )
+from hallmark.tasks.corpus.group_effects.group_sentences import (
+    DRAWN_SENTENCES_SCHEMA,
+    draw_group_sentences,
+)
 from hallmark.tasks.corpus.identities import (
     LengthBounds,
     UserLexicons,
@@ -42,8 +46,13 @@ from hallmark.tasks.corpus.profiles.composition import (
     DimensionContext,
     build_composition_rows,
     count_documents_by_dimension,
-    find_language_signals,
+    find_signals,
     read_licences_by_source,
+)
+from hallmark.tasks.corpus.profiles.group_sentiment import (
+    SENTIMENT_SCORER,
+    build_sentiment_rows,
+    plan_sentence_draw,
 )
 from hallmark.tasks.corpus.profiles.metadata_counts import (
     FIELD_COUNTS,
@@ -66,6 +75,7 @@ from hallmark.tasks.measures.occupations import (
     list_occupations,
 )
 from hallmark.tasks.measures.personal.types import PERSONAL_DATA_TYPES
+from hallmark.tasks.measures.scorers import scorer_versions
 from hallmark.tasks.measures.statistics import wilson_interval
 
 
@@ -96,6 +106,13 @@ class ProfileConfig(StageConfig):
         le=1000,
         description="maximum distance, in words, between an occupation and a gendered word in the "
         "same sentence at which the gendered word is counted for the occupation",
+    )
+    max_sentiment_sentences_per_group: int = Field(
+        500,
+        ge=0,
+        le=10_000,
+        description="maximum number of sentences per group and axis (kind of group) whose "
+        "sentiment is compared with that of sentences about other groups",
     )
 
     @field_validator("quantiles")
@@ -469,8 +486,14 @@ def iter_account_tables(corpus_artifacts: dict[str, Artifact]) -> Iterator[pa.Ta
 @stage(
     name="profile",
     tables=TABLES,
-    extra_code=["tasks/measures/data/identities.json", "tasks/measures/data/occupations.json"],
+    extra_code=[
+        "tasks/measures/data/identities.json",
+        "tasks/measures/data/occupations.json",
+        "tasks/measures/data/swaps.json",
+    ],
     libraries=["numpy", "scipy"],
+    external_digests=lambda config, secret_id: scorer_versions(SENTIMENT_SCORER),
+    determinism="machine",
     reads={
         "corpus_artifacts": (
             "accounts",
@@ -496,15 +519,15 @@ def profile_corpus(
     """Compute all figures of the corpus.
 
     Figures about stages describe the last addition to the corpus; figures about documents describe
-    the whole corpus. Memory: about 80 bytes per document (id, source, split, lengths, toxicity) and
-    400 bytes per distinct domain.
+    the whole corpus. Memory: about 80 bytes per document (id, source, split, lengths, toxicity),
+    400 bytes per distinct domain, and the sentences about groups.
 
     Args:
         corpus_artifacts: Artifacts of the corpus stages by label, in the order they ran.
-        earlier_corpora: Artifacts of ingest and language from the earlier additions.
+        earlier_corpora: Artifacts of ingest, language and identities from the earlier additions.
     """
     artifacts = {**earlier_corpora, **corpus_artifacts}
-    language_signals = find_language_signals(artifacts)
+    language_signals = find_signals(artifacts, "language")
     aligned_partitions = align_parts(documents, *([language_signals] if language_signals else []))
     user_lexicons = load_user_lexicons(corpus_artifacts)
     results = context.map_items(
@@ -514,9 +537,20 @@ def profile_corpus(
         user_lexicons,
         config,
     )
-    report_failures(
-        context, [result.value for result in results], documents.row_count, "the count of words"
-    )
+    search_results: list[ItemResult] = []
+    identity_signals = find_signals(artifacts, "identities")
+    if identity_signals and language_signals:
+        search_results = context.map_items(
+            draw_group_sentences,
+            align_parts(documents, identity_signals, language_signals),
+            plan_sentence_draw(identity_signals, config.max_sentiment_sentences_per_group),
+            user_lexicons,
+        )
+    # A document may fail in the count and in the search.
+    failures = {
+        failure[0]: failure for result in [*results, *search_results] for failure in result.value
+    }
+    report_failures(context, [list(failures.values())], documents.row_count, "the count of words")
     document_sizes = concat_spilled_tables(results, "document_sizes", _DOCUMENT_SIZES)
     grouped_terms = concat_spilled_tables(results, "identities", TABLES["identities"]).group_by(
         ["group_name", "term", "source"]
@@ -534,7 +568,7 @@ def profile_corpus(
         ]
         sort_keys += [
             (column_name, "ascending")
-            for column_name in ("copies", "similarity", "quantile")
+            for column_name in ("copies", "similarity", "quantile", "sentiment")
             if column_name in schema.names
         ]
         context.get_table_writer(name).write(
@@ -555,6 +589,13 @@ def profile_corpus(
         "occupations",
         build_occupation_rows(concat_spilled_tables(results, "occupations", OCCUPATION_COUNTS)),
     )
+    summary_rows, sentence_rows = build_sentiment_rows(
+        concat_spilled_tables(search_results, "drawn", DRAWN_SENTENCES_SCHEMA),
+        user_lexicons,
+        config.max_sentiment_sentences_per_group,
+    )
+    write_table("group_sentiment", summary_rows)
+    write_table("group_sentences", sentence_rows)
     write_table(
         "canaries", count_canaries_by_kind_and_copies(canaries.read(["kind", "copies", "text"]))
     )

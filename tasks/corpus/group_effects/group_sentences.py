@@ -50,6 +50,7 @@ UNDETERMINED_LANGUAGE = "undetermined"
 DRAWN_SENTENCES_SCHEMA = pa.schema(
     [
         ("doc_id", ID_TYPE),
+        ("cluster", ID_TYPE),  # of near-duplicate documents
         ("axis", pa.string()),
         ("group_name", pa.string()),
         ("parallel_index", pa.int32()),  # index in parallel_terms
@@ -206,10 +207,10 @@ def build_drawn_sentence_rows(
             ):
                 continue
             rank = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+            document_row = int(document_rows[sentence_numbers[mention]])
             yield {
-                "doc_id": documents["doc_id"][
-                    int(document_rows[sentence_numbers[mention]])
-                ].as_py(),
+                "doc_id": documents["doc_id"][document_row].as_py(),
+                "cluster": documents["cluster"][document_row].as_py(),
                 "axis": axis,
                 "group_name": group,
                 "parallel_index": row,
@@ -251,11 +252,13 @@ class SentenceDraw:
         max_per_group: Maximum number of sentences per group and axis.
         languages: ISO 639 codes of the languages to search; documents whose language could not be
             determined are searched, too.
+        split: Split of the documents to search; None for all documents.
     """
 
     search_share_by_group: Mapping[str, float]
     max_per_group: int
     languages: tuple[str, ...]
+    split: str | None = None
 
 
 def draw_group_sentences(
@@ -268,7 +271,8 @@ def draw_group_sentences(
 
     Args:
         documents_groups_and_languages: The documents, their signals of the stage ``identities``,
-            and those of the stage ``language``.
+            and those of the stage ``language``. Planted documents have no signals and are not
+            searched.
 
     Returns:
         The documents for which the search failed.
@@ -298,13 +302,16 @@ def draw_group_sentences(
     rows: list[Row] = []
     start, vocabulary = 0, build_swap_vocabulary(user_lexicons)
     failures: FailureList = []
-    for batch in documents.iter_batches(["doc_id", "text"]):
+    for batch in documents.iter_batches(["doc_id", "cluster", "split", "text"]):
         row_range = slice(start, start + len(batch))
         start = row_range.stop
         is_selected = is_scorable_language[row_range].to_numpy(zero_copy_only=False)
         is_selected = is_selected & (
             hash_ids_to_uniform_draws(batch["doc_id"], 0, "swaps") < document_shares[row_range]
         )
+        if draw.split is not None:
+            is_in_split = pc.fill_null(pc.equal(batch["split"], draw.split), False)
+            is_selected &= is_in_split.to_numpy(zero_copy_only=False)
         selected = batch.filter(pa.array(is_selected))
         sentence_rows, faults = run_with_failing_texts_emptied(
             lambda sub_batch: [*build_drawn_sentence_rows(sub_batch, vocabulary)], selected

@@ -46,14 +46,14 @@ def read_licences_by_source(history: Mapping[str, Artifact]) -> dict[str, str | 
     }
 
 
-def find_language_signals(history: Mapping[str, Artifact]) -> Table | None:
-    """Return the signals of all ``language`` stages as one table; None if none ran."""
-    language_artifacts = [
+def find_signals(history: Mapping[str, Artifact], column_name: str) -> Table | None:
+    """Return the signals of all stages that compute a column as one table; None if none ran."""
+    signal_artifacts = [
         artifact
         for artifact in history.values()
-        if "signals" in artifact.tables and "language" in artifact["signals"].columns
+        if "signals" in artifact.tables and column_name in artifact["signals"].columns
     ]
-    return Table(tuple(language_artifacts), "signals") if language_artifacts else None
+    return Table(tuple(signal_artifacts), "signals") if signal_artifacts else None
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import pyarrow as pa
 
 from hallmark.tasks.contract import ACCOUNTS, column, table_schema
 from hallmark.tasks.corpus.profiles.composition import DIMENSIONS
+from hallmark.tasks.corpus.profiles.group_sentiment import SENTIMENT_TABLES
 from hallmark.tasks.corpus.profiles.metadata_counts import (
     MAX_DISTINCT_VALUES,
     MIN_VALUE_DOCUMENTS,
@@ -230,6 +231,7 @@ TABLES = {
             "documents", "number of documents with at least one mention of the word", "documents"
         ),
     ),
+    **SENTIMENT_TABLES,
     "duplicates": table_schema(
         "Number of pairs of near copies, by similarity.",
         _STAGE_COLUMN,

@@ -147,7 +147,7 @@ def compute_code_digest(scorer_class: type[Scorer]) -> str:
     return sha256_hex(to_canonical_json(digests))
 
 
-def scorer_languages(config: ScorerConfig) -> tuple[str, ...]:
+def scorer_languages(config: AnyScorerConfig) -> tuple[str, ...]:
     """Return the ISO 639 codes of the languages that a scorer supports."""
     return SCORER_CLASSES[config.kind].list_languages(config)
 

@@ -72,6 +72,7 @@ LIMITS = [
     (ProfileConfig, {}, "length_bounds_bytes", [(), (1,), (1, 2)], [(0,), (2, 2), (2, 1)]),
     (ProfileConfig, {}, "max_composition_values", [1], [0]),
     (ProfileConfig, {}, "occupation_window_words", [1], [0]),
+    (ProfileConfig, {}, "max_sentiment_sentences_per_group", [0], [-1]),
     (QualityConfig, {}, "short_line_characters", [0], [-1]),
     (CurationEvaluationConfig, {}, "similarity_threshold", [1e-9, 1], [0, 1.01]),
     (

@@ -66,7 +66,7 @@ def test_the_span_of_a_word_is_found_by_its_number():
 def find_sentences(*texts, vocabulary=OWN_VOCABULARY):
     doc_id = hash_to_ids(f"document {i}" for i in range(len(texts)))
     texts = pa.array(texts, pa.large_string())
-    batch = pa.record_batch({"doc_id": doc_id, "text": texts})
+    batch = pa.record_batch({"doc_id": doc_id, "cluster": doc_id, "text": texts})
     return [*build_drawn_sentence_rows(batch, vocabulary)]
 
 
