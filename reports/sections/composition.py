@@ -28,6 +28,7 @@ from hallmark.reports.sections.corpus_breakdown import (
     build_occupations_section,
 )
 from hallmark.reports.sections.corpus_figures import PROFILE, CorpusFigures
+from hallmark.reports.sections.group_sentiment import build_group_sentiment_section
 from hallmark.reports.sections.metadata import build_metadata_section, describe_document_licences
 from hallmark.reports.sections.personal_data import build_personal_data_section
 from hallmark.tasks.contract import Row, format_count
@@ -81,6 +82,7 @@ def build_composition_section(corpus: CorpusFigures, stated_licence: str | None 
             build_personal_data_section(corpus),
             build_toxicity_section(corpus),
             build_identity_mentions_section(corpus),
+            build_group_sentiment_section(corpus),
             build_occupations_section(corpus),
             build_canaries_section(corpus),
         ],

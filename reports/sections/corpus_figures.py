@@ -37,6 +37,8 @@ CARD_TABLES = (
     "documents",
     "duplicates",
     "errors",
+    "group_sentences",
+    "group_sentiment",
     "identities",
     "ledger",
     "ledger_summary",
