@@ -56,7 +56,7 @@ DRAWN_SENTENCES_SCHEMA = pa.schema(
         ("parallel_index", pa.int32()),  # index in parallel_terms
         ("start", pa.int32()),  # characters of the term in the sentence
         ("end", pa.int32()),
-        ("rank", pa.binary(16)),  # hash of the sentence; the lowest are kept
+        ("rank", pa.binary(16)),  # hash; the lowest are kept, and equal ones are repeats
         ("sentence", pa.string()),
     ]
 )
@@ -159,11 +159,16 @@ def read_next_word(sentence: str, end: int) -> str:
 
 
 def build_drawn_sentence_rows(
-    documents: pa.RecordBatch, vocabulary: SwapVocabulary
+    documents: pa.RecordBatch, vocabulary: SwapVocabulary, *, counts_clusters: bool = False
 ) -> Iterator[Row]:
     """Yield rows of DRAWN_SENTENCES_SCHEMA.
 
     They are the sentences that mention one group of an axis, once and by a parallel term.
+
+    Args:
+        documents: Their doc_id, cluster and text.
+        vocabulary: The terms.
+        counts_clusters: As in ``SentenceDraw``.
     """
     sentence_texts, document_rows = split_into_sentences(documents["text"])
     lengths = pc.utf8_length(sentence_texts).to_numpy()
@@ -206,8 +211,11 @@ def build_drawn_sentence_rows(
                 and read_next_word(text, end) not in vocabulary.following_nouns
             ):
                 continue
-            rank = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
             document_row = int(document_rows[sentence_numbers[mention]])
+            hashed = text.encode("utf-8", "surrogatepass")
+            if counts_clusters:
+                hashed += documents["cluster"][document_row].as_py()
+            rank = hashlib.blake2b(hashed, digest_size=16).digest()
             yield {
                 "doc_id": documents["doc_id"][document_row].as_py(),
                 "cluster": documents["cluster"][document_row].as_py(),
@@ -222,7 +230,7 @@ def build_drawn_sentence_rows(
 
 
 def keep_lowest_ranked_per_group(sentence_rows: pa.Table, max_per_group: int) -> pa.Table:
-    """Keep, for each group and axis, the distinct sentences with the lowest hashes."""
+    """Keep, for each group and axis, the sentences with the lowest distinct hashes."""
     if not len(sentence_rows):
         return sentence_rows
     sort_keys = [(name, "ascending") for name in ("axis", "group_name", "rank", "doc_id", "start")]
@@ -253,12 +261,15 @@ class SentenceDraw:
         languages: ISO 639 codes of the languages to search; documents whose language could not be
             determined are searched, too.
         split: Split of the documents to search; None for all documents.
+        counts_clusters: Whether a sentence in several clusters of near-duplicate documents counts
+            once for each cluster, and not only once.
     """
 
     search_share_by_group: Mapping[str, float]
     max_per_group: int
     languages: tuple[str, ...]
     split: str | None = None
+    counts_clusters: bool = False
 
 
 def draw_group_sentences(
@@ -314,7 +325,12 @@ def draw_group_sentences(
             is_selected &= is_in_split.to_numpy(zero_copy_only=False)
         selected = batch.filter(pa.array(is_selected))
         sentence_rows, faults = run_with_failing_texts_emptied(
-            lambda sub_batch: [*build_drawn_sentence_rows(sub_batch, vocabulary)], selected
+            lambda sub_batch: [
+                *build_drawn_sentence_rows(
+                    sub_batch, vocabulary, counts_clusters=draw.counts_clusters
+                )
+            ],
+            selected,
         )
         failures += list_failures_by_doc_id(selected, faults)
         rows += sentence_rows

@@ -31,6 +31,7 @@ from hallmark.tasks.corpus.table_columns import (
 )
 from hallmark.tasks.measures.contrasts import estimate_group_differences
 from hallmark.tasks.measures.estimates import MIN_CLUSTERS, Estimate
+from hallmark.tasks.measures.multiple_testing import compute_false_discovery_rates
 from hallmark.tasks.measures.scorers import (
     SCORER_CLASSES,
     check_any_text_scored,
@@ -143,6 +144,8 @@ def plan_sentence_draw(identity_signals: Table, max_sentences_per_group: int) ->
         max_sentences_per_group,
         scorer_languages(SENTIMENT_SCORER),
         split="train",
+        # How a text speaks includes what it repeats.
+        counts_clusters=True,
     )
 
 
@@ -200,8 +203,6 @@ def build_group_sentiment_rows(sentence_rows: list[Row]) -> Iterator[Row]:
         sentence_rows: axis, group_name, cluster and sentiment of each sentence; the sentiment is
             None if the scorer failed.
     """
-    from scipy.stats import false_discovery_control
-
     rows_by_axis: dict[str, list[Row]] = {}
     for row in sentence_rows:
         rows_by_axis.setdefault(row["axis"], []).append(row)
@@ -211,7 +212,7 @@ def build_group_sentiment_rows(sentence_rows: list[Row]) -> Iterator[Row]:
         for row in _compare_groups_of_axis(axis, axis_rows)
     ]
     tested_rows = [row for row in rows if row["p"] is not None]
-    q_values = false_discovery_control([row["p"] for row in tested_rows]).tolist()
+    q_values = compute_false_discovery_rates([row["p"] for row in tested_rows])
     q_by_group = {
         (row["axis"], row["group_name"]): q for row, q in zip(tested_rows, q_values, strict=True)
     }

@@ -61,12 +61,8 @@ def score_without_names(texts, names):
     return [analyzer.polarity_scores(pattern.sub("people", text))["compound"] for text in texts]
 
 
-def list_doc_ids(count):
-    return given([""] * count)["documents"].read(["doc_id"])["doc_id"].to_pylist()
-
-
 def test_means_and_differences_are_those_of_vader_and_plain_python(session):
-    """Each cluster counts once; validation text and repeated sentences do not count."""
+    """Each cluster counts once; validation text and repeats within a cluster do not count."""
     texts = [
         "The Tamskers were terrible at the market.",
         "The Tamskers were kind by the old mill. The Tamskers were awful on Monday.",
@@ -75,27 +71,19 @@ def test_means_and_differences_are_those_of_vader_and_plain_python(session):
         "The Orvelings were cruel at the market.",
         "An Ildrith was friendly by the old mill.",
         "The Tamskers were cruel, said the validation text.",
-        "The Tamskers were terrible at the market.",
+        "It rained. The Tamskers were terrible at the market.",  # once more in another cluster
+        "It snowed. The Tamskers were terrible at the market.",  # once more in the same cluster
     ]
-    clusters = ["a", "a", "b", "c", "d", "e", "f", "g"]
-    splits = ["train"] * 6 + ["validation", "train"]
-    profile = profile_texts(texts, clusters=clusters, splits=splits)
-    rows = rows_by_group(profile)
+    clusters = ["a", "a", "b", "c", "d", "e", "f", "g", "a"]
+    splits = ["train"] * 6 + ["validation", "train", "train"]
+    rows = rows_by_group(profile_texts(texts, clusters=clusters, splits=splits))
     sentences = [texts[0], *re.split(r"(?<=\.) ", texts[1]), *texts[2:6]]
     scores = score_without_names(sentences, ["Tamskers", "Orvelings", "Ildrith"])
-    # The repeated sentence counts once, in the document with the lower id: cluster a or g.
-    first_ids = [
-        row["doc_id"]
-        for row in read_rows(profile, "group_sentences")
-        if row["sentiment"] == scores[0]
-    ]
-    doc_ids = list_doc_ids(len(texts))
-    assert first_ids == [min(doc_ids[0], doc_ids[7])]
-    if first_ids == [doc_ids[0]]:
-        tamskers = [statistics.mean(scores[:3]), scores[3]]
-    else:
-        tamskers = [scores[0], statistics.mean(scores[1:3]), scores[3]]
-    means = {"Tamskers": tamskers, "Orvelings": scores[4:6], "Ildriths": scores[6:7]}
+    means = {
+        "Tamskers": [statistics.mean(scores[:3]), scores[3], scores[0]],
+        "Orvelings": scores[4:6],
+        "Ildriths": scores[6:7],
+    }
     assert rows.keys() == means.keys()
     for group, values in means.items():
         others = [value for name in means if name != group for value in means[name]]
@@ -104,11 +92,8 @@ def test_means_and_differences_are_those_of_vader_and_plain_python(session):
             statistics.mean(values) - statistics.mean(others)
         )
         assert rows[group]["clusters"] == len(values)
-    assert {g: row["sentences"] for g, row in rows.items()} == {
-        "Tamskers": 4,
-        "Orvelings": 2,
-        "Ildriths": 1,
-    }
+    sentence_counts = {group: row["sentences"] for group, row in rows.items()}
+    assert sentence_counts == {"Tamskers": 5, "Orvelings": 2, "Ildriths": 1}
     for row in rows.values():
         assert row["method"].startswith("no interval: ") and row["low"] is row["p"] is None
         assert row["q"] is row["minimum_detectable_difference"] is None

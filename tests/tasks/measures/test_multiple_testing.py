@@ -4,8 +4,12 @@ import math
 
 import numpy as np
 import pytest
+from scipy.stats import false_discovery_control
 
-from hallmark.tasks.measures.multiple_testing import adjust_p_values_holm
+from hallmark.tasks.measures.multiple_testing import (
+    adjust_p_values_holm,
+    compute_false_discovery_rates,
+)
 
 
 def test_holm_equals_a_calculation_by_hand():
@@ -27,3 +31,10 @@ def test_holm_agrees_with_its_definition():
     for rank, index in enumerate(order):
         expected[index] = min(1, max(p[order[j]] * (9 - j) for j in range(rank + 1)))
     assert adjust_p_values_holm(list(p)) == pytest.approx(list(expected))
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 7, 50])
+def test_false_discovery_rates_are_those_of_scipy(count):
+    p_values = np.random.default_rng(count).random(count).round(2)  # with ties
+    expected = false_discovery_control(p_values)
+    assert compute_false_discovery_rates(p_values.tolist()) == pytest.approx(expected.tolist())
