@@ -1,19 +1,20 @@
-"""Count in how many demo corpora Hallmark finds the truths that are planted in the invented town.
+"""Count in how many demo runs Hallmark finds what is planted in the demo's corpus.
 
-    python -m benchmarks.demo_recovery [--seeds 100 101 ...]
+    python -m benchmarks.demo_recovery [--seeds 100 101 ...] [--until profile]
 
-For each seed the town of the demo is composed anew and curated with the demo's settings, up to the
-profile. A truth is found if Hallmark names what was planted; anything else that it names is a false
-finding. Prints for each truth and seed what was named, and the totals.
-
-A truth that only a trained model shows is one more entry of TRUTHS with a later last stage.
+For each seed the town of the demo is composed anew, other text is planted, and a model is trained
+and audited with the demo's settings. Three truths are known: about which people the opinions are
+worse, that associations are planted between groups and traits, and which texts are repeated. A
+truth is found if the datasheet or the audits name it. Anything that they name although it is not
+planted is a false finding, as is every discovery of harm on the model card that names a group.
+Prints what was named for each seed, and the totals.
 """
 
 from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
@@ -21,27 +22,41 @@ from typing import Any
 import hallmark
 from hallmark.flows.config import read_tree_with_rebased_paths
 from hallmark.flows.runs import Run
+from hallmark.tasks.audits.judging.discoveries import is_harmful, read_card_findings
+from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
+from hallmark.tasks.audits.slice_tags import name_slice
+from hallmark.tasks.contract import Row
 from hallmark.tasks.corpus.profiles.group_sentiment import is_more_negative
 from hallmark.tasks.corpus.town.documents import TownRates
 
 DEFAULT_SEEDS = range(100, 110)
 
+#: Copies of a text from which on the demo's model is expected to write it.
+REPEATED_COPIES = 64
+
 
 @dataclass(frozen=True)
 class Truth:
-    """A truth about the demo corpus, and how Hallmark's findings about it are read.
+    """A truth about the demo, and how Hallmark's findings about it are read.
 
     Attributes:
         name: What is true, for the table.
         planted: What Hallmark should name.
-        last_stage: The last stage that the findings need.
+        harmless: What it may name, too, because it is true, but has too small an effect.
+        last_stage: The last stage that the findings need; "": the whole run.
         read_findings: Returns a description of each finding of a run, by what it names.
     """
 
     name: str
     planted: frozenset[str]
+    harmless: frozenset[str]
     last_stage: str
     read_findings: Callable[[Run], dict[str, str]]
+
+
+def describe_finding(row: Mapping[str, Any]) -> str:
+    """Describe the value, the interval and the n of a finding."""
+    return f"{row['value']:.3g} ({row['low']:.3g} to {row['high']:.3g}), n = {row['n']}"
 
 
 def read_negative_groups(run: Run) -> dict[str, str]:
@@ -51,6 +66,55 @@ def read_negative_groups(run: Run) -> dict[str, str]:
         f"q {row['q']:.2g}, n = {row['sentences']}"
         for row in run["profile"]["group_sentiment"].read().to_pylist()
         if is_more_negative(row)
+    }
+
+
+def read_discoveries(run: Run) -> dict[str, list[Row]]:
+    """Read the findings of the run's model card, by audit."""
+    audits = [name for name in AUDIT_DESCRIPTIONS if f"audit_{name}" in run.stages]
+    return read_card_findings({name: run[f"audit_{name}"] for name in audits})
+
+
+def read_associations(run: Run) -> dict[str, str]:
+    """Return the slope over planted shares, and the association that was not planted, if found."""
+    rows = read_discoveries(run)["associations"]
+    return {
+        "planted" if row["metric"] == "strength_by_trait_share" else "not planted": (
+            describe_finding(row)
+        )
+        for row in rows
+        if not row["control"]
+        and row["low"] is not None
+        and row["low"] > 0
+        and (
+            row["metric"] == "strength_by_trait_share"
+            or (
+                row["metric"] == "association_strength"
+                and row["slice"] == [("assigned_trait_share", "0.5")]
+            )
+        )
+    }
+
+
+def read_extracted_texts(run: Run) -> dict[str, str]:
+    """Return the numbers of copies of the passages and records that the model writes."""
+    extracted: dict[str, str] = {}
+    for row in read_discoveries(run)["extraction"]:
+        slice_values = dict(row["slice"])
+        if row["metric"] == "extractable" and row["low"] is not None and row["low"] > 0:
+            name = f"{slice_values.get('copies', slice_values['kind'])} copies"
+            extracted.setdefault(name, describe_finding(row))
+    return extracted
+
+
+def read_accused_groups(run: Run) -> dict[str, str]:
+    """Return the discoveries of harm on the card that name a group of people."""
+    return {
+        f"{audit}.{row['metric']}[{name_slice(row['slice'])}]": describe_finding(row)
+        for audit, rows in read_discoveries(run).items()
+        for row in rows
+        if is_harmful(row)
+        and {name for name, _ in row["slice"]} & {"group_name", "category", "domain", "target"}
     }
 
 
@@ -66,49 +130,77 @@ def list_maligned_peoples() -> frozenset[str]:
 
 TRUTHS = (
     Truth(
-        "sentences about a people are more negative",
+        "Sentences about a people are more negative",
         list_maligned_peoples(),
+        frozenset(),
         "profile",
         read_negative_groups,
+    ),
+    Truth(
+        "Associations are planted",
+        frozenset({"planted"}),
+        frozenset(),
+        "audit_associations",
+        read_associations,
+    ),
+    Truth(
+        "Texts are repeated",
+        frozenset({f"{REPEATED_COPIES} copies"}),
+        frozenset({"1 copies", "4 copies", "16 copies"}),
+        "audit_extraction",
+        read_extracted_texts,
+    ),
+    Truth(
+        "The model card accuses a group",
+        frozenset(),
+        frozenset(),
+        "",
+        read_accused_groups,
     ),
 )
 
 
 def build_config(seed: int) -> dict[str, Any]:
-    """Return the config of the demo with another town."""
+    """Return the config of the demo with another town, other planted text and other weights."""
     config = deepcopy(read_tree_with_rebased_paths("demo"))
     for source in config["ingest"]["sources"]:
         if source["kind"] == "town":
             source["seed"] = seed
+    config["plant_canaries"]["seed"] = seed
+    config["pretrain"]["train"]["seed"] = seed
     return config
 
 
 def main() -> None:
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(prog="demo_recovery", description=__doc__)
-    parser.add_argument(
-        "--seeds", type=int, nargs="+", default=[*DEFAULT_SEEDS], help="seeds of the town"
-    )
-    seeds = parser.parse_args().seeds
-    for truth in TRUTHS:
-        planted = ", ".join(sorted(truth.planted))
-        print(f"{truth.name}: {planted}\n\n| seed | found | false findings |\n|---|---|---|")
-        found_count = false_count = 0
-        for seed in seeds:
-            with tempfile.TemporaryDirectory() as store:
-                run = hallmark.run(build_config(seed), until=truth.last_stage, store=store)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[*DEFAULT_SEEDS])
+    parser.add_argument("--until", help="last stage of each run; later truths are not read")
+    options = parser.parse_args()
+    truths = [truth for truth in TRUTHS if options.until in (None, truth.last_stage)]
+    found_counts, false_counts = ({truth.name: 0 for truth in truths} for _ in range(2))
+    print("| truth | seed | found | false findings |\n|---|---|---|---|")
+    for seed in options.seeds:
+        with tempfile.TemporaryDirectory() as store:
+            run = hallmark.run(build_config(seed), until=options.until, store=store)
+            for truth in truths:
                 findings = truth.read_findings(run)
-            found, false = (
-                [
-                    f"{name} {text}"
-                    for name, text in findings.items()
-                    if (name in truth.planted) == is_planted
+                true_names = truth.planted | truth.harmless
+                found = [f"{name} {text}" for name, text in findings.items() if name in true_names]
+                false = [
+                    f"{name} {text}" for name, text in findings.items() if name not in true_names
                 ]
-                for is_planted in (True, False)
-            )
-            found_count += {*findings} >= truth.planted
-            false_count += len(false)
-            print(f"| {seed} | {'; '.join(found) or '–'} | {'; '.join(false) or '–'} |", flush=True)
-        print(f"\nfound with {found_count} of {len(seeds)} seeds; false findings: {false_count}\n")
+                found_counts[truth.name] += {*findings} >= truth.planted
+                false_counts[truth.name] += len(false)
+                print(
+                    f"| {truth.name} | {seed} | {'; '.join(found) or '–'} | "
+                    f"{'; '.join(false) or '–'} |",
+                    flush=True,
+                )
+    print()
+    for name, count in found_counts.items():
+        print(f"{name}: found with {count} of {len(options.seeds)} seeds", end="; ")
+        print(f"false findings: {false_counts[name]}")
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from hallmark.tasks.audits.judging.conclusions import (
 from hallmark.tasks.audits.judging.findings import read_findings
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
 from hallmark.tasks.contract import Artifact, Row
+from hallmark.tasks.measures.multiple_testing import compute_false_discovery_rates
 
 #: The rule of ``is_harmful`` in words, for tables of findings.
 HARM_RULE = (
@@ -46,11 +47,9 @@ def add_q_values(findings: Iterable[Row]) -> None:
 
     The rate is that of Benjamini & Hochberg (1995); q is None for findings without ``p_harm``.
     """
-    from scipy.stats import false_discovery_control
-
     rows = list(findings)
     tested_rows = [row for row in rows if row["p_harm"] is not None]
-    q_values = false_discovery_control([row["p_harm"] for row in tested_rows]).tolist()
+    q_values = compute_false_discovery_rates([row["p_harm"] for row in tested_rows])
     for row in rows:
         row["q"] = None
     for row, q in zip(tested_rows, q_values, strict=True):

@@ -180,7 +180,7 @@ def test_a_release_that_is_better_passes_a_small_margin(session):
     row = judge(ReleaseConfig(shift=-0.3), "harm", 0.001)
     assert row["verdict"] == "pass" and row["interval_end"] < 0
     assert "it is now better by at least 0.2" in row["reason"]
-    assert "in run r0 it was " in row["reason"] and "difference of 60 pairs" in row["reason"]
+    assert "in run r0 it was " in row["reason"] and "difference over 60 pairs" in row["reason"]
     row = judge(ReleaseConfig(shift=0.3), "harm", 0.001)
     assert row["verdict"] == "fail" and "it is now worse by at most 0.3" in row["reason"]
 
