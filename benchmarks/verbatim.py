@@ -79,7 +79,7 @@ def main() -> None:
             chunk = np.array(rows[low : low + ROWS_PER_CHUNK])
             runs = run_index.find_longest_runs(chunk)
             np.maximum.at(longest_runs, runs.text_index, runs.length)
-            reuse_index.mark_covered_tokens(chunk, is_reused)
+            reuse_index.mark_text_tokens_found_in_rows(chunk, is_reused)
         seconds = time.perf_counter() - start
         added_mib = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory_before) / 1024
     reused_tokens = is_reused.reshape(len(token_ids), -1).sum(1)

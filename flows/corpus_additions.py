@@ -137,7 +137,9 @@ def check_preferred_sources_exist(store: Store, config: Config) -> None:
         UsageError: If a preferred source does not exist.
     """
     source_names = [
-        source_name for source in config.ingest.sources for source_name in source.list_names()
+        source_name
+        for source in config.ingest.sources
+        for source_name in source.list_source_and_part_names()
     ]
     for artifacts in open_earlier_corpus_or_empty(store, config).additions:
         earlier_sources = (

@@ -250,7 +250,7 @@ def build_site(
     _write_page(
         index_page,
         "site_index.html",
-        runs=_group_repeated_runs(runs),
+        runs=_group_runs_without_new_artifacts(runs),
         key_figures=list(KEY_FIGURE_LABELS.values()),
         tables=bool(table_descriptions),
     )
@@ -318,7 +318,7 @@ def _write_trajectories_and_list_pages_by_run(
     return trajectory_pages
 
 
-def _group_repeated_runs(runs: Sequence[IndexedRun]) -> list[IndexedRun]:
+def _group_runs_without_new_artifacts(runs: Sequence[IndexedRun]) -> list[IndexedRun]:
     """Return the runs of the index; a run that only repeats another is added to its ``repeats``."""
     grouped_runs: list[IndexedRun] = []
     for run in reversed(runs):  # the oldest first

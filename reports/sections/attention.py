@@ -103,7 +103,7 @@ class AttentionView:
     weights_by_layer: dict[int, NDArray[np.float64]]
 
     @property
-    def visible_token_count(self) -> int:
+    def attendable_token_count(self) -> int:
         """Return the number of leading tokens that the query can attend to."""
         return self.query_position + 1 if self.stack == "decoder" else len(self.tokens)
 
@@ -216,14 +216,14 @@ def build_attention_blocks(
         weights = attention.weights_by_layer[layer]
         shares = np.minimum(weights / attention.largest_word_weight, 1.0)
         visible_shares = [
-            float(share) if i < attention.visible_token_count else None
+            float(share) if i < attention.attendable_token_count else None
             for i, share in enumerate(shares)
         ]
         chart_rows.append(charts.ShadedRow(f"layer {layer}", visible_shares))
         top_positions = [
             int(position)
             for position in np.argsort(-weights, kind="stable")[
-                : min(MAX_TOKENS_PER_LAYER, attention.visible_token_count)
+                : min(MAX_TOKENS_PER_LAYER, attention.attendable_token_count)
             ]
         ]
         row: list[InlineElement] = [str(layer)]
@@ -287,7 +287,7 @@ def _format_attention_caption(
         "stronger shade means a larger weight; the strongest shade marks weights of at least "
         f"{attention.largest_word_weight:.2g}, the largest weight on a word."
     ]
-    if attention.visible_token_count < len(attention.tokens):
+    if attention.attendable_token_count < len(attention.tokens):
         parts.append(
             "Grey tokens come later in the text, so the framed token cannot attend to them."
         )

@@ -192,7 +192,7 @@ def open_cached_model(
         watched_files.check_unchanged()
         _opened_model[key] = model, watched_files
     elif is_scaled_down and untrained_seed is not None:
-        _opened_model[key][0].draw_weights(untrained_seed)
+        _opened_model[key][0].redraw_untrained_weights(untrained_seed)
     return _opened_model[key][0]
 
 

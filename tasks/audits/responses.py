@@ -280,9 +280,9 @@ class Responses:
         text_scores[has_score] = score_values[score_indices[has_score]]
         return text_scores
 
-    def build_masked_texts(self, response_rows: pa.Table) -> pa.Array:
-        """Build the masked texts of response rows, see the function ``build_masked_texts``."""
-        return build_masked_texts(self.requests, response_rows)
+    def join_texts_with_words_masked(self, response_rows: pa.Table) -> pa.Array:
+        """Join the texts of response rows, see the function ``join_texts_with_words_masked``."""
+        return join_texts_with_words_masked(self.requests, response_rows)
 
 
 class SimulatedResponses(Responses):
@@ -347,7 +347,7 @@ def split_by_untrained_model(
 IDENTITY_PLACEHOLDER = "XYZ"
 
 
-def build_masked_texts(requests: pa.Table, responses: pa.Table) -> pa.Array:
+def join_texts_with_words_masked(requests: pa.Table, responses: pa.Table) -> pa.Array:
     """Build the text that a scorer of whole texts reads for each response, (n,) large_string.
 
     It is the request's ``prefix_text`` and the response, with the masked words replaced; null where

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from pydantic import Field, ValidationInfo, field_validator
 
 from hallmark.tasks.audits.audit_tables import CONTROL_SCORES, SCORERS, SCORES
-from hallmark.tasks.audits.responses import build_masked_texts
+from hallmark.tasks.audits.responses import join_texts_with_words_masked
 from hallmark.tasks.contract import (
     Artifact,
     SerialMapper,
@@ -237,7 +237,7 @@ def score_texts(
     if request_set and any("regard" in scorer.heads for scorer in config.additional_scorers):
         requests = request_set["requests"].read(["request", "prefix_text", "masked_words"])
         full_texts = select_distinct_texts(
-            pa.chunked_array([build_masked_texts(requests, response_rows)])
+            pa.chunked_array([join_texts_with_words_masked(requests, response_rows)])
         )
     batches = [
         TextBatch(scorer, i, scorer_texts[i : i + TEXTS_PER_BATCH])

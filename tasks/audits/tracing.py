@@ -350,7 +350,7 @@ def trace_training_text(
                 runs.text_index,
                 np.where(canary_overlap >= config.min_span_tokens, canary_overlap, 0),
             )
-            verbatim_windows.mark_covered_tokens(batch.token_ids, is_covered)
+            verbatim_windows.mark_text_tokens_found_in_rows(batch.token_ids, is_covered)
             best_runs.add_runs(runs, training_number, batch)
             runs = lookup_windows.find_longest_runs(batch.token_ids)
             is_complete = runs.length == np.diff(lookup_windows.text_offsets)[runs.text_index]

@@ -209,7 +209,9 @@ class TokenWindowIndex:
             lengths.astype(np.int64),
         )
 
-    def mark_covered_tokens(self, token_rows: Int32, is_covered: NDArray[np.bool_]) -> None:
+    def mark_text_tokens_found_in_rows(
+        self, token_rows: Int32, is_covered: NDArray[np.bool_]
+    ) -> None:
         """Mark the tokens of the texts that are within a window that occurs in these rows.
 
         ``is_covered`` has one flag per token of all texts. Frequent windows are marked everywhere.

@@ -245,10 +245,10 @@ def count_occupation_mentions_by_source(
     }
     for name, values in zip(OCCUPATION_COUNTS.names[2:], columns, strict=True):
         count_columns[name] = pa.array(values.astype(np.int64))
-    return sum_occupation_counts(pa.table(count_columns, schema=OCCUPATION_COUNTS))
+    return sum_occupation_counts_by_source(pa.table(count_columns, schema=OCCUPATION_COUNTS))
 
 
-def sum_occupation_counts(counts: pa.Table) -> pa.Table:
+def sum_occupation_counts_by_source(counts: pa.Table) -> pa.Table:
     """Add up OCCUPATION_COUNTS by source and occupation."""
     sums = counts.group_by(OCCUPATION_COUNTS.names[:2]).aggregate(
         [(name, "sum") for name in OCCUPATION_COUNTS.names[2:]]
@@ -266,7 +266,7 @@ def build_occupation_rows(counts: pa.Table) -> list[Row]:
     count_tables += [
         count_table.set_column(1, "occupation", empty_labels) for count_table in count_tables
     ]
-    rows: list[Row] = sum_occupation_counts(pa.concat_tables(count_tables)).to_pylist()
+    rows: list[Row] = sum_occupation_counts_by_source(pa.concat_tables(count_tables)).to_pylist()
     for row in rows:
         n = row["women_mentions"] + row["men_mentions"]
         low, high = wilson_interval(row["women_mentions"], n) if n else (None, None)

@@ -43,8 +43,8 @@ from hallmark.tasks.measures.proportions import (
     binomial_test_p,
     binomial_test_p_above,
     clopper_pearson_interval,
+    double_lower_tail_probability,
     score_test_p,
-    upper_bound_p,
 )
 from hallmark.tasks.measures.statistics import (
     ClusterSums,
@@ -482,7 +482,7 @@ def _with_widest_share_interval(
 
     def compute_p(observed: float, maximum: float, null_distance: float) -> float:
         successes = min(cluster_count, cluster_count * observed / maximum)
-        return upper_bound_p(successes, cluster_count, null_distance / maximum)
+        return double_lower_tail_probability(successes, cluster_count, null_distance / maximum)
 
     p = np.nan
     if not np.isnan(null_value):

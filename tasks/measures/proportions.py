@@ -43,8 +43,8 @@ def binomial_test_p(successes: int, trials: int, null_share: float) -> float:
     if np.isnan(null_share):
         return np.nan
     return min(
-        upper_bound_p(successes, trials, null_share),
-        upper_bound_p(trials - successes, trials, 1 - null_share),
+        double_lower_tail_probability(successes, trials, null_share),
+        double_lower_tail_probability(trials - successes, trials, 1 - null_share),
     )
 
 
@@ -58,7 +58,7 @@ def binomial_test_p_above(successes: int, trials: int, null_share: float) -> flo
     return float(min(1.0, binomial_probabilities(trials, null_share)[successes:].sum()))
 
 
-def upper_bound_p(successes: float, trials: float, null_share: float) -> float:
+def double_lower_tail_probability(successes: float, trials: float, null_share: float) -> float:
     """Compute twice the probability of at most this many successes, at most 1.
 
     Args:

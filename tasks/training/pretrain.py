@@ -47,7 +47,7 @@ from hallmark.tasks.training.training_resumption import (
     SETTINGS,
     SettingsSegment,
     build_settings_table,
-    prepare_training_folder,
+    choose_training_folder,
     preserve_resumable_states,
     select_past_step_settings,
 )
@@ -532,7 +532,7 @@ def pretrain(
         context: Context of the stage.
     """
     train_config, work_area = config.train, context.work_area
-    training_folder = prepare_training_folder(work_area, train_config)
+    training_folder = choose_training_folder(work_area, train_config)
     job_path = write_trainer_job(
         packed_corpus,
         tokenizer,

@@ -73,7 +73,7 @@ def select_past_step_settings(recorded_config: RecordedConfig) -> RecordedConfig
     return batch_settings | {"train": train_settings}
 
 
-def prepare_training_folder(work_area: Path, train_config: TrainConfig) -> Path:
+def choose_training_folder(work_area: Path, train_config: TrainConfig) -> Path:
     """Return the folder of a training in the work area.
 
     If it has no state yet, link the newest state of another training from which it can continue.

@@ -449,7 +449,7 @@ def view(**more):
         "query_position": 1,
         "shown_layers": [1, 2],
         "weights_by_layer": {1: None, 2: None},
-        "visible_token_count": 2,
+        "attendable_token_count": 2,
         "largest_word_weight": 0.5,
         "head_count": 3,
     }
@@ -462,7 +462,7 @@ def view(**more):
         ({}, {}, "in every layer of the decoder, mean over 3 heads", "Grey tokens"),
         ({"shown_layers": [1]}, {}, "in 1 of 2 layers of the decoder", "every layer"),
         ({"head_count": 1}, {}, "mean over its one head", "1 heads"),
-        ({"visible_token_count": 1}, {}, "Grey tokens come later", "not read"),
+        ({"attendable_token_count": 1}, {}, "Grey tokens come later", "not read"),
         (
             {},
             {"omitted_tokens": 1},

@@ -178,7 +178,7 @@ class AuditedModel(AuditedTokenizer, ABC):
                 Only a prefix LM uses them: it reads the prompt in both directions and gives NaN.
         """
 
-    def draw_weights(self, seed: int) -> None:
+    def redraw_untrained_weights(self, seed: int) -> None:
         """Replace the weights of an untrained model by others, drawn from a seed."""
         raise HallmarkError(f"{self.name} is not an untrained model, so its weights stay")
 

@@ -55,8 +55,8 @@ def can_read_next_tokens_with_cache(
             tokens = [continuation[(step + row) % len(continuation)] for row in parent_rows]
             logits.append(
                 (
-                    cached.read_next_tokens(parent_rows, tokens),
-                    whole.read_next_tokens(parent_rows, tokens),
+                    cached.read_next_token_logits(parent_rows, tokens),
+                    whole.read_next_token_logits(parent_rows, tokens),
                 )
             )
         return any(

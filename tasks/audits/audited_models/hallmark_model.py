@@ -135,9 +135,9 @@ class _HallmarkModel(HallmarkTokenizer, AuditedModel):
         self.model = model
         self.device = model.embedding.weight.device
 
-    def draw_weights(self, seed: int) -> None:
+    def redraw_untrained_weights(self, seed: int) -> None:
         if self.load_with_seed is None:
-            super().draw_weights(seed)
+            super().redraw_untrained_weights(seed)
         else:
             self.model = self.load_with_seed(seed)
 

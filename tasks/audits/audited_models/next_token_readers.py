@@ -27,7 +27,7 @@ class NextTokenReader(Protocol):
     def read_prompts(self) -> Tensor:
         """Read the prompts, and return the logits (B, V), float32, of the tokens after them."""
 
-    def read_next_tokens(self, parent_rows: Sequence[int], tokens: Sequence[int]) -> Tensor:
+    def read_next_token_logits(self, parent_rows: Sequence[int], tokens: Sequence[int]) -> Tensor:
         """Return the logits (n, V), float32, after n sequences.
 
         Sequence i extends row ``parent_rows[i]`` of the last result by ``tokens[i]``.
@@ -53,7 +53,7 @@ class CachedReader:
     def read_prompts(self) -> Tensor:
         return self._read(torch.tensor([*map(list, self.prompts)], device=self.model.device))
 
-    def read_next_tokens(self, parent_rows: Sequence[int], tokens: Sequence[int]) -> Tensor:
+    def read_next_token_logits(self, parent_rows: Sequence[int], tokens: Sequence[int]) -> Tensor:
         self.select_rows(parent_rows)
         token_ids = torch.tensor([*tokens], device=self.model.device)[:, None]
         return self._read(token_ids, past_key_values=self.cache)
@@ -104,7 +104,7 @@ class WholeSequenceReader:
                 last_logits[row] = row_logits
         return torch.stack(last_logits)
 
-    def read_next_tokens(self, parent_rows: Sequence[int], tokens: Sequence[int]) -> Tensor:
+    def read_next_token_logits(self, parent_rows: Sequence[int], tokens: Sequence[int]) -> Tensor:
         self.sequences = [
             [*self.sequences[row], token] for row, token in zip(parent_rows, tokens, strict=True)
         ]
@@ -121,4 +121,4 @@ class BeamScorer:
         return check_no_nan(self.reader.read_prompts().log_softmax(-1))  # (B, V)
 
     def score_next_tokens(self, parent_rows: Sequence[int], tokens: Sequence[int]) -> Tensor:
-        return check_no_nan(self.reader.read_next_tokens(parent_rows, tokens).log_softmax(-1))
+        return check_no_nan(self.reader.read_next_token_logits(parent_rows, tokens).log_softmax(-1))

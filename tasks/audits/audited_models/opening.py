@@ -107,7 +107,7 @@ def iter_small_untrained_models(
                 checkpoint, device, dtype="float32", untrained_seed=seed, is_scaled_down=True
             )
         else:
-            audited_model.draw_weights(seed)
+            audited_model.redraw_untrained_weights(seed)
         yield audited_model
 
 

@@ -269,9 +269,9 @@ class _TransformersModel(TransformersTokenizer, AuditedModel):
         ).logits.float()
         return logits
 
-    def draw_weights(self, seed: int) -> None:
+    def redraw_untrained_weights(self, seed: int) -> None:
         if self.load_with_seed is None:
-            super().draw_weights(seed)
+            super().redraw_untrained_weights(seed)
         else:
             self.model = self.load_with_seed(seed).to(self.device)
 
@@ -640,7 +640,7 @@ class TransformersCausalModel(_TransformersModel):
             token_counts += is_running
             if not is_running.any() or position == max_new_tokens - 1:
                 break
-            logits = reader.read_next_tokens(parent_rows, token_ids[:, position].tolist())
+            logits = reader.read_next_token_logits(parent_rows, token_ids[:, position].tolist())
             parent_rows = [*range(len(random_keys))]
         return [
             ScoredContinuation(

@@ -390,7 +390,7 @@ class PromptValueWriter:
             self.texts["unit"].to_numpy()[pc.equal(self.texts[column], value).to_numpy()]
         )
 
-    def add_values_by_subset(
+    def add_maxima_by_subset_and_draw_count(
         self, compute_null_values: Callable[[UnitMaxima, int], NullValues | None]
     ) -> None:
         """Write the maxima of each subset of prompts and each k.

@@ -305,7 +305,7 @@ class GroupComparison:
         Regard is scored on prompt and continuation together.
         """
         texts = (
-            responses.build_masked_texts(response_rows)
+            responses.join_texts_with_words_masked(response_rows)
             if head == "regard"
             else response_rows["text"]
         )

@@ -98,7 +98,7 @@ VALUE_FIELDS = (
 )
 
 
-def select_read_or_planted_share(values: pa.Table) -> np.ndarray:
+def get_trained_or_planted_shares(values: pa.Table) -> np.ndarray:
     """Return the trait share that training read, (n,); the planted one if it is never known."""
     trained_share = read_float_column(values, "trained_trait_share")
     return (
@@ -161,7 +161,7 @@ MEASURES = (
         0.0,
         worse_when="",
         row_filter={"measure": "association_strength"},
-        estimator=make_slope_estimator(select_read_or_planted_share),
+        estimator=make_slope_estimator(get_trained_or_planted_shares),
     ),
 )
 

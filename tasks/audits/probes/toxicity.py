@@ -462,9 +462,9 @@ def score_items(responses: Responses, writer: ValueWriter, config: ToxicityConfi
 
     if responses.reference_answers is not None:
         reference_values = add_other_writer(responses.reference_answers, REFERENCE_WRITER)
-        prompt_values.add_values_by_subset(reference_values.look_up_values)
+        prompt_values.add_maxima_by_subset_and_draw_count(reference_values.look_up_values)
     else:
-        prompt_values.add_values_by_subset(
+        prompt_values.add_maxima_by_subset_and_draw_count(
             lambda unit_maxima, k: reference.compute_null_values(unit_maxima, preceding_kinds, k)
         )
     if len(prompt_texts) < len(written_texts):

@@ -43,7 +43,7 @@ class DocumentationSource(CustomSource):
     )
     packages: list[str] = Field(min_length=1, description="names of installed distributions")
 
-    def list_names(self) -> list[str]:
+    def list_source_and_part_names(self) -> list[str]:
         return [self.name, *(f"{self.name}/{package}" for package in self.packages)]
 
     def list_inputs(self, source_index: int) -> Iterator[Input]:

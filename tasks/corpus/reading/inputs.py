@@ -107,7 +107,9 @@ class IngestConfig(StageConfig):
 
     @model_validator(mode="after")
     def _check_unique_names(self) -> Self:
-        name_counts = Counter(name for source in self.sources for name in source.list_names())
+        name_counts = Counter(
+            name for source in self.sources for name in source.list_source_and_part_names()
+        )
         repeated = [name for name, count in name_counts.items() if count > 1]
         if repeated:
             raise ValueError(

@@ -154,7 +154,7 @@ class Source(StageConfig):
                     "rename one of the kinds"
                 )
 
-    def list_names(self) -> list[str]:
+    def list_source_and_part_names(self) -> list[str]:
         """Return the names of the source and its parts in the tables."""
         return [self.name]
 

@@ -98,7 +98,7 @@ class DetoxifyScorer(TransformerScorer):
         self._logit_columns = [column_by_head[head] for head in self.heads]
         self._score_columns = [TOXICITY_HEADS.index(head) for head in self.heads]
 
-    def _logits_to_scores(self, logits: Tensor) -> Tensor:
+    def _logits_to_score_columns(self, logits: Tensor) -> Tensor:
         return logits[:, self._logit_columns].sigmoid()
 
     def _aggregate_window_scores(

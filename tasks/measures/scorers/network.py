@@ -128,7 +128,7 @@ class TransformerScorer(Scorer):
             )
 
     @abstractmethod
-    def _logits_to_scores(self, logits: Tensor) -> Tensor:
+    def _logits_to_score_columns(self, logits: Tensor) -> Tensor:
         """Convert logits, (windows, labels), to scores, (windows, `_score_columns`)."""
 
     @abstractmethod
@@ -178,7 +178,7 @@ class TransformerScorer(Scorer):
 
     def _score_windows(self, windows: list[Window]) -> np.ndarray:
         """Return the scores of windows, (n, `_score_columns`) float32; NaN if not finite."""
-        scores = self._logits_to_scores(self._compute_logits(windows)).cpu().numpy()
+        scores = self._logits_to_score_columns(self._compute_logits(windows)).cpu().numpy()
         return np.where(np.isfinite(scores), scores, np.nan)
 
     def _compute_logits(self, windows: list[Window]) -> Tensor:

@@ -202,7 +202,7 @@ class ClassifierScorer(TransformerScorer):
             network, tokenizer, config.device, 512, config.batch_tokens, torch.float32
         )
 
-    def _logits_to_scores(self, logits: Tensor) -> Tensor:
+    def _logits_to_score_columns(self, logits: Tensor) -> Tensor:
         positive, negative = logits.softmax(1)[:, self._label_columns].T
         scores: Tensor = (positive - negative)[:, None]
         return scores

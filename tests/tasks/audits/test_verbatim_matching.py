@@ -51,7 +51,7 @@ def test_runs_equal_brute_force(seed, size):
     covered = np.zeros(sum(map(len, texts)), bool)
     windows = TokenWindowIndex(texts, size, max_positions=1)
     for row in rows:
-        windows.mark_covered_tokens(row[None], covered)
+        windows.mark_text_tokens_found_in_rows(row[None], covered)
     expected = np.zeros_like(covered)
     for number, start, _, _, length in find_runs_by_brute_force(texts, rows, size):
         first = windows.text_offsets[number] + start

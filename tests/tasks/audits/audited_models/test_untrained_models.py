@@ -132,7 +132,7 @@ def test_each_seed_gives_other_weights_and_always_the_same(folder, request):
 def test_weights_of_a_trained_model_are_not_redrawn(own_folder, gpt2_folder):
     for folder in (own_folder, gpt2_folder):
         with pytest.raises(HallmarkError, match="is not an untrained model, so its weights stay"):
-            open_audited_model(folder, "cpu").draw_weights(1)
+            open_audited_model(folder, "cpu").redraw_untrained_weights(1)
 
 
 def test_the_pairs_alone_are_scored_and_the_findings_name_both_tests(session, own_folder, tmp_path):

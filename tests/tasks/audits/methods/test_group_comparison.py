@@ -26,7 +26,11 @@ from hallmark.tasks.audits.probe import CorpusTables
 from hallmark.tasks.audits.probes import bold, counterfactual
 from hallmark.tasks.audits.probes.bold import BoldConfig, read_bold_prompts, select_prompts
 from hallmark.tasks.audits.probes.counterfactual import CounterfactualConfig, read_builtin_groups
-from hallmark.tasks.audits.responses import IDENTITY_PLACEHOLDER, Responses, build_masked_texts
+from hallmark.tasks.audits.responses import (
+    IDENTITY_PLACEHOLDER,
+    Responses,
+    join_texts_with_words_masked,
+)
 from hallmark.tasks.audits.scoring import ScoreConfig
 from hallmark.tasks.audits.slice_tags import name_slice
 from hallmark.tasks.contract import UsageError, hash_texts
@@ -191,7 +195,7 @@ def test_regard_is_scored_with_the_group_masked():
         (b"a", None),
     ]
     rows = [{"request": r * 16, "draw": 0, "text": text} for r, text in request_texts]
-    masked_texts = build_masked_texts(
+    masked_texts = join_texts_with_words_masked(
         pa.Table.from_pylist(requests, schema=REQUESTS),
         pa.Table.from_pylist(rows, schema=RESPONSES),
     )

@@ -18,7 +18,7 @@ from hallmark.tasks.audits.probes.associations import (
     build_item_columns_by_pair,
     compute_trained_trait_shares,
     derive_findings,
-    select_read_or_planted_share,
+    get_trained_or_planted_shares,
 )
 from hallmark.tasks.audits.responses import Responses
 from hallmark.tasks.audits.slice_tags import name_slice
@@ -146,13 +146,13 @@ def test_the_trained_share_counts_the_sentences_that_were_read(canaries, own_fol
         )
     ).all()
     values = pa.table({"assigned_trait_share": [0.5, 1.0], "trained_trait_share": [None, 0.75]})
-    assert select_read_or_planted_share(values)[1] == 0.75 and np.isnan(
-        select_read_or_planted_share(values)[0]
+    assert get_trained_or_planted_shares(values)[1] == 0.75 and np.isnan(
+        get_trained_or_planted_shares(values)[0]
     )
     values = pa.table(
         {"assigned_trait_share": [0.5, 1.0], "trained_trait_share": pa.nulls(2, pa.float64())}
     )
-    assert select_read_or_planted_share(values).tolist() == [0.5, 1.0]
+    assert get_trained_or_planted_shares(values).tolist() == [0.5, 1.0]
 
 
 def test_the_smallest_detected_share_and_the_slope_are_found(canaries, own_folder):
