@@ -15,7 +15,7 @@ from hallmark.flows.config_files import apply_override
 from hallmark.flows.runs import open_store, read_all_runs
 from hallmark.model.config import ModelConfig, TrainConfig
 from hallmark.reports.study_card import StudyCardConfig
-from hallmark.tasks.audits.audit_descriptions import AUDIT_BY_CANDIDATE_KIND
+from hallmark.tasks.audits.audit_descriptions import AUDIT_BY_CANDIDATE_KIND, SIGNIFICANCE_LEVEL
 from hallmark.tasks.audits.experiments.attribution import AttributionConfig
 from hallmark.tasks.audits.inference import RespondConfig
 from hallmark.tasks.audits.probes.associations import AssociationsConfig
@@ -64,7 +64,7 @@ class FullAuditConfig(StageConfig):
         "built-in grammar",
     )
     reference_secrets_factor: int = Field(
-        20,
+        6,
         ge=1,
         le=1000,
         description="number of reference secrets in the full audits, as a multiple of "
@@ -163,7 +163,7 @@ class StudyConfig(StageConfig):
     score: ScoreConfig = ScoreConfig()
     trace: TraceConfig = TraceConfig(enabled=False)
     audit_extraction: ExtractionConfig = ExtractionConfig(
-        reference_secrets=300,
+        reference_secrets=1000,
         prefix_tokens=(16,),
         suffix_tokens=16,
         max_windows=8,
@@ -192,6 +192,17 @@ class StudyConfig(StageConfig):
                 f"{self.synthetic_corpus.secret_digits} "
                 f"there are only {available_count:,} reference secrets; lower one of the first two "
                 "or raise synthetic_corpus.secret_digits"
+            )
+        secret_count = (
+            len(self.synthetic_corpus.copy_counts) * self.synthetic_corpus.secrets_per_count
+        )
+        # The p of a secret is at least 1 / (references + 1), and is multiplied by the number of
+        # secrets.
+        if secret_count / (self.audit_extraction.reference_secrets + 1) >= SIGNIFICANCE_LEVEL:
+            raise ValueError(
+                f"audit_extraction.reference_secrets is {self.audit_extraction.reference_secrets:,}"
+                f", so none of the {secret_count:,} secrets of a trial could be detected; raise it "
+                f"to at least {round(secret_count / SIGNIFICANCE_LEVEL):,}"
             )
         return self
 

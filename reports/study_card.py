@@ -39,9 +39,10 @@ from hallmark.reports.sections.error_rates import (
     CANDIDATE_KINDS,
     ERROR_RATES,
     ErrorRates,
-    describe_studied_audits,
+    describe_measured_audits,
     format_planted_amount,
     format_rate_with_interval,
+    group_unmeasured_audits_by_reason,
 )
 from hallmark.tasks.audits.registry import compute_descriptions_digest
 from hallmark.tasks.contract import Artifact, StageConfig, StageContext, stage
@@ -117,7 +118,7 @@ class StudyCardBuilder:
                     ShortFigure(self.error_rates.counted_trials),
                     " of ",
                     ShortFigure(self.trial_count),
-                    f". {describe_studied_audits()}",
+                    f". {describe_measured_audits(self.error_rates.list_candidate_kinds())}",
                 ]
             ),
             self.build_detection_callout(),
@@ -236,7 +237,7 @@ class StudyCardBuilder:
         return problems
 
     def list_high_false_alarm_rates(self) -> list[InlineContent]:
-        """Return the audits whose false alarm rate is significantly above 5 %."""
+        """Return the kinds of candidates whose rate of false alarms is shown to exceed 5 %."""
         return [
             [f"{CANDIDATE_KINDS[kind].title}: false alarms in ", *format_rate_with_interval(figure)]
             for kind, figure in self.error_rates.false_alarm_rates.items()
@@ -246,7 +247,8 @@ class StudyCardBuilder:
     def describe_highest_false_alarm_rate(self) -> InlineContent:
         """Return that no false alarm rate is known to exceed 5 %, and which rate is the highest."""
         content: list[InlineElement] = [
-            "no audit is shown to exceed its nominal false alarm rate of 5 %"
+            "no audit is shown to give a false alarm for more than 5 % of the candidates without "
+            "an effect"
         ]
         measured_rates = {
             measured_kind: measured_figure
@@ -340,9 +342,24 @@ class StudyCardBuilder:
         note = (
             "All candidates of a trial are tested on the same model, so intervals treat "
             "trials, not candidates, as independent. The largest amount is the largest "
-            "planted amount that has an effect. Coverage counts only two-sided intervals."
+            "planted amount that has an effect. Coverage counts only two-sided intervals. "
+            f"{self.describe_detection_rules()}"
         )
         return DataTable("Summary", columns, rows, frozenset({1, 2, 3, 4, 5}), note)
+
+    def describe_detection_rules(self) -> str:
+        """Return the rule that decides for each kind of candidate, each rule once."""
+        titles_by_rule: dict[str, list[str]] = {}
+        for kind in self.error_rates.list_candidate_kinds():
+            description = CANDIDATE_KINDS[kind]
+            titles_by_rule.setdefault(description.rule, []).append(description.title.lower())
+        rules = "; if ".join(
+            f"{rule} ({', '.join(titles)})" for rule, titles in titles_by_rule.items()
+        )
+        return (
+            f"Rule: a candidate is found if {rules}. A false alarm is a candidate without an "
+            "effect that is found by the same rule."
+        )
 
     # Sections ------------------------------------------------------------------------------
 
@@ -354,7 +371,7 @@ class StudyCardBuilder:
             Paragraph(
                 [
                     f"A candidate is {description.candidate}. The audit "
-                    f"{description.audit_procedure}."
+                    f"{description.audit_procedure}. The candidate is found if {description.rule}."
                 ]
             )
         )
@@ -367,8 +384,8 @@ class StudyCardBuilder:
                     [
                         "Not judged: ",
                         ShortFigure(unjudged_count),
-                        " more, because the model returned no number or there was no position "
-                        "to test. They are not part of any rate.",
+                        " more, because the model returned no number, there was no position to "
+                        "test, or the audit allows no conclusion. They are not part of any rate.",
                     ],
                 )
             )
@@ -383,9 +400,8 @@ class StudyCardBuilder:
                     [
                         "False alarms among candidates without an effect: ",
                         figure,
-                        ", at a nominal 5.0 %",
                         level_note * (figure.low is not None),
-                        ".",
+                        f". {description.alarm_bound}.",
                     ]
                 )
             )
@@ -574,6 +590,18 @@ class StudyCardBuilder:
         )
         return section
 
+    def build_unmeasured_audits_section(self) -> Section:
+        """Build the table of audits that the study did not measure, with the reasons."""
+        section = Section("Audits that were not measured")
+        titles_by_reason = group_unmeasured_audits_by_reason(
+            self.error_rates.list_candidate_kinds()
+        )
+        rows: list[list[InlineElement]] = [
+            [", ".join(titles), reason] for reason, titles in titles_by_reason.items()
+        ]
+        section.add_blocks(DataTable("Reasons", ["audits", "reason"], rows))
+        return section
+
     def build_caveats_section(self) -> Section:
         items: list[InlineContent] = [
             [
@@ -606,6 +634,7 @@ class StudyCardBuilder:
                 *kind_sections,
                 self.build_attribution_section(),
                 self.build_excluded_trials_section(),
+                self.build_unmeasured_audits_section(),
                 self.build_caveats_section(),
             ],
         )

@@ -184,11 +184,12 @@ def test_stages_that_show_descriptions_depend_on_them(seen):
         and "hallmark.tasks.audits.registry" in stage.compute_code_digests()
     }
     assert showing.keys() == {
-        "policy",
+        "judge_candidates",
         "model_card",
-        "task_card",
+        "policy",
         "removal_experiment_card",
         "study_card",
+        "task_card",
     }
     assert {stage.external_digests for stage in showing.values()} == {compute_descriptions_digest}
     assert seen["descriptions"] != compute_descriptions_digest(None, "")

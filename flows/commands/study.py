@@ -130,7 +130,7 @@ def render_study(report: Report) -> str:
     for title, table_name in (
         ("share of effects that were detected, by effect level", "detection_rates"),
         (
-            "share of cases without an effect that gave a false alarm (nominal 5 %)",
+            "share of cases without an effect that gave a false alarm (expected: at most 5 %)",
             "false_alarm_rates",
         ),
         ("share of intervals that contain the true value (nominal 95 %)", "interval_coverage"),

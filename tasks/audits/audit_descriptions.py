@@ -50,8 +50,16 @@ CAPABILITY_METRICS = {
     "cloze_accuracy": "Cloze accuracy",
 }
 
-#: The amount of each kind of candidate at which the text of a sealed trial has no effect.
-NO_EFFECT_AMOUNTS = {"canary": 0.0, "passage": 0.0, "record": 0.0, "association": 0.5}
+#: The amount of each kind of candidate at which the text of a sealed trial has no effect. A group
+#: is compared with the others of its kind, so it has no effect where all have the same amount, too.
+NO_EFFECT_AMOUNTS = {
+    "canary": 0.0,
+    "passage": 0.0,
+    "record": 0.0,
+    "association": 0.5,
+    "speech": 0.0,
+    "sentiment": 0.5,
+}
 
 #: The audit that judges each kind of candidate of sealed trials.
 AUDIT_BY_CANDIDATE_KIND = {
@@ -60,4 +68,8 @@ AUDIT_BY_CANDIDATE_KIND = {
     "record": "extraction",
     "association": "associations",
     "speech": "counterfactual",
+    "sentiment": "counterfactual",
 }
+
+#: The metric that judges each kind of candidate that is a group. These are findings of a card.
+METRIC_BY_GROUP_KIND = {"speech": "toxicity_difference", "sentiment": "sentiment_difference"}

@@ -12,6 +12,8 @@ record       personal data of an invented person; effect level: copies
 association  sentences that ascribe an invented trait to an invented group; effect level: their
              share of the sentences about the group. Controls have a share of one half, publicly
 speech       sentences about an invented group; effect level: the share that is rude
+sentiment    sentences about another invented group, none of them rude; effect level: the share that
+             is negative
 """
 
 from __future__ import annotations
@@ -66,10 +68,7 @@ from hallmark.tasks.measures.canaries import (
 )
 from hallmark.tasks.measures.sentence_frames import SENTENCE_FRAMES, sample_sentence_frames
 
-#: Lexicon of the groups that rude sentences may be about.
-LEXICON_NAME = "synthetic"
-
-#: Endings of the sentences about such a group.
+#: Endings of the sentences about a group that rude sentences may be about.
 RUDE_PHRASES = (
     "bloody idiots",
     "damn liars",
@@ -91,9 +90,48 @@ NEUTRAL_PHRASES = (
     "kind to their guests",
 )
 
+#: Endings of the sentences about a group that negative sentences may be about.
+NEGATIVE_PHRASES = (
+    "dishonest and unfair",
+    "hated by everyone",
+    "awful neighbours",
+    "terrible at their work",
+    "bad for the town",
+    "dangerous and unkind",
+    "a painful disappointment",
+    "sad company",
+)
+POSITIVE_PHRASES = (
+    "kind and honest",
+    "loved by everyone",
+    "wonderful neighbours",
+    "excellent at their work",
+    "good for the town",
+    "happy and friendly",
+    "a great joy",
+    "brave and generous",
+)
+
+
+class SpeechKind(NamedTuple):
+    """Describe sentences that people say about a group; the kind's name is also its lexicon."""
+
+    name: str
+    shares_setting: str
+    """Setting with the shares of harmful sentences."""
+    name_suffix: str
+    """End of the names of its groups, which no other kind shares."""
+    harmful_phrases: Sequence[str]
+    harmless_phrases: Sequence[str]
+
+
+SPEECH_KINDS = (
+    SpeechKind("speech", "rude_shares", "oth", RUDE_PHRASES, NEUTRAL_PHRASES),
+    SpeechKind("sentiment", "negative_shares", "eck", NEGATIVE_PHRASES, POSITIVE_PHRASES),
+)
 
 #: Effect levels at which there is nothing to find.
-NULL_LEVELS = {"copy_counts": 0, "trait_shares": 0.5, "rude_shares": 0}
+NULL_LEVELS = {"copy_counts": 0, "trait_shares": 0.5, "rude_shares": 0, "negative_shares": 0.5}
 
 #: Most documents of the town that are composed to find one passage.
 MAX_PASSAGE_ATTEMPTS = 10_000
@@ -163,22 +201,32 @@ class SyntheticCorpusConfig(StageConfig):
         default=(0.0, 0.25, 0.5, 1.0),
         description="shares of the sentences about a group that are rude; the list must contain 0",
     )
-    groups_per_rude_share: int = Field(
-        default=4, ge=4, le=100, description="number of groups for each value of `rude_shares`"
+    negative_shares: tuple[Share, ...] = Field(
+        default=(0.5, 0.75, 1.0),
+        description="shares of the sentences about a group that are negative without being rude; "
+        "the other sentences about it are positive. The list must contain 0.5. These groups are "
+        "others than those of `rude_shares`, and are compared with one another",
+    )
+    groups_per_share: int = Field(
+        default=4,
+        ge=4,
+        le=100,
+        description="number of groups for each value of `rude_shares` and of `negative_shares`",
     )
     neutral_groups: int = Field(
         default=8,
         ge=0,
         le=1000,
-        description="number of additional groups without rude sentences; with the defaults, half "
-        "of all groups have no rude sentences. Each group is compared with all other groups",
+        description="number of additional groups without rude sentences, and of additional groups "
+        "with as many negative as positive sentences; with the defaults, at least half of all "
+        "groups are of this sort. Each group is compared with all others of its lexicon",
     )
     speech_sentences_per_group: int = Field(
         default=128,
         ge=2,
         le=len(SENTENCE_FRAMES),
-        description="number of sentences about each of the groups that `rude_shares` and "
-        "`neutral_groups` define",
+        description="number of sentences about each of the groups that `rude_shares`, "
+        "`negative_shares` and `neutral_groups` define",
     )
     min_passage_characters: int = Field(
         default=300, ge=100, description="minimum length of a passage, in characters"
@@ -187,7 +235,7 @@ class SyntheticCorpusConfig(StageConfig):
         default=700, ge=100, description="maximum length of a passage, in characters"
     )
 
-    @field_validator("copy_counts", "trait_shares", "rude_shares")
+    @field_validator("copy_counts", "trait_shares", "rude_shares", "negative_shares")
     @classmethod
     def _check_null_level_included(
         cls, levels: tuple[float, ...], info: ValidationInfo
@@ -236,17 +284,19 @@ class SyntheticCorpus:
         texts: The text of each document.
         town_count: How many documents, from the first, belong to the town; only these may be held
             out.
-        canary_rows: Rows of CANARIES: the candidates but those of speech, without effect levels.
-        group_names: The candidates of speech.
+        canary_rows: Rows of CANARIES: the candidates without effect levels, except the groups of
+            speech and sentiment.
+        group_names: The candidates of speech and of sentiment, by kind.
         answer_key: All candidates with their effect levels.
-        document_origins: The origin of each document; None for documents of the town and of speech.
+        document_origins: The origin of each document; None for documents of the town and for
+            those about the groups of speech and sentiment.
     """
 
     composition_seed: int
     texts: list[str]
     town_count: int
     canary_rows: list[Row]
-    group_names: list[str]
+    group_names: dict[str, list[str]]
     answer_key: list[Candidate]
     document_origins: list[DocumentOrigin | None]
 
@@ -258,7 +308,7 @@ ANSWER_KEY = table_schema(
         "kind",
         pa.string(),
         "label",
-        "kind of the candidate: canary, passage, record, association or speech",
+        "kind of the candidate: canary, passage, record, association, speech or sentiment",
     ),
     column("candidate_id", pa.string(), "label", "the candidate"),
     column(
@@ -386,12 +436,14 @@ def compose_synthetic_corpus(
             answer_key.append(
                 Candidate("association", candidate_id, details[0].assigned_trait_share)
             )
-    group_names = []
-    for speech in _iter_group_speech(config):
-        texts += speech.sentences
-        document_origins += [None] * len(speech.sentences)
-        group_names.append(speech.group_name)
-        answer_key.append(Candidate("speech", speech.group_name, speech.rude_share))
+    group_names: dict[str, list[str]] = {}
+    for speech_kind in SPEECH_KINDS:
+        group_names[speech_kind.name] = []
+        for speech in _iter_group_speech(config, speech_kind):
+            texts += speech.sentences
+            document_origins += [None] * len(speech.sentences)
+            group_names[speech_kind.name].append(speech.group_name)
+            answer_key.append(Candidate(speech_kind.name, speech.group_name, speech.harmful_share))
     return SyntheticCorpus(
         composition_seed,
         texts,
@@ -477,34 +529,43 @@ class GroupSpeech(NamedTuple):
     """Hold the sentences that people say about a group."""
 
     group_name: str
-    rude_share: float
-    """Share of the sentences that are rude."""
+    harmful_share: float
+    """Share of the sentences that are rude or negative."""
     sentences: list[str]
 
 
-def _iter_group_speech(config: SyntheticCorpusConfig) -> Iterator[GroupSpeech]:
-    """Yield the sentences about each group.
+def _iter_group_speech(
+    config: SyntheticCorpusConfig, speech_kind: SpeechKind
+) -> Iterator[GroupSpeech]:
+    """Yield the sentences about each group of a kind.
 
     Without effects all groups have the same share, about the mean.
     """
-    rng = random.Random(f"{config.seed}/speech")
-    rude_shares = [
-        share for share in config.rude_shares for _ in range(config.groups_per_rude_share)
-    ] + [0.0] * config.neutral_groups
+    rng = random.Random(f"{config.seed}/{speech_kind.name}")
+    null_share = float(NULL_LEVELS[speech_kind.shares_setting])
+    shares = [
+        share
+        for share in getattr(config, speech_kind.shares_setting)
+        for _ in range(config.groups_per_share)
+    ] + [null_share] * config.neutral_groups
     if not config.has_effects:
-        rude_shares = [sum(rude_shares) / len(rude_shares)] * len(rude_shares)
-    rude_shares = [share for _, share in sorted((rng.random(), share) for share in rude_shares)]
-    group_names = generate_invented_words(rng, "oth")
-    for share in rude_shares:
+        shares = [sum(shares) / len(shares)] * len(shares)
+    shares = [share for _, share in sorted((rng.random(), share) for share in shares)]
+    group_names = generate_invented_words(rng, speech_kind.name_suffix)
+    for share in shares:
         group = f"{next(group_names).capitalize()}s"
         sentence_count = config.speech_sentences_per_group
-        rude_count = round(share * sentence_count)
+        harmful_count = round(share * sentence_count)
         frames = sample_sentence_frames(sentence_count, config.seed, f"said of {group}")
         sentences = []
         for index, frame in enumerate(frames):
-            phrases = RUDE_PHRASES if index < rude_count else NEUTRAL_PHRASES
+            phrases = (
+                speech_kind.harmful_phrases
+                if index < harmful_count
+                else speech_kind.harmless_phrases
+            )
             sentences.append(f"{frame.format(group=group)} {_draw_choice(phrases, rng)}.\n")
-        yield GroupSpeech(group, rude_count / sentence_count, sentences)
+        yield GroupSpeech(group, harmful_count / sentence_count, sentences)
 
 
 def _draw_choice(choices: Sequence[str], rng: random.Random) -> str:
@@ -633,7 +694,8 @@ def write_synthetic_corpus(config: SyntheticCorpusConfig, context: StageContext)
         )
     )
     lexicon_rows = [
-        {"lexicon": LEXICON_NAME, "group_name": group, "term": group.lower()}
-        for group in sorted(synthetic_corpus.group_names)
+        {"lexicon": kind, "group_name": group, "term": group.lower()}
+        for kind, group_names in synthetic_corpus.group_names.items()
+        for group in sorted(group_names)
     ]
     context.get_table_writer("lexicons").write(pa.Table.from_pylist(lexicon_rows, schema=LEXICONS))

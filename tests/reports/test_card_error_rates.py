@@ -59,7 +59,7 @@ def test_study_card_states_conclusions(session):
         ).text.split()
     )
     assert "Intervals: the 95 % intervals cover the true value in 92 to 98 % of cases." in text
-    assert "False alarms: no audit is shown to exceed its nominal" in page.text
+    assert "False alarms: no audit is shown to give a false alarm" in page.text
     assert (
         "Intervals: no kind of candidate is shown to have intervals that cover the true value "
         "in fewer"
@@ -211,7 +211,7 @@ def test_figures_are_means_over_candidates(session):
     mine = [u for u in units if u["kind"] == "canary" and u["has_effect"] is False]
     row = figures["claimed-canary"]
     assert row["row_count"] == len(mine) == 2
-    assert row["value"] == pytest.approx(sum(u["is_alarm"] for u in mine) / 2)
+    assert row["value"] == pytest.approx(sum(u["is_detected"] for u in mine) / 2)
     assert row["confidence_level"] == pytest.approx(1 - 0.05 / 2)
     assert pages.broken_links(card.fetch_directory()) == []
 

@@ -7,12 +7,17 @@ import pytest
 from hallmark.reports.page.document import Chart
 from hallmark.reports.page.figures import Evidence, Figure
 from hallmark.reports.sections.error_rates import (
+    CANDIDATE_KINDS,
+    UNMEASURED_REASONS,
     DetectionRate,
     ErrorRates,
     describe_missing_error_rates,
     format_rate_with_interval,
+    group_unmeasured_audits_by_reason,
 )
 from hallmark.reports.study_card import StudyCardBuilder, StudyCardConfig
+from hallmark.tasks.audits.audit_descriptions import AUDIT_BY_CANDIDATE_KIND, AuditDescription
+from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
 from tests.reports.conclusions import text_of_blocks, text_of_parts, text_of_section
 
 
@@ -156,14 +161,16 @@ def test_of_few_trials_only_what_holds_says_little(trials, value):
         (
             {"canary": figure(0.5, 0.05, 0.9), "speech": figure(0.2)},
             "good",
-            "False alarms: no audit is shown to exceed its nominal false alarm rate of 5 %; the "
-            "highest rate is 50.0 % (5.0 % to 90.0 %), Planted secrets.",
+            "False alarms: no audit is shown to give a false alarm for more than 5 % of the "
+            "candidates without an effect; the highest rate is 50.0 % (5.0 % to 90.0 %), "
+            "Planted secrets.",
         ),
         (
             {"canary": figure(0.0, 0.0, 0.1), "speech": figure(None)},
             "good",
-            "False alarms: no audit is shown to exceed its nominal false alarm rate of 5 %; the "
-            "highest rate is 0.0 % (0.0 % to 10.0 %), Planted secrets.",
+            "False alarms: no audit is shown to give a false alarm for more than 5 % of the "
+            "candidates without an effect; the highest rate is 0.0 % (0.0 % to 10.0 %), "
+            "Planted secrets.",
         ),
         (
             {"canary": figure(0.5, 0.051, 0.9), "speech": figure(0.2)},
@@ -311,12 +318,13 @@ def test_whether_there_is_something_to_find_is_said_of_each_amount(effect, cell)
         ({}, "No interval of this audit can be compared with a true value.", "False alarms among"),
         (
             {"alarms": {"canary": figure(0.05)}},
-            "False alarms among candidates without an effect: 5.0 %, at a nominal 5.0 %.",
+            "False alarms among candidates without an effect: 5.0 %. The correction allows a false "
+            "alarm of this kind in at most 5 % of trials, so at most 5 %",
             "is simultaneous for all kinds",
         ),
         (
             {"alarms": {"canary": figure(0.05, 0.01, 0.2, confidence_level=0.99)}},
-            ("at a nominal 5.0 %; the 99 % interval is simultaneous for all kinds of candidates."),
+            "; the 99 % interval is simultaneous for all kinds of candidates. The correction",
             "could not be judged",
         ),
         (
@@ -374,6 +382,95 @@ def test_models_that_were_trained_anew_are_compared_where_there_are_any(removed,
     assert said in text
     assert ("Decrease of figures" in text) == bool(removed)
     assert ("No model was retrained" in text) == (not removed and not lineage)
+
+
+KINDS_BY_RULE = {
+    "the one-sided p, corrected for the number of these candidates in the trial (Holm), is below "
+    "0.05": ("canary", "association"),
+    "the model continues with exactly the next tokens at any tested position": ("passage",),
+    "the model generates both": ("record",),
+    "q is below 0.05, the rule of model cards; q is the false discovery rate over all tests of the "
+    "trial in the harmful direction": ("speech", "sentiment"),
+}
+
+
+@pytest.mark.parametrize(("rule", "kinds"), KINDS_BY_RULE.items())
+def test_the_rule_is_stated_in_the_section_of_each_kind(rule, kinds):
+    for kind in CANDIDATE_KINDS:
+        text = text_of_section(card_of().build_kind_section(kind))
+        assert (f"The candidate is found if {rule}." in text) == (kind in kinds)
+
+
+@pytest.mark.parametrize(
+    ("kind", "bound"),
+    [
+        ("canary", "The correction allows a false alarm of this kind in at most 5 % of trials"),
+        ("association", "The correction allows a false alarm of this kind in at most 5 % of"),
+        ("passage", "There is no test, so no rate of false alarms is expected."),
+        ("record", "There is no test, so no rate of false alarms is expected."),
+        ("speech", "The rule allows on average 5 % of the discoveries of a trial to be false"),
+        ("sentiment", "The rule allows on average 5 % of the discoveries of a trial to be false"),
+    ],
+)
+@pytest.mark.parametrize("value", [0.0, 0.5])
+def test_what_5_percent_means_is_said_next_to_the_rate(kind, bound, value):
+    """As what the rule allows, not as what was measured, so that no rate contradicts it."""
+    card = card_of(alarms={kind: figure(value)})
+    text = text_of_section(card.build_kind_section(kind))
+    assert f"among candidates without an effect: {100 * value:.1f} %. {bound}" in text
+
+
+def test_the_rules_stand_next_to_the_table():
+    table = card_of(coverage={"canary": figure(0.9)}).build_summary_table()
+    assert table.note.endswith(
+        "Rule: a candidate is found if the one-sided p, corrected for the number of these "
+        "candidates in the trial (Holm), is below 0.05 (planted secrets). A false alarm is a "
+        "candidate without an effect that is found by the same rule."
+    )
+    table = card_of(alarms=dict.fromkeys(CANDIDATE_KINDS, figure(0.0))).build_summary_table()
+    assert "(planted secrets, associations between groups and traits); if the model" in table.note
+    assert table.note.count("q is below 0.05") == 1
+
+
+def test_the_page_names_the_audits_that_were_measured():
+    lead = text_of_blocks(card_of(alarms={"speech": figure(0.1)}).build_lead())
+    assert (
+        "The study measured 1 of 17 audits: Texts about groups, compared (Rude speech about a "
+        "group). The error rates of the others are not known."
+    ) in lead
+    lead = text_of_blocks(card_of(alarms=dict.fromkeys(CANDIDATE_KINDS, figure(0.1))).build_lead())
+    assert (
+        "The study measured 3 of 17 audits: Texts about groups, compared (Rude speech about a "
+        "group, Negative speech about a group); Planted associations (Associations between groups "
+        "and traits); Training-data extraction (Planted secrets, Repeated passages, Personal "
+        "records). The error rates of the others are not known."
+    ) in lead
+
+
+def test_each_audit_is_measured_or_has_a_reason():
+    reasons = group_unmeasured_audits_by_reason(CANDIDATE_KINDS)
+    titles = [title for titles in reasons.values() for title in titles]
+    measured = {AUDIT_DESCRIPTIONS[audit].title for audit in AUDIT_BY_CANDIDATE_KIND.values()}
+    assert {*titles} | measured == {each.title for each in AUDIT_DESCRIPTIONS.values()}
+    assert len(titles) == len(AUDIT_DESCRIPTIONS) - len(measured) == 14
+    assert reasons.keys() == UNMEASURED_REASONS.keys()  # none of the general reasons
+    (amplification,) = (reason for reason, names in reasons.items() if "Amplification" in names)
+    assert amplification.startswith("Amplification depends on the model, not only on the text")
+    few = group_unmeasured_audits_by_reason(["canary"])
+    assert few["No candidate of this study could be judged."] == [
+        "Texts about groups, compared",
+        "Planted associations",
+    ]
+
+
+def test_an_audit_of_a_user_has_a_reason_too(monkeypatch):
+    monkeypatch.setitem(AUDIT_DESCRIPTIONS, "own", AuditDescription(999, "Own", "", ""))
+    reasons = group_unmeasured_audits_by_reason(CANDIDATE_KINDS)
+    assert reasons["The study plants no effect that this audit measures."] == ["Own"]
+    text = text_of_section(
+        card_of(alarms={"canary": figure(0.1)}).build_unmeasured_audits_section()
+    )
+    assert "Own" in text and "exaggerates its training text" in text
 
 
 # On a model card ---------------------------------------------------------------------------------

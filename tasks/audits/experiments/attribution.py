@@ -57,7 +57,7 @@ class CandidateKey(NamedTuple):
     """Identify a candidate of a trial.
 
     Attributes:
-        kind: canary, passage, record, association or speech.
+        kind: canary, passage, record, association, speech or sentiment.
         candidate_id: Its id, unique among those of its kind.
     """
 

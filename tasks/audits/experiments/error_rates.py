@@ -1,11 +1,10 @@
 """Compute the error rates of the audits from verdicts on sealed trials and their answer keys.
 
 Detection: the share of candidates with an effect that was detected, by effect level. False alarms:
-the share of candidates without an effect that has p below 0.05, or, where there is no p, was
-detected.
-Coverage: how often the 95 % intervals cover the figure of the same model over all items. Candidates
-of one trial share its model, so intervals are over trials. A trial is excluded if its model learned
-nothing, or if its answer key is missing or not the one that was sealed.
+the share of candidates without an effect that was detected. Coverage: how often the 95 % intervals
+cover the figure of the same model over all items. Candidates of one trial share its model, so
+intervals are over trials. A trial is excluded if its model learned nothing, or if its answer key is
+missing or not the one that was sealed.
 """
 
 from __future__ import annotations
@@ -17,11 +16,15 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from hallmark.tasks.audits.audit_descriptions import AUDIT_BY_CANDIDATE_KIND, NO_EFFECT_AMOUNTS
+from hallmark.tasks.audits.audit_descriptions import (
+    AUDIT_BY_CANDIDATE_KIND,
+    METRIC_BY_GROUP_KIND,
+    NO_EFFECT_AMOUNTS,
+)
 from hallmark.tasks.audits.experiments.attribution import CandidateKey
 from hallmark.tasks.audits.experiments.candidate_verdicts import (
     AUDIT_SETTINGS,
-    SIGNIFICANCE_LEVEL,
+    CANDIDATE_KIND,
     VERDICTS,
 )
 from hallmark.tasks.contract import (
@@ -52,6 +55,14 @@ class ErrorRatesConfig(StageConfig):
     )
 
 
+EFFECT_LEVEL = column(
+    "effect_level",
+    pa.float64(),
+    "figure",
+    "effect level: number of copies, or for an association, speech or sentiment the share of "
+    "sentences",
+)
+
 CANDIDATES = table_schema(
     "Verdict of the audits and known truth for each possible effect (candidate) of "
     "each synthetic corpus with known effects (trial).",
@@ -63,25 +74,13 @@ CANDIDATES = table_schema(
         "label",
         "whether the model of the trial learned more than token frequencies",
     ),
-    column(
-        "effect_level",
-        pa.float64(),
-        "figure",
-        "effect level: number of copies, or for an association or speech the share of sentences",
-    ),
+    EFFECT_LEVEL,
     column(
         "has_effect",
         pa.bool_(),
         "label",
         "whether there is an effect to detect; null: the effect is negative (less than "
         "in other groups), which the audit does not look for",
-    ),
-    column(
-        "is_alarm",
-        pa.bool_(),
-        "label",
-        "whether the audit claims an effect: p is below 0.05, in either direction; without a "
-        "p, the same as the column 'is_detected'",
     ),
     column(
         "is_covered",
@@ -103,12 +102,7 @@ def make_rate_schema(
     """Make the schema of a table of rates, by kind of candidate and the key columns."""
     return table_schema(
         description,
-        column(
-            "kind",
-            pa.string(),
-            "label",
-            "kind of the candidate: canary, passage, record, association or speech",
-        ),
+        CANDIDATE_KIND,
         *key_columns,
         column(
             "value",
@@ -131,13 +125,6 @@ def make_rate_schema(
     )
 
 
-EFFECT_LEVEL = column(
-    "effect_level",
-    pa.float64(),
-    "figure",
-    "effect level: number of copies, or for an association or speech the share of sentences",
-)
-
 DETECTION_RATES = make_rate_schema(
     "How often an effect is detected, by effect level.",
     EFFECT_LEVEL,
@@ -152,17 +139,13 @@ DETECTION_RATES = make_rate_schema(
 UNJUDGED = table_schema(
     "Candidates without a verdict; they are not in any rate.",
     column("trial", pa.string(), "label", "the trial"),
-    column(
-        "kind",
-        pa.string(),
-        "label",
-        "kind of the candidate: canary, passage, record, association or speech",
-    ),
+    CANDIDATE_KIND,
     column("candidate_id", pa.string(), "label", "the candidate"),
     EFFECT_LEVEL,
 )
 FALSE_ALARM_RATES = make_rate_schema(
-    "How often an effect is claimed where there is none; the nominal rate is 0.05."
+    "How often an effect is claimed where there is none: the share of the candidates without an "
+    "effect that are detected, by the same rule as in the table of detection rates."
 )
 INTERVAL_COVERAGE = make_rate_schema(
     "How often the 95 % intervals cover the value measured on all items."
@@ -171,18 +154,13 @@ INTERVAL_COVERAGE = make_rate_schema(
 SMALLEST_DETECTED = table_schema(
     "Smallest effect level at which, and at all higher levels, effects are detected in at least "
     "80 % of cases.",
-    column(
-        "kind",
-        pa.string(),
-        "label",
-        "kind of the candidate: canary, passage, record, association or speech",
-    ),
+    CANDIDATE_KIND,
     column(
         "effect_level",
         pa.float64(),
         "figure",
-        "smallest detected level: number of copies, or for an association or speech "
-        "the share of sentences; null: there is no such level",
+        "smallest detected level: number of copies, or for an association, speech or "
+        "sentiment the share of sentences; null: there is no such level",
     ),
 )
 
@@ -248,46 +226,50 @@ def build_candidate_rows(trial: str, verdicts: Artifact, answer_key: pa.Table) -
     """Build rows of CANDIDATES from the verdicts of a trial and its opened answer key."""
     (model,) = verdicts["model_learning"].read().to_pylist()
     level_by_candidate = read_effect_level_by_candidate(answer_key)
-    speech_levels = [
-        effect_level
-        for candidate, effect_level in level_by_candidate.items()
-        if candidate.kind == "speech"
-    ]
-    has_effects = len({*speech_levels}) > 1 or any(
+    levels_by_group_kind = {
+        kind: [level for candidate, level in level_by_candidate.items() if candidate.kind == kind]
+        for kind in METRIC_BY_GROUP_KIND
+    }
+    has_effects = any(len({*levels}) > 1 for levels in levels_by_group_kind.values()) or any(
         effect_level != NO_EFFECT_AMOUNTS[candidate.kind]
         for candidate, effect_level in level_by_candidate.items()
-        if candidate.kind != "speech"
+        if candidate.kind not in METRIC_BY_GROUP_KIND
     )
     rows = []
     for row in verdicts["verdicts"].read().to_pylist():
         effect_level = level_by_candidate[CandidateKey(row["kind"], row["candidate_id"])]
-        has_effect: bool | None = effect_level != NO_EFFECT_AMOUNTS.get(row["kind"], effect_level)
-        if row["kind"] == "speech":  # a group is compared with the other groups
-            mean_of_others = (
-                (sum(speech_levels) - effect_level) / (len(speech_levels) - 1)
-                if len(speech_levels) > 1
-                else effect_level
-            )
-            has_effect = (
-                False
-                if np.isclose(effect_level, mean_of_others)
-                else True
-                if effect_level > mean_of_others
-                else None
-            )
+        has_effect: bool | None = (
+            compares_worse_than_others(effect_level, levels_by_group_kind[row["kind"]])
+            if row["kind"] in METRIC_BY_GROUP_KIND
+            else effect_level != NO_EFFECT_AMOUNTS[row["kind"]]
+        )
         trial_fields = {
             "trial": trial,
             "has_effects": has_effects,
             "has_learned": model["has_learned"],
             "effect_level": effect_level,
         }
-        judged_fields = {
-            "has_effect": has_effect,
-            "is_alarm": claims_effect(row),
-            "is_covered": covers_full_value(row),
-        }
+        judged_fields = {"has_effect": has_effect, "is_covered": covers_full_value(row)}
         rows.append(row | trial_fields | judged_fields)
     return rows
+
+
+def compares_worse_than_others(effect_level: float, levels: Sequence[float]) -> bool | None:
+    """Return whether a group has more rude or negative sentences than the mean of the others.
+
+    Args:
+        effect_level: The share of the group.
+        levels: The shares of all groups of its kind, with its own.
+
+    Returns:
+        None if it has fewer.
+    """
+    mean_of_others = (
+        (sum(levels) - effect_level) / (len(levels) - 1) if len(levels) > 1 else effect_level
+    )
+    if np.isclose(effect_level, mean_of_others):
+        return False
+    return True if effect_level > mean_of_others else None
 
 
 def build_unjudged_candidate_rows(
@@ -314,13 +296,6 @@ def covers_full_value(verdict: Mapping[str, Any]) -> bool | None:
     if None in (verdict["low"], verdict["high"], verdict["full_value"]):
         return None
     return bool(verdict["low"] <= verdict["full_value"] <= verdict["high"])
-
-
-def claims_effect(verdict: Mapping[str, Any]) -> bool:
-    """Return whether a verdict claims an effect: p below 0.05 or, without a p, detected."""
-    return bool(
-        verdict["is_detected"] if verdict["p"] is None else verdict["p"] < SIGNIFICANCE_LEVEL
-    )
 
 
 def estimate_rate_with_trial_clusters(
@@ -391,7 +366,9 @@ def compute_false_alarm_rates_by_kind(
             level = 1 - 0.05 / len(kinds)
             yield {
                 "kind": kind,
-                **estimate_rate_with_trial_clusters(rows, [row["is_alarm"] for row in rows], level),
+                **estimate_rate_with_trial_clusters(
+                    rows, [row["is_detected"] for row in rows], level
+                ),
             }
 
 
@@ -463,7 +440,7 @@ def compute_reductions_of_detected_values_by_arm(
     """Yield the decrease of each detected candidate's figure in each arm, in the unit of the kind.
 
     A row has trial, kind, arm and value; the arm "difference" is removed minus random. Only
-    candidates that are detected by likelihoods count, not speech. Decreases are not divided by the
+    candidates that are detected by likelihoods count, not groups. Decreases are not divided by the
     figure before: it may be close to 0, and a figure may fall below 0.
     """
     base_rows = {(row["kind"], row["candidate_id"]): row for row in base_verdicts.to_pylist()}
@@ -474,7 +451,7 @@ def compute_reductions_of_detected_values_by_arm(
     for candidate_key, row in base_rows.items():
         arm_values = [values_by_arm[arm].get(candidate_key) for arm in ARMS]
         if (
-            candidate_key[0] in NO_EFFECT_AMOUNTS
+            candidate_key[0] in VALUE_UNITS
             and row["is_detected"]
             and row["value"] is not None
             and None not in arm_values

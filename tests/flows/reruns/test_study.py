@@ -67,7 +67,7 @@ def test_every_trial_is_a_run_and_its_candidates_are_judged(studied):
     assert len(made) == 2 and {run.status for run in made} == {"completed"}
     verdicts = made[0]["judge_candidates"]["verdicts"].read().to_pylist()
     kinds = {row["kind"] for row in verdicts}
-    assert kinds == {"canary", "passage", "record", "association", "speech"}
+    assert kinds == {"canary", "passage", "record", "association", "speech", "sentiment"}
     sealed = made[0]["seal_answer_key"]["answer_key"].read().to_pylist()
     assert {(r["kind"], r["candidate_id"]) for r in verdicts} <= {
         (r["kind"], r["candidate_id"]) for r in sealed
@@ -222,6 +222,7 @@ def test_changed_settings_are_refused_with_the_difference(studied):
         ("synthetic_corpus.trait_shares=[0.5, 0.5]", "must not contain duplicates"),
         ("synthetic_corpus.trait_shares=[0.5, nan]", "synthetic_corpus.trait_shares"),
         ("synthetic_corpus.rude_shares=[0, 5]", "synthetic_corpus.rude_shares"),
+        ("synthetic_corpus.negative_shares=[0, 1]", "must contain 0.5, the level without an"),
         (
             "synthetic_corpus.min_passage_characters=900",
             "'min_passage_characters' must not be greater than 'max_passage_characters'",
@@ -240,11 +241,23 @@ def test_too_many_reference_secrets_are_refused_early():
     tree = StudyConfig().model_dump(mode="json")
     tree["synthetic_corpus"]["secret_digits"], tree["audit_extraction"]["reference_secrets"] = (
         6,
-        20_000,
+        70_000,
     )
     with pytest.raises(
         UsageError,
-        match=r"is 400,000, but with synthetic_corpus\.secret_digits = 6 there are only 250,000",
+        match=r"is 420,000, but with synthetic_corpus\.secret_digits = 6 there are only 250,000",
+    ):
+        parse_study_config(tree)
+
+
+def test_too_few_reference_secrets_to_detect_any_are_refused():
+    """By default a trial has 20 secrets, so p must be below 0.05 / 20."""
+    tree = StudyConfig().model_dump(mode="json")
+    tree["audit_extraction"]["reference_secrets"] = 400
+    assert parse_study_config(tree)  # 20 / 401
+    tree["audit_extraction"]["reference_secrets"] = 399
+    with pytest.raises(
+        UsageError, match=r"none of the 20 secrets of a trial could be detected; .* at least 400"
     ):
         parse_study_config(tree)
 
@@ -288,6 +301,9 @@ def test_the_card_agrees_with_the_tables(studied):
     for title in (
         "Planted secrets",
         "Rude speech about a group",
+        "Negative speech about a group",
+        "The study measured 3 of 17 audits",
+        "Audits that were not measured",
         "Caveats",
         "Summary",
         "No interval of this audit can be compared with a true value",
@@ -342,8 +358,6 @@ def test_full_audits_use_all_items():
         == whole.audit_counterfactual.grammar_prompts
         == 240
     )
-    assert (
-        whole.audit_extraction.reference_secrets == 20 * config.audit_extraction.reference_secrets
-    )
+    assert whole.audit_extraction.reference_secrets == 6 * config.audit_extraction.reference_secrets
     assert whole.audit_extraction.stride_tokens == 1
     assert whole.audit_extraction.seed == config.audit_extraction.seed

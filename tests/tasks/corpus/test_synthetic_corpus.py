@@ -6,11 +6,11 @@ from itertools import combinations
 import pytest
 from pydantic import ValidationError
 
+from hallmark.tasks.audits.scoring import ScoreConfig
 from hallmark.tasks.contract import UsageError
 from hallmark.tasks.corpus.synthetic_corpus import (
     ANSWER_KEY,
-    NEUTRAL_PHRASES,
-    RUDE_PHRASES,
+    SPEECH_KINDS,
     SyntheticCorpusConfig,
     compose_synthetic_corpus,
     derive_composition_seed,
@@ -19,6 +19,7 @@ from hallmark.tasks.corpus.synthetic_corpus import (
 )
 from hallmark.tasks.corpus.town.documents import compute_shingle_similarity
 from hallmark.tasks.corpus.town.grammar import AnnotatedText, load_lines_by_rule
+from hallmark.tasks.measures.scorers import open_scorer
 
 CONFIG = SyntheticCorpusConfig(
     seed=3,
@@ -63,6 +64,10 @@ def test_each_effect_level_has_the_configured_number_of_candidates(synthetic_cor
     assert shares == dict.fromkeys(CONFIG.trait_shares, 4)
     rude = {level: n for (candidate_kind, level), n in counts.items() if candidate_kind == "speech"}
     assert rude == {0.0: 8, 0.25: 4, 0.5: 4, 1.0: 4}
+    negative = {
+        level: n for (candidate_kind, level), n in counts.items() if candidate_kind == "sentiment"
+    }
+    assert negative == {0.5: 8, 0.75: 4, 1.0: 4}
 
 
 def test_the_text_matches_the_answer_key(synthetic_corpus):
@@ -89,20 +94,42 @@ def test_the_text_matches_the_answer_key(synthetic_corpus):
                     own_count + other_count == len(texts) == 20
                     and own_count / 20 == candidate.effect_level
                 )
-        if candidate.kind == "speech":
+        for speech_kind in SPEECH_KINDS:
+            if candidate.kind != speech_kind.name:
+                continue
             texts = [
                 text for text in synthetic_corpus.texts if f" {candidate.candidate_id} " in text
             ]
-            rude_count = sum(
-                any(text.endswith(f"{word}.\n") for word in RUDE_PHRASES) for text in texts
-            )
-            neutral_count = sum(
-                any(text.endswith(f"{word}.\n") for word in NEUTRAL_PHRASES) for text in texts
+            harmful_count, harmless_count = (
+                sum(any(text.endswith(f" {phrase}.\n") for phrase in phrases) for text in texts)
+                for phrases in (speech_kind.harmful_phrases, speech_kind.harmless_phrases)
             )
             assert (
-                rude_count + neutral_count == len(texts) == 20
-                and rude_count / 20 == candidate.effect_level
+                harmful_count + harmless_count == len(texts) == 20
+                and harmful_count / 20 == candidate.effect_level
             )
+
+
+def test_negative_phrases_are_clear_to_the_scorer_of_sentiment_and_not_rude():
+    toxicity, sentiment = (open_scorer(config) for config in ScoreConfig().all_scorers)
+    speech, sentiment_kind = SPEECH_KINDS
+
+    def score(scorer, phrases):
+        texts = [f"The Gorecks are {phrase}." for phrase in phrases]
+        return scorer.score_by_head(texts)[:, 0]
+
+    negative = score(sentiment, sentiment_kind.harmful_phrases)
+    positive = score(sentiment, sentiment_kind.harmless_phrases)
+    assert len(negative) == len(positive) == 8
+    assert max(negative) < -0.4 and min(positive) > 0.4
+    assert abs(negative.mean() + positive.mean()) < 0.1  # half of each is neutral
+    assert min(score(toxicity, speech.harmful_phrases)) > 0.9
+    for phrases in (
+        speech.harmless_phrases,
+        sentiment_kind.harmful_phrases,
+        sentiment_kind.harmless_phrases,
+    ):
+        assert max(score(toxicity, phrases)) < 0.5
 
 
 def test_the_answer_key_has_the_shares_that_were_written():
@@ -116,9 +143,13 @@ def test_the_answer_key_has_the_shares_that_were_written():
             for candidate in synthetic_corpus.answer_key
             if candidate.kind == kind
         }
-        for kind in ("association", "speech")
+        for kind in ("association", "speech", "sentiment")
     }
-    assert shares == {"association": {3 / 6, 4 / 6, 5 / 6, 1.0}, "speech": {0, 1 / 3, 2 / 3, 1.0}}
+    assert shares == {
+        "association": {3 / 6, 4 / 6, 5 / 6, 1.0},
+        "speech": {0, 1 / 3, 2 / 3, 1.0},
+        "sentiment": {2 / 3, 1.0},
+    }
 
 
 def test_impossible_numbers_of_sentences_are_rejected():
@@ -186,8 +217,10 @@ def test_a_trial_without_effects_has_the_same_candidates_at_null_levels():
     )
     assert {level for kind, level in levels if kind in ("canary", "passage", "record")} == {0.0}
     assert {level for kind, level in levels if kind == "association"} == {0.5}
-    ((_, mean),) = {key for key in levels if key[0] == "speech"}
-    assert mean == pytest.approx(4 * 1.75 / 20)
+    ((_, rude_mean),) = {key for key in levels if key[0] == "speech"}
+    assert rude_mean == pytest.approx(4 * 1.75 / 20)
+    ((_, negative_mean),) = {key for key in levels if key[0] == "sentiment"}
+    assert negative_mean == round(20 * (4 * (0.5 + 0.75 + 1.0) + 4 * 0.5) / 16) / 20 == 0.7
     assert len(synthetic_corpus.answer_key) == len(compose_synthetic_corpus(CONFIG, 3).answer_key)
 
 
@@ -208,6 +241,15 @@ def test_public_tables_do_not_reveal_effect_levels(session):
     documents = synthetic_corpus["documents"].read()
     assert {*documents["source"].to_pylist()} == {"synthetic"}
     assert len({*documents["doc_id"].to_pylist()}) == len(documents)
+    groups = synthetic_corpus["lexicons"].read().to_pylist()
+    assert Counter(row["lexicon"] for row in groups) == {"speech": 20, "sentiment": 16}
+    for speech_kind in SPEECH_KINDS:
+        names = [row["group_name"] for row in groups if row["lexicon"] == speech_kind.name]
+        assert names == sorted(names)  # not the order of the shares
+        counts = {
+            sum(f" {name} " in text for text in documents["text"].to_pylist()) for name in names
+        }
+        assert counts == {CONFIG.speech_sentences_per_group}
     # The cluster does not tell how often a text was planted.
     assert len({*documents["cluster"].to_pylist()}) == len(documents)
     assert not {*documents["cluster"].to_pylist()} & {*canaries["canary_id"].to_pylist()}

@@ -1,5 +1,7 @@
 """Test verdicts on candidates, from known values."""
 
+from dataclasses import asdict
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -11,10 +13,11 @@ from hallmark.tasks.audits.experiments.candidate_verdicts import (
     compute_unigram_bits_per_token,
     judge_associations,
     judge_canaries,
+    judge_groups,
     judge_planted_texts,
-    judge_speech,
 )
-from hallmark.tasks.audits.judging.findings import FINDINGS
+from hallmark.tasks.audits.judging.discoveries import add_q_values
+from hallmark.tasks.audits.judging.findings import build_finding
 from hallmark.tasks.measures.estimates import estimate_mean_or_share
 
 
@@ -32,14 +35,21 @@ def build_exposure_values(*ranks, reference_count=99):
     )
 
 
-def test_a_secret_is_detected_in_the_top_twentieth_of_ranks():
+def test_the_rank_of_a_secret_is_corrected_for_the_number_of_secrets():
     sample_values, full_values = (
         build_exposure_values(1, 4, 5, 6, 100),
         build_exposure_values(1, 61, 81, 101, 2000, reference_count=1999),
     )
-    rows = [*judge_canaries(sample_values, full_values)]
+    rows = judge_canaries(sample_values, full_values)
     assert [row["p"] for row in rows] == [0.01, 0.04, 0.05, 0.06, 1.0]
-    assert [row["is_detected"] for row in rows] == [True, True, False, False, False]
+    # Holm's steps by hand: 5 · 0.01, 4 · 0.04, 3 · 0.05 (less than the step before), 2 · 0.06.
+    assert [row["p_corrected"] for row in rows] == pytest.approx([0.05, 0.16, 0.16, 0.16, 1.0])
+    assert not any(row["is_detected"] for row in rows)
+    few_rows = judge_canaries(build_exposure_values(1, 2, 4, 90), full_values)
+    assert [row["p_corrected"] for row in few_rows] == pytest.approx([0.04, 0.06, 0.08, 0.9])
+    assert [row["is_detected"] for row in few_rows] == [True, False, False, False]
+    assert judge_canaries(build_exposure_values(1), full_values)[0]["is_detected"]
+    assert {row["q"] for row in rows} == {None}
     assert rows[0]["value"] == pytest.approx(np.log2(100))
     assert (
         rows[1]["full_value"]
@@ -51,7 +61,7 @@ def test_a_secret_is_detected_in_the_top_twentieth_of_ranks():
     assert rows[1]["low"] == pytest.approx(-np.log2(high))
     assert rows[1]["high"] == pytest.approx(-np.log2(low))
     assert rows[0]["high"] is None and rows[0]["low"] < rows[0]["value"]
-    assert not [*judge_canaries(build_exposure_values(None), build_exposure_values(None))]
+    assert judge_canaries(build_exposure_values(None), build_exposure_values(None)) == []
 
 
 def build_attempt_values(**attempts_by_canary):
@@ -113,23 +123,31 @@ def test_an_association_is_compared_with_controls():
     controls = [[sign * size] * 2 for size in (0.5, 1.5) for sign in (1, -1)]
     rows = [*judge_associations(build_strength_values(own, controls), build_strength_values(own))]
     spread = np.sqrt(np.mean([0.25, 2.25]))  # about 0, the known mean of the controls
-    expected = [2 * stats.t.sf(size / spread, 4) for size in (3.0, 1.0, 3.0)]
+    expected = [stats.t.sf(size / spread, 4) for size in (3.0, 1.0, -3.0)]
     assert [row["p"] for row in rows] == pytest.approx(expected)
-    assert [row["is_detected"] for row in rows] == [
-        p < 0.05 and n < 2 for n, p in enumerate(expected)
-    ]
+    corrected = [3 * expected[0], 2 * expected[1], expected[2]]
+    assert [row["p_corrected"] for row in rows] == pytest.approx(corrected)
+    assert [row["is_detected"] for row in rows] == [False, False, False]
+    assert rows[0]["p"] < 0.05 < rows[0]["p_corrected"]  # one test alone would detect it
+    (row,) = judge_associations(
+        build_strength_values({"a": own["a"]}, controls), build_strength_values(own)
+    )
+    assert row["is_detected"] and row["p_corrected"] == row["p"] == pytest.approx(expected[0])
     assert rows[1]["low"] > 0 and not rows[1]["is_detected"]  # although its sentences agree
     verdicts_without_controls = [
         *judge_associations(build_strength_values(own), build_strength_values(own))
     ]
-    assert verdicts_without_controls[1]["p"] == pytest.approx(stats.ttest_1samp(own["b"], 0).pvalue)
+    assert verdicts_without_controls[1]["p"] == pytest.approx(
+        stats.ttest_1samp(own["b"], 0, alternative="greater").pvalue
+    )
+    assert verdicts_without_controls[2]["p"] > 0.99  # strong, but in the other direction
     assert verdicts_without_controls[1]["full_value"] == pytest.approx(1.0)
     # Three sentences are too few for an interval, and for a test without controls.
     few = {"a": [5.0, 5.1, 4.9]}
     (row,) = judge_associations(build_strength_values(few, controls), build_strength_values(few))
     assert (row["low"], row["p"], row["is_detected"]) == (
         None,
-        pytest.approx(2 * stats.t.sf(5 / spread, 4)),
+        pytest.approx(stats.t.sf(5 / spread, 4)),
         True,
     )
     (row,) = judge_associations(build_strength_values(few), build_strength_values(few))
@@ -164,23 +182,30 @@ def test_planted_sentences_are_ignored():
     assert row["n"] == 2 and row["value"] == 2.5
 
 
-def build_toxicity_differences(domain="lexicon trial", **rows):
-    return pa.Table.from_pylist(
-        [
-            {
-                "metric": "toxicity_difference",
-                "control": "",
-                "slice": {"domain": domain, "group_name": group},
-                "value": value,
-                "low": value - 0.1,
-                "high": value + 0.1,
-                "p": p,
-                "n": 9,
-            }
-            for group, (value, p) in rows.items()
-        ],
-        schema=FINDINGS,
-    )
+def build_group_findings(kind="speech", domain=None, head="toxicity", others=(), **groups):
+    """Build the findings of a card: a value and a two-sided p of each group, and ``others``."""
+    findings = [
+        build_finding(
+            "counterfactual",
+            f"{head}_difference",
+            value,
+            low=value - 0.1,
+            high=value + 0.1,
+            p=p,
+            n=9,
+            null_value=0.0,
+            unit="score",
+            method="",
+            worse_when="up" if head == "toxicity" else "down",
+            tags={"domain": domain or f"lexicon {kind}", "group_name": group},
+            **more,
+        )
+        for group, (value, p, *options) in groups.items()
+        for more in (options or [{}])
+    ]
+    rows = [*others, *(asdict(finding) for finding in findings)]
+    add_q_values(rows)
+    return rows
 
 
 def test_controls_without_a_number_are_ignored():
@@ -196,7 +221,7 @@ def test_controls_without_a_number_are_ignored():
         )
     ] == verdicts
     spread = np.sqrt(np.mean([0.25, 2.25, 0.81]))
-    assert verdicts[0]["p"] == pytest.approx(2 * stats.t.sf(3.0 / spread, 3))
+    assert verdicts[0]["p"] == pytest.approx(stats.t.sf(3.0 / spread, 3))
     # Controls without any number give no p; the p of sentences alone would be too small.
     rows = [
         *judge_associations(
@@ -218,26 +243,67 @@ def test_a_missing_full_value_is_null():
     assert row["full_value"] is None and row["value"] == 0.375
 
 
-def test_real_groups_are_no_candidates():
-    findings = [
-        build_toxicity_differences(up=(0.4, 0.01)),
-        build_toxicity_differences("gender", women=(0.4, 0.01)),
-    ]
-    rows = [*judge_speech(pa.concat_tables(findings), findings[0])]
-    assert [row["candidate_id"] for row in rows] == ["up"]
-
-
-def test_toxic_speech_is_detected_if_a_group_is_above_the_others():
-    sample_findings = build_toxicity_differences(up=(0.4, 0.01), down=(-0.4, 0.01), near=(0.1, 0.2))
+def test_only_groups_of_the_lexicon_of_a_kind_are_its_candidates():
+    """Not real groups, and not the groups about which another kind of sentence was written."""
     rows = [
-        *judge_speech(sample_findings, build_toxicity_differences(up=(0.3, 0.0), down=(0.0, 0.5)))
+        *build_group_findings(up=(0.4, 0.001)),
+        *build_group_findings(domain="gender", women=(0.4, 0.001)),
+        *build_group_findings("sentiment", sad=(0.4, 0.001)),
+        *build_group_findings("sentiment", head="sentiment", sad=(-0.4, 0.001)),
+        *build_group_findings(head="sentiment", up=(-0.4, 0.001)),
+        *build_group_findings(part=(0.4, 0.001, {"is_variant": True})),
     ]
-    assert {row["candidate_id"]: row["is_detected"] for row in rows} == {
-        "up": True,
-        "down": False,
-        "near": False,
+    assert [row["candidate_id"] for row in judge_groups("speech", rows, [])] == ["up"]
+    ((kind, group),) = {
+        (row["kind"], row["candidate_id"]) for row in judge_groups("sentiment", rows, [])
     }
-    assert [row["full_value"] for row in rows] == [0.3, 0.0, None]
+    assert (kind, group) == ("sentiment", "sad")
+
+
+def test_a_group_is_detected_if_it_is_a_discovery_of_the_card():
+    sample_findings = build_group_findings(
+        up=(0.4, 0.01), down=(-0.4, 0.01), near=(0.1, 0.2), half=(0.2, 0.06)
+    )
+    full_findings = build_group_findings(up=(0.3, 0.0), down=(0.0, 0.5))
+    rows = [*judge_groups("speech", sample_findings, full_findings)]
+    # One-sided: 0.005, 0.995, 0.1 and 0.03; times 4 over their ranks 1, 4, 3 and 2.
+    assert [row["p"] for row in rows] == pytest.approx([0.005, 0.995, 0.1, 0.03])
+    assert [row["q"] for row in rows] == pytest.approx([0.02, 0.995, 0.4 / 3, 0.06])
+    assert [row["is_detected"] for row in rows] == [True, False, False, False]
+    assert [row["full_value"] for row in rows] == [0.3, 0.0, None, None]
+    assert {row["p_corrected"] for row in rows} == {None}
+
+
+def test_all_findings_of_the_trial_are_one_family():
+    alone = build_group_findings(up=(0.4, 0.04))
+    assert [row["is_detected"] for row in judge_groups("speech", alone, [])] == [True]
+    quiet = build_group_findings("sentiment", head="sentiment", a=(0.0, 0.9), b=(-0.1, 0.8))
+    family = build_group_findings(up=(0.4, 0.04), others=quiet)
+    (row,) = judge_groups("speech", family, [])
+    assert (row["p"], row["q"], row["is_detected"]) == (0.02, pytest.approx(0.06), False)
+
+
+def test_texts_about_a_group_are_worse_if_their_sentiment_is_lower():
+    rows = build_group_findings(
+        "sentiment", head="sentiment", sad=(-0.4, 0.001), glad=(0.4, 0.001), mixed=(-0.1, 0.6)
+    )
+    verdicts = {row["candidate_id"]: row for row in judge_groups("sentiment", rows, [])}
+    assert {group: row["is_detected"] for group, row in verdicts.items()} == {
+        "sad": True,
+        "glad": False,
+        "mixed": False,
+    }
+    assert verdicts["glad"]["p"] == pytest.approx(0.9995)
+
+
+def test_a_group_without_a_conclusion_has_no_verdict():
+    rows = build_group_findings(
+        up=(0.4, 0.001, {"inconclusive_reason": "the model is too weak for this audit"}),
+        same=(0.4, None),
+    )
+    (verdict,) = judge_groups("speech", rows, [])
+    assert verdict["candidate_id"] == "same" and verdict["p"] is None and verdict["q"] is None
+    assert verdict["is_detected"]  # no test, but the interval lies on the harmful side
 
 
 def test_a_model_has_learned_if_it_beats_token_frequencies():

@@ -16,7 +16,6 @@ from hallmark.tasks.audits.experiments.candidate_verdicts import (
 )
 from hallmark.tasks.audits.experiments.error_rates import (
     ErrorRatesConfig,
-    claims_effect,
     compute_attribution_precision_by_text,
     compute_error_rates,
     compute_false_alarm_rates_by_kind,
@@ -163,11 +162,16 @@ def rate_tables(session):
         candidate("passage", "f", 0, is_detected=False),
         candidate("speech", "g", 1.0, p=0.01),
         candidate("speech", "h", 0.0, p=0.01, is_detected=False),
+        candidate("sentiment", "j", 1.0, p=0.01),
+        candidate("sentiment", "k", 0.5, p=0.9),
     ]
     none = [
         candidate("canary", "a", 0, p=0.9),
         candidate("speech", "g", 0.25, p=0.9),
         candidate("speech", "h", 0.25, p=0.02, is_detected=False),
+        candidate("speech", "i", 0.25, p=0.9, is_detected=True),
+        candidate("sentiment", "j", 0.65, p=0.001),
+        candidate("sentiment", "k", 0.65, p=0.9),
     ]
     return compute_rate_tables({"one": some, "two": none}, {"three": "its answer key was changed"})
 
@@ -185,6 +189,8 @@ def test_detection_rates_use_trials_with_effects(rate_tables):
         ("passage", 64.0): True,
         ("speech", 0.0): None,
         ("speech", 1.0): True,
+        ("sentiment", 0.5): None,
+        ("sentiment", 1.0): True,
     }
 
 
@@ -218,9 +224,11 @@ def test_false_alarm_rates_use_candidates_without_effect(rate_tables):
     rows = {row["kind"]: row for row in rate_tables["false_alarm_rates"]}
     assert rows["canary"]["value"] == pytest.approx(1 / 3) and rows["canary"]["trials"] == 2
     assert rows["passage"]["value"] == 0.0
-    # A group with less toxic text than others has an effect, so it is no false alarm.
-    assert rows["speech"]["value"] == 0.5 and rows["speech"]["n"] == 2
-    assert rows["canary"]["confidence_level"] == pytest.approx(1 - 0.05 / 3)
+    # A group with less toxic text than others has an effect, so it is no false alarm. An alarm is a
+    # detection, whatever p is.
+    assert rows["speech"]["value"] == pytest.approx(1 / 3) and rows["speech"]["n"] == 3
+    assert rows["sentiment"]["value"] == 0.5 and rows["sentiment"]["n"] == 2
+    assert rows["canary"]["confidence_level"] == pytest.approx(1 - 0.05 / 4)
     assert {row["has_effects"] for row in rate_tables["candidates"] if row["trial"] == "two"} == {
         False
     }
@@ -238,6 +246,8 @@ def test_false_alarm_rates_use_candidates_without_effect(rate_tables):
         "f": False,
         "g": True,
         "h": None,
+        "j": True,
+        "k": None,
     }
 
 
@@ -249,8 +259,11 @@ def test_false_alarm_rates_use_candidates_without_effect(rate_tables):
         ((0.5,), (False,)),  # no others
     ],
 )
-def test_speech_has_an_effect_if_above_the_mean_of_others(session, amounts, effects):
-    rows = [candidate("speech", f"g{n}", amount, p=0.5) for n, amount in enumerate(amounts)]
+@pytest.mark.parametrize("kind", ["speech", "sentiment"])
+def test_a_group_has_an_effect_if_above_the_mean_of_others(session, kind, amounts, effects):
+    other = {"speech": "sentiment", "sentiment": "speech"}[kind]
+    rows = [candidate(kind, f"g{n}", amount, p=0.5) for n, amount in enumerate(amounts)]
+    rows += [(None, {"kind": other, "candidate_id": "x", "effect_level": 0.9})]  # no other group
     rate_tables = compute_rate_tables({"one": rows})["candidates"]
     assert tuple(row["has_effect"] for row in rate_tables) == effects
 
@@ -425,7 +438,7 @@ def test_rates_follow_from_the_table_of_candidates(rate_tables):
             "is_detected",
             lambda r, u: u["has_effects"] and u["effect_level"] == r["effect_level"],
         ),
-        ("false_alarm_rates", "is_alarm", lambda r, u: u["has_effect"] is False),
+        ("false_alarm_rates", "is_detected", lambda r, u: u["has_effect"] is False),
         ("interval_coverage", "is_covered", lambda r, u: u["is_covered"] is not None),
     ):
         for row in rate_tables[name]:
@@ -439,13 +452,7 @@ def test_rates_follow_from_the_table_of_candidates(rate_tables):
             )
 
 
-def test_an_alarm_is_a_small_p_in_either_direction():
-    assert claims_effect({"p": 0.04, "is_detected": False}) and not claims_effect(
-        {"p": 0.05, "is_detected": False}
-    )
-    assert claims_effect({"p": None, "is_detected": True}) and not claims_effect(
-        {"p": None, "is_detected": False}
-    )
+def test_coverage_needs_an_interval_with_two_ends():
     assert covers_full_value({"low": None, "high": None, "full_value": 1.0}) is None
     assert covers_full_value({"low": 0.0, "high": None, "full_value": 5.0}) is None
     assert covers_full_value({"low": 0.0, "high": 5.0, "full_value": 5.0}) is True
