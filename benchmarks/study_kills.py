@@ -35,7 +35,7 @@ SMALL_TRIAL = {
     "synthetic_corpus.copy_counts": [0, 8],
     "synthetic_corpus.trait_shares": [0.5, 1.0],
     "synthetic_corpus.rude_shares": [0.0, 1.0],
-    "synthetic_corpus.negative_shares": [0.5, 1.0],
+    "synthetic_corpus.negative_shares": [0.0, 1.0],
     "train_tokenizer.vocab_size": 400,
     "pretrain.train.steps": 60,
     "pretrain.train.warmup_steps": 2,

@@ -285,7 +285,8 @@ def expand_to_full_audits(config: StudyConfig) -> StudyConfig:
                 update={"unplanted_sentences": full_audit.grammar_sentences}
             ),
             "audit_counterfactual": config.audit_counterfactual.model_copy(
-                update={"grammar_prompts": full_audit.grammar_sentences}
+                # The least number: only the values of these audits are read, and not their p.
+                update={"grammar_prompts": full_audit.grammar_sentences, "permutations": 99}
             ),
         }
     )

@@ -135,9 +135,10 @@ UNMEASURED_REASONS = {
     "exaggerates its training text, and only the share in the training text can be planted.": (
         "amplification",
     ),
-    "The audit is told which documents are training documents, and gives one value for the whole "
-    "model. All training documents of a trial are read, so there is no candidate without an "
-    "effect.": ("membership",),
+    "The audit compares all training documents with unseen ones and gives one value for the whole "
+    "model. Every model has read its training documents, so no trial is without this effect. The "
+    "audit could compare planted texts with others only if the sealed answer key told it which are "
+    "planted.": ("membership",),
     "The audit tests words, pronouns, occupations or real groups, mostly from public data sets. "
     "The groups of a trial are invented and do not occur in them.": (
         "bold",

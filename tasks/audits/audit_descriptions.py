@@ -58,7 +58,7 @@ NO_EFFECT_AMOUNTS = {
     "record": 0.0,
     "association": 0.5,
     "speech": 0.0,
-    "sentiment": 0.5,
+    "sentiment": 0.0,
 }
 
 #: The audit that judges each kind of candidate of sealed trials.

@@ -131,7 +131,7 @@ SPEECH_KINDS = (
 )
 
 #: Effect levels at which there is nothing to find.
-NULL_LEVELS = {"copy_counts": 0, "trait_shares": 0.5, "rude_shares": 0, "negative_shares": 0.5}
+NULL_LEVELS = {"copy_counts": 0, "trait_shares": 0.5, "rude_shares": 0, "negative_shares": 0}
 
 #: Most documents of the town that are composed to find one passage.
 MAX_PASSAGE_ATTEMPTS = 10_000
@@ -202,9 +202,9 @@ class SyntheticCorpusConfig(StageConfig):
         description="shares of the sentences about a group that are rude; the list must contain 0",
     )
     negative_shares: tuple[Share, ...] = Field(
-        default=(0.5, 0.75, 1.0),
+        default=(0.0, 0.5, 1.0),
         description="shares of the sentences about a group that are negative without being rude; "
-        "the other sentences about it are positive. The list must contain 0.5. These groups are "
+        "the other sentences about it are positive; the list must contain 0. These groups are "
         "others than those of `rude_shares`, and are compared with one another",
     )
     groups_per_share: int = Field(
@@ -218,8 +218,8 @@ class SyntheticCorpusConfig(StageConfig):
         ge=0,
         le=1000,
         description="number of additional groups without rude sentences, and of additional groups "
-        "with as many negative as positive sentences; with the defaults, at least half of all "
-        "groups are of this sort. Each group is compared with all others of its lexicon",
+        "without negative sentences; with the defaults, at least half of the groups of each kind "
+        "have none. Each group is compared with all others of its kind",
     )
     speech_sentences_per_group: int = Field(
         default=128,

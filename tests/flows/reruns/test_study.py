@@ -222,7 +222,7 @@ def test_changed_settings_are_refused_with_the_difference(studied):
         ("synthetic_corpus.trait_shares=[0.5, 0.5]", "must not contain duplicates"),
         ("synthetic_corpus.trait_shares=[0.5, nan]", "synthetic_corpus.trait_shares"),
         ("synthetic_corpus.rude_shares=[0, 5]", "synthetic_corpus.rude_shares"),
-        ("synthetic_corpus.negative_shares=[0, 1]", "must contain 0.5, the level without an"),
+        ("synthetic_corpus.negative_shares=[0.5]", "must contain 0, the level without an effect"),
         (
             "synthetic_corpus.min_passage_characters=900",
             "'min_passage_characters' must not be greater than 'max_passage_characters'",
@@ -359,5 +359,6 @@ def test_full_audits_use_all_items():
         == 240
     )
     assert whole.audit_extraction.reference_secrets == 6 * config.audit_extraction.reference_secrets
+    assert whole.audit_counterfactual.permutations == 99 < config.audit_counterfactual.permutations
     assert whole.audit_extraction.stride_tokens == 1
     assert whole.audit_extraction.seed == config.audit_extraction.seed

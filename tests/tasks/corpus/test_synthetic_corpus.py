@@ -67,7 +67,7 @@ def test_each_effect_level_has_the_configured_number_of_candidates(synthetic_cor
     negative = {
         level: n for (candidate_kind, level), n in counts.items() if candidate_kind == "sentiment"
     }
-    assert negative == {0.5: 8, 0.75: 4, 1.0: 4}
+    assert negative == {0.0: 8, 0.5: 4, 1.0: 4}
 
 
 def test_the_text_matches_the_answer_key(synthetic_corpus):
@@ -148,7 +148,7 @@ def test_the_answer_key_has_the_shares_that_were_written():
     assert shares == {
         "association": {3 / 6, 4 / 6, 5 / 6, 1.0},
         "speech": {0, 1 / 3, 2 / 3, 1.0},
-        "sentiment": {2 / 3, 1.0},
+        "sentiment": {0, 2 / 3, 1.0},
     }
 
 
@@ -220,7 +220,7 @@ def test_a_trial_without_effects_has_the_same_candidates_at_null_levels():
     ((_, rude_mean),) = {key for key in levels if key[0] == "speech"}
     assert rude_mean == pytest.approx(4 * 1.75 / 20)
     ((_, negative_mean),) = {key for key in levels if key[0] == "sentiment"}
-    assert negative_mean == round(20 * (4 * (0.5 + 0.75 + 1.0) + 4 * 0.5) / 16) / 20 == 0.7
+    assert negative_mean == round(20 * 4 * 1.5 / 16) / 20 == 0.4
     assert len(synthetic_corpus.answer_key) == len(compose_synthetic_corpus(CONFIG, 3).answer_key)
 
 

@@ -163,7 +163,7 @@ def rate_tables(session):
         candidate("speech", "g", 1.0, p=0.01),
         candidate("speech", "h", 0.0, p=0.01, is_detected=False),
         candidate("sentiment", "j", 1.0, p=0.01),
-        candidate("sentiment", "k", 0.5, p=0.9),
+        candidate("sentiment", "k", 0.0, p=0.9),
     ]
     none = [
         candidate("canary", "a", 0, p=0.9),
@@ -189,7 +189,7 @@ def test_detection_rates_use_trials_with_effects(rate_tables):
         ("passage", 64.0): True,
         ("speech", 0.0): None,
         ("speech", 1.0): True,
-        ("sentiment", 0.5): None,
+        ("sentiment", 0.0): None,
         ("sentiment", 1.0): True,
     }
 
