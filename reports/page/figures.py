@@ -338,7 +338,7 @@ class Figure:
             details.append(self.missing_reason or self.method or "no reason is given")
         if self.low is not None and self.high is not None:
             level_text = (
-                "" if self.confidence_level is None else f"{100 * self.confidence_level:g} % "
+                "" if self.confidence_level is None else f"{100 * self.confidence_level:.4g} % "
             )
             details.append(f"{level_text}interval {self.interval_or_dash}")
         if self.n is not None:

@@ -323,8 +323,8 @@ def test_whether_there_is_something_to_find_is_said_of_each_amount(effect, cell)
             "is simultaneous for all kinds",
         ),
         (
-            {"alarms": {"canary": figure(0.05, 0.01, 0.2, confidence_level=0.99)}},
-            "; the 99 % interval is simultaneous for all kinds of candidates. The correction",
+            {"alarms": {"canary": figure(0.05, 0.01, 0.2, confidence_level=1 - 0.05 / 6)}},
+            "; the 99.17 % interval is simultaneous for all kinds of candidates. The correction",
             "could not be judged",
         ),
         (
@@ -408,8 +408,8 @@ def test_the_rule_is_stated_in_the_section_of_each_kind(rule, kinds):
         ("association", "The correction allows a false alarm of this kind in at most 5 % of"),
         ("passage", "There is no test, so no rate of false alarms is expected."),
         ("record", "There is no test, so no rate of false alarms is expected."),
-        ("speech", "The rule allows on average 5 % of the discoveries of a trial to be false"),
-        ("sentiment", "The rule allows on average 5 % of the discoveries of a trial to be false"),
+        ("speech", "The rule allows on average at most 5 % of the discoveries of a trial to be"),
+        ("sentiment", "The rule allows on average at most 5 % of the discoveries of a trial to be"),
     ],
 )
 @pytest.mark.parametrize("value", [0.0, 0.5])
