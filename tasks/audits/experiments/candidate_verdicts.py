@@ -36,6 +36,7 @@ from hallmark.tasks.audits.registry import compute_descriptions_digest
 from hallmark.tasks.contract import (
     Artifact,
     EmptyConfig,
+    HallmarkError,
     Row,
     StageContext,
     column,
@@ -415,9 +416,18 @@ def compute_unigram_bits_per_token(train_ids: np.ndarray, validation_ids: np.nda
 
 
 def build_model_learning_row(training_run: Artifact, packed_corpus: Artifact) -> Row:
-    """Build the row of MODEL_LEARNING."""
+    """Build the row of MODEL_LEARNING.
+
+    Raises:
+        HallmarkError: The trial has no validation text.
+    """
     rows = training_run["validation"].read().to_pylist()
     overall_rows = [row for row in rows if row["kind"] == "all"]
+    if not overall_rows:
+        raise HallmarkError(
+            "this trial has no validation text, so it is not known whether its model learned "
+            "anything; raise synthetic_corpus.documents"
+        )
     last_row = max(overall_rows, key=lambda row: row["step"])
     split_ids = [
         pc.list_flatten(packed_corpus[split].read(["token_ids"])["token_ids"]).to_numpy()

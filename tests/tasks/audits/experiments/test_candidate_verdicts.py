@@ -18,6 +18,7 @@ from hallmark.tasks.audits.experiments.candidate_verdicts import (
 )
 from hallmark.tasks.audits.judging.discoveries import add_q_values
 from hallmark.tasks.audits.judging.findings import build_finding
+from hallmark.tasks.contract import HallmarkError
 from hallmark.tasks.measures.estimates import estimate_mean_or_share
 
 
@@ -331,3 +332,6 @@ def test_a_model_has_learned_if_it_beats_token_frequencies():
         assert row["unigram_bits_per_byte"] == pytest.approx(
             compute_unigram_bits_per_token(train, validation) / 2
         )
+    nothing = {"kind": "source", "step": 9, "bits_per_byte": 0.0, "bytes": 4, "tokens": 2}
+    with pytest.raises(HallmarkError, match=r"no validation text, .* synthetic_corpus\.documents"):
+        build_model_learning_row({"validation": table(pa.Table.from_pylist([nothing]))}, packed)
