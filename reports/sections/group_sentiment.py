@@ -168,7 +168,6 @@ def _add_difference_figure(corpus: CorpusFigures, row: Row) -> Figure:
         high=row["high"],
         confidence_level=None if row["low"] is None else 0.95,
         missing_reason=row["method"].removeprefix("no interval: "),
-        missing_text="–",
     )
 
 
@@ -179,7 +178,6 @@ def _add_mean_figure(corpus: CorpusFigures, row: Row) -> Figure:
         "mean_sentiment",
         "mean sentiment of sentences about the group",
         missing_reason="the scorer failed for all sentences",
-        missing_text="–",
     )
 
 

@@ -191,7 +191,9 @@ def reason(stage_, action, rows=1):
 def test_the_quarantine_is_empty_only_where_no_stage_put_anything_there(session, later, unread):
     history = artifacts.history()
     real = artifacts.profiled(history)
-    tables = {name: real[name].read().to_pylist() for name in TABLES}
+    tables = {
+        name: real[name].read().to_pylist() for name in TABLES if not name.startswith("group_sent")
+    }
     tables["ledger_summary"] = [reason("redact_spans", "quarantined")] * later + [
         reason("redact_spans", "removed")
     ]
