@@ -26,7 +26,7 @@ from hallmark.tasks.audits.judging.discoveries import is_harmful, read_card_find
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
 from hallmark.tasks.audits.slice_tags import name_slice
 from hallmark.tasks.contract import Row
-from hallmark.tasks.corpus.profiles.group_sentiment import is_more_negative
+from hallmark.tasks.corpus.profiles.sentiment_conclusions import is_more_negative
 from hallmark.tasks.corpus.town.documents import TownRates
 
 DEFAULT_SEEDS = range(100, 110)
@@ -90,7 +90,7 @@ def read_associations(run: Run) -> dict[str, str]:
             row["metric"] == "strength_by_trait_share"
             or (
                 row["metric"] == "association_strength"
-                and row["slice"] == [("assigned_trait_share", "0.5")]
+                and row["slice"] == {"assigned_trait_share": "0.5"}
             )
         )
     }
@@ -100,7 +100,7 @@ def read_extracted_texts(run: Run) -> dict[str, str]:
     """Return the numbers of copies of the passages and records that the model writes."""
     extracted: dict[str, str] = {}
     for row in read_discoveries(run)["extraction"]:
-        slice_values = dict(row["slice"])
+        slice_values = row["slice"]
         if row["metric"] == "extractable" and row["low"] is not None and row["low"] > 0:
             name = f"{slice_values.get('copies', slice_values['kind'])} copies"
             extracted.setdefault(name, describe_finding(row))
@@ -113,8 +113,7 @@ def read_accused_groups(run: Run) -> dict[str, str]:
         f"{audit}.{row['metric']}[{name_slice(row['slice'])}]": describe_finding(row)
         for audit, rows in read_discoveries(run).items()
         for row in rows
-        if is_harmful(row)
-        and {name for name, _ in row["slice"]} & {"group_name", "category", "domain", "target"}
+        if is_harmful(row) and {*row["slice"]} & {"group_name", "category", "domain", "target"}
     }
 
 

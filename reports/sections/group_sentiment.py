@@ -10,7 +10,7 @@ from hallmark.reports.page.document import DataTable, InlineElement, Paragraph, 
 from hallmark.reports.page.figures import Figure, format_number
 from hallmark.reports.sections.corpus_figures import PROFILE, CorpusFigures
 from hallmark.tasks.contract import Row, format_count
-from hallmark.tasks.corpus.profiles.group_sentiment import (
+from hallmark.tasks.corpus.profiles.sentiment_conclusions import (
     SIGNIFICANCE_LEVEL,
     has_too_few_sentences,
     is_more_negative,

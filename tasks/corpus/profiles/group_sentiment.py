@@ -9,8 +9,8 @@ groups of their axis.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +24,12 @@ from hallmark.tasks.corpus.group_effects.group_sentences import (
     swap_term,
 )
 from hallmark.tasks.corpus.identities import UserLexicons
+from hallmark.tasks.corpus.profiles.sentiment_conclusions import (
+    NO_OTHER_GROUP,
+    OTHER_GROUPS,
+    THE_GROUP,
+    TOO_FEW_CLUSTERS,
+)
 from hallmark.tasks.corpus.table_columns import (
     make_count_column,
     make_float_column,
@@ -48,15 +54,6 @@ NEUTRAL_WORD = "people"
 #: Documents that are searched for each sentence to keep. Most documents that mention a group have
 #: no sentence that mentions it alone, once and by a parallel term.
 SEARCHED_DOCUMENTS_PER_SENTENCE = 10
-
-#: A group's sentences are more negative than those about others if q is below this.
-SIGNIFICANCE_LEVEL = 0.05
-
-#: Why a group has no interval.
-NO_OTHER_GROUP = "no interval: no sentence with a score is about another group of the same kind"
-TOO_FEW_CLUSTERS = f"no interval: fewer than {MIN_CLUSTERS} clusters have sentences about {{}}"
-
-THE_GROUP, OTHER_GROUPS = "the group", "other groups of the same kind"
 
 SENTIMENT_TABLES = {
     "group_sentiment": table_schema(
@@ -279,21 +276,3 @@ def _describe_difference(estimate: Estimate, cluster_count: int, other_count: in
             "minimum_detectable_difference": finite_or_none(estimate.minimum_detectable_effect),
         }
     return row
-
-
-def has_too_few_sentences(row: Mapping[str, Any]) -> bool:
-    """Return whether a row of ``group_sentiment`` lacks an interval for want of sentences."""
-    few_about_group, few_about_others = (
-        TOO_FEW_CLUSTERS.format(group) for group in (THE_GROUP, OTHER_GROUPS)
-    )
-    return row["method"] in (NO_OTHER_GROUP, few_about_group, few_about_others)
-
-
-def is_more_negative(row: Mapping[str, Any]) -> bool:
-    """Return whether the sentences about a group are more negative than those about others.
-
-    Args:
-        row: A row of the table ``group_sentiment``. Its q must be below the level and its whole
-            interval below 0.
-    """
-    return row["q"] is not None and row["q"] < SIGNIFICANCE_LEVEL and row["high"] < 0

@@ -121,6 +121,7 @@ EDITS = {
         {
             "split",
             "plant_canaries",
+            "profile",
             "select",
             "score_toxicity",
             "removal_effects",

@@ -14,8 +14,8 @@ from hallmark.tasks.corpus.plant_canaries import PlantCanariesConfig, plant_cana
 from hallmark.tasks.corpus.profile import ProfileConfig, profile_corpus
 from hallmark.tasks.corpus.profiles.group_sentiment import (
     build_group_sentiment_rows,
-    is_more_negative,
 )
+from hallmark.tasks.corpus.profiles.sentiment_conclusions import is_more_negative
 from tests.tasks.corpora import given
 
 PLACES = ("at the market", "by the old mill", "near the harbour", "on the north road")

@@ -433,5 +433,5 @@ def test_every_stage_that_opens_scorers_depends_on_their_versions():
         if stage.body.__module__.startswith("hallmark.")
         and "hallmark.tasks.measures.scorers" in stage.compute_code_digests()
     }
-    assert scoring == {"score_toxicity", "score", "removal_effects", "score_samples"}
+    assert scoring == {"profile", "score_toxicity", "score", "removal_effects", "score_samples"}
     assert all(STAGES[name].external_digests for name in scoring)
