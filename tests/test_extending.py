@@ -184,6 +184,7 @@ def test_stages_that_show_descriptions_depend_on_them(seen):
         and "hallmark.tasks.audits.registry" in stage.compute_code_digests()
     }
     assert showing.keys() == {
+        "compare_with_previous",
         "judge_candidates",
         "model_card",
         "policy",

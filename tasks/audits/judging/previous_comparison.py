@@ -20,6 +20,7 @@ from hallmark.tasks.audits.judging.comparison import FindingComparison, compare_
 from hallmark.tasks.audits.judging.discoveries import read_card_findings
 from hallmark.tasks.audits.judging.findings import read_findings
 from hallmark.tasks.audits.judging.policy import INTERVAL_ENDS, extract_missing_reason
+from hallmark.tasks.audits.registry import compute_descriptions_digest
 from hallmark.tasks.audits.slice_tags import SLICE_TYPE
 from hallmark.tasks.contract import (
     ID_TYPE,
@@ -107,7 +108,12 @@ class FindingChange:
     reason: str = ""
 
 
-@stage(name="compare_with_previous", tables={"changes": CHANGES}, libraries=("numpy", "scipy"))
+@stage(
+    name="compare_with_previous",
+    tables={"changes": CHANGES},
+    external_digests=compute_descriptions_digest,
+    libraries=("numpy", "scipy"),
+)
 def compare_with_previous(
     audits: dict[str, Artifact],
     previous_audits: dict[str, Artifact],
