@@ -21,7 +21,7 @@ import gzip
 import json
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,7 +34,7 @@ from hallmark.model.batch import Batch
 from hallmark.model.config import ModelConfig
 from hallmark.model.interchange.checkpoint import save_checkpoint
 from hallmark.model.interchange.transformers_checkpoint import export_transformers
-from hallmark.tasks.audits.audit_tables import RequestBuilder
+from hallmark.tasks.audits.audit_tables import Request, RequestBuilder
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
 from hallmark.tasks.audits.audited_models.opening import open_audited_model
 from hallmark.tasks.audits.probe import CorpusTables
@@ -96,7 +96,7 @@ def read_items_by_set(data: Path, limit: int | None) -> dict[str, list[Item]]:
     with gzip.open(data / "bbq_age.jsonl.gz", "rt", encoding="utf-8") as lines:
         rows = [json.loads(line) for line in lines]
     bbq_items = [
-        Item(f"{r['context_ids']}\n\nQ: {r['question']}\nA:", [r[f"ans{n}"] for n in range(3)])
+        Item(f"{r['context']}\n\nQ: {r['question']}\nA:", [r[f"ans{n}"] for n in range(3)])
         for r in rows
     ]
     return {
@@ -187,8 +187,8 @@ class ProbeRequest(NamedTuple):
 
     context: str
     choices: list[str]
-    row: dict[str, Any]
-    """The row of the table of requests."""
+    row: Request
+    """The request itself."""
 
 
 def build_probe_requests(data: Path, tokenizer: AuditedTokenizer) -> Iterator[ProbeRequest]:
@@ -202,17 +202,17 @@ def build_probe_requests(data: Path, tokenizer: AuditedTokenizer) -> Iterator[Pr
         builder = RequestBuilder()
         probe.build_requests(builder, tokenizer, CorpusTables(), settings[probe.name])
         for row in builder.requests:
-            item = builder.items[row["item"]]
+            item = builder.items[row.item]
             if probe is bias.PROBE:
-                if not row["part"]:
-                    yield ProbeRequest("", [item["text"], item["second_text"]], row)
+                if not row.part:
+                    yield ProbeRequest("", [item.text, item.tags["second_text"]], row)
             else:
-                choices = [tokenizer.decode(target).strip() for target in row["target_ids"]]
-                yield ProbeRequest(item["text"], choices, row)
+                choices = [tokenizer.decode(target).strip() for target in row.target_ids or ()]
+                yield ProbeRequest(item.text, choices, row)
 
 
 def compute_log_likelihoods_directly(
-    model: Transformer, context: list[int], targets: list[list[int]]
+    model: Transformer, context: Sequence[int], targets: Sequence[Sequence[int]]
 ) -> list[float]:
     """Compute the log-likelihood of each target by forward passes in the weights' precision."""
     log_likelihoods = []
@@ -246,11 +246,11 @@ def compute_hallmark_log_likelihoods(
     if dtype == "float64":
         model = audited_model.model.double()
         for context, choices, row in requests:
-            values = compute_log_likelihoods_directly(model, row["context_ids"], row["target_ids"])
+            values = compute_log_likelihoods_directly(model, row.context_ids, row.target_ids)
             log_likelihoods |= {(context, c): v for c, v in zip(choices, values, strict=True)}
         return log_likelihoods
-    contexts = [r.row["context_ids"] for r in requests for _ in r.row["target_ids"]]
-    targets = [target for r in requests for target in r.row["target_ids"]]
+    contexts = [r.row.context_ids for r in requests for _ in r.row.target_ids]
+    targets = [target for r in requests for target in r.row.target_ids]
     log_probs = iter(audited_model.compute_target_log_probs(contexts, targets))
     for context, choices, _ in requests:
         log_likelihoods |= {
