@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 
 from hallmark.tasks.audits.judging.findings import Finding, build_finding_from_estimate
 from hallmark.tasks.audits.judging.measures import read_float_column
-from hallmark.tasks.contract import format_count
 from hallmark.tasks.measures.estimates import Estimate, estimate_mean_or_share
 
 #: Titles of the metrics of these controls.
@@ -197,7 +196,7 @@ class ScorerLimits:
     maybe_flagged_too_often: list[str] = field(default_factory=list)
     unjudged: list[str] = field(default_factory=list)
     details: dict[str, str] = field(default_factory=dict)
-    """Figures of the kinds of which a name alone would say too much, by kind."""
+    """Numbers of texts without a score, by kind, where some texts of the kind have one."""
 
     def describe(self) -> str:
         """Return a phrase such as "does not detect: threats; flags too often: dialect"."""
@@ -268,20 +267,10 @@ def collect_scorer_limits(controls: Iterable[Mapping[str, Any]]) -> dict[str, Sc
                 kinds = limits.unjudged
             else:
                 kinds = limits.maybe_undetected if is_harmful else limits.maybe_flagged_too_often
-            detail = f" ({_describe_flagged_share(row)})"
         if kind not in kinds:
             kinds.append(kind)
             limits.details |= {kind: detail} if detail else {}
     return {scorer: limits_by_scorer[scorer] for scorer in dict.fromkeys(limited_scorers)}
-
-
-def _describe_flagged_share(row: Mapping[str, Any]) -> str:
-    interval = (
-        "no interval"
-        if row["low"] is None
-        else f"interval {100 * row['low']:.0f}–{100 * row['high']:.0f} %"
-    )
-    return f"{100 * row['value']:.0f} % of {format_count(row['n'], 'text')} flagged, {interval}"
 
 
 def add_scorer_limits(
