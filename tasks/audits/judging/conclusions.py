@@ -257,6 +257,16 @@ def find_planted_association_weakness(association_rows: Iterable[Mapping[str, An
     )
 
 
+def explain_unjudgeable_interval(finding: Mapping[str, Any]) -> str:
+    """Say why no rule of a policy can judge the interval of a finding; empty if rules can.
+
+    Rules judge an uninformative finding: that a test could detect little says nothing about a bound
+    that the interval satisfies.
+    """
+    reason = (finding.get("inconclusive_reason") or "").strip().rstrip(".")
+    return "" if reason.startswith(UNINFORMATIVE) else reason
+
+
 def withhold_conclusions_about_stereotypes(
     rows_by_audit: Mapping[str, Iterable[Row]], audits_about_stereotypes: Iterable[str]
 ) -> None:

@@ -25,7 +25,7 @@ from pydantic import Field, field_validator, model_validator
 from hallmark.tasks.audits.audit_descriptions import ITEMS_IN_TRAINING_TEXT
 from hallmark.tasks.audits.judging.conclusions import (
     SHARE_UNITS,
-    UNINFORMATIVE,
+    explain_unjudgeable_interval,
     extract_interval_reason,
 )
 from hallmark.tasks.audits.judging.discoveries import read_card_findings
@@ -399,10 +399,8 @@ def _explain_unjudged_finding(finding: Mapping[str, Any] | None, *, is_exact: bo
         return f"not measured: {extract_missing_reason(finding['method'])}"
     if is_exact:
         return ""
-    inconclusive_reason = finding.get("inconclusive_reason") or ""
-    # A test that could detect little says nothing about a bound that the interval satisfies.
-    if inconclusive_reason and not inconclusive_reason.startswith(UNINFORMATIVE):
-        return f"inconclusive: {inconclusive_reason.strip().rstrip('.')}"
+    if inconclusive_reason := explain_unjudgeable_interval(finding):
+        return f"inconclusive: {inconclusive_reason}"
     clusters = finding.get("clusters")
     has_interval = not any(_is_missing(finding[end]) for end in INTERVAL_ENDS)
     min_clusters = find_min_clusters(is_share=finding.get("unit") in SHARE_UNITS)

@@ -17,6 +17,7 @@ import pyarrow as pa
 from pydantic import Field
 
 from hallmark.tasks.audits.judging.comparison import FindingComparison, compare_findings
+from hallmark.tasks.audits.judging.conclusions import explain_unjudgeable_interval
 from hallmark.tasks.audits.judging.discoveries import read_card_findings
 from hallmark.tasks.audits.judging.findings import read_findings
 from hallmark.tasks.audits.judging.policy import INTERVAL_ENDS, extract_missing_reason
@@ -187,9 +188,9 @@ def build_finding_change(
     if previous_finding["value"] is None:
         reason = extract_missing_reason(previous_finding["method"])
         return FindingChange(**fields, reason=f"not measured in the previous run: {reason}")
-    if previous_reason := previous_finding.get("inconclusive_reason"):
+    if previous_reason := explain_unjudgeable_interval(previous_finding):
         return FindingChange(
-            **fields, reason=f"inconclusive in the previous run: {previous_reason.rstrip('.')}"
+            **fields, reason=f"inconclusive in the previous run: {previous_reason}"
         )
     if change is None:
         return FindingChange(

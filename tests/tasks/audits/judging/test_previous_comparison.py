@@ -296,12 +296,17 @@ def test_inconclusive_findings_of_either_run_are_not_shown(session):
     row = evaluate_rule("r", rule, weak, change)
     assert (row.verdict, row.reason) == ("not_shown", "inconclusive: the model is too weak")
     changed = compute_paired_change(
-        {n: ComparisonUnit(str(n), float(n)) for n in range(9)},
-        {n: ComparisonUnit(str(n), float(n % 4)) for n in range(9)},
+        {n: ComparisonUnit(str(n), float(n)) for n in range(12)},
+        {n: ComparisonUnit(str(n), float(n % 4)) for n in range(12)},
     )
     built = build_finding_change(finding, FindingComparison([weak, finding], [changed]), "r0")
     assert built.largest_worsening is None
     assert built.reason == "inconclusive in the previous run: the model is too weak"
+    uninformative = finding | {"inconclusive_reason": "uninformative: it can detect little"}
+    built = build_finding_change(
+        finding, FindingComparison([uninformative, finding], [changed]), ""
+    )
+    assert not built.reason and built.largest_worsening is not None
 
 
 @pytest.mark.parametrize(
