@@ -66,4 +66,5 @@ def format_existing_fields_suffix(
     """
     names = [*existing_fields]
     listed = ", ".join(repr(name)[:MAX_FIELD_CHARACTERS] for name in names[:MAX_LISTED_FIELDS])
-    return f"; its {noun} are {listed or 'none'}{format_closest_name_hint(missing_field, names)}"
+    hint = "" if missing_field in names else format_closest_name_hint(missing_field, names)
+    return f"; its {noun} are {listed or 'none'}{hint}"

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TextIO
 from hallmark.tasks.contract import (
     UsageError,
     explain_relative_path,
+    format_count,
     format_existing_fields_suffix,
     hash_file,
     open_external_file,
@@ -117,6 +118,12 @@ def _read_records(path: Path, file: TextIO) -> Iterator[LocatedItem]:
                     f"{location} has more fields than the header; put text that contains the "
                     "delimiter between quotation marks"
                 )
+            field_count = sum(value is not None for value in row.values())
+            if field_count < len(row):
+                raise UsageError(
+                    f"{location} has {format_count(field_count, 'field')}, but the header has "
+                    f"{len(row)}; the file may be damaged or end early"
+                )
             yield LocatedItem(location, row)
         return
     for number, line in enumerate(file, start=1):
@@ -148,6 +155,10 @@ def get_text_field(location: str, item: dict[str, Any], field_name: str) -> str:
         raise UsageError(
             f"{location} must have text in {field_name!r}, not {repr(value)[:60]}{field_hint}"
         )
+    if "\0" in value:
+        raise UsageError(
+            f"{location} has a NUL character in {field_name!r}; the file may be damaged"
+        )
     try:
         value.encode()
     except UnicodeEncodeError as error:  # JSON can contain half of a surrogate pair.
@@ -161,6 +172,8 @@ def check_file_exists(path: Path, content_name: str) -> None:
     """Raise UsageError if the path is empty or is not a file."""
     if path == Path():
         raise UsageError(f"the path of the file with the {content_name} is empty; give a path")
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder; give the path of the file with the {content_name}")
     if not path.is_file():
         raise UsageError(
             f"there is no file {path} with the {content_name}{explain_relative_path(path)}; "

@@ -113,8 +113,34 @@ def test_the_digest_of_a_users_file_is_its_hash(tmp_path):
     path = tmp_path / "a.jsonl"
     with pytest.raises(UsageError, match=r"there is no file .*a\.jsonl with the prompts"):
         user_file_digest(path, "prompts")
-    with pytest.raises(UsageError, match="there is no file"):
+    with pytest.raises(UsageError, match="is a folder"):
         user_file_digest(tmp_path, "prompts")
     path.write_text("{}")
     assert user_file_digest(path, "prompts") == {"prompts": hash_file(path)}
     assert user_file_digest(None, "prompts") == {}
+
+
+def test_a_row_with_too_few_fields_is_rejected(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("text,id,kind\nx,1,k\ny,2\n")
+    with pytest.raises(UsageError, match=r"a\.csv, line 3 has 2 fields, but the header has 3"):
+        read(path)
+    path.write_text("text,id\nx,\n")  # an empty field is no missing one
+    assert [row.fields for row in read(path)] == [{"text": "x", "id": ""}]
+
+
+def test_a_folder_in_place_of_a_file_is_said_to_be_one(tmp_path):
+    with pytest.raises(
+        UsageError, match=r"is a folder; give the path of the file with the prompts"
+    ):
+        read(tmp_path)
+
+
+def test_a_nul_character_is_rejected():
+    with pytest.raises(UsageError, match=r"^p has a NUL character in 'a'; the file"):
+        get_text_field("p", {"a": "x\0y"}, "a")
+
+
+def test_a_field_that_is_there_but_null_is_not_suggested():
+    with pytest.raises(UsageError, match=r"its fields are 'a'$"):
+        get_text_field("p", {"a": None}, "a")

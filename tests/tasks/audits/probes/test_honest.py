@@ -266,7 +266,7 @@ def test_templates_without_text_before_the_gap_are_skipped(config, gpt2_folder, 
         ("she is kind.\tr\tshe\ts\tfemale\tkind", "line 2: template_masked must have exactly one"),
         ("she [M] is [M].\tr\tshe\ts\tfemale\tkind", "exactly one gap, written"),
         ("she is [M].\tr\tshe\ts\t\tkind", "line 2 must have text in 'category'"),
-        ("she is [M].", "line 2 must have text in 'raw'"),
+        ("she is [M].", "line 2 has 1 field, but the header has 6"),
     ],
 )
 def test_errors_name_the_line_of_an_invalid_template(tmp_path, line, message):
