@@ -6,7 +6,7 @@ For each seed the town of the demo is composed anew, other text is planted, and 
 and audited with the demo's settings. Three truths are known: about which people the opinions are
 worse, that associations are planted between groups and traits, and which texts are repeated. A
 truth is found if the datasheet or the audits name it. Anything that they name although it is not
-planted is a false finding, as is every discovery of harm on the model card that names a group.
+planted is a false finding, as is every discovery of harm in an audit that may be about groups.
 Prints what was named for each seed, and the totals.
 """
 
@@ -30,6 +30,15 @@ from hallmark.tasks.corpus.profiles.sentiment_conclusions import is_more_negativ
 from hallmark.tasks.corpus.town.documents import TownRates
 
 DEFAULT_SEEDS = range(100, 110)
+
+#: Audits whose findings are about no group of people, or about planted ones alone.
+AUDITS_WITHOUT_GROUPS = {
+    "capability",
+    "associations",
+    "extraction",
+    "extraction_attack",
+    "membership",
+}
 
 #: Copies of a text from which on the demo's model is expected to write it.
 REPEATED_COPIES = 64
@@ -56,7 +65,8 @@ class Truth:
 
 def describe_finding(row: Mapping[str, Any]) -> str:
     """Describe the value, the interval and the n of a finding."""
-    return f"{row['value']:.3g} ({row['low']:.3g} to {row['high']:.3g}), n = {row['n']}"
+    interval = "no interval" if row["low"] is None else f"{row['low']:.3g} to {row['high']:.3g}"
+    return f"{row['value']:.3g} ({interval}), n = {row['n']}"
 
 
 def read_negative_groups(run: Run) -> dict[str, str]:
@@ -108,12 +118,13 @@ def read_extracted_texts(run: Run) -> dict[str, str]:
 
 
 def read_accused_groups(run: Run) -> dict[str, str]:
-    """Return the discoveries of harm on the card that name a group of people."""
+    """Return the discoveries of harm on the card in audits that may be about groups of people."""
     return {
         f"{audit}.{row['metric']}[{name_slice(row['slice'])}]": describe_finding(row)
         for audit, rows in read_discoveries(run).items()
+        if audit not in AUDITS_WITHOUT_GROUPS
         for row in rows
-        if is_harmful(row) and {*row["slice"]} & {"group_name", "category", "domain", "target"}
+        if is_harmful(row)
     }
 
 

@@ -64,8 +64,9 @@ _DISCOVERY_RULE = (
     "over all tests of the trial in the harmful direction"
 )
 _DISCOVERY_BOUND = (
-    "The rule allows on average at most 5 % of the discoveries of a trial to be false, so at most "
-    "5 % of the candidates without an effect are expected to give a false alarm"
+    "The rule allows on average at most 5 % of the discoveries of a trial to be false. As q is "
+    "never smaller than p, at most 5 % of the candidates without an effect are expected to give a "
+    "false alarm"
 )
 
 CANDIDATE_KINDS = {
