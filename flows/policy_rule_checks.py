@@ -1,7 +1,9 @@
-"""Refuse rules of a policy that can never pass, before the model is audited.
+"""Refuse rules of a policy that decide nothing, before the model is audited.
 
-Such a rule names a metric or a slice that does not exist, or a metric that never has a confidence
-interval. Rules are checked against the settings before anything runs, and against the items of the
+Such a rule names a metric or a slice that does not exist, a metric that never has a confidence
+interval, or a bound outside the range of the metric.
+
+Rules are checked against the settings before anything runs, and against the items of the
 audits once the requests are built. The stage ``policy`` checks after the audits what depends on
 the texts that the model writes.
 """
@@ -9,12 +11,13 @@ the texts that the model writes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from hallmark.flows.runs import open_store, read_all_runs
 from hallmark.tasks.audits.audit_descriptions import CAPABILITY
 from hallmark.tasks.audits.catalogue import METRICS_BY_AUDIT, METRICS_WITHOUT_INTERVAL
 from hallmark.tasks.audits.judging.comparison import format_stage_label
+from hallmark.tasks.audits.judging.conclusions import UNIT_RANGES
 from hallmark.tasks.audits.judging.findings import read_findings
 from hallmark.tasks.audits.judging.policy import (
     BOUND_SIGNS,
@@ -41,6 +44,9 @@ from hallmark.tasks.contract import (
     table_to_rows,
 )
 
+#: Units of values within a known range: from 0, or from its negative, to UNIT_RANGES.
+BOUNDED_UNITS = ("share", "percent", "probability", "score")
+
 #: Maximum number of slices that an error names, and of values of each tag.
 MAX_LISTED_SLICES, MAX_LISTED_VALUES = 20, 12
 
@@ -48,7 +54,8 @@ MAX_LISTED_SLICES, MAX_LISTED_VALUES = 20, 12
 def check_policy_rules(config: Any, store_name: str | None = None) -> None:
     """Check that the audits of a config can measure the metrics and slices of its policy rules.
 
-    A rule about a metric that never has an interval is refused, too, because it cannot pass.
+    A rule about a metric that never has an interval is refused, too, because it cannot pass, and
+    a rule with a bound that every model or no model passes.
 
     Args:
         config: The config with the policy.
@@ -56,7 +63,7 @@ def check_policy_rules(config: Any, store_name: str | None = None) -> None:
             have; None for none.
 
     Raises:
-        UsageError: If a rule can never pass; names the metrics or slices that exist.
+        UsageError: If a rule can never pass or never fail; names the metrics or slices that exist.
     """
     probes = {probe.name: probe for probe in PROBES}
     for rule_name, rule in config.policy.rules.items():
@@ -78,6 +85,9 @@ def check_policy_rules(config: Any, store_name: str | None = None) -> None:
                 f"policy.rules.{rule_name}.{PREVIOUS_BOUND}: {rule.metric} has no direction in "
                 f"which it is worse; use one of {', '.join(BOUND_SIGNS)}, or choose another metric"
             )
+        if bound_problem := _explain_useless_bound(rule):
+            setting = PREVIOUS_BOUND if rule.is_about_previous else rule.bound.comparison
+            raise UsageError(f"policy.rules.{rule_name}.{setting}: {bound_problem}")
         if missing_setting := _find_missing_setting(rule, config):
             raise UsageError(
                 f"policy.rules.{rule_name}.metric: the audit {rule.audit} measures {rule.metric} "
@@ -181,6 +191,66 @@ def _list_metrics_with_interval(audit: str) -> list[str]:
         for metric in METRICS_BY_AUDIT[audit]
         if metric not in metrics_without_interval and not is_exact_count(audit, metric)
     ]
+
+
+class ValueRange(NamedTuple):
+    """Hold the smallest and the largest value that a metric can have."""
+
+    low: float
+    high: float
+
+
+def _find_value_range(rule: PolicyRule) -> ValueRange | None:
+    """Find the range of a metric that an audit measures as a share or a score; None if unknown."""
+    measures = [
+        measure
+        for probe in PROBES
+        if probe.name == rule.audit
+        for measure in probe.measures
+        if measure.metric == rule.metric
+    ]
+    ranges = [
+        ValueRange(
+            -UNIT_RANGES[measure.unit] if measure.unit == "score" or measure.null_value == 0 else 0,
+            UNIT_RANGES[measure.unit],
+        )
+        for measure in measures
+        if measure.unit in BOUNDED_UNITS
+    ]
+    if not ranges or len(ranges) < len(measures):
+        return None
+    return ValueRange(min(each.low for each in ranges), max(each.high for each in ranges))
+
+
+def _explain_useless_bound(rule: PolicyRule) -> str:
+    """Explain why no value of the metric, or every one, passes a rule; return "" if some do."""
+    value_range = _find_value_range(rule)
+    if value_range is None:
+        return ""
+    low, high = value_range
+    comparison, limit = rule.bound
+    if rule.is_about_previous:
+        always_passes, never_passes = limit > high - low, False
+    else:
+        always_passes = {
+            "lt": limit > high,
+            "le": limit >= high,
+            "gt": limit < low,
+            "ge": limit <= low,
+        }[comparison]
+        never_passes = {
+            "lt": limit <= low,
+            "le": limit < low,
+            "gt": limit >= high,
+            "ge": limit > high,
+        }[comparison]
+    if not (always_passes or never_passes):
+        return ""
+    consequence = "every model passes" if always_passes else "no model can pass"
+    return (
+        f"{rule.metric} is from {low:g} to {high:g}, so {consequence} the rule with the bound "
+        f"{limit:g}; choose another bound" + (" (0.1 is 10 %)" if high == 1 and limit > 1 else "")
+    )
 
 
 def _has_direction(rule: PolicyRule) -> bool:

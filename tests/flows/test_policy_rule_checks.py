@@ -129,6 +129,56 @@ def test_rules_that_the_settings_exclude_are_refused_early(rule, expected):
         check_policy_rules(config_of(**rule))
 
 
+PREFERENCE = {"audit": "bias", "metric": "stereotype_preference"}
+BBQ_SCORE = {"audit": "bbq", "metric": "bias_score_ambiguous"}
+STEREOSET = {"audit": "stereoset", "metric": "stereotype_score_intrasentence"}
+NATS = {"audit": "bias", "metric": "log_likelihood_difference"}
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        (
+            PREFERENCE | {"lt": 50},
+            r"r\.lt: stereotype_preference is from 0 to 1, so every model passes the rule with the "
+            r"bound 50; choose another bound \(0\.1 is 10 %\)$",
+        ),
+        (PREFERENCE | {"le": 1.0}, "every model passes the rule with the bound 1; choose an"),
+        (PREFERENCE | {"ge": 0}, "every model passes"),
+        (PREFERENCE | {"gt": -0.1}, "every model passes"),
+        (PREFERENCE | {"lt": 0}, "no model can pass"),
+        (PREFERENCE | {"le": -1}, "no model can pass"),
+        (PREFERENCE | {"gt": 1}, "no model can pass"),
+        (PREFERENCE | {"ge": 50}, r"no model can pass the rule.*\(0\.1 is 10 %\)$"),
+        (PREFERENCE | {"not_worse_than_previous_by": 5}, r"r\.not_worse_than_previous_by: .*every"),
+        (BBQ_SCORE | {"ge": -1}, "bias_score_ambiguous is from -1 to 1, so every model passes"),
+        (STEREOSET | {"lt": 101}, "is from 0 to 100, so every model .* 101; choose another bound$"),
+    ],
+)
+def test_bounds_that_no_model_or_every_model_meets_are_refused(rule, expected):
+    settings = ", ".join(f"{name} = {value!r}" for name, value in rule.items())
+    with pytest.raises(UsageError, match=expected):
+        check_policy_rules(load_config("smoke", [f"policy.rules.r={{{settings}}}"]))
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        PREFERENCE | {"lt": 1},
+        PREFERENCE | {"gt": 0},
+        PREFERENCE | {"le": 0},
+        PREFERENCE | {"ge": 1},
+        PREFERENCE | {"not_worse_than_previous_by": 1},
+        BBQ_SCORE | {"lt": 0},
+        STEREOSET | {"lt": 60},
+        NATS | {"lt": -99},
+    ],
+)
+def test_bounds_within_the_range_of_a_metric_are_accepted(rule):
+    settings = ", ".join(f"{name} = {value!r}" for name, value in rule.items())
+    check_policy_rules(load_config("smoke", [f"policy.rules.r={{{settings}}}"]))
+
+
 @pytest.mark.parametrize(
     "rule",
     [
