@@ -231,7 +231,9 @@ class StudyCardBuilder:
                     [
                         f"{effect_label}: found in ",
                         *format_rate_with_interval(largest_effect.figure),
-                        f", {shortfall} below the target",
+                        f", {shortfall} less than the required "
+                        f"{format_number(MIN_DETECTION_RATE, 'share')}: "
+                        "with these settings the audit is too weak for it",
                     ]
                 )
         return problems

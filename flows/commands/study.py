@@ -61,11 +61,11 @@ def study(
     study_config, opened_store = resolve_study_config_and_store(options, overrides or [], store)
     start_time = time.monotonic()
 
-    def print_trial_outcome(trial_number: str, outcome: TrialOutcome) -> None:
+    def print_trial_outcome(trial_name: str, outcome: TrialOutcome) -> None:
         from hallmark.flows.console import stderr
 
         elapsed_seconds = time.monotonic() - start_time
-        line = format_trial_outcome(trial_number, outcome, count_trials(study_config))
+        line = format_trial_outcome(trial_name, outcome)
         stderr.print(f"{line}, after {elapsed_seconds:,.0f} s", markup=False)
 
     with start_prefect_and_progress(lambda: check_settings_unchanged(study_config, opened_store)):
@@ -96,10 +96,10 @@ def count_trials(study_config: Any) -> int:
     return trials
 
 
-def format_trial_outcome(trial_number: str, outcome: TrialOutcome, trial_count: int) -> str:
+def format_trial_outcome(trial_name: str, outcome: TrialOutcome) -> str:
     """Format which trial ended, and its run or its error."""
     result = f"failed: {outcome.error}" if outcome.run_id is None else f"run {outcome.run_id}"
-    return f"trial {trial_number} of {trial_count}: {result}"
+    return f"{trial_name}: {result}"
 
 
 def build_study_report(run: Run) -> Report:
@@ -142,7 +142,7 @@ def render_study(report: Report) -> str:
     ):
         lines += ["", title]
         for row in report[table_name]:
-            level_suffix = f" {row['effect_level']:g}" if "effect_level" in row else ""
+            level_suffix = f" {row['effect_level']:.3g}" if "effect_level" in row else ""
             label = row["kind"] + level_suffix
             lines.append(f"    {label:<18} {format_rate(row)}, n = {row['n']:,}")
     if report["removal_reductions"]:
@@ -164,7 +164,7 @@ def render_study(report: Report) -> str:
     ]
     kinds_with_effects = {row["kind"] for row in report["detection_rates"] if row["has_effect"]}
     for row in report["smallest_detected"]:
-        level = "none" if row["effect_level"] is None else f"{row['effect_level']:g}"
+        level = "none" if row["effect_level"] is None else f"{row['effect_level']:.3g}"
         level = level if row["kind"] in kinds_with_effects else "no trial contains this effect"
         lines.append(f"    {row['kind']:<18} {level}")
     return "\n".join(lines)

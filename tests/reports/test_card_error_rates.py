@@ -79,11 +79,15 @@ def test_study_card_states_conclusions(session):
         card_of(build_error_rates(session, found=False)).fetch_directory() / "study_card.html"
     )
     text = " ".join(page.text.split())
-    assert "Planted secrets at 64 (copies): found in 0.0 %, 95.0 points below the target" in text
+    assert (
+        "Planted secrets at 64 (copies): found in 0.0 %, 95.0 points less than the required" in text
+    )
     missed = {str(n): [candidate("canary", "c", 64, p=0.9)] for n in range(3)}
     page = pages.read(card_of(rates_of_trials(missed)).fetch_directory() / "study_card.html")
     text = " ".join(page.text.split())
-    assert re.search(r"found in 0\.0 % \(0\.0 % to [\d.]+ %\), 95\.0 points below the target", text)
+    assert re.search(
+        r"found in 0\.0 % \(0\.0 % to [\d.]+ %\), 95\.0 points less than the required", text
+    )
 
 
 def said_of(*trials, void=None):
@@ -105,7 +109,7 @@ def test_trials_without_effects_count_for_false_alarms(session):
         "every audit for which an effect was planted detects its largest effect in at least "
         "95 % of cases" in text
     )
-    assert "points below the target" not in text and "less than in other groups" in text
+    assert "points less than the required" not in text and "less than in other groups" in text
     assert "nothing was measured. Trials created: 1." in said_of(void={"one": "gone"})
 
 

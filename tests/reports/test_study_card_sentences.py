@@ -68,6 +68,10 @@ def detection(value, low=None, high=None, effect=True, amount=64.0, kind="canary
 # Detection ---------------------------------------------------------------------------------------
 
 
+#: How the sentence about an effect ends that is found too rarely.
+TOO_WEAK = " less than the required 95.0 %: with these settings the audit is too weak for it."
+
+
 @pytest.mark.parametrize(
     ("value", "said"),
     [
@@ -81,9 +85,9 @@ def detection(value, low=None, high=None, effect=True, amount=64.0, kind="canary
             "every audit for which an effect was planted detects its largest effect in at least "
             "95 %",
         ),
-        (0.949, "Planted secrets at 64 (copies): found in 94.9 %, 0.10 points below the target."),
-        (0.9499, "Planted secrets at 64 (copies): found in 95.0 %, 0.01 points below the target."),
-        (0.0, "Planted secrets at 64 (copies): found in 0.0 %, 95.0 points below the target."),
+        (0.949, f"Planted secrets at 64 (copies): found in 94.9 %, 0.10 points{TOO_WEAK}"),
+        (0.9499, f"Planted secrets at 64 (copies): found in 95.0 %, 0.01 points{TOO_WEAK}"),
+        (0.0, f"Planted secrets at 64 (copies): found in 0.0 %, 95.0 points{TOO_WEAK}"),
     ],
 )
 def test_the_largest_effect_is_found_in_95_percent_or_it_is_said_by_how_much_not(value, said):
@@ -127,8 +131,9 @@ def test_the_largest_effect_is_found_in_95_percent_or_it_is_said_by_how_much_not
             detection(0.0),
             {("canary", 64.0): 3},
             "bad",
-            "Detection: Planted secrets at 64 (copies): found in 0.0 %, 95.0 points below the "
-            "target; 3 at 64 (copies) could not be judged (planted secrets).",
+            "Detection: Planted secrets at 64 (copies): found in 0.0 %, 95.0 points"
+            f"{TOO_WEAK.removesuffix('.')}; 3 at 64 (copies) could not be judged (planted "
+            "secrets).",
         ),
     ],
 )
