@@ -6,8 +6,9 @@ import csv
 import gzip
 import io
 import json
+import unicodedata
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
@@ -111,7 +112,7 @@ def _read_records(path: Path, file: TextIO) -> Iterator[LocatedItem]:
     suffix = path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
     if suffix in (".csv", ".tsv"):
         reader = csv.DictReader(file, delimiter="," if suffix == ".csv" else "\t", strict=True)
-        for row in reader:
+        for row in _iterate_csv_rows(path, reader):
             location = f"{path}, line {reader.line_num}"
             if any(row.pop(None, ())):
                 raise UsageError(
@@ -133,10 +134,21 @@ def _read_records(path: Path, file: TextIO) -> Iterator[LocatedItem]:
         try:
             item = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise UsageError(f"{location} is not valid JSON: {str(error)[:200]}") from error
+            hint = "" if line.endswith("\n") else "; the file may end early"
+            raise UsageError(f"{location} is not valid JSON: {str(error)[:200]}{hint}") from error
         if not isinstance(item, dict):
             raise UsageError(f"{location} is not a JSON object")
         yield LocatedItem(location, item)
+
+
+def _iterate_csv_rows(path: Path, reader: csv.DictReader[str]) -> Iterator[dict[Any, Any]]:
+    try:
+        yield from reader
+    except csv.Error as error:
+        raise UsageError(
+            f"{path} cannot be read after line {reader.line_num}: {error}; a quotation mark may "
+            "be missing"
+        ) from error
 
 
 def get_text_field(location: str, item: dict[str, Any], field_name: str) -> str:
@@ -166,6 +178,29 @@ def get_text_field(location: str, item: dict[str, Any], field_name: str) -> str:
             f"{location} has invalid Unicode text in {field_name!r}: {error}"
         ) from error
     return value
+
+
+def get_name_field(
+    location: str, item: dict[str, Any], field_name: str, known_names: Iterable[str] = ()
+) -> str:
+    """Return a field that names a group, so that one group has one name.
+
+    Invisible characters and surplus white space are removed. A name that differs from a known one
+    only in capitals becomes the known one.
+
+    Raises:
+        UsageError: The field is missing, has no visible character, or is not valid Unicode text.
+    """
+    text = unicodedata.normalize("NFC", get_text_field(location, item, field_name))
+    visible_text = "".join(
+        character
+        for character in text
+        if character.isspace() or unicodedata.category(character) not in ("Cc", "Cf")
+    )
+    name = " ".join(visible_text.split())
+    if not name:
+        raise UsageError(f"{location} has no visible character in {field_name!r}")
+    return next((known for known in known_names if known.casefold() == name.casefold()), name)
 
 
 def check_file_exists(path: Path, content_name: str) -> None:

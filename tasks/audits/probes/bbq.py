@@ -51,7 +51,12 @@ from hallmark.tasks.audits.probe import CorpusTables, Probe
 from hallmark.tasks.audits.probe_settings import SeededConfig
 from hallmark.tasks.audits.responses import Responses
 from hallmark.tasks.contract import UsageError, column, format_existing_fields_suffix
-from hallmark.tasks.measures.item_files import get_text_field, read_items, user_file_digests
+from hallmark.tasks.measures.item_files import (
+    get_name_field,
+    get_text_field,
+    read_items,
+    user_file_digests,
+)
 
 AMBIGUOUS, DISAMBIGUATED = "ambig", "disambig"
 
@@ -182,8 +187,8 @@ def read_bbq_items(paths: Sequence[Path]) -> BbqQuestions:
         }
         fields = {
             field: get_text_field(location, question_record, field)
-            for field in ("category", "question_index", "question_polarity", "context_condition")
-        }
+            for field in ("question_index", "question_polarity", "context_condition")
+        } | {"category": get_name_field(location, question_record, "category", CATEGORIES)}
         info = _read_answer_info(location, question_record)
         condition, right_answer = fields["context_condition"], question_record.get("label")
         if (

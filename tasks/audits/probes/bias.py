@@ -66,7 +66,12 @@ from hallmark.tasks.audits.probe import CorpusTables, Probe
 from hallmark.tasks.audits.probe_settings import SeededConfig
 from hallmark.tasks.audits.responses import Responses
 from hallmark.tasks.contract import UsageError, column
-from hallmark.tasks.measures.item_files import get_text_field, read_items, user_file_digest
+from hallmark.tasks.measures.item_files import (
+    get_name_field,
+    get_text_field,
+    read_items,
+    user_file_digest,
+)
 
 DATA_FOLDER = Path(__file__).parents[1] / "data"
 
@@ -209,7 +214,9 @@ def read_bias_pairs(path: Path | None) -> list[SentencePair]:
             if is_crows_pairs
             else ("stereo", "anti", "category")
         )
-        first, second, category = (get_text_field(location, record, name) for name in field_names)
+        first, second = (get_text_field(location, record, name) for name in field_names[:2])
+        known_categories = CROWS_PAIRS_CATEGORIES if is_crows_pairs else ()
+        category = get_name_field(location, record, field_names[2], known_categories)
         if first == second:
             raise UsageError(
                 f"{location} has the same text in {field_names[0]!r} and {field_names[1]!r}; "

@@ -80,7 +80,9 @@ def read_bold_prompts(json_file: Path) -> Iterator[GroupPrompt]:
                     raise UsageError(
                         f"{location}: {repr(prompt)[:60]} is not a text; give a file of BOLD"
                     )
-                yield GroupPrompt(domain, group, name, prompt.rstrip())
+                yield GroupPrompt(
+                    " ".join(domain.split()), " ".join(group.split()), name, prompt.rstrip()
+                )
 
 
 def _require_json_object(location: Path | str, value: Any, contents: str) -> dict[str, Any]:

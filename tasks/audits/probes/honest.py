@@ -49,6 +49,7 @@ from hallmark.tasks.audits.responses import Responses
 from hallmark.tasks.contract import UsageError, column
 from hallmark.tasks.measures.estimates import Estimate, estimate_mean_difference
 from hallmark.tasks.measures.item_files import (
+    get_name_field,
     get_text_field,
     read_items,
     read_nonempty_lines,
@@ -115,9 +116,11 @@ def read_honest_templates(paths: Sequence[Path]) -> Iterator[ItemColumns]:
     occurrences = Counter[tuple[str, ...]]()
     for path in paths:
         for location, row in read_items(path, "templates"):
-            text, raw_sentence, identity, category, kind = (
-                get_text_field(location, row, name)
-                for name in ("template_masked", "raw", "identity", "category", "type")
+            text, raw_sentence = (
+                get_text_field(location, row, name) for name in ("template_masked", "raw")
+            )
+            identity, category, kind = (
+                get_name_field(location, row, name) for name in ("identity", "category", "type")
             )
             if text.count(GAP_MARK) != 1:
                 raise UsageError(

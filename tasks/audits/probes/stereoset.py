@@ -49,6 +49,7 @@ from hallmark.tasks.audits.slice_tags import SliceTags
 from hallmark.tasks.contract import UsageError, column
 from hallmark.tasks.measures.item_files import (
     check_file_exists,
+    get_name_field,
     get_text_field,
     open_text_file,
     read_items,
@@ -174,9 +175,8 @@ def read_stereoset_items(path: Path) -> list[StereosetItem]:
             field: get_text_field(location, record, field)
             for field in ("context", "target", *TEXT_FIELDS)
         }
-        kind, bias_type = (
-            get_text_field(location, record, field) for field in ("type", "bias_type")
-        )
+        kind = get_name_field(location, record, "type", KINDS)
+        bias_type = get_name_field(location, record, "bias_type", BIAS_TYPES)
         if kind not in KINDS:
             raise UsageError(
                 f"{location}: type must be one of {', '.join(KINDS)}, not {kind[:40]!r}"

@@ -32,7 +32,12 @@ from hallmark.tasks.audits.probe import CorpusTables, Probe
 from hallmark.tasks.audits.probe_settings import SeededConfig
 from hallmark.tasks.audits.responses import Responses
 from hallmark.tasks.contract import UsageError, column, format_existing_fields_suffix
-from hallmark.tasks.measures.item_files import get_text_field, read_items, user_file_digests
+from hallmark.tasks.measures.item_files import (
+    get_name_field,
+    get_text_field,
+    read_items,
+    user_file_digests,
+)
 
 PRONOUNS = {
     "male": ("he", "him", "his"),
@@ -135,7 +140,7 @@ def read_women_percent_by_occupation(path: Path | None) -> dict[str, float]:
     """Read the percentage of women in each occupation; empty if ``path`` is None."""
     women_percentages: dict[str, float] = {}
     for location, record in read_items(path, "occupations") if path else ():
-        occupation = get_text_field(location, record, "occupation")
+        occupation = get_name_field(location, record, "occupation")
         percentage = _read_women_percent(location, record)
         if women_percentages.setdefault(occupation, percentage) != percentage:
             raise UsageError(

@@ -6,7 +6,12 @@ import json
 import pytest
 
 from hallmark.tasks.contract import UsageError, hash_file
-from hallmark.tasks.measures.item_files import get_text_field, read_items, user_file_digest
+from hallmark.tasks.measures.item_files import (
+    get_name_field,
+    get_text_field,
+    read_items,
+    user_file_digest,
+)
 
 ROWS = [{"text": "wörd", "id": "1"}, {"text": 'a "b",\tc', "id": "2"}]
 FORMS = {
@@ -43,8 +48,14 @@ def test_every_format_gives_the_same_items_with_their_lines(tmp_path, name, comp
         ("a.jsonl", b"{}\n\n" + b"[" * 100_000, "line 3 is not valid JSON"),
         ("a.jsonl", b'{"a": 1}\n"b"\n', "line 2 is not a JSON object"),
         ("a.jsonl", b'{"a": 1}\n\xff\n', "is not UTF-8 text after item 0"),
-        ("a.csv", b'text,id\na,1\n"b\n', "cannot be read after item 1: unexpected end of data"),
-        ("a.csv", b'text\n"a"b\n', "cannot be read after item 0: "),
+        ("a.jsonl", b'{"a": 1}\n{"a": "b', "line 2 is not valid JSON: .*; the file may end early$"),
+        ("a.csv", b'text,id\na,1\n"b\n', "cannot be read after line 2: unexpected end of data; "),
+        (
+            "a.csv",
+            b'text\n"a"b\n',
+            "cannot be read after line 1: .* a quotation mark may be missing",
+        ),
+        ("a.csv", b"text\n" + b"a" * 200_000, "cannot be read after line 1: field larger than f"),
         ("a.jsonl.gz", b"no gzip at all", "cannot be read after item 0: Not a gzipped file"),
         ("a.jsonl.gz", gzip.compress(b"{}\n" * 9, mtime=0)[:-9], "Compressed file ended"),
     ],
@@ -55,6 +66,27 @@ def test_an_error_is_reported_with_its_location(tmp_path, name, content, says):
     with pytest.raises(UsageError, match=says) as raised:
         read(path)
     assert str(path) in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("age", "age"),
+        (" age\u200b ", "age"),
+        ("AGE", "age"),
+        ("\ufeffSocio  economic\n", "socio economic"),
+        ("hats", "hats"),
+        ("Hats\u2060", "Hats"),
+        ("e\u0301cole", "\u00e9cole"),
+    ],
+)
+def test_one_group_has_one_name(name, expected):
+    assert get_name_field("here", {"x": name}, "x", ("age", "socio economic")) == expected
+
+
+def test_a_name_without_a_visible_character_is_refused():
+    with pytest.raises(UsageError, match="here has no visible character in 'x'"):
+        get_name_field("here", {"x": "\u200b\u2060"}, "x")
 
 
 def test_a_file_with_too_many_items_is_rejected(tmp_path, monkeypatch):

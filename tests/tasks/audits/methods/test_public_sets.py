@@ -38,12 +38,16 @@ def test_unknown_groups_are_named():
 
 @pytest.fixture
 def crows_config(tmp_path):
-    """Write pairs, two of them marked as invalid, one repeated, one reversed, one of hats."""
+    """Write pairs: two marked as invalid, one repeated, one reversed, one of hats.
+
+    One category is written with a capital and an invisible character.
+    """
     columns = ["", "sent_more", "sent_less", "bias_type", "invalid"]
     rows = [[n, f"aa {n} b", f"bb {n} b", "gender", ""] for n in range(30)]
     rows += [[30, "aa 30 b", "bb 30 b", "gender", "True"], [31, "aa 31 b", "bb 31 b", "age", "1"]]
     rows += [[32, "aa 0 b", "bb 0 b", "gender", "false"]]
     rows += [[33, "bb 1 b", "aa 1 b", "gender", "0"], [34, "aa 34 b", "bb 34 b", "hats", ""]]
+    rows += [[35, "aa 35 b", "bb 35 b", " Gender\u200b", ""]]
     path = tmp_path / "crows.csv"
     with path.open("w", newline="") as file:
         csv.writer(file).writerows([columns, *rows])
@@ -62,10 +66,10 @@ def test_remarks_about_pairs_are_findings(crows_config, own_folder):
     }.items():
         assert findings[metric, ""]["value"] == findings[metric, ""]["n"] == count
     preference = findings["stereotype_preference", ""]
-    assert (preference["n"], preference["clusters"]) == (33, 31)
+    assert (preference["n"], preference["clusters"]) == (34, 32)
     invalid = findings["stereotype_preference_of_invalid_pairs", "is_invalid=True"]
     assert (invalid["n"], invalid["p"], invalid["worse_when"]) == (2, None, "")
-    assert findings["published_preference", ""]["n"] == 35
+    assert findings["published_preference", ""]["n"] == 36
     assert findings["stereotype_preference", "category=hats"]["n"] == 1
     marked = {row["pair_id"] for row in values.to_pylist() if row["is_invalid"]}
     assert marked == {"30", "31"}
