@@ -36,6 +36,7 @@ from hallmark.tasks.contract import (
     explain_relative_path,
     iter_config_paths,
 )
+from hallmark.tasks.measures.scorers import check_scorer_files
 
 #: The requests or the findings of audits, by the name of the audit.
 RequestsByAudit = dict[str, Artifact]
@@ -346,8 +347,21 @@ def check_user_files_exist(config: Any, audit_names: Sequence[str]) -> None:
                     f"{explain_relative_path(config_path.path)}; correct the path or remove the "
                     "setting"
                 )
+    check_scorers_of_audits(config, audit_names)
     for probe in probes:
         resolve_reference_model(probe, config)
+
+
+def check_scorers_of_audits(config: Any, audit_names: Sequence[str]) -> None:
+    """Check the word lists of the scorers that audits use, before a model is asked anything.
+
+    Raises:
+        UsageError: If one cannot be used.
+    """
+    for probe in PROBES:
+        if probe.name in audit_names and probe.steps.uses_scorers:
+            for scorer in get_step_settings(config, probe, "score").all_scorers:
+                check_scorer_files(scorer)
 
 
 def check_user_audit_items(config: Any, tokenizer: Artifact, audit_names: Sequence[str]) -> None:
@@ -476,6 +490,8 @@ def map_labels_to_settings(config: Any) -> dict[str, StageConfig]:
         sections["evaluate_detectors"] = sections["find_personal_data"]
     if "audit_capability" in sections:
         sections["capability_baselines"] = sections["audit_capability"].baselines_config
+    if "identities" in sections:
+        sections["record_lexicons"] = sections["identities"].lexicons_config
     if "policy" in sections:
         sections["policy"] = sections["policy"].rules_config
     return sections | {

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from hallmark.flows.audit_execution import (
     ProbeAudits,
     TrainingInputs,
+    check_scorers_of_audits,
     get_step_settings,
     record_failure,
 )
 from hallmark.flows.audit_selection import ALL_AUDITS, CORPUS_AUDITS
-from hallmark.flows.checkpoint_resolution import trace_training_history
-from hallmark.flows.config import Config
+from hallmark.flows.checkpoint_resolution import ResolvedCheckpoint, trace_training_history
+from hallmark.flows.config import Config, rebase_config_paths
 from hallmark.flows.corpus import ArtifactsByLabel, Corpus
 from hallmark.flows.error_rates import find_current_error_rates_by_audit
 from hallmark.flows.policy_publishing import publish_policy_outcome
@@ -34,6 +35,7 @@ from hallmark.tasks.contract import (
     get_artifact_store,
     get_current_session,
 )
+from hallmark.tasks.corpus.identities import record_lexicons
 from hallmark.tasks.training.train_tokenizer import train_tokenizer
 
 
@@ -43,6 +45,7 @@ def audit_checkpoint(
     audit_names: Sequence[str],
     corpus: Corpus | None = None,
     training_run: Artifact | None = None,
+    lexicons: Artifact | None = None,
 ) -> ArtifactsByLabel:
     """Audit a checkpoint and build its model card.
 
@@ -54,6 +57,7 @@ def audit_checkpoint(
         corpus: The corpus that the model was trained on, if the store knows it. Without it, only
             what needs no training text is measured.
         training_run: The artifact of the training that wrote the checkpoint, if known.
+        lexicons: The lexicons of groups, if they are not those of the corpus.
 
     Returns:
         The artifacts by label.
@@ -70,10 +74,12 @@ def audit_checkpoint(
         if probe.name in audit_names
         and not probe.find_missing_settings(get_step_settings(config, probe))
     ]
+    if lexicons is None and corpus is not None:
+        lexicons = corpus.latest_addition.get("identities")
     probe_audits = ProbeAudits(
         probes=probes,
         checkpoint=checkpoint,
-        lexicons=corpus.latest_addition.get("identities") if corpus else None,
+        lexicons=lexicons,
         documents=corpus.documents if corpus else None,
         training=training,
         config=config,
@@ -81,6 +87,7 @@ def audit_checkpoint(
     errors = probe_audits.errors
     requests_by_audit = probe_audits.build_requests()
     check_rule_slices(config, probes, requests_by_audit)
+    check_scorers_of_audits(config, [probe.name for probe in probes])
     audits: dict[str, Artifact] = {}
     if corpus and "capability" in audit_names:  # first, since it shows whether the model can answer
         with record_failure(errors, "capability"):
@@ -134,6 +141,23 @@ def audit_checkpoint(
         config=config.model_card,
     )
     return artifacts
+
+
+def record_other_lexicons(config: Config, resolved: ResolvedCheckpoint) -> Artifact | None:
+    """Record the lexicons of a config if they are not those of the checkpoint's corpus.
+
+    Returns:
+        None if the audits can use the lexicons of the corpus, or if there are none.
+    """
+    known_paths: Sequence[str] = []
+    if resolved.source_run is not None:
+        recorded_tree = rebase_config_paths(
+            resolved.source_run.record["config"], resolved.source_run.working_folder
+        )
+        known_paths = recorded_tree.get("identities", {}).get("lexicons", [])
+    if [*map(str, config.identities.lexicons)] == [*known_paths]:
+        return None
+    return record_lexicons(config.identities.lexicons_config)
 
 
 def list_available_audits(config: Config, *, has_corpus: bool) -> list[str]:

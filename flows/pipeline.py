@@ -13,6 +13,7 @@ from hallmark.flows.auditing import (
     audit_checkpoint,
     check_model_settings,
     choose_audits_of_run,
+    record_other_lexicons,
 )
 from hallmark.flows.checkpoint_resolution import get_permanent_name, resolve_checkpoint
 from hallmark.flows.corpus_additions import open_earlier_corpus_or_empty
@@ -129,6 +130,7 @@ def audit(
             selected_audits,
             resolved.corpus,
             resolved.training_run,
+            record_other_lexicons(run.config, resolved),
         )
     return run.id
 

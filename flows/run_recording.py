@@ -64,6 +64,26 @@ class Frontend:
 
 frontend = Frontend()
 
+#: The sections and settings that a flow on an existing checkpoint uses; the flow ``audit`` also
+#: uses the sections of all audits.
+SETTINGS_BY_CHECKPOINT_FLOW = {
+    "audit": (
+        "name",
+        "store",
+        "workers",
+        "mapper",
+        "identities.lexicons",
+        "respond",
+        "score",
+        "trace",
+        "policy",
+        "attention_maps",
+        "score_samples",
+        "model_card",
+    ),
+    "finetune": ("name", "store", "workers", "mapper", "finetune", "task_card"),
+}
+
 
 def generate_flow_run_name() -> str:
     """Generate the id of a run, also the name of its Prefect flow run.
@@ -242,6 +262,31 @@ def check_last_stage(last_stage: str | None, settings: Config) -> None:
         )
 
 
+def check_overrides_used(flow_name: str, overrides: Sequence[str]) -> None:
+    """Check that a flow on an existing checkpoint uses the settings that overrides change.
+
+    Raises:
+        UsageError: If it does not use one of them.
+    """
+    from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
+
+    if flow_name not in SETTINGS_BY_CHECKPOINT_FLOW:
+        return
+    used_settings = [*SETTINGS_BY_CHECKPOINT_FLOW[flow_name]]
+    if flow_name == "audit":
+        used_settings += [f"audit_{audit}" for audit in AUDIT_DESCRIPTIONS]
+    for override in overrides:
+        key = override.partition("=")[0].strip()
+        if not any(
+            f"{key}.".startswith(f"{setting}.") or f"{setting}.".startswith(f"{key}.")
+            for setting in used_settings
+        ):
+            raise UsageError(
+                f"--set {override}: {flow_name} builds no corpus and pretrains no model, so it "
+                f"does not use this setting; it uses {', '.join(used_settings)}; remove it"
+            )
+
+
 def check_weat_layer(settings: Config) -> None:
     """Raise UsageError if audit_weat.layer is a layer that the model will not have."""
     layer: int | None = getattr(settings, "audit_weat").layer  # noqa: B009
@@ -265,7 +310,12 @@ def _read_config_tree_for_checkpoint(store: Store, checkpoint_name: str) -> dict
         return config_record
     config = load_config("demo").model_dump(mode="json")
     title = f"Audit of {Path(checkpoint_name).name or checkpoint_name}"
-    return config | {"name": "audit", "datasheet": {}, "model_card": {"title": title}}
+    return config | {
+        "name": "audit",
+        "identities": {},
+        "datasheet": {},
+        "model_card": {"title": title},
+    }
 
 
 def check_start_checkpoint(
@@ -321,6 +371,7 @@ def start_run(
     settings, config_file, opened_store = resolve_flow_arguments(
         config, overrides, until, checkpoint, start, store
     )
+    check_overrides_used(flow_name, overrides)
     record_fields = {
         "config_file": config_file,
         "overrides": list(overrides),

@@ -93,7 +93,7 @@ def run_flow_and_print_result(flow_name: str, as_json: bool, **flow_parameters: 
         HallmarkError: If an audit failed.
         PolicyViolationError: If the findings fail the policy.
     """
-    with start_prefect_and_progress(lambda: check_flow_parameters(flow_parameters)):
+    with start_prefect_and_progress(lambda: check_flow_parameters(flow_name, flow_parameters)):
         run = run_flow_by_name(flow_name, flow_parameters)
     if as_json:
         from hallmark.flows.commands.removal_summary import summarize_removals
@@ -128,7 +128,9 @@ def run_flow_for_each(
 
     runs: list[Run] = []
     errors_by_name: dict[str, HallmarkError] = {}
-    with start_prefect_and_progress(lambda: check_flow_parameters(*parameters_by_name.values())):
+    with start_prefect_and_progress(
+        lambda: check_flow_parameters(flow_name, *parameters_by_name.values())
+    ):
         for name, parameters in parameters_by_name.items():
             stderr.print(name, markup=False)
             try:
@@ -160,15 +162,16 @@ def combine_errors(errors_by_name: Mapping[str, HallmarkError]) -> HallmarkError
     return (PolicyViolationError if are_policy_violations else HallmarkError)(message)
 
 
-def check_flow_parameters(*parameter_sets: Mapping[str, Any]) -> None:
-    """Raise UsageError if any of the flow parameters cannot be resolved."""
-    from hallmark.flows.run_recording import resolve_flow_arguments
+def check_flow_parameters(flow_name: str, *parameter_sets: Mapping[str, Any]) -> None:
+    """Raise UsageError if any of the flow parameters cannot be resolved, or has no effect."""
+    from hallmark.flows.run_recording import check_overrides_used, resolve_flow_arguments
 
     checked_names = ("config", "overrides", "until", "checkpoint", "start", "store")
     for parameters in parameter_sets:
         resolve_flow_arguments(
             **{name: value for name, value in parameters.items() if name in checked_names}
         )
+        check_overrides_used(flow_name, parameters.get("overrides", ()))
 
 
 def run_flow_by_name(flow_name: str, parameters: Mapping[str, Any]) -> Run:
@@ -182,6 +185,7 @@ def print_run_summary(flow_name: str, run: Run) -> None:
     from hallmark.flows.commands.removal_summary import render_removals, summarize_removals
     from hallmark.flows.console import stderr
     from hallmark.reports.sections.card_summary import (
+        describe_empty_audits_and_item_notes,
         describe_scorer_limits,
         list_titles_of_weak_audits,
         summarize_control_results,
@@ -203,16 +207,14 @@ def print_run_summary(flow_name: str, run: Run) -> None:
     audit_controls = [row for _, row in controls if row["control_target"] != "scorer"]
     failed_count = sum(row["verdict"] == "fail" for row in audit_controls)
     unshown_count = sum(row["verdict"] == "not_shown" for row in audit_controls)
-    weak_audits = list_titles_of_weak_audits(
-        read_card_findings(
-            {
-                label.removeprefix("audit_"): run[label]
-                for label in run.stages
-                if label.startswith("audit_")
-            }
-        ),
-        controls,
+    findings = read_card_findings(
+        {
+            label.removeprefix("audit_"): run[label]
+            for label in run.stages
+            if label.startswith("audit_")
+        }
     )
+    weak_audits = list_titles_of_weak_audits(findings, controls)
     if failed_count or unshown_count or weak_audits or describe_scorer_limits(controls):
         count_text = f"{failed_count} of {format_count(len(audit_controls), 'control')} failed"
         stderr.print(
@@ -221,6 +223,8 @@ def print_run_summary(flow_name: str, run: Run) -> None:
             markup=False,
             soft_wrap=True,
         )
+    for line in describe_empty_audits_and_item_notes(findings):
+        stderr.print(line, markup=False, soft_wrap=True)
     for line in render_passed_rules(run.list_verdicts()):
         stderr.print(line, markup=False, soft_wrap=True)
     if run.page:  # otherwise a warning has said why there is no site

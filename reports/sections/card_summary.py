@@ -50,7 +50,7 @@ from hallmark.tasks.audits.judging.policy_outcome import (
 from hallmark.tasks.audits.judging.scorer_controls import collect_scorer_limits
 from hallmark.tasks.audits.judging.selection import correct_interval_for_choice
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS, SKIPPED_COUNT_METRICS
-from hallmark.tasks.contract import Artifact, format_count, table_to_rows
+from hallmark.tasks.contract import Artifact, Row, format_count, table_to_rows
 
 #: Targets of controls that test the audits, whatever the model and the scorers are.
 INSTRUMENT_TESTS = ("instrument", "baseline")
@@ -103,7 +103,10 @@ def build_card_summary(
         if audit not in (*findings.by_audit, *failure_reason_by_audit, *skipped_audits)
     ]
     has_limited_scorer = bool(collect_scorer_limits(control.row for control in controls))
-    missing_reason_by_audit = _find_missing_reason_by_audit(findings)
+    findings_by_audit = {
+        audit: [row for row, _ in rows] for audit, rows in findings.by_audit.items()
+    }
+    missing_reason_by_audit = _find_missing_reason_by_audit(findings_by_audit)
     has_instrument_control = any(
         control.row["control_target"] in INSTRUMENT_TESTS for control in controls
     )
@@ -140,16 +143,14 @@ def build_card_summary(
         f"{get_audit_title(audit)} failed: {reason.rstrip('.')}."
         for audit, reason in failure_reason_by_audit.items()
     ]
-    coverage_gaps += [
-        f"{get_audit_title(audit)} measured nothing: {reason.rstrip('.')}."
-        for audit, reason in missing_reason_by_audit.items()
-    ]
+    coverage_gaps += _describe_empty_audits(missing_reason_by_audit)
     if skipped_audits:
         titles = ", ".join(map(get_audit_title, skipped_audits))
         coverage_gaps.append(f"The user skipped these audits: {titles}.")
     coverage_gaps += [
         *not_run_messages,
-        *_describe_partial_audits(findings, missing_reason_by_audit),
+        *_describe_unmeasured_figures(findings_by_audit, missing_reason_by_audit),
+        *_describe_items(findings_by_audit),
     ]
     blocks: list[Block] = [
         Callout(
@@ -246,41 +247,62 @@ def list_configured_files(config: Mapping[str, Any]) -> list[str]:
     return [path.name for path in paths if path.suffix]
 
 
-def _find_missing_reason_by_audit(findings: Findings) -> dict[str, str]:
+def describe_empty_audits_and_item_notes(
+    findings_by_audit: Mapping[str, Sequence[Row]],
+) -> list[str]:
+    """Return sentences on audits that measured nothing, and notes on the items of audits."""
+    missing_reason_by_audit = _find_missing_reason_by_audit(findings_by_audit)
+    return [*_describe_empty_audits(missing_reason_by_audit), *_describe_items(findings_by_audit)]
+
+
+def _find_missing_reason_by_audit(
+    findings_by_audit: Mapping[str, Sequence[Row]],
+) -> dict[str, str]:
     """Return the reason of each audit that ran but measured nothing."""
-    rows_by_audit = {
-        audit: [row for row, _ in rows if not row["control"]]
-        for audit, rows in findings.by_audit.items()
+    measured_rows = {
+        audit: [row for row in rows if not row["control"]]
+        for audit, rows in findings_by_audit.items()
     }
     return {
         audit: extract_missing_reason(rows[0]["method"]) if rows else "it has only controls"
-        for audit, rows in rows_by_audit.items()
+        for audit, rows in measured_rows.items()
         if all(row["value"] is None for row in rows)
     }
 
 
-def _describe_partial_audits(
-    findings: Findings, missing_reason_by_audit: Mapping[str, str]
+def _describe_empty_audits(missing_reason_by_audit: Mapping[str, str]) -> list[str]:
+    return [
+        f"{get_audit_title(audit)} measured nothing: {reason.rstrip('.')}."
+        for audit, reason in missing_reason_by_audit.items()
+    ]
+
+
+def _describe_unmeasured_figures(
+    findings_by_audit: Mapping[str, Sequence[Row]], missing_reason_by_audit: Mapping[str, str]
 ) -> list[str]:
-    """Return sentences on figures that audits could not measure and items that they skipped."""
     sentences = []
-    for audit, audit_findings in findings.by_audit.items():
-        rows = [row for row, _ in audit_findings if not row["control"]]
+    for audit, findings in findings_by_audit.items():
+        rows = [row for row in findings if not row["control"]]
         unmeasured_count = sum(row["value"] is None for row in rows)
         if unmeasured_count and audit not in missing_reason_by_audit:
             sentences.append(
                 f"{get_audit_title(audit)} could not measure {unmeasured_count} of "
                 f"{format_count(len(rows), 'figure')}."
             )
-        skipped_counts = [
+    return sentences
+
+
+def _describe_items(findings_by_audit: Mapping[str, Sequence[Row]]) -> list[str]:
+    """Return a sentence for each audit with items that were skipped or that need a remark."""
+    sentences = []
+    for audit, rows in findings_by_audit.items():
+        counts = [
             f"{row['title'].lower()}: {row['value']:,.0f}"
             for row in rows
             if row["metric"] in SKIPPED_COUNT_METRICS.get(audit, ()) and row["value"]
         ]
-        if skipped_counts:
-            sentences.append(
-                f"{get_audit_title(audit)} skipped items ({', '.join(skipped_counts)})."
-            )
+        if counts:
+            sentences.append(f"{get_audit_title(audit)}, notes on items: {', '.join(counts)}.")
     return sentences
 
 

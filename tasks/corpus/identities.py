@@ -54,8 +54,8 @@ def _check_ascending(lengths: tuple[int, ...]) -> tuple[int, ...]:
 LengthBounds = Annotated[tuple[Annotated[int, Field(ge=1)], ...], AfterValidator(_check_ascending)]
 
 
-class IdentitiesConfig(StageConfig):
-    """Settings of the lexicons of groups and of the length classes."""
+class LexiconsConfig(StageConfig):
+    """The lexicons that define additional groups."""
 
     lexicons: tuple[Annotated[Path, ExternalMarker(built_in_names=("town",))], ...] = Field(
         default=(),
@@ -64,11 +64,6 @@ class IdentitiesConfig(StageConfig):
         "position replace each other when groups are swapped in sentences. Audits refer to a "
         "group by its name if the name is one of its terms, otherwise by its first term. The "
         'value "town" selects the built-in lexicon of the invented town',
-    )
-    length_bounds_bytes: LengthBounds = Field(
-        default=(200, 1000, 5000, 20_000),
-        description="lower bounds of the length classes, in bytes, without the bound of the first "
-        "class, which begins at 0",
     )
 
     @field_validator("lexicons")
@@ -80,6 +75,21 @@ class IdentitiesConfig(StageConfig):
                 "name; rename one of the files"
             )
         return paths
+
+
+class IdentitiesConfig(LexiconsConfig):
+    """Settings of the lexicons of groups and of the length classes."""
+
+    length_bounds_bytes: LengthBounds = Field(
+        default=(200, 1000, 5000, 20_000),
+        description="lower bounds of the length classes, in bytes, without the bound of the first "
+        "class, which begins at 0",
+    )
+
+    @property
+    def lexicons_config(self) -> LexiconsConfig:
+        """The settings of the stage ``record_lexicons``."""
+        return LexiconsConfig(lexicons=self.lexicons)
 
 
 SIGNALS = build_signal_schema(
@@ -213,21 +223,15 @@ def write_identity_signals(
     return write_signals(partition, compute_signals, out)
 
 
-@stage(
-    name="identities",
-    tables={"signals": SIGNALS, "lexicons": LEXICONS},
-    extra_code=WORD_LISTS,
-    libraries=["numpy"],
-    external_digests=lambda config, secret_id: {
+def _hash_lexicon_files(config: LexiconsConfig, secret_id: str) -> dict[str, str]:
+    return {
         f"lexicon {number}": hash_file(resolve_lexicon_path(path))
         for number, path in enumerate(config.lexicons)
         if read_user_terms_by_group(resolve_lexicon_path(path))
-    },
-)
-def find_identities(documents: Table, config: IdentitiesConfig, context: StageContext) -> None:
-    """Find groups and dialects in all documents and record the user-supplied lexicons."""
-    user_lexicons = read_user_lexicons(config.lexicons)
-    results = context.map_partitions(write_identity_signals, documents.parts, user_lexicons, config)
+    }
+
+
+def _write_lexicons(user_lexicons: UserLexicons, context: StageContext) -> None:
     rows = [
         {"lexicon": lexicon_name, "group_name": group, "term": term}
         for lexicon_name, groups in user_lexicons.items()
@@ -235,9 +239,33 @@ def find_identities(documents: Table, config: IdentitiesConfig, context: StageCo
         for term in terms
     ]
     context.get_table_writer("lexicons").write(pa.Table.from_pylist(rows, schema=LEXICONS))
+
+
+@stage(
+    name="identities",
+    tables={"signals": SIGNALS, "lexicons": LEXICONS},
+    extra_code=WORD_LISTS,
+    libraries=["numpy"],
+    external_digests=_hash_lexicon_files,
+)
+def find_identities(documents: Table, config: IdentitiesConfig, context: StageContext) -> None:
+    """Find groups and dialects in all documents and record the user-supplied lexicons."""
+    user_lexicons = read_user_lexicons(config.lexicons)
+    results = context.map_partitions(write_identity_signals, documents.parts, user_lexicons, config)
+    _write_lexicons(user_lexicons, context)
     report_failures(
         context,
         [result.value for result in results],
         documents.row_count,
         "the search for identities",
     )
+
+
+@stage(
+    name="record_lexicons",
+    tables={"lexicons": LEXICONS},
+    external_digests=_hash_lexicon_files,
+)
+def record_lexicons(config: LexiconsConfig, context: StageContext) -> None:
+    """Record the user-supplied lexicons for audits of a model whose corpus does not have them."""
+    _write_lexicons(read_user_lexicons(config.lexicons), context)

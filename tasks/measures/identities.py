@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from hallmark.tasks.contract import HallmarkError, explain_relative_path, open_external_file
+from hallmark.tasks.contract import UsageError, explain_relative_path, open_external_file
 
 Int64 = NDArray[np.int64]
 Bool = NDArray[np.bool_]
@@ -152,41 +152,41 @@ def read_user_terms_by_group(path: Path) -> dict[str, list[str]]:
     """Read a user's lexicon: a JSON object with a list of lower-case terms for each group.
 
     Raises:
-        HallmarkError: The file cannot be read or has any other form.
+        UsageError: The file cannot be read or has any other form.
     """
     try:
         with open_external_file(path, "identities.lexicons") as file:
             terms_by_group = json.loads(file.read().decode())
     except OSError as error:
-        raise HallmarkError(
+        raise UsageError(
             f"lexicon {path}{explain_relative_path(path)} cannot be read ({error.strerror}); "
             "correct the path or make the file readable"
         ) from error
     except (ValueError, RecursionError) as error:
-        raise HallmarkError(
+        raise UsageError(
             f"lexicon {path} is not JSON ({error}); write it in UTF-8, as an object with a list "
             f"of terms for each group"
         ) from error
     if not isinstance(terms_by_group, dict) or not terms_by_group:
-        raise HallmarkError(
+        raise UsageError(
             f"lexicon {path} must be a JSON object with a list of terms for each group"
         )
     for group, terms in terms_by_group.items():
         if not group.isprintable() or len(group) > 200:  # Lone surrogates are not printable.
-            raise HallmarkError(
+            raise UsageError(
                 f"lexicon {path}: {group!r:.60} is not a valid group name; use a name of at most "
                 "200 printable characters"
             )
         if not isinstance(terms, list) or not all(isinstance(term, str) for term in terms):
-            raise HallmarkError(f"lexicon {path}: group {group!r:.60} must be a list of terms")
+            raise UsageError(f"lexicon {path}: group {group!r:.60} must be a list of terms")
         if not terms:
-            raise HallmarkError(
+            raise UsageError(
                 f"lexicon {path}: group {group!r:.60} has no terms; add some or remove the group"
             )
     for term in _find_unmatchable_terms(
         [term for terms in terms_by_group.values() for term in terms]
     ):
-        raise HallmarkError(
+        raise UsageError(
             f"lexicon {path}: {term!r:.60} can never match; write terms in lower case and "
             "replace everything except letters and digits with a single space"
         )

@@ -1046,7 +1046,7 @@ def test_a_study_announces_its_number_of_trials(stderr, trials, expected):
     [(TrialOutcome("r7", ""), "run r7"), (TrialOutcome(None, "no text"), "failed: no text")],
 )
 def test_the_line_of_a_trial_names_its_run_or_its_error(outcome, expected):
-    assert study.format_trial_outcome("3", outcome, 5) == f"trial 3 of 5: {expected}"
+    assert study.format_trial_outcome("trial 3", outcome) == f"trial 3: {expected}"
 
 
 STATUS_STAGE = {

@@ -71,8 +71,10 @@ def test_only_cards_and_evaluation_read_the_truth_of_the_town(inputs):
 
 def test_every_label_has_the_settings_of_its_stage(tmp_path):
     """These are what status compares; scorers are restricted to the heads that a probe needs."""
+    words = tmp_path / "moods.txt"
+    words.write_text("good\t1\n")
     config = load_config(
-        "smoke", ["score.additional_scorers=[{kind = 'words', path = 'moods.csv'}]"]
+        "smoke", [f"score.additional_scorers=[{{kind = 'words', path = '{words}'}}]"]
     )
     planned = planned_of(config, tmp_path / "store")
     used = {label: settings for label, (_, settings) in planned.items() if settings is not None}

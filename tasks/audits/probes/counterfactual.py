@@ -117,6 +117,13 @@ def build_requests(
         for group in read_lexicon_groups(corpus.lexicons)
     ]
     groups = [*(read_builtin_groups() if config.builtin_groups else ()), *lexicon_groups]
+    if not groups:
+        requests.record_skipped(
+            "",
+            "there is no group to compare: audit_counterfactual.builtin_groups is false and "
+            "identities.lexicons is empty",
+        )
+        return
     request_prompt_continuations(
         requests, tokenizer, [*fill_templates(groups, load_prompt_templates(config))], config
     )

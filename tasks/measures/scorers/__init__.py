@@ -53,6 +53,7 @@ __all__ = [
     "ScorerConfig",
     "VersionByKey",
     "check_any_text_scored",
+    "check_scorer_files",
     "compute_code_digest",
     "needs_checkpoint_download",
     "open_scorer",
@@ -126,6 +127,11 @@ def open_scorer(config: AnyScorerConfig) -> Scorer:
         files.check_unchanged()
         _scorers_in_use[config] = scorer, files
     return _scorers_in_use[config][0]
+
+
+def check_scorer_files(config: AnyScorerConfig) -> None:
+    """Raise UsageError if a file of the user that is not weights cannot be used."""
+    SCORER_CLASSES[config.kind].check_files(config)
 
 
 def scorer_versions(config: AnyScorerConfig) -> VersionByKey:

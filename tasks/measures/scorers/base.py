@@ -154,6 +154,15 @@ class Scorer(ABC):
         """Return whether opening the scorer would download its weights first."""
         return False
 
+    @classmethod
+    def check_files(cls, config: Any) -> None:
+        """Read the user's files that are not weights, so that errors in them are found early.
+
+        Raises:
+            UsageError: One of them cannot be used.
+        """
+        return None
+
     def score_toxicity(self, texts: Sequence[str]) -> np.ndarray:
         """Return the toxicity of each text, (n,) float32."""
         return self.score_by_head(texts)[:, TOXICITY_HEADS.index("toxicity")]

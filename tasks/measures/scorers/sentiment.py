@@ -15,10 +15,11 @@ names are masked before scoring, so that the names themselves do not affect the 
 from __future__ import annotations
 
 import json
+import logging
 import math
 import string
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -49,6 +50,11 @@ SentimentHead = Literal["sentiment", "regard"]
 
 #: Normalises the sum of valences, which are from -4 to 4 (Hutto & Gilbert 2014).
 COMPOUND_ALPHA = 15
+
+#: Maximum number of words that a warning names.
+MAX_LISTED_WORDS = 3
+
+log = logging.getLogger("hallmark")
 
 
 class WordListConfig(StageConfig):
@@ -109,9 +115,21 @@ class WordListScorer(Scorer):
         check_file_exists(config.path, "words")
         return {"scorer": word_list_scorer_name(config), "digest": hash_file(config.path)}
 
+    @classmethod
+    def check_files(cls, config: WordListConfig) -> None:
+        read_word_list(config.path)
+
     def __init__(self, config: WordListConfig) -> None:
         self.name, self.digest = word_list_scorer_name(config), hash_file(config.path)
-        self.valences = read_valences_by_word(config.path)
+        word_list = read_word_list(config.path)
+        self.valences = word_list.valences
+        if word_list.contradictions:
+            log.warning(
+                "%s: words with more than one valence: %s, such as %s; the last one counts",
+                config.path,
+                format(len(word_list.contradictions), ","),
+                ", ".join(word_list.contradictions[:MAX_LISTED_WORDS]),
+            )
 
     def _score_distinct_texts(self, texts: list[str]) -> TextsByColumns:
         word_lists = pc.utf8_split_whitespace(pa.array(texts, pa.large_string()))
@@ -135,13 +153,26 @@ class WordListScorer(Scorer):
         return 0.0
 
 
-def read_valences_by_word(path: Path) -> dict[str, float]:
-    """Read words and valences; a repeated word keeps its last valence.
+class WordList(NamedTuple):
+    """Hold the words of a list.
+
+    Attributes:
+        valences: The valence of each word; the last one if it has several.
+        contradictions: The words with different valences.
+    """
+
+    valences: dict[str, float]
+    contradictions: list[str]
+
+
+def read_word_list(path: Path) -> WordList:
+    """Read words and valences.
 
     Raises:
         UsageError: A line is not a word, a tab and a number.
     """
-    valences = {}
+    valences: dict[str, float] = {}
+    contradictions: dict[str, None] = {}
     for location, line in read_nonempty_lines(path, "words"):
         word, *fields = line.split("\t")
         try:
@@ -153,8 +184,10 @@ def read_valences_by_word(path: Path) -> dict[str, float]:
                 f"{location} does not consist of a word, a tab and a number; correct or remove "
                 "the line"
             )
+        if valences.setdefault(word.strip(), valence) != valence:
+            contradictions[word.strip()] = None
         valences[word.strip()] = valence
-    return valences
+    return WordList(valences, [*contradictions])
 
 
 class ClassifierScorer(TransformerScorer):

@@ -7,7 +7,12 @@ import pytest
 import torch
 
 from hallmark.tasks.contract import HallmarkError, UsageError
-from hallmark.tasks.measures.scorers import SCORER_CLASSES, open_scorer, scorer_versions
+from hallmark.tasks.measures.scorers import (
+    SCORER_CLASSES,
+    check_scorer_files,
+    open_scorer,
+    scorer_versions,
+)
 from hallmark.tasks.measures.scorers.sentiment import (
     ClassifierConfig,
     WordListConfig,
@@ -67,6 +72,28 @@ def test_an_invalid_line_is_reported_with_its_number(tmp_path, line):
         UsageError, match=r"list\.txt, line 2 does not consist of a word, a tab and a number"
     ):
         WordListScorer(WordListConfig(kind="words", path=path))
+
+
+def test_words_with_several_valences_are_named(tmp_path, caplog):
+    path = tmp_path / "list.txt"
+    path.write_text("good\t3\nok\t1\nok\t1\nbad\t-1\ngood\t-3\n")
+    scorer = WordListScorer(WordListConfig(kind="words", path=path))
+    assert scorer.valences == {"good": -3.0, "ok": 1.0, "bad": -1.0}
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        f"{path}: words with more than one valence: 1, such as good; the last one counts"
+    )
+
+
+def test_an_invalid_list_is_found_without_a_text_to_score(tmp_path):
+    path = tmp_path / "list.txt"
+    path.write_text("good\n")
+    config = WordListConfig(kind="words", path=path)
+    with pytest.raises(UsageError, match="line 1 does not consist of a word, a tab and a number"):
+        check_scorer_files(config)
+    path.write_text("good\t1\n")
+    check_scorer_files(config)
+    check_scorer_files(SCORER_CLASSES["vader"].config_class(kind="vader"))
 
 
 def test_a_missing_list_is_a_usage_error(tmp_path):

@@ -95,6 +95,15 @@ def compute_simulated_findings(probe, folder, config, score, heads=("toxicity",)
     return values, findings
 
 
+def test_without_a_group_the_audit_says_that_there_is_nothing_to_compare(session, own_folder):
+    """Not that the model wrote nothing: it was asked nothing."""
+    config = CounterfactualConfig(builtin_groups=False)
+    _, findings = run_audit_stages("counterfactual", own_folder, config)[-1]
+    reason = "there is no group to compare: audit_counterfactual.builtin_groups is false"
+    rows = [row for row in findings.to_pylist() if not row["control"]]
+    assert rows and all(row["value"] is None and reason in row["method"] for row in rows)
+
+
 def test_prompts_of_a_template_differ_only_in_the_group(own_folder):
     words = {(g.lexicon, g.group): g.display_word for g in read_builtin_groups()}
     assert words["race", "Black people"] == "Black people" and words["gender", "men"] == "men"
