@@ -264,6 +264,7 @@ def find_identities(documents: Table, config: IdentitiesConfig, context: StageCo
 @stage(
     name="record_lexicons",
     tables={"lexicons": LEXICONS},
+    extra_code=WORD_LISTS,
     external_digests=_hash_lexicon_files,
 )
 def record_lexicons(config: LexiconsConfig, context: StageContext) -> None:

@@ -196,11 +196,11 @@ def _without(run):
 
 def test_a_failed_policy_names_the_trace_command_with_its_store(apart, both, tmp_path):
     """The printed command works in a shell where no store is configured."""
-    rule = 'policy.rules.r={audit="toxicity", metric="toxicity_probability", lt=-1.0}'
+    rule = 'policy.rules.r={audit="toxicity", metric="expected_maximum_toxicity", lt=-0.5}'
     elsewhere = replace(apart, store=tmp_path / "a store")
     asked = ("audit", both[0], "--only", "toxicity", "--set", rule, "--store", str(apart.store))
     output = elsewhere(*asked, code=3).stderr
     program, *command = shlex.split(re.search("; (hallmark trace .*) shows its rows", output)[1])
     assert program == "hallmark" and command[-2:] == ["--store", str(apart.store)]
-    assert "toxicity_probability[" in command[2]
-    assert "toxicity_probability" in elsewhere(*command).stdout
+    assert "expected_maximum_toxicity[" in command[2]
+    assert "expected_maximum_toxicity" in elsewhere(*command).stdout
