@@ -99,7 +99,14 @@ EDITS = {
         "tasks/measures/data/identities.json",
         "{",
         '{"edited": ["edited"],',
-        {"identities", "removal_effects", "profile", "build_requests_toxicity", "audit_toxicity"}
+        {
+            "identities",
+            "record_lexicons",
+            "removal_effects",
+            "profile",
+            "build_requests_toxicity",
+            "audit_toxicity",
+        }
         | COUNTERS,
     ),
     "the list of occupations": (
