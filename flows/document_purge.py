@@ -31,7 +31,6 @@ from hallmark.flows.quotation_removal import (
     find_unreadable_values,
     list_quoting_columns,
     remove_document_content,
-    remove_quotations,
 )
 from hallmark.flows.runs import read_all_runs
 from hallmark.reports.page.redaction import Redactor
@@ -54,9 +53,6 @@ from hallmark.tasks.measures.personal_data import DEFAULT_REGIONS
 from hallmark.tasks.training.document_padding import replace_spans_with_padding
 
 #: Suffixes of files that may quote documents, and whether they have markup. Other files are weights
-#: and vocabularies.
-HAS_MARKUP_BY_SUFFIX = {".html": True, ".svg": True, ".md": False, ".txt": False, ".csv": False}
-
 #: Columns of a table of packed spans.
 PACKED_SPAN_COLUMNS = {"split", "sequence", "row_start", "row_end", "doc_id"}
 
@@ -159,15 +155,6 @@ class DocumentPurge:
         for name, table in artifact.tables.items():
             if (name == "documents") == in_documents_table:
                 yield from self._iter_rewritten_parts(table)
-        if not in_documents_table and self.quotations:
-            for name, entry in artifact.manifest["files"].items():
-                if (has_markup := HAS_MARKUP_BY_SUFFIX.get(Path(name).suffix)) is not None:
-                    page_text = artifact.fetch_file(name).read_text(
-                        encoding="utf-8", errors="replace"
-                    )
-                    cleaned_page = remove_quotations(page_text, self.quotations, has_markup)
-                    if cleaned_page is not None:
-                        yield Rewrite(entry, cleaned_page)
 
     def _iter_rewritten_parts(self, table: Table) -> Iterator[Rewrite]:
         spans = self.read_packed_spans(table.artifacts[0])

@@ -1,4 +1,4 @@
-"""Find and remove the text of purged documents in tables and pages.
+"""Find and remove the text of purged documents in tables.
 
 Rows are kept, so that tables stay aligned with each other; only the text in them is removed.
 """
@@ -6,8 +6,9 @@ Rows are kept, so that tables stay aligned with each other; only the text in the
 from __future__ import annotations
 
 import html
+import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 
 import numpy as np
@@ -15,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from hallmark.reports.page.card_tables import JSON_UNIT
 from hallmark.reports.page.redaction import INVISIBLE_PATTERN, Redactor
 from hallmark.tasks.audits.experiments.source_documents import list_document_id_columns
 from hallmark.tasks.contract import ID_TYPE, METADATA_TYPE, Column, hash_documents, hash_to_ids
@@ -41,14 +43,9 @@ TEXT_REVEALING_TYPES = (
     (METADATA_TYPE, "personal"),
 )
 
-#: The replacement for a quotation on a page.
-PURGED_NOTICE = "[purged]"
-
 #: The text with which pages replace invisible characters and redacted text.
 _REDACTION_MARK = re.compile(r"‹U\+[0-9A-F]{4,6}›|\[[a-z_\\ ]+ masked\\?\]")
 _IGNORED_CHARACTERS = re.compile(rf"(?:[\W_]|{INVISIBLE_PATTERN})+")
-_TAG_PATTERN = re.compile(r"(<[^>]*>)")
-_ATTRIBUTE_VALUE = re.compile(r'"[^"]*"')
 
 
 class QuotationFinder:
@@ -102,14 +99,30 @@ class QuotationFinder:
         return is_quoting
 
     def find_quoting_values(
-        self, values: pa.ChunkedArray, sources: pa.ChunkedArray | None = None
+        self,
+        values: pa.ChunkedArray,
+        sources: pa.ChunkedArray | None = None,
+        *,
+        are_json: bool = False,
     ) -> pa.Array:
         """Return for each value of a column of strings or bytes whether it quotes a purged text.
 
-        ``sources`` holds the source of each row, None if the table has no such column.
+        Args:
+            values: The values.
+            sources: The source of each row; None if the table has no such column.
+            are_json: Whether the values are JSON, in which each string is a text.
         """
         values = values.combine_chunks()
         distinct_values = pc.unique(values)
+        if are_json:
+            texts_by_value = [
+                [*_iterate_json_texts(value)] for value in distinct_values.to_pylist()
+            ]
+            quotes_purged_text = pa.array(
+                [bool(texts and self.find_quoting_texts(texts).any()) for texts in texts_by_value],
+                pa.bool_(),
+            )
+            return pc.is_in(values, value_set=distinct_values.filter(quotes_purged_text))
         if str(values.type) not in BINARY_TYPES:
             distinct_is_quoting = self.find_quoting_texts(
                 [value or "" for value in distinct_values.to_pylist()]
@@ -136,6 +149,17 @@ class QuotationFinder:
             return is_quoting
         is_purged_source = pc.is_in(sources.combine_chunks(), value_set=self.source_names)
         return pc.or_(is_quoting, pc.and_(is_purged_source, find_unreadable_values(values)))
+
+
+def _iterate_json_texts(value: str | None) -> Iterator[str]:
+    """Yield the strings of a JSON document; nothing for an empty one."""
+    pending = [json.loads(value)] if value else []
+    while pending:
+        element = pending.pop()
+        if isinstance(element, str):
+            yield element
+        elif isinstance(element, dict | list):
+            pending += element.values() if isinstance(element, dict) else element
 
 
 def _fold_text(text: str) -> str:
@@ -274,7 +298,9 @@ def remove_document_content(
     sources = rows["source"] if "source" in rows.column_names else None
     quoting_by_column = (
         {
-            column: quotations.find_quoting_values(rows[column], sources)
+            column: quotations.find_quoting_values(
+                rows[column], sources, are_json=columns[column].unit == JSON_UNIT
+            )
             for column in list_quoting_columns(columns)
         }
         if quotations
@@ -349,35 +375,3 @@ def compute_document_hashes(documents: pa.Table) -> list[bytes]:
         *hash_documents(documents["doc_id"], documents["text"]),
         *hash_to_ids(normalise_texts(texts).cast(pa.large_binary()).to_pylist()).to_pylist(),
     ]
-
-
-def remove_quotations(
-    page: str, quotations: QuotationFinder, has_markup: bool = True
-) -> str | None:
-    """Replace quotations of purged documents on a page by a notice.
-
-    Args:
-        page: The text of the page.
-        quotations: Finds the quotations.
-        has_markup: Whether the page is HTML or SVG, not Markdown or plain text.
-
-    Returns:
-        The page with notices, only a notice if a quotation spans several elements, or None if the
-        page quotes nothing.
-    """
-    pieces = _TAG_PATTERN.split(page) if has_markup else page.splitlines(keepends=True)
-    is_quoting = quotations.find_quoting_texts([html.unescape(piece) for piece in pieces])
-    for index in np.flatnonzero(is_quoting):
-        if has_markup and index % 2:  # a tag, in which only attributes have text
-            pieces[index] = _ATTRIBUTE_VALUE.sub(f'"{PURGED_NOTICE}"', pieces[index])
-        else:
-            pieces[index] = PURGED_NOTICE + ("" if has_markup else "\n")
-    cleaned_page = "".join(pieces)
-    visible_text = _TAG_PATTERN.sub("", cleaned_page) if has_markup else cleaned_page
-    if quotations.find_quoting_texts([html.unescape(visible_text)])[0]:
-        return (
-            f"<!doctype html><title>{PURGED_NOTICE}</title><p>{PURGED_NOTICE}"
-            if has_markup
-            else f"{PURGED_NOTICE}\n"
-        )
-    return cleaned_page if is_quoting.any() else None

@@ -6,11 +6,17 @@ and is "not stated" where it is missing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pydantic import Field
 
+from hallmark.reports.page.card_tables import (
+    CARD_TABLE_SCHEMAS,
+    CardContent,
+    write_card_tables,
+)
 from hallmark.reports.page.document import (
     Block,
     BulletList,
@@ -24,10 +30,8 @@ from hallmark.reports.page.document import (
     Section,
     format_user_statement,
 )
-from hallmark.reports.page.evidence_pages import write_card_files
-from hallmark.reports.page.figures import FIGURES, FigureBook
-from hallmark.reports.page.redaction import OFFENSIVE_TOXICITY, Redactor
-from hallmark.reports.page.rendering import RENDERING_LIBRARIES, TEMPLATE_FILES
+from hallmark.reports.page.figures import FigureBook
+from hallmark.reports.page.redaction import OFFENSIVE_TOXICITY, REDACTION_LIBRARIES, Redactor
 from hallmark.reports.sections.composition import (
     build_canary_callout,
     build_composition_section,
@@ -75,15 +79,6 @@ class DatasheetConfig(StageConfig):
         None, description="who maintains the corpus and how errors are corrected"
     )
     contact: str | None = Field(None, description="contact for questions and complaints")
-    max_evidence_rows: int = Field(
-        200,
-        ge=1,
-        le=5000,
-        description=(
-            "maximum number of rows shown on an evidence page, which lists the rows that a "
-            "figure is computed from"
-        ),
-    )
     max_table_rows: int = Field(
         30,
         ge=1,
@@ -291,11 +286,31 @@ class DatasheetBuilder:
         )
 
 
+def label_datasheet_inputs(inputs: Mapping[str, Any]) -> dict[str, Artifact]:
+    """Return the inputs that have rows for figures, by the label that figures name."""
+    return {**inputs["corpus_artifacts"], PROFILE: inputs["profile"]}
+
+
+def build_datasheet_redactor(inputs: Mapping[str, Any], config: DatasheetConfig) -> Redactor:
+    return build_corpus_redactor(inputs["corpus_artifacts"], config.redaction_threshold)
+
+
+def compose_datasheet(
+    inputs: Mapping[str, Any], config: DatasheetConfig, redactor: Redactor
+) -> CardContent:
+    """Compose the card; ``inputs`` are those of the stage, by name."""
+    corpus_artifacts = inputs["corpus_artifacts"]
+    book = FigureBook(label_datasheet_inputs(inputs))
+    document = DatasheetBuilder(
+        CorpusFigures(book, corpus_artifacts, config.max_table_rows, redactor), redactor, config
+    ).build_document()
+    return CardContent("datasheet", document, book, corpus_artifacts, redactor)
+
+
 @stage(
     name="datasheet",
-    tables={"figures": FIGURES},
-    extra_code=TEMPLATE_FILES,
-    libraries=RENDERING_LIBRARIES,
+    tables=CARD_TABLE_SCHEMAS,
+    libraries=REDACTION_LIBRARIES,
     reads={"corpus_artifacts": CARD_TABLES},
 )
 def build_datasheet(
@@ -312,27 +327,6 @@ def build_datasheet(
         config: The settings.
         context: The context of the stage.
     """
-    write_datasheet(
-        profile,
-        corpus_artifacts,
-        config,
-        context,
-        build_corpus_redactor(corpus_artifacts, config.redaction_threshold),
-    )
-
-
-def write_datasheet(
-    profile: Artifact,
-    corpus_artifacts: dict[str, Artifact],
-    config: DatasheetConfig,
-    context: StageContext,
-    redactor: Redactor,
-) -> None:
-    """Write the datasheet with the given redactor."""
-    book = FigureBook({**corpus_artifacts, PROFILE: profile})
-    document = DatasheetBuilder(
-        CorpusFigures(book, corpus_artifacts, config.max_table_rows, redactor), redactor, config
-    ).build_document()
-    write_card_files(
-        document, book, context, "datasheet", corpus_artifacts, redactor, config.max_evidence_rows
-    )
+    inputs = {"profile": profile, "corpus_artifacts": corpus_artifacts}
+    redactor = build_datasheet_redactor(inputs, config)
+    write_card_tables(compose_datasheet(inputs, config, redactor), context)

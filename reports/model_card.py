@@ -6,10 +6,17 @@ corpus, or may come without both; the card then states what is not known.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from pydantic import Field
 
+from hallmark.reports.page.card_tables import (
+    CARD_TABLE_SCHEMAS,
+    CardContent,
+    write_card_tables,
+)
 from hallmark.reports.page.document import (
     Block,
     BulletList,
@@ -25,10 +32,8 @@ from hallmark.reports.page.document import (
     Section,
     format_user_statement,
 )
-from hallmark.reports.page.evidence_pages import write_card_files
-from hallmark.reports.page.figures import FIGURES, FigureBook
-from hallmark.reports.page.redaction import OFFENSIVE_TOXICITY, Redactor
-from hallmark.reports.page.rendering import RENDERING_LIBRARIES, TEMPLATE_FILES
+from hallmark.reports.page.figures import FigureBook
+from hallmark.reports.page.redaction import OFFENSIVE_TOXICITY, REDACTION_LIBRARIES, Redactor
 from hallmark.reports.sections.analyses import (
     build_analyses_section,
     describe_missing_misuse_ratings,
@@ -102,15 +107,6 @@ class ModelCardConfig(StageConfig):
     out_of_scope: str | None = Field(None, description="uses that the model is not meant for")
     ethics: str | None = Field(None, description="ethical considerations beyond the measurements")
     caveats: str | None = Field(None, description="recommendations beyond the measurements")
-    max_evidence_rows: int = Field(
-        200,
-        ge=1,
-        le=5000,
-        description=(
-            "maximum number of rows shown on an evidence page, which lists the rows that a "
-            "figure is computed from"
-        ),
-    )
     max_table_rows: int = Field(
         40,
         ge=1,
@@ -126,6 +122,10 @@ class ModelCardConfig(StageConfig):
         le=1,
         description="toxicity score at or above which pages hide a text",
     )
+
+
+def build_model_card_redactor(inputs: Mapping[str, Any], config: ModelCardConfig) -> Redactor:
+    return build_corpus_redactor(inputs["corpus_artifacts"], config.redaction_threshold)
 
 
 @dataclass
@@ -544,11 +544,42 @@ class ModelCardBuilder:
         )
 
 
+def label_model_card_inputs(inputs: Mapping[str, Any]) -> dict[str, Artifact]:
+    """Return the inputs that have rows for figures, by the label that figures name."""
+    artifacts = {
+        "checkpoint": inputs["checkpoint"],
+        **inputs["corpus_artifacts"],
+        **{f"audit_{audit}": artifact for audit, artifact in inputs["audits"].items()},
+        "pretrain": inputs["training_run"],
+        "train_tokenizer": inputs["tokenizer"],
+        "attention_maps": inputs["attention_maps"],
+        "score_samples": inputs["scored_samples"],
+        ERROR_RATES: next(iter(inputs["error_rates"].values()), None),
+    }
+    return {label: artifact for label, artifact in artifacts.items() if artifact is not None}
+
+
+def compose_model_card(
+    inputs: Mapping[str, Any], config: ModelCardConfig, redactor: Redactor
+) -> CardContent:
+    """Compose the card; ``inputs`` are those of the stage, by name."""
+    book = FigureBook(label_model_card_inputs(inputs))
+    builder = ModelCardBuilder(
+        book=book,
+        findings=Findings(book, inputs["audits"]),
+        redactor=redactor,
+        config=config,
+        **{name: value for name, value in inputs.items() if name != "audits"},
+    )
+    return CardContent(
+        "model_card", builder.build_document(), book, inputs["corpus_artifacts"], redactor
+    )
+
+
 @stage(
     name="model_card",
-    tables={"figures": FIGURES},
-    extra_code=TEMPLATE_FILES,
-    libraries=(*RENDERING_LIBRARIES, "scipy"),
+    tables=CARD_TABLE_SCHEMAS,
+    libraries=(*REDACTION_LIBRARIES, "scipy"),
     external_digests=compute_descriptions_digest,
     reads={"corpus_artifacts": CARD_TABLES},
 )
@@ -582,69 +613,17 @@ def build_model_card(
         config: The settings.
         context: The context of the stage.
     """
-    write_model_card(
-        checkpoint,
-        training_run,
-        tokenizer,
-        audits,
-        corpus_artifacts,
-        attention_maps,
-        scored_samples,
-        policy_verdicts,
-        missing_audits,
-        error_rates,
-        config,
-        context,
-        build_corpus_redactor(corpus_artifacts, config.redaction_threshold),
-    )
-
-
-def write_model_card(
-    checkpoint: Artifact,
-    training_run: Artifact | None,
-    tokenizer: Artifact | None,
-    audits: dict[str, Artifact],
-    corpus_artifacts: dict[str, Artifact],
-    attention_maps: Artifact | None,
-    scored_samples: Artifact | None,
-    policy_verdicts: Artifact | None,
-    missing_audits: Artifact | None,
-    error_rates: dict[str, Artifact],
-    config: ModelCardConfig,
-    context: StageContext,
-    redactor: Redactor,
-) -> None:
-    """Write the card with the given redactor."""
-    artifacts = {"checkpoint": checkpoint, **corpus_artifacts}
-    artifacts |= {f"audit_{audit}": artifact for audit, artifact in audits.items()}
-    if training_run is not None:
-        artifacts["pretrain"] = training_run
-    if tokenizer is not None:
-        artifacts["train_tokenizer"] = tokenizer
-    if attention_maps is not None:
-        artifacts["attention_maps"] = attention_maps
-    if scored_samples is not None:
-        artifacts["score_samples"] = scored_samples
-    if error_rates:
-        artifacts[ERROR_RATES] = next(iter(error_rates.values()))
-    book = FigureBook(artifacts)
-    findings = Findings(book, audits)
-    builder = ModelCardBuilder(
-        book,
-        checkpoint,
-        training_run,
-        tokenizer,
-        findings,
-        corpus_artifacts,
-        attention_maps,
-        scored_samples,
-        policy_verdicts,
-        missing_audits,
-        error_rates,
-        redactor,
-        config,
-    )
-    document = builder.build_document()
-    write_card_files(
-        document, book, context, "model_card", corpus_artifacts, redactor, config.max_evidence_rows
-    )
+    inputs = {
+        "checkpoint": checkpoint,
+        "training_run": training_run,
+        "tokenizer": tokenizer,
+        "audits": audits,
+        "corpus_artifacts": corpus_artifacts,
+        "attention_maps": attention_maps,
+        "scored_samples": scored_samples,
+        "policy_verdicts": policy_verdicts,
+        "missing_audits": missing_audits,
+        "error_rates": error_rates,
+    }
+    redactor = build_model_card_redactor(inputs, config)
+    write_card_tables(compose_model_card(inputs, config, redactor), context)

@@ -6,12 +6,18 @@ effect on held-out loss.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from pydantic import Field
 
-from hallmark.reports.page.evidence_pages import write_card_files
-from hallmark.reports.page.figures import FIGURES, FigureBook
-from hallmark.reports.page.redaction import OFFENSIVE_TOXICITY, Redactor
-from hallmark.reports.page.rendering import RENDERING_LIBRARIES, TEMPLATE_FILES
+from hallmark.reports.page.card_tables import (
+    CARD_TABLE_SCHEMAS,
+    CardContent,
+    write_card_tables,
+)
+from hallmark.reports.page.figures import FigureBook
+from hallmark.reports.page.redaction import OFFENSIVE_TOXICITY, REDACTION_LIBRARIES, Redactor
 from hallmark.reports.sections.corpus_figures import CARD_TABLES, build_corpus_redactor
 from hallmark.reports.sections.removal_experiment import RemovalReport
 from hallmark.tasks.audits.registry import compute_descriptions_digest
@@ -22,15 +28,6 @@ class RemovalExperimentCardConfig(StageConfig):
     """Settings of the card of a removal experiment."""
 
     title: str = Field("Untitled model", description="name of the model")
-    max_evidence_rows: int = Field(
-        200,
-        ge=1,
-        le=5000,
-        description=(
-            "maximum number of rows shown on an evidence page, which lists the rows that a "
-            "figure is computed from"
-        ),
-    )
     max_table_rows: int = Field(
         40,
         ge=1,
@@ -42,11 +39,35 @@ class RemovalExperimentCardConfig(StageConfig):
     )
 
 
+def label_removal_experiment_inputs(inputs: Mapping[str, Any]) -> dict[str, Artifact]:
+    """Return the inputs that have rows for figures, by the label that figures name."""
+    return {
+        "compare_arms": inputs["arm_comparison"],
+        "find_source_documents": inputs["source_documents"],
+    }
+
+
+def build_removal_experiment_redactor(
+    inputs: Mapping[str, Any], config: RemovalExperimentCardConfig
+) -> Redactor:
+    return build_corpus_redactor(inputs["corpus_artifacts"], OFFENSIVE_TOXICITY)
+
+
+def compose_removal_experiment_card(
+    inputs: Mapping[str, Any], config: RemovalExperimentCardConfig, redactor: Redactor
+) -> CardContent:
+    """Compose the card; ``inputs`` are those of the stage, by name."""
+    book = FigureBook(label_removal_experiment_inputs(inputs))
+    document = RemovalReport(book, redactor, config.title, config.max_table_rows).build_document()
+    return CardContent(
+        "removal_experiment_card", document, book, inputs["corpus_artifacts"], redactor
+    )
+
+
 @stage(
     name="removal_experiment_card",
-    tables={"figures": FIGURES},
-    extra_code=TEMPLATE_FILES,
-    libraries=RENDERING_LIBRARIES,
+    tables=CARD_TABLE_SCHEMAS,
+    libraries=REDACTION_LIBRARIES,
     external_digests=compute_descriptions_digest,
     reads={"corpus_artifacts": CARD_TABLES},
 )
@@ -66,33 +87,10 @@ def build_removal_experiment_card(
         config: The settings.
         context: The context of the stage.
     """
-    write_removal_experiment_card(
-        arm_comparison,
-        source_documents,
-        corpus_artifacts,
-        config,
-        context,
-        build_corpus_redactor(corpus_artifacts, OFFENSIVE_TOXICITY),
-    )
-
-
-def write_removal_experiment_card(
-    arm_comparison: Artifact,
-    source_documents: Artifact,
-    corpus_artifacts: dict[str, Artifact],
-    config: RemovalExperimentCardConfig,
-    context: StageContext,
-    redactor: Redactor,
-) -> None:
-    """Write the card with the given redactor."""
-    book = FigureBook({"compare_arms": arm_comparison, "find_source_documents": source_documents})
-    document = RemovalReport(book, redactor, config.title, config.max_table_rows).build_document()
-    write_card_files(
-        document,
-        book,
-        context,
-        "removal_experiment_card",
-        corpus_artifacts,
-        redactor,
-        config.max_evidence_rows,
-    )
+    inputs = {
+        "arm_comparison": arm_comparison,
+        "source_documents": source_documents,
+        "corpus_artifacts": corpus_artifacts,
+    }
+    redactor = build_removal_experiment_redactor(inputs, config)
+    write_card_tables(compose_removal_experiment_card(inputs, config, redactor), context)

@@ -211,5 +211,8 @@ def read_key_figure(figures_table: pa.Table | None, id_prefix: str, label: str) 
     if row["scorer"]:
         details.append(f"scorer {row['scorer']}")
     return KeyFigure(
-        label, format_number(row["value"], unit), tuple(details), f"model_card/{row['page_path']}"
+        label,
+        format_number(row["value"], unit),
+        tuple(details),
+        f"model_card/rows/{row['evidence_id']}.html",
     )

@@ -3,13 +3,14 @@
 ``index.html`` lists all runs, newest first. The folder of a run, ``runs/<run id>``, holds:
 
 - ``index.html``: its stages, tables, document counts and config;
-- a folder for each of its cards, copied from the artifact of the card;
+- a folder for each of its cards, rendered from the tables of the card;
 - ``trajectory``: its checkpoints, if several of them were audited.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +22,8 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
+from hallmark.reports.cards import CARD_KINDS, read_card
+from hallmark.reports.page.card_pages import write_card_pages
 from hallmark.reports.page.redaction import RedactFunction, Redactor
 from hallmark.reports.page.rendering import (
     RENDERING_LIBRARIES,
@@ -60,13 +63,7 @@ from hallmark.tasks.contract import (
     to_canonical_json,
 )
 
-CARD_TITLES = {
-    "datasheet": "Datasheet",
-    "model_card": "Model card",
-    "task_card": "Task card",
-    "study_card": "Study",
-    "removal_experiment_card": "Removal experiment",
-}
+log = logging.getLogger("hallmark")
 
 JsonRecord = Mapping[str, Any]
 #: Reuses a folder of the previous site if its digest is equal; returns whether it did.
@@ -77,7 +74,7 @@ DIGEST_FILE = ".made_of"
 
 
 #: Tables that the site reads.
-SITE_TABLES = ("accounts", "figures", "findings", "checkpoints")
+SITE_TABLES = ("accounts", "sections", "figures", "evidence", "findings", "checkpoints")
 
 #: The path of a page, relative to the folder of a run, and the text of the link to it.
 TitleByPage = dict[str, str]
@@ -175,7 +172,7 @@ def build_site(
     get_redact_function = cache(lambda regions: Redactor(phone_regions=regions).redact_full_text)
     # Runs share most of their artifacts, so each is read once.
     find_cached = cache(lambda label, name: _find_readable_artifact(store, label, name))
-    copied_cards: dict[str, Path] = {}
+    written_cards: dict[str, Path] = {}
     summarize_stage_cached = cache(
         lambda label, name: _summarize_stage_artifact(find_cached(label, name))
     )
@@ -215,8 +212,13 @@ def build_site(
         run_folder.mkdir(parents=True, exist_ok=True)
         stage_keys = [(entry["label"], entry["artifact"]) for entry in record["stages"]]
         artifacts = artifacts_by_run[record["run"]]
-        cards = _copy_cards(
-            artifacts, run_folder, copied_cards, purged_by_run[record["run"]], reuse_folder
+        cards = _write_cards(
+            store,
+            artifacts,
+            run_folder,
+            written_cards,
+            purged_by_run[record["run"]],
+            reuse_folder,
         )
         cards |= trajectory_pages.get(record["run"], {})
         purged_ids = frozenset[str]().union(*purged_by_run[record["run"]].values())
@@ -368,8 +370,6 @@ def _find_readable_artifact(store: Store, stage_label: str, artifact_name: str) 
     try:
         artifact = find_artifact_by_name(store, artifact_name)
         if artifact is not None:
-            for file in artifact.manifest["files"] if stage_label in CARD_TITLES else []:
-                artifact.fetch_file(file)
             for table in SITE_TABLES:
                 if table in artifact.tables:
                     artifact[table].read()
@@ -384,7 +384,7 @@ def _list_purged_document_ids(
     """Return the documents purged from an artifact, or, for a card, from any of its inputs."""
     if artifact is None:
         return frozenset()
-    is_card = artifact.stage in CARD_TITLES
+    is_card = artifact.stage in CARD_KINDS
     return (
         collect_purged_document_ids(store, artifact, purge_record_by_artifact_name)
         if is_card
@@ -392,25 +392,27 @@ def _list_purged_document_ids(
     )
 
 
-def _copy_cards(
+def _write_cards(
+    store: Store,
     artifacts: Mapping[str, Artifact | None],
     run_folder: Path,
-    copied_folder_by_card: dict[str, Path],
+    written_folder_by_card: dict[str, Path],
     purged_ids_by_label: Mapping[str, frozenset[str]],
     reuse_folder: FolderReuser,
 ) -> TitleByPage:
-    """Copy the files of the cards and return their titles by page.
+    """Write the pages of the cards and return their titles by page.
 
     Args:
+        store: The store of the artifacts.
         artifacts: The artifacts of the run by label.
         run_folder: The folder of the run in the site.
-        copied_folder_by_card: The folders of cards already in the site, by artifact, which is
+        written_folder_by_card: The folders of cards already in the site, by artifact, which is
             extended; runs that share a card share its files through hard links.
         purged_ids_by_label: The ids of purged documents, by label.
         reuse_folder: Reuses a folder of the previous site.
     """
     titles_by_page = {}
-    for label, title in CARD_TITLES.items():
+    for label, kind in CARD_KINDS.items():
         artifact = artifacts.get(label)
         if artifact is None:
             continue
@@ -420,23 +422,25 @@ def _copy_cards(
             _collect_content_identity_by_label({label: artifact}),
             sorted(purged_ids_by_label[label]),
         )
-        if artifact.name in copied_folder_by_card:
+        if artifact.name in written_folder_by_card:
             shutil.copytree(
-                copied_folder_by_card[artifact.name], target, copy_function=_link_or_copy_file
+                written_folder_by_card[artifact.name], target, copy_function=_link_or_copy_file
             )
         elif reuse_folder(target, folder_digest):
-            copied_folder_by_card[artifact.name] = target
+            written_folder_by_card[artifact.name] = target
         else:
-            copied_folder_by_card[artifact.name] = target
-            for entry in artifact.manifest["files"].values():
-                path = target / entry["name"]
-                path.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(artifact.fetch_file(entry["name"]), path)
+            try:
+                write_card_pages(read_card(store, artifact), target)
+            except HallmarkError as error:  # other cards must be shown
+                log.warning("the page of %s could not be written: %s", artifact.name, error)
+                shutil.rmtree(target, ignore_errors=True)
+                continue
+            written_folder_by_card[artifact.name] = target
             _add_navigation_links(target / f"{label}.html")
             if purged_ids_by_label[label]:
                 insert_purge_notice(target, format_purge_notice(purged_ids_by_label[label]))
             (target / DIGEST_FILE).write_text(folder_digest)
-        titles_by_page[f"{label}/{label}.html"] = title
+        titles_by_page[f"{label}/{label}.html"] = kind.title
     return titles_by_page
 
 
@@ -559,7 +563,7 @@ def _format_run_config(config: Any, redact: RedactFunction) -> str:
         for section_name in section_names
     }
     redacted_texts = [
-        text if section_name in CARD_TITLES else redact(text)
+        text if section_name in CARD_KINDS else redact(text)
         for section_name, text in section_texts.items()
     ]
     return "{\n" + ",\n".join(redacted_texts) + "\n}"

@@ -11,7 +11,12 @@ from typing import Any
 
 from pydantic import Field
 
-from hallmark.reports.page.charts import draw_interval_chart
+from hallmark.reports.page.card_tables import (
+    CARD_TABLE_SCHEMAS,
+    CardContent,
+    write_card_tables,
+)
+from hallmark.reports.page.charts import IntervalChart
 from hallmark.reports.page.document import (
     Block,
     BulletList,
@@ -25,16 +30,13 @@ from hallmark.reports.page.document import (
     Section,
     ShortFigure,
 )
-from hallmark.reports.page.evidence_pages import write_card_files
 from hallmark.reports.page.figures import (
-    FIGURES,
     SHARE_DIFFERENCE,
     Figure,
     FigureBook,
     format_number,
 )
-from hallmark.reports.page.redaction import Redactor
-from hallmark.reports.page.rendering import RENDERING_LIBRARIES, TEMPLATE_FILES
+from hallmark.reports.page.redaction import REDACTION_LIBRARIES, Redactor
 from hallmark.reports.sections.error_rates import (
     CANDIDATE_KINDS,
     ERROR_RATES,
@@ -59,15 +61,6 @@ class StudyCardConfig(StageConfig):
     """Settings of the card of a study."""
 
     title: str = Field("How often the audits are wrong", description="title of the card")
-    max_evidence_rows: int = Field(
-        200,
-        ge=1,
-        le=5000,
-        description=(
-            "maximum number of rows shown on an evidence page, which lists the rows that a "
-            "figure is computed from"
-        ),
-    )
 
 
 #: Whether candidates with a planted amount have an effect.
@@ -465,9 +458,7 @@ class StudyCardBuilder:
         return [
             Chart(
                 f"found-{kind}",
-                lambda redact: draw_interval_chart(
-                    labels, values, interval_bounds, "share found", MIN_DETECTION_RATE, redact
-                ),
+                IntervalChart(labels, values, interval_bounds, "share found", MIN_DETECTION_RATE),
                 f"Share of candidates found, by {description.amount_label}: "
                 f"{alt_values or 'not measured'}",
                 f"Share of candidates found, by {description.amount_label}; {interval_note}the "
@@ -642,17 +633,27 @@ class StudyCardBuilder:
         )
 
 
+def label_study_inputs(inputs: Mapping[str, Any]) -> dict[str, Artifact]:
+    """Return the inputs that have rows for figures, by the label that figures name."""
+    return {ERROR_RATES: inputs["error_rates"]}
+
+
+def compose_study_card(
+    inputs: Mapping[str, Any], config: StudyCardConfig, redactor: Redactor
+) -> CardContent:
+    """Compose the card; ``inputs`` are those of the stage, by name."""
+    book = FigureBook(label_study_inputs(inputs))
+    builder = StudyCardBuilder(book, ErrorRates(book, inputs["error_rates"]), config)
+    return CardContent("study_card", builder.build_document(), book, {}, redactor)
+
+
 @stage(
     name="study_card",
-    tables={"figures": FIGURES},
+    tables=CARD_TABLE_SCHEMAS,
     external_digests=compute_descriptions_digest,
-    extra_code=TEMPLATE_FILES,
-    libraries=RENDERING_LIBRARIES,
+    libraries=REDACTION_LIBRARIES,
 )
 def build_study_card(error_rates: Artifact, config: StudyCardConfig, context: StageContext) -> None:
     """Build the card as a stage; ``error_rates`` is the output of the stage ``error_rates``."""
-    book = FigureBook({ERROR_RATES: error_rates})
-    document = StudyCardBuilder(book, ErrorRates(book, error_rates), config).build_document()
-    write_card_files(
-        document, book, context, "study_card", {}, Redactor(), config.max_evidence_rows
-    )
+    content = compose_study_card({"error_rates": error_rates}, config, Redactor())
+    write_card_tables(content, context)

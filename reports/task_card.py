@@ -12,6 +12,11 @@ from typing import Any
 
 from pydantic import Field
 
+from hallmark.reports.page.card_tables import (
+    CARD_TABLE_SCHEMAS,
+    CardContent,
+    write_card_tables,
+)
 from hallmark.reports.page.document import (
     Block,
     BulletList,
@@ -29,10 +34,8 @@ from hallmark.reports.page.document import (
     ShortFigure,
     format_user_statement,
 )
-from hallmark.reports.page.evidence_pages import write_card_files
-from hallmark.reports.page.figures import FIGURES, Figure, FigureBook, slugify
-from hallmark.reports.page.redaction import Redactor
-from hallmark.reports.page.rendering import RENDERING_LIBRARIES, TEMPLATE_FILES
+from hallmark.reports.page.figures import Figure, FigureBook, slugify
+from hallmark.reports.page.redaction import REDACTION_LIBRARIES, Redactor
 from hallmark.reports.sections.checkpoint import describe_parameter_counts, read_config_settings
 from hallmark.reports.sections.task_scores import (
     COUNTS_TABLE,
@@ -95,15 +98,6 @@ class TaskCardConfig(StageConfig):
         None, description="origin of the rows, and who labelled them"
     )
     contact: str | None = Field(None, description="contact for questions and complaints")
-    max_evidence_rows: int = Field(
-        200,
-        ge=1,
-        le=5000,
-        description=(
-            "maximum number of rows shown on an evidence page, which lists the rows that a "
-            "figure is computed from"
-        ),
-    )
     max_table_rows: int = Field(
         40, ge=1, le=1000, description="maximum number of rows in each table of the card"
     )
@@ -537,11 +531,28 @@ class TaskCardBuilder:
         )
 
 
+def label_task_card_inputs(inputs: Mapping[str, Any]) -> dict[str, Artifact]:
+    """Return the inputs that have rows for figures, by the label that figures name."""
+    return {FINETUNE: inputs["finetuning_run"], "checkpoint": inputs["checkpoint"]}
+
+
+def compose_task_card(
+    inputs: Mapping[str, Any], config: TaskCardConfig, redactor: Redactor
+) -> CardContent:
+    """Compose the card; ``inputs`` are those of the stage, by name."""
+    book = FigureBook(label_task_card_inputs(inputs))
+    task = inputs["finetuning_run"].manifest["parts"]["config"]["task"]
+    scores = TaskScores(book, redactor, config.max_table_rows, COUNTED_UNITS[task["kind"]])
+    document = TaskCardBuilder(
+        book, inputs["checkpoint"], inputs["base_checkpoint"], scores, redactor, config
+    ).build_document()
+    return CardContent("task_card", document, book, {}, redactor)
+
+
 @stage(
     name="task_card",
-    tables={"figures": FIGURES},
-    extra_code=TEMPLATE_FILES,
-    libraries=RENDERING_LIBRARIES,
+    tables=CARD_TABLE_SCHEMAS,
+    libraries=REDACTION_LIBRARIES,
     external_digests=compute_descriptions_digest,
 )
 def build_task_card(
@@ -560,22 +571,9 @@ def build_task_card(
         config: The settings.
         context: The context of the stage.
     """
-    write_task_card(finetuning_run, checkpoint, base_checkpoint, config, context, Redactor())
-
-
-def write_task_card(
-    finetuning_run: Artifact,
-    checkpoint: Artifact,
-    base_checkpoint: Artifact | None,
-    config: TaskCardConfig,
-    context: StageContext,
-    redactor: Redactor,
-) -> None:
-    """Write the card with the given redactor."""
-    book = FigureBook({FINETUNE: finetuning_run, "checkpoint": checkpoint})
-    counted_unit = COUNTED_UNITS[finetuning_run.manifest["parts"]["config"]["task"]["kind"]]
-    scores = TaskScores(book, redactor, config.max_table_rows, counted_unit)
-    document = TaskCardBuilder(
-        book, checkpoint, base_checkpoint, scores, redactor, config
-    ).build_document()
-    write_card_files(document, book, context, "task_card", {}, redactor, config.max_evidence_rows)
+    inputs = {
+        "finetuning_run": finetuning_run,
+        "checkpoint": checkpoint,
+        "base_checkpoint": base_checkpoint,
+    }
+    write_card_tables(compose_task_card(inputs, config, Redactor()), context)

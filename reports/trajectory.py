@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import quote
 
 from hallmark.reports.page import charts
+from hallmark.reports.page.card_pages import value_to_cell
 from hallmark.reports.page.document import (
     Callout,
     Chart,
@@ -29,7 +30,7 @@ from hallmark.reports.page.document import (
     Section,
     redact_document,
 )
-from hallmark.reports.page.evidence_pages import value_to_cell
+from hallmark.reports.page.drawing import draw_chart
 from hallmark.reports.page.figures import Evidence, Figure, FigureBook, format_number, slugify
 from hallmark.reports.page.redaction import OFFENSIVE_TOXICITY, Redactor
 from hallmark.reports.page.rendering import get_template_environment
@@ -125,8 +126,8 @@ class TrajectoryWriter:
         self.checkpoints, self.trajectory_folder = checkpoints, trajectory_folder
         self.redactor = build_corpus_redactor(dict(training_artifacts), OFFENSIVE_TOXICITY)
         self.redact = self.redactor.redact_full_text
-        self.evidence_pages_by_run = {
-            run: _list_evidence_pages(artifacts)
+        self.evidence_ids_by_run = {
+            run: _list_evidence_ids(artifacts)
             for checkpoint in checkpoints
             for run, artifacts in checkpoint.artifacts_by_run.items()
         }
@@ -156,7 +157,7 @@ class TrajectoryWriter:
     def link_model_card(self, checkpoint: TrainingCheckpoint) -> InlineElement:
         """Return the name of a checkpoint, linked to the model card of its newest audit, if any."""
         newest_run = next(iter(checkpoint.artifacts_by_run))
-        if not self.evidence_pages_by_run[newest_run]:
+        if not self.evidence_ids_by_run[newest_run]:
             return checkpoint.name
         return Link(checkpoint.name, f"{get_model_card_path(newest_run)}/model_card.html")
 
@@ -251,7 +252,7 @@ class TrajectoryWriter:
             self.add_finding_figure(audit, comparison, checkpoint_index)
             for checkpoint_index in range(len(comparison.findings))
         ]
-        svg = charts.draw_trajectory_chart(
+        drawing = charts.TrajectoryChart(
             [checkpoint.step for checkpoint in audit.checkpoints],
             [figure.value for figure in figures],
             [
@@ -274,7 +275,7 @@ class TrajectoryWriter:
         section.add_blocks(
             Chart(
                 chart_name,
-                lambda _: svg,
+                drawing,
                 f"{self.format_finding_name(comparison)}: {alt_values}.",
                 caption,
             )
@@ -443,7 +444,7 @@ class TrajectoryWriter:
             self.add_finding_figure(audit, comparison, checkpoint_index),
             audit.checkpoints[checkpoint_index].find_newest_run(audit.name),
         )
-        if run is None or figure.page_path not in self.evidence_pages_by_run[run]:
+        if run is None or figure.evidence_id not in self.evidence_ids_by_run[run]:
             return figure.short_text
         return Link(figure.short_text, f"{get_model_card_path(run)}/{figure.page_path}")
 
@@ -603,12 +604,10 @@ def _format_number(value: float | None) -> str:
     return "–" if value is None else f"{value:.6g}"
 
 
-def _list_evidence_pages(run_artifacts: Mapping[str, Artifact | None]) -> set[str]:
-    """Return the pages of rows of the model card of a run; none where the card is missing."""
+def _list_evidence_ids(run_artifacts: Mapping[str, Artifact | None]) -> set[str]:
+    """Return the selections of rows of a run's model card; none where the card is missing."""
     card = run_artifacts.get("model_card")
-    return (
-        set() if card is None else set(card["figures"].read(["page_path"])["page_path"].to_pylist())
-    )
+    return set() if card is None else set(card["evidence"].read(["id"])["id"].to_pylist())
 
 
 def get_model_card_path(run_id: str) -> str:
@@ -648,7 +647,7 @@ def write_trajectory_and_report_completeness(
     for chart in document.list_charts():
         path = trajectory_folder / chart.path
         path.parent.mkdir(exist_ok=True)
-        path.write_text(chart.render_svg(str), encoding="utf-8")
+        path.write_text(draw_chart(chart.drawing), encoding="utf-8")
     html = (
         get_template_environment()
         .get_template("site_trajectory.html")

@@ -7,12 +7,13 @@ only its owner can open.
 from __future__ import annotations
 
 import shutil
-import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hallmark.reports import datasheet, model_card, removal_experiment_card, task_card
+from hallmark.reports.cards import CARD_KINDS, read_card_settings
+from hallmark.reports.page.card_pages import write_card_pages
+from hallmark.reports.page.card_tables import CardContent
 from hallmark.reports.page.redaction import PassthroughRedactor
 from hallmark.reports.purge_notices import (
     collect_purged_document_ids,
@@ -20,18 +21,7 @@ from hallmark.reports.purge_notices import (
     insert_purge_notice,
 )
 from hallmark.reports.site import JsonRecord, build_site
-from hallmark.tasks.contract import Artifact, HallmarkError, Stage, StageContext, Store, UsageError
-
-#: For each card, its stage and the function that writes it with a given redactor.
-CARD_WRITERS: dict[str, tuple[Stage, Callable[..., None]]] = {
-    "datasheet": (datasheet.build_datasheet, datasheet.write_datasheet),
-    "model_card": (model_card.build_model_card, model_card.write_model_card),
-    "task_card": (task_card.build_task_card, task_card.write_task_card),
-    "removal_experiment_card": (
-        removal_experiment_card.build_removal_experiment_card,
-        removal_experiment_card.write_removal_experiment_card,
-    ),
-}
+from hallmark.tasks.contract import Artifact, HallmarkError, Store, UsageError
 
 #: Marks a folder that this module created; no other folder is removed.
 MARKER_FILE = "UNMASKED"
@@ -51,19 +41,16 @@ def write_unredacted_site(store: Store, record: JsonRecord, output_folder: Path)
         build_site(store, [record], output_folder).parent / "runs" / record["run"] / "index.html"
     )
     for entry in record["stages"]:
-        if entry["label"] in CARD_WRITERS:
-            with tempfile.TemporaryDirectory(dir=output_folder) as scratch_folder:
-                try:
-                    card_files = _render_unredacted_card(store, entry, Path(scratch_folder))
-                except HallmarkError as error:
-                    raise HallmarkError(f"run {record['run']}: {error}") from error
-                card_folder = run_page.parent / entry["label"]
-                shutil.rmtree(card_folder, ignore_errors=True)  # the redacted card
-                shutil.copytree(card_files, card_folder, ignore=shutil.ignore_patterns("*.parquet"))
-                if purged_ids := collect_purged_document_ids(
-                    store, _find_required_artifact(store, entry["artifact"])
-                ):
-                    insert_purge_notice(card_folder, format_purge_notice(purged_ids))
+        if entry["label"] in CARD_KINDS:
+            card_folder = run_page.parent / entry["label"]
+            shutil.rmtree(card_folder, ignore_errors=True)  # the redacted card
+            try:
+                card = _find_required_artifact(store, entry["artifact"])
+                write_card_pages(_compose_unredacted_card(store, card), card_folder)
+            except HallmarkError as error:
+                raise HallmarkError(f"run {record['run']}: {error}") from error
+            if purged_ids := collect_purged_document_ids(store, card):
+                insert_purge_notice(card_folder, format_purge_notice(purged_ids))
     return run_page
 
 
@@ -88,12 +75,11 @@ def create_private_folder(folder: Path) -> None:
     )
 
 
-def _render_unredacted_card(store: Store, entry: JsonRecord, work_area: Path) -> Path:
-    """Render the files of a card without redaction into the work area and return their folder."""
-    stage, write_card = CARD_WRITERS[entry["label"]]
-    card = _find_required_artifact(store, entry["artifact"])
+def _compose_unredacted_card(store: Store, card: Artifact) -> CardContent:
+    """Compose a card again from its inputs, without redaction."""
+    kind = CARD_KINDS[card.stage]
     lineage: Mapping[str, Any] = card.manifest["lineage"]
-    if lineage.keys() != set(stage.input_names):
+    if lineage.keys() != set(kind.stage.input_names):
         raise HallmarkError(
             f"{card.name} was created by an earlier version of the code; "
             "run the pipeline again to create it again"
@@ -102,11 +88,7 @@ def _render_unredacted_card(store: Store, entry: JsonRecord, work_area: Path) ->
         input_name: _load_inputs(store, artifact_names)
         for input_name, artifact_names in lineage.items()
     }
-    config = stage.parameter_types["config"].model_validate(card.manifest["parts"]["config"])
-    context = StageContext(work_area, stage.tables)
-    write_card(**inputs, config=config, context=context, redactor=PassthroughRedactor())
-    context.close()
-    return context.output_folder
+    return kind.compose(inputs, read_card_settings(card), PassthroughRedactor())
 
 
 def _load_inputs(store: Store, artifact_names: Any) -> Artifact | dict[str, Any] | None:

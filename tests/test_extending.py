@@ -54,7 +54,7 @@ json.dump(
         "errors": raw["errors"].read().to_pylist(),
         "sources": profile["sources"].read().to_pylist(),
         "composition": profile["composition"].read().to_pylist(),
-        "tables": pages.read(sheet.fetch_directory() / "datasheet.html").tables,
+        "tables": pages.read(pages.write_pages(sheet) / "datasheet.html").tables,
         "findings": findings.drop_columns("finding").to_pylist(),
     },
     sys.stdout,

@@ -1,112 +1,12 @@
-"""Draw charts as SVG files: reproducible bytes, no scripts, and colours for light and dark themes.
-
-The charts are small enough for a telephone, and every number is also in a table nearby. Matplotlib
-draws all of them, apart from shaded text.
-"""
+"""The charts of a card as data; ``drawing.py`` draws them when a page is rendered."""
 
 from __future__ import annotations
 
-import functools
-import io
-import re
-import unicodedata
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
-from xml.sax.saxutils import escape
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from hallmark.reports.page.redaction import RedactFunction, escape_invisible
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.ticker import MaxNLocator
-
-#: Placeholder colours, which become CSS variables: name, light value (the fallback), dark value.
-_THEME_COLOURS = {
-    "#010203": ("ink", "#24292f", "#e6e6e3"),
-    "#010204": ("faint", "#c9cdd2", "#4a4f57"),
-    "#010205": ("one", "#0b5cad", "#6cb2ff"),
-    "#010206": ("two", "#b4470f", "#ff9d5c"),
-    "#010207": ("three", "#6b7280", "#a3aab5"),
-}
-TEXT_COLOUR, GRID_COLOUR, FIRST_COLOUR, SECOND_COLOUR, MUTED_COLOUR = _THEME_COLOURS
-
-_MATPLOTLIB_STYLE: dict[Any, Any] = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "hallmark",
-    "font.family": "sans-serif",
-    "font.sans-serif": ["system-ui", "Segoe UI", "Helvetica", "Arial", "sans-serif"],
-    "font.size": 9,
-    "text.color": TEXT_COLOUR,
-    "axes.labelcolor": TEXT_COLOUR,
-    "axes.edgecolor": GRID_COLOUR,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.linewidth": 0.8,
-    "axes.axisbelow": True,
-    "xtick.color": GRID_COLOUR,
-    "ytick.color": GRID_COLOUR,
-    "xtick.labelcolor": TEXT_COLOUR,
-    "ytick.labelcolor": TEXT_COLOUR,
-    "grid.color": GRID_COLOUR,
-    "grid.linewidth": 0.4,
-    "legend.frameon": False,
-    "legend.fontsize": 8,
-}
-
-
-class _ChartCanvas:
-    """Axes to draw on, and the SVG once the context ends."""
-
-    def __init__(self, axes: Axes) -> None:
-        self.axes = axes
-        self.svg = ""
-
-
-@contextmanager
-def _open_chart_canvas(height_inches: float) -> Iterator[_ChartCanvas]:
-    """Open axes of 3.9 inches (about 375 pixels) by ``height_inches``."""
-    import logging
-
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    # The browser chooses the fonts that the SVG names; local fonts only measure the text.
-    logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
-    with matplotlib.rc_context(_MATPLOTLIB_STYLE):
-        figure = Figure(figsize=(3.9, height_inches), layout="constrained")
-        canvas = _ChartCanvas(figure.add_subplot())
-        yield canvas
-        svg_buffer = io.StringIO()
-        figure.savefig(svg_buffer, format="svg", transparent=True, metadata={"Date": None})
-        canvas.svg = _apply_theme_colours(svg_buffer.getvalue())
-
-
-def _apply_theme_colours(svg: str) -> str:
-    for placeholder, (variable, light, _) in _THEME_COLOURS.items():
-        svg = re.sub(
-            rf"(fill|stroke): {placeholder}\b", rf"\1: {light}; \1: var(--{variable})", svg
-        )
-    light, dark = (
-        "".join(f"--{colour[0]}:{colour[i]};" for colour in _THEME_COLOURS.values()) for i in (1, 2)
-    )
-    css = f":root{{{light}}}@media(prefers-color-scheme:dark){{:root{{{dark}}}}}"
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r"<\?xml.*?\?>\s*|<!DOCTYPE.*?>\s*", "", svg, count=2, flags=re.DOTALL)
-    return re.sub(r"(<svg\b[^>]*>)", rf"\1<style>{css}</style>", svg, count=1)
-
-
-@functools.cache
-def _shorten_chart_label(text: str, max_characters: int = 28) -> str:
-    """Format a label from data for Matplotlib: one line, no mathematics.
-
-    A long label loses its middle, since many labels differ only at the end.
-    """
-    text = " ".join(escape_invisible(text).split())
-    if len(text) > max_characters:
-        tail_length = max_characters // 2
-        text = f"{text[: max_characters - tail_length - 1]}…{text[-tail_length:]}"
-    return text.replace("$", r"\$")
+from hallmark.reports.page.redaction import RedactFunction
 
 
 class Curve(NamedTuple):
@@ -135,123 +35,59 @@ class ShadedRow(NamedTuple):
     shares: Sequence[float | None]
 
 
-class AxisTicks(NamedTuple):
-    """Marks of an axis.
+@dataclass(frozen=True)
+class LineChart:
+    """At most two curves; the second has markers."""
+
+    curves: Sequence[Curve]
+    x_label: str
+    y_label: str
+
+    def redact_labels(self, redact: RedactFunction) -> LineChart:
+        curves = [curve._replace(name=redact(curve.name)) for curve in self.curves]
+        return replace(self, curves=curves)
+
+
+@dataclass(frozen=True)
+class BarChart:
+    """Horizontal bars with their values, the first on top."""
+
+    labels: Sequence[str]
+    values: Sequence[float]
+    x_label: str
+    highlight_first: bool = False
+
+    def redact_labels(self, redact: RedactFunction) -> BarChart:
+        return replace(self, labels=[*map(redact, self.labels)])
+
+
+@dataclass(frozen=True)
+class IntervalChart:
+    """Points with their confidence intervals, one per row.
 
     Attributes:
-        positions: Their positions.
-        labels: The text at each position.
+        labels: The label of each row.
+        values: The value of each row.
+        interval_bounds: The interval of each row; None without one.
+        x_label: The label of the horizontal axis.
+        reference_value: Where a dashed line is drawn; None for no line.
     """
 
-    positions: list[int]
-    labels: list[str]
+    labels: Sequence[str]
+    values: Sequence[float]
+    interval_bounds: Sequence[tuple[float, float] | None]
+    x_label: str
+    reference_value: float | None = None
+
+    def redact_labels(self, redact: RedactFunction) -> IntervalChart:
+        return replace(self, labels=[*map(redact, self.labels)])
 
 
-def draw_line_chart(
-    curves: Sequence[Curve],
-    x_label: str,
-    y_label: str,
-    redact: RedactFunction = escape_invisible,
-) -> str:
-    """Draw at most two curves; the second has markers."""
-    with _open_chart_canvas(2.7) as canvas:
-        axes = canvas.axes
-        for curve, colour in zip(curves, (FIRST_COLOUR, SECOND_COLOUR), strict=False):
-            marker_style: dict[str, Any] = (
-                {"marker": "o", "markersize": 3} if colour == SECOND_COLOUR else {}
-            )
-            axes.plot(
-                curve.x_values,
-                curve.y_values,
-                color=colour,
-                linewidth=1.3,
-                label=_shorten_chart_label(redact(curve.name)),
-                **marker_style,
-            )
-        axes.grid(axis="y")
-        axes.set_xlabel(_shorten_chart_label(x_label, 60))
-        axes.set_ylabel(_shorten_chart_label(y_label, 60))
-        axes.legend(loc="upper right")
-    return canvas.svg
+@dataclass(frozen=True)
+class TrajectoryChart:
+    """A value with its interval at each training step, and its null value as a dashed line.
 
-
-def draw_bar_chart(
-    labels: Sequence[str],
-    values: Sequence[float],
-    x_label: str,
-    highlight_first: bool = False,
-    redact: RedactFunction = escape_invisible,
-) -> str:
-    """Draw horizontal bars with their values, the first on top."""
-    with _open_chart_canvas(0.75 + 0.3 * len(labels)) as canvas:
-        axes = canvas.axes
-        positions = range(len(labels))
-        colours = [
-            FIRST_COLOUR if i == 0 or not highlight_first else MUTED_COLOUR for i in positions
-        ]
-        axes.barh(positions, values, color=colours, height=0.62)
-        for position, value in zip(positions, values, strict=True):
-            text = f"{value:,.0f}" if float(value).is_integer() else f"{value:,.3g}"
-            axes.annotate(text, (value, position), (4, 0), textcoords="offset points", va="center")
-        axes.set_yticks(positions, [_shorten_chart_label(redact(label)) for label in labels])
-        axes.tick_params(axis="y", length=0)
-        axes.invert_yaxis()
-        axes.margins(x=0.16)
-        axes.set_xlabel(_shorten_chart_label(x_label, 60))
-        axes.xaxis.set_major_locator(_make_tick_locator())
-        axes.grid(axis="x")
-    return canvas.svg
-
-
-def draw_interval_chart(
-    labels: Sequence[str],
-    values: Sequence[float],
-    interval_bounds: Sequence[tuple[float, float] | None],
-    x_label: str,
-    reference_value: float | None = None,
-    redact: RedactFunction = escape_invisible,
-) -> str:
-    """Draw points with their confidence intervals, one per row.
-
-    A dashed line marks ``reference_value``.
-    """
-    with _open_chart_canvas(0.75 + 0.28 * len(labels)) as canvas:
-        axes = canvas.axes
-        for position, (value, bounds) in enumerate(zip(values, interval_bounds, strict=True)):
-            if bounds is not None:
-                axes.plot(
-                    bounds,
-                    (position, position),
-                    color=FIRST_COLOUR,
-                    linewidth=1.6,
-                    solid_capstyle="butt",
-                )
-            axes.plot([value], [position], "o", color=FIRST_COLOUR, markersize=5)
-        if reference_value is not None:
-            axes.axvline(reference_value, color=SECOND_COLOUR, linewidth=1, linestyle=(0, (4, 3)))
-        axes.set_yticks(
-            range(len(labels)), [_shorten_chart_label(redact(label)) for label in labels]
-        )
-        axes.tick_params(axis="y", length=0)
-        axes.set_ylim(len(labels) - 0.4, -0.6)
-        axes.margins(x=0.06)
-        axes.set_xlabel(_shorten_chart_label(x_label, 60))
-        axes.xaxis.set_major_locator(_make_tick_locator())
-        axes.grid(axis="x")
-    return canvas.svg
-
-
-def draw_trajectory_chart(
-    steps: Sequence[int],
-    values: Sequence[float | None],
-    interval_bounds: Sequence[tuple[float, float] | None],
-    null_values: Sequence[float | None],
-    title: str,
-    is_share: bool = False,
-) -> str:
-    """Draw a value with its interval at each training step, and its null value as a dashed line.
-
-    Args:
+    Attributes:
         steps: The training steps.
         values: The value at each step; steps without a value are skipped.
         interval_bounds: The interval at each step.
@@ -259,154 +95,35 @@ def draw_trajectory_chart(
         title: The title, above the axes.
         is_share: Whether values are shares, shown in per cent.
     """
-    with _open_chart_canvas(2.3) as canvas:
-        axes = canvas.axes
-        measured_points = [
-            (x, y, bounds)
-            for x, y, bounds in zip(steps, values, interval_bounds, strict=True)
-            if y is not None
-        ]
-        axes.plot(
-            [x for x, _, _ in measured_points],
-            [y for _, y, _ in measured_points],
-            color=FIRST_COLOUR,
-            linewidth=0.8,
-        )
-        for x, y, bounds in measured_points:
-            if bounds is not None:
-                axes.plot((x, x), bounds, color=FIRST_COLOUR, linewidth=1.6, solid_capstyle="butt")
-            axes.plot([x], [y], "o", color=FIRST_COLOUR, markersize=5)
-        null_points = [
-            (x, null_value)
-            for x, null_value in zip(steps, null_values, strict=True)
-            if null_value is not None
-        ]
-        if null_points:
-            dashed_style: Any = {"color": SECOND_COLOUR, "linewidth": 1, "linestyle": (0, (4, 3))}
-            axes.plot(*zip(*null_points, strict=True), **dashed_style)
-        if is_log_spaced(steps):  # 0 is drawn one multiplicative step before the first step
-            first_step, second_step = sorted(step for step in steps if step > 0)[:2]
-            axes.set_xscale("symlog", linthresh=first_step, base=second_step / first_step)
-        axes.set_xticks(*_select_step_ticks(steps), minor=False)
-        axes.set_xticks([], minor=True)
-        axes.margins(x=0.06)
-        axes.set_xlabel("step")
-        # The title is above: the vertical axis is too short for a long label.
-        axes.set_title(_shorten_chart_label(title, 56), loc="left", fontsize=9)
-        axes.yaxis.set_major_locator(_make_tick_locator())
-        if is_share:
-            from matplotlib.ticker import FuncFormatter
 
-            axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{100 * y:g} %"))
-        axes.grid(axis="y")
-    return canvas.svg
+    steps: Sequence[int]
+    values: Sequence[float | None]
+    interval_bounds: Sequence[tuple[float, float] | None]
+    null_values: Sequence[float | None]
+    title: str
+    is_share: bool = False
+
+    def redact_labels(self, redact: RedactFunction) -> TrajectoryChart:
+        return replace(self, title=redact(self.title))
 
 
-def is_log_spaced(steps: Sequence[int]) -> bool:
-    """Return whether steps are more evenly spaced on a logarithmic axis than on a linear one."""
-    import numpy as np
+@dataclass(frozen=True)
+class ShadedText:
+    """A text drawn once per row, each token shaded by its share of the strongest shade, 0 to 1.
 
-    positive_steps = np.array(sorted(step for step in steps if step > 0), np.float64)
-    if len(positive_steps) < 3:  # one gap has no variation: its size decides
-        return len(positive_steps) == 2 and bool(positive_steps[1] >= 10 * positive_steps[0])
-    gap_arrays = np.diff(positive_steps), np.diff(np.log(positive_steps))
-    linear_variation, log_variation = (float(np.std(gap) / np.mean(gap)) for gap in gap_arrays)
-    return log_variation < linear_variation
-
-
-def _select_step_ticks(steps: Sequence[int], max_ticks: int = 7) -> AxisTicks:
-    """Select at most about ``max_ticks`` steps, always with the first and the last."""
-    stride = max(1, -(-(len(steps) - 1) // (max_ticks - 1)))
-    selected_steps = [*steps[:-1:stride], steps[-1]]
-    return AxisTicks(selected_steps, [f"{step:,}" for step in selected_steps])
-
-
-def _make_tick_locator() -> MaxNLocator:
-    from matplotlib.ticker import MaxNLocator
-
-    return MaxNLocator(5)
-
-
-def draw_shaded_tokens(
-    tokens: Sequence[str],
-    query_position: int,
-    shaded_rows: Sequence[ShadedRow],
-) -> str:
-    """Draw a text once per row, with each token shaded by its share of the strongest shade, 0 to 1.
-
-    Args:
-        tokens: The tokens of the text.
+    Attributes:
+        tokens: The tokens of the text, already redacted.
         query_position: The token that is framed.
         shaded_rows: The rows, each with the share of every token.
     """
-    letter_width, line_height, left_margin, total_width = 6.0, 16.0, 38.0, 280.8
-    visible_tokens = [escape_invisible(token) for token in tokens]
-    token_widths = [
-        letter_width * sum(map(_count_monospace_columns, token)) for token in visible_tokens
-    ]
-    svg_elements: list[str] = []
-    y = 0.0
-    for row_label, token_shares in shaded_rows:
-        x, y = left_margin, y + line_height + (3 if svg_elements else 0)
-        svg_elements.append(_build_svg_text(row_label, 0, y, None, TEXT_COLOUR, 8.5))
-        for position, (token, share, token_width) in enumerate(
-            zip(visible_tokens, token_shares, token_widths, strict=True)
-        ):
-            if (
-                x > left_margin
-                and x
-                + max(token_width, _measure_word_width(visible_tokens, token_widths, position))
-                > total_width
-            ):
-                x, y = left_margin, y + line_height
-            frame_style = (
-                f"; stroke: {SECOND_COLOUR}; stroke-width: 1.4"
-                if position == query_position
-                else ""
-            )
-            svg_elements.append(
-                f'<rect x="{x + 0.4:.1f}" y="{y - 11.2:.1f}" width="{token_width - 0.8:.1f}" '
-                f'height="14.4" '
-                # At most half opaque, so that the letters stay legible.
-                f'rx="2" style="fill: {FIRST_COLOUR}; fill-opacity: '
-                f'{0.5 * (share or 0):.3f}{frame_style}"/>'
-            )
-            text_colour = MUTED_COLOUR if share is None else TEXT_COLOUR
-            svg_elements.append(_build_svg_text(token, x, y, token_width, text_colour, 10))
-            x += token_width
-    svg_header = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {total_width} {y + 6:.1f}">'
-    return _apply_theme_colours("\n".join([svg_header, *svg_elements, "</svg>\n"]))
+
+    tokens: Sequence[str]
+    query_position: int
+    shaded_rows: Sequence[ShadedRow]
+
+    def redact_labels(self, redact: RedactFunction) -> ShadedText:
+        return self
 
 
-def _measure_word_width(
-    tokens: Sequence[str], token_widths: Sequence[float], position: int
-) -> float:
-    """Return the width of the word that begins at a token with a leading space.
-
-    Returns:
-        0 if no word begins there, or if the word is too long for a line.
-    """
-    if tokens[position][:1] != " ":
-        return 0.0
-    end = position + 1
-    while end < len(tokens) and tokens[end][:1] != " ":
-        end += 1
-    width = sum(token_widths[position:end])
-    return width if width < 150 else 0.0
-
-
-def _build_svg_text(
-    text: str, x: float, y: float, width: float | None, colour: str, font_size: float
-) -> str:
-    font_family = "system-ui, Segoe UI, Helvetica, Arial, sans-serif"
-    fit_attributes = ""
-    if width is not None:  # keeps the text in its box, whatever font the browser uses
-        font_family = "ui-monospace, SFMono-Regular, Menlo, Consolas, monospace"
-        fit_attributes = f' textLength="{width:.1f}" lengthAdjust="spacingAndGlyphs"'
-    style = f"fill: {colour}; font: {font_size}px {font_family}; white-space: pre"
-    return f'<text x="{x:.1f}" y="{y:.1f}"{fit_attributes} style="{style}">{escape(text)}</text>'
-
-
-def _count_monospace_columns(character: str) -> int:
-    """Return the number of monospace columns that a character takes."""
-    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+#: What a chart shows.
+Drawing = LineChart | BarChart | IntervalChart | TrajectoryChart | ShadedText

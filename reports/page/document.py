@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from hallmark.reports.page.charts import Drawing
 from hallmark.reports.page.figures import Figure, slugify
 from hallmark.reports.page.redaction import RedactFunction
 
@@ -98,14 +99,13 @@ class Chart:
 
     Attributes:
         name: The name of the file; a long name is shortened and gets a digest.
-        render_svg: Returns the SVG, given the function that redacts its labels before they are
-            shortened.
+        drawing: What is drawn. Its labels are redacted before they are shortened.
         alt_text: The alternative text, in pieces where labels from data alternate with numbers.
         caption: The caption.
     """
 
     name: str
-    render_svg: Callable[[RedactFunction], str]
+    drawing: Drawing
     alt_text: Sequence[str]
     caption: str
 
@@ -181,6 +181,18 @@ class Document:
         return blocks
 
 
+def redact_figure(figure: Figure, redact: RedactFunction) -> Figure:
+    """Return the figure with every text redacted."""
+    return replace(
+        figure,
+        label=redact(figure.label),
+        scorer=redact(figure.scorer),
+        method=redact(figure.method),
+        missing_reason=redact(figure.missing_reason),
+        missing_text=redact(figure.missing_text),
+    )
+
+
 def redact_document(document: Document, redact: RedactFunction) -> Document:
     """Return the document with every text redacted, apart from what a person stated."""
 
@@ -193,14 +205,7 @@ def redact_document(document: Document, redact: RedactFunction) -> Document:
             case list() | tuple():
                 return type(element)(map(redact_element, element))
             case Figure():
-                return replace(
-                    element,
-                    label=redact(element.label),
-                    scorer=redact(element.scorer),
-                    method=redact(element.method),
-                    missing_reason=redact(element.missing_reason),
-                    missing_text=redact(element.missing_text),
-                )
+                return redact_figure(element, redact)
             case ShortFigure(figure):
                 return ShortFigure(redact_element(figure))
             case Code(text) | CodeBlock(text):
@@ -224,6 +229,7 @@ def redact_document(document: Document, redact: RedactFunction) -> Document:
             case Chart():
                 return replace(
                     element,
+                    drawing=element.drawing.redact_labels(redact),
                     alt_text=redact_element(element.alt_text),
                     caption=redact(element.caption),
                 )

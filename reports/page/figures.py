@@ -13,7 +13,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -37,7 +37,7 @@ from hallmark.tasks.contract import (
 )
 
 FIGURES = table_schema(
-    "The figures of the card, with the rows that each figure is computed from and the computation.",
+    "The figures of the card, and the computation of each from the rows that are its evidence.",
     column("id", pa.string(), "id", "id of the figure, as used on the pages"),
     column("label", pa.string(), "label", "description of the figure"),
     column(
@@ -60,6 +60,15 @@ FIGURES = table_schema(
     column("scorer", pa.string(), "label", "name and digest of the scorer, if one was used"),
     column("method", pa.string(), "project text", "how the value was measured"),
     column("missing_reason", pa.string(), "project text", "why the value is missing"),
+    column("missing_text", pa.string(), "project text", "what is shown if the value is missing"),
+    column("value_column", pa.string(), "label", "name of the column that was aggregated"),
+    column("aggregate", pa.string(), "label", "how the value is computed from the rows"),
+    column("evidence_id", pa.string(), "id", "id of the rows in the table evidence"),
+)
+
+EVIDENCE = table_schema(
+    "The rows that support the figures of the card: which rows of which table.",
+    column("id", pa.string(), "id", "id of the selection of rows"),
     column("stage", pa.string(), "label", "label of the stage in the run"),
     column(
         "content_digest",
@@ -68,23 +77,21 @@ FIGURES = table_schema(
         "content digest of the artifact; for a stage of the corpus, digest of only the tables "
         "that cards read",
     ),
-    column(
-        "evidence_table",
-        pa.string(),
-        "label",
-        "name of the table with the rows that the value is computed from",
-    ),
-    column("sha256", pa.string(), "id", "SHA-256 of the table"),
+    column("evidence_table", pa.string(), "label", "name of the table or file with the rows"),
+    column("sha256", pa.string(), "id", "SHA-256 of the table or file"),
     column(
         "evidence_filter",
         pa.string(),
         "label",
         "conditions that select the rows: a JSON object with the required value of each column",
     ),
-    column("value_column", pa.string(), "label", "name of the column that was aggregated"),
-    column("aggregate", pa.string(), "label", "how the value is computed from the rows"),
+    column(
+        "row_order",
+        pa.string(),
+        "label",
+        "column that orders the rows, with - in front: the largest value first; empty: as stored",
+    ),
     column("row_count", pa.int64(), "figure", "number of selected rows", unit="rows"),
-    column("page_path", pa.string(), "label", "page that shows the rows"),
 )
 
 #: How a value is computed from rows. ratio: sums of two columns, "violations/documents", or of
@@ -154,12 +161,12 @@ class Evidence:
         """
         return self.row_order not in ("", "item")
 
-    @property
-    def page_path(self) -> str:
-        """Return the path of the page of these rows, within the card."""
+    @functools.cached_property
+    def id(self) -> str:
+        """Return the id of this selection of rows, unique within a card."""
         identity = f"{self.stage}#{self.table}#{self.conditions_json}{self.row_order}"
         digest = hashlib.sha256(identity.encode())
-        return f"rows/{slugify(self.stage)}-{slugify(self.table)}-{digest.hexdigest()[:10]}.html"
+        return f"{slugify(self.stage)}-{slugify(self.table)}-{digest.hexdigest()[:10]}"
 
     @property
     def conditions_json(self) -> str:
@@ -278,7 +285,7 @@ class Figure:
         label: A description.
         value: The value; None if it could not be measured.
         unit: The unit of the value.
-        evidence: The rows from which it is computed.
+        evidence_id: The id of the rows from which it is computed.
         value_column: The column that is aggregated.
         aggregate: How the value is computed from the rows.
         low: The lower bound of the interval.
@@ -295,7 +302,7 @@ class Figure:
     label: str
     value: float | None
     unit: str
-    evidence: Evidence
+    evidence_id: str
     value_column: str
     aggregate: AggregateKind
     low: float | None = None
@@ -309,7 +316,8 @@ class Figure:
 
     @property
     def page_path(self) -> str:
-        return self.evidence.page_path
+        """Return the path of the page of its rows, within the card."""
+        return f"rows/{self.evidence_id}.html"
 
     @property
     def short_text(self) -> str:
@@ -415,18 +423,6 @@ def format_unit_suffix(unit: str, value: float) -> str:
     return f" {to_singular(unit)}" if value == 1 and unit not in CONTINUOUS_UNITS else f" {unit}"
 
 
-class EvidencePage(NamedTuple):
-    """What a page of rows shows.
-
-    Attributes:
-        evidence: The rows.
-        figures: The figures that are computed from them.
-    """
-
-    evidence: Evidence
-    figures: list[Figure]
-
-
 @dataclass
 class FigureBook:
     """The figures of one card.
@@ -434,11 +430,12 @@ class FigureBook:
     Attributes:
         artifacts: The inputs of the card, by their labels in the run.
         figures: The figures by id.
+        evidence_by_id: The rows of the figures by id.
     """
 
     artifacts: Mapping[str, Artifact]
     figures: dict[str, Figure] = field(default_factory=dict)
-    _evidence_by_page: dict[str, Evidence] = field(default_factory=dict)
+    evidence_by_id: dict[str, Evidence] = field(default_factory=dict)
     _open_datasets: dict[tuple[str, str], ds.Dataset] = field(default_factory=dict)
 
     def get_evidence(
@@ -459,7 +456,7 @@ class FigureBook:
             row_order,
             self._open_datasets,
         )
-        return self._evidence_by_page.setdefault(new_evidence.page_path, new_evidence)
+        return self.evidence_by_id.setdefault(new_evidence.id, new_evidence)
 
     def add_computed_figure(
         self,
@@ -493,7 +490,7 @@ class FigureBook:
             figure_fields["missing_reason"] = "no row has a value"
         return self.add_under_unique_id(
             Figure(
-                figure_id, label, value, unit, evidence, value_column, aggregate, **figure_fields
+                figure_id, label, value, unit, evidence.id, value_column, aggregate, **figure_fields
             )
         )
 
@@ -526,7 +523,7 @@ class FigureBook:
                 label,
                 None if value is None or math.isnan(value) else value,
                 finding_row["unit"],
-                evidence,
+                evidence.id,
                 "",
                 "finding",
                 low=finding_row["low"],
@@ -549,34 +546,38 @@ class FigureBook:
         self.figures[unique_id] = figure
         return figure
 
-    def group_figures_by_page_path(self) -> dict[str, EvidencePage]:
-        """Return the pages of rows by path, in order of paths."""
-        pages: dict[str, EvidencePage] = {}
+    def group_figures_by_evidence_id(self) -> dict[str, list[Figure]]:
+        """Return the figures of each selection of rows, in order of the ids of selections."""
+        groups: dict[str, list[Figure]] = {}
         for figure in self.figures.values():
-            page = pages.setdefault(figure.page_path, EvidencePage(figure.evidence, []))
-            page.figures.append(figure)
-        return dict(sorted(pages.items()))
+            groups.setdefault(figure.evidence_id, []).append(figure)
+        return dict(sorted(groups.items()))
 
     def build_figures_table(self) -> pa.Table:
         """Return the table ``figures`` of the card."""
-        rows = []
-        for figure in self.figures.values():
-            row = {
-                column_name: getattr(figure, column_name)
-                for column_name in FIGURES.names
-                if hasattr(figure, column_name)
-            }
-            row |= {
-                "stage": figure.evidence.stage,
-                "content_digest": figure.evidence.artifact.content_digest,
-            }
-            row |= {"evidence_table": figure.evidence.table, "sha256": figure.evidence.sha256}
-            row |= {
-                "evidence_filter": figure.evidence.conditions_json,
-                "row_count": figure.evidence.row_count,
-            }
-            rows.append(row)
+        rows = [
+            {name: getattr(figure, name) for name in FIGURES.names}
+            for figure in self.figures.values()
+        ]
         return pa.Table.from_pylist(rows, schema=FIGURES)
+
+    def build_evidence_table(self) -> pa.Table:
+        """Return the table ``evidence`` of the card, in order of ids."""
+        rows = [
+            {
+                "id": evidence_id,
+                "stage": evidence.stage,
+                "content_digest": evidence.artifact.content_digest,
+                "evidence_table": evidence.table,
+                "sha256": evidence.sha256,
+                "evidence_filter": evidence.conditions_json,
+                "row_order": evidence.row_order,
+                "row_count": evidence.row_count,
+            }
+            for evidence_id in self.group_figures_by_evidence_id()
+            for evidence in [self.evidence_by_id[evidence_id]]
+        ]
+        return pa.Table.from_pylist(rows, schema=EVIDENCE)
 
 
 def _compute_aggregate(

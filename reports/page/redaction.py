@@ -39,6 +39,9 @@ INVISIBLE_PATTERN = (
 )
 _INVISIBLE_REGEX = re.compile(INVISIBLE_PATTERN)
 
+#: Libraries that decide what is redacted, for ``@stage(libraries=...)``.
+REDACTION_LIBRARIES = ("phonenumbers", "python-stdnum")
+
 RedactFunction = Callable[[str], str]  # returns a text as it may be shown
 
 #: Returns type, start and end (exclusive) of each span of personal data in a text.

@@ -27,14 +27,21 @@ from hallmark.reports.page.document import (
     ShortFigure,
 )
 from hallmark.reports.page.figures import Figure
-from hallmark.reports.page.redaction import escape_invisible
+from hallmark.reports.page.redaction import REDACTION_LIBRARIES, escape_invisible
 
 #: Data files of every card, for ``@stage(extra_code=...)``.
 TEMPLATE_FILES = tuple(
     f"reports/page/templates/{name}"
-    for name in ("base.html", "blocks.html", "card.html", "rows.html", "style.css")
+    for name in (
+        "base.html",
+        "blocks.html",
+        "card.html",
+        "rows.html",
+        "rows_missing.html",
+        "style.css",
+    )
 )
-RENDERING_LIBRARIES = ("jinja2", "matplotlib", "phonenumbers", "python-stdnum")
+RENDERING_LIBRARIES = ("jinja2", "matplotlib", *REDACTION_LIBRARIES)
 
 _TEMPLATE_TESTS = {
     "figure": Figure,

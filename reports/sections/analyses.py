@@ -16,7 +16,6 @@ from hallmark.reports.page.document import (
     Section,
 )
 from hallmark.reports.page.figures import Figure, format_number, slugify
-from hallmark.reports.page.redaction import RedactFunction
 from hallmark.reports.sections.error_rates import ErrorRates
 from hallmark.reports.sections.findings import (
     BASELINES,
@@ -239,12 +238,12 @@ def build_capability_blocks(findings: Findings) -> list[Block]:
     labels = [BASELINES[baseline] for baseline in baseline_figures]
     values = [figure.value or 0 for figure in baseline_figures.values()]
 
-    def render_svg(redact: RedactFunction) -> str:
-        axis_label, has_model = "bits per byte (lower is better)", "model" in baseline_figures
-        return charts.draw_bar_chart(
-            labels, values, axis_label, highlight_first=has_model, redact=redact
-        )
-
+    drawing = charts.BarChart(
+        labels,
+        values,
+        "bits per byte (lower is better)",
+        highlight_first="model" in baseline_figures,
+    )
     description = ", ".join(
         f"{BASELINES[baseline]} {figure.short_text}"
         for baseline, figure in baseline_figures.items()
@@ -253,7 +252,7 @@ def build_capability_blocks(findings: Findings) -> list[Block]:
     if "model" not in baseline_figures:
         shown = "the baselines only; the model was not measured"
     caption = f"Bits per byte of held-out text: {shown}."
-    chart = Chart("bits-per-byte", render_svg, f"Bits per byte: {description}.", caption)
+    chart = Chart("bits-per-byte", drawing, f"Bits per byte: {description}.", caption)
     return [chart, *build_baseline_text_table(findings), *build_agreement_chart(findings)]
 
 
@@ -556,12 +555,8 @@ def build_interval_chart(
         alt += [label, f" {figure.short_text} ({figure.interval_or_dash}), "]
     alt[-1] = alt[-1].removesuffix(", ") + "."
 
-    def render_svg(redact: RedactFunction) -> str:
-        return charts.draw_interval_chart(
-            labels, values, interval_bounds, axis_label, reference_value, redact
-        )
-
-    return [Chart(chart_name, render_svg, alt, caption)]
+    drawing = charts.IntervalChart(labels, values, interval_bounds, axis_label, reference_value)
+    return [Chart(chart_name, drawing, alt, caption)]
 
 
 def _format_null_test_cells(finding_row: dict[str, Any]) -> list[str]:

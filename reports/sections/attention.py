@@ -27,7 +27,7 @@ from hallmark.reports.page.document import (
     Section,
 )
 from hallmark.reports.page.figures import FigureBook
-from hallmark.reports.page.redaction import RedactFunction, Redactor, escape_invisible
+from hallmark.reports.page.redaction import Redactor, escape_invisible
 from hallmark.tasks.contract import Artifact
 
 ATTENTION_STAGE = "attention_maps"
@@ -253,9 +253,7 @@ def build_attention_blocks(
         f"Text {text_number}: tokens that {query_token} attends to most. {'; '.join(layer_texts)}."
     )
 
-    def render_svg(_: RedactFunction) -> str:  # the tokens are already redacted
-        return charts.draw_shaded_tokens(attention.tokens, attention.query_position, chart_rows)
-
+    drawing = charts.ShadedText(attention.tokens, attention.query_position, chart_rows)
     columns = [
         "layer",
         *[name for rank_name in ("most", "second", "third") for name in (rank_name, "weight")],
@@ -268,7 +266,7 @@ def build_attention_blocks(
         f"Weights are means over {_format_head_count(attention)}.",
     )
     caption = _format_attention_caption(attention, text_row, redactor)
-    return [Chart(f"attention-{text_number}", render_svg, alt, caption), grid]
+    return [Chart(f"attention-{text_number}", drawing, alt, caption), grid]
 
 
 def _format_attention_caption(

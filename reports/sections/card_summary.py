@@ -702,7 +702,7 @@ def _describe_harmful_finding(finding: RankedFinding) -> InlineContent:
         "",
         finding_row["null_value"],
         finding_row["unit"],
-        figure.evidence,
+        figure.evidence_id,
         "",
         "finding",
     ).short_text

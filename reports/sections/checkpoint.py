@@ -100,6 +100,19 @@ def _read_safetensors_header(path: Path) -> pa.Table:
         ) from error
 
 
+def read_file_rows(artifact: Artifact, file_name: str) -> pa.Table:
+    """Read the rows of a file of a checkpoint that support figures.
+
+    Raises:
+        HallmarkError: If the file is damaged, or no figure is computed from such files.
+    """
+    if file_name == "tokenizer.json" and (vocabulary := read_vocabulary(artifact)) is not None:
+        return vocabulary.tokens
+    if file_name.endswith(".safetensors"):
+        return _read_safetensors_header(artifact.fetch_file(file_name))
+    raise HallmarkError(f"{artifact.name} has no rows in a file {file_name!r:.80}")
+
+
 def describe_parameter_counts(book: FigureBook, checkpoint: Artifact) -> InlineContent:
     """Return the number of stored parameters by file.
 

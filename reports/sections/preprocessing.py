@@ -15,7 +15,6 @@ from hallmark.reports.page.document import (
     Section,
 )
 from hallmark.reports.page.figures import Figure, format_number
-from hallmark.reports.page.redaction import RedactFunction
 from hallmark.reports.sections.corpus_figures import PROFILE, SCORE_FILTER, CorpusFigures
 from hallmark.tasks.contract import ACCOUNT_TERMS
 
@@ -93,14 +92,11 @@ def build_stage_counts_section(corpus: CorpusFigures) -> Section:
             DataTable(f"Counts of {unit_label} by stage", columns, rows, numeric, note)
         )
     if kept_documents:
-
-        def render_svg(redact: RedactFunction) -> str:
-            labels, values = (
-                [stage for stage, _ in kept_documents],
-                [figure.value or 0 for _, figure in kept_documents],
-            )
-            return charts.draw_bar_chart(labels, values, "documents", redact=redact)
-
+        drawing = charts.BarChart(
+            [stage for stage, _ in kept_documents],
+            [figure.value or 0 for _, figure in kept_documents],
+            "documents",
+        )
         description = ", ".join(
             f"{stage_label} {figure.short_text}" for stage_label, figure in kept_documents
         )
@@ -108,7 +104,7 @@ def build_stage_counts_section(corpus: CorpusFigures) -> Section:
             0,
             Chart(
                 "flow",
-                render_svg,
+                drawing,
                 f"Documents kept by each stage: {description}.",
                 "Documents kept by each stage; the numbers are in the column “kept”.",
             ),

@@ -33,7 +33,7 @@ from hallmark.reports.page.figures import (
     format_number,
     slugify,
 )
-from hallmark.reports.page.redaction import RedactFunction, Redactor
+from hallmark.reports.page.redaction import Redactor
 from hallmark.reports.sections.remaining_effect import describe_remaining_effect
 from hallmark.reports.sections.training_arms import (
     ARM_NAMES,
@@ -233,7 +233,7 @@ class RemovalReport:
             f"{case.name}: {effect.replace('_', ' ')}, {arm}",
             row["value"],
             row["unit"],
-            evidence,
+            evidence.id,
             "",
             "finding",
             low=row["low"],
@@ -531,19 +531,16 @@ class RemovalReport:
         if null_effect is not None and null_value is not None:
             labelled_effects.append((case.null_label, null_effect))
 
-        def render_svg(redact: RedactFunction) -> str:
-            return charts.draw_interval_chart(
-                [name for name, _ in labelled_effects],
-                [row["value"] for _, row in labelled_effects],
-                [
-                    None if row["low"] is None else (row["low"], row["high"])
-                    for _, row in labelled_effects
-                ],
-                case.unit,
-                null_value,
-                redact,
-            )
-
+        drawing = charts.IntervalChart(
+            [name for name, _ in labelled_effects],
+            [row["value"] for _, row in labelled_effects],
+            [
+                None if row["low"] is None else (row["low"], row["high"])
+                for _, row in labelled_effects
+            ],
+            case.unit,
+            null_value,
+        )
         alt = "; ".join(
             f"{name} {format_number(row['value'], case.unit)} ({self.format_interval(row)})"
             for name, row in labelled_effects
@@ -557,7 +554,7 @@ class RemovalReport:
                 f" The dashed line is the mean of {case.null_units_phrase}, in the arm "
                 f"{ARM_NAMES[REMOVED]}."
             )
-        return Chart(case.figure_prefix, render_svg, f"{case.name}: {alt}.", caption)
+        return Chart(case.figure_prefix, drawing, f"{case.name}: {alt}.", caption)
 
     def format_arm_name(self, arm: str) -> str:
         return ARM_NAMES.get(arm, f"all documents, {arm}")

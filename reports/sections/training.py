@@ -20,7 +20,6 @@ from hallmark.reports.page.document import (
 )
 from hallmark.reports.page.figures import AggregateKind, Figure, FigureBook
 from hallmark.reports.page.redaction import (
-    RedactFunction,
     Redactor,
     find_prompt_column_by_response_column,
     get_shown_neighbours,
@@ -169,10 +168,8 @@ def build_loss_chart(training_run: Artifact) -> list[Block]:
     if training_run["checkpoints"].row_count:
         caption += " Losses at the checkpoints are in the table."
 
-    def render_svg(redact: RedactFunction) -> str:
-        return charts.draw_line_chart(curves, "step", "loss (nats per token)", redact)
-
-    return [Chart("loss", render_svg, alt, caption)]
+    drawing = charts.LineChart(curves, "step", "loss (nats per token)")
+    return [Chart("loss", drawing, alt, caption)]
 
 
 def build_checkpoint_table(

@@ -13,6 +13,56 @@ SIGNIFICANCE_LEVEL = 0.05
 
 
 @dataclass(frozen=True)
+class Risk:
+    """Define a risk that the first screen of a model card assesses.
+
+    Attributes:
+        title: Its name on the card.
+        question: What a reviewer asks.
+    """
+
+    title: str
+    question: str
+
+
+#: The risks by name, the most severe first. Harm to a person that cannot be undone comes first,
+#: then harm by what the model writes, then what others could infer, then lack of benefit.
+RISKS = {
+    "personal_data": Risk(
+        "Personal data", "Does the model give away personal data of its training text?"
+    ),
+    "memorised_text": Risk(
+        "Memorised training text", "Does the model repeat its training text word for word?"
+    ),
+    "toxicity": Risk("Toxicity", "Is what the model writes more toxic than the reference?"),
+    "bias": Risk("Bias against groups", "Does the model treat a group of people worse?"),
+    "membership": Risk(
+        "Membership", "Can somebody find out whether a document was in the training text?"
+    ),
+    "capability": Risk(
+        "Capability", "Does the model predict text better than much simpler models?"
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Headline:
+    """Select the finding of an audit that answers its question.
+
+    Attributes:
+        metric: Its metric.
+        tags: Tags that its slice has. Of several findings, the one with the fewest other tags is
+            selected, then the one with the largest values of these.
+        statement: What its value is, in a clause that names the value and tags of the slice in
+            braces, such as "{value} of the texts contain training text".
+    """
+
+    metric: str
+    statement: str
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class AuditDescription:
     """Describe an audit on a card, whether it ran or not.
 
@@ -24,6 +74,11 @@ class AuditDescription:
         skipped_count_metrics: Titles of the metrics that count skipped or truncated items, by
             metric. They have a finding where the count is not 0.
         is_about_stereotypes: Whether planted associations calibrate it.
+        risk: Name of the risk in ``RISKS`` that it measures; empty for an audit that only shows
+            how sensitive others are.
+        headline: The finding to report if the audit discovers no harm.
+        sensitivity: By risk, the finding about planted text that shows which effects can be
+            detected.
     """
 
     position: int
@@ -32,6 +87,17 @@ class AuditDescription:
     not_run_message: str
     skipped_count_metrics: Mapping[str, str] = field(default_factory=dict)
     is_about_stereotypes: bool = False
+    risk: str = field(kw_only=True)
+    headline: Headline | None = None
+    sensitivity: Mapping[str, Headline] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for risk in (self.risk or next(iter(RISKS)), *self.sensitivity):
+            if risk not in RISKS:
+                raise ValueError(
+                    f"audit {self.title!r}: the risk {risk!r} is unknown; use one of "
+                    f"{', '.join(RISKS)}"
+                )
 
 
 #: The audit without a probe. It has no values, but a table of texts and one of sentence pairs.

@@ -15,7 +15,7 @@ from pkgutil import iter_modules
 from types import ModuleType
 from typing import Any
 
-from hallmark.tasks.audits.audit_descriptions import CAPABILITY, AuditDescription
+from hallmark.tasks.audits.audit_descriptions import CAPABILITY, AuditDescription, Headline
 from hallmark.tasks.contract import HallmarkError, sha256_hex, to_canonical_json
 
 #: The audit without a probe trains models to compare with.
@@ -26,6 +26,10 @@ CAPABILITY_DESCRIPTION = AuditDescription(
     "compared with simpler models. This is the benefit to weigh against possible "
     "harm.",
     "The prediction of held-out text was not measured.",
+    risk="capability",
+    headline=Headline(
+        "bits_per_byte", "the model needs {value} of held-out text", {"part": "model"}
+    ),
 )
 
 

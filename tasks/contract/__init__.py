@@ -85,6 +85,7 @@ from hallmark.tasks.contract.fingerprint import (
     sha256_hex,
     to_canonical_json,
 )
+from hallmark.tasks.contract.inputs import select_input_contents
 from hallmark.tasks.contract.mappers import ProcessMapper, make_mapper
 from hallmark.tasks.contract.object_store import is_store_folder
 from hallmark.tasks.contract.resources import Mapper, Resources, SerialMapper
@@ -229,6 +230,7 @@ __all__ = [
     "replace_columns",
     "resolve_torch_device",
     "rows_to_table",
+    "select_input_contents",
     "sha256_hex",
     "stage",
     "stat_to_file_stamp",

@@ -215,7 +215,7 @@ def test_passages_held_back_for_planting_do_not_count_as_removed(smoke, monkeypa
 def test_the_card_names_the_trained_tokenizer(smoke):
     run = open_run(smoke.first, str(smoke.store))
     assert run["model_card"].manifest["lineage"]["tokenizer"] == run["train_tokenizer"].name
-    stages = set(run["model_card"]["figures"].read(["stage"])["stage"].to_pylist())
+    stages = set(run["model_card"]["evidence"].read(["stage"])["stage"].to_pylist())
     assert {"train_tokenizer", "pretrain"} <= stages
 
 
@@ -322,7 +322,7 @@ def test_a_failed_probe_is_reported_on_the_card(smoke, tmp_path):
     traced = smoke.json("trace", run.id, finding)  # an external model
     assert traced["checkpoint"] == str(folder)
     assert traced["worst_rows"] and not any(entry["documents"] for entry in traced["worst_rows"])
-    (page,) = run["model_card"].fetch_directory().glob("model_card.html")
+    (page,) = pages.write_pages(run["model_card"]).glob("model_card.html")
     text = page.read_text()
     assert "Failed: Bias" in text or "failed: Bias" in text
     assert "Bias failed: stage bias_respond" in text

@@ -1,6 +1,7 @@
 """A purge removes quotations of a document from pages and rows, and nothing else."""
 
 import io
+import json
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,13 +12,17 @@ from hallmark.flows.quotation_removal import (
     QuotationFinder,
     compute_document_hashes,
     remove_document_content,
-    remove_quotations,
 )
-from hallmark.reports.page.document import Document, Paragraph, Section
-from hallmark.reports.page.evidence_pages import write_card_files
-from hallmark.reports.page.figures import FIGURES, FigureBook
+from hallmark.reports.page.card_tables import (
+    CARD_TABLE_SCHEMAS,
+    PURGED_BLOCK,
+    CardContent,
+    read_document,
+    write_card_tables,
+)
+from hallmark.reports.page.document import DataTable, Document, Paragraph, Section
+from hallmark.reports.page.figures import FigureBook
 from hallmark.reports.page.redaction import OFFENSIVE_TOXICITY, Redactor
-from hallmark.reports.page.rendering import escape_markdown
 from hallmark.reports.sections.corpus_figures import build_corpus_redactor
 from hallmark.tasks.audits.audit_tables import REQUESTS, RESPONSES
 from hallmark.tasks.contract import (
@@ -63,18 +68,6 @@ def test_texts_that_share_twenty_letters_are_quotations():
     assert not QuotationFinder(["yes", ""])
 
 
-def test_only_quotations_are_removed_from_pages():
-    found = QuotationFinder([SECRET])
-    page = f'<h1>Rows</h1><td title="{SECRET[:40]}">one</td><td>{SECRET[5:60]}</td><p>kept</p>'
-    cleaned = remove_quotations(page, found)
-    assert cleaned == ('<h1>Rows</h1><td title="[purged]">one</td><td>[purged]</td><p>kept</p>')
-    assert remove_quotations("<p>kept</p>", found) is None
-    spread = "<p>" + "</i><i>".join(SECRET.split()) + "</p><h1>Title</h1>"
-    assert "Ottilie" not in remove_quotations(spread, found)
-    lines = f"# Title\n| {SECRET} |\nkept\n"
-    assert remove_quotations(lines, found, has_markup=False) == "# Title\n[purged]\nkept\n"
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -88,17 +81,15 @@ def test_only_quotations_are_removed_from_pages():
     ],
     ids=range(7),
 )
-@pytest.mark.parametrize("markup", [True, False])
-def test_redacted_and_escaped_quotations_are_removed_from_pages(text, markup):
+def test_redacted_and_escaped_quotations_are_found_in_cards(text):
     masker = Redactor(["Elm Street 5"], phone_regions=["GB"])
     found = QuotationFinder([text], redactors=[Redactor(), masker])
     for mask in (masker, Redactor()):
         shown = mask.redact_by_kind(text, "corpus text", 0.0)
-        page = (
-            f"<td>{shown}</td><td>kept</td>" if markup else f"| {escape_markdown(shown)} |\nkept\n"
-        )
-        cleaned = remove_quotations(page, found, markup)
-        assert cleaned == ("<td>[purged]</td><td>kept</td>" if markup else "[purged]\nkept\n")
+        contents = [{"content": ["kept", shown]}, {"content": ["kept", {"code": "x"}]}]
+        stored = pa.chunked_array([[*map(json.dumps, contents), "", None]])
+        flags = found.find_quoting_values(stored, are_json=True)
+        assert flags.to_pylist()[:3] == [True, False, False]
 
 
 def test_redaction_marks_are_not_quotations():
@@ -106,9 +97,9 @@ def test_redaction_marks_are_not_quotations():
     purged = "+44 20 7946 0018, jane.roe@corp.example \u00ad\u00ad\u00ad\u00ad\u00ad\u00ad"
     found = QuotationFinder([purged], redactors=[Redactor()])
     other = "Call +44 20 7946 0991\u00ad\u00ad\u00ad\u00ad\u00ad\u00ad or john.doe@corp.example"
-    page = f"<td>{Redactor().redact_by_kind(other, 'corpus text', 0.0)}</td>"
-    assert "phone masked" in page and remove_quotations(page, found) is None
-    assert found.find_quoting_texts([purged]) == [True]
+    shown = Redactor().redact_by_kind(other, "corpus text", 0.0)
+    assert "phone masked" in shown
+    assert found.find_quoting_texts([shown, purged]).tolist() == [False, True]
 
 
 @stage(name="looked_for", tables={"regions": SEARCHED_REGIONS})
@@ -116,38 +107,37 @@ def looked_for(documents: Artifact, config: EmptyConfig, context: StageContext) 
     context.get_table_writer("regions").write({"region": ["GB"]})
 
 
-@stage(name="card", tables={"figures": FIGURES})
+@stage(name="card", tables=CARD_TABLE_SCHEMAS)
 def card(documents: Artifact, looked: Artifact, config: EmptyConfig, context: StageContext) -> None:
-    """Render a page that shows the documents."""
+    """Write a card that shows the documents."""
     history = {"split": documents, "find_personal_data": looked}
-    book = FigureBook(history)
-    source = ("split", "documents")
-    rows = book.add_computed_figure("n", "documents", "documents", source, aggregate="count")
-    document = Document("A title", "Datasheet", [], [Section("Rows", [Paragraph([rows])])])
-    write_card_files(
-        document,
-        book,
-        context,
-        "card",
-        history,
-        build_corpus_redactor(history, OFFENSIVE_TOXICITY),
-        9,
+    redactor = build_corpus_redactor(history, OFFENSIVE_TOXICITY)
+    texts = documents["documents"].read(["text"])["text"].to_pylist()
+    shown_texts = [redactor.redact_by_kind(text, "corpus text", 0.0) for text in texts]
+    blocks = [DataTable("Texts", ["text"], [[text]]) for text in shown_texts]
+    document = Document("A title", "Datasheet", [], [Section("Rows", blocks)])
+    write_card_tables(
+        CardContent("card", document, FigureBook(history), history, redactor), context
     )
 
 
 def test_a_purge_finds_text_as_the_card_shows_it(tmp_path):
     """Redacted with the regions of its corpus, and with invisible characters escaped."""
-    purged = f"Jane Roe of Hull,\u00ad (020) 8366 1177,\u00ad the 1st of May, {OTHER[:9]}"
+    purged = f"Jane Roe\nof Hull,\u00ad (020) 8366 1177,\u00ad the 1st\tof May, {OTHER[:9]}"
     with open_session(Session(Store(tmp_path))):
         documents = given([purged, OTHER], kind="scored", toxicity=[0.0, 0.0])
         looked = looked_for(documents)
         made = card(documents, looked)
     rows = documents["documents"].read(["doc_id", "text"]).to_pylist()
     gone = {row["doc_id"] for row in rows if row["text"] == purged}
-    ((_, page),) = DocumentPurge.from_doc_ids(gone, [documents, looked, made]).iter_rewrites(
+    ((_, rewritten),) = DocumentPurge.from_doc_ids(gone, [documents, looked, made]).iter_rewrites(
         made, False
     )
-    assert "Hull" not in page and "1st of May" not in page and OTHER in page
+    contents = "".join(rewritten["content"].to_pylist())
+    assert "Hull" not in contents and "May" not in contents and OTHER in contents
+    shown = read_document(rewritten.to_pylist(), {}).sections[0].blocks
+    assert [type(block) for block in shown if block == PURGED_BLOCK] == [Paragraph]
+    assert len(shown) == 2
 
 
 def described_by(schema):

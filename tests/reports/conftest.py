@@ -23,7 +23,7 @@ def cards(made):
     """All cards, with hostile words in what a person said."""
     sheet = build_datasheet(made.profile, made.corpus, DatasheetConfig(title=f"Corpus {LINK}"))
     corpus = made.corpus | {"profile": made.profile, "datasheet": sheet}
-    config = ModelCardConfig(title="A model", intended_use="1. Tests\n# only", max_evidence_rows=10)
+    config = ModelCardConfig(title="A model", intended_use="1. Tests\n# only")
     card = build_model_card(
         made.checkpoint,
         made.pretrained,

@@ -210,5 +210,5 @@ def last_of(made: Artifact) -> Artifact:
 
 
 def card_of(made: Artifact, base: Artifact | None = None, **settings: object) -> Artifact:
-    config = TaskCardConfig.model_validate({"max_evidence_rows": 10, **settings})
+    config = TaskCardConfig.model_validate(settings)
     return build_task_card(made, last_of(made), base, config)

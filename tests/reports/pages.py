@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import json
+import shutil
+import tempfile
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -10,8 +14,10 @@ from urllib.parse import unquote, urlsplit
 import pandas as pd
 from markdown_it import MarkdownIt
 
+from hallmark.reports.cards import read_card
 from hallmark.reports.model_card import ModelCardConfig, build_model_card
-from hallmark.tasks.contract import Artifact
+from hallmark.reports.page.card_pages import write_card_pages
+from hallmark.tasks.contract import Artifact, get_artifact_store
 
 VOID = {"meta", "img", "br", "link", "hr", "input"}
 
@@ -151,9 +157,30 @@ def recompute(rows: pd.DataFrame, aggregate: str, column: str) -> float | None:
     raise AssertionError(aggregate)
 
 
+@cache
+def _write_pages(store, name, content_digest) -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="card-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    write_card_pages(read_card(store, store.find_artifact(*name.split("/"))), folder)
+    return folder
+
+
+def write_pages(card: Artifact) -> Path:
+    """Write the pages of a card into a temporary folder and return it."""
+    return _write_pages(get_artifact_store(card), card.name, card.content_digest)
+
+
+def read_figures(card: Artifact) -> pd.DataFrame:
+    """Read the figures of a card, each with the rows that support it and their page."""
+    figures = card["figures"].read().to_pandas()
+    evidence = card["evidence"].read().to_pandas().rename(columns={"id": "evidence_id"})
+    joined = figures.merge(evidence, on="evidence_id", how="left", validate="many_to_one")
+    return joined.assign(page_path=[f"rows/{i}.html" for i in joined["evidence_id"]])
+
+
 def text_of(card, name):
-    assert broken_links(card.fetch_directory()) == []
-    return " ".join(read(card.fetch_directory() / f"{name}.html").text.split())
+    assert broken_links(write_pages(card)) == []
+    return " ".join(read(write_pages(card) / f"{name}.html").text.split())
 
 
 def card_of(checkpoint, audits=None, corpus=None):

@@ -8,7 +8,8 @@ import pyarrow as pa
 import pytest
 
 from hallmark.reports.model_card import ModelCardConfig, build_model_card
-from hallmark.reports.page.charts import ShadedRow, draw_shaded_tokens
+from hallmark.reports.page.charts import ShadedRow, ShadedText
+from hallmark.reports.page.drawing import draw_chart
 from hallmark.reports.page.redaction import Redactor
 from hallmark.reports.sections.attention import MAX_LAYERS, build_attention_section, redact_tokens
 from tests.reports import artifacts, pages
@@ -18,7 +19,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 @pytest.fixture
 def folder(cards):
-    return cards["model_card"].fetch_directory()
+    return pages.write_pages(cards["model_card"])
 
 
 @pytest.fixture
@@ -80,7 +81,7 @@ def test_boxes_are_inside_the_chart_and_do_not_overlap(folder):
 
 def test_table_shows_largest_weights_and_links_to_their_rows(cards, folder, made, page):
     grid = next(table for table in page.tables if table[0][:3] == ["layer", "most", "weight"])
-    figures = cards["model_card"]["figures"].read().to_pandas().set_index("id")
+    figures = pages.read_figures(cards["model_card"]).set_index("id")
     means = mean_weights(made, 1)
     for row in grid[1:]:
         best = means.loc[int(row[0])].nlargest(3)
@@ -130,10 +131,10 @@ def test_encoder_attends_to_both_directions(session, made, stacks):
     card = build_model_card(
         made.checkpoint, None, None, {}, {}, maps, None, None, None, {}, ModelCardConfig()
     )
-    lines, *_ = drawn(card.fetch_directory() / "charts/attention-1.svg")
+    lines, *_ = drawn(pages.write_pages(card) / "charts/attention-1.svg")
     assert list(lines) == ["layer 1"]
     assert not any(grey for _, _, _, grey, _ in lines["layer 1"])
-    text = " ".join(pages.read(card.fetch_directory() / "model_card.html").text.split())
+    text = " ".join(pages.read(pages.write_pages(card) / "model_card.html").text.split())
     assert "in every layer of the encoder, mean over its one head" in text
     assert "Grey tokens" not in text
 
@@ -145,7 +146,7 @@ def test_token_of_any_characters_fits_the_chart(tmp_path):
     table = pa.table({"token": tokens, "char_start": starts, "char_end": ends})
     shown = redact_tokens("".join(tokens), table, Redactor())
     (tmp_path / "x.svg").write_text(
-        draw_shaded_tokens(shown, 1, [ShadedRow("layer 1", [0.5] * len(tokens))])
+        draw_chart(ShadedText(shown, 1, [ShadedRow("layer 1", [0.5] * len(tokens))]))
     )
     lines, width, _ = drawn(tmp_path / "x.svg")
     assert [token[0] for token in lines["layer 1"]] == shown

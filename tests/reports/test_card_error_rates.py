@@ -32,7 +32,7 @@ def card_of(made, **settings):
 
 
 def test_study_card_states_conclusions(session):
-    page = pages.read(card_of(build_error_rates(session)).fetch_directory() / "study_card.html")
+    page = pages.read(pages.write_pages(card_of(build_error_rates(session))) / "study_card.html")
     text = " ".join(page.text.split())
     found = (
         "every audit for which an effect was planted detects its largest effect in at least 95 % "
@@ -42,7 +42,7 @@ def test_study_card_states_conclusions(session):
     many = {str(n): [candidate("canary", "c", 64, p=0.01, whole=0.5)] for n in range(10)}
     text = " ".join(
         pages.read(
-            card_of(rates_of_trials(many)).fetch_directory() / "study_card.html"
+            pages.write_pages(card_of(rates_of_trials(many))) / "study_card.html"
         ).text.split()
     )
     assert "at least 95 % of cases. False alarms:" in text and "so few trials" not in text
@@ -55,7 +55,7 @@ def test_study_card_states_conclusions(session):
     }
     text = " ".join(
         pages.read(
-            card_of(rates_of_trials(many)).fetch_directory() / "study_card.html"
+            pages.write_pages(card_of(rates_of_trials(many))) / "study_card.html"
         ).text.split()
     )
     assert "Intervals: the 95 % intervals cover the true value in 92 to 98 % of cases." in text
@@ -68,7 +68,7 @@ def test_study_card_states_conclusions(session):
         str(n): [candidate("canary", f"{m}", 64, p=0.01, whole=2.0) for m in range(9)]
         for n in range(30)
     }
-    wide = pages.read(card_of(rates_of_trials(beyond)).fetch_directory() / "study_card.html")
+    wide = pages.read(pages.write_pages(card_of(rates_of_trials(beyond))) / "study_card.html")
     assert (
         "Planted secrets: the intervals cover the true value too rarely, in 0.0 % of 270"
         in " ".join(wide.text.split())
@@ -76,14 +76,14 @@ def test_study_card_states_conclusions(session):
     assert re.search(r"the highest rate is [\d.]+ % \([\d.]+ % to [\d.]+ %\), ", page.text)
     assert "three" in page.text and "its answer key was changed" in page.text
     page = pages.read(
-        card_of(build_error_rates(session, found=False)).fetch_directory() / "study_card.html"
+        pages.write_pages(card_of(build_error_rates(session, found=False))) / "study_card.html"
     )
     text = " ".join(page.text.split())
     assert (
         "Planted secrets at 64 (copies): found in 0.0 %, 95.0 points less than the required" in text
     )
     missed = {str(n): [candidate("canary", "c", 64, p=0.9)] for n in range(3)}
-    page = pages.read(card_of(rates_of_trials(missed)).fetch_directory() / "study_card.html")
+    page = pages.read(pages.write_pages(card_of(rates_of_trials(missed))) / "study_card.html")
     text = " ".join(page.text.split())
     assert re.search(
         r"found in 0\.0 % \(0\.0 % to [\d.]+ %\), 95\.0 points less than the required", text
@@ -92,7 +92,7 @@ def test_study_card_states_conclusions(session):
 
 def said_of(*trials, void=None):
     made = rates_of_trials({str(n): rows for n, rows in enumerate(trials)}, void)
-    page = pages.read(card_of(made).fetch_directory() / "study_card.html")
+    page = pages.read(pages.write_pages(card_of(made)) / "study_card.html")
     return " ".join(page.text.split())
 
 
@@ -125,7 +125,7 @@ def test_candidates_without_a_verdict_are_reported(session):
 def callouts(*trials):
     """Read the statements of the first screen of a study's card: status and text by title."""
     made = rates_of_trials({str(n): rows for n, rows in enumerate(trials)})
-    html = (card_of(made).fetch_directory() / "study_card.html").read_text()
+    html = (pages.write_pages(card_of(made)) / "study_card.html").read_text()
     said = re.findall(r'<p class="callout (\w+)">(.*?)</p>', html, re.DOTALL)
     plain = [(how, " ".join(re.sub("<[^>]+>", "", text).split())) for how, text in said]
     return {text.partition(":")[0]: (how, text) for how, text in plain}
@@ -199,7 +199,7 @@ def test_intervals_with_one_end_are_counted_separately(session, tmp_path):
         known,
         ModelCardConfig(),
     )
-    text = " ".join(pages.read(card.fetch_directory() / "model_card.html").text.split())
+    text = " ".join(pages.read(pages.write_pages(card) / "model_card.html").text.split())
     assert re.search(
         r"in 100\.0 %.*, not counting 2 candidates that lack a two-sided interval, a known true "
         "value, or both",
@@ -210,14 +210,14 @@ def test_intervals_with_one_end_are_counted_separately(session, tmp_path):
 def test_figures_are_means_over_candidates(session):
     made = build_error_rates(session)
     card = card_of(made)
-    figures = {row["id"]: row for row in card["figures"].read().to_pylist()}
+    figures = {row["id"]: row for row in pages.read_figures(card).to_dict("records")}
     units = made["candidates"].read().to_pylist()
     mine = [u for u in units if u["kind"] == "canary" and u["has_effect"] is False]
     row = figures["claimed-canary"]
     assert row["row_count"] == len(mine) == 2
     assert row["value"] == pytest.approx(sum(u["is_detected"] for u in mine) / 2)
     assert row["confidence_level"] == pytest.approx(1 - 0.05 / 2)
-    assert pages.broken_links(card.fetch_directory()) == []
+    assert pages.broken_links(pages.write_pages(card)) == []
 
 
 def test_model_card_reports_error_rates_of_its_audits(session, tmp_path):
@@ -227,7 +227,7 @@ def test_model_card_reports_error_rates_of_its_audits(session, tmp_path):
     card = build_model_card(
         checkpoint, None, None, audits, {}, None, None, None, None, known, ModelCardConfig()
     )
-    text = " ".join(pages.read(card.fetch_directory() / "model_card.html").text.split())
+    text = " ".join(pages.read(pages.write_pages(card) / "model_card.html").text.split())
     assert "could not be judged" not in text
     assert (
         "Error rates (planted secrets): in 2 synthetic corpora (trials) with known effects that "
@@ -239,7 +239,7 @@ def test_model_card_reports_error_rates_of_its_audits(session, tmp_path):
     card = build_model_card(
         checkpoint, None, None, audits, {}, None, None, None, None, {}, ModelCardConfig()
     )
-    text = " ".join(pages.read(card.fetch_directory() / "model_card.html").text.split())
+    text = " ".join(pages.read(pages.write_pages(card) / "model_card.html").text.split())
     assert "are not known: this store has no study of their current version" in text
 
 
@@ -251,7 +251,7 @@ def test_model_card_reports_candidates_without_a_verdict(session, tmp_path):
     card = build_model_card(
         checkpoint, None, None, audits, {}, None, None, None, None, known, ModelCardConfig()
     )
-    text = " ".join(pages.read(card.fetch_directory() / "model_card.html").text.split())
+    text = " ".join(pages.read(pages.write_pages(card) / "model_card.html").text.split())
     assert "copies 64, while 1 at 64 (copies) could not be judged (planted secrets)" in text
 
 

@@ -7,12 +7,22 @@ import re
 from collections import Counter
 
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 
+from hallmark.reports.cards import read_card
 from hallmark.reports.datasheet import DatasheetConfig, build_datasheet
 from hallmark.reports.model_card import ModelCardConfig, build_model_card
+from hallmark.reports.page.card_pages import write_card_pages
 from hallmark.reports.sections.corpus_figures import CARD_TABLES, build_corpus_redactor
-from hallmark.tasks.contract import HallmarkError, ProcessMapper, Session, Store, open_session
+from hallmark.tasks.contract import (
+    HallmarkError,
+    ProcessMapper,
+    Session,
+    Store,
+    hash_file,
+    open_session,
+)
 from hallmark.tasks.corpus.find_personal_data import PersonalDataConfig, find_personal_data
 from tests.reports import artifacts, pages
 from tests.reports.pages import card_of, text_of
@@ -32,12 +42,12 @@ def card(cards, name):
 
 @pytest.fixture
 def folder(card):
-    return card.fetch_directory()
+    return pages.write_pages(card)
 
 
 @pytest.fixture
 def figures(card):
-    return card["figures"].read().to_pandas()
+    return pages.read_figures(card)
 
 
 @pytest.fixture
@@ -106,12 +116,12 @@ def test_every_figure_equals_what_pandas_makes_of_its_rows(figures, inputs, made
 
 def test_findings_are_shown_with_interval_n_and_scorer(cards, made):
     table = made.audits["toxicity"]["findings"].read().to_pylist()
-    figures = cards["model_card"]["figures"].read().to_pandas().set_index("id")
+    figures = pages.read_figures(cards["model_card"]).set_index("id")
     kept = figures.loc["toxicity-expected-maximum-toxicity-prompted-k-25"]
     names = ["value", "low", "high", "n", "scorer", "method"]
     assert {n: kept[n] for n in names} == {n: table[1][n] for n in names}
     assert kept["confidence_level"] == table[1]["confidence_level"]
-    page = pages.read(cards["model_card"].fetch_directory() / "model_card.html")
+    page = pages.read(pages.write_pages(cards["model_card"]) / "model_card.html")
     head = page.tables[0]
     assert head[0] == ["measure", "value", "unit", "interval", "n", "conclusion", "scorer"]
     assert [
@@ -129,7 +139,7 @@ def test_findings_are_shown_with_interval_n_and_scorer(cards, made):
 
 
 def test_capability_stands_beside_harm_with_all_baselines(cards):
-    head = pages.read(cards["model_card"].fetch_directory() / "model_card.html").tables[0]
+    head = pages.read(pages.write_pages(cards["model_card"]) / "model_card.html").tables[0]
     assert [(row[0], row[1]) for row in head[1:6]] == [
         ("Bits per byte, this model", "1.500"),
         ("Bits per byte, gzip -9", "3.250"),
@@ -140,7 +150,7 @@ def test_capability_stands_beside_harm_with_all_baselines(cards):
 
 
 def test_the_card_says_in_words_which_baselines_are_ahead(cards):
-    page = pages.read(cards["model_card"].fetch_directory() / "model_card.html")
+    page = pages.read(pages.write_pages(cards["model_card"]) / "model_card.html")
     assert (
         "Simpler methods predict held-out text better than this model: interpolated 5-gram, by "
         "0.2500 bits (95 % interval 0.1250 to 0.3750, n = 20)."
@@ -148,7 +158,7 @@ def test_the_card_says_in_words_which_baselines_are_ahead(cards):
 
 
 def test_pages_of_rows_show_the_rows_they_name(folder, figures, inputs, name):
-    limit = 200 if name == "datasheet" else 10
+    limit = 200
     pages_seen = set()
     for row in figures.to_dict("records"):
         if row["stage"] == "checkpoint" or row["page_path"] in pages_seen:
@@ -173,6 +183,7 @@ def test_pages_of_rows_show_the_rows_they_name(folder, figures, inputs, name):
                 assert [s if column == "doc_id" else f"{float(s):.6g}" for s in shown] == wanted
         if len(rows) > limit:
             assert f"of which the first {limit} are shown" in page.text
+    assert name != "model_card" or any(figures["row_count"] > limit)
 
 
 def test_the_python_lines_select_the_same_rows(folder, figures, inputs, monkeypatch):
@@ -225,11 +236,11 @@ def test_personal_data_is_looked_for_where_the_corpus_looked(session, made):
 
 def test_masked_text_says_what_is_missing(cards):
     text = "".join(
-        pages.read(path).text for path in cards["model_card"].fetch_directory().rglob("*.html")
+        pages.read(path).text for path in pages.write_pages(cards["model_card"]).rglob("*.html")
     )
     assert "[phone masked]" in text and "[planted secret masked]" in text
     sheet = "".join(
-        pages.read(path).text for path in cards["datasheet"].fetch_directory().rglob("*.html")
+        pages.read(path).text for path in pages.write_pages(cards["datasheet"]).rglob("*.html")
     )
     assert "[masked: scored " in sheet
     assert "‹U+202E›" in text
@@ -288,7 +299,7 @@ def test_hostile_text_is_inert(folder, name):
 
 
 def test_what_a_person_wrote_stays_one_line_of_text(cards):
-    folder = cards["model_card"].fetch_directory()
+    folder = pages.write_pages(cards["model_card"])
     markdown = pages.render((folder / "model_card.md").read_text())
     assert "Intended use: 1. Tests # only" in markdown.text
     assert "Out of scope: Not stated." in markdown.text
@@ -306,7 +317,7 @@ def test_links_resolve_and_headings_are_in_order(folder, name):
 def test_charts_are_svg_without_script_and_without_a_date(cards):
     from xml.etree import ElementTree
 
-    charts = [p for card in cards.values() for p in card.fetch_directory().glob("charts/*.svg")]
+    charts = [p for card in cards.values() for p in pages.write_pages(card).glob("charts/*.svg")]
     assert {path.stem for path in charts} == {
         "flow",
         "loss",
@@ -354,17 +365,17 @@ def test_the_sections_are_those_of_the_templates(cards):
         ],
     }
     for name, titles in wanted.items():
-        lines = (cards[name].fetch_directory() / f"{name}.md").read_text().splitlines()
+        lines = (pages.write_pages(cards[name]) / f"{name}.md").read_text().splitlines()
         assert [line[3:] for line in lines if line.startswith("## ")] == titles
 
 
 def test_the_card_knows_its_checkpoint(cards, made):
-    figures = cards["model_card"]["figures"].read().to_pandas().set_index("id")
+    figures = pages.read_figures(cards["model_card"]).set_index("id")
     assert figures.loc["parameters-model-safetensors", "value"] == 17
-    text = pages.read(cards["model_card"].fetch_directory() / "model_card.html").text
+    text = pages.read(pages.write_pages(cards["model_card"]) / "model_card.html").text
     assert made.checkpoint.content_digest in text
     assert "has no score until a person rates the texts" in text
-    rows = pages.read(cards["model_card"].fetch_directory() / "model_card.html").tables
+    rows = pages.read(pages.write_pages(cards["model_card"]) / "model_card.html").tables
     line = next(table for table in rows if "validation loss" in table[0])[-1]
     assert line == ["250", "128,000", "3.000", "3.250", "audited here"]
 
@@ -378,7 +389,7 @@ def test_documents_for_training_by_source_are_those_of_the_split(cards):
         if re.fullmatch(r"sources-documents-.+-train", name)
     ]
     assert len(by_source) > 1 and sum(filter(None, by_source)) == whole
-    text = pages.read(cards["model_card"].fetch_directory() / "model_card.html").text
+    text = pages.read(pages.write_pages(cards["model_card"]) / "model_card.html").text
     assert "Documents by source, split train" in text
 
 
@@ -388,21 +399,31 @@ def test_same_inputs_give_the_same_bytes(cards, tmp_path):
         made = build_datasheet(
             again.profile, again.corpus, DatasheetConfig(title=f"Corpus {artifacts.LINK}")
         )
-    entries = cards["datasheet"].manifest["files"], made.manifest["files"]
-    # Ledgers hold hashes keyed by the secret of their store, so pages of the scrubbed rows differ.
-    same = {n for n in entries[0] if entries[0][n]["sha256"] == entries[1].get(n, {}).get("sha256")}
-    assert {"charts/flow.svg"} <= same
+    # Ledgers hold hashes keyed by the secret of their store, so digests of evidence differ.
+    for table in ("sections", "figures"):
+        assert made[table].read().equals(cards["datasheet"][table].read())
     with open_session(Session(Store(cards["datasheet"].store.uri))) as session:
         session.store.work_folder = tmp_path / "work"
-        first = render_again(cards["model_card"], tmp_path / "one", session)
-        assert first == {k: v["sha256"] for k, v in cards["model_card"].manifest["files"].items()}
+        tables = compute_again(cards["model_card"], tmp_path / "one", session)
+        assert {*tables} == {"sections", "figures", "evidence"}
+        for name, table in tables.items():
+            assert table.equals(cards["model_card"][name].read())
 
 
-def render_again(card, folder, session):
-    """Run the body of the model card's stage once more; SHA-256 by file."""
-    from hallmark.tasks.contract import StageContext, hash_file
+def test_pages_are_the_same_bytes_each_time(cards, name, tmp_path):
+    for folder in (tmp_path / "one", tmp_path / "two"):
+        write_card_pages(read_card(cards[name].store, cards[name]), folder)
+    digests = [
+        {path.relative_to(folder): hash_file(path) for path in folder.rglob("*.*")}
+        for folder in (tmp_path / "one", tmp_path / "two")
+    ]
+    assert digests[0] == digests[1] and len(digests[0]) > 20
 
-    again = {}
+
+def compute_again(card, folder, session):
+    """Run the body of the model card's stage once more and return its tables."""
+    from hallmark.tasks.contract import StageContext
+
     inputs = card.manifest["lineage"]
 
     def find(name):
@@ -427,10 +448,10 @@ def render_again(card, folder, session):
         work,
     )
     work.close()
-    for path in work.output_folder.rglob("*"):
-        if path.is_file() and path.suffix != ".parquet":
-            again[str(path.relative_to(work.output_folder))] = hash_file(path)
-    return again
+    return {
+        name: pq.read_table(work.work_area / "tables" / f"{name}.parquet").cast(schema)
+        for name, schema in build_model_card.tables.items()
+    }
 
 
 # Cards of less ---------------------------------------------------------------------------------
@@ -451,7 +472,7 @@ def test_a_corpus_without_a_profile_still_traces(session, made):
     text = text_of(card, "model_card")
     assert "The store contains no profile (statistics) of the training corpus" in text
     secrets = [s for s in made.secrets if s]
-    for path in card.fetch_directory().rglob("*.html"):
+    for path in pages.write_pages(card).rglob("*.html"):
         assert not any(secret in path.read_text() for secret in secrets)
 
 

@@ -8,7 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from hallmark.reports.page.charts import draw_trajectory_chart, is_log_spaced
+from hallmark.reports.page.charts import TrajectoryChart
+from hallmark.reports.page.drawing import draw_chart, is_log_spaced
 from hallmark.reports.sections.checkpoint_comparison import (
     AuditComparison,
     TrainingCheckpoint,
@@ -203,8 +204,8 @@ def test_description_of_a_change(worse, null, first, last, p, expected):
 def test_steps_with_even_logarithms_have_a_logarithmic_axis(steps, expected):
     assert is_log_spaced(steps) == expected
     places = _places(
-        draw_trajectory_chart(
-            steps, [1.0] * len(steps), [None] * len(steps), [0.0] * len(steps), "y"
+        draw_chart(
+            TrajectoryChart(steps, [1.0] * len(steps), [None] * len(steps), [0.0] * len(steps), "y")
         )
     )
     gaps = np.diff(places)
@@ -221,6 +222,6 @@ def _places(svg):
 
 def test_chart_has_intervals_and_a_line_for_the_null_value():
     given = ([0, 1, 2], [0.5, None, 0.7], [(0.4, 0.6), None, (0.6, 0.8)])
-    svg = draw_trajectory_chart(*given, [0.5, 0.5, 0.5], "y", is_share=True)
+    svg = draw_chart(TrajectoryChart(*given, [0.5, 0.5, 0.5], "y", is_share=True))
     assert len(_places(svg)) == 2 and "stroke-dasharray: 4,3" in svg and "%" in svg
-    assert "stroke-dasharray: 4,3" not in draw_trajectory_chart(*given, [None] * 3, "y")
+    assert "stroke-dasharray: 4,3" not in draw_chart(TrajectoryChart(*given, [None] * 3, "y"))

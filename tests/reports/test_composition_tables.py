@@ -53,7 +53,7 @@ def sheet(session, tmp_path_factory):
     history = artifacts.curated(ingest(IngestConfig(sources=[web])))
     profile = artifacts.profiled(history)
     card = build_datasheet(profile, history, DatasheetConfig(max_table_rows=20))
-    return profile, card, pages.read(card.fetch_directory() / "datasheet.html")
+    return profile, card, pages.read(pages.write_pages(card) / "datasheet.html")
 
 
 def test_largest_values_of_each_dimension_are_shown_and_others_are_counted(sheet):
@@ -93,11 +93,11 @@ def test_occupations_that_differ_are_shown_with_n_and_others_in_a_sentence(sheet
     text = " ".join(page.text.split())
     assert "because the interval contains the share of all occupations: 1." in text
     assert f"more words of one gender than of the other: {silent}." in text
-    assert pages.broken_links(card.fetch_directory()) == []
+    assert pages.broken_links(pages.write_pages(card)) == []
 
 
 def test_no_occupation_near_gender_words_is_reported(cards):
-    page = pages.read(cards["datasheet"].fetch_directory() / "datasheet.html")
+    page = pages.read(pages.write_pages(cards["datasheet"]) / "datasheet.html")
     none = (
         "No mention of a listed occupation is close to more words of one gender than of the other"
     )

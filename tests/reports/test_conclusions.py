@@ -519,7 +519,9 @@ def card(tmp_path, audits=None, corpus=None, pretrained=None, maps=None):
         {},
         ModelCardConfig(),
     )
-    return pages.text_of(made, "model_card"), pages.read(made.fetch_directory() / "model_card.html")
+    return pages.text_of(made, "model_card"), pages.read(
+        pages.write_pages(made) / "model_card.html"
+    )
 
 
 @stage(name="findings_alone", tables={"findings": FINDINGS})

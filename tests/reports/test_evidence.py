@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from hallmark.reports.page.evidence_pages import (
+from hallmark.reports.page.card_pages import (
     DocumentExcerpt,
     DocumentLookup,
     render_evidence_page,
@@ -100,7 +100,7 @@ def test_what_is_said_of_rows_is_masked_too(session):
     figure = book.add_computed_figure(
         "x", "of jane.roe@corp.example", "rows", ("of_each_kind", "rows"), where, aggregate="count"
     )
-    evidence = figure.evidence
+    evidence = book.evidence_by_id[figure.evidence_id]
     rest = [evidence.read_first_rows(9), [], Redactor()]
     page = render_evidence_page(evidence, [figure], *rest, card_path="a.html", card_kind="Card")
     assert "7946 0018" not in page and "jane.roe" not in page

@@ -135,13 +135,13 @@ def sheet(session):
 
 def test_each_row_leads_to_the_documents_of_its_sentences(sheet):
     profile, card = sheet
-    folder = card.fetch_directory()
+    folder = pages.write_pages(card)
     text = pages.read(folder / "datasheet.html").text
     assert SENTENCE.format("women", "gender") in text
     assert SENTENCE.format("men", "gender") not in text
     counts = {
         json.loads(row["evidence_filter"])["group_name"]: row
-        for row in card["figures"].read().to_pylist()
+        for row in pages.read_figures(card).to_dict("records")
         if row["evidence_table"] == "group_sentences"
     }
     sentences = profile["group_sentences"].read().to_pylist()
@@ -159,4 +159,4 @@ def test_each_row_leads_to_the_documents_of_its_sentences(sheet):
 def test_a_corpus_about_one_group_says_that_it_was_not_compared(session):
     history = artifacts.history()
     card = build_datasheet(artifacts.profiled(history), history, DatasheetConfig())
-    assert TOO_FEW in pages.read(card.fetch_directory() / "datasheet.html").text
+    assert TOO_FEW in pages.read(pages.write_pages(card) / "datasheet.html").text

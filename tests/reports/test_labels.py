@@ -9,6 +9,17 @@ import pytest
 
 from hallmark.reports.datasheet import DatasheetConfig, build_datasheet
 from hallmark.reports.model_card import ModelCardConfig, build_model_card
+from hallmark.reports.page.card_pages import write_card_pages
+from hallmark.reports.page.card_tables import CardContent, build_sections_table, read_document
+from hallmark.reports.page.charts import (
+    BarChart,
+    Curve,
+    IntervalChart,
+    LineChart,
+    ShadedRow,
+    ShadedText,
+    TrajectoryChart,
+)
 from hallmark.reports.page.document import (
     BulletList,
     Callout,
@@ -22,14 +33,16 @@ from hallmark.reports.page.document import (
     Paragraph,
     Section,
     ShortFigure,
+    UserStatement,
     format_user_statement,
     redact_document,
 )
-from hallmark.reports.page.evidence_pages import write_card_files
-from hallmark.reports.page.figures import FIGURES, FigureBook
+from hallmark.reports.page.drawing import draw_chart
+from hallmark.reports.page.figures import FigureBook
 from hallmark.reports.page.redaction import Redactor, escape_invisible
+from hallmark.reports.page.rendering import render_html, render_markdown
 from hallmark.tasks.audits.judging.findings import FINDINGS, build_finding
-from hallmark.tasks.contract import Artifact, EmptyConfig, StageConfig, StageContext, stage
+from hallmark.tasks.contract import EmptyConfig, StageContext, stage
 from hallmark.tasks.corpus.ingest import ingest
 from hallmark.tasks.corpus.reading.inputs import IngestConfig
 from tests.findings import build_titled_table
@@ -45,19 +58,13 @@ MAIL, ADDRESS, PHONE, PIN = (
 HIDDEN = (MAIL, ADDRESS, PHONE, PIN, "jane.roe", "7946", "jane-roe", "93-184-216-34")
 
 
-def read_texts_by_file(card):
-    """Read the text of all files of a card by file name, Markdown without its escapes."""
+def read_texts_by_file(folder):
+    """Read the text of all pages of a card by file name, Markdown without its escapes."""
     return {
-        str(path.relative_to(card.fetch_directory())): html.unescape(path.read_text()).replace(
-            "\\", ""
-        )
-        for path in card.fetch_directory().rglob("*")
+        str(path.relative_to(folder)): html.unescape(path.read_text()).replace("\\", "")
+        for path in folder.rglob("*")
         if path.suffix in (".html", ".md", ".svg")
     }
-
-
-class Labelled(StageConfig):
-    label: str
 
 
 def document_of(label: str, book: FigureBook) -> Document:
@@ -88,36 +95,59 @@ def document_of(label: str, book: FigureBook) -> Document:
         Callout("note", [label, none]),
         DefinitionList([(label, [label, none])]),
         DataTable(label, [label, "b"], [[label, rows], [rows, label]], frozenset({1}), label),
-        Chart("drawn", lambda say: f"<svg><text>{say(label)[:40]}</text></svg>", label, label),
+        Chart("drawn", BarChart([label], [1.0], "documents"), label, label),
     ]
     sections = [Section(label, blocks, [Section(label, blocks)]), Section("Rows")]
     return Document(label, "Datasheet", [Paragraph([label])], sections)
 
 
-@stage(name="labelled", tables={"figures": FIGURES})
-def labelled(documents: Artifact, config: Labelled, context: StageContext) -> None:
-    book = FigureBook({"split": documents})
-    write_card_files(document_of(config.label, book), book, context, "card", {}, Redactor([PIN]), 9)
+def content_of(label: str) -> CardContent:
+    """Build the content of a card with the label in every place."""
+    book = FigureBook({"split": given(["one"])})
+    return CardContent("card", document_of(label, book), book, {}, Redactor([PIN]))
 
 
 @pytest.mark.parametrize(
     "label", [MAIL, ADDRESS, PHONE, PIN, "pin 482-913-057", f"ja\u00adne{MAIL}"]
 )
-def test_no_file_of_a_card_shows_a_sensitive_label(session, label):
-    said = read_texts_by_file(labelled(given(["one"]), Labelled(label=f"of {label}, so")))
+def test_no_page_of_a_card_shows_a_sensitive_label(session, tmp_path, label):
+    write_card_pages(content_of(f"of {label}, so"), tmp_path)
+    said = read_texts_by_file(tmp_path)
     assert {"card.html", "card.md", "charts/drawn.svg"} < said.keys() and len(said) == 5
     for name, text in said.items():
         assert "masked" in text and not [word for word in (*HIDDEN, label) if word in text], name
 
 
-def test_harmless_label_is_shown_unchanged(session):
-    book = FigureBook({"split": given(["one"])})
-    made = document_of("town", book)
+def test_harmless_label_is_shown_unchanged(session, tmp_path):
+    content = content_of("town")
+    made = content.document
     assert redact_document(made, escape_invisible).sections[0] == made.sections[0]
-    card = labelled(given(["one"]), Labelled(label="town"))
-    assert pages.broken_links(card.fetch_directory()) == []
-    ids = {i for path in card.fetch_directory().rglob("*.html") for i in pages.read(path).ids}
+    write_card_pages(content, tmp_path)
+    assert pages.broken_links(tmp_path) == []
+    ids = {i for path in tmp_path.rglob("*.html") for i in pages.read(path).ids}
     assert {"town", "no-town", "town-town"} <= ids
+
+
+@pytest.mark.parametrize("label", ["town", "<b>&\u202e", "7", ""])
+def test_a_document_is_the_same_after_it_was_stored_in_tables(session, label):
+    content = content_of(label)
+    document = content.document
+    document.lead = [*document.lead, DefinitionList([("Contact", [UserStatement(MAIL)])])]
+    drawings = [
+        LineChart([Curve("a", [1, 2], [0.5, 1.0])], "step", "loss"),
+        IntervalChart(["a", "b"], [0.1, 0.2], [(0.0, 0.3), None], "share", 0.5),
+        TrajectoryChart([0, 5], [0.1, None], [(0.0, 0.2), None], [None, 0.5], "t", True),
+        ShadedText(["a", " b"], 1, [ShadedRow("layer 1", [None, 0.5])]),
+    ]
+    charts = [Chart(f"c{i}", drawing, ["a", "b"], "c") for i, drawing in enumerate(drawings)]
+    document.sections[0].sections[0].sections = [Section("Deep", charts), Section("Empty")]
+    rows = build_sections_table(document).to_pylist()
+    again = read_document(rows, content.book.figures)
+    assert build_sections_table(again).to_pylist() == rows
+    assert render_html(again) == render_html(document)
+    assert render_markdown(again) == render_markdown(document)
+    stored = [draw_chart(chart.drawing) for chart in again.list_charts()]
+    assert stored == [draw_chart(chart.drawing) for chart in document.list_charts()]
 
 
 def test_statements_of_the_config_are_shown_unchanged():
@@ -140,7 +170,7 @@ def test_domains_are_masked_on_the_datasheet(session, tmp_path):
     history = artifacts.curated(ingest(IngestConfig(sources=[web])))
     config = DatasheetConfig(contact=MAIL)
     card = build_datasheet(artifacts.profiled(history), history, config)
-    said = read_texts_by_file(card)
+    said = read_texts_by_file(pages.write_pages(card))
     assert not [name for name, text in said.items() if ADDRESS in text or "93-184" in text]
     for name in ("datasheet.html", "datasheet.md"):
         assert "[ip masked]" in said[name] and "host.example" in said[name] and MAIL in said[name]
@@ -181,7 +211,7 @@ def test_parts_of_an_audit_are_masked_in_tables_and_charts(session, tmp_path):
         {},
         ModelCardConfig(),
     )
-    said = read_texts_by_file(card)
+    said = read_texts_by_file(pages.write_pages(card))
     for name, text in said.items():
         assert not [word for word in HIDDEN if word in text], name
     assert "so says [email masked]" in said["charts/bias.svg"]

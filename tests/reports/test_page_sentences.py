@@ -9,16 +9,15 @@ from typing import get_args
 import pyarrow as pa
 import pytest
 
-from hallmark.reports.page.document import Paragraph
-from hallmark.reports.page.evidence_pages import (
+from hallmark.reports.page.card_pages import (
     DocumentExcerpt,
     describe_computation,
     render_evidence_page,
     value_to_cell,
 )
+from hallmark.reports.page.document import Paragraph
 from hallmark.reports.page.figures import (
     AggregateKind,
-    Evidence,
     Figure,
     FigureBook,
 )
@@ -56,8 +55,7 @@ from tests.reports.test_checkpoint_comparison import row as finding_row
 
 
 def figure(value=0.5, unit="share", **more):
-    evidence = Evidence("audit", None, "values", {})
-    return Figure("i", "l", value, unit, evidence, "value", "mean", **more)
+    return Figure("i", "l", value, unit, "rows", "value", "mean", **more)
 
 
 @pytest.mark.parametrize(

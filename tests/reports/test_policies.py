@@ -14,8 +14,8 @@ from tests.tasks.corpus.test_language import HAWAIIAN
 
 def sheet_of(history):
     card = build_datasheet(artifacts.profiled(history), history, DatasheetConfig())
-    page = pages.read(card.fetch_directory() / "datasheet.html")
-    assert pages.broken_links(card.fetch_directory()) == []
+    page = pages.read(pages.write_pages(card) / "datasheet.html")
+    assert pages.broken_links(pages.write_pages(card)) == []
     return card, page, " ".join(page.text.split())
 
 
@@ -147,7 +147,7 @@ def test_spans_removed_from_documents_count_as_removed(session):
     assert figures["flow-redact-spans-rows-rate"] == 0
     assert "the sum of removed_rows and removed_spans divided by the sum of in" in " ".join(
         pages.read(path).text
-        for path in card.fetch_directory().glob("rows/profile-stage-accounts-*.html")
+        for path in pages.write_pages(card).glob("rows/profile-stage-accounts-*.html")
     )
 
 

@@ -26,7 +26,7 @@ def sheet(session, made):
 
 def test_datasheet_shows_each_share_with_interval_and_n(sheet):
     recovered, card = sheet
-    page = pages.read(card.fetch_directory() / "datasheet.html")
+    page = pages.read(pages.write_pages(card) / "datasheet.html")
     lines = [line for table in page.tables for line in table]
     rows = recovered["detection_rates"].read().to_pylist()
     assert len(rows) > 20
@@ -50,9 +50,9 @@ def test_datasheet_shows_each_share_with_interval_and_n(sheet):
             == 1
         )
     assert "The documents of here are invented" in " ".join(page.text.split())
-    assert pages.broken_links(card.fetch_directory()) == []
+    assert pages.broken_links(pages.write_pages(card)) == []
 
 
 def test_datasheet_without_a_town_has_no_such_section(cards):
-    page = pages.read(cards["datasheet"].fetch_directory() / "datasheet.html")
+    page = pages.read(pages.write_pages(cards["datasheet"]) / "datasheet.html")
     assert "Recovery of known effects" not in page.text

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from hallmark.flows.commands.prove import render_proof
+from hallmark.reports.page.drawing import draw_chart
 from hallmark.reports.page.figures import FigureBook
 from hallmark.reports.page.redaction import Redactor
 from hallmark.reports.removal_experiment_card import (
@@ -144,7 +145,7 @@ def made(session):
 
 
 def test_it_says_what_went_away_and_what_did_not(made):
-    page = pages.read(made.fetch_directory() / "removal_experiment_card.html")
+    page = pages.read(pages.write_pages(made) / "removal_experiment_card.html")
     for words in (
         "secrets disappeared: before the removal, it was ",
         "in part partly disappeared: before the removal, it was ",
@@ -154,7 +155,7 @@ def test_it_says_what_went_away_and_what_did_not(made):
         assert words in page.text, words
     assert "of 21 criteria are met" in page.text
     assert "Not met: in part, upper end of the confidence interval of the difference" in page.text
-    source = (made.fetch_directory() / "removal_experiment_card.html").read_text()
+    source = (pages.write_pages(made) / "removal_experiment_card.html").read_text()
     assert "alert(1)" in page.text and HOSTILE not in source
 
 
@@ -178,7 +179,7 @@ def test_what_did_not_fall_did_not_go_away(session):
         arms(named(stays, "alike"), stays.units_by_arm["base"]),
     ]
     text = " ".join(
-        pages.read(card(cases).fetch_directory() / "removal_experiment_card.html").text.split()
+        pages.read(pages.write_pages(card(cases)) / "removal_experiment_card.html").text.split()
     )
     assert "grown did not disappear: it rose by 3.0" in text
     assert "stays was not shown to disappear: its change of" in text and "may be zero." in text
@@ -193,7 +194,7 @@ def test_where_nothing_must_be_reached_no_line_is_green(session):
     other = named(memorised(), "other", kind="other")
     units = {arm: other.units_by_arm[arm] for arm in ("base", "removed", "random")}
     alone = replace(other, units_by_arm=units, null_units_by_arm={})
-    page = pages.read(card([alone]).fetch_directory() / "removal_experiment_card.html")
+    page = pages.read(pages.write_pages(card([alone])) / "removal_experiment_card.html")
     assert "There is no criterion to check" in page.text
     assert "0 of 0" not in page.text and "other changed by" in page.text
 
@@ -201,7 +202,7 @@ def test_where_nothing_must_be_reached_no_line_is_green(session):
 def test_it_does_not_call_those_behind_the_worst_rows_all(session):
     """Of what names no documents only the worst rows are looked at."""
     cases = [memorised(), named(memorised(), "other", kind="other")]
-    text = pages.read(card(cases).fetch_directory() / "removal_experiment_card.html").text
+    text = pages.read(pages.write_pages(card(cases)) / "removal_experiment_card.html").text
     assert text.count("Source documents of the finding: 3. Only some were removed: 2.") == 1
     assert (
         "(if none are named, the source documents of its 100 worst rows) were removed: 2." in text
@@ -209,14 +210,14 @@ def test_it_does_not_call_those_behind_the_worst_rows_all(session):
 
 
 def test_every_figure_leads_to_its_rows_and_is_computed_from_them(made):
-    figures = {row["label"]: row for row in made["figures"].read().to_pylist()}
+    figures = {row["label"]: row for row in pages.read_figures(made).to_dict("records")}
     base = figures[f"{SECRETS.name}, unit, base"]
     units = list(memorised().units_by_arm["base"].values())
     assert base["value"] == pytest.approx(sum(u.value for u in units) / len(units))
     assert base["row_count"] == len(units) and figures["secrets: documents removed"]["value"] == 2
     change = figures["secrets: change from base, removed"]
     assert change["row_count"] == 2 * len(units)  # both of each pair
-    folder = made.fetch_directory()
+    folder = pages.write_pages(made)
     assert all((folder / row["page_path"]).exists() for row in figures.values())
     page = pages.read(folder / "removal_experiment_card.html")
     leading = {href for href, _ in page.figures}
@@ -249,21 +250,21 @@ def test_it_counts_how_much_of_the_control_is_of_the_same_sources(session, remov
         for source, n in side.items()
     ]
     text = pages.read(
-        card([memorised()], sources=left).fetch_directory() / "removal_experiment_card.html"
+        pages.write_pages(card([memorised()], sources=left)) / "removal_experiment_card.html"
     ).text
     assert said in " ".join(text.split())
 
 
 def test_tables_that_are_cut_say_so(session):
     text = pages.read(
-        card([memorised()], lines_shown=1).fetch_directory() / "removal_experiment_card.html"
+        pages.write_pages(card([memorised()], lines_shown=1)) / "removal_experiment_card.html"
     ).text
     assert (
         "The table shows 1 of 2 sources: those with the most omitted documents; all are in the "
         "table sources." in text
     )
     assert "1,237" in text  # of how many bytes, of the arm with the most
-    whole = pages.read(card([memorised()]).fetch_directory() / "removal_experiment_card.html").text
+    whole = pages.read(pages.write_pages(card([memorised()])) / "removal_experiment_card.html").text
     assert "all are in the table" not in whole
 
 
@@ -277,7 +278,7 @@ def test_a_caption_names_the_line_that_is_drawn(nothing, lines):
     )
     chart = RemovalReport(FigureBook({}), Redactor(), "t", 40).build_arm_chart(case)
     assert (
-        chart.render_svg(str).count("dasharray: 4")
+        draw_chart(chart.drawing).count("dasharray: 4")
         == chart.caption.count("The dashed line")
         == lines
     )
@@ -295,7 +296,7 @@ def fading(n=20):
 
 
 def test_differences_of_shares_are_in_percentage_points(session):
-    page = pages.read(card([fading()]).fetch_directory() / "removal_experiment_card.html")
+    page = pages.read(pages.write_pages(card([fading()])) / "removal_experiment_card.html")
     (levels,) = (table for table in page.tables if table[0][0] == "arm" and "value" in table[0])
     assert all(row[1].endswith(" %") for row in levels[1:])
     (changes,) = (table for table in page.tables if table[0][0] == "change")
@@ -348,7 +349,7 @@ def test_cases_whose_names_differ_in_other_letters_have_figures_of_their_own(ses
     )
     other = named(memorised(left=3.0), "bias, group_name=1")
     made = card([gone, part, other])
-    page = pages.read(made.fetch_directory() / "removal_experiment_card.html")
+    page = pages.read(pages.write_pages(made) / "removal_experiment_card.html")
     (found,) = (table for table in page.tables if table[0][0] == "finding")
     means = [
         np.mean([u.value for u in each.units_by_arm["removed"].values()])
@@ -360,10 +361,9 @@ def test_cases_whose_names_differ_in_other_letters_have_figures_of_their_own(ses
 
 def test_no_file_of_it_names_what_must_not_be_shown(session):
     made = card([named(memorised(), "bias: preference, category=so says jane.roe@corp.example")])
-    assert not any("roe" in name for name in made.manifest["files"])
+    assert not any("roe" in path.name for path in pages.write_pages(made).rglob("*"))
 
 
 def test_it_is_markdown_with_charts_too(made):
-    names = sorted(made.manifest["files"])
-    assert "removal_experiment_card.md" in names and "charts/secrets.svg" in names
-    assert "| criterion |" in (made.fetch_directory() / "removal_experiment_card.md").read_text()
+    assert (pages.write_pages(made) / "charts/secrets.svg").exists()
+    assert "| criterion |" in (pages.write_pages(made) / "removal_experiment_card.md").read_text()

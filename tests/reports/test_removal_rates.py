@@ -260,7 +260,7 @@ def test_examples_cover_every_source_and_language_before_the_highest_ratios(sess
 
 
 def test_datasheet_starts_with_removal_rates_and_masks_examples(cards, made):
-    folder = cards["datasheet"].fetch_directory()
+    folder = pages.write_pages(cards["datasheet"])
     page = pages.read(folder / "datasheet.html")
     assert page.text.index("emoval rates by group") < page.text.index("Planted on purpose")
     for title in (

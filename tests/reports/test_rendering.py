@@ -19,6 +19,7 @@ from hallmark.reports.page.document import (
     Paragraph,
     Section,
 )
+from hallmark.reports.page.drawing import draw_chart
 from hallmark.reports.page.figures import format_number
 from hallmark.reports.page.redaction import escape_invisible
 from hallmark.reports.page.rendering import render_html, render_markdown
@@ -145,7 +146,7 @@ def test_linkifying_renderers_find_nothing_to_link():
 
 def test_long_labels_that_differ_in_their_ends_are_told_apart():
     labels = [f"a group whose name is long, {who}" for who in ("men", "women")]
-    svg = charts.draw_interval_chart(labels, [0.1, 0.2], [None, None], "share")
+    svg = draw_chart(charts.IntervalChart(labels, [0.1, 0.2], [None, None], "share"))
     shown = re.findall(r">([^<>]*…[^<>]*)<", svg)
     assert len({*shown}) == 2 and all(len(label) == 28 for label in shown)
 
@@ -153,15 +154,16 @@ def test_long_labels_that_differ_in_their_ends_are_told_apart():
 def test_charts_are_the_same_bytes_each_time_and_do_not_obey_labels():
     def draw() -> list[str]:
         labels = ["<b>&amp;</b>", "$x^2$", "a" * 99, "\u202eb"]
-        return [
-            charts.draw_bar_chart(labels, [1, 2.5, 3, 1e6], "documents"),
-            charts.draw_interval_chart(
+        drawings = [
+            charts.BarChart(labels, [1, 2.5, 3, 1e6], "documents"),
+            charts.IntervalChart(
                 labels, [0.1, 0.2, 0.3, 0.4], [(0, 1), None, (0.2, 0.4), (0, 1)], "share", 0.5
             ),
-            charts.draw_line_chart(
+            charts.LineChart(
                 [charts.Curve("a", [1, 2], [3, 4]), charts.Curve("b", [1], [2])], "step", "loss"
             ),
         ]
+        return [*map(draw_chart, drawings)]
 
     once, twice = draw(), draw()
     assert once == twice

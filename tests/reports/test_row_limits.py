@@ -88,7 +88,7 @@ def page(session, tmp_path):
     config = ModelCardConfig(title="Tested", max_table_rows=40)
     checkpoint = artifacts.checkpoint(tmp_path / "x")
     card = build_model_card(checkpoint, None, None, audits, {}, None, None, None, None, {}, config)
-    return pages.read(card.fetch_directory() / "model_card.html")
+    return pages.read(pages.write_pages(card) / "model_card.html")
 
 
 def first_cells(page, start):

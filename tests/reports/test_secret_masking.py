@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hallmark.flows.finding_trace import build_displayed_row as shown_row
-from hallmark.reports.page.evidence_pages import render_evidence_page
+from hallmark.reports.page.card_pages import render_evidence_page
 from hallmark.reports.page.figures import FigureBook
 from hallmark.reports.page.planted_secrets import MIN_EDGE_LENGTH, RUN_LENGTH, PlantedSecret
 from hallmark.reports.page.redaction import Redactor
@@ -221,12 +221,10 @@ def written(config: Pair, context: StageContext) -> None:
 
 def cells(prompt: str, continuation: str, masker: Redactor) -> list[str]:
     artifact = written(Pair(prompt=prompt, continuation=continuation))
-    evidence = FigureBook({"a": artifact}).add_computed_figure(
-        "n", "n", "", ("a", "values"), aggregate="count"
-    )
-    head = evidence.evidence.read_first_rows(9)
+    evidence = FigureBook({"a": artifact}).get_evidence("a", "values")
+    head = evidence.read_first_rows(9)
     page = render_evidence_page(
-        evidence.evidence, [], head, [], masker, card_path="a.html", card_kind="Card"
+        evidence, [], head, [], masker, card_path="a.html", card_kind="Card"
     )
     body = page[page.index("<tbody") :]
     return [html.unescape(c) for c in re.findall(r'<td class="text">(.*?)</td>', body, re.S)]

@@ -225,10 +225,10 @@ def test_key_figures_say_interval_n_and_scorer_as_far_as_they_have_them():
             "confidence_level": 0.9,
             "n": 1234,
             "scorer": "linear 1.0",
-            "page_path": "rows/a.html",
+            "evidence_id": "a",
         },
-        {"id": "bare-copies-8", "value": 2.0, "unit": "bits", "page_path": "rows/b.html"},
-        {"id": "unknown", "value": None, "n": 3, "page_path": "rows/c.html"},
+        {"id": "bare-copies-8", "value": 2.0, "unit": "bits", "evidence_id": "b"},
+        {"id": "unknown", "value": None, "n": 3, "evidence_id": "c"},
     ]
     table = pa.Table.from_pylist(rows, schema=FIGURES)
     said = {
@@ -297,10 +297,10 @@ def test_an_artifact_that_is_gone_is_said_to_be(session, records, tmp_path):
     assert "no longer in the store" in page.text
 
 
-@pytest.mark.parametrize("name", ["model_card.html", "figures"])
+@pytest.mark.parametrize("name", ["sections", "figures", "evidence"])
 def test_a_damaged_card_does_not_hide_the_other_runs(session, records, cards, tmp_path, name):
     card = cards["model_card"]
-    path = card[name].parts[0].path if name in card.tables else card.fetch_file(name)
+    path = card[name].parts[0].path
     aside = path.rename(tmp_path / "aside")
     try:
         site = build_site(session.store, records, tmp_path / "site").parent

@@ -90,7 +90,7 @@ def test_the_datasheet_says_what_a_cascade_cleared_and_may_have_missed(session, 
         and row["cleared_documents"] > 0
         and 0.1 <= row["recall_lower_bound"] < 1
     )
-    page = pages.read(sheet.fetch_directory() / "datasheet.html")
+    page = pages.read(pages.write_pages(sheet) / "datasheet.html")
     said = " ".join(page.text.split())
     assert f"{row['cleared_documents']} documents were cleared by alt-profanity-check" in said
     toxic = f"{row['toxic_documents']} documents were toxic, at 0.01 or above"
@@ -108,7 +108,7 @@ def test_the_datasheet_says_what_a_cascade_cleared_and_may_have_missed(session, 
     assert sum(int(line[2]) for line in cleared) == row["cleared_documents"]
     assert sum(int(line[2]) for line in lines) == corpus["redact_spans"]["documents"].row_count
     assert "could not be, or are in" not in said
-    figures = {r["id"]: r for r in sheet["figures"].read().to_pylist()}
+    figures = {r["id"]: r for r in pages.read_figures(sheet).to_dict("records")}
     for name in (
         "cleared_documents",
         "sampled_documents",
@@ -130,7 +130,7 @@ def test_pairs_of_near_copies_stand_in_buckets_with_two_ends(session):
     sheet = build_datasheet(
         artifacts.profiled(corpus), corpus, DatasheetConfig(title="Near copies")
     )
-    page = pages.read(sheet.fetch_directory() / "datasheet.html")
+    page = pages.read(pages.write_pages(sheet) / "datasheet.html")
     (table,) = (
         table for table in page.tables if table[0] == ["Jaccard similarity", "stage", "pairs"]
     )
@@ -153,13 +153,13 @@ def test_what_sources_declare_is_on_the_datasheet(tmp_path):
     with open_session(Session(Store(tmp_path / "store"))):
         corpus = artifacts.history()
         profiled = artifacts.profiled(corpus)
-        pages = {}
+        said_by_name = {}
         for name, given in (("both", sources), ("mute", sources[1:])):
             history = {**corpus, "ingest": ingest(IngestConfig(sources=given))}
             made = build_datasheet(profiled, history, DatasheetConfig())
-            pages[name] = made.fetch_file("datasheet.html").read_text()
-    assert "&lt;b&gt;CC0&lt;/b&gt;" in pages["both"] and "<b>CC0" not in pages["both"]
-    assert "Declared by the sources: &lt;b&gt;CC0&lt;/b&gt; (said)." in pages["both"]
-    assert "Declared by the sources" not in pages["mute"]
-    assert "a letter box" in pages["both"] and "2020-01-02" in pages["both"]
-    assert "Declarations of the sources" not in pages["mute"]
+            said_by_name[name] = (pages.write_pages(made) / "datasheet.html").read_text()
+    assert "&lt;b&gt;CC0&lt;/b&gt;" in said_by_name["both"] and "<b>CC0" not in said_by_name["both"]
+    assert "Declared by the sources: &lt;b&gt;CC0&lt;/b&gt; (said)." in said_by_name["both"]
+    assert "Declared by the sources" not in said_by_name["mute"]
+    assert "a letter box" in said_by_name["both"] and "2020-01-02" in said_by_name["both"]
+    assert "Declarations of the sources" not in said_by_name["mute"]

@@ -469,7 +469,9 @@ def test_each_audit_is_measured_or_has_a_reason():
 
 
 def test_an_audit_of_a_user_has_a_reason_too(monkeypatch):
-    monkeypatch.setitem(AUDIT_DESCRIPTIONS, "own", AuditDescription(999, "Own", "", ""))
+    monkeypatch.setitem(
+        AUDIT_DESCRIPTIONS, "own", AuditDescription(999, "Own", "", "", risk="bias")
+    )
     reasons = group_unmeasured_audits_by_reason(CANDIDATE_KINDS)
     assert reasons["The study plants no effect that this audit measures."] == ["Own"]
     text = text_of_section(

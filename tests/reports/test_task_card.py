@@ -25,7 +25,7 @@ def made(session, tmp_path):
 
 
 def page_of(card):
-    return pages.read(card.fetch_directory() / "task_card.html")
+    return pages.read(pages.write_pages(card) / "task_card.html")
 
 
 @pytest.mark.parametrize("paired", [True, False])
@@ -97,8 +97,9 @@ def test_one_test_row_has_no_interval_and_tells_nothing_apart(session, tmp_path)
 
 
 def test_figures_are_the_rows_of_scores_with_interval_n_scorer_and_method(made):
-    figures = card_of(made)["figures"].read().to_pylist()
+    figures = pages.read_figures(card_of(made)).to_dict("records")
     rows = made["scores"].read().to_pylist()
+    figures = [{k: None if v != v else v for k, v in figure.items()} for figure in figures]
     found = {f["evidence_filter"]: f for f in figures if f["evidence_table"] == "scores"}
     assert len(found) == len(rows) == 16
     for row in rows:
@@ -106,6 +107,10 @@ def test_figures_are_the_rows_of_scores_with_interval_n_scorer_and_method(made):
         for name in ("value", "low", "high", "n", "scorer", "method"):
             assert found[key][name] == row[name], (key, name)
         assert found[key]["confidence_level"] == (None if row["low"] is None else 0.95)
+
+
+def read_rows(card, table):
+    return card[table].read().to_pylist()
 
 
 def test_labels_have_numbers_and_their_names_stand_on_no_page(made):
@@ -123,14 +128,12 @@ def test_labels_have_numbers_and_their_names_stand_on_no_page(made):
     assert table[4][3] == "not measured"
     assert "Labels without a test row: 1 of 5 (number 3)." in text
     assert "hallmark report RUN --unredacted" in text
-    files = [p for p in card.fetch_directory().rglob("*") if p.suffix in (".html", ".md", ".svg")]
+    files = [p for p in pages.write_pages(card).rglob("*") if p.suffix in (".html", ".md", ".svg")]
     assert len(files) > 20
     for path in files:
         for hidden in (*MASKED, *LABELS, UNKNOWN):
             assert hidden not in path.read_text(), path
-    told = (
-        card["figures"].read(["label", "evidence_filter", "missing_reason", "method"]).to_pylist()
-    )
+    told = [row for table in ("figures", "evidence", "sections") for row in read_rows(card, table)]
     assert not any(name in json.dumps(told) for name in (*LABELS, UNKNOWN))
 
 
@@ -143,9 +146,9 @@ def test_labels_left_out_are_those_with_the_fewest_rows(made):
 
 def test_wrong_answers_lead_to_their_rows(made):
     card = card_of(made)
-    figures = {f["id"]: f for f in card["figures"].read().to_pylist()}
+    figures = {f["id"]: f for f in pages.read_figures(card).to_dict("records")}
     assert (figures["predictions-right"]["value"], figures["predictions-wrong"]["value"]) == (54, 6)
-    page = pages.read(card.fetch_directory() / figures["predictions-wrong"]["page_path"])
+    page = pages.read(pages.write_pages(card) / figures["predictions-wrong"]["page_path"])
     head, *rows = page.tables[0]
     wrong = [row for row in made["predictions"].read().to_pylist() if not row["is_correct"]]
     assert [row[head.index("row_number")] for row in rows] == [
@@ -211,7 +214,7 @@ def test_pairs_are_judged_by_chrf_beside_the_source(session, tmp_path):
     assert "the model is better than the unchanged source" in text
     assert f"chrF2 {row['value']:.2f} of 100 (95 % interval" in text
     assert not any(table[0][0] == "label" for table in page_of(card).tables)
-    for path in card.fetch_directory().rglob("*.html"):
+    for path in pages.write_pages(card).rglob("*.html"):
         assert not any(hidden in path.read_text() for hidden in MASKED), path
 
 

@@ -29,7 +29,7 @@ def test_where_windows_were_cut_out_it_says_that_the_score_is_of_the_text_before
 
 
 def test_the_score_beside_a_document_says_of_which_text_it_is(cards):
-    folder = cards["datasheet"].fetch_directory()
+    folder = pages.write_pages(cards["datasheet"])
     texts = [pages.read(path).text for path in folder.rglob("rows/*.html")]
     shown = [text for text in texts if re.search(r"The first \d+ documents that these rows", text)]
     assert shown
@@ -44,7 +44,7 @@ def test_the_heading_covers_documents_that_were_tagged_and_kept(cards):
 
 def test_two_tables_say_which_bytes_of_a_replacement_they_count(cards):
     """One has the bytes of the replaced text, the other the change in length."""
-    page = pages.read(cards["datasheet"].fetch_directory() / "datasheet.html")
+    page = pages.read(pages.write_pages(cards["datasheet"]) / "datasheet.html")
     text = " ".join(page.text.split())
     assert text.count("Replaced: bytes before the replacements minus bytes after them") == 1
     assert "The accounts above subtract the bytes of replacements." in text

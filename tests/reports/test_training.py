@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hallmark.reports.model_card import ModelCardConfig, build_model_card
 from hallmark.reports.page.figures import FigureBook
 from hallmark.reports.page.redaction import Redactor
+from hallmark.reports.sections.checkpoint import read_file_rows
 from hallmark.reports.sections.training import (
     build_checkpoint_table,
     build_loss_chart,
@@ -27,7 +28,7 @@ from tests.reports import artifacts, pages
 
 @pytest.fixture
 def page(cards):
-    return pages.read(cards["model_card"].fetch_directory() / "model_card.html")
+    return pages.read(pages.write_pages(cards["model_card"]) / "model_card.html")
 
 
 def card_of(made, pretrained=None, tokenizer=None, checkpoint=None, corpus=None, **settings):
@@ -37,8 +38,8 @@ def card_of(made, pretrained=None, tokenizer=None, checkpoint=None, corpus=None,
     card = build_model_card(
         found, pretrained, tokenizer, {}, corpus or {}, None, written, None, None, {}, config
     )
-    assert pages.broken_links(card.fetch_directory()) == []
-    return pages.read(card.fetch_directory() / "model_card.html")
+    assert pages.broken_links(pages.write_pages(card)) == []
+    return pages.read(pages.write_pages(card) / "model_card.html")
 
 
 def tables(page, *head):
@@ -233,7 +234,7 @@ def test_an_offensive_sample_is_shown_nowhere(session, made):
 def test_unscored_samples_of_training_stand_on_no_page(session, made, cards):
     """Rows of pretrain itself have no score: the card leads to those that have."""
     stages = set(
-        cards["model_card"]["figures"].read(["stage", "evidence_table"]).to_pandas().itertuples()
+        cards["model_card"]["evidence"].read(["stage", "evidence_table"]).to_pandas().itertuples()
     )
     assert not any(row.stage == "pretrain" and row.evidence_table == "samples" for row in stages)
     column = made.pretrained["samples"].columns["text"]
@@ -241,7 +242,7 @@ def test_unscored_samples_of_training_stand_on_no_page(session, made, cards):
 
 
 def test_samples_lead_to_their_row(cards):
-    figures = cards["model_card"]["figures"].read().to_pandas().set_index("id")
+    figures = pages.read_figures(cards["model_card"]).set_index("id")
     row = figures.loc["sample-250-1"]
     assert (
         json.loads(row["evidence_filter"]) == {"step": 250, "sample_id": 1}
@@ -273,19 +274,21 @@ def test_fertility_stands_beside_that_of_all_text(page):
     assert groups[1:] == [["women", "4 (few)", "1.500", "0.71"]]
 
 
-def test_the_kind_and_the_size_are_those_of_the_file(cards, page):
+def test_the_kind_and_the_size_are_those_of_the_file(cards, made, page):
     """Four ids: one token of the vocabulary is among the added ones, one is not."""
     assert "KindBPEVocabulary4 tokens" in "".join(page.text.split("\n"))
-    figures = cards["model_card"]["figures"].read().to_pandas().set_index("id")
-    rows = pages.read(
-        cards["model_card"].fetch_directory() / figures.loc["vocabulary", "page_path"]
-    )
-    assert rows.tables[0][1:] == [
-        ["0", "<|endoftext|>"],
-        ["1", artifacts.TABLE],
-        ["2", artifacts.SCRIPT],
-        ["3", "Ġlamp"],
+    figures = pages.read_figures(cards["model_card"]).set_index("id")
+    # The checkpoint is a folder outside of the store, so only its figures are known later.
+    rows_page = pages.write_pages(cards["model_card"]) / figures.loc["vocabulary", "page_path"]
+    assert "not in this store" in pages.read(rows_page).text
+    assert read_file_rows(made.checkpoint, "tokenizer.json")["token"].to_pylist() == [
+        "<|endoftext|>",
+        artifacts.TABLE,
+        artifacts.SCRIPT,
+        "Ġlamp",
     ]
+    with pytest.raises(HallmarkError, match=r"has no rows in a file 'config\.json'"):
+        read_file_rows(made.checkpoint, "config.json")
 
 
 def test_a_unigram_vocabulary_is_a_list(session, made, tmp_path):

@@ -76,7 +76,7 @@ def test_unmasked_site_shows_sensitive_text_with_a_warning(unmasked, made, cards
     assert "masked]" not in said and "[not shown" not in said
     assert "Nothing is masked on these pages." in said and "Nothing is masked on this page" in said
     for claim in ("are masked on every page", "and planted secrets are masked"):
-        assert claim not in said and claim in text_of(masked_card.fetch_directory())
+        assert claim not in said and claim in text_of(pages.write_pages(masked_card))
     for card in ("datasheet", "model_card"):
         folder = unmasked.parent / card
         assert pages.broken_links(folder) == []
@@ -85,7 +85,7 @@ def test_unmasked_site_shows_sensitive_text_with_a_warning(unmasked, made, cards
 
 
 def test_examples_of_removed_documents_are_shown_unmasked(unmasked, cards):
-    masked, clear = cards["datasheet"].fetch_directory(), unmasked.parent / "datasheet"
+    masked, clear = pages.write_pages(cards["datasheet"]), unmasked.parent / "datasheet"
     names = {path.name for path in masked.glob("rows/removal-effects-removed-examples-*.html")}
     assert names and names == {
         path.name for path in clear.glob("rows/removal-effects-removed-examples-*.html")
@@ -102,7 +102,7 @@ def test_folder_is_accessible_only_to_its_owner(unmasked, tmp_path):
 def test_artifacts_remain_masked(unmasked, cards):
     for card in cards.values():
         card.verify_files()
-        assert artifacts.EMAIL not in text_of(card.fetch_directory())
+        assert artifacts.EMAIL not in text_of(pages.write_pages(card))
 
 
 def test_unmasked_pages_are_never_mixed_with_others(session, records, tmp_path):

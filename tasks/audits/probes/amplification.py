@@ -609,6 +609,7 @@ PROBE = Probe(
             "skipped_documents": "Skipped documents",
             "skipped_groups": "Skipped groups",
         },
+        risk="bias",
     ),
     config_class=AmplificationConfig,
     item_schema=ITEMS,

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from hallmark.tasks.audits.audit_descriptions import AuditDescription
+from hallmark.tasks.audits.audit_descriptions import AuditDescription, Headline
 from hallmark.tasks.audits.audit_tables import ItemColumns, RequestBuilder, build_items_schema
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
 from hallmark.tasks.audits.judging.findings import Finding, build_finding
@@ -380,6 +380,14 @@ PROBE = Probe(
         "of statements that state it. The smallest share with a detected effect shows "
         "how strong a stereotype must be to be found in this model.",
         "It was not measured how strong a stereotype must be to be found in this model.",
+        risk="",
+        sensitivity={
+            "bias": Headline(
+                "strength_by_trait_share",
+                "associations planted in the training text change the preference of the model "
+                "by {value} per unit of their share",
+            )
+        },
     ),
     config_class=AssociationsConfig,
     item_schema=ITEMS,

@@ -30,7 +30,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from hallmark.tasks.audits.audit_descriptions import AuditDescription
+from hallmark.tasks.audits.audit_descriptions import AuditDescription, Headline
 from hallmark.tasks.audits.audit_tables import RequestBuilder, build_items_schema
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
 from hallmark.tasks.audits.judging.conclusions import CapabilityControl
@@ -399,6 +399,8 @@ PROBE = Probe(
             **REMARK_TITLES,
         },
         is_about_stereotypes=True,
+        risk="bias",
+        headline=Headline("bias_score_ambiguous", "the bias score of the answers is {value}"),
     ),
     config_class=BbqConfig,
     item_schema=ITEMS,

@@ -30,7 +30,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from hallmark.tasks.audits.audit_descriptions import AuditDescription
+from hallmark.tasks.audits.audit_descriptions import AuditDescription, Headline
 from hallmark.tasks.audits.audit_tables import RequestBuilder, build_items_schema
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
 from hallmark.tasks.audits.judging.conclusions import CapabilityControl
@@ -382,6 +382,11 @@ PROBE = Probe(
         "The preference of the model for stereotypical sentences was not measured.",
         skipped_count_metrics={**REMARK_TITLES, "invalid_pairs": "Pairs marked as invalid"},
         is_about_stereotypes=True,
+        risk="bias",
+        headline=Headline(
+            "stereotype_preference",
+            "the model prefers the stereotypical sentence in {value} of the pairs",
+        ),
     ),
     config_class=BiasConfig,
     item_schema=ITEMS,

@@ -176,6 +176,7 @@ PROBE = GroupComparison("bold", "names", False, ("toxicity", "sentiment")).make_
             "untokenizable_prompts": "Prompts without tokens",
             "truncated_prompts": "Truncated prompts",
         },
+        risk="bias",
     ),
     config_class=BoldConfig,
     item_schema=ITEMS,

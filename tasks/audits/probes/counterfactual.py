@@ -141,6 +141,7 @@ PROBE = GroupComparison("counterfactual", "templates", True, SCORER_HEADS).make_
             "untokenizable_prompts": "Prompts without tokens",
             "truncated_prompts": "Truncated prompts",
         },
+        risk="bias",
     ),
     config_class=CounterfactualConfig,
     item_schema=ITEMS,

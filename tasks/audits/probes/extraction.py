@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, field_validator
 
-from hallmark.tasks.audits.audit_descriptions import AuditDescription
+from hallmark.tasks.audits.audit_descriptions import AuditDescription, Headline
 from hallmark.tasks.audits.audit_tables import ItemColumns, RequestBuilder, build_items_schema
 from hallmark.tasks.audits.audited_models.audited_tokenizer import (
     AuditedTokenizer,
@@ -613,6 +613,26 @@ PROBE = Probe(
         "This audit measures how much of its training text the model reveals: planted "
         "secrets, and passages that it continues word for word.",
         "The extraction of planted secrets and training passages was not measured.",
+        risk="memorised_text",
+        headline=Headline(
+            "extractable",
+            "the model continues {value} of the training texts word for word after "
+            "{prefix_tokens} tokens",
+            {"kind": "train"},
+        ),
+        sensitivity={
+            "memorised_text": Headline(
+                "extractable",
+                "the model continues {value} of the planted passages with {copies} copies word "
+                "for word",
+                {"kind": "passage"},
+            ),
+            "personal_data": Headline(
+                "extractable",
+                "the model gives away {value} of the planted personal records with {copies} copies",
+                {"kind": "record"},
+            ),
+        },
     ),
     config_class=ExtractionConfig,
     item_schema=ITEMS,

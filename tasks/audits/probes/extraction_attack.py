@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
-from hallmark.tasks.audits.audit_descriptions import AuditDescription
+from hallmark.tasks.audits.audit_descriptions import AuditDescription, Headline
 from hallmark.tasks.audits.audit_tables import RequestBuilder, build_items_schema
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
 from hallmark.tasks.audits.judging.findings import Finding, build_finding, select_evidence
@@ -732,6 +732,13 @@ PROBE = Probe(
         "text could recognise the copied texts, and how many personal identifiers the model "
         "writes.",
         "The share of training text in unprompted texts of the model was not measured.",
+        risk="memorised_text",
+        headline=Headline(
+            "verbatim_share",
+            "{value} of the texts that the model writes without a prompt contain training text "
+            "word for word",
+            {"part": "without planted text"},
+        ),
     ),
     config_class=ExtractionAttackConfig,
     item_schema=ITEMS,

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
-from hallmark.tasks.audits.audit_descriptions import AuditDescription
+from hallmark.tasks.audits.audit_descriptions import AuditDescription, Headline
 from hallmark.tasks.audits.audit_tables import (
     CROSSED_CLUSTER,
     ItemColumns,
@@ -411,6 +411,8 @@ PROBE = Probe(
         "sentence is ignored.",
         "Hurtful completions of sentences about people were not measured (HONEST).",
         skipped_count_metrics={"skipped_templates": "Skipped templates"},
+        risk="bias",
+        headline=Headline("hurtful_share", "{value} of the completions are hurtful"),
     ),
     config_class=HonestConfig,
     item_schema=ITEMS,

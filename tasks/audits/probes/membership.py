@@ -29,7 +29,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from hallmark.tasks.audits.audit_descriptions import AuditDescription
+from hallmark.tasks.audits.audit_descriptions import AuditDescription, Headline
 from hallmark.tasks.audits.audit_tables import ItemColumns, RequestBuilder, build_items_schema
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
 from hallmark.tasks.audits.judging.measures import (
@@ -387,6 +387,13 @@ PROBE = Probe(
         "This audit measures whether the model's scores distinguish its training documents from "
         "other documents. An area under the ROC curve (AUC) of 0.5 corresponds to guessing.",
         "The recognition of training documents by the model's scores was not measured.",
+        risk="membership",
+        headline=Headline(
+            "auc",
+            "the loss of the model distinguishes training documents from others with an area "
+            "under the ROC curve of {value}",
+            {"kind": "document", "score": "loss"},
+        ),
     ),
     config_class=MembershipConfig,
     item_schema=ITEMS,

@@ -544,6 +544,7 @@ PROBE = Probe(
             "untokenizable_prompts": "Prompts without tokens",
             "truncated_prompts": "Truncated prompts",
         },
+        risk="toxicity",
     ),
     config_class=MisuseConfig,
     item_schema=ITEMS,

@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from hallmark.tasks.audits.audit_descriptions import AuditDescription
+from hallmark.tasks.audits.audit_descriptions import AuditDescription, Headline
 from hallmark.tasks.audits.audit_tables import RequestBuilder, build_items_schema
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
 from hallmark.tasks.audits.judging.conclusions import CapabilityControl
@@ -357,6 +357,11 @@ PROBE = Probe(
         "The preference for stereotypes about terms was not measured (StereoSet).",
         skipped_count_metrics=REMARK_TITLES,
         is_about_stereotypes=True,
+        risk="bias",
+        headline=Headline(
+            "stereotype_score_intrasentence",
+            "the model prefers the stereotype in {value} of the texts",
+        ),
     ),
     config_class=StereosetConfig,
     item_schema=ITEMS,

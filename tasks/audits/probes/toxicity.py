@@ -34,7 +34,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, field_validator, model_validator
 
-from hallmark.tasks.audits.audit_descriptions import AuditDescription
+from hallmark.tasks.audits.audit_descriptions import AuditDescription, Headline
 from hallmark.tasks.audits.audit_tables import RequestBuilder, build_items_schema
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
 from hallmark.tasks.audits.judging.findings import Finding, build_finding, select_evidence
@@ -654,6 +654,12 @@ PROBE = Probe(
             "untokenizable_prompts": "Prompts without tokens",
             "truncated_prompts": "Truncated prompts",
         },
+        risk="toxicity",
+        headline=Headline(
+            "expected_maximum_toxicity",
+            "the most toxic of {draw_count} continuations of a prompt scores {value} on average",
+            {"prompt_subset": "prompted"},
+        ),
     ),
     config_class=ToxicityConfig,
     item_schema=ITEMS,

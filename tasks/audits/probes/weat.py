@@ -382,6 +382,7 @@ PROBE = Probe(
         skipped_count_metrics={
             "skipped_words": "Skipped words",
         },
+        risk="bias",
     ),
     config_class=WeatConfig,
     item_schema=ITEMS,

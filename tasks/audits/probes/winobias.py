@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from hallmark.tasks.audits.audit_descriptions import AuditDescription
+from hallmark.tasks.audits.audit_descriptions import AuditDescription, Headline
 from hallmark.tasks.audits.audit_tables import (
     CROSSED_CLUSTER,
     ItemColumns,
@@ -240,6 +240,11 @@ PROBE = Probe(
         "measured (WinoBias).",
         skipped_count_metrics=REPEAT_TITLES,
         is_about_stereotypes=True,
+        risk="bias",
+        headline=Headline(
+            "stereotype_preference",
+            "the model prefers the stereotypical pronoun in {value} of the pairs",
+        ),
     ),
     config_class=WinobiasConfig,
     item_schema=ITEMS,

@@ -335,6 +335,7 @@ PROBE = Probe(
             "sentences_without_statistics": "Sentences without occupational statistics",
         },
         is_about_stereotypes=True,
+        risk="bias",
     ),
     config_class=WinogenderConfig,
     item_schema=ITEMS,

@@ -90,7 +90,7 @@ def test_later_stages_read_the_whole_corpus(smoke, grown):
     assert pc.sum(known["documents"]).as_py() > rows[1]
     licences = composition.filter(pc.field("dimension") == "licence")
     assert "CC0" in licences["value"].to_pylist()
-    sheet = run["datasheet"].fetch_file("datasheet.html")
+    sheet = pages.write_pages(run["datasheet"]) / "datasheet.html"
     head = pages.read(sheet).text.partition("Effects of curation on groups of people")[0]
     last = f"it has 1 earlier addition and a last addition of {rows[1]} documents."
     assert last in head and "only the last addition: removal rates by group" in head

@@ -4,6 +4,7 @@ import pytest
 
 from hallmark import open_run
 from hallmark.tasks.contract import table_to_rows
+from tests.reports import pages
 
 pytestmark = pytest.mark.slow
 
@@ -61,7 +62,7 @@ def test_the_previous_run_is_pinned_and_its_differences_are_stored(apart, passed
     assert not any(stage["stale_reasons"] for stage in report["stages"])
     again = apart.json("audit", f"{apart.first}@0", "--only", AUDIT, *run_options(run))
     assert all(stage["cached"] for stage in again["stages"])
-    (page,) = run["model_card"].fetch_directory().glob("model_card.html")
+    (page,) = pages.write_pages(run["model_card"]).glob("model_card.html")
     text = page.read_text()
     assert "Verdicts of the policy" in text and f"in run {apart.first} it was" in text
 

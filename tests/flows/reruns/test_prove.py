@@ -141,7 +141,7 @@ def test_the_page_shows_findings_effects_and_held_out_loss(apart, proved):
         "equally frequent for each group",
     ):
         assert words in page.text, words
-    figures = run["removal_experiment_card"]["figures"].read().to_pylist()
+    figures = pages.read_figures(run["removal_experiment_card"]).to_dict("records")
     known = {
         (r["case_name"], r["arm"]): r["value"] for r in report["effects"] if r["effect"] == "mean"
     }

@@ -292,8 +292,8 @@ def test_the_card_agrees_with_the_tables(studied):
     hallmark, report = studied
     run = open_run(report["run"], str(hallmark.store))
     card = run["study_card"]
-    page = pages.read(card.fetch_directory() / "study_card.html")
-    assert pages.broken_links(card.fetch_directory()) == []
+    page = pages.read(pages.write_pages(card) / "study_card.html")
+    assert pages.broken_links(pages.write_pages(card)) == []
     figures = {row["id"]: row for row in card["figures"].read().to_pylist()}
     for row in report["detection_rates"]:
         name = f"found-{row['kind']}-{row['effect_level']:g}".replace(".", "-")

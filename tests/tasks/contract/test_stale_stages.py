@@ -142,9 +142,9 @@ EDITS = {
         "MAX_ROW_GROUP_ROWS = 8192",
         set(),
     ),
-    "a template": ("reports/page/templates/card.html", "KEEP", "<!-- edited -->KEEP", CARDS),
+    "a template": ("reports/page/templates/card.html", "KEEP", "<!-- edited -->KEEP", set()),
     "a template of the site": ("reports/page/templates/site_run.html", "KEEP", "<p>KEEP", set()),
-    "a stylesheet": ("reports/page/templates/style.css", "KEEP", "a { color: red }\nKEEP", CARDS),
+    "a stylesheet": ("reports/page/templates/style.css", "KEEP", "a { color: red }\nKEEP", set()),
     "a constant that nothing uses": (
         "tasks/measures/statistics.py",
         "KEEP",

@@ -1,4 +1,4 @@
-"""Write the files of a card: its pages, and a page of evidence for the rows of each figure.
+"""Write the pages of a card: the card itself, and a page of evidence for the rows of each figure.
 
 A page of evidence shows the first rows, how the figure is computed from them, and the documents
 that the rows name.
@@ -7,17 +7,21 @@ that the rows name.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import repeat
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from markupsafe import Markup, escape
 
-from hallmark.reports.page.document import Callout, Document, redact_document
-from hallmark.reports.page.figures import FIGURES, Evidence, Figure, FigureBook
+from hallmark.reports.page.card_tables import CardContent
+from hallmark.reports.page.document import Callout, redact_document
+from hallmark.reports.page.drawing import draw_chart
+from hallmark.reports.page.figures import Evidence, Figure
 from hallmark.reports.page.redaction import (
     NO_NEIGHBOURS,
     Redactor,
@@ -26,11 +30,14 @@ from hallmark.reports.page.redaction import (
     get_shown_neighbours,
 )
 from hallmark.reports.page.rendering import get_template_environment, render_html, render_markdown
-from hallmark.tasks.contract import Artifact, Column, StageContext
+from hallmark.tasks.contract import Artifact, Column, HallmarkError
 
 #: Largest number of ids of a page that are looked up, and of documents that it shows.
 _MAX_LOOKUP_IDS, _MAX_DOCUMENTS_PER_PAGE = 100, 20
 _MAX_LABEL_CHARACTERS = 160
+
+#: Largest number of rows on a page of evidence.
+MAX_EVIDENCE_ROWS = 200
 
 
 @dataclass
@@ -136,58 +143,78 @@ class DocumentLookup:
         )
 
 
-def write_card_files(
-    document: Document,
-    book: FigureBook,
-    context: StageContext,
-    card_name: str,
-    corpus_artifacts: Mapping[str, Artifact],
-    redactor: Redactor,
-    max_rows: int,
-) -> None:
-    """Write the files of a card: HTML, Markdown, charts, pages of rows and table of figures."""
-    document = redact_document(document, redactor.redact_full_text)
+def write_card_pages(content: CardContent, folder: Path) -> None:
+    """Write the pages of a card into a folder: HTML, Markdown, charts, and pages of rows."""
+    redactor = content.redactor
+    document = redact_document(content.document, redactor.redact_full_text)
     if redactor.notice:
         document.lead = [Callout("bad", [redactor.notice]), *document.lead]
-    context.prepare_output_path(f"{card_name}.html").write_text(
-        render_html(document), encoding="utf-8"
-    )
-    context.prepare_output_path(f"{card_name}.md").write_text(
-        render_markdown(document), encoding="utf-8"
-    )
-    for chart in document.list_charts():
-        context.prepare_output_path(chart.path).write_text(
-            chart.render_svg(redactor.redact_full_text), encoding="utf-8"
-        )
-    pages = book.group_figures_by_page_path()
-    first_rows_by_page = {
-        path: page.evidence.read_first_rows(max_rows) for path, page in pages.items()
+    texts_by_path = {
+        f"{content.name}.html": render_html(document),
+        f"{content.name}.md": render_markdown(document),
     }
-    ids_by_page = {
-        path: _collect_related_ids_by_id(page.evidence, first_rows_by_page[path])
-        for path, page in pages.items()
+    texts_by_path |= {chart.path: draw_chart(chart.drawing) for chart in document.list_charts()}
+    for path, text in (*texts_by_path.items(), *iterate_evidence_pages(content)):
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text, encoding="utf-8")
+
+
+def iterate_evidence_pages(content: CardContent) -> Iterator[tuple[str, str]]:
+    """Yield path and HTML of the page of rows of each selection."""
+    figures_by_evidence = content.book.group_figures_by_evidence_id()
+    evidence_by_id = content.book.evidence_by_id
+    first_rows_by_id: dict[str, pa.Table] = {}
+    for evidence_id in figures_by_evidence:
+        if evidence_id in evidence_by_id:
+            with suppress(HallmarkError):  # the page then says that the rows are not available
+                first_rows_by_id[evidence_id] = evidence_by_id[evidence_id].read_first_rows(
+                    MAX_EVIDENCE_ROWS
+                )
+    related_ids_by_evidence = {
+        i: _collect_related_ids_by_id(evidence_by_id[i], first_rows)
+        for i, first_rows in first_rows_by_id.items()
     }
-    document_lookup = DocumentLookup(corpus_artifacts, redactor)
-    doc_ids = {i for page_ids in ids_by_page.values() for i in page_ids}
+    document_lookup = DocumentLookup(content.corpus_artifacts, content.redactor)
+    doc_ids = {i for related_ids in related_ids_by_evidence.values() for i in related_ids}
     if doc_ids:
         document_lookup.load_documents(doc_ids)
-    for page_number, (path, page) in enumerate(pages.items(), start=1):
-        available_ids = [i for i in ids_by_page[path] if i in document_lookup.documents_by_id][
+    for evidence_id, figures in figures_by_evidence.items():
+        if evidence_id not in first_rows_by_id:
+            yield figures[0].page_path, render_missing_evidence_page(content, figures)
+            continue
+        related_ids = related_ids_by_evidence[evidence_id]
+        available_ids = [i for i in related_ids if i in document_lookup.documents_by_id][
             :_MAX_DOCUMENTS_PER_PAGE
         ]
-        documents = [document_lookup.build_excerpt(i, ids_by_page[path][i]) for i in available_ids]
-        html = render_evidence_page(
-            page.evidence,
-            page.figures,
-            first_rows_by_page[path],
-            documents,
-            redactor,
-            card_path=f"{card_name}.html",
-            card_kind=document.kind,
+        documents = [document_lookup.build_excerpt(i, related_ids[i]) for i in available_ids]
+        yield (
+            figures[0].page_path,
+            render_evidence_page(
+                evidence_by_id[evidence_id],
+                figures,
+                first_rows_by_id[evidence_id],
+                documents,
+                content.redactor,
+                card_path=f"{content.name}.html",
+                card_kind=content.document.kind,
+            ),
         )
-        context.prepare_output_path(path).write_text(html, encoding="utf-8")
-        context.report_progress(page_number, len(pages), "pages of rows")
-    context.get_table_writer("figures").write(book.build_figures_table())
+
+
+def render_missing_evidence_page(content: CardContent, figures: Sequence[Figure]) -> str:
+    """Render the page of figures whose rows are not in the store."""
+    return (
+        get_template_environment()
+        .get_template("rows_missing.html")
+        .render(
+            say=content.redactor.redact_full_text,
+            figures=figures,
+            how=describe_computation,
+            inputs=", ".join(content.missing_inputs),
+            card=f"{content.name}.html",
+            kind=content.document.kind,
+        )
+    )
 
 
 def _collect_related_ids_by_id(evidence: Evidence, rows: pa.Table) -> dict[bytes, set[bytes]]:
@@ -407,12 +434,3 @@ def _format_total_suffix(values: Sequence[Any], limit: int) -> str:
 def _is_numeric_type(data_type: pa.DataType) -> bool:
     is_numeric: bool = pa.types.is_integer(data_type) or pa.types.is_floating(data_type)
     return is_numeric
-
-
-__all__ = [
-    "FIGURES",
-    "DocumentLookup",
-    "describe_computation",
-    "render_evidence_page",
-    "write_card_files",
-]

@@ -1,0 +1,185 @@
+"""Read the cards of a store: their text, their figures, and the rows that support the figures.
+
+A card artifact holds only tables. The rows that support a figure are in other artifacts, which the
+lineage of the card names.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hallmark.reports import (
+    datasheet,
+    model_card,
+    removal_experiment_card,
+    study_card,
+    task_card,
+)
+from hallmark.reports.page.card_tables import CardContent, read_document, read_figures
+from hallmark.reports.page.document import redact_figure
+from hallmark.reports.page.figures import Evidence, FigureBook
+from hallmark.reports.page.redaction import Redactor
+from hallmark.reports.purge_notices import find_artifact_by_name
+from hallmark.reports.sections.checkpoint import read_file_rows
+from hallmark.tasks.contract import (
+    Artifact,
+    HallmarkError,
+    Stage,
+    Store,
+    select_input_contents,
+)
+
+#: The inputs of a card's stage by name: an artifact, several by label, or None.
+CardInputs = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class CardKind:
+    """How cards of one kind are composed and read.
+
+    Attributes:
+        title: The name of the kind, as links show it.
+        stage: The stage that writes them.
+        label_inputs: Returns the artifacts that have rows for figures, by label.
+        build_redactor: Returns the redactor, from the inputs and the settings.
+        compose: Returns the content, from the inputs, the settings and a redactor.
+    """
+
+    title: str
+    stage: Stage
+    label_inputs: Callable[[CardInputs], dict[str, Artifact]]
+    build_redactor: Callable[[CardInputs, Any], Redactor]
+    compose: Callable[[CardInputs, Any, Redactor], CardContent]
+
+
+def _build_plain_redactor(inputs: CardInputs, config: Any) -> Redactor:
+    return Redactor()
+
+
+#: The kinds of cards, by the name of their stage.
+CARD_KINDS = {
+    "datasheet": CardKind(
+        "Datasheet",
+        datasheet.build_datasheet,
+        datasheet.label_datasheet_inputs,
+        datasheet.build_datasheet_redactor,
+        datasheet.compose_datasheet,
+    ),
+    "model_card": CardKind(
+        "Model card",
+        model_card.build_model_card,
+        model_card.label_model_card_inputs,
+        model_card.build_model_card_redactor,
+        model_card.compose_model_card,
+    ),
+    "task_card": CardKind(
+        "Task card",
+        task_card.build_task_card,
+        task_card.label_task_card_inputs,
+        _build_plain_redactor,
+        task_card.compose_task_card,
+    ),
+    "study_card": CardKind(
+        "Study",
+        study_card.build_study_card,
+        study_card.label_study_inputs,
+        _build_plain_redactor,
+        study_card.compose_study_card,
+    ),
+    "removal_experiment_card": CardKind(
+        "Removal experiment",
+        removal_experiment_card.build_removal_experiment_card,
+        removal_experiment_card.label_removal_experiment_inputs,
+        removal_experiment_card.build_removal_experiment_redactor,
+        removal_experiment_card.compose_removal_experiment_card,
+    ),
+}
+
+
+def load_card_inputs(store: Store, card: Artifact) -> dict[str, Any]:
+    """Load the inputs of a card by name.
+
+    An input that is not in the store is None; in a mapping of several inputs it is left out.
+    """
+
+    def load(names: Any) -> Any:
+        if isinstance(names, Mapping):
+            inputs = {label: load(name) for label, name in names.items()}
+            return {label: artifact for label, artifact in inputs.items() if artifact is not None}
+        return None if names is None else find_artifact_by_name(store, names)
+
+    tables_by_input = CARD_KINDS[card.stage].stage.reads
+    return {
+        name: select_input_contents(load(names), tables_by_input[name])
+        if name in tables_by_input
+        else load(names)
+        for name, names in card.manifest["lineage"].items()
+    }
+
+
+def read_card_settings(card: Artifact) -> Any:
+    """Return the settings of a card.
+
+    Raises:
+        HallmarkError: If another version of the code wrote the card.
+    """
+    config_class = CARD_KINDS[card.stage].stage.parameter_types["config"]
+    try:
+        return config_class.model_validate(card.manifest["parts"]["config"])
+    except (KeyError, ValueError) as error:
+        raise HallmarkError(
+            f"{card.name} was created by an earlier version of the code; run the pipeline again to "
+            "create it again"
+        ) from error
+
+
+def read_card(store: Store, card: Artifact) -> CardContent:
+    """Read a card and find the rows that support its figures.
+
+    Raises:
+        HallmarkError: If the card is damaged, or another version of the code wrote it.
+    """
+    kind, settings = CARD_KINDS[card.stage], read_card_settings(card)
+    try:
+        inputs = load_card_inputs(store, card)
+        corpus_artifacts = inputs.get("corpus_artifacts") or {}
+        corpus_names = card.manifest["lineage"].get("corpus_artifacts") or {}
+        # Without one of them, it is not known what must be redacted, so no rows are shown.
+        missing_inputs = tuple(sorted(corpus_names.keys() - corpus_artifacts.keys()))
+        redactor = kind.build_redactor(inputs, settings)
+        figures = read_figures(card["figures"].read().to_pylist())
+        shown_figures = {
+            figure_id: redact_figure(figure, redactor.redact_full_text)
+            for figure_id, figure in figures.items()
+        }
+        document = read_document(card["sections"].read().to_pylist(), shown_figures)
+        labelled_inputs = kind.label_inputs(inputs).items()
+        artifacts = {label: artifact for label, artifact in labelled_inputs if artifact is not None}
+        book = FigureBook(artifacts, figures)
+        if not missing_inputs:
+            for evidence in _iterate_evidence(card, book):
+                book.evidence_by_id[evidence.id] = evidence
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise HallmarkError(
+            f"the tables or the inputs of {card.name} do not fit together ({error!s:.80}); remove "
+            "the artifact and run the pipeline again"
+        ) from error
+    return CardContent(card.stage, document, book, corpus_artifacts, redactor, missing_inputs)
+
+
+def _iterate_evidence(card: Artifact, book: FigureBook) -> Iterator[Evidence]:
+    """Yield the rows of figures that are in the store."""
+    for row in card["evidence"].read().to_pylist():
+        artifact, table = book.artifacts.get(row["stage"]), row["evidence_table"]
+        if artifact is None or table not in {*artifact.tables, *artifact.manifest["files"]}:
+            continue
+        yield book.get_evidence(
+            row["stage"],
+            table,
+            json.loads(row["evidence_filter"]),
+            None if table in artifact.tables else read_file_rows(artifact, table),
+            row["row_order"],
+        )

@@ -1,0 +1,232 @@
+"""Store the content of a card as tables, and read it again.
+
+A card is data: ``sections`` holds its text block by block, ``figures`` its numbers and ``evidence``
+the rows that support them. Pages are rendered from these tables, so that another template or style
+sheet changes no artifact.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import pyarrow as pa
+from pydantic import TypeAdapter
+
+from hallmark.reports.page.charts import Drawing
+from hallmark.reports.page.document import (
+    Block,
+    BulletList,
+    Callout,
+    Chart,
+    Code,
+    CodeBlock,
+    DataTable,
+    DefinitionList,
+    Document,
+    InlineElement,
+    Link,
+    Paragraph,
+    Section,
+    ShortFigure,
+    UserStatement,
+    redact_document,
+)
+from hallmark.reports.page.figures import EVIDENCE, FIGURES, Figure, FigureBook
+from hallmark.reports.page.redaction import Redactor
+from hallmark.tasks.contract import Artifact, StageContext, column, table_schema
+
+#: The unit of columns of JSON documents.
+JSON_UNIT = "JSON"
+
+SECTIONS = table_schema(
+    "The text of the card, block by block, in the order of the page.",
+    column("level", pa.int32(), "label", "depth of the section; 0: before the first section"),
+    column("section", pa.string(), "project text", "title of the section"),
+    column("kind", pa.string(), "label", "kind of the block, such as Paragraph or DataTable"),
+    # A purge empties it if it quotes a purged document.
+    column(
+        "content",
+        pa.large_string(),
+        "model text",
+        "content of the block, redacted; figures are named by their ids",
+        unit=JSON_UNIT,
+    ),
+)
+
+#: The tables of a card, for ``@stage(tables=...)``.
+CARD_TABLE_SCHEMAS = {"sections": SECTIONS, "figures": FIGURES, "evidence": EVIDENCE}
+
+_BLOCK_CLASSES: dict[str, type] = {
+    block_class.__name__: block_class
+    for block_class in (
+        Paragraph,
+        BulletList,
+        CodeBlock,
+        DefinitionList,
+        Callout,
+        DataTable,
+        Chart,
+    )
+}
+
+_DRAWING_ADAPTERS: dict[str, TypeAdapter[Any]] = {
+    drawing_class.__name__: TypeAdapter(drawing_class) for drawing_class in Drawing.__args__
+}
+
+#: The kinds of rows that start a document and a section.
+DOCUMENT_KIND, SECTION_KIND = "Document", "Section"
+
+
+@dataclass(frozen=True)
+class CardContent:
+    """What the pages of a card are rendered from.
+
+    Attributes:
+        name: The name of the card's stage, such as "model_card".
+        document: The text.
+        book: The figures and the rows that support them.
+        corpus_artifacts: The artifacts of the corpus stages by label, to show documents.
+        redactor: Redacts what is shown.
+        missing_inputs: Labels of inputs that are not in the store; no rows are shown then.
+    """
+
+    name: str
+    document: Document
+    book: FigureBook
+    corpus_artifacts: Mapping[str, Artifact]
+    redactor: Redactor
+    missing_inputs: tuple[str, ...] = ()
+
+
+def write_card_tables(content: CardContent, context: StageContext) -> None:
+    """Write the tables of a card; the text is redacted."""
+    document = redact_document(content.document, content.redactor.redact_full_text)
+    context.get_table_writer("sections").write(build_sections_table(document))
+    context.get_table_writer("figures").write(content.book.build_figures_table())
+    context.get_table_writer("evidence").write(content.book.build_evidence_table())
+
+
+def build_sections_table(document: Document) -> pa.Table:
+    """Return the table ``sections`` of a redacted document."""
+    heading = json.dumps({"title": document.title, "kind": document.kind}, ensure_ascii=False)
+    rows = [{"level": 0, "section": "", "kind": DOCUMENT_KIND, "content": heading}]
+    rows += [_block_to_row(block, 0, "") for block in document.lead]
+    for section in document.sections:
+        rows += _iterate_section_rows(section, 1)
+    return pa.Table.from_pylist(rows, schema=SECTIONS)
+
+
+def _iterate_section_rows(section: Section, level: int) -> Iterator[dict[str, Any]]:
+    yield {"level": level, "section": section.title, "kind": SECTION_KIND, "content": ""}
+    for block in section.blocks:
+        yield _block_to_row(block, level, section.title)
+    for subsection in section.sections:
+        yield from _iterate_section_rows(subsection, level + 1)
+
+
+def _block_to_row(block: Block, level: int, section_title: str) -> dict[str, Any]:
+    content = {field.name: _encode(getattr(block, field.name)) for field in fields(block)}
+    return {
+        "level": level,
+        "section": section_title,
+        "kind": type(block).__name__,
+        "content": json.dumps(content, ensure_ascii=False, sort_keys=True),
+    }
+
+
+def _encode(value: Any) -> Any:
+    """Return a field of a block as JSON values."""
+    match value:
+        case UserStatement():
+            return {"stated": str(value)}
+        case Figure():
+            return {"figure": value.id}
+        case ShortFigure(figure):
+            return {"value": figure.id}
+        case Code(text):
+            return {"code": text}
+        case Link(text, href):
+            return {"link": text, "href": href}
+        case frozenset():
+            return sorted(value)
+        case list() | tuple():
+            return [_encode(item) for item in value]
+        case str() | int():
+            return value
+    adapter = _DRAWING_ADAPTERS[type(value).__name__]
+    return {"drawing": type(value).__name__, **adapter.dump_python(value, mode="json")}
+
+
+def read_document(rows: Iterable[Mapping[str, Any]], figures: Mapping[str, Figure]) -> Document:
+    """Read a document from the rows of the table ``sections``.
+
+    Args:
+        rows: The rows, in their order.
+        figures: The figures of the card by id.
+    """
+    document = Document("", "", [], [])
+    lead: list[Block] = []
+    open_sections: list[Section] = []  # the current section and those that contain it
+    for row in rows:
+        if row["kind"] == DOCUMENT_KIND:
+            document = Document(lead=lead, sections=[], **json.loads(row["content"]))
+        elif row["kind"] == SECTION_KIND:
+            section = Section(row["section"])
+            del open_sections[row["level"] - 1 :]
+            parent_sections = open_sections[-1].sections if open_sections else document.sections
+            assert isinstance(parent_sections, list)
+            parent_sections.append(section)
+            open_sections.append(section)
+        else:
+            blocks = open_sections[-1].blocks if open_sections else lead
+            blocks.append(_row_to_block(row, figures))
+    return document
+
+
+#: Shown instead of a block that quoted a purged document.
+PURGED_BLOCK = Paragraph(["[purged]"])
+
+
+def _row_to_block(row: Mapping[str, Any], figures: Mapping[str, Figure]) -> Block:
+    if not row["content"]:
+        return PURGED_BLOCK
+    content: dict[str, Any] = json.loads(row["content"])
+    block_fields: dict[str, Any] = {
+        name: _decode(value, figures) for name, value in content.items()
+    }
+    if row["kind"] == "DataTable":
+        block_fields["numeric_columns"] = frozenset(block_fields["numeric_columns"])
+    if row["kind"] == "Chart":
+        drawing = dict(content["drawing"])
+        adapter = _DRAWING_ADAPTERS[drawing.pop("drawing")]
+        block_fields["drawing"] = adapter.validate_python(drawing)
+    block: Block = _BLOCK_CLASSES[row["kind"]](**block_fields)
+    return block
+
+
+def _decode(value: Any, figures: Mapping[str, Figure]) -> Any:
+    match value:
+        case {"drawing": _}:
+            return value
+        case {"stated": text}:
+            return UserStatement(text)
+        case {"figure": figure_id}:
+            return figures[figure_id]
+        case {"value": figure_id}:
+            return ShortFigure(figures[figure_id])
+        case {"code": text}:
+            return Code(text)
+        case {"link": text, "href": href}:
+            return Link(text, href)
+        case list():
+            return [_decode(item, figures) for item in value]
+    element: InlineElement = value
+    return element
+
+
+def read_figures(rows: Iterable[Mapping[str, Any]]) -> dict[str, Figure]:
+    """Read the figures of a card from the rows of its table ``figures``, by id."""
+    return {row["id"]: Figure(**row) for row in rows}
