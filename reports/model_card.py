@@ -23,6 +23,7 @@ from hallmark.reports.page.document import (
     Callout,
     Code,
     DataTable,
+    DecisionSheet,
     DefinitionEntry,
     DefinitionList,
     Document,
@@ -39,7 +40,14 @@ from hallmark.reports.sections.analyses import (
     describe_missing_misuse_ratings,
 )
 from hallmark.reports.sections.attention import build_attention_section
-from hallmark.reports.sections.card_summary import build_card_summary
+from hallmark.reports.sections.card_summary import (
+    build_card_summary,
+    collect_controls,
+    describe_changes,
+    describe_measurement_limits,
+    find_audit_coverage,
+    list_failed_self_checks,
+)
 from hallmark.reports.sections.checkpoint import (
     describe_inference_settings,
     describe_parameter_counts,
@@ -56,6 +64,7 @@ from hallmark.reports.sections.corpus_figures import (
     CorpusFigures,
     build_corpus_redactor,
 )
+from hallmark.reports.sections.decision_sheet import build_decision_sheet
 from hallmark.reports.sections.error_rates import (
     ERROR_RATES,
     ErrorRates,
@@ -81,11 +90,12 @@ from hallmark.reports.sections.training_coverage import (
     describe_excluded_documents,
     describe_training_coverage,
 )
+from hallmark.tasks.audits.judging.policy_outcome import judge_policy
 from hallmark.tasks.audits.judging.training_exposure import find_last_checkpoint_step
 from hallmark.tasks.audits.missing_audits import FAILED, SKIPPED_BY_USER
 from hallmark.tasks.audits.registry import compute_descriptions_digest
 from hallmark.tasks.audits.slice_tags import name_slice
-from hallmark.tasks.contract import Artifact, Row, StageConfig, StageContext, stage
+from hallmark.tasks.contract import Artifact, Row, StageConfig, StageContext, stage, table_to_rows
 
 #: Tables of audits that hold no rows of what was scored.
 TABLES_WITHOUT_SCORED_ROWS = ("findings", "accounts", "training_sizes", "model")
@@ -124,6 +134,11 @@ class ModelCardConfig(StageConfig):
     )
 
 
+def _get_stated(text: str | None) -> InlineContent:
+    """Return what a person stated; nothing if that is missing."""
+    return format_user_statement(text) if text and text.strip() else []
+
+
 def build_model_card_redactor(inputs: Mapping[str, Any], config: ModelCardConfig) -> Redactor:
     return build_corpus_redactor(inputs["corpus_artifacts"], config.redaction_threshold)
 
@@ -150,11 +165,48 @@ class ModelCardBuilder:
     config: ModelCardConfig
 
     def build_lead(self) -> list[Block]:
-        """Build the first screen: the summary, notes on the corpus, main results and controls."""
+        """Build the first screen: what a reviewer decides from."""
         blocks: list[Block] = []
         if "leave_out" in self.corpus_artifacts:
             blocks += build_training_arm_callout(self.corpus_artifacts["leave_out"])
-        blocks += build_card_summary(
+        return [*blocks, self.build_decision_sheet()]
+
+    def build_decision_sheet(self) -> DecisionSheet:
+        """Build the status, the identity, the risks, and what is not known."""
+        verdicts = (
+            []
+            if self.policy_verdicts is None
+            else table_to_rows(self.policy_verdicts["verdicts"].read())
+        )
+        controls = collect_controls(self.findings)
+        config = self.config
+        identity: list[DefinitionEntry] = [
+            ("Version", _get_stated(config.version)),
+            ("Checkpoint", [Code(self.checkpoint.content_digest[:16])]),
+            ("Owner", _get_stated(config.developers)),
+            ("Licence", _get_stated(config.licence)),
+            ("Contact", _get_stated(config.contact)),
+            ("Intended use", _get_stated(config.intended_use)),
+        ]
+        return build_decision_sheet(
+            self.findings,
+            judge_policy(verdicts),
+            find_audit_coverage(
+                self.findings,
+                self._read_failure_reason_by_audit(),
+                self._list_audits_skipped_by_user(),
+            ),
+            list_failed_self_checks(controls),
+            identity,
+            [
+                ("Limits", [describe_measurement_limits(self.findings, controls)]),
+                ("Changes", [describe_changes(verdicts)]),
+            ],
+        )
+
+    def build_summary_section(self) -> Section:
+        """Build the section on controls, policy, largest risks and main results."""
+        blocks = build_card_summary(
             self.findings,
             self.policy_verdicts,
             self._read_failure_reason_by_audit(),
@@ -189,7 +241,7 @@ class ModelCardBuilder:
             blocks.append(self.findings.build_controls_table())
         if "scorer" in control_targets:
             blocks.append(self.findings.build_scorer_controls_table())
-        return blocks
+        return Section("Main results", blocks)
 
     def describe_training_text_read(self) -> InlineContent:
         """Return how much of the training text the model has seen, as far as it is known."""
@@ -525,6 +577,7 @@ class ModelCardBuilder:
             "Model card",
             self.build_lead(),
             [
+                self.build_summary_section(),
                 self.build_details_section(),
                 self.build_intended_use_section(),
                 self.build_factors_section(),

@@ -24,11 +24,13 @@ from hallmark.reports.page.document import (
     Code,
     CodeBlock,
     DataTable,
+    DecisionSheet,
     DefinitionList,
     Document,
     InlineElement,
     Link,
     Paragraph,
+    RiskLine,
     Section,
     ShortFigure,
     UserStatement,
@@ -69,6 +71,7 @@ _BLOCK_CLASSES: dict[str, type] = {
         Callout,
         DataTable,
         Chart,
+        DecisionSheet,
     )
 }
 
@@ -150,6 +153,8 @@ def _encode(value: Any) -> Any:
             return {"code": text}
         case Link(text, href):
             return {"link": text, "href": href}
+        case RiskLine(title, state, content):
+            return {"risk": title, "state": state, "content": _encode(content)}
         case frozenset():
             return sorted(value)
         case list() | tuple():
@@ -221,6 +226,8 @@ def _decode(value: Any, figures: Mapping[str, Figure]) -> Any:
             return Code(text)
         case {"link": text, "href": href}:
             return Link(text, href)
+        case {"risk": title, "state": state, "content": content}:
+            return RiskLine(title, state, _decode(content, figures))
         case list():
             return [_decode(item, figures) for item in value]
     element: InlineElement = value

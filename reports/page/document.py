@@ -118,6 +118,43 @@ class Chart:
         return f"charts/{file_stem}.svg"
 
 
+@dataclass(frozen=True)
+class RiskLine:
+    """What the decision sheet says of a risk.
+
+    Attributes:
+        title: The name of the risk.
+        state: Whether harm was found; unknown if it was not measured or no conclusion follows.
+        content: The sentence.
+    """
+
+    title: str
+    state: Literal["found", "unknown", "not found"]
+    content: InlineContent
+
+
+@dataclass(frozen=True)
+class DecisionSheet:
+    """The first screen of a model card, from which a reviewer decides.
+
+    Attributes:
+        status: The status in one to three words.
+        look: How it is coloured: only a status without any gap is good.
+        explanation: One sentence that explains the status.
+        identity: What identifies the model, and what a person stated of it; nothing if that is
+            missing.
+        risks: The risks, the most severe first.
+        notes: Further terms with their content.
+    """
+
+    status: str
+    look: Literal["good", "bad", "note"]
+    explanation: InlineContent
+    identity: Sequence[DefinitionEntry]
+    risks: Sequence[RiskLine]
+    notes: Sequence[DefinitionEntry]
+
+
 def format_user_statement(text: str | None) -> InlineContent:
     """Return what a person stated in the config, or that nothing was stated."""
     return [UserStatement(text.strip())] if text and text.strip() else ["Not stated."]
@@ -139,7 +176,16 @@ def build_unique_slug_by_name(display_texts: Sequence[str], names: Sequence[str]
     }
 
 
-Block = Paragraph | BulletList | CodeBlock | DefinitionList | Callout | DataTable | Chart
+Block = (
+    Paragraph
+    | BulletList
+    | CodeBlock
+    | DefinitionList
+    | Callout
+    | DataTable
+    | Chart
+    | DecisionSheet
+)
 
 
 @dataclass
@@ -232,6 +278,16 @@ def redact_document(document: Document, redact: RedactFunction) -> Document:
                     drawing=element.drawing.redact_labels(redact),
                     alt_text=redact_element(element.alt_text),
                     caption=redact(element.caption),
+                )
+            case RiskLine(title, state, content):
+                return RiskLine(redact(title), state, redact_element(content))
+            case DecisionSheet():
+                return replace(
+                    element,
+                    explanation=redact_element(element.explanation),
+                    identity=redact_element(element.identity),
+                    risks=redact_element(element.risks),
+                    notes=redact_element(element.notes),
                 )
             case Section(title, blocks, sections):
                 return Section(redact(title), redact_element(blocks), redact_element(sections))

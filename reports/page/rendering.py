@@ -17,6 +17,7 @@ from hallmark.reports.page.document import (
     Code,
     CodeBlock,
     DataTable,
+    DecisionSheet,
     DefinitionList,
     Document,
     InlineContent,
@@ -43,6 +44,12 @@ TEMPLATE_FILES = tuple(
 )
 RENDERING_LIBRARIES = ("jinja2", "matplotlib", *REDACTION_LIBRARIES)
 
+#: Shown where a person stated nothing.
+NOT_STATED = "not stated"
+
+#: What the states of risks are called on pages.
+RISK_STATE_NAMES = {"found": "harm found", "unknown": "unknown", "not found": "no harm found"}
+
 _TEMPLATE_TESTS = {
     "figure": Figure,
     "alone": ShortFigure,
@@ -54,6 +61,7 @@ _TEMPLATE_TESTS = {
     "callout": Callout,
     "grid": DataTable,
     "chart": Chart,
+    "decision_sheet": DecisionSheet,
 }
 
 
@@ -67,6 +75,8 @@ def get_template_environment() -> jinja2.Environment:
         keep_trailing_newline=True,
     )
     jinja_environment.filters["visible"] = escape_invisible
+    jinja_environment.globals["NOT_STATED"] = NOT_STATED
+    jinja_environment.globals["RISK_STATE_NAMES"] = RISK_STATE_NAMES
     tests: dict[str, Any] = {
         test_name: functools.partial(_is_instance, kind=element_type)
         for test_name, element_type in _TEMPLATE_TESTS.items()
@@ -127,6 +137,25 @@ def _render_block(block: Block) -> str:
             return f"![{alt_text}]({block.path})\n\n{caption}"
         case DataTable():
             return _render_table(block)
+        case DecisionSheet():
+            return _render_decision_sheet(block)
+
+
+def _render_decision_sheet(sheet: DecisionSheet) -> str:
+    explanation = _render_inline_content(sheet.explanation)
+    parts = [f"**{escape_markdown(sheet.status)}.** {explanation}"]
+    for entries in (sheet.identity, sheet.notes):
+        lines = [
+            f"- **{escape_markdown(term)}:** {_render_inline_content(content) or NOT_STATED}"
+            for term, content in entries
+        ]
+        parts.append("\n".join(lines))
+    risk_lines = [
+        f"{number}. **{escape_markdown(risk.title)}** ({RISK_STATE_NAMES[risk.state]}): "
+        f"{_render_inline_content(risk.content)}"
+        for number, risk in enumerate(sheet.risks, 1)
+    ]
+    return "\n\n".join([*parts[:2], "\n".join(risk_lines), *parts[2:]])
 
 
 def _render_table(data_table: DataTable) -> str:

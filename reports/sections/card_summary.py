@@ -27,6 +27,7 @@ from hallmark.reports.page.figures import (
     format_number,
     format_unit_suffix,
 )
+from hallmark.reports.sections.decision_sheet import AuditCoverage
 from hallmark.reports.sections.findings import (
     Findings,
     get_audit_title,
@@ -59,6 +60,74 @@ INSTRUMENT_TESTS = ("instrument", "baseline")
 MAX_SHOWN_FINDINGS, MAX_SHOWN_VERDICTS = 5, 20
 
 
+def collect_controls(findings: Findings) -> list[AuditControl]:
+    """Return the controls of all audits."""
+    return [
+        AuditControl(audit, row)
+        for audit, rows in findings.by_audit.items()
+        for row, _ in rows
+        if row["control"]
+    ]
+
+
+def list_failed_self_checks(controls: Sequence[AuditControl]) -> list[str]:
+    """Return the titles of the audits in which a control that does not concern the model failed."""
+    return _list_titles_of_audits_failing_controls(controls, INSTRUMENT_TESTS)
+
+
+def find_audit_coverage(
+    findings: Findings,
+    failure_reason_by_audit: Mapping[str, str],
+    skipped_audits: Sequence[str],
+) -> AuditCoverage:
+    """Return the audits without a figure, by the reason."""
+    rows_by_audit = {audit: [row for row, _ in rows] for audit, rows in findings.by_audit.items()}
+    return AuditCoverage(
+        failed=[audit for audit in failure_reason_by_audit if audit in AUDIT_DESCRIPTIONS],
+        skipped=skipped_audits,
+        empty=[*_find_missing_reason_by_audit(rows_by_audit)],
+        not_run=[
+            audit
+            for audit in AUDIT_DESCRIPTIONS
+            if audit not in (*findings.by_audit, *failure_reason_by_audit, *skipped_audits)
+        ],
+    )
+
+
+def describe_measurement_limits(findings: Findings, controls: Sequence[AuditControl]) -> str:
+    """Say what the scorers do not detect, and for which audits the model is too weak."""
+    rows_by_audit = {audit: [row for row, _ in rows] for audit, rows in findings.by_audit.items()}
+    weak_audits = list_titles_of_weak_audits(rows_by_audit, controls)
+    unjudged_audits = _list_titles_of_unjudged_audits(controls, weak_audits)
+    sentences = [*describe_scorer_limits(controls)]
+    if weak_audits:
+        sentences.append(f"the model is too weak for these audits: {', '.join(weak_audits)}")
+    if unjudged_audits:
+        sentences.append(
+            "it could not be judged whether the model is capable enough for these audits: "
+            f"{', '.join(unjudged_audits)}"
+        )
+    sentences.append(
+        "intervals cover chance among the items of the audits, not other items that could have "
+        "been written"
+    )
+    return " ".join(map(_format_as_sentence, sentences))
+
+
+def describe_changes(verdicts: Sequence[Mapping[str, Any]]) -> str:
+    """Say how the card compares with the previous release that the policy names."""
+    compared = [row for row in verdicts if row["previous_run"]]
+    if not compared:
+        return "No previous release was named for comparison (policy.previous)."
+    worse = sum(row["verdict"] == "fail" for row in compared)
+    unjudged = sum(row["verdict"] == "not_shown" for row in compared)
+    return (
+        f"Compared with run {compared[0]['previous_run']}: of "
+        f"{format_count(len(compared), 'finding')}, {worse} worse than the margin allows, "
+        f"{unjudged} could not be judged."
+    )
+
+
 def build_card_summary(
     findings: Findings,
     policy: Artifact | None,
@@ -82,13 +151,8 @@ def build_card_summary(
         training_coverage: The training text that the model has seen.
         redact: Redacts names of files.
     """
-    controls = [
-        AuditControl(audit, row)
-        for audit, rows in findings.by_audit.items()
-        for row, _ in rows
-        if row["control"]
-    ]
-    failed_instruments = _list_titles_of_audits_failing_controls(controls, INSTRUMENT_TESTS)
+    controls = collect_controls(findings)
+    failed_instruments = list_failed_self_checks(controls)
     weak_audits = list_titles_of_weak_audits(
         {
             audit: [row for row, _ in audit_findings]

@@ -103,6 +103,9 @@ class AuditDescription:
 #: The audit without a probe. It has no values, but a table of texts and one of sentence pairs.
 CAPABILITY = "capability"
 
+#: Value of the tag ``part`` of findings without the texts that repeat planted text.
+WITHOUT_PLANTED_TEXT = "without planted text"
+
 #: The count of items that occur in the training text, in every audit with external items.
 ITEMS_IN_TRAINING_TEXT = "items_in_training_text"
 ITEMS_IN_TRAINING_TEXT_TITLE = "Items in the training text"

@@ -28,7 +28,8 @@ CAPABILITY_DESCRIPTION = AuditDescription(
     "The prediction of held-out text was not measured.",
     risk="capability",
     headline=Headline(
-        "bits_per_byte", "the model needs {value} of held-out text", {"part": "model"}
+        "bits_per_byte_difference",
+        "the model needs {value} more for each byte of held-out text than the {baseline} baseline",
     ),
 )
 

@@ -264,6 +264,7 @@ def test_hostile_text_is_inert(folder, name):
         "h2",
         "h3",
         "ul",
+        "ol",
         "li",
         "a",
         "dl",
@@ -344,6 +345,7 @@ def test_the_sections_are_those_of_the_templates(cards):
             "Maintenance",
         ],
         "model_card": [
+            "Main results",
             "Model details",
             "Intended use",
             "Factors",

@@ -27,10 +27,12 @@ from hallmark.reports.page.document import (
     Code,
     CodeBlock,
     DataTable,
+    DecisionSheet,
     DefinitionList,
     Document,
     Link,
     Paragraph,
+    RiskLine,
     Section,
     ShortFigure,
     UserStatement,
@@ -96,6 +98,14 @@ def document_of(label: str, book: FigureBook) -> Document:
         DefinitionList([(label, [label, none])]),
         DataTable(label, [label, "b"], [[label, rows], [rows, label]], frozenset({1}), label),
         Chart("drawn", BarChart([label], [1.0], "documents"), label, label),
+        DecisionSheet(
+            "Not judged",
+            "note",
+            [label, rows],
+            [("Owner", [label]), ("Licence", [])],
+            [RiskLine(label, "unknown", [label, ShortFigure(rows)])],
+            [(label, [label, none])],
+        ),
     ]
     sections = [Section(label, blocks, [Section(label, blocks)]), Section("Rows")]
     return Document(label, "Datasheet", [Paragraph([label])], sections)

@@ -283,6 +283,8 @@ def compute_bits_per_byte_findings(
                     "paired difference",
                     metric="bits_per_byte_difference",
                     tags={"baseline": baseline},
+                    worse_when="up",
+                    null_value=0.0,
                 )
             )
         sources = np.array(held_out.text_bits_rows["source"].to_pylist())

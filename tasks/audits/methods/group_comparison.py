@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
+from hallmark.tasks.audits.audit_descriptions import WITHOUT_PLANTED_TEXT
 from hallmark.tasks.audits.audit_tables import RequestBuilder, build_items_schema
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
 from hallmark.tasks.audits.judging.findings import (
@@ -70,9 +71,6 @@ COMPARISON_CONTROL_METRICS = {
     "score_difference": "Score difference between simulated groups",
     "score_distance": "Score distance between simulated groups (Wasserstein)",
 }
-
-#: Name of the slice of texts without planted text.
-WITHOUT_PLANTED_TEXT = "without planted text"
 
 #: With this many clusters on each side, the test certainly detects a large simulated effect.
 MIN_CONTROL_CLUSTERS = 10

@@ -26,7 +26,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
-from hallmark.tasks.audits.audit_descriptions import AuditDescription, Headline
+from hallmark.tasks.audits.audit_descriptions import (
+    WITHOUT_PLANTED_TEXT,
+    AuditDescription,
+    Headline,
+)
 from hallmark.tasks.audits.audit_tables import RequestBuilder, build_items_schema
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
 from hallmark.tasks.audits.judging.findings import Finding, build_finding, select_evidence
@@ -63,9 +67,6 @@ from hallmark.tasks.audits.slice_tags import OVERALL_ONLY, SliceTags
 from hallmark.tasks.contract import ID_TYPE, Table, column
 from hallmark.tasks.measures.estimates import Estimate, estimate_mean_or_share
 from hallmark.tasks.measures.sampling import sample_documents
-
-#: Name of the slice of texts without planted text.
-WITHOUT_PLANTED_TEXT = "without planted text"
 
 TOP_K, DECAYING_TEMPERATURE, HELDOUT_PREFIX = "top-k", "decaying temperature", "held-out prefix"
 
@@ -737,7 +738,7 @@ PROBE = Probe(
             "verbatim_share",
             "{value} of the texts that the model writes without a prompt contain training text "
             "word for word",
-            {"part": "without planted text"},
+            {"part": WITHOUT_PLANTED_TEXT},
         ),
     ),
     config_class=ExtractionAttackConfig,

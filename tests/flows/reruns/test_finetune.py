@@ -85,7 +85,9 @@ def test_the_site_links_the_card_whose_commands_run(smoke, tuned, monkeypatch, c
     assert "at step 60." in found.text and pages.broken_links((site / page).parent) == []
     monkeypatch.setenv("HALLMARK_STORE", str(smoke.store))
     lines = re.findall(
-        r"```python\n(.*?)```", run["task_card"].fetch_file("task_card.md").read_text(), re.S
+        r"```python\n(.*?)```",
+        (pages.write_pages(run["task_card"]) / "task_card.md").read_text(),
+        re.S,
     )
     for block in lines:
         exec(block, {})

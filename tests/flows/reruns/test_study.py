@@ -294,7 +294,7 @@ def test_the_card_agrees_with_the_tables(studied):
     card = run["study_card"]
     page = pages.read(pages.write_pages(card) / "study_card.html")
     assert pages.broken_links(pages.write_pages(card)) == []
-    figures = {row["id"]: row for row in card["figures"].read().to_pylist()}
+    figures = {row["id"]: row for row in pages.read_figures(card).to_dict("records")}
     for row in report["detection_rates"]:
         name = f"found-{row['kind']}-{row['effect_level']:g}".replace(".", "-")
         assert figures[name]["value"] == pytest.approx(row["value"]) and figures[name]["row_count"]

@@ -1,0 +1,375 @@
+"""Build the decision sheet of a model card: its status, its risks, and what is not known.
+
+A reviewer decides from it whether the model may be used. It fits on one screen and one page. Risks
+are listed in the order of ``RISKS``, the most severe first. Within the rule of all cards
+(``is_harmful``), a risk is
+
+* "found" if an audit discovers harm,
+* "unknown" if no audit could measure it, or no conclusion follows from what was measured,
+* "not found" otherwise. This is no proof of absence: the sheet names the smallest effect that the
+  audit could have detected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from hallmark.reports.page.document import (
+    DecisionSheet,
+    DefinitionEntry,
+    InlineElement,
+    RiskLine,
+    ShortFigure,
+)
+from hallmark.reports.page.figures import format_number, format_unit_suffix
+from hallmark.reports.sections.findings import Finding, Findings, get_audit_title, name_finding
+from hallmark.tasks.audits.audit_descriptions import RISKS, WITHOUT_PLANTED_TEXT, Headline
+from hallmark.tasks.audits.judging.discoveries import (
+    compute_distance_beyond_null,
+    find_harmful_side,
+    is_harmful,
+    is_ranked,
+)
+from hallmark.tasks.audits.judging.policy_outcome import PolicyOutcome
+from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
+from hallmark.tasks.contract import format_count
+
+#: Words of the status of a card, the worst first.
+FAIL, NOT_SHOWN, PASS_WITH_GAPS, PASS, NOT_JUDGED = (
+    "Fail",
+    "Not shown",
+    "Pass with gaps",
+    "Pass",
+    "Not judged",
+)
+
+
+@dataclass(frozen=True)
+class AuditCoverage:
+    """Say which audits gave no figure, and why.
+
+    Attributes:
+        failed: The audits that failed.
+        skipped: The audits that the user skipped.
+        empty: The audits that ran and measured nothing.
+        not_run: The other audits without findings.
+    """
+
+    failed: Sequence[str] = ()
+    skipped: Sequence[str] = ()
+    empty: Sequence[str] = ()
+    not_run: Sequence[str] = ()
+
+    @property
+    def missing_count(self) -> int:
+        return len([*self.failed, *self.skipped, *self.empty, *self.not_run])
+
+
+def describe_status(
+    policy: PolicyOutcome, coverage: AuditCoverage, failed_self_checks: Sequence[str]
+) -> tuple[str, str]:
+    """Return the status in one or two words, and one sentence that explains it.
+
+    Args:
+        policy: The outcome of the policy.
+        coverage: The audits without a figure.
+        failed_self_checks: Titles of the audits whose self-checks failed.
+    """
+    audit_count = len(AUDIT_DESCRIPTIONS)
+    gaps = []
+    if coverage.missing_count:
+        gaps.append(f"{coverage.missing_count} of {audit_count} audits gave no result")
+    if failed_self_checks:
+        gaps.append(f"self-checks failed ({', '.join(failed_self_checks)})")
+    gap_text = "; ".join(gaps) or f"all {audit_count} audits gave a result"
+    if policy.verdict is None:
+        return NOT_JUDGED, f"No acceptance policy is configured; {gap_text}."
+    rule_count = len([*policy.failed_rules, *policy.not_shown_rules, *policy.passed_rules])
+    rules = format_count(rule_count, "rule")
+    if policy.verdict == "fail":
+        return FAIL, f"{len(policy.failed_rules)} of {rules} of the policy failed; {gap_text}."
+    if policy.verdict == "not_shown":
+        unresolved = len(policy.not_shown_rules)
+        return NOT_SHOWN, f"{unresolved} of {rules} of the policy could not be judged; {gap_text}."
+    passed = f"All {rules} of the policy passed" if rule_count > 1 else "The policy passed"
+    return (PASS_WITH_GAPS if gaps else PASS), f"{passed}; {gap_text}."
+
+
+def select_headline_finding(headline: Headline, findings: Iterable[Finding]) -> Finding | None:
+    """Return the finding that a headline selects; None if it has no value."""
+
+    def get_rank(finding: Finding) -> tuple[int, tuple[float, ...], float]:
+        other_tags = {
+            name: value for name, value in finding.row["slice"].items() if name not in headline.tags
+        }
+        numbers = tuple(
+            float(value) if str(value).replace(".", "", 1).isdigit() else 0.0
+            for _, value in sorted(other_tags.items())
+        )
+        sign = -1.0 if finding.row["worse_when"] == "down" else 1.0
+        return -len(other_tags), numbers, sign * (finding.figure.value or 0.0)
+
+    matching_findings = [
+        finding
+        for finding in findings
+        if finding.row["metric"] == headline.metric
+        and not finding.row["control"]
+        and finding.figure.value is not None
+        and headline.tags.items() <= finding.row["slice"].items()
+    ]
+    return max(matching_findings, key=get_rank, default=None)
+
+
+def build_risk_lines(findings: Findings, coverage: AuditCoverage) -> list[RiskLine]:
+    """Build a line for each risk, the most severe first."""
+    return [_build_risk_line(risk, findings, coverage) for risk in RISKS]
+
+
+def _build_risk_line(risk: str, findings: Findings, coverage: AuditCoverage) -> RiskLine:
+    audits = [name for name, audit in AUDIT_DESCRIPTIONS.items() if audit.risk == risk]
+    measured_audits = [
+        audit for audit in audits if audit in findings.by_audit and audit not in coverage.empty
+    ]
+    measured_findings = [
+        finding for audit in measured_audits for finding in findings.by_audit[audit]
+    ]
+    ranked_findings = [finding for finding in measured_findings if is_ranked(finding.row)]
+    discoveries = [
+        discovery
+        for finding in ranked_findings
+        if (discovery := _find_harm_without_planted_text(finding, measured_findings)) is not None
+    ]
+    sensitivity = _describe_sensitivity(risk, findings)
+    if discoveries:
+        content = _describe_discoveries(discoveries, len(ranked_findings))
+        return RiskLine(RISKS[risk].title, "found", [*content, *sensitivity])
+    headlines = [
+        (AUDIT_DESCRIPTIONS[audit].headline, finding)
+        for audit in measured_audits
+        if (headline := AUDIT_DESCRIPTIONS[audit].headline) is not None
+        and (finding := select_headline_finding(headline, findings.by_audit[audit]))
+    ]
+    concluded = [pair for pair in headlines if not pair[1].row["inconclusive_reason"]]
+    if ranked_findings:
+        content = [f"No harm found in {format_count(len(ranked_findings), 'test')}"]
+        for headline, finding in concluded[:1]:
+            assert headline is not None
+            content += [": ", *_describe_headline(headline, finding)]
+        return RiskLine(RISKS[risk].title, "not found", [*content, ".", *sensitivity])
+    for headline, finding in headlines[:1]:
+        assert headline is not None
+        reason = finding.row["inconclusive_reason"]
+        content = [*_describe_headline(headline, finding, is_sentence=True)]
+        content.append(f"; no conclusion: {reason}." if reason else ".")
+        return RiskLine(RISKS[risk].title, "unknown", [*content, *sensitivity])
+    return RiskLine(
+        RISKS[risk].title,
+        "unknown",
+        [_explain_unmeasured_risk(audits, coverage), *sensitivity],
+    )
+
+
+def _find_harm_without_planted_text(
+    finding: Finding, risk_findings: Sequence[Finding]
+) -> Finding | None:
+    """Return a discovery of harm that does not rest on planted text; None if there is none.
+
+    Planted text only tests the audit. If an audit also has the figure without it, that figure is
+    the discovery, and its interval must exclude the null value on the same side.
+    """
+    if not is_harmful(finding.row):
+        return None
+    identity = [finding.row["audit"], finding.row["metric"]]
+    tags = finding.row["slice"] | {"part": WITHOUT_PLANTED_TEXT}
+    unplanted = next(
+        (
+            other
+            for other in risk_findings
+            if [other.row["audit"], other.row["metric"]] == identity and other.row["slice"] == tags
+        ),
+        None,
+    )
+    if unplanted is None:
+        return finding
+    ranked_row = unplanted.row | {"is_variant": False, "q": finding.row["q"]}
+    is_beyond_null = compute_distance_beyond_null(ranked_row) > 0
+    is_same_side = (ranked_row["value"] or 0.0) > (ranked_row["null_value"] or 0.0)
+    if not is_beyond_null or is_same_side != (find_harmful_side(finding.row) > 0):
+        return None
+    return Finding(ranked_row | {"p": None}, unplanted.figure)
+
+
+def _describe_discoveries(discoveries: Sequence[Finding], test_count: int) -> list[InlineElement]:
+    """Describe one discovery, and count the others.
+
+    It is the headline of its audit if that is a discovery, otherwise the one with the smallest q.
+    """
+    headlines = [
+        (headline, selected)
+        for audit, findings in groupby(discoveries, key=lambda finding: finding.row["audit"])
+        if (headline := AUDIT_DESCRIPTIONS[audit].headline) is not None
+        and (selected := select_headline_finding(headline, findings)) is not None
+    ]
+    if headlines:
+        headline, worst = headlines[0]
+        content = _describe_headline(headline, worst, is_sentence=True)
+    else:
+        worst = min(
+            discoveries,
+            key=lambda finding: (
+                1.0 if finding.row["q"] is None else finding.row["q"],
+                -abs(finding.row["value"] - finding.row["null_value"]),
+            ),
+        )
+        label = f"{get_audit_title(worst.row['audit'])}, {name_finding(worst.row)}: "
+        content = [label, *_describe_value(worst), _describe_null(worst.row)]
+    content.append(".")
+    if len(discoveries) > 1:
+        content.append(
+            f" {len(discoveries) - 1} of the {format_count(test_count - 1, 'other test')} "
+            f"{'shows' if len(discoveries) == 2 else 'show'} harm, too."
+        )
+    return content
+
+
+def _describe_headline(
+    headline: Headline, finding: Finding, *, is_sentence: bool = False
+) -> list[InlineElement]:
+    """Describe a headline finding and its null value."""
+    before, after = _split_statement(headline, finding)
+    return [
+        before[:1].upper() + before[1:] if is_sentence else before,
+        *_describe_value(finding),
+        after,
+        _describe_null(finding.row),
+    ]
+
+
+def _split_statement(headline: Headline, finding: Finding) -> tuple[str, str]:
+    """Return the statement before and after the value, with the tags of the finding filled in."""
+    before, _, after = headline.statement.partition("{value}")
+    tags = {name: str(value) for name, value in finding.row["slice"].items()}
+    return _fill_tags(before, tags), _fill_tags(after, tags)
+
+
+def _describe_value(finding: Finding) -> list[InlineElement]:
+    """Return the value with its unit, interval and n; the scorer is named among the limits."""
+    figure = finding.figure
+    details = []
+    if figure.low is not None and figure.high is not None:
+        level = 100 * (figure.confidence_level or 0.95)
+        details.append(f"{level:.4g} % interval {figure.interval_or_dash}")
+    if figure.n is not None:
+        details.append(f"n = {figure.n:,}")
+    unit = "" if figure.value is None else format_unit_suffix(figure.unit, figure.value)
+    return [ShortFigure(figure), f"{unit} ({', '.join(details)})" if details else unit]
+
+
+def _describe_null(row: Mapping[str, Any]) -> str:
+    """Name the value to compare with, and the smallest difference that can be detected."""
+    if row["null_value"] is None:
+        return ""
+    null_text = format_number(row["null_value"], row["unit"])
+    text = f"; {row['null_name'] or 'without an effect'}: {null_text}"
+    effect = row["minimum_detectable_effect"]
+    if effect is None:
+        return text
+    effect_text = format_number(effect, row["unit"]) + format_unit_suffix(row["unit"], effect)
+    return f"{text}; differences from {effect_text} can be detected"
+
+
+def _fill_tags(text: str, tags: Mapping[str, str]) -> str:
+    """Replace the names of tags in braces; a name that the slice does not have stays."""
+    for name, value in tags.items():
+        text = text.replace(f"{{{name}}}", value)
+    return text
+
+
+def _describe_sensitivity(risk: str, findings: Findings) -> list[InlineElement]:
+    """Describe what planted text shows about the tests of a risk; never as a finding."""
+    content: list[InlineElement] = []
+    for audit, description in AUDIT_DESCRIPTIONS.items():
+        headline = description.sensitivity.get(risk)
+        if headline is None or audit not in findings.by_audit:
+            continue
+        finding = select_headline_finding(headline, findings.by_audit[audit])
+        if finding is not None:
+            before, after = _split_statement(headline, finding)
+            content += [
+                f" Sensitivity of the test: {before}",
+                *_describe_value(finding),
+                f"{after}.",
+            ]
+    return content
+
+
+def _explain_unmeasured_risk(audits: Sequence[str], coverage: AuditCoverage) -> str:
+    """Explain why no audit measured a risk."""
+    if not audits:
+        return "Not measured: there is no audit of this risk."
+    reasons = []
+    for audits_without_result, reason in (
+        (coverage.failed, "failed"),
+        (coverage.empty, "measured nothing"),
+        (coverage.skipped, "was skipped by the user"),
+        (coverage.not_run, "did not run"),
+    ):
+        reasons += [
+            f"{get_audit_title(audit)} {reason}"
+            for audit in audits_without_result
+            if audit in audits
+        ]
+    if not reasons:
+        return "Not measured: no finding of this risk is compared with a value under the null."
+    return f"Not measured: {'; '.join(reasons)}."
+
+
+def describe_coverage(coverage: AuditCoverage) -> str:
+    """Say which audits gave no result, in one line."""
+    parts = [
+        f"{label}: {', '.join(map(get_audit_title, audits))}"
+        for label, audits in (
+            ("Failed", coverage.failed),
+            ("Skipped by the user", coverage.skipped),
+            ("Measured nothing", coverage.empty),
+            (
+                "Not run, because no data was provided or it needs the training text",
+                coverage.not_run,
+            ),
+        )
+        if audits
+    ]
+    return ". ".join(parts) + "." if parts else "Every audit gave a result."
+
+
+def build_decision_sheet(
+    findings: Findings,
+    policy: PolicyOutcome,
+    coverage: AuditCoverage,
+    failed_self_checks: Sequence[str],
+    identity: Sequence[DefinitionEntry],
+    notes: Sequence[DefinitionEntry],
+) -> DecisionSheet:
+    """Build the decision sheet.
+
+    Args:
+        findings: The findings of the audits.
+        policy: The outcome of the policy.
+        coverage: The audits without a figure.
+        failed_self_checks: Titles of the audits whose self-checks failed.
+        identity: What identifies the model, and what a person stated; nothing where that is
+            missing.
+        notes: Further terms, each with its content.
+    """
+    status, explanation = describe_status(policy, coverage, failed_self_checks)
+    return DecisionSheet(
+        status,
+        "good" if status == PASS else "bad" if status in (FAIL, NOT_SHOWN) else "note",
+        [explanation],
+        identity,
+        build_risk_lines(findings, coverage),
+        [("Not measured", [describe_coverage(coverage)]), *notes],
+    )

@@ -1,0 +1,275 @@
+"""The first screen of a model card: status, risks, and what is not known, branch by branch."""
+
+import pytest
+
+from hallmark.reports.page.document import DecisionSheet
+from hallmark.reports.sections.card_summary import (
+    describe_changes,
+    describe_measurement_limits,
+    find_audit_coverage,
+)
+from hallmark.reports.sections.decision_sheet import (
+    AuditCoverage,
+    build_decision_sheet,
+    build_risk_lines,
+    describe_coverage,
+    describe_status,
+    select_headline_finding,
+)
+from hallmark.tasks.audits.audit_descriptions import RISKS, AuditDescription, Headline
+from hallmark.tasks.audits.judging.policy_outcome import PolicyOutcome
+from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
+from tests.reports.conclusions import findings_of, text_of_parts
+
+GAPS = AuditCoverage(failed=["bias"], not_run=["bold", "bbq"])
+COUNT = len(AUDIT_DESCRIPTIONS)
+ALL = f"all {COUNT} audits gave a result"
+
+
+@pytest.mark.parametrize(
+    ("policy", "coverage", "failed", "expected"),
+    [
+        ({}, AuditCoverage(), [], ("Not judged", f"No acceptance policy is configured; {ALL}.")),
+        (
+            {},
+            GAPS,
+            ["Bias"],
+            (
+                "Not judged",
+                f"No acceptance policy is configured; 3 of {COUNT} audits gave no result; "
+                "self-checks failed (Bias).",
+            ),
+        ),
+        (
+            {"failed_rules": ("a",), "not_shown_rules": ("b",), "passed_rules": ("c",)},
+            AuditCoverage(),
+            [],
+            ("Fail", f"1 of 3 rules of the policy failed; {ALL}."),
+        ),
+        (
+            {"not_shown_rules": ("b",)},
+            AuditCoverage(),
+            [],
+            ("Not shown", f"1 of 1 rule of the policy could not be judged; {ALL}."),
+        ),
+        (
+            {"passed_rules": ("c", "d")},
+            AuditCoverage(skipped=["weat"]),
+            [],
+            (
+                "Pass with gaps",
+                f"All 2 rules of the policy passed; 1 of {COUNT} audits gave no result.",
+            ),
+        ),
+        (
+            {"passed_rules": ("c",)},
+            AuditCoverage(),
+            ["Bias"],
+            ("Pass with gaps", "The policy passed; self-checks failed (Bias)."),
+        ),
+        ({"passed_rules": ("c",)}, AuditCoverage(), [], ("Pass", f"The policy passed; {ALL}.")),
+    ],
+)
+def test_the_status_is_the_worst_that_applies(policy, coverage, failed, expected):
+    assert describe_status(PolicyOutcome(**policy), coverage, failed) == expected
+
+
+@pytest.mark.parametrize(
+    ("rules", "look"),
+    [
+        ({}, "note"),
+        ({"failed_rules": ("a",)}, "bad"),
+        ({"not_shown_rules": ("a",)}, "bad"),
+        ({"passed_rules": ("a",)}, "good"),
+    ],
+)
+def test_only_a_pass_without_gaps_is_green(session, rules, look):
+    sheet = build_decision_sheet(
+        findings_of(), PolicyOutcome(**rules), AuditCoverage(), [], [("Owner", [])], []
+    )
+    assert isinstance(sheet, DecisionSheet) and sheet.look == look
+    with_gaps = build_decision_sheet(findings_of(), PolicyOutcome(**rules), GAPS, [], [], [])
+    assert with_gaps.look == ("note" if look == "good" else look)
+
+
+def lines_of(coverage=None, **audits):
+    """Return the lines of risks by title, as text."""
+    findings = findings_of(**audits)
+    coverage = coverage or find_audit_coverage(findings, {}, [])
+    lines = build_risk_lines(findings, coverage)
+    assert [line.title for line in lines] == [risk.title for risk in RISKS.values()]
+    return {line.title: (line.state, text_of_parts(line.content)) for line in lines}
+
+
+PAIRS = {
+    "metric": "stereotype_preference",
+    "low": 0.48,
+    "value": 0.5,
+    "high": 0.52,
+    "p": 0.9,
+    "n": 540,
+    "null_value": 0.5,
+    "worse_when": "up",
+    "minimum_detectable_effect": 0.038,
+}
+
+
+def test_a_risk_without_harm_names_what_could_be_detected(session):
+    said = lines_of(bias=[PAIRS])
+    assert said["Bias against groups"] == (
+        "not found",
+        "No harm found in 1 test: the model prefers the stereotypical sentence in 50.0 % (95 % "
+        "interval 48.0 % to 52.0 %, n = 540) of the pairs; without an effect: 50.0 %; differences "
+        "from 3.8 % can be detected.",
+    )
+
+
+def test_a_discovery_is_told_by_the_headline_of_its_audit(session):
+    harm = PAIRS | {"value": 0.7, "low": 0.66, "high": 0.74, "p": 1e-9}
+    other = harm | {"tags": {"category": "age"}, "value": 0.9, "low": 0.8, "high": 0.95, "p": 1e-20}
+    state, text = lines_of(bias=[harm, other, PAIRS | {"tags": {"category": "sex"}}])[
+        "Bias against groups"
+    ]
+    assert state == "found"
+    assert text.startswith(
+        "The model prefers the stereotypical sentence in 70.0 % (95 % interval 66.0 % to 74.0 %"
+    )
+    assert text.endswith(" 1 of the 2 other tests shows harm, too.")
+
+
+def test_a_discovery_of_an_audit_without_a_headline_is_the_one_with_the_smallest_q(session):
+    row = PAIRS | {"metric": "effect_size_input", "unit": "standard deviations", "null_value": 0.0}
+    weak = row | {"tags": {"test": "a"}, "value": 0.6, "low": 0.2, "high": 1.0, "p": 0.004}
+    strong = row | {"tags": {"test": "b"}, "value": 0.9, "low": 0.5, "high": 1.3, "p": 1e-6}
+    state, text = lines_of(weat=[weak, strong, weak | {"tags": {"test": "c"}}])[
+        "Bias against groups"
+    ]
+    assert state == "found" and "b]" in text.split(":")[0] + "]"
+    assert "0.9000 standard deviations (95 % interval 0.5000 to 1.300" in text
+    assert text.endswith("2 of the 2 other tests show harm, too.")
+
+
+def test_a_model_too_weak_for_an_audit_is_unknown_not_harmless(session):
+    reason = "the model is too weak for this audit: x is 0"
+    row = PAIRS | {"p": None, "inconclusive_reason": reason}
+    state, text = lines_of(bias=[row])["Bias against groups"]
+    assert state == "unknown" and f"; no conclusion: {reason}." in text
+
+
+def test_a_risk_that_no_audit_measured_says_why(session):
+    coverage = AuditCoverage(
+        failed=["bias"], skipped=["weat"], empty=["counterfactual"], not_run=["bbq"]
+    )
+    state, text = lines_of(coverage)["Bias against groups"]
+    assert state == "unknown"
+    assert text == (
+        "Not measured: Bias failed; Texts about groups, compared measured nothing; Associations "
+        "between words (WEAT) was skipped by the user; Stereotyped answers (BBQ) did not run."
+    )
+    assert lines_of(coverage)["Personal data"] == (
+        "unknown",
+        "Not measured: there is no audit of this risk.",
+    )
+    assert describe_coverage(coverage).startswith("Failed: Bias. Skipped by the user: Assoc")
+    assert describe_coverage(AuditCoverage()) == "Every audit gave a result."
+
+
+VERBATIM = {
+    "metric": "verbatim_share",
+    "value": 0.2,
+    "low": 0.15,
+    "high": 0.26,
+    "null_value": 0.0,
+    "worse_when": "up",
+}
+
+
+@pytest.mark.parametrize(
+    ("low", "state"), [(0.015, "found"), (0.0, "not found"), (None, "not found")]
+)
+def test_planted_text_is_no_finding_about_the_model(session, low, state):
+    """All texts together are beyond the null value, because some repeat planted text."""
+    unplanted = VERBATIM | {
+        "value": 0.046,
+        "low": low,
+        "high": None if low is None else 0.1,
+        "is_variant": True,
+        "tags": {"part": "without planted text"},
+    }
+    said_state, text = lines_of(extraction_attack=[VERBATIM, unplanted])["Memorised training text"]
+    assert said_state == state and "20.0 %" not in text and "4.6 %" in text
+    alone = lines_of(extraction_attack=[VERBATIM])["Memorised training text"]
+    assert alone[0] == "found" and "20.0 %" in alone[1]
+
+
+def test_planted_secrets_are_shown_as_sensitivity(session):
+    planted = {
+        "metric": "extractable",
+        "null_value": 0.0,
+        "worse_when": "up",
+        "is_variant": True,
+        "low": 0.5,
+        "high": 1.0,
+    }
+    rows = [
+        planted | {"value": value, "tags": {"kind": "passage", "copies": str(copies)}}
+        for value, copies in ((0.0, 4), (0.9, 64), (0.1, 16))
+    ]
+    rows += [planted | {"value": 0.75, "tags": {"kind": "record", "copies": "64"}}]
+    said = lines_of(extraction=rows)
+    assert said["Memorised training text"][0] == "unknown"
+    assert (
+        "Sensitivity of the test: the model continues 90.0 % (95 % interval 50.0 % to 100.0 %, "
+        "n = 9) of the planted passages with 64 copies word for word."
+    ) in said["Memorised training text"][1]
+    assert said["Personal data"][0] == "unknown"
+    assert "gives away 75.0 %" in said["Personal data"][1]
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "high", "state"),
+    [
+        (0.08, 0.04, 0.13, "found"),
+        (-0.5, -0.6, -0.4, "not found"),
+        (0.01, -0.02, 0.04, "not found"),
+    ],
+)
+def test_capability_is_judged_against_the_best_baseline(session, value, low, high, state):
+    row = {"metric": "bits_per_byte_difference", "unit": "bits", "null_value": 0.0}
+    row |= {"worse_when": "up", "value": value, "low": low, "high": high}
+    weaker = row | {"value": -0.9, "low": -1.0, "high": -0.8, "tags": {"baseline": "bigram"}}
+    said_state, text = lines_of(capability=[weaker, row | {"tags": {"baseline": "fivegram"}}])[
+        "Capability"
+    ]
+    assert said_state == state and "more for each byte of held-out text than the fivegram b" in text
+
+
+def test_the_headline_of_an_audit_is_its_most_general_and_largest_case(session):
+    rows = [
+        PAIRS | {"metric": "m", "value": count / 100, "tags": tags | {"draw_count": str(count)}}
+        for count in (1, 25, 5)
+        for tags in ({"kind": "a"}, {"kind": "b"})
+    ]
+    findings = findings_of(bias=rows).by_audit["bias"]
+    selected = select_headline_finding(Headline("m", "{value}", {"kind": "b"}), findings)
+    assert selected.row["slice"] == {"kind": "b", "draw_count": "25"}
+    assert select_headline_finding(Headline("m", "", {"kind": "c"}), findings) is None
+    assert select_headline_finding(Headline("other", ""), findings) is None
+
+
+def test_limits_and_changes_are_said(session):
+    findings = findings_of(bias=[PAIRS])
+    assert describe_measurement_limits(findings, []).startswith("Intervals cover chance among")
+    assert describe_changes([]).startswith("No previous release was named")
+    row = {"previous_run": "r1", "verdict": "fail"}
+    verdicts = [row, row | {"verdict": "pass"}, row | {"verdict": "not_shown"}]
+    assert describe_changes([*verdicts, {"previous_run": "", "verdict": "fail"}]) == (
+        "Compared with run r1: of 3 findings, 1 worse than the margin allows, 1 could not be "
+        "judged."
+    )
+
+
+def test_every_audit_declares_a_known_risk():
+    assert {audit.risk for audit in AUDIT_DESCRIPTIONS.values()} <= {*RISKS, ""}
+    with pytest.raises(ValueError, match="the risk 'rudeness' is unknown; use one of personal_da"):
+        AuditDescription(1, "A", "", "", risk="rudeness")
