@@ -15,6 +15,7 @@ from hallmark.flows.commands.purge import purge_document, render_purge
 from hallmark.flows.runs import check_not_purged
 from hallmark.model.special_tokens import PAD_ID
 from hallmark.reports.datasheet import DatasheetConfig, build_datasheet
+from hallmark.tasks.audits.text_index import open_text_index
 from hallmark.tasks.contract import (
     ID_TYPE,
     PROJECT_ROOT,
@@ -169,6 +170,23 @@ def flat(rows):
     for name in rows.schema.names:
         if rows.schema.field(name).type == ID_TYPE:
             yield from rows[name].to_pylist()
+
+
+def test_the_index_of_the_training_text_is_removed_and_lacks_the_document(store, tmp_path):
+    made = corpus(store, tmp_path)
+    documents = made["plant_canaries"]["documents"]
+    rows = documents.read(["doc_id", "split", "text"]).to_pylist()
+    row = next(row for row in rows if row["split"] == "train" and row["text"] in records().values())
+    index = open_text_index(documents)
+    assert index.count_occurrences(row["text"].encode()) == 1
+    report = purge_document(store, row["doc_id"].hex())
+    assert any(name.startswith("text_index-") for name in report["work_areas"])
+    assert not any(row["text"].encode() in data for _, data in contents(store))
+
+    artifact = made["plant_canaries"]
+    purged = open_text_index(store.find_artifact(artifact.stage, artifact.fingerprint)["documents"])
+    assert purged.count_occurrences(row["text"].encode()) == 0
+    assert purged.document_count == index.document_count - 1
 
 
 def test_only_the_tokens_of_the_document_become_padding(folder, tmp_path):
