@@ -55,8 +55,9 @@ COMMAND_GROUPS: dict[tuple[str, str], dict[str, str]] = {
         "checkpoint named.",
         "findings": "List the findings of a run with null value, conclusion and verdict, largest "
         "risk first.",
-        "trace": "Follow a document through all stages of a run, or a finding to its worst rows "
-        "and the training documents that contain the same text.",
+        "trace": "Follow a document through all stages of a run; a finding to its worst rows and "
+        "the training documents that contain the same text; or any text to the training documents "
+        "that contain spans of it.",
     },
     (
         "Corpus and privacy",

@@ -1,14 +1,17 @@
-"""Follow a document through the stages of a run, or a finding to the training documents.
+"""Follow a document through the stages of a run, or a finding or a text to training documents.
 
 For a document: its text at every stage, where it was removed, and which training steps read it.
 For a finding: its worst rows and the training documents that contain the same text.
+For a text: its spans that occur in the training text, and the documents that contain them.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from functools import reduce
 from operator import or_
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -17,6 +20,10 @@ import pyarrow.compute as pc
 from cyclopts import Parameter
 
 from hallmark.flows.checkpoint_comparison import open_audit_run
+from hallmark.flows.checkpoint_resolution import (
+    find_checkpoint_in_folder,
+    resolve_checkpoint,
+)
 from hallmark.flows.commands.options import JsonOption, StoreOption, WholeNumber, print_result
 from hallmark.flows.corpus_additions import (
     collect_artifacts_for_redaction_by_label,
@@ -29,6 +36,12 @@ from hallmark.flows.finding_trace import (
     trace_finding,
 )
 from hallmark.flows.runs import Run, open_run, open_store
+from hallmark.flows.text_trace import (
+    DEFAULT_SPANS,
+    MAX_TRACED_CHARACTERS,
+    TextTracer,
+    check_traceable,
+)
 from hallmark.model.training.packed_rows import select_batch_rows
 from hallmark.reports.page.redaction import (
     NO_NEIGHBOURS,
@@ -58,29 +71,39 @@ SEPARATELY_REPORTED_TABLES = ("documents", "ledger", "spans", "checksums", "sign
 
 
 def trace(
-    run: str,
-    document_or_finding: str,
+    run: str | None = None,
+    document_or_finding: str | None = None,
     *,
+    text: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    text_file: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     rows: WholeNumber | None = None,
     redact: Annotated[bool, Parameter(negative="")] = False,
     attribute: Annotated[bool, Parameter(negative="")] = False,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Follow a document through all stages of a run, or a finding to its worst rows and the
-    training documents that contain the same text.
+    """Follow a document through all stages of a run; a finding to its worst rows and the training
+    documents that contain the same text; or any text to the training documents that contain spans
+    of it.
 
     Parameters
     ----------
     run
         A run id, or "latest": the newest run that produced a corpus, or, for a finding, the newest
-        that ran its audit on the newest trained model.
+        that ran its audit on the newest trained model. For a text, a checkpoint: RUN, RUN@STEP or
+        checkpoint/…; by default "latest", the last checkpoint of the newest trained model.
     document_or_finding
         The id of a document (32 hexadecimal digits, as in the column doc_id of the tables), or a
         finding as audit.metric[slice], such as bias.stereotype_preference or
         "toxicity.toxicity_probability[prompted, draw_count=25]".
+    text
+        Instead of a document or finding: a text, such as one that a model generated. Its longest
+        spans that occur word for word in the training text are shown, the rarest first.
+    text_file
+        Like --text, but the text is read from this file, or from standard input if it is "-".
     rows
-        For a finding, how many of its worst rows are shown; by default 10.
+        For a finding, how many of its worst rows are shown; for a text, how many of its spans; by
+        default 10.
     redact
         Hide personal data, planted secrets and offensive texts, as the pages do.
     attribute
@@ -90,6 +113,32 @@ def trace(
     """
     if rows is not None and rows < 1:
         raise UsageError(f"--rows is {rows}; it must be at least 1")
+    if text is not None and text_file is not None:
+        raise UsageError("--text and --text-file are both given; give one of them")
+    traced_text = text if text_file is None else read_text_file(text_file)
+    if traced_text is not None:
+        if document_or_finding is not None:
+            raise UsageError(
+                f"{document_or_finding!r:.80} is given in addition to a text; trace a text, or a "
+                "document or finding, but not both"
+            )
+        if attribute:
+            raise UsageError("--attribute needs a finding, such as bias.stereotype_preference")
+        check_traceable(traced_text)  # a wrong text is reported before a missing checkpoint
+        checkpoint_name = "latest" if run is None else run
+        resolved = find_checkpoint_in_folder(checkpoint_name) or resolve_checkpoint(
+            open_store(store, create=False), checkpoint_name
+        )
+        tracer = TextTracer.from_checkpoint(resolved, redact=redact)
+        print_result(
+            tracer.trace_text(traced_text, rows or DEFAULT_SPANS), as_json, render_text_trace
+        )
+        return
+    if run is None or document_or_finding is None:
+        raise UsageError(
+            "nothing to trace; give a run and a document or finding, such as: hallmark trace "
+            'latest bias.stereotype_preference; or a text: hallmark trace --text "TEXT"'
+        )
     if "." in document_or_finding or document_or_finding in AUDIT_DESCRIPTIONS:
         finding_name = document_or_finding
         audit = parse_finding_audit(finding_name)
@@ -111,6 +160,36 @@ def trace(
         as_json,
         render_document_trace,
     )
+
+
+def read_text_file(file_name: str) -> str:
+    """Read a text from a UTF-8 file, or from standard input if its name is "-".
+
+    Raises:
+        UsageError: If the file cannot be read, or is not UTF-8.
+    """
+    max_bytes = 4 * MAX_TRACED_CHARACTERS + 4  # one character more than a text may have
+    try:
+        if file_name == "-":
+            content = sys.stdin.buffer.read(max_bytes)
+        else:
+            with Path(file_name).expanduser().open("rb") as file:
+                content = file.read(max_bytes)
+    except (OSError, RuntimeError, ValueError) as error:
+        reason = (isinstance(error, OSError) and error.strerror) or str(error)
+        raise UsageError(
+            f"--text-file {file_name}: cannot be read ({reason.lower()}); name a text file, or - "
+            "for standard input"
+        ) from error
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        if len(content) == max_bytes and error.start >= max_bytes - 4:
+            return content.decode("utf-8-sig", errors="ignore")  # cut off within a character
+        raise UsageError(
+            f"--text-file {file_name}: byte {error.start + 1} is not UTF-8; convert the file to "
+            "UTF-8"
+        ) from error
 
 
 def trace_document(run: Run, doc_id: str, redact: bool = False) -> Report:
@@ -513,6 +592,58 @@ def render_finding_trace(report: Report) -> str:
     return "\n".join(lines)
 
 
+def render_text_trace(report: Report) -> str:
+    """Format the spans of a text that occur in the training text, for a terminal."""
+    shown_count, span_count = len(report["spans"]), report["span_count"]
+    lines = [
+        f"checkpoint {escape_invisible(report['checkpoint'])}: "
+        f"{format_count(report['training_documents'], 'training document')}, "
+        f"{format_count(report['training_bytes'], 'byte')} of text"
+    ]
+    minimum = f"of at least {report['min_span_characters']} characters"
+    if not span_count:
+        lines.append(f"no span {minimum} of the text occurs in the training text")
+    else:
+        lines.append(
+            f"{format_count(span_count, 'span')} {minimum} of the text "
+            f"{'occurs' if span_count == 1 else 'occur'} in the training text"
+            + (f"; the {shown_count} rarest:" if shown_count < span_count else ", rarest first:")
+        )
+    for span in report["spans"]:
+        lines += [
+            "",
+            f"characters {span['char_start']} to {span['char_end'] - 1}: "
+            f"{format_count(span['occurrences'], 'occurrence')}",
+        ]
+        for document in span["documents"]:
+            lines.append(
+                f"    {document['doc_id']} {escape_invisible(document['source'])}"
+                f"{_format_licence_note(document)}, characters {document['char_start']} to "
+                f"{document['char_end'] - 1}{_format_reading_note(document)}"
+            )
+            excerpt = f"{document['text_before']}»{document['text']}«{document['text_after']}"
+            lines += [f"    {line}" for line in _quote_text_lines(excerpt)]
+    return "\n".join(lines)
+
+
+def _format_licence_note(document: Report) -> str:
+    return f", {escape_invisible(document['licence'])}" if document["licence"] else ""
+
+
+def _format_reading_note(document: Report) -> str:
+    """Format how often and when training read a document, as far as that is known."""
+    if document["times_read"] is None:
+        return ""
+    if document["times_read"] == 0:
+        return ", not yet read completely"
+    read_note = ", read " + (
+        "once" if document["times_read"] == 1 else f"{document['times_read']} times"
+    )
+    return read_note + (
+        "" if document["first_step"] is None else f", first in step {document['first_step']}"
+    )
+
+
 def _format_evidence_row_order(report: Report) -> str:
     order = report["row_order"]
     if report["row_count"] < 2:
@@ -541,8 +672,7 @@ def _render_training_document(document: Report) -> list[str]:
         f", {format_count(document['run_tokens'], 'token')}" if "run_tokens" in document else ""
     )
     score_note = f", {document['score']:.0%}" if "score" in document else ""
-    licence_note = f", {escape_invisible(document['licence'])}" if document["licence"] else ""
-    notes = f"{licence_note}{size_note}{score_note}{read_note}{first_step_note}"
+    notes = f"{_format_licence_note(document)}{size_note}{score_note}{read_note}{first_step_note}"
     return [
         f"    {document['doc_id']} {escape_invisible(document['source'])}{notes}",
         *(f"    {line}" for line in _quote_text_lines(document["text"])),
