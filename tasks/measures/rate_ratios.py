@@ -71,6 +71,11 @@ class RateRatios:
         p: Two-sided p for a ratio of 1.
         stratified_ratio: Ratio within strata (Mantel & Haenszel 1959); NaN without strata.
         minimum_detectable_ratio: Smallest ratio above 1 that would be found with power 0.8.
+        stratified_low: Lower end of the 95 % interval of `stratified_ratio`.
+        stratified_high: Upper end.
+        stratified_p: Two-sided p for a stratified ratio of 1.
+        design_effect: Factor by which clusters increase the variance of the group's rate; that of
+            all items together if the group has no events.
     """
 
     n: Int64
@@ -84,6 +89,10 @@ class RateRatios:
     p: Float64
     stratified_ratio: Float64
     minimum_detectable_ratio: Float64
+    stratified_low: Float64
+    stratified_high: Float64
+    stratified_p: Float64
+    design_effect: Float64
 
     @property
     def adjusted_p(self) -> Float64:
@@ -169,7 +178,9 @@ def estimate_rate_ratios(
         at_risk: (n,) whether an item is at risk.
         cluster_ids: (n,) from 0.
         stratum_ids: (n,) from 0, for the stratified ratio only. A group concentrated in a source
-            with a high rate has a high ratio, but a ratio of 1 within sources.
+            with a high rate has a high ratio, but a ratio of 1 within sources. Its interval treats
+            the weighted counts as scaled Poisson counts. With one stratum, ratio and interval equal
+            the unstratified ones.
     """
     is_event = is_event & at_risk
     all_counts = (_sum_by_bin(cluster_ids, is_event), _sum_by_bin(cluster_ids, at_risk))
@@ -194,9 +205,10 @@ def estimate_rate_ratios(
     group_rates = _compute_rates_from_sums(group_sums)
     rest_rates = _compute_rates_from_sums(rest_sums)
     design_effect = float(overall_rates.design_effect[0])
+    group_events, group_items = group_rates.effective_events_and_items(design_effect)
+    rest_events, rest_items = rest_rates.effective_events_and_items(design_effect)
     ratio_test = _conditional_ratio_interval_and_p(
-        *group_rates.effective_events_and_items(design_effect),
-        *rest_rates.effective_events_and_items(design_effect),
+        group_events, group_items, rest_events, rest_items
     )
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = group_rates.rate / rest_rates.rate
@@ -209,14 +221,12 @@ def estimate_rate_ratios(
         expected_events, rest_rates.events / rest_rates.design_effect, rest_rates.rate
     )
     stratified_ratio = np.full(len(groups), np.nan)
+    stratified_test = _RatioTest(stratified_ratio, stratified_ratio, stratified_ratio)
     if stratum_ids is not None:
-        stratum_counts = (_sum_by_bin(stratum_ids, is_event), _sum_by_bin(stratum_ids, at_risk))
-        stratified_ratio = np.array(
-            [
-                _mantel_haenszel_ratio(g, is_event, at_risk, stratum_ids, *stratum_counts)
-                for g in groups
-            ],
-            np.float64,
+        stratified_ratio, stratified_test = _estimate_stratified_ratios(
+            [_WeightedEvents.from_group(group, is_event, at_risk, stratum_ids) for group in groups],
+            _divide_or_nan(group_rates.n, group_items),
+            _divide_or_nan(rest_rates.n, rest_items),
         )
     return RateRatios(
         _round_to_int(group_rates.n),
@@ -230,6 +240,10 @@ def estimate_rate_ratios(
         ratio_test.p,
         stratified_ratio,
         detectable_ratio,
+        stratified_test.low,
+        stratified_test.high,
+        stratified_test.p,
+        np.where(group_rates.events > 0, group_rates.design_effect, design_effect),
     )
 
 
@@ -242,32 +256,68 @@ def _divide_or_nan(numerator: Float64, denominator: Float64) -> Float64:
         return numerator / denominator
 
 
-def _mantel_haenszel_ratio(
-    group: ClusteredGroup,
-    is_event: Bool,
-    at_risk: Bool,
-    stratum_ids: Int64,
-    stratum_events: Float64,
-    stratum_n: Float64,
-) -> float:
-    """Compute the Mantel-Haenszel risk ratio: sum of a_s m_s / N_s by sum of b_s n_s / N_s.
+class _WeightedEvents(NamedTuple):
+    """Both sides of the Mantel-Haenszel risk ratio: sums of events, weighted by stratum."""
 
-    In stratum s, a_s of n_s group items and b_s of m_s others have an event, N_s = n_s + m_s.
+    group_sum: float
+    rest_sum: float
+    group_weight: float
+    """Mean weight of an event: the variance of the sum under a Poisson law, divided by the sum. If
+    the group has no events, the value for those expected at the rates of the others. NaN if no
+    stratum has items on both sides and events."""
+    rest_weight: float
+
+    @classmethod
+    def from_group(
+        cls, group: ClusteredGroup, is_event: Bool, at_risk: Bool, stratum_ids: Int64
+    ) -> _WeightedEvents:
+        """Sum up a_s m_s / N_s for the group and b_s n_s / N_s for all others.
+
+        In stratum s, a_s of n_s group items and b_s of m_s others have an event, N_s = n_s + m_s.
+        """
+        stratum_events, stratum_n = (_sum_by_bin(stratum_ids, x) for x in (is_event, at_risk))
+        events, n = (
+            _sum_by_bin(stratum_ids[group.member_rows], x[group.member_rows], len(stratum_n))
+            for x in (is_event, at_risk)
+        )
+        is_shared = (n > 0) & (stratum_n > n)
+        events, n = events[is_shared], n[is_shared]
+        rest_events = stratum_events[is_shared] - events
+        rest_n = stratum_n[is_shared] - n
+        sums_and_weights = []
+        for counts, expected_counts, weights in (
+            (events, rest_events * n / rest_n, rest_n / (n + rest_n)),
+            (rest_events, events * rest_n / n, n / (n + rest_n)),
+        ):
+            weighted_sum = (counts * weights).sum()
+            counts_or_expected = counts if weighted_sum > 0 else expected_counts
+            mean_weight = _divide_or_nan(
+                (counts_or_expected * weights**2).sum(), (counts_or_expected * weights).sum()
+            )
+            sums_and_weights.append((float(weighted_sum), float(mean_weight)))
+        (group_sum, group_weight), (rest_sum, rest_weight) = sums_and_weights
+        return cls(group_sum, rest_sum, group_weight, rest_weight)
+
+
+def _estimate_stratified_ratios(
+    weighted_events: Sequence[_WeightedEvents], group_dependence: Float64, rest_dependence: Float64
+) -> tuple[Float64, _RatioTest]:
+    """Return Mantel-Haenszel ratios with their intervals and p.
+
+    Args:
+        weighted_events: Weighted sums of each group and of all others.
+        group_dependence: (groups,) number of events that count as one independent event.
+        rest_dependence: The same for all others.
     """
-    members, stratum_count = group.member_rows, len(stratum_n)
-    group_events, group_n = (
-        _sum_by_bin(stratum_ids[members], x[members], stratum_count) for x in (is_event, at_risk)
+    group_sums, rest_sums, group_weights, rest_weights = (
+        np.array(weighted_events, np.float64).reshape(-1, 4).T
     )
-    is_nonempty = stratum_n > 0
-    numerator_terms = (group_events * (stratum_n - group_n))[is_nonempty] / stratum_n[is_nonempty]
-    denominator_terms = ((stratum_events - group_events) * group_n)[is_nonempty] / stratum_n[
-        is_nonempty
-    ]
-    return (
-        float(numerator_terms.sum() / denominator_terms.sum())
-        if denominator_terms.sum() > 0
-        else float("nan")
-    )
+    group_scale, rest_scale = group_weights * group_dependence, rest_weights * rest_dependence
+    with np.errstate(divide="ignore", invalid="ignore"):
+        test = _conditional_ratio_interval_and_p(
+            group_sums / group_scale, 1 / group_scale, rest_sums / rest_scale, 1 / rest_scale
+        )
+    return _divide_or_nan(group_sums, rest_sums), test
 
 
 def _round_to_int(values: Float64) -> Int64:

@@ -265,3 +265,94 @@ def test_a_ratio_between_strata_vanishes_within_them():
     below = sum(b * n / total for _, b, n, total in tables)
     assert estimate.stratified_ratio[0] == pytest.approx(above / below)
     assert estimate.ratio[0] > 1.8 and estimate.stratified_ratio[0] == pytest.approx(1, abs=0.06)
+
+
+def estimate_by_stratum(is_event, member, stratum, cluster=None):
+    cluster = np.arange(len(is_event)) if cluster is None else cluster
+    groups = [ClusteredGroup.from_members(np.flatnonzero(member), cluster)]
+    return estimate_rate_ratios(
+        groups, is_event, np.ones(len(is_event), bool), cluster, np.asarray(stratum)
+    )
+
+
+@pytest.mark.parametrize("events_in_group", [0, 7, 60])
+def test_with_one_stratum_the_stratified_ratio_is_the_plain_one(events_in_group):
+    member = np.arange(900) < 60
+    is_event = (np.arange(900) < events_in_group) | (np.arange(900) >= 820)
+    cluster = np.arange(900) // 2
+    both = estimate_by_stratum(is_event, member, np.zeros(900, int), cluster)
+    assert both.stratified_ratio == pytest.approx(both.ratio)
+    assert both.stratified_low == pytest.approx(both.low)
+    assert both.stratified_high == pytest.approx(both.high)
+    assert both.stratified_p == pytest.approx(both.p)
+
+
+def test_the_stratified_interval_agrees_with_the_variance_of_greenland_and_robins():
+    """Log-normal interval of the Mantel-Haenszel risk ratio, Biometrics 41 (1985), with counts so
+    large that both approximations hold; rates are low, so that Poisson and binomial agree."""
+    random = np.random.default_rng(4)
+    stratum = np.repeat([0, 1, 2], [40_000, 30_000, 50_000])
+    member = random.random(120_000) < np.array([0.1, 0.5, 0.3])[stratum]
+    rate = np.array([0.01, 0.03, 0.02])[stratum] * np.where(member, 1.3, 1.0)
+    is_event = random.random(120_000) < rate
+    result = estimate_by_stratum(is_event, member, stratum)
+    numerator = denominator = variance = 0.0
+    for s in range(3):
+        inside, outside = member & (stratum == s), ~member & (stratum == s)
+        a, b, n, m = is_event[inside].sum(), is_event[outside].sum(), inside.sum(), outside.sum()
+        numerator += a * m / (n + m)
+        denominator += b * n / (n + m)
+        variance += ((a + b) * n * m - a * b * (n + m)) / (n + m) ** 2
+    half_width = 1.96 * np.sqrt(variance / (numerator * denominator))
+    assert result.stratified_ratio[0] == pytest.approx(numerator / denominator)
+    log_ends = np.log([result.stratified_low[0], result.stratified_high[0]])
+    log_ratio = np.log(numerator / denominator)
+    assert log_ends == pytest.approx([log_ratio - half_width, log_ratio + half_width], abs=0.01)
+
+
+def test_stratified_intervals_cover_the_ratio_within_strata():
+    """Clusters share their outcome; one stratum has many events and most of the group."""
+    random = np.random.default_rng(6)
+    covered, crude_covered = [], []
+    for _ in range(300):
+        size = random.integers(1, 5, 900)
+        cluster = np.repeat(np.arange(900), size)
+        cluster_stratum, in_group = random.integers(0, 3, 900), random.random(900)
+        is_member = in_group < np.array([0.05, 0.1, 0.6])[cluster_stratum]
+        rate = np.array([0.02, 0.05, 0.3])[cluster_stratum] * np.where(is_member, 0.7, 1.0)
+        has_event = random.random(900) < rate
+        result = estimate_by_stratum(
+            has_event[cluster], is_member[cluster], cluster_stratum[cluster], cluster
+        )
+        covered.append(result.stratified_low[0] <= 0.7 <= result.stratified_high[0])
+        crude_covered.append(result.low[0] <= 0.7 <= result.high[0])
+    assert 0.92 < np.mean(covered) <= 1 and np.mean(crude_covered) < 0.2
+
+
+def test_strata_that_cannot_be_compared_give_no_stratified_ratio():
+    """The group has a stratum for itself; and a stratum without others adds nothing."""
+    member, is_event = np.arange(100) < 50, np.arange(100) % 4 == 0
+    alone = estimate_by_stratum(is_event, member, np.where(member, 0, 1))
+    assert np.isnan(
+        [alone.stratified_ratio[0], alone.stratified_low[0], alone.stratified_p[0]]
+    ).all()
+    assert alone.ratio[0] > 0
+    some = estimate_by_stratum(is_event, member, np.where(np.arange(100) < 20, 0, 1))
+    shared = (np.arange(100) >= 20) & member
+    assert some.stratified_ratio[0] == pytest.approx(
+        is_event[shared].mean() / is_event[~member].mean()
+    )
+
+
+def test_stratified_intervals_without_events_on_one_side():
+    stratum = np.arange(2000) % 3
+    member = np.arange(2000) < 200
+    none = estimate_by_stratum(np.arange(2000) >= 1800, member, stratum)
+    assert none.stratified_ratio[0] == none.stratified_low[0] == 0
+    assert 0 < none.stratified_high[0] < 1 and none.stratified_p[0] < 0.05
+    only = estimate_by_stratum(np.arange(2000) < 20, member, stratum)
+    assert np.isinf([only.stratified_ratio[0], only.stratified_high[0]]).all()
+    assert only.stratified_low[0] > 1 and only.stratified_p[0] < 0.05
+    every = estimate_by_stratum(np.ones(2000, bool), member, stratum)
+    assert every.stratified_ratio[0] == pytest.approx(1)
+    assert every.stratified_low[0] < 1 < every.stratified_high[0]
