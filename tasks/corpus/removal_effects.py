@@ -43,6 +43,14 @@ from hallmark.tasks.corpus.group_effects.document_outcomes import (
     find_signal_table,
     read_numeric_signal,
 )
+from hallmark.tasks.corpus.group_effects.group_removals import (
+    GROUP_REMOVAL_TABLES,
+    SIGNIFICANCE_LEVEL,
+    build_group_removal_reason_rows,
+    build_group_removal_rows,
+    count_unreadable_records,
+    list_lexicon_groups,
+)
 from hallmark.tasks.corpus.group_effects.group_sentences import (
     DRAWN_SENTENCES_SCHEMA,
     SentenceDraw,
@@ -76,9 +84,6 @@ from hallmark.tasks.measures.scorers import scorer_languages, scorer_versions
 from hallmark.tasks.measures.statistics import finite_or_none
 
 BoolArray = NDArray[np.bool_]
-
-#: A difference is reported if the corrected p is below this.
-SIGNIFICANCE_LEVEL = 0.05
 
 #: Reasons of rows over all stages: removals for any reason; for any reason but duplicates;
 #: and duplicates whose kept copy was removed later.
@@ -180,9 +185,19 @@ _RATE_COLUMNS = (
     ),
     make_float_column(
         "source_adjusted_ratio",
-        "rate ratio adjusted for source (Mantel & Haenszel 1959), without confidence interval; if "
+        "rate ratio adjusted for source (Mantel & Haenszel 1959); null for sources; if "
         "it is near 1 while `rate_ratio` is not, the difference is explained by the sources of "
         "the documents",
+        "times",
+    ),
+    make_float_column(
+        "source_adjusted_low",
+        f"lower end of the {LEVEL:.0%} confidence interval of `source_adjusted_ratio`",
+        "times",
+    ),
+    make_float_column(
+        "source_adjusted_high",
+        "upper end of the confidence interval; null if the interval is unbounded",
         "times",
     ),
     make_float_column(
@@ -207,6 +222,7 @@ _RATE_COLUMNS = (
 )
 
 TABLES = {
+    **GROUP_REMOVAL_TABLES,
     "removal_rates": table_schema(
         "Removal rates by rule and group, compared with the removal rates of all other documents.",
         *_CAUSE_COLUMNS,
@@ -379,6 +395,8 @@ def build_rate_rows(
                 "low": finite_or_none(reported_ratios.low[i]),
                 "high": finite_or_none(reported_ratios.high[i]),
                 "source_adjusted_ratio": finite_or_none(reported_ratios.stratified_ratio[i]),
+                "source_adjusted_low": finite_or_none(reported_ratios.stratified_low[i]),
+                "source_adjusted_high": finite_or_none(reported_ratios.stratified_high[i]),
                 "p": finite_or_none(reported_ratios.p[i]),
                 "p_corrected": finite_or_none(corrected_p[i]),
                 "minimum_detectable_ratio": finite_or_none(
@@ -583,7 +601,7 @@ def find_toxicity_threshold_or_default(corpus_artifacts: Mapping[str, Artifact])
     libraries=["numpy", "scipy"],
     external_digests=lambda config, secret_id: scorer_versions(config.scorer),
     determinism="machine",
-    reads={"corpus_artifacts": ("documents", "ledger", "signals", "lexicons")},
+    reads={"corpus_artifacts": ("documents", "errors", "ledger", "signals", "lexicons")},
 )
 def measure_removal_effects(
     documents: Table,
@@ -610,6 +628,15 @@ def measure_removal_effects(
     def write_table(name: str, rows: list[Row]) -> None:
         context.get_table_writer(name).write(pa.Table.from_pylist(rows, schema=TABLES[name]))
 
+    user_lexicons = load_user_lexicons(corpus_artifacts)
+    searched_groups = list_lexicon_groups(user_lexicons)
+    unreadable_records = count_unreadable_records(corpus_artifacts[outcomes.first_stage])
+    write_table(
+        "group_removals", build_group_removal_rows(outcomes, searched_groups, unreadable_records)
+    )
+    write_table(
+        "group_removals_by_reason", [*build_group_removal_reason_rows(outcomes, searched_groups)]
+    )
     rates = [
         {"stage": stage_name, "reason": reason, **row}
         for stage_name, reason, is_removed, at_risk in iter_removal_masks(outcomes)
@@ -640,7 +667,6 @@ def measure_removal_effects(
     ]
     available_tables = [table for table in signal_tables if table is not None]
     partitions = align_parts(documents, *available_tables) if len(available_tables) == 2 else []
-    user_lexicons = load_user_lexicons(corpus_artifacts)
     draw = SentenceDraw(
         sampling_rates, config.max_sentences_per_group, scorer_languages(config.scorer)
     )

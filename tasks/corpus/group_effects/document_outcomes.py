@@ -84,6 +84,7 @@ class DocumentOutcomes:
         removed_at: Position in the history of the stage that removed the document; NOT_REMOVED if
             kept.
         reason_index: Index in ``reasons``; -1 if kept.
+        is_quarantined: Whether the stage that removed it could not process it.
         is_copy: Whether it was removed as a copy.
         duplicate_of: Position of the document that it is a copy of; -1 for an earlier corpus, and
             for all other documents.
@@ -98,6 +99,7 @@ class DocumentOutcomes:
     doc_ids: pa.Array
     removed_at: Int64Array
     reason_index: Int64Array
+    is_quarantined: BoolArray
     is_copy: BoolArray
     duplicate_of: Int64Array
     cluster_index: Int64Array
@@ -133,11 +135,16 @@ class DocumentOutcomes:
         The original was removed later for another reason. Copies of a document of an earlier corpus
         are not lost, because the corpus still has that document.
         """
-        return (
-            self.is_copy
-            & (self.removed_at[self.final_original] < NOT_REMOVED)
-            & ~self.is_copy[self.final_original]
-        )
+        return self.is_copy & self.is_text_lost
+
+    @cached_property
+    def is_text_lost(self) -> BoolArray:
+        """Return of which removed documents no copy remains, (n,).
+
+        The document, or the original of a copy, was removed for a reason other than being a copy.
+        """
+        is_original_removed: BoolArray = self.removed_at[self.final_original] < NOT_REMOVED
+        return is_original_removed & ~self.is_copy[self.final_original]
 
     @cached_property
     def is_lost_cluster(self) -> BoolArray:
@@ -165,9 +172,13 @@ class DocumentOutcomes:
                     np.flatnonzero(is_member & at_risk), self.cluster_index
                 )
                 for (group_dimension, name), is_member in sorted(self.members_by_group.items())
-                if group_dimension == dimension and (is_member & at_risk).sum() >= min_documents
+                if group_dimension == dimension
             }
-        return self._groups_by_dimension[dimension]
+        return {
+            name: group
+            for name, group in self._groups_by_dimension[dimension].items()
+            if len(group.member_rows) >= min_documents
+        }
 
 
 def compute_document_outcomes(
@@ -202,6 +213,7 @@ def compute_document_outcomes(
     doc_id_index = DocIdIndex(doc_ids)
     removed_at = np.full(document_count, NOT_REMOVED)
     reason_index = np.full(document_count, -1)
+    is_quarantined = np.zeros(document_count, bool)
     duplicate_of = np.full(document_count, -1)
     is_copy = np.zeros(document_count, bool)
     reasons: list[StageReason] = []
@@ -226,6 +238,7 @@ def compute_document_outcomes(
                 reason_index[newly_removed] = _get_or_add_reason_index(
                     reasons, StageReason(stage_label, reason)
                 )
+                is_quarantined[newly_removed] = action == "quarantined"
                 is_new_removal = np.isin(positions, newly_removed)
                 is_copy[positions] = np.where(is_new_removal, is_copy_removal, is_copy[positions])
                 duplicate_of[positions] = np.where(
@@ -251,6 +264,7 @@ def compute_document_outcomes(
         doc_ids,
         removed_at,
         reason_index,
+        is_quarantined,
         is_copy,
         duplicate_of,
         cluster_index,

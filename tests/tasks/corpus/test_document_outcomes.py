@@ -86,6 +86,7 @@ def make_outcomes(n, **changes):
     defaults = {
         "removed_at": np.full(n, NOT_REMOVED),
         "reason_index": np.full(n, -1),
+        "is_quarantined": np.zeros(n, bool),
         "is_copy": np.zeros(n, bool),
         "duplicate_of": np.full(n, -1),
         "cluster_index": np.arange(n),
