@@ -45,11 +45,11 @@ from hallmark.reports.sections.corpus_figures import (
     CorpusFigures,
     build_corpus_redactor,
 )
-from hallmark.reports.sections.curation_effects import (
-    build_curation_effects_section,
-    build_removal_rate_summary,
-)
 from hallmark.reports.sections.curation_evaluation import build_curation_evaluation_sections
+from hallmark.reports.sections.group_removals import (
+    build_group_removal_answer,
+    build_group_removal_section,
+)
 from hallmark.reports.sections.personal_data import describe_personal_data_treatment
 from hallmark.reports.sections.preprocessing import (
     build_preprocessing_section,
@@ -122,7 +122,7 @@ class DatasheetBuilder:
         return [
             Paragraph(["The corpus contains ", document_count, " with ", corpus_size, "."]),
             *build_growth_callout(self.corpus_figures),
-            *build_removal_rate_summary(self.corpus_figures),
+            *build_group_removal_answer(self.corpus_figures),
             build_canary_callout(self.corpus_figures),
             DefinitionList(
                 [
@@ -273,7 +273,7 @@ class DatasheetBuilder:
             "Datasheet",
             self.build_lead(),
             [
-                build_curation_effects_section(self.corpus_figures),
+                build_group_removal_section(self.corpus_figures),
                 self.build_motivation_section(),
                 build_composition_section(self.corpus_figures, self.config.licence),
                 self.build_collection_section(),

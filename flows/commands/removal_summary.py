@@ -1,7 +1,8 @@
-"""Summarize what the rules of a run removed or tagged, and which identity groups most often.
+"""Summarize what a run removed or tagged, and documents about which identity groups most often.
 
 ``hallmark run`` prints the summary at its end and adds it to its JSON. All figures come from the
-tables of the stages profile and removal_effects; nothing is counted again here.
+tables of the stages profile and removal_effects; nothing is counted again here. What was removed in
+total and by group is in the table ``group_removals``, which the datasheet shows, too.
 """
 
 from __future__ import annotations
@@ -13,9 +14,30 @@ from typing import TypedDict
 from hallmark.flows.runs import Run
 from hallmark.reports.page.figures import format_number
 from hallmark.tasks.audits.judging.selection import correct_ratio_interval_for_choice
-from hallmark.tasks.contract import Row, format_count
+from hallmark.tasks.contract import Artifact, Row, format_count
 from hallmark.tasks.corpus.toxicity.actions import explain_action
 from hallmark.tasks.measures.scorers import TOXICITY_HEADS
+
+
+class StageRemovals(TypedDict):
+    """How many documents a stage removed or quarantined."""
+
+    stage: str
+    documents: int
+
+
+class TotalRemovals(TypedDict):
+    """How many documents all stages removed."""
+
+    documents: int
+    total: int
+    """Documents that ingest read."""
+    duplicates: int
+    """Removed documents that are exact or near duplicates of another document."""
+    lost: int
+    """Removed documents of whose text no copy remains."""
+    stages: list[StageRemovals]
+    """Stages that removed documents, in the order in which they ran."""
 
 
 class RuleCount(TypedDict):
@@ -59,6 +81,7 @@ class GroupRemovalRate(TypedDict):
     other_total: int
     other_share: float
     ratio: float | None
+    """Removal ratio, adjusted for source; null if it is infinite."""
     low: float | None
     """Ends of the interval of the ratio, corrected for the choice of the highest ratios."""
     high: float | None
@@ -66,15 +89,16 @@ class GroupRemovalRate(TypedDict):
 
 
 class RemovalSummary(TypedDict):
-    """What the rules of a run removed or tagged."""
+    """What a run removed or tagged."""
 
+    total: TotalRemovals
     rules: list[RuleCount]
     """Rules that removed or tagged documents, the largest first."""
     actions: list[RuleAction]
     unscored: UnscoredDocuments
     groups: list[GroupRemovalRate]
-    """Identity groups whose documents were removed more often than all others, without
-    duplicates."""
+    """Identity groups whose documents were removed more often than all others of the same sources,
+    duplicates included."""
     tagged_groups: list[GroupRemovalRate]
     """The same for rules that tag."""
     groups_compared: int
@@ -82,9 +106,9 @@ class RemovalSummary(TypedDict):
     """Groups with fewer documents are not ranked."""
 
 
-#: Maximum number of lines for rules, for groups removed and for groups tagged. With two headings,
-#: a line on further rules and one on documents without a score, that is twelve lines.
-MAX_RULES_SHOWN, MAX_REMOVED_GROUPS_SHOWN, MAX_TAGGED_GROUPS_SHOWN = 3, 3, 2
+#: Maximum number of lines for rules, for groups removed and for groups tagged. With the total, two
+#: headings, a line on further rules and one on documents without a score, that is twelve lines.
+MAX_RULES_SHOWN, MAX_REMOVED_GROUPS_SHOWN, MAX_TAGGED_GROUPS_SHOWN = 2, 3, 2
 
 #: Why documents have no score, by their status in the table ``toxicity_status``.
 UNSCORED_REASONS = {
@@ -100,9 +124,6 @@ FILTER_STAGES = ("select", "select_scored", "cut_toxic")
 #: The lexicon of the invented peoples of the demo corpus.
 TOWN_LEXICON = "town"
 
-#: The rows of removal_rates that count removals for any reason other than duplication.
-NON_DUPLICATE_REMOVALS = {"stage": "", "reason": "all except duplicates"}
-
 
 def summarize_removals(run: Run) -> RemovalSummary | None:
     """Summarize the removals and tags of a run, and the identity groups with the highest rates.
@@ -112,23 +133,48 @@ def summarize_removals(run: Run) -> RemovalSummary | None:
     if not {"profile", "removal_effects"} <= run.stages.keys():
         return None
     effects = run["removal_effects"]
-    identity_rates = [
-        row for row in effects["removal_rates"].read().to_pylist() if row["dimension"] == "identity"
+    min_group_documents = effects.manifest["parts"]["config"]["min_group_documents"]
+    group_rates = [
+        row
+        for row in effects["group_removals"].read().to_pylist()
+        if row["dimension"] == "identity" and row["documents"] >= min_group_documents
     ]
     rules = _count_removals_by_rule(run) + _count_tags_by_rule(run)
     tagging_rules = {(rule["stage"], rule["rule"]) for rule in rules if rule["action"] == "tagged"}
-    removal_rates = [row for row in identity_rates if row.items() >= NON_DUPLICATE_REMOVALS.items()]
-    tag_rates = [row for row in identity_rates if (row["stage"], row["reason"]) in tagging_rules]
+    tag_rates = [
+        row
+        for row in effects["removal_rates"].read().to_pylist()
+        if row["dimension"] == "identity" and (row["stage"], row["reason"]) in tagging_rules
+    ]
     lexicons = run["identities"]["lexicons"].read(["lexicon", "group_name"]).to_pylist()
     invented_groups = {row["group_name"] for row in lexicons if row["lexicon"] == TOWN_LEXICON}
     return {
+        "total": _read_total_removals(effects),
         "rules": sorted(rules, key=lambda rule: -rule["documents"]),
         "actions": _list_toxicity_rule_actions(run),
         "unscored": _count_unscored_documents(run),
-        "groups": _rank_overrepresented_groups(removal_rates, invented_groups),
-        "tagged_groups": _rank_overrepresented_groups(tag_rates, invented_groups),
-        "groups_compared": len(removal_rates),
-        "min_group_documents": effects.manifest["parts"]["config"]["min_group_documents"],
+        "groups": _rank_overrepresented_groups(group_rates, "adjusted", invented_groups),
+        "tagged_groups": _rank_overrepresented_groups(
+            tag_rates, "source_adjusted", invented_groups
+        ),
+        "groups_compared": len(group_rates),
+        "min_group_documents": min_group_documents,
+    }
+
+
+def _read_total_removals(effects: Artifact) -> TotalRemovals:
+    """Read the row for all documents from ``group_removals`` and ``group_removals_by_reason``."""
+    [total] = [row for row in effects["group_removals"].read().to_pylist() if not row["dimension"]]
+    stages: dict[str, int] = {}
+    for row in effects["group_removals_by_reason"].read().to_pylist():
+        if not row["dimension"]:
+            stages[row["stage"]] = stages.get(row["stage"], 0) + row["documents"]
+    return {
+        "documents": total["removed_documents"],
+        "total": total["documents"],
+        "duplicates": total["duplicate_documents"],
+        "lost": total["lost_documents"],
+        "stages": [{"stage": name, "documents": count} for name, count in stages.items()],
     }
 
 
@@ -205,27 +251,34 @@ def _count_unscored_documents(run: Run) -> UnscoredDocuments:
 
 
 def _rank_overrepresented_groups(
-    group_rates: list[Row], invented_groups: Collection[str]
+    group_rates: list[Row], column_prefix: str, invented_groups: Collection[str]
 ) -> list[GroupRemovalRate]:
     """Return the groups with a higher rate than all other documents, the highest ratio first.
 
     Their intervals are corrected for showing only the highest of all groups that were compared.
+
+    Args:
+        group_rates: Rows of ``group_removals`` or, for a rule that tags, ``removal_rates``.
+        column_prefix: Prefix of the columns with the adjusted ratio and its interval.
+        invented_groups: Names of groups that do not exist.
     """
+    ratio_name, low_name, high_name = (f"{column_prefix}_{end}" for end in ("ratio", "low", "high"))
     ranked_rates = [
         row
         for row in group_rates
-        if row["removed_documents"] and row["removal_rate"] > row["other_removal_rate"]
+        if row[low_name] is not None and (row[ratio_name] is None or row[ratio_name] > 1)
     ]
     ranked_rates.sort(
         key=lambda row: (
-            row["rate_ratio"] is not None,
-            -(row["rate_ratio"] or 0),
+            row[ratio_name] is not None,
+            -(row[ratio_name] or 0),
             -row["documents"],
+            row["slice"],
         )
     )
     intervals = [
         correct_ratio_interval_for_choice(
-            row["rate_ratio"] or 0.0, row["low"], row["high"], len(group_rates)
+            row[ratio_name] or 0.0, row[low_name], row[high_name], len(group_rates)
         )
         for row in ranked_rates
     ]
@@ -239,21 +292,32 @@ def _rank_overrepresented_groups(
             "other_documents": row["other_removed_documents"],
             "other_total": row["other_documents"],
             "other_share": row["other_removal_rate"],
-            "ratio": row["rate_ratio"],
+            "ratio": row[ratio_name],
             "low": low,
             "high": high,
-            "is_significant": row["verdict"] == "more",
+            "is_significant": _is_significant(row, column_prefix, low),
         }
         for row, (low, high) in zip(ranked_rates, intervals, strict=True)
     ]
 
 
+def _is_significant(row: Row, column_prefix: str, corrected_low: float | None) -> bool:
+    """Return the verdict of ``group_removals``; for a rule that tags, judge the interval.
+
+    The verdict of ``removal_rates`` is about the ratio that is not adjusted for source.
+    """
+    if column_prefix == "adjusted":
+        return bool(row["verdict"] == "more")
+    return corrected_low is not None and corrected_low > 1
+
+
 def render_removals(summary: RemovalSummary | None) -> list[str]:
     """Format the summary as lines for a terminal; no lines if nothing was removed or tagged."""
-    if not summary or not summary["rules"]:
+    if not summary or not (summary["rules"] or summary["total"]["documents"]):
         return []
     reasons_by_rule = {row["rule"]: row["reason"] for row in summary["actions"]}
-    lines = [
+    lines = [_render_total_line(summary["total"])] if summary["total"]["documents"] else []
+    lines += [
         _render_rule_line(rule, reasons_by_rule) for rule in summary["rules"][:MAX_RULES_SHOWN]
     ]
     if hidden_rules := summary["rules"][MAX_RULES_SHOWN:]:
@@ -273,10 +337,9 @@ def render_removals(summary: RemovalSummary | None) -> list[str]:
     size_condition = (
         f"groups with at least {format_count(summary['min_group_documents'], 'document')}"
     )
-    has_removals = any(rule["action"] == "removed" for rule in summary["rules"])
-    if has_removals and not summary["groups_compared"]:
+    if summary["total"]["documents"] and not summary["groups_compared"]:
         lines.append(f"removals by identity group are not compared: there are no {size_condition}")
-    removed = "removed (by any stage except deduplication)"
+    removed = "removed (by any stage, duplicates included)"
     for groups, verb, limit in (
         (summary["groups"], removed, MAX_REMOVED_GROUPS_SHOWN),
         (summary["tagged_groups"], "tagged", MAX_TAGGED_GROUPS_SHOWN),
@@ -284,10 +347,18 @@ def render_removals(summary: RemovalSummary | None) -> list[str]:
         if shown_groups := groups[:limit]:
             lines.append(
                 f"documents that mention these people were {verb} most often, {size_condition}, "
-                "intervals corrected for this choice:"
+                "ratios adjusted for source, intervals corrected for this choice:"
             )
             lines += [_render_group_line(row) for row in shown_groups]
     return lines
+
+
+def _render_total_line(total: TotalRemovals) -> str:
+    stages = ", ".join(f"{row['documents']:,} by {row['stage']}" for row in total["stages"])
+    return (
+        f"removed {_format_document_share(total)}: {stages}; {total['duplicates']:,} of them are "
+        f"duplicates of other documents; no copy remains of {total['lost']:,}"
+    )
 
 
 def _render_rule_line(rule: RuleCount, reasons_by_rule: dict[str, str]) -> str:
@@ -320,6 +391,8 @@ def _render_group_line(row: GroupRemovalRate) -> str:
     )
 
 
-def _format_document_share(row: RuleCount | UnscoredDocuments | GroupRemovalRate) -> str:
+def _format_document_share(
+    row: RuleCount | UnscoredDocuments | GroupRemovalRate | TotalRemovals,
+) -> str:
     share = format_number(row["documents"] / row["total"], "share")
     return f"{row['documents']:,} of {format_count(row['total'], 'document')} ({share})"

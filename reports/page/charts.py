@@ -71,6 +71,7 @@ class IntervalChart:
         interval_bounds: The interval of each row; None without one.
         x_label: The label of the horizontal axis.
         reference_value: Where a dashed line is drawn; None for no line.
+        is_ratio: Whether values are ratios, which have a logarithmic axis.
     """
 
     labels: Sequence[str]
@@ -78,6 +79,7 @@ class IntervalChart:
     interval_bounds: Sequence[tuple[float, float] | None]
     x_label: str
     reference_value: float | None = None
+    is_ratio: bool = False
 
     def redact_labels(self, redact: RedactFunction) -> IntervalChart:
         return replace(self, labels=[*map(redact, self.labels)])

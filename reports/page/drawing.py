@@ -211,7 +211,15 @@ def _draw_interval_chart(chart: IntervalChart) -> str:
         axes.set_ylim(len(chart.labels) - 0.4, -0.6)
         axes.margins(x=0.06)
         axes.set_xlabel(_shorten_chart_label(chart.x_label, 60))
-        axes.xaxis.set_major_locator(_make_tick_locator())
+        if chart.is_ratio:
+            from matplotlib.ticker import FuncFormatter, LogLocator
+
+            axes.set_xscale("log")
+            axes.xaxis.set_major_locator(LogLocator(10, (1, 2, 5), numticks=8))
+            axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+            axes.set_xticks([], minor=True)
+        else:
+            axes.xaxis.set_major_locator(_make_tick_locator())
         axes.grid(axis="x")
     return canvas.svg
 

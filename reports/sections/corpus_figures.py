@@ -37,6 +37,8 @@ CARD_TABLES = (
     "documents",
     "duplicates",
     "errors",
+    "group_removals",
+    "group_removals_by_reason",
     "group_sentences",
     "group_sentiment",
     "identities",

@@ -1,17 +1,15 @@
-"""Report how curation affects groups of people: the summary on the datasheet and its section.
+"""Report how single rules of the curation affect groups, with examples of removed documents.
 
-The figures come from the stage ``removal_effects``: removal rates by group, differences in score
-when only the group changes, and examples of removed documents.
+The figures come from the stage ``removal_effects``: removal rates by rule and threshold,
+differences in score when only the group changes, and examples. ``group_removals`` reports what all
+stages together removed.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from hallmark.reports.page.document import (
-    Block,
-    BulletList,
     DataTable,
     InlineElement,
     Paragraph,
@@ -31,12 +29,6 @@ from hallmark.tasks.contract import Row, format_count
 
 EFFECTS = "removal_effects"
 
-#: Rows of the summary: removed documents, apart from duplicates of kept documents.
-NON_DUPLICATE_REMOVAL = {"stage": "", "reason": "all except duplicates"}
-
-#: Largest number of summary rows, not counting those about groups of people.
-MAX_LEAD_ROWS = 8
-
 GROUP_TEMPLATES = {
     "identity": "mention {}",
     "dialect": "markers of {}",
@@ -49,14 +41,6 @@ CONFIDENCE_LEVEL = 0.95
 
 #: Shown as the ratio if no other document was removed.
 INFINITE_RATIO = "∞"
-
-INTERPRETATION_NOTE = (
-    "A high ratio does not prove that a filter is unfair: documents that mention a group also "
-    "differ in other ways. If the ratio adjusted for source is near 1, the difference is "
-    "between sources. Lists of English words and phrases find mentions and dialect markers; a "
-    "marker does not prove who wrote a text. For records that ingest removed, only the source "
-    "is known, so they are compared by source only."
-)
 
 INGEST_NOTE = "Compared by source only: nothing else is known about records that ingest removed."
 
@@ -92,6 +76,17 @@ def format_ratio_interval(row: Row) -> str:
     return f"{format_number(row['low'], 'times')} to {high}"
 
 
+def format_adjusted_ratio(row: Row) -> str:
+    """Format the ratio adjusted for source with its interval."""
+    low, high = row["source_adjusted_low"], row["source_adjusted_high"]
+    if low is None:
+        return "–"
+    ratio = row["source_adjusted_ratio"]
+    ratio_text = INFINITE_RATIO if ratio is None else format_number(ratio, "times")
+    high_text = "any" if high is None else format_number(high, "times")
+    return f"{ratio_text} ({format_number(low, 'times')} to {high_text})"
+
+
 def add_removal_ratio_figure(
     corpus: CorpusFigures, row: Row, table: str = "removal_rates", **extra_conditions: Any
 ) -> Figure:
@@ -122,11 +117,6 @@ def add_removal_ratio_figure(
 
 def build_removal_rate_row(corpus: CorpusFigures, row: Row) -> list[InlineElement]:
     """Build a table row with the columns of ``RATE_COLUMNS``."""
-    adjusted_ratio = (
-        "–"
-        if row["source_adjusted_ratio"] is None
-        else format_number(row["source_adjusted_ratio"], "times")
-    )
     rates = [
         format_number(row[column], "share") for column in ("removal_rate", "other_removal_rate")
     ]
@@ -136,7 +126,7 @@ def build_removal_rate_row(corpus: CorpusFigures, row: Row) -> list[InlineElemen
         format_ratio_interval(row),
         f"{row['documents']:,}",
         *rates,
-        adjusted_ratio,
+        format_adjusted_ratio(row),
     ]
 
 
@@ -184,94 +174,7 @@ def format_rule_name(corpus: CorpusFigures, stage: str, reason: str) -> str:
     return f"{reason} (tagged, not removed)" if corpus.is_tagging_rule(stage, reason) else reason
 
 
-# Summary ---------------------------------------------------------------------------------------
-
-
-def build_removal_rate_summary(corpus: CorpusFigures) -> list[Block]:
-    """Build the summary: groups with a higher removal rate, and what was not shown."""
-    rows = [
-        row
-        for row in read_removal_effects_rows(corpus, "removal_rates")
-        if NON_DUPLICATE_REMOVAL.items() <= row.items()
-    ]
-    if not rows:
-        reason = (
-            "the stage removal_effects did not run"
-            if EFFECTS not in corpus.stage_artifacts
-            else "too few documents to compare"
-        )
-        return [Paragraph([f"Removal rates by group are not known: {reason}."])]
-    higher_rate_rows = [row for row in rows if row["verdict"] == "more"]
-    blocks: list[Block] = []
-    if higher_rate_rows:
-        shown_rows = select_first_rows_and_all_group_rows(
-            select_rows_with_ratio_highest_first(higher_rate_rows), MAX_LEAD_ROWS
-        )
-        limit_note = ""
-        if len(shown_rows) < len(higher_rate_rows):
-            limit_note = (
-                f" ({len(shown_rows)} of {len(higher_rate_rows)} rows: "
-                f"{SELECTION_NOTE.format(f'{MAX_LEAD_ROWS} highest ratios')})"
-            )
-        note = (
-            "Documents of these groups were removed more often than all other "
-            f"documents{limit_note}. Duplicates of kept documents do not count as removed here; "
-            "the tables by rule include them. "
-        )
-        blocks.append(
-            DataTable(
-                "Removal rates by group",
-                RATE_COLUMNS,
-                [build_removal_rate_row(corpus, row) for row in shown_rows],
-                NUMERIC_RATE_COLUMNS,
-                note + format_infinite_ratio_note(shown_rows) + INTERPRETATION_NOTE,
-            )
-        )
-    else:
-        blocks.append(
-            Paragraph(
-                [
-                    "Removal rates by group: this card compares "
-                    f"{format_count(len(rows), 'group')} of documents by mentioned people, "
-                    "dialect, language, length and source. No group was shown to have a higher "
-                    "removal rate than all other documents. Duplicates "
-                    "of kept documents do not count as removed here; the tables by rule include "
-                    "them."
-                ]
-            )
-        )
-    summary_items = [
-        describe_min_detectable_ratios_of_identity_groups(rows),
-        *describe_largest_swap_difference(corpus),
-        *describe_lost_duplicates(corpus),
-    ]
-    return [*blocks, BulletList([item for item in summary_items if item])]
-
-
-def describe_min_detectable_ratios_of_identity_groups(rows: list[Row]) -> list[InlineElement]:
-    """Return the minimum detectable ratio of each group without a shown difference."""
-    inconclusive_rows = [
-        row for row in rows if row["verdict"] == "not shown" and row["dimension"] == "identity"
-    ]
-    if not inconclusive_rows:
-        return []
-    inconclusive_rows.sort(
-        key=lambda row: (-(row["minimum_detectable_ratio"] or math.inf), row["slice"])
-    )
-    group_texts = [
-        f"{row['slice']} ({format_count(row['documents'], 'document')}): "
-        + (
-            "no ratio is detectable"
-            if row["minimum_detectable_ratio"] is None
-            else f"{row['minimum_detectable_ratio']:.1f} times"
-        )
-        for row in inconclusive_rows
-    ]
-    return [
-        "For documents that mention these groups, no difference from all other documents was "
-        "shown; this does not prove that there is none. Minimum detectable ratio of removal "
-        f"rates (80 % power): {'; '.join(group_texts)}."
-    ]
+# Swaps and lost duplicates ----------------------------------------------------------------------
 
 
 def describe_largest_swap_difference(corpus: CorpusFigures) -> list[list[InlineElement]]:
@@ -303,13 +206,14 @@ def describe_largest_swap_difference(corpus: CorpusFigures) -> list[list[InlineE
             f" ({100 * CONFIDENCE_LEVEL:g} % interval {low} to {high}, corrected for the choice of "
             f"the largest; n = {row['sentences']:,}, scorer {figure.scorer})"
         )
+    direction = "higher" if row["score_difference"] > 0 else "lower"
     return [
         [
-            "The toxicity scorer gives a sentence a different score if only the group changes. "
-            f"Largest mean difference of {format_count(len(swaps), 'pair')} of groups, score with "
-            f"{row['other_group']} minus score with {row['group_name']}: ",
+            "The toxicity scorer gives a sentence a different score if only the group changes. The "
+            f"largest mean change of {format_count(len(swaps), 'pair')} of groups is ",
             ShortFigure(figure) if details else figure,
-            f"{details}.",
+            f"{details}: sentences score {direction} with {row['other_group']} than with "
+            f"{row['group_name']}.",
         ]
     ]
 
@@ -351,42 +255,30 @@ def describe_lost_duplicates(corpus: CorpusFigures) -> list[list[InlineElement]]
 # Section ---------------------------------------------------------------------------------------
 
 
-def build_curation_effects_section(corpus: CorpusFigures) -> Section:
-    """Build the section on removal rates by rule and threshold, group swaps and examples."""
-    title = "Effects of curation on groups of people"
-    if EFFECTS not in corpus.stage_artifacts:
-        return Section(
-            title,
-            [
-                Paragraph(
-                    ["Removal rates by group are not known: the stage removal_effects did not run."]
-                )
-            ],
-        )
-    introduction = (
-        "For each reason in a ledger, the tables compare two shares: the share of the documents "
-        "of a group that were removed or tagged for this reason, and the same share of all other "
-        "documents that the rule judged. Intervals treat clusters of near copies, not single "
-        "documents, as independent. A difference is shown if p, corrected for all groups of the "
-        "rule, is below 5 %. Groups with few documents are omitted. For records that ingest "
-        "removed, only the source is known, and there are no example texts. Records that ingest "
-        "could not read are in quarantine and are not compared. Documents reserved for planting "
-        "do not count as removed. A rule that tags removes nothing: its shares are relative to "
-        "the documents that its stage kept. All rules and groups are in the table removal_rates."
-    )
-    subsections = [
+def build_rule_effect_sections(corpus: CorpusFigures) -> list[Section]:
+    """Build the sections on single rules, their thresholds, examples and the lexicon."""
+    return [
         build_removal_rates_by_rule(corpus),
         build_threshold_rates_section(corpus),
-        build_group_swap_section(corpus),
         build_removed_examples_section(corpus),
         build_lexicon_accuracy_section(corpus),
     ]
-    return Section(title, [Paragraph([introduction])], subsections)
 
 
 def build_removal_rates_by_rule(corpus: CorpusFigures) -> Section:
     """Build one table of removal rates by group for each rule."""
-    section = Section("By rule")
+    introduction = (
+        "For each reason in a ledger, the tables compare two shares: the share of the documents "
+        "of a group that were removed or tagged for this reason, and the same share of all other "
+        "documents that the rule judged. Intervals treat clusters of near copies, not single "
+        "documents, as independent. A difference of the ratio that is not adjusted is shown if p, "
+        "corrected for all groups of the rule, is below 5 %. Groups with few documents are "
+        "omitted. For records that ingest removed, only the source is known. Documents reserved "
+        "for planting do not count as removed. A rule that tags removes nothing: its shares are "
+        "relative to the documents that its stage kept. All rules and groups are in the table "
+        "removal_rates."
+    )
+    section = Section("By rule", [Paragraph([introduction])])
     rows_by_rule: dict[tuple[str, str], list[Row]] = {}
     for row in read_removal_effects_rows(corpus, "removal_rates"):
         if row["stage"]:
@@ -431,10 +323,10 @@ def build_removal_rates_by_rule(corpus: CorpusFigures) -> Section:
         section.add_blocks(
             DataTable(caption, columns, table_rows, NUMERIC_RATE_COLUMNS, note.strip())
         )
-    if not section.blocks:
-        section.add_blocks(
+    if not rows_by_rule:
+        section.blocks = [
             Paragraph(["No rule removed enough documents of any group for a comparison."])
-        )
+        ]
     return section
 
 

@@ -18,7 +18,10 @@ def build_curation_evaluation_sections(corpus: CorpusFigures) -> list[Section]:
     if CURATION_EVALUATION not in corpus.stage_artifacts:
         return []
     artifact = corpus.stage_artifacts[CURATION_EVALUATION]
-    detection_rows: list[Row] = artifact["detection_rates"].read().to_pylist()
+    filter_rows = list_filter_error_rows(corpus)
+    detection_rows = [
+        row for row in artifact["detection_rates"].read().to_pylist() if row not in filter_rows
+    ]
     property_rows: list[Row] = artifact["property_shares"].read().to_pylist()
     occupation_rows: list[Row] = artifact["occupation_shares"].read().to_pylist()
     sources = dict.fromkeys(row["source"] for row in property_rows)
@@ -33,11 +36,17 @@ def build_curation_evaluation_sections(corpus: CorpusFigures) -> list[Section]:
                         "composed them, so their content is known. The people and places in them "
                         "do not exist. The tables compare the results of the stages with this "
                         "content; intervals are Wilson intervals at 95 %. Results on simple, "
-                        "invented text say little about text that people wrote."
+                        "invented text say little about text that people wrote. The section "
+                        "“Removal rates by group” has the errors of the toxicity filter."
                     ]
                 ),
                 *(
-                    _build_detection_rate_table(corpus, source, detection_rows)
+                    build_detection_rate_table(
+                        corpus,
+                        f"Known cases found in {source}",
+                        [row for row in detection_rows if row["source"] == source],
+                        "A stage should keep near copies that are less similar than its threshold.",
+                    )
                     for source in sources
                 ),
                 *(
@@ -51,25 +60,40 @@ def build_curation_evaluation_sections(corpus: CorpusFigures) -> list[Section]:
     ]
 
 
-def _build_detection_rate_table(corpus: CorpusFigures, source: str, rows: list[Row]) -> DataTable:
-    """Build the table of recall, precision and false alarms of each stage for one source."""
+def list_filter_error_rows(corpus: CorpusFigures) -> list[Row]:
+    """Return the rows of ``detection_rates`` about rules that remove or tag toxic documents."""
+    if CURATION_EVALUATION not in corpus.stage_artifacts:
+        return []
+    rows = corpus.stage_artifacts[CURATION_EVALUATION]["detection_rates"].read().to_pylist()
+    # Of all stages, only a filter has false alarms among documents without a case.
+    filter_stages = {row["stage"] for row in rows if row["measure"] == "false alarms"}
+    return [row for row in rows if row["stage"] in filter_stages]
+
+
+def build_detection_rate_table(
+    corpus: CorpusFigures, caption: str, rows: list[Row], extra_note: str = ""
+) -> DataTable:
+    """Build a table of recall, precision and false alarms of stages."""
     table_rows: list[list[InlineElement]] = []
     for row in rows:
-        if row["source"] == source:
-            conditions = {name: row[name] for name in ("source", "stage", "target", "measure")}
-            figure = _add_share_figure(corpus, "detection_rates", conditions, row)
-            table_rows.append(
-                [row["stage"], row["target"], row["measure"], *_format_share_cells(figure, row)]
-            )
+        figure = add_detection_rate_figure(corpus, row)
+        table_rows.append(
+            [row["stage"], row["target"], row["measure"], *_format_share_cells(figure, row)]
+        )
     note = (
         "Recall: share of the known cases that the stage found. Precision: share of the reported "
         "cases that are known cases. False alarms: share of the documents without a case that "
-        "were removed or tagged. Each stage is judged by the documents that it received. A stage "
-        "should keep near copies that are less similar than its threshold."
+        "were removed or tagged. Each stage is judged by the documents that it received. "
     )
+    note = f"{note}{extra_note}".strip()
     columns = ["stage", "what", "measure", "share", "interval", "n"]
-    caption = f"Known cases found in {source}"
     return DataTable(caption, columns, table_rows, frozenset({3, 4, 5}), note)
+
+
+def add_detection_rate_figure(corpus: CorpusFigures, row: Row) -> Figure:
+    """Add a recall, precision or false alarm rate of a stage."""
+    conditions = {name: row[name] for name in ("source", "stage", "target", "measure")}
+    return _add_share_figure(corpus, "detection_rates", conditions, row)
 
 
 def _build_occupation_share_table(corpus: CorpusFigures, source: str, rows: list[Row]) -> DataTable:

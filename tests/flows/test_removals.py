@@ -1,4 +1,4 @@
-"""The summary of a run reports the documents that rules removed or tagged."""
+"""The summary of a run reports what was removed or tagged, and agrees with the datasheet."""
 
 import json
 
@@ -7,6 +7,7 @@ import pytest
 from hallmark.flows.commands.removal_summary import render_removals
 from hallmark.flows.runs import open_run
 from tests.flows.conftest import Hallmark
+from tests.reports.pages import text_of
 
 GAY = "lesbian, gay and bisexual people"
 #: Harmless, and scored 0.8 or more by the embedded scorer.
@@ -59,14 +60,19 @@ def test_a_run_prints_what_was_removed_by_rule_and_group(hallmark, corpus):
     done = alone("run", corpus(), "--set", REMOVE, "--until", "datasheet")
     lines = done.stderr.splitlines()
     [start] = [n for n, line in enumerate(lines) if line.startswith("run ")]
-    rule, heading, group = lines[start + 1 :]
+    total, rule, heading, group = lines[start + 1 :]
+    assert total == (
+        "removed 18 of 64 documents (28.1 %): 18 by select_scored; 0 of them are duplicates of "
+        "other documents; no copy remains of 18"
+    )
     assert rule == (
         "select_scored: toxicity removed 18 of 64 documents (28.1 %); set in the config; the "
         f"default is tag with {WHY.removeprefix('the default with ')}"
     )
     assert heading == (
-        "documents that mention these people were removed (by any stage except deduplication) "
-        "most often, groups with at least 20 documents, intervals corrected for this choice:"
+        "documents that mention these people were removed (by any stage, duplicates included) most "
+        "often, groups with at least 20 documents, ratios adjusted for source, intervals corrected "
+        "for this choice:"
     )
     start = (
         f"  {GAY}: 16 of 24 documents (66.7 %); all other documents: 2 of 40 (5.0 %); 13.3 times"
@@ -74,7 +80,7 @@ def test_a_run_prints_what_was_removed_by_rule_and_group(hallmark, corpus):
     assert group.startswith(start)
 
     report = hallmark.json("run", corpus(), "--set", REMOVE, "--until", "datasheet")
-    assert lines_of(report) == [rule, heading, group]
+    assert lines_of(report) == [total, rule, heading, group]
     removals = report["removals"]
     assert removals["min_group_documents"] == 20
     [entry] = removals["rules"]
@@ -84,12 +90,14 @@ def test_a_run_prints_what_was_removed_by_rule_and_group(hallmark, corpus):
     run = open_run("latest", str(hallmark.store))
     [row] = [
         row
-        for row in run["removal_effects"]["removal_rates"].read().to_pylist()
-        if (row["stage"], row["reason"], row["slice"]) == ("", "all except duplicates", GAY)
+        for row in run["removal_effects"]["group_removals"].read().to_pylist()
+        if row["slice"] == GAY
     ]
+    columns = ("removed_documents", "documents", "adjusted_ratio", "adjusted_low", "adjusted_high")
     assert [entry[name] for name in ("documents", "total", "ratio", "low", "high")] == [
-        row[name] for name in ("removed_documents", "documents", "rate_ratio", "low", "high")
+        row[name] for name in columns
     ]
+    assert entry["is_significant"] == (row["verdict"] == "more")
     assert removals["tagged_groups"] == []
 
 
@@ -98,7 +106,7 @@ def test_by_default_harmless_documents_are_tagged_and_kept(hallmark, corpus):
     assert lines_of(report) == [
         f"select_scored: toxicity tagged 16 of 62 documents (25.8 %) and kept them; {WHY}",
         "documents that mention these people were tagged most often, groups with at least 20 "
-        "documents, intervals corrected for this choice:",
+        "documents, ratios adjusted for source, intervals corrected for this choice:",
         f"  {GAY}: 16 of 24 documents (66.7 %); all other documents: 0 of 38 (0.0 %); not "
         "statistically significant (near-duplicates count once)",
     ]
@@ -111,10 +119,29 @@ def test_by_default_harmless_documents_are_tagged_and_kept(hallmark, corpus):
 def test_small_groups_are_not_ranked_and_the_summary_says_so(hallmark, corpus):
     small = corpus(own=8, calm=7)
     report = hallmark.json("run", small, "--set", REMOVE, "--until", "datasheet")
-    assert lines_of(report)[1:] == [
+    assert lines_of(report)[2:] == [
         "removals by identity group are not compared: there are no groups with at least 20 "
         "documents"
     ]
+
+
+def test_duplicates_count_as_removed_and_the_page_says_the_same(hallmark, corpus, tmp_path):
+    """Copies of 9 harmless documents: a run without any rule that removes still removes them."""
+    config = corpus(rude=0)
+    lines = (tmp_path / "a.jsonl").read_text(encoding="utf-8").splitlines()
+    (tmp_path / "a.jsonl").write_text("\n".join([*lines, *lines[16:25]]), encoding="utf-8")
+    report = hallmark.json("run", config, "--until", "datasheet")
+    assert lines_of(report)[0] == (
+        "removed 9 of 71 documents (12.7 %): 9 by deduplicate; 9 of them are duplicates of other "
+        "documents; no copy remains of 0"
+    )
+    [group] = report["removals"]["groups"]
+    assert (group["group"], group["documents"], group["total"]) == (GAY, 8, 32)
+    run = open_run("latest", str(hallmark.store))
+    page = text_of(run["datasheet"], "datasheet")
+    assert "Curation removed 9 of 71 documents (12.7 %). 9 of these were duplicates" in page
+    assert "No copy remains of 0 of them." in page
+    assert "Curation removed 25.0 % (95 % interval" in page and f"mention {GAY}." in page
 
 
 def test_nothing_is_printed_if_nothing_was_removed_or_tagged(hallmark, corpus):
@@ -151,7 +178,9 @@ def test_the_summary_has_at_most_twelve_lines():
         "is_invented": False,
     }
     unscored = {"documents": 3, "by_status": {"cleared": 2, "empty": 1}, "total": 90}
+    stages = [{"stage": f"stage {n}", "documents": n} for n in (1, 2)]
     report = {
+        "total": {"documents": 3, "total": 90, "duplicates": 1, "lost": 2, "stages": stages},
         "rules": [rule] * 9,
         "actions": [],
         "groups": [group] * 9,
@@ -165,7 +194,11 @@ def test_the_summary_has_at_most_twelve_lines():
         "3 of 90 documents (3.3 %) have no toxicity score: 2 judged harmless by the cheap first "
         "scorer of the cascade, 1 empty"
     )
-    assert len(lines) == 12 and "6 more rules removed or tagged documents" in lines[3]
+    assert lines[0] == (
+        "removed 3 of 90 documents (3.3 %): 1 by stage 1, 2 by stage 2; 1 of them are duplicates "
+        "of other documents; no copy remains of 2"
+    )
+    assert len(lines) == 12 and "7 more rules removed or tagged documents" in lines[3]
     assert lines[-1].endswith(
         "(95 % CI 5.0–∞); not statistically significant (near-duplicates count once)"
     )

@@ -335,7 +335,7 @@ def test_charts_are_svg_without_script_and_without_a_date(cards):
 def test_the_sections_are_those_of_the_templates(cards):
     wanted = {
         "datasheet": [
-            "Effects of curation on groups of people",
+            "Removal rates by group",
             "Motivation",
             "Composition",
             "Collection process",

@@ -1,21 +1,17 @@
-"""Test the removal rates by group on the datasheet's first page."""
+"""Test the removal rates of single rules on the datasheet."""
 
 import json
 
-import pytest
-
-from hallmark.reports.page.document import BulletList, DataTable, Paragraph
 from hallmark.reports.page.figures import Figure, FigureBook
 from hallmark.reports.sections.corpus_figures import CorpusFigures
 from hallmark.reports.sections.curation_effects import (
     INGEST_NOTE,
-    build_curation_effects_section,
-    build_removal_rate_summary,
     build_removal_rates_by_rule,
     build_removed_examples_section,
     build_threshold_rates_section,
-    describe_min_detectable_ratios_of_identity_groups,
+    format_adjusted_ratio,
 )
+from hallmark.reports.sections.group_removals import build_group_removal_section
 from hallmark.tasks.contract import StageConfig, StageContext, hash_to_ids, stage
 from hallmark.tasks.corpus.identities import IdentitiesConfig, find_identities
 from hallmark.tasks.corpus.ingest import ingest
@@ -65,6 +61,8 @@ def told_effects(config: ToldConfig, context: StageContext) -> None:
         }
         row |= {
             "source_adjusted_ratio": 1.25,
+            "source_adjusted_low": 0.9,
+            "source_adjusted_high": None,
             "p": 0.01,
             "p_corrected": 0.02,
             "minimum_detectable_ratio": 1.75,
@@ -90,99 +88,11 @@ def words(parts):
     return "".join(part.full_text if isinstance(part, Figure) else str(part) for part in parts)
 
 
-def test_worst_ratios_are_first_with_n_and_interval(session):
-    corpus = corpus_of(
-        ("identity", "women", 1.5, "more"),
-        ("source", SCRIPT, None, "more"),
-        ("dialect", "Scottish English", 2.5, "more"),
-        ("identity", "men", 0.5, "less"),
-        ("identity", "Jews", 1.1, "not shown"),
-        ("language", "undetermined", 2.0, "more"),
-    )
-    grid, bullets = build_removal_rate_summary(corpus)
-    assert isinstance(grid, DataTable) and isinstance(bullets, BulletList)
-    assert [row[0] for row in grid.rows] == [
-        f"from {SCRIPT}",
-        "markers of Scottish English",
-        "in undetermined language",
-        "mention women",
-    ]
-    line = dict(zip(grid.columns, grid.rows[1], strict=True))
-    assert line["ratio"].value == 2.5 and line["ratio"].n == 40 and line["ratio"].low == 1.5
-    assert line["95 % interval"] == "1.500 to any" and line["ratio adjusted for source"] == "1.250"
-    assert (line["n"], line["removed"], line["removed (all other documents)"]) == (
-        "40",
-        "20.0 %",
-        "10.0 %",
-    )
-    # No number divides by none: that is said, and not that nobody measured.
-    assert (
-        grid.rows[0][1].short_text == "∞"
-        and "∞: the rate of all other documents is 0." in grid.note
-    )
-    assert grid.rows[0][1].full_text.startswith("∞ (no other document was removed")
-    assert "(80 % power): Jews (40 documents): 1.8 times." in words(bullets.items[0])
-
-
-@pytest.mark.parametrize(
-    ("count", "said"),
-    [
-        (8, "documents. "),
-        (
-            9,
-            "documents (8 of 9 rows: the 8 highest ratios and all rows about groups of people "
-            "and dialects; the other rows are in the table removal_rates). ",
-        ),
-    ],
-)
-def test_sources_that_do_not_fit_are_counted(session, count, said):
-    many = [("source", f"source {n}", 3.0 - n / 10, "more") for n in range(count)]
-    [grid, _] = build_removal_rate_summary(corpus_of(*many))
-    assert len(grid.rows) == 8 and grid.note.startswith(
-        f"Documents of these groups were removed more often than all other {said}"
-    )
-
-
 def test_ratio_is_infinite_if_no_other_document_is_removed(session):
     [grid] = build_threshold_rates_section(corpus_of(("identity", "women", None, "more"))).blocks
     assert [part.short_text for part in grid.rows[0][1:]] == ["∞", "∞"]
     [grid] = build_threshold_rates_section(corpus_of(("identity", "women", 0.0, "less"))).blocks
     assert [part.value for part in grid.rows[0][1:]] == [0, 0]
-
-
-def test_no_difference_is_reported_with_minimum_detectable_ratios(session):
-    paragraph, bullets = build_removal_rate_summary(
-        corpus_of(("identity", "Jews", 1.1, "not shown"))
-    )
-    assert isinstance(paragraph, Paragraph)
-    assert "this card compares 1 group of documents by" in words(paragraph.content)
-    said = words(paragraph.content)
-    assert "No group was shown to have a higher removal rate than all other documents" in said
-    assert "Duplicates of kept documents do not count as removed here" in said
-    assert "(80 % power): Jews (40 documents): 1.8 times." in words(bullets.items[0])
-
-
-def test_minimum_detectable_ratios_are_described():
-    rows = [
-        {
-            "slice": name,
-            "documents": n,
-            "minimum_detectable_ratio": least,
-            "verdict": "not shown",
-            "dimension": "identity",
-        }
-        for name, n, least in (("women", 1200, 2.14), ("men", 383, None), ("Jews", 40, 7.5))
-    ]
-    assert words(describe_min_detectable_ratios_of_identity_groups(rows)) == (
-        "For documents that mention these groups, no difference from all other documents was "
-        "shown; this does not prove that there is none. Minimum detectable ratio of removal "
-        "rates (80 % power): men (383 documents): no ratio is detectable; Jews (40 documents): "
-        "7.5 times; women (1,200 documents): 2.1 times."
-    )
-    some = [rows[0] | {"slice": f"group {n}"} for n in range(8)]
-    assert (
-        words(describe_min_detectable_ratios_of_identity_groups(some)).count("2.1 times") == 8
-    )  # all of them, however many
 
 
 def test_group_that_no_rule_judged_is_reported(session):
@@ -192,18 +102,6 @@ def test_group_that_no_rule_judged_is_reported(session):
         "No rule with a numeric threshold judged enough documents of any group or dialect "
         "for a comparison."
     )
-
-
-@pytest.mark.parametrize("made", [{}, None])
-def test_missing_removal_effects_are_reported(session, made):
-    corpus = CorpusFigures(FigureBook({}), {}, 30) if made == {} else corpus_of()
-    [paragraph] = build_removal_rate_summary(corpus)
-    why = "the stage removal_effects did not run" if made == {} else "too few documents"
-    assert "are not known" in words(paragraph.content) and why in words(paragraph.content)
-    if made == {}:
-        assert build_curation_effects_section(corpus).blocks[0].content == [
-            "Removal rates by group are not known: the stage removal_effects did not run."
-        ]
 
 
 def test_documents_removed_by_ingest_are_shown_by_source(session, tmp_path):
@@ -221,7 +119,8 @@ def test_documents_removed_by_ingest_are_shown_by_source(session, tmp_path):
     made["identities"] = find_identities(made["ingest"], IdentitiesConfig())
     made["removal_effects"] = effects_stage(made["ingest"], made, RemovalEffectsConfig())
     corpus = CorpusFigures(FigureBook(made), made, 30)
-    weight, cap = sorted(build_removal_rates_by_rule(corpus).blocks, key=lambda grid: grid.caption)
+    introduction, *grids = build_removal_rates_by_rule(corpus).blocks
+    weight, cap = sorted(grids, key=lambda grid: grid.caption)
     assert weight.caption == "ingest: excluded by document_share"
     assert cap.caption == "ingest: excluded by max_documents"
     for grid, alone in ((weight, "from some"), (cap, "from few")):
@@ -230,10 +129,14 @@ def test_documents_removed_by_ingest_are_shown_by_source(session, tmp_path):
         assert [line["n"] for line in lines] == ["40"] * 3
         assert lines[0]["ratio"].short_text == "∞" and "any" in lines[0]["95 % interval"]
         assert INGEST_NOTE in grid.note
-    [said] = build_curation_effects_section(corpus).blocks
-    assert "For records that ingest removed, only the source is known" in words(said.content)
-    [first, *_] = build_removal_rate_summary(corpus)
-    assert [row[0] for row in first.rows] == ["from few"]
+    assert "For records that ingest removed, only the source is known" in words(
+        introduction.content
+    )
+    # In the table of all stages they count, too.
+    section = build_group_removal_section(corpus)
+    [sources] = [each for each in section.sections if each.title == "Removal rates by source"]
+    shown = {row[0]: (row[1], row[2].short_text) for row in sources.blocks[0].rows}
+    assert shown["from all"] == ("40", "0.0 %") and shown["from few"] == ("40", "90.0 %")
 
 
 def test_examples_cover_every_source_and_language_before_the_highest_ratios(session):
@@ -259,11 +162,23 @@ def test_examples_cover_every_source_and_language_before_the_highest_ratios(sess
     assert [row[0] for row in grid.rows] == [line[0] for line in shown[:4]]
 
 
+def test_the_adjusted_ratio_has_its_interval(session):
+    rows = [("identity", "women", 1.5, "more"), ("source", "web", 1.5, "more")]
+    made = {"removal_effects": told_effects(ToldConfig(ratios=rows))}
+    read = made["removal_effects"]["removal_rates"].read().to_pylist()
+    assert format_adjusted_ratio(read[0]) == "1.250 (0.9000 to any)"
+    assert format_adjusted_ratio(read[0] | {"source_adjusted_ratio": None}) == "∞ (0.9000 to any)"
+    assert format_adjusted_ratio(read[0] | {"source_adjusted_low": None}) == "–"
+
+
 def test_datasheet_starts_with_removal_rates_and_masks_examples(cards, made):
     folder = pages.write_pages(cards["datasheet"])
     page = pages.read(folder / "datasheet.html")
-    assert page.text.index("emoval rates by group") < page.text.index("Planted on purpose")
+    assert page.text.index("Curation removed") < page.text.index("Planted on purpose")
     for title in (
+        "Removal rates by group",
+        "Error rates of the toxicity filter",
+        "Removed documents by stage",
         "By rule",
         "Removal ratios at other thresholds",
         "Scores when only the group changes",

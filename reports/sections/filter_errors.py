@@ -1,0 +1,84 @@
+"""Report the errors of the toxicity filter: what it misses, what it removes wrongly, and for whom.
+
+Recall and false alarms come from ``evaluate_curation``, which knows the content of an invented
+town; the shift by identity comes from sentences in which ``removal_effects`` swaps the group.
+"""
+
+from __future__ import annotations
+
+from hallmark.reports.page.document import InlineElement, Paragraph, Section, ShortFigure
+from hallmark.reports.page.figures import format_number
+from hallmark.reports.sections.corpus_figures import CorpusFigures
+from hallmark.reports.sections.curation_effects import (
+    EFFECTS,
+    build_group_swap_section,
+    describe_largest_swap_difference,
+)
+from hallmark.reports.sections.curation_evaluation import (
+    add_detection_rate_figure,
+    build_detection_rate_table,
+    list_filter_error_rows,
+)
+from hallmark.tasks.contract import Row
+
+SECTION_TITLE = "Error rates of the toxicity filter"
+
+
+def build_filter_error_section(corpus: CorpusFigures) -> Section:
+    """Build the section: recall and false alarms, then the shift by identity."""
+    section = Section(SECTION_TITLE)
+    rows = list_filter_error_rows(corpus)
+    for source in dict.fromkeys(row["source"] for row in rows):
+        source_rows = [row for row in rows if row["source"] == source]
+        if sentence := describe_filter_errors(corpus, source, source_rows):
+            section.add_blocks(Paragraph(sentence))
+        section.add_blocks(
+            build_detection_rate_table(
+                corpus,
+                f"Documents of {source} that the toxicity filter removed or tagged",
+                source_rows,
+            )
+        )
+    if not rows:
+        section.add_blocks(
+            Paragraph(
+                [
+                    "Recall and false alarms of the toxicity filter were not measured: no source "
+                    "has known content, or no rule uses a toxicity score."
+                ]
+            )
+        )
+    section.add_blocks(*map(Paragraph, describe_largest_swap_difference(corpus)))
+    if EFFECTS in corpus.stage_artifacts:
+        section.sections = [build_group_swap_section(corpus)]
+    return section
+
+
+def describe_filter_errors(
+    corpus: CorpusFigures, source: str, rows: list[Row]
+) -> list[InlineElement]:
+    """Return recall and false alarms of a source in a sentence; empty without either."""
+    clauses: list[list[InlineElement]] = []
+    for target, measure, documents in (
+        ("rude speech", "recall", "with rude speech (recall{})"),
+        ("no rude speech", "false alarms", "without rude speech (false alarms{})"),
+    ):
+        for row in rows:
+            if (row["target"], row["measure"]) == (target, measure) and row["n"]:
+                interval = ""
+                if row["low"] is not None:
+                    low, high = (format_number(row[end], "share") for end in ("low", "high"))
+                    interval = f"; 95 % interval {low} to {high}, n = {row['n']:,}"
+                figure = add_detection_rate_figure(corpus, row)
+                clauses.append(
+                    [ShortFigure(figure), f" of the documents {documents.format(interval)}"]
+                )
+    if not clauses:
+        return []
+    joined = clauses[0] if len(clauses) == 1 else [*clauses[0], " and ", *clauses[1]]
+    return [
+        f"In the invented documents of {source}, whose content is known, the toxicity filter "
+        "removed or tagged ",
+        *joined,
+        ".",
+    ]

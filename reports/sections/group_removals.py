@@ -1,0 +1,601 @@
+"""Report what curation removed of every group: the datasheet's section "Removal rates by group".
+
+The figures come from the tables ``group_removals`` and ``group_removals_by_reason`` of the stage
+``removal_effects``. No table here is cut: every group, language, length class and source has a row.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from hallmark.reports.page import charts
+from hallmark.reports.page.document import (
+    Block,
+    Chart,
+    DataTable,
+    InlineContent,
+    InlineElement,
+    Paragraph,
+    Section,
+    ShortFigure,
+)
+from hallmark.reports.page.figures import Figure, format_number
+from hallmark.reports.page.redaction import RedactFunction
+from hallmark.reports.sections.corpus_figures import CorpusFigures
+from hallmark.reports.sections.curation_effects import (
+    CONFIDENCE_LEVEL,
+    EFFECTS,
+    INFINITE_RATIO,
+    build_rule_effect_sections,
+    describe_document_group,
+    describe_lost_duplicates,
+    read_removal_effects_rows,
+)
+from hallmark.reports.sections.filter_errors import build_filter_error_section
+from hallmark.tasks.audits.judging.selection import correct_interval_for_choice
+from hallmark.tasks.contract import Row, format_count
+
+SECTION_TITLE = "Removal rates by group"
+
+#: Dimensions of groups of people: the answer and the chart are about them.
+PEOPLE_DIMENSIONS = ("identity", "dialect")
+
+RATE_COLUMNS = [
+    "documents",
+    "n",
+    "removed",
+    "removed (all other documents)",
+    "ratio adjusted for source",
+    "95 % interval",
+    "difference",
+    "no copy remains",
+    "no copy remains (all other documents)",
+    "ratio adjusted for source (no copy remains)",
+]
+NUMERIC_RATE_COLUMNS = frozenset({1, 2, 3, 4, 5, 7, 8, 9})
+
+READING_NOTE = (
+    "Removed documents were removed by any stage; exact and near duplicates are included. No copy "
+    "remains of a document that was removed for another reason than being a duplicate, or as a "
+    "duplicate of such a document. The ratio divides the removed share of the group by that of all "
+    "other documents; it compares documents within each source (Mantel–Haenszel). A difference is "
+    "significant if its false discovery rate q, over all rows of the table group_removals, is "
+    "below 5 %. All groups are shown. They are sorted by the end of the interval nearest to 1, the "
+    "largest difference first."
+)
+SOURCE_NOTE = "Sources are compared with all other sources; their ratios are not adjusted."
+PEOPLE_NOTE = (
+    "A high ratio does not prove that a filter is unfair: documents that mention a group also "
+    "differ in other ways. Lists of English words and phrases find mentions and dialect markers, "
+    "so only documents in English or an undetermined language are counted and compared. A marker "
+    "does not prove who wrote a text."
+)
+
+
+# Rows --------------------------------------------------------------------------------------------
+
+
+def read_group_removals(corpus: CorpusFigures) -> list[Row]:
+    """Return the rows of ``group_removals``; empty if the stage did not run."""
+    return read_removal_effects_rows(corpus, "group_removals")
+
+
+def sort_by_difference(rows: Sequence[Row]) -> list[Row]:
+    """Sort rows by the end of the interval nearest to 1, the largest difference first.
+
+    Rows whose interval includes 1 follow by p, and then those that could not be compared.
+    """
+    return sorted(
+        rows,
+        key=lambda row: (
+            row["p"] is None,
+            -measure_log_distance_from_one(row),
+            1.0 if row["p"] is None else row["p"],
+            -row["documents"],
+            row["dimension"],
+            row["slice"],
+        ),
+    )
+
+
+def measure_log_distance_from_one(row: Row) -> float:
+    """Return the logarithm of the interval's end nearest to 1, without sign; 0 if it includes 1."""
+    low, high = row["adjusted_low"], row["adjusted_high"]
+    if low is not None and low > 1:
+        return math.log(low)
+    if high is not None and high < 1:
+        return -math.log(high) if high > 0 else math.inf
+    return 0.0
+
+
+def has_infinite_adjusted_ratio(row: Row, prefix: str = "") -> bool:
+    """Return whether documents of the group were removed, and no others of the same sources."""
+    return row[f"{prefix}adjusted_ratio"] is None and row[f"{prefix}adjusted_low"] is not None
+
+
+# Answer ------------------------------------------------------------------------------------------
+
+
+def build_group_removal_answer(corpus: CorpusFigures) -> list[Block]:
+    """Answer what share of the documents that mention each group curation removed."""
+    rows = read_group_removals(corpus)
+    if not rows:
+        return [Paragraph([describe_missing_rates(corpus)])]
+    total = next(row for row in rows if not row["dimension"])
+    return [
+        Paragraph(describe_total_removals(corpus, total)),
+        Paragraph([*describe_removal_range(corpus, rows), " ", describe_differences(rows)]),
+    ]
+
+
+def describe_missing_rates(corpus: CorpusFigures) -> str:
+    """Return why there are no removal rates."""
+    reason = (
+        "the stage removal_effects did not run"
+        if EFFECTS not in corpus.stage_artifacts
+        else "the stage removal_effects found no documents"
+    )
+    return f"Removal rates by group are not known: {reason}."
+
+
+def describe_total_removals(corpus: CorpusFigures, total: Row) -> InlineContent:
+    """Return how many documents curation removed, and of how many no copy remains."""
+    if not total["documents"]:
+        return ["Curation received no documents."]
+    if not total["removed_documents"]:
+        return [f"Curation removed none of {format_count(total['documents'], 'document')}."]
+    removed, duplicates, lost = (
+        add_count_figure(corpus, total, column)
+        for column in ("removed_documents", "duplicate_documents", "lost_documents")
+    )
+    return [
+        "Curation removed ",
+        ShortFigure(removed),
+        f" of {format_count(total['documents'], 'document')} "
+        f"({format_number(total['removal_rate'], 'share')}). ",
+        ShortFigure(duplicates),
+        f" of these {'was a duplicate' if total['duplicate_documents'] == 1 else 'were duplicates'}"
+        " of other documents. No copy remains of ",
+        ShortFigure(lost),
+        " of them.",
+    ]
+
+
+def select_groups_for_answer(rows: Sequence[Row], min_documents: int) -> list[Row]:
+    """Return the rows of groups of people with enough documents; all groups if none has enough."""
+    mentioned_rows = [row for row in rows if row["dimension"] == "identity" and row["documents"]]
+    large_rows = [row for row in mentioned_rows if row["documents"] >= min_documents]
+    return large_rows or mentioned_rows
+
+
+def describe_removal_range(corpus: CorpusFigures, rows: Sequence[Row]) -> InlineContent:
+    """Return the smallest and the largest removed share of the groups of people, in a sentence."""
+    min_documents = read_min_group_documents(corpus)
+    compared_rows = select_groups_for_answer(rows, min_documents)
+    if not compared_rows:
+        return ["No document mentions a group of people that the lexicons contain."]
+    if not any(row["removed_documents"] for row in compared_rows):
+        return [
+            f"Curation removed none of the documents that mention {describe_groups(compared_rows)}."
+        ]
+    by_rate = sorted(
+        compared_rows, key=lambda row: (row["removal_rate"], -row["documents"], row["slice"])
+    )
+    smallest = by_rate[0]
+    largest = next(row for row in by_rate if row["removal_rate"] == by_rate[-1]["removal_rate"])
+    choices = len(compared_rows)
+    if smallest["removal_rate"] == largest["removal_rate"]:
+        if choices == 1:
+            return [
+                "Curation removed ",
+                *describe_share_of_group(corpus, smallest, 1),
+                f" of the documents that mention {smallest['slice']}.",
+            ]
+        return [
+            "Curation removed the same share of the documents that mention "
+            f"{describe_groups(compared_rows)}: "
+            f"{format_number(smallest['removal_rate'], 'share')}."
+        ]
+    size_condition = (
+        f" that at least {format_count(min_documents, 'document')} "
+        f"mention{'s' if min_documents == 1 else ''}"
+        if smallest["documents"] >= min_documents
+        else ""
+    )
+    choice_note = f" Of {choices} groups{size_condition}, these are the extremes"
+    choice_note += "; the intervals are corrected for this choice."
+    return [
+        "Curation removed between ",
+        *describe_share_of_group(corpus, smallest, choices),
+        f" of the documents that mention {smallest['slice']} and ",
+        *describe_share_of_group(corpus, largest, choices),
+        f" of those that mention {largest['slice']}.{choice_note}",
+    ]
+
+
+def describe_groups(rows: Sequence[Row]) -> str:
+    """Return the name of a group, or how many groups there are."""
+    if len(rows) == 1:
+        return str(rows[0]["slice"])
+    return f"each of {len(rows)} groups"
+
+
+def describe_share_of_group(corpus: CorpusFigures, row: Row, choices: int) -> InlineContent:
+    """Return the removed share of a group with its interval and n.
+
+    Args:
+        choices: Number of groups among which this one was chosen for its share.
+    """
+    figure = add_removed_share_figure(corpus, row)
+    interval = correct_interval_for_choice(
+        {
+            "value": row["removal_rate"],
+            "low": row["removal_rate_low"],
+            "high": row["removal_rate_high"],
+            "confidence_level": CONFIDENCE_LEVEL,
+            "clusters": row["clusters"],
+            "n": row["documents"],
+            "unit": "share",
+        },
+        choices,
+    )
+    interval_text = ""
+    if interval is not None:
+        low, high = (format_number(end, "share") for end in interval)
+        interval_text = f"{100 * CONFIDENCE_LEVEL:g} % interval {low} to {high}, "
+    return [ShortFigure(figure), f" ({interval_text}n = {row['documents']:,})"]
+
+
+def describe_differences(rows: Sequence[Row]) -> str:
+    """Return about which groups documents were removed or lost more or less often than others."""
+    compared_rows = [
+        row for row in rows if row["dimension"] == "identity" and row["verdict"] != "not compared"
+    ]
+    if not compared_rows:
+        return "No group could be compared with all other documents of the same sources."
+    removed_groups = name_groups_with_difference(compared_rows, "")
+    lost_groups = name_groups_with_difference(compared_rows, "lost_")
+    comparison = "Compared with all other documents of the same sources,"
+    if removed_groups:
+        sentence = f"{comparison} documents were removed {removed_groups}."
+    else:
+        group_count = format_count(len(compared_rows), "group")
+        sentence = f"{comparison} no significant difference was shown for {group_count}."
+    if lost_groups:
+        return f"{sentence} Documents were removed without a remaining copy {lost_groups}."
+    if all(row["lost_verdict"] == "not compared" for row in compared_rows):
+        return f"{sentence} Removals without a remaining copy could not be compared."
+    if removed_groups:
+        return f"{sentence} For removals without a remaining copy, no difference was shown."
+    return f"{sentence} The same holds for removals without a remaining copy."
+
+
+def name_groups_with_difference(rows: Sequence[Row], prefix: str) -> str:
+    """Return "significantly more often if they mention ..." for the groups with a difference."""
+    clauses = []
+    for verdict in ("more", "less"):
+        names = [
+            row["slice"] for row in sort_by_difference(rows) if row[f"{prefix}verdict"] == verdict
+        ]
+        if names:
+            clauses.append(f"significantly {verdict} often if they mention {', '.join(names)}")
+    return " and ".join(clauses)
+
+
+# Figures -----------------------------------------------------------------------------------------
+
+
+def read_min_group_documents(corpus: CorpusFigures) -> int:
+    """Return how many documents a group needs to be named as an extreme."""
+    config = corpus.stage_artifacts[EFFECTS].manifest["parts"]["config"]
+    return int(config.get("min_group_documents", 1))
+
+
+def _add_figure(
+    corpus: CorpusFigures, row: Row, column: str, label: str, unit: str, **fields: object
+) -> Figure:
+    conditions = {key: row[key] for key in ("dimension", "slice")}
+    documents = f"documents {describe_document_group(row)}" if row["dimension"] else "all documents"
+    return corpus.book.add_computed_figure(
+        "-".join(["group_removals", column, *conditions.values()]),
+        f"{documents}: {label}",
+        unit,
+        (EFFECTS, "group_removals"),
+        conditions,
+        **{"aggregate": "last", "value_column": column, "n": row["documents"], **fields},  # type: ignore[arg-type]
+    )
+
+
+def add_count_figure(corpus: CorpusFigures, row: Row, column: str) -> Figure:
+    """Add a number of documents of a group."""
+    return _add_figure(corpus, row, column, column.replace("_", " "), "documents")
+
+
+def add_removed_share_figure(corpus: CorpusFigures, row: Row) -> Figure:
+    """Add the removed share of a group."""
+    return _add_figure(
+        corpus,
+        row,
+        "removed_documents/documents",
+        "removed share",
+        "share",
+        aggregate="ratio",
+        low=row["removal_rate_low"],
+        high=row["removal_rate_high"],
+        confidence_level=None if row["removal_rate_low"] is None else CONFIDENCE_LEVEL,
+        method="Wilson interval over clusters of near-duplicates",
+    )
+
+
+def add_adjusted_ratio_figure(corpus: CorpusFigures, row: Row) -> Figure:
+    """Add the ratio of a group's removed share to that of all other documents."""
+    is_infinite = has_infinite_adjusted_ratio(row)
+    return _add_figure(
+        corpus,
+        row,
+        "adjusted_ratio",
+        "removed share divided by that of all other documents, adjusted for source",
+        "times",
+        low=row["adjusted_low"],
+        high=row["adjusted_high"],
+        confidence_level=CONFIDENCE_LEVEL,
+        missing_reason="no other document of the same sources was removed"
+        if is_infinite
+        else "nothing was removed, or no source has other documents",
+        missing_text=INFINITE_RATIO if is_infinite else "–",
+        method="Mantel–Haenszel within sources; exact interval over clusters of near-duplicates",
+    )
+
+
+# Section -----------------------------------------------------------------------------------------
+
+
+def build_group_removal_section(corpus: CorpusFigures) -> Section:
+    """Build the section on removals by group, with the errors of the filter that removes."""
+    section = Section(SECTION_TITLE)
+    rows = read_group_removals(corpus)
+    filter_errors = build_filter_error_section(corpus)
+    if not rows:
+        section.add_blocks(Paragraph([describe_missing_rates(corpus)]))
+        section.sections = [filter_errors]
+        return section
+    people_rows = sort_by_difference(
+        [row for row in rows if row["dimension"] in PEOPLE_DIMENSIONS and row["documents"]]
+    )
+    section.add_blocks(Paragraph([READING_NOTE]), *build_ratio_chart(people_rows))
+    if people_rows:
+        section.add_blocks(
+            build_rate_table(corpus, "Removed documents by group", people_rows, PEOPLE_NOTE)
+        )
+    section.add_blocks(*describe_groups_without_documents(rows))
+    lost_duplicates = describe_lost_duplicates(corpus)
+    section.add_blocks(*(Paragraph(content) for content in lost_duplicates))
+    section.sections = [
+        filter_errors,
+        build_dimension_section(
+            corpus, "Removal rates by language and length", rows, ("language", "length")
+        ),
+        build_dimension_section(corpus, "Removal rates by source", rows, ("source",)),
+        build_stage_section(corpus, rows),
+        *build_rule_effect_sections(corpus),
+    ]
+    return section
+
+
+def build_dimension_section(
+    corpus: CorpusFigures, title: str, rows: Sequence[Row], dimensions: Sequence[str]
+) -> Section:
+    """Build a section with a table of the groups of these dimensions."""
+    section = Section(title)
+    for dimension in dimensions:
+        dimension_rows = [row for row in rows if row["dimension"] == dimension]
+        if dimension_rows:
+            caption = f"Removed documents by {dimension}"
+            section.add_blocks(
+                build_rate_table(corpus, caption, sort_by_difference(dimension_rows))
+            )
+    if not section.blocks:
+        section.add_blocks(Paragraph(["No document has a known language or length."]))
+    return section
+
+
+def build_rate_table(
+    corpus: CorpusFigures, caption: str, rows: Sequence[Row], extra_note: str = ""
+) -> DataTable:
+    """Build a table with ``RATE_COLUMNS`` and all of these rows."""
+    is_about_sources = all(row["dimension"] == "source" for row in rows)
+    notes = [SOURCE_NOTE] if is_about_sources else []
+    if any(has_infinite_adjusted_ratio(row, prefix) for row in rows for prefix in ("", "lost_")):
+        notes.append(f"{INFINITE_RATIO}: the share of all other documents is 0.")
+    note = " ".join([*notes, extra_note]).strip()
+    columns = [
+        column.replace(" adjusted for source", "") if is_about_sources else column
+        for column in RATE_COLUMNS
+    ]
+    table_rows = [build_rate_cells(corpus, row) for row in rows]
+    return DataTable(caption, columns, table_rows, NUMERIC_RATE_COLUMNS, note)
+
+
+def build_rate_cells(corpus: CorpusFigures, row: Row) -> list[InlineElement]:
+    """Build the cells of ``RATE_COLUMNS``."""
+    return [
+        describe_document_group(row),
+        f"{row['documents']:,}",
+        add_removed_share_figure(corpus, row),
+        format_share(row["other_removal_rate"]),
+        add_adjusted_ratio_figure(corpus, row),
+        format_interval(row),
+        describe_difference(row),
+        format_share(row["lost_rate"]),
+        format_share(row["other_lost_rate"]),
+        format_lost_ratio(row),
+    ]
+
+
+def format_share(share: float | None) -> str:
+    return "–" if share is None else format_number(share, "share")
+
+
+def format_interval(row: Row, prefix: str = "") -> str:
+    """Format the interval of a ratio; "any" is an unbounded upper end."""
+    low, high = row[f"{prefix}adjusted_low"], row[f"{prefix}adjusted_high"]
+    if low is None:
+        return "–"
+    high_text = "any" if high is None else format_number(high, "times")
+    return f"{format_number(low, 'times')} to {high_text}"
+
+
+def format_lost_ratio(row: Row) -> str:
+    """Format the ratio of lost shares with its interval, and say if it differs from 1."""
+    if row["lost_adjusted_low"] is None:
+        return "–"
+    ratio = row["lost_adjusted_ratio"]
+    ratio_text = INFINITE_RATIO if ratio is None else format_number(ratio, "times")
+    verdict = row["lost_verdict"]
+    verdict_text = f", {verdict}" if verdict in ("more", "less") else ""
+    return f"{ratio_text} ({format_interval(row, 'lost_')}){verdict_text}"
+
+
+def describe_difference(row: Row) -> str:
+    """Return whether the group was removed more or less often, with q or what was detectable."""
+    if row["verdict"] in ("more", "less"):
+        return f"{row['verdict']} often, q {format_small_q(row['q'])}"
+    if row["verdict"] == "not compared":
+        return "not compared"
+    if row["minimum_detectable_ratio"] is None:
+        return "not shown; no ratio was detectable"
+    return f"not shown; detectable from {row['minimum_detectable_ratio']:.1f} times"
+
+
+def format_small_q(q: float) -> str:
+    return "< 0.001" if q < 0.001 else f"= {format_number(q, 'p')}"
+
+
+def build_ratio_chart(rows: Sequence[Row]) -> list[Block]:
+    """Build a chart of the ratios of all rows that have one, with their intervals."""
+    drawn_rows = [
+        row
+        for row in rows
+        if row["adjusted_ratio"] and row["adjusted_low"] and row["adjusted_high"]
+    ]
+    if not drawn_rows:
+        return []
+    labels = [describe_document_group(row) for row in drawn_rows]
+    ratios = [row["adjusted_ratio"] for row in drawn_rows]
+    bounds = [(row["adjusted_low"], row["adjusted_high"]) for row in drawn_rows]
+
+    def render_svg(redact: RedactFunction) -> str:
+        return charts.draw_interval_chart(
+            labels,
+            ratios,
+            bounds,
+            "removed, divided by all other documents",
+            1.0,
+            redact,
+            is_ratio=True,
+        )
+
+    alt: list[str] = ["Ratio of removed shares: "]
+    for label, row in zip(labels, drawn_rows, strict=True):
+        alt += [label, f" {format_number(row['adjusted_ratio'], 'times')} ({format_interval(row)})"]
+        alt[-1] += ", "
+    alt[-1] = alt[-1].removesuffix(", ") + "."
+    caption = (
+        "Removed share of each group, divided by that of all other documents and adjusted for "
+        "source, with 95 % intervals. Dashed line: no difference."
+    )
+    if omitted_count := len(rows) - len(drawn_rows):
+        caption += (
+            f" {format_count(omitted_count, 'group')} of which none or no other document was "
+            "removed cannot be drawn."
+        )
+    return [Chart("group-removals", render_svg, alt, caption)]
+
+
+def describe_groups_without_documents(rows: Sequence[Row]) -> list[Block]:
+    """Name the groups of people that no document mentions, and dialects without markers."""
+    empty_rows = [row for row in rows if row["dimension"] in PEOPLE_DIMENSIONS]
+    sentences = []
+    for dimension, beginning in (
+        ("identity", "No document mentions"),
+        ("dialect", "No document has markers of"),
+    ):
+        names = [
+            row["slice"]
+            for row in empty_rows
+            if row["dimension"] == dimension and not row["documents"]
+        ]
+        if names:
+            sentences.append(f"{beginning} {', '.join(names)}.")
+    return [Paragraph([" ".join(sentences)])] if sentences else []
+
+
+def format_count_and_share(count: int, total: int) -> str:
+    return f"{count:,} ({format_number(count / total, 'share')})" if count else "0"
+
+
+def build_stage_section(corpus: CorpusFigures, rows: Sequence[Row]) -> Section:
+    """Build a table of removed documents of every group by stage."""
+    section = Section("Removed documents by stage")
+    reason_rows = read_removal_effects_rows(corpus, "group_removals_by_reason")
+    stages = list(dict.fromkeys(row["stage"] for row in reason_rows))
+    if not stages:
+        section.add_blocks(Paragraph(["No stage removed a document."]))
+        return section
+    stage_order = list(corpus.stage_artifacts)
+    stages.sort(key=lambda stage: stage_order.index(stage) if stage in stage_order else -1)
+    counts: dict[tuple[str, str, str], int] = {}
+    for row in reason_rows:
+        key = (row["dimension"], row["slice"], row["stage"])
+        counts[key] = counts.get(key, 0) + row["documents"]
+    table_rows: list[list[InlineElement]] = []
+    dimensions = dict.fromkeys(row["dimension"] for row in rows)
+    ordered_rows = [
+        row
+        for dimension in dimensions
+        for row in sort_by_difference([r for r in rows if r["dimension"] == dimension])
+        if row["documents"]
+    ]
+    for row in ordered_rows:
+        group_key = (row["dimension"], row["slice"])
+        removed = corpus.book.add_computed_figure(
+            "-".join(["group_removals_by_reason", *group_key]),
+            "removed documents "
+            + (describe_document_group(row) if row["dimension"] else "of the corpus"),
+            "documents",
+            (EFFECTS, "group_removals_by_reason"),
+            {"dimension": row["dimension"], "slice": row["slice"]},
+            value_column="documents",
+        )
+        table_rows.append(
+            [
+                describe_document_group(row) if row["dimension"] else "all documents",
+                f"{row['documents']:,}",
+                *(
+                    format_count_and_share(counts.get((*group_key, stage), 0), row["documents"])
+                    for stage in stages
+                ),
+                removed,
+                f"{row['kept_documents']:,}",
+                f"{row['unique_documents']:,}",
+            ]
+        )
+    columns = ["documents", "read", *stages, "removed", "kept", "unique"]
+    note = (
+        "Number of documents that each stage removed or put into quarantine. Read = removed + "
+        "kept. Unique: read, without exact and near duplicates of other documents. For documents "
+        "that ingest removed, and for duplicates of an earlier corpus, only the source is known. "
+        "Records that ingest could not read are not documents; the section “Collection process” "
+        "counts them."
+    )
+    section.add_blocks(
+        DataTable(
+            "Removed documents by stage and group",
+            columns,
+            table_rows,
+            frozenset(range(1, len(columns))),
+            note,
+        )
+    )
+    return section

@@ -1,0 +1,484 @@
+"""The datasheet's removal rates by group: no row is cut, and no sentence contradicts the table."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import xml.etree.ElementTree
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hallmark.reports.page.document import Chart, DataTable
+from hallmark.reports.page.figures import FigureBook
+from hallmark.reports.page.redaction import escape_invisible
+from hallmark.reports.sections.corpus_figures import CorpusFigures
+from hallmark.reports.sections.curation_evaluation import CURATION_EVALUATION
+from hallmark.reports.sections.filter_errors import build_filter_error_section
+from hallmark.reports.sections.group_removals import (
+    build_group_removal_answer,
+    build_group_removal_section,
+    describe_difference,
+    describe_differences,
+    format_lost_ratio,
+    read_group_removals,
+    sort_by_difference,
+)
+from hallmark.tasks.contract import StageConfig, StageContext, stage
+from hallmark.tasks.corpus.evaluate_curation import TABLES as EVALUATION_TABLES
+from hallmark.tasks.corpus.removal_effects import TABLES
+from tests.reports import pages
+from tests.reports.artifacts import HOSTILE
+from tests.reports.conclusions import quick, text_of_blocks, text_of_section
+
+GROUPS = [f"group {n:02}" for n in range(45)] + ["Jews", "Muslims", "non-religious people"]
+
+
+class EffectsConfig(StageConfig):
+    """``rows``: rows by table, a JSON object."""
+
+    tables: str
+    min_group_documents: int = 20
+
+
+@stage(name="stored_effects", tables=TABLES)
+def stored_effects(config: EffectsConfig, context: StageContext) -> None:
+    for name, rows in json.loads(config.tables).items():
+        context.get_table_writer(name).write(pa.Table.from_pylist(rows, schema=TABLES[name]))
+
+
+@stage(name="stored_evaluation", tables=EVALUATION_TABLES)
+def stored_evaluation(config: EffectsConfig, context: StageContext) -> None:
+    for name, rows in json.loads(config.tables).items():
+        schema = EVALUATION_TABLES[name]
+        context.get_table_writer(name).write(pa.Table.from_pylist(rows, schema=schema))
+
+
+def corpus_of(rows, reasons=(), evaluation=None):
+    accuracy = {"group_name": "", "mentions": 9, "detected": 9, "true_positives": 9}
+    tables = {
+        "group_removals": list(rows),
+        "group_removals_by_reason": list(reasons),
+        "lexicon_accuracy": [accuracy | {"recall": 1.0, "precision": 1.0}],
+    }
+    made = {"removal_effects": stored_effects(EffectsConfig(tables=json.dumps(tables)))}
+    made["removal_effects"].manifest["parts"]["external"] = {"scorer": "a", "digest": "d" * 16}
+    if evaluation is not None:
+        config = EffectsConfig(tables=json.dumps({"detection_rates": evaluation}))
+        made[CURATION_EVALUATION] = stored_evaluation(config)
+    return CorpusFigures(FigureBook(made), made, 2)
+
+
+def group(name, dimension="identity", documents=100, removed=10, **changes):
+    """Build a row of ``group_removals`` that agrees with itself."""
+    lost = changes.pop("lost", removed // 2)
+    row = {"dimension": dimension, "slice": name, "documents": documents}
+    row |= {"kept_documents": documents - removed, "removed_documents": removed}
+    row |= {"duplicate_documents": removed - lost, "unique_documents": documents - removed + lost}
+    row |= {"lost_documents": lost, "clusters": documents, "unreadable_records": None}
+    row |= {"other_documents": 900, "other_removed_documents": 90, "other_lost_documents": 9}
+    row |= {"other_removal_rate": 0.1, "other_lost_rate": 0.01, "verdict": "not shown"}
+    if documents:
+        row |= {"removal_rate": removed / documents, "lost_rate": lost / documents}
+        row |= {"removal_rate_low": 0.0, "removal_rate_high": 1.0}
+    row |= {"rate_ratio": 1.0, "adjusted_ratio": 1.0, "adjusted_low": 0.5, "adjusted_high": 2.0}
+    row |= {"p": 1.0, "q": 1.0, "minimum_detectable_ratio": 1.8, "lost_verdict": "not shown"}
+    row |= {"lost_adjusted_ratio": 1.0, "lost_adjusted_low": 0.5, "lost_adjusted_high": 2.0}
+    return row | changes
+
+
+EMPTY = {
+    "removal_rate": None,
+    "adjusted_ratio": None,
+    "adjusted_low": None,
+    "adjusted_high": None,
+    "p": None,
+    "q": None,
+    "verdict": "not compared",
+    "lost_adjusted_low": None,
+    "lost_verdict": "not compared",
+}
+TOTAL = group("", "", 1000, 100)
+MORE = {"adjusted_ratio": 3.0, "adjusted_low": 2.0, "adjusted_high": 4.5, "verdict": "more"}
+LESS = {"adjusted_ratio": 0.3, "adjusted_low": 0.1, "adjusted_high": 0.6, "verdict": "less"}
+
+
+def get_tables(section):
+    return [block for block in section.blocks if isinstance(block, DataTable)]
+
+
+def answer_of(*rows):
+    return text_of_blocks(build_group_removal_answer(corpus_of([TOTAL, *rows])))
+
+
+# Rows --------------------------------------------------------------------------------------------
+
+
+def test_no_group_and_no_source_is_cut(session):
+    """The largest number of rows of other tables is 2 here."""
+    rows = [group(name, documents=20 + n) for n, name in enumerate(GROUPS)]
+    rows += [group(f"language {n}", "language") for n in range(40)]
+    rows += [group(f"source {n}", "source") for n in range(40)]
+    section = build_group_removal_section(corpus_of([TOTAL, *rows]))
+    [people] = get_tables(section)
+    assert {row[0] for row in people.rows} == {f"mention {name}" for name in GROUPS}
+    by_title = {each.title: each for each in section.sections}
+    [languages] = get_tables(by_title["Removal rates by language and length"])
+    [sources] = get_tables(by_title["Removal rates by source"])
+    assert len(languages.rows) == len(sources.rows) == 40
+    [chart] = [block for block in section.blocks if isinstance(block, Chart)]
+    assert "".join(chart.alt_text).count(" to ") == len(GROUPS)
+    svg = chart.render_svg(lambda text: text)
+    assert svg.count("mention group") == 45
+
+
+def test_rows_are_sorted_by_the_end_of_the_interval_nearest_to_one():
+    rows = [
+        group("wide", adjusted_ratio=9.0, adjusted_low=1.1, adjusted_high=80.0),
+        group("unsure", documents=5, p=0.9),
+        group("empty", documents=0, removed=0, **EMPTY),
+        group("less", **LESS),
+        group("none removed", adjusted_ratio=0.0, adjusted_low=0.0, adjusted_high=0.0001),
+        group("more", **MORE),
+        group("likelier", p=0.06),
+        group("infinite", adjusted_ratio=None, adjusted_low=1.9, adjusted_high=None),
+    ]
+    names = [row["slice"] for row in sort_by_difference(rows)]
+    expected = ["none removed", "more", "infinite", "less", "wide", "likelier", "unsure", "empty"]
+    assert names == expected
+    ties = [group("b"), group("a"), group("c", documents=200)]
+    assert [row["slice"] for row in sort_by_difference(ties)] == ["c", "a", "b"]
+
+
+def test_cells_show_shares_ratios_and_intervals(session):
+    rows = [
+        group("women", documents=200, removed=40, lost=10, **MORE, q=0.0004),
+        group("men", adjusted_ratio=None, adjusted_low=2.0, adjusted_high=None, verdict="more")
+        | {"q": 0.02, "lost_adjusted_ratio": None, "lost_adjusted_high": None},
+        group("alone", **EMPTY | {"removal_rate": 0.1}),
+    ]
+    [people] = get_tables(build_group_removal_section(corpus_of([TOTAL, *rows])))
+    women, men, alone = (dict(zip(people.columns, row, strict=True)) for row in people.rows)
+    assert women["n"] == "200" and women["removed"].value == 0.2
+    assert women["removed (all other documents)"] == "10.0 %"
+    assert women["ratio adjusted for source"].value == 3 and women["95 % interval"] == (
+        "2.000 to 4.500"
+    )
+    assert women["difference"] == "more often, q < 0.001" and women["no copy remains"] == "5.0 %"
+    assert men["ratio adjusted for source"].short_text == "∞"
+    assert men["95 % interval"] == "2.000 to any"
+    assert men["ratio adjusted for source (no copy remains)"] == "∞ (0.5000 to any)"
+    assert "∞: the share of all other documents is 0." in people.note
+    assert alone["ratio adjusted for source"].short_text == "–" == alone["95 % interval"]
+    assert alone["difference"] == "not compared"
+
+
+def test_groups_without_documents_are_named_and_not_in_the_table(session):
+    rows = [
+        group("women"),
+        group("Jews", documents=0, removed=0, **EMPTY),
+        group("Scottish English", "dialect", documents=0, removed=0, **EMPTY),
+    ]
+    section = build_group_removal_section(corpus_of([TOTAL, *rows]))
+    [people] = get_tables(section)
+    assert [row[0] for row in people.rows] == ["mention women"]
+    text = text_of_blocks(section.blocks)
+    assert "No document mentions Jews." in text
+    assert "No document has markers of Scottish English." in text
+
+
+def test_removals_by_stage_add_up(session):
+    reasons = [
+        {"dimension": d, "slice": s, "stage": st_, "reason": r, "action": a, "documents": n}
+        | {"other_documents": 0}
+        for d, s, st_, r, a, n in (
+            ("", "", "deduplicate", "exact duplicate", "removed", 60),
+            ("", "", "select", "short", "removed", 30),
+            ("", "", "select", "unreadable", "quarantined", 10),
+            ("identity", "women", "deduplicate", "exact duplicate", "removed", 6),
+            ("identity", "women", "select", "short", "removed", 4),
+            ("identity", "women", "select", "unreadable", "quarantined", 0),
+        )
+    ]
+    corpus = corpus_of([TOTAL, group("women")], reasons)
+    section = build_group_removal_section(corpus)
+    [stages] = [s for s in section.sections if s.title == "Removed documents by stage"]
+    [table] = get_tables(stages)
+    everything, women = (dict(zip(table.columns, row, strict=True)) for row in table.rows)
+    assert (everything["deduplicate"], everything["select"]) == ("60 (6.0 %)", "40 (4.0 %)")
+    assert everything["removed"].value == 100 and everything["kept"] == "900"
+    assert (women["deduplicate"], women["select"]) == ("6 (6.0 %)", "4 (4.0 %)")
+    assert women["removed"].value == 10 and women["read"] == "100"
+
+
+def test_hostile_names_of_groups_are_drawn_as_text(session):
+    rows = [group(name, documents=50 + n, removed=9 + n) for n, name in enumerate(HOSTILE)]
+    section = build_group_removal_section(corpus_of([TOTAL, *rows]))
+    [chart] = [block for block in section.blocks if isinstance(block, Chart)]
+    drawn = xml.etree.ElementTree.fromstring(chart.render_svg(escape_invisible))
+    assert not [element for element in drawn.iter() if element.tag.endswith("script")]
+
+
+def test_the_page_escapes_hostile_sources(cards, made):
+    page = pages.read(cards["datasheet"].fetch_directory() / "datasheet.html")
+    assert "script" not in page.tags
+    rows = made.corpus["removal_effects"]["group_removals"].read().to_pylist()
+    sources = {row["slice"] for row in rows if row["dimension"] == "source"}
+    assert sources == {"books", *HOSTILE}
+    [table] = [
+        table
+        for table in page.tables
+        if table[0][:3] == ["documents", "n", "removed"] and "from books" in str(table)
+    ]
+    assert len(table) == 1 + len(sources)
+
+
+# The answer --------------------------------------------------------------------------------------
+
+
+def test_the_answer_names_the_extremes_with_interval_and_n(session):
+    text = answer_of(
+        group("women", documents=200, removed=10),
+        group("men", documents=100, removed=30),
+        group("few", documents=19, removed=19),
+        group("town", "source", documents=500, removed=400),
+    )
+    assert "Curation removed 100 of 1,000 documents (10.0 %). 50 of these were duplicates" in text
+    assert "No copy remains of 50 of them." in text
+    assert re.search(
+        r"Curation removed between 5\.0 % \(95 % interval [^)]*, n = 200\) of the documents that "
+        r"mention women and 30\.0 % \(95 % interval [^)]*, n = 100\) of those that mention men\. "
+        r"Of 2 groups that at least 20 documents mention, these are the extremes; the intervals "
+        r"are corrected for this choice\.",
+        text,
+    )
+    assert "few" not in text and "town" not in text
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([], "No document mentions a group of people that the lexicons contain."),
+        (
+            [group("Jews", documents=0, removed=0, **EMPTY)],
+            "No document mentions a group of people that the lexicons contain.",
+        ),
+        (
+            [group("women", removed=0), group("men", removed=0)],
+            "Curation removed none of the documents that mention each of 2 groups.",
+        ),
+        ([group("women", removed=0)], "Curation removed none of the documents that mention women."),
+        (
+            [group("women"), group("men", documents=200, removed=20)],
+            "Curation removed the same share of the documents that mention each of 2 groups: "
+            "10.0 %.",
+        ),
+        (
+            [group("women", documents=100, removed=100)],
+            "Curation removed 100.0 % (95 % interval 0.0 % to 100.0 %, n = 100) of the documents "
+            "that mention women.",
+        ),
+        (
+            [group("women", documents=5, removed=1), group("men", documents=4, removed=2)],
+            "of those that mention men. Of 2 groups, these are the extremes;",
+        ),
+    ],
+)
+def test_every_branch_of_the_answer(session, rows, expected):
+    assert expected in answer_of(*rows)
+
+
+@pytest.mark.parametrize(
+    ("total", "expected"),
+    [
+        (group("", "", 0, 0, **EMPTY), "Curation received no documents."),
+        (group("", "", 9, 0), "Curation removed none of 9 documents."),
+        (
+            group("", "", 9, 1, lost=0),
+            "Curation removed 1 of 9 documents (11.1 %). 1 of these was a duplicate of other "
+            "documents. No copy remains of 0 of them.",
+        ),
+    ],
+)
+def test_every_branch_of_the_total(session, total, expected):
+    assert expected in text_of_blocks(build_group_removal_answer(corpus_of([total])))
+
+
+def test_missing_rates_are_reported(session):
+    nothing = CorpusFigures(FigureBook({}), {}, 30)
+    text = text_of_blocks(build_group_removal_answer(nothing))
+    assert text == "Removal rates by group are not known: the stage removal_effects did not run."
+    section = build_group_removal_section(nothing)
+    assert "did not run" in text_of_section(section)
+    assert "were not measured" in text_of_section(section)
+    text = text_of_blocks(build_group_removal_answer(corpus_of([])))
+    assert text.endswith("the stage removal_effects found no documents.")
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        (
+            [group("women", **EMPTY)],
+            "No group could be compared with all other documents of the same sources.",
+        ),
+        (
+            [group("women"), group("men")],
+            "no significant difference was shown for 2 groups. The same holds for removals "
+            "without a remaining copy.",
+        ),
+        (
+            [group("women", **MORE), group("men", **LESS), group("Jews")],
+            "documents were removed significantly more often if they mention women and "
+            "significantly less often if they mention men. For removals without a remaining copy, "
+            "no difference was shown.",
+        ),
+        (
+            [group("women", lost_verdict="more"), group("men")],
+            "no significant difference was shown for 2 groups. Documents were removed without a "
+            "remaining copy significantly more often if they mention women.",
+        ),
+        (
+            [group("women", lost_verdict="not compared")],
+            "Removals without a remaining copy could not be compared.",
+        ),
+    ],
+)
+def test_every_branch_about_differences(rows, expected):
+    assert expected in describe_differences(rows)
+
+
+verdicts = st.sampled_from(["more", "less", "not shown", "not compared"])
+
+
+@given(
+    drawn=st.lists(
+        st.tuples(st.integers(0, 40), st.integers(0, 40), verdicts, verdicts), max_size=6
+    )
+)
+@quick
+def test_the_answer_never_contradicts_the_table(session, drawn):
+    rows = []
+    for number, (documents, removed, verdict, lost_verdict) in enumerate(drawn):
+        if documents == 0:
+            rows.append(group(f"group {number}", documents=0, removed=0, **EMPTY))
+            continue
+        change = {"more": MORE, "less": LESS, "not compared": EMPTY, "not shown": {}}[verdict]
+        row = group(f"group {number}", documents=documents, removed=min(removed, documents))
+        rate = row["removal_rate"]
+        rows.append(row | change | {"removal_rate": rate, "lost_verdict": lost_verdict})
+    text = answer_of(*rows)
+    mentioned = [row for row in rows if row["documents"]]
+    for row in rows:
+        name = row["slice"]
+        for verdict in ("more", "less"):
+            clause = re.search(
+                rf"documents were removed [^.]*significantly {verdict} often if they mention "
+                rf"([^.]*?)( and significantly|\.)",
+                text,
+            )
+            named = clause.group(1).split(", ") if clause else []
+            assert (name in named) == (row["verdict"] == verdict)
+    pool = [row for row in mentioned if row["documents"] >= 20] or mentioned
+    rates = [row["removal_rate"] for row in pool]
+    if "Curation removed between" in text:
+        low, high = re.search(r"between ([\d.]+) %.*? and ([\d.]+) %", text).groups()
+        assert math.isclose(float(low), 100 * min(rates), abs_tol=0.06)
+        assert math.isclose(float(high), 100 * max(rates), abs_tol=0.06)
+    elif "removed the same share" in text:
+        assert len({*rates}) == 1
+    elif "none of the documents" in text:
+        assert not any(rates)
+    elif "No document mentions" in text:
+        assert not mentioned
+    else:
+        assert len(pool) == 1
+
+
+@given(verdict=verdicts, lost=verdicts, detectable=st.sampled_from([None, 1.44, 12.0]))
+@quick
+def test_cells_about_differences_follow_the_verdict(verdict, lost, detectable):
+    row = group("women", verdict=verdict, lost_verdict=lost, minimum_detectable_ratio=detectable)
+    row |= {"q": 0.0123} | ({"lost_adjusted_low": None} if lost == "not compared" else {})
+    text, lost_text = describe_difference(row), format_lost_ratio(row)
+    assert text.startswith(verdict)
+    assert ("q = 0.0123" in text) == (verdict in ("more", "less"))
+    assert lost_text.endswith(f", {lost}") == (lost in ("more", "less"))
+    assert (lost_text == "–") == (lost == "not compared")
+
+
+# Errors of the filter ----------------------------------------------------------------------------
+
+
+def rate(target, measure, hits, n, stage_="select_scored"):
+    row = {"source": "town", "stage": stage_, "target": target, "measure": measure}
+    share = {"share": hits / n, "low": 0.1, "high": 0.7} if n else {"share": None}
+    return row | {"hits": hits, "n": n, "low": None, "high": None} | share
+
+
+def test_recall_and_false_alarms_are_next_to_the_rates(session):
+    evaluation = [
+        rate("exact copies", "recall", 9, 9, "deduplicate"),
+        rate("rude speech", "recall", 239, 382),
+        rate("no rude speech", "false alarms", 5, 4316),
+        rate("no rude speech, dialect", "false alarms", 0, 464),
+    ]
+    corpus = corpus_of([TOTAL, group("women")], evaluation=evaluation)
+    section = build_group_removal_section(corpus).sections[0]
+    text = text_of_section(section)
+    assert "removed or tagged 62.6 % of the documents with rude speech (recall; 95 %" in text
+    assert "n = 382) and 0.12 % of the documents without rude speech (false alarms;" in text
+    [table] = get_tables(section)
+    assert [row[1] for row in table.rows] == [
+        "rude speech",
+        "no rude speech",
+        "no rude speech, dialect",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "expected", "excluded"),
+    [
+        (None, "were not measured", "removed or tagged"),
+        ([rate("exact copies", "recall", 9, 9, "deduplicate")], "were not measured", "copies"),
+        (
+            [rate("rude speech", "recall", 0, 0), rate("no rude speech", "false alarms", 0, 10)],
+            "removed or tagged 0.0 % of the documents without rude speech",
+            "(recall",
+        ),
+        (
+            [rate("rude speech", "recall", 0, 0), rate("no rude speech", "false alarms", 0, 0)],
+            "there is no such case",
+            "In the invented documents",
+        ),
+    ],
+)
+def test_every_branch_about_errors_of_the_filter(session, evaluation, expected, excluded):
+    corpus = corpus_of([TOTAL], evaluation=evaluation)
+    text = text_of_section(build_filter_error_section(corpus))
+    assert expected in text and excluded not in text
+
+
+def test_every_figure_of_the_section_recomputes_from_its_rows(cards, made):
+    rows = made.corpus["removal_effects"]["group_removals"].read().to_pylist()
+    corpus = CorpusFigures(FigureBook(made.corpus), made.corpus, 30)
+    build_group_removal_section(corpus)
+    by_group = {(row["dimension"], row["slice"]): row for row in rows}
+    figures = [
+        figure
+        for figure in corpus.book.figures.values()
+        if figure.evidence.table == "group_removals"
+    ]
+    assert len(figures) > 15
+    for figure in figures:
+        conditions = figure.evidence.conditions
+        row = by_group[conditions["dimension"], conditions["slice"]]
+        expected = {
+            "removed_documents/documents": row["removal_rate"],
+            "adjusted_ratio": row["adjusted_ratio"],
+        }[figure.value_column]
+        assert figure.value == (None if expected is None else pytest.approx(expected))
+    assert read_group_removals(corpus) == rows
