@@ -9,11 +9,7 @@ from __future__ import annotations
 from hallmark.reports.page.document import InlineElement, Paragraph, Section, ShortFigure
 from hallmark.reports.page.figures import format_number
 from hallmark.reports.sections.corpus_figures import CorpusFigures
-from hallmark.reports.sections.curation_effects import (
-    EFFECTS,
-    build_group_swap_section,
-    describe_largest_swap_difference,
-)
+from hallmark.reports.sections.curation_effects import describe_largest_swap_difference
 from hallmark.reports.sections.curation_evaluation import (
     add_detection_rate_figure,
     build_detection_rate_table,
@@ -25,7 +21,7 @@ SECTION_TITLE = "Error rates of the toxicity filter"
 
 
 def build_filter_error_section(corpus: CorpusFigures) -> Section:
-    """Build the section: recall and false alarms, then the shift by identity."""
+    """Build the section: recall and false alarms, then the largest shift by identity."""
     section = Section(SECTION_TITLE)
     rows = list_filter_error_rows(corpus)
     for source in dict.fromkeys(row["source"] for row in rows):
@@ -49,8 +45,6 @@ def build_filter_error_section(corpus: CorpusFigures) -> Section:
             )
         )
     section.add_blocks(*map(Paragraph, describe_largest_swap_difference(corpus)))
-    if EFFECTS in corpus.stage_artifacts:
-        section.sections = [build_group_swap_section(corpus)]
     return section
 
 

@@ -27,6 +27,7 @@ from hallmark.reports.sections.curation_effects import (
     CONFIDENCE_LEVEL,
     EFFECTS,
     INFINITE_RATIO,
+    build_group_swap_section,
     build_rule_effect_sections,
     describe_document_group,
     describe_lost_duplicates,
@@ -328,9 +329,10 @@ def add_removed_share_figure(corpus: CorpusFigures, row: Row) -> Figure:
     )
 
 
-def add_adjusted_ratio_figure(corpus: CorpusFigures, row: Row) -> Figure:
-    """Add the ratio of a group's removed share to that of all other documents."""
-    is_infinite = has_infinite_adjusted_ratio(row)
+def build_ratio_cell(corpus: CorpusFigures, row: Row) -> InlineElement:
+    """Return the ratio of a group's removed share to that of all other documents."""
+    if row["adjusted_ratio"] is None:
+        return INFINITE_RATIO if has_infinite_adjusted_ratio(row) else "–"
     return _add_figure(
         corpus,
         row,
@@ -340,10 +342,6 @@ def add_adjusted_ratio_figure(corpus: CorpusFigures, row: Row) -> Figure:
         low=row["adjusted_low"],
         high=row["adjusted_high"],
         confidence_level=CONFIDENCE_LEVEL,
-        missing_reason="no other document of the same sources was removed"
-        if is_infinite
-        else "nothing was removed, or no source has other documents",
-        missing_text=INFINITE_RATIO if is_infinite else "–",
         method="Mantel–Haenszel within sources; exact interval over clusters of near-duplicates",
     )
 
@@ -373,6 +371,7 @@ def build_group_removal_section(corpus: CorpusFigures) -> Section:
     section.add_blocks(*(Paragraph(content) for content in lost_duplicates))
     section.sections = [
         filter_errors,
+        build_group_swap_section(corpus),
         build_dimension_section(
             corpus, "Removal rates by language and length", rows, ("language", "length")
         ),
@@ -424,7 +423,7 @@ def build_rate_cells(corpus: CorpusFigures, row: Row) -> list[InlineElement]:
         f"{row['documents']:,}",
         add_removed_share_figure(corpus, row),
         format_share(row["other_removal_rate"]),
-        add_adjusted_ratio_figure(corpus, row),
+        build_ratio_cell(corpus, row),
         format_interval(row),
         describe_difference(row),
         format_share(row["lost_rate"]),

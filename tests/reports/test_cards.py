@@ -321,6 +321,7 @@ def test_charts_are_svg_without_script_and_without_a_date(cards):
     charts = [p for card in cards.values() for p in pages.write_pages(card).glob("charts/*.svg")]
     assert {path.stem for path in charts} == {
         "flow",
+        "group-removals",
         "loss",
         "bits-per-byte",
         "attention-1",
