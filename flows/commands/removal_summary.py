@@ -381,14 +381,18 @@ def _render_group_line(row: GroupRemovalRate) -> str:
     group_name = f"{row['group']} (invented)" if row["is_invented"] else row["group"]
     line = f"  {group_name}: {_format_document_share(row)}; all other documents: {other_documents}"
     if row["ratio"] is not None:
-        high = "∞" if row["high"] is None else f"{row['high']:.1f}"
-        interval = "" if row["low"] is None else f" (95 % CI {row['low']:.1f}–{high})"
-        line += f"; {row['ratio']:.1f} times as often{interval}"
+        high = "∞" if row["high"] is None else _format_ratio(row["high"])
+        interval = "" if row["low"] is None else f" (95 % CI {_format_ratio(row['low'])}–{high})"
+        line += f"; {_format_ratio(row['ratio'])} times as often{interval}"
     return (
         line
         if row["is_significant"]
         else f"{line}; not statistically significant (near-duplicates count once)"
     )
+
+
+def _format_ratio(ratio: float) -> str:
+    return f"{ratio:.1f}" if ratio >= 10 else f"{ratio:.2f}"
 
 
 def _format_document_share(

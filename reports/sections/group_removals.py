@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from hallmark.reports.page import charts
 from hallmark.reports.page.document import (
@@ -42,19 +43,19 @@ SECTION_TITLE = "Removal rates by group"
 #: Dimensions of groups of people: the answer and the chart are about them.
 PEOPLE_DIMENSIONS = ("identity", "dialect")
 
-RATE_COLUMNS = [
-    "documents",
-    "n",
-    "removed",
-    "removed (all other documents)",
-    "ratio adjusted for source",
-    "95 % interval",
-    "difference",
-    "no copy remains",
-    "no copy remains (all other documents)",
-    "ratio adjusted for source (no copy remains)",
-]
-NUMERIC_RATE_COLUMNS = frozenset({1, 2, 3, 4, 5, 7, 8, 9})
+
+class Outcome(NamedTuple):
+    """What may become of a document: it is removed, or removed without a remaining copy."""
+
+    label: str
+    prefix: str
+    """Prefix of the columns of ``group_removals`` that compare this outcome."""
+    rate_column: str
+    count_column: str
+
+
+REMOVED = Outcome("removed", "", "removal_rate", "removed_documents")
+LOST = Outcome("no copy remains", "lost_", "lost_rate", "lost_documents")
 
 READING_NOTE = (
     "Removed documents were removed by any stage; exact and near duplicates are included. No copy "
@@ -62,8 +63,9 @@ READING_NOTE = (
     "duplicate of such a document. The ratio divides the removed share of the group by that of all "
     "other documents; it compares documents within each source (Mantel–Haenszel). A difference is "
     "significant if its false discovery rate q, over all rows of the table group_removals, is "
-    "below 5 %. All groups are shown. They are sorted by the end of the interval nearest to 1, the "
-    "largest difference first."
+    "below 5 %. The detectable ratio is the smallest one that the test, without adjustment, would "
+    "detect with 80 % power. All groups are shown. They are sorted by the end of the interval "
+    "nearest to 1, the largest difference first."
 )
 SOURCE_NOTE = "Sources are compared with all other sources; their ratios are not adjusted."
 PEOPLE_NOTE = (
@@ -82,17 +84,18 @@ def read_group_removals(corpus: CorpusFigures) -> list[Row]:
     return read_removal_effects_rows(corpus, "group_removals")
 
 
-def sort_by_difference(rows: Sequence[Row]) -> list[Row]:
+def sort_by_difference(rows: Sequence[Row], prefix: str = "") -> list[Row]:
     """Sort rows by the end of the interval nearest to 1, the largest difference first.
 
     Rows whose interval includes 1 follow by p, and then those that could not be compared.
     """
+    p_column = f"{prefix}p"
     return sorted(
         rows,
         key=lambda row: (
-            row["p"] is None,
-            -measure_log_distance_from_one(row),
-            1.0 if row["p"] is None else row["p"],
+            row[p_column] is None,
+            -measure_log_distance_from_one(row, prefix),
+            1.0 if row[p_column] is None else row[p_column],
             -row["documents"],
             row["dimension"],
             row["slice"],
@@ -100,9 +103,9 @@ def sort_by_difference(rows: Sequence[Row]) -> list[Row]:
     )
 
 
-def measure_log_distance_from_one(row: Row) -> float:
+def measure_log_distance_from_one(row: Row, prefix: str) -> float:
     """Return the logarithm of the interval's end nearest to 1, without sign; 0 if it includes 1."""
-    low, high = row["adjusted_low"], row["adjusted_high"]
+    low, high = row[f"{prefix}adjusted_low"], row[f"{prefix}adjusted_high"]
     if low is not None and low > 1:
         return math.log(low)
     if high is not None and high < 1:
@@ -228,7 +231,7 @@ def describe_share_of_group(corpus: CorpusFigures, row: Row, choices: int) -> In
     Args:
         choices: Number of groups among which this one was chosen for its share.
     """
-    figure = add_removed_share_figure(corpus, row)
+    figure = add_share_figure(corpus, row, REMOVED)
     interval = correct_interval_for_choice(
         {
             "value": row["removal_rate"],
@@ -277,7 +280,9 @@ def name_groups_with_difference(rows: Sequence[Row], prefix: str) -> str:
     clauses = []
     for verdict in ("more", "less"):
         names = [
-            row["slice"] for row in sort_by_difference(rows) if row[f"{prefix}verdict"] == verdict
+            row["slice"]
+            for row in sort_by_difference(rows, prefix)
+            if row[f"{prefix}verdict"] == verdict
         ]
         if names:
             clauses.append(f"significantly {verdict} often if they mention {', '.join(names)}")
@@ -304,7 +309,7 @@ def _add_figure(
         unit,
         (EFFECTS, "group_removals"),
         conditions,
-        **{"aggregate": "last", "value_column": column, "n": row["documents"], **fields},  # type: ignore[arg-type]
+        **{"aggregate": "last", "value_column": column, "n": row["documents"], **fields},
     )
 
 
@@ -313,34 +318,36 @@ def add_count_figure(corpus: CorpusFigures, row: Row, column: str) -> Figure:
     return _add_figure(corpus, row, column, column.replace("_", " "), "documents")
 
 
-def add_removed_share_figure(corpus: CorpusFigures, row: Row) -> Figure:
-    """Add the removed share of a group."""
+def add_share_figure(corpus: CorpusFigures, row: Row, outcome: Outcome) -> Figure:
+    """Add the share of the documents of a group with this outcome."""
+    low, high = (row[f"{outcome.rate_column}_{end}"] for end in ("low", "high"))
     return _add_figure(
         corpus,
         row,
-        "removed_documents/documents",
-        "removed share",
+        f"{outcome.count_column}/documents",
+        f"share: {outcome.label}",
         "share",
         aggregate="ratio",
-        low=row["removal_rate_low"],
-        high=row["removal_rate_high"],
-        confidence_level=None if row["removal_rate_low"] is None else CONFIDENCE_LEVEL,
+        low=low,
+        high=high,
+        confidence_level=None if low is None else CONFIDENCE_LEVEL,
         method="Wilson interval over clusters of near-duplicates",
     )
 
 
-def build_ratio_cell(corpus: CorpusFigures, row: Row) -> InlineElement:
-    """Return the ratio of a group's removed share to that of all other documents."""
-    if row["adjusted_ratio"] is None:
-        return INFINITE_RATIO if has_infinite_adjusted_ratio(row) else "–"
+def build_ratio_cell(corpus: CorpusFigures, row: Row, outcome: Outcome) -> InlineElement:
+    """Return the share of a group divided by that of all other documents."""
+    ratio_column = f"{outcome.prefix}adjusted_ratio"
+    if row[ratio_column] is None:
+        return INFINITE_RATIO if has_infinite_adjusted_ratio(row, outcome.prefix) else "–"
     return _add_figure(
         corpus,
         row,
-        "adjusted_ratio",
-        "removed share divided by that of all other documents, adjusted for source",
+        ratio_column,
+        f"{outcome.label}: share divided by that of all other documents, adjusted for source",
         "times",
-        low=row["adjusted_low"],
-        high=row["adjusted_high"],
+        low=row[f"{outcome.prefix}adjusted_low"],
+        high=row[f"{outcome.prefix}adjusted_high"],
         confidence_level=CONFIDENCE_LEVEL,
         method="Mantel–Haenszel within sources; exact interval over clusters of near-duplicates",
     )
@@ -363,9 +370,7 @@ def build_group_removal_section(corpus: CorpusFigures) -> Section:
     )
     section.add_blocks(Paragraph([READING_NOTE]), *build_ratio_chart(people_rows))
     if people_rows:
-        section.add_blocks(
-            build_rate_table(corpus, "Removed documents by group", people_rows, PEOPLE_NOTE)
-        )
+        section.add_blocks(*build_rate_tables(corpus, "group", people_rows, PEOPLE_NOTE))
     section.add_blocks(*describe_groups_without_documents(rows))
     lost_duplicates = describe_lost_duplicates(corpus)
     section.add_blocks(*(Paragraph(content) for content in lost_duplicates))
@@ -390,50 +395,71 @@ def build_dimension_section(
     for dimension in dimensions:
         dimension_rows = [row for row in rows if row["dimension"] == dimension]
         if dimension_rows:
-            caption = f"Removed documents by {dimension}"
-            section.add_blocks(
-                build_rate_table(corpus, caption, sort_by_difference(dimension_rows))
-            )
+            section.add_blocks(*build_rate_tables(corpus, dimension, dimension_rows))
     if not section.blocks:
         section.add_blocks(Paragraph(["No document has a known language or length."]))
     return section
 
 
-def build_rate_table(
-    corpus: CorpusFigures, caption: str, rows: Sequence[Row], extra_note: str = ""
-) -> DataTable:
-    """Build a table with ``RATE_COLUMNS`` and all of these rows."""
-    is_about_sources = all(row["dimension"] == "source" for row in rows)
-    notes = [SOURCE_NOTE] if is_about_sources else []
-    if any(has_infinite_adjusted_ratio(row, prefix) for row in rows for prefix in ("", "lost_")):
-        notes.append(f"{INFINITE_RATIO}: the share of all other documents is 0.")
-    note = " ".join([*notes, extra_note]).strip()
-    columns = [
-        column.replace(" adjusted for source", "") if is_about_sources else column
-        for column in RATE_COLUMNS
-    ]
-    table_rows = [build_rate_cells(corpus, row) for row in rows]
-    return DataTable(caption, columns, table_rows, NUMERIC_RATE_COLUMNS, note)
-
-
-def build_rate_cells(corpus: CorpusFigures, row: Row) -> list[InlineElement]:
-    """Build the cells of ``RATE_COLUMNS``."""
+def build_rate_tables(
+    corpus: CorpusFigures, kind: str, rows: Sequence[Row], extra_note: str = ""
+) -> list[DataTable]:
+    """Build a table of removed documents and one of those without a remaining copy, all rows."""
     return [
+        build_rate_table(corpus, f"Removed documents by {kind}", rows, REMOVED, extra_note),
+        build_rate_table(corpus, f"Documents of which no copy remains, by {kind}", rows, LOST),
+    ]
+
+
+def build_rate_table(
+    corpus: CorpusFigures, caption: str, rows: Sequence[Row], outcome: Outcome, extra_note: str = ""
+) -> DataTable:
+    """Build a table that compares the groups of these rows with all other documents."""
+    is_about_sources = all(row["dimension"] == "source" for row in rows)
+    columns = [
+        "documents",
+        "n",
+        outcome.label,
+        f"{outcome.label} (all other documents)",
+        "ratio" if is_about_sources else "ratio adjusted for source",
+        "95 % interval",
+        "difference",
+    ]
+    if outcome is REMOVED:
+        columns.append("detectable ratio")
+    notes = [SOURCE_NOTE] if is_about_sources else []
+    if any(has_infinite_adjusted_ratio(row, outcome.prefix) for row in rows):
+        notes.append(f"{INFINITE_RATIO}: the share of all other documents is 0.")
+    return DataTable(
+        caption,
+        columns,
+        [
+            build_rate_cells(corpus, row, outcome)
+            for row in sort_by_difference(rows, outcome.prefix)
+        ],
+        frozenset({1, 2, 3, 4, 5, 7}) & {*range(len(columns))},
+        " ".join([*notes, extra_note]).strip(),
+    )
+
+
+def build_rate_cells(corpus: CorpusFigures, row: Row, outcome: Outcome) -> list[InlineElement]:
+    """Build the cells of a row of ``build_rate_table``."""
+    cells: list[InlineElement] = [
         describe_document_group(row),
         f"{row['documents']:,}",
-        add_removed_share_figure(corpus, row),
-        format_share(row["other_removal_rate"]),
-        build_ratio_cell(corpus, row),
-        format_interval(row),
-        describe_difference(row),
-        format_share(row["lost_rate"]),
-        format_share(row["other_lost_rate"]),
-        format_lost_ratio(row),
+        add_share_figure(corpus, row, outcome),
+        format_or_dash(row[f"other_{outcome.rate_column}"], "share"),
+        build_ratio_cell(corpus, row, outcome),
+        format_interval(row, outcome.prefix),
+        describe_difference(row, outcome.prefix),
     ]
+    if outcome is REMOVED:
+        cells.append(format_or_dash(row["minimum_detectable_ratio"], "times"))
+    return cells
 
 
-def format_share(share: float | None) -> str:
-    return "–" if share is None else format_number(share, "share")
+def format_or_dash(value: float | None, unit: str) -> str:
+    return "–" if value is None else format_number(value, unit)
 
 
 def format_interval(row: Row, prefix: str = "") -> str:
@@ -445,30 +471,12 @@ def format_interval(row: Row, prefix: str = "") -> str:
     return f"{format_number(low, 'times')} to {high_text}"
 
 
-def format_lost_ratio(row: Row) -> str:
-    """Format the ratio of lost shares with its interval, and say if it differs from 1."""
-    if row["lost_adjusted_low"] is None:
-        return "–"
-    ratio = row["lost_adjusted_ratio"]
-    ratio_text = INFINITE_RATIO if ratio is None else format_number(ratio, "times")
-    verdict = row["lost_verdict"]
-    verdict_text = f", {verdict}" if verdict in ("more", "less") else ""
-    return f"{ratio_text} ({format_interval(row, 'lost_')}){verdict_text}"
-
-
-def describe_difference(row: Row) -> str:
-    """Return whether the group was removed more or less often, with q or what was detectable."""
-    if row["verdict"] in ("more", "less"):
-        return f"{row['verdict']} often, q {format_small_q(row['q'])}"
-    if row["verdict"] == "not compared":
-        return "not compared"
-    if row["minimum_detectable_ratio"] is None:
-        return "not shown; no ratio was detectable"
-    return f"not shown; detectable from {row['minimum_detectable_ratio']:.1f} times"
-
-
-def format_small_q(q: float) -> str:
-    return "< 0.001" if q < 0.001 else f"= {format_number(q, 'p')}"
+def describe_difference(row: Row, prefix: str = "") -> str:
+    """Return whether the group was removed more or less often, with q, or that nothing is shown."""
+    verdict, q = row[f"{prefix}verdict"], row[f"{prefix}q"]
+    if verdict not in ("more", "less"):
+        return str(verdict)
+    return f"{verdict} often, q " + ("< 0.001" if q < 0.001 else f"= {format_number(q, 'p')}")
 
 
 def build_ratio_chart(rows: Sequence[Row]) -> list[Block]:

@@ -200,5 +200,5 @@ def test_the_summary_has_at_most_twelve_lines():
     )
     assert len(lines) == 12 and "7 more rules removed or tagged documents" in lines[3]
     assert lines[-1].endswith(
-        "(95 % CI 5.0–∞); not statistically significant (near-duplicates count once)"
+        "(95 % CI 5.00–∞); not statistically significant (near-duplicates count once)"
     )
