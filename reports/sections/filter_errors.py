@@ -1,4 +1,4 @@
-"""Report the errors of the toxicity filter: what it misses, what it removes wrongly, and for whom.
+"""Report the errors of the toxicity filter: what it misses and removes wrongly, by group of people.
 
 Recall and false alarms come from ``evaluate_curation``, which knows the content of an invented
 town; the shift by identity comes from sentences in which ``removal_effects`` swaps the group.

@@ -63,12 +63,12 @@ def corpus_of(rows, reasons=(), evaluation=None):
         "group_removals_by_reason": list(reasons),
         "lexicon_accuracy": [accuracy | {"recall": 1.0, "precision": 1.0}],
     }
-    made = {"removal_effects": stored_effects(EffectsConfig(tables=json.dumps(tables)))}
-    made["removal_effects"].manifest["parts"]["external"] = {"scorer": "a", "digest": "d" * 16}
+    artifacts = {"removal_effects": stored_effects(EffectsConfig(tables=json.dumps(tables)))}
+    artifacts["removal_effects"].manifest["parts"]["external"] = {"scorer": "a", "digest": "d" * 16}
     if evaluation is not None:
         config = EffectsConfig(tables=json.dumps({"detection_rates": evaluation}))
-        made[CURATION_EVALUATION] = stored_evaluation(config)
-    return CorpusFigures(FigureBook(made), made, 2)
+        artifacts[CURATION_EVALUATION] = stored_evaluation(config)
+    return CorpusFigures(FigureBook(artifacts), artifacts, 2)
 
 
 def group(name, dimension="identity", documents=100, removed=10, **changes):
