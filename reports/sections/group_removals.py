@@ -285,7 +285,7 @@ def name_groups_with_difference(rows: Sequence[Row], prefix: str) -> str:
             if row[f"{prefix}verdict"] == verdict
         ]
         if names:
-            clauses.append(f"significantly {verdict} often if they mention {', '.join(names)}")
+            clauses.append(f"significantly {verdict} often if they mention {'; '.join(names)}")
     return " and ".join(clauses)
 
 
@@ -534,7 +534,7 @@ def describe_groups_without_documents(rows: Sequence[Row]) -> list[Block]:
             if row["dimension"] == dimension and not row["documents"]
         ]
         if names:
-            sentences.append(f"{beginning} {', '.join(names)}.")
+            sentences.append(f"{beginning} {'; '.join(names)}.")
     return [Paragraph([" ".join(sentences)])] if sentences else []
 
 
