@@ -22,7 +22,6 @@ from hallmark.reports.page.document import (
     ShortFigure,
 )
 from hallmark.reports.page.figures import Figure, format_number
-from hallmark.reports.page.redaction import RedactFunction
 from hallmark.reports.sections.corpus_figures import CorpusFigures
 from hallmark.reports.sections.curation_effects import (
     CONFIDENCE_LEVEL,
@@ -492,17 +491,9 @@ def build_ratio_chart(rows: Sequence[Row]) -> list[Block]:
     ratios = [row["adjusted_ratio"] for row in drawn_rows]
     bounds = [(row["adjusted_low"], row["adjusted_high"]) for row in drawn_rows]
 
-    def render_svg(redact: RedactFunction) -> str:
-        return charts.draw_interval_chart(
-            labels,
-            ratios,
-            bounds,
-            "removed, divided by all other documents",
-            1.0,
-            redact,
-            is_ratio=True,
-        )
-
+    drawing = charts.IntervalChart(
+        labels, ratios, bounds, "removed, divided by all other documents", 1.0, is_ratio=True
+    )
     alt: list[str] = ["Ratio of removed shares: "]
     for label, row in zip(labels, drawn_rows, strict=True):
         alt += [label, f" {format_number(row['adjusted_ratio'], 'times')} ({format_interval(row)})"]
@@ -517,7 +508,7 @@ def build_ratio_chart(rows: Sequence[Row]) -> list[Block]:
             f" {format_count(omitted_count, 'group')} of which none or no other document was "
             "removed cannot be drawn."
         )
-    return [Chart("group-removals", render_svg, alt, caption)]
+    return [Chart("group-removals", drawing, alt, caption)]
 
 
 def describe_groups_without_documents(rows: Sequence[Row]) -> list[Block]:

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hallmark.reports.page.document import Chart, DataTable
+from hallmark.reports.page.drawing import draw_chart
 from hallmark.reports.page.figures import FigureBook
-from hallmark.reports.page.redaction import escape_invisible
 from hallmark.reports.sections.corpus_figures import CorpusFigures
 from hallmark.reports.sections.curation_evaluation import CURATION_EVALUATION
 from hallmark.reports.sections.filter_errors import build_filter_error_section
@@ -134,7 +134,7 @@ def test_no_group_and_no_source_is_cut(session):
         assert [len(table.rows) for table in get_tables(by_title[title])] == [40, 40]
     [chart] = [block for block in section.blocks if isinstance(block, Chart)]
     assert "".join(chart.alt_text).count(" to ") == len(GROUPS)
-    svg = chart.render_svg(lambda text: text)
+    svg = draw_chart(chart.drawing)
     assert svg.count("mention group") == 45
 
 
@@ -232,12 +232,12 @@ def test_hostile_names_of_groups_are_drawn_as_text(session):
     rows = [group(name, documents=50 + n, removed=9 + n) for n, name in enumerate(HOSTILE)]
     section = build_group_removal_section(corpus_of([TOTAL, *rows]))
     [chart] = [block for block in section.blocks if isinstance(block, Chart)]
-    drawn = xml.etree.ElementTree.fromstring(chart.render_svg(escape_invisible))
+    drawn = xml.etree.ElementTree.fromstring(draw_chart(chart.drawing))
     assert not [element for element in drawn.iter() if element.tag.endswith("script")]
 
 
 def test_the_page_escapes_hostile_sources(cards, made):
-    page = pages.read(cards["datasheet"].fetch_directory() / "datasheet.html")
+    page = pages.read(pages.write_pages(cards["datasheet"]) / "datasheet.html")
     assert "script" not in page.tags
     rows = made.corpus["removal_effects"]["group_removals"].read().to_pylist()
     sources = {row["slice"] for row in rows if row["dimension"] == "source"}
