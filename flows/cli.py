@@ -60,6 +60,17 @@ COMMAND_GROUPS: dict[tuple[str, str], dict[str, str]] = {
         "that contain spans of it.",
     },
     (
+        "Review and release",
+        "Decide from a card whether a model may be used, sign the decision, and pass the model on.",
+    ): {
+        "review": "List the reviews of the cards of RUN and whether each card is approved, or "
+        "write a review.",
+        "release": "Write a checkpoint with its approved cards and signed reviews into a folder "
+        "that can be verified elsewhere.",
+        "verify-release": "Verify a release without a store: its files, its signatures, and that "
+        "its cards are approved.",
+    },
+    (
         "Corpus and privacy",
         "Find out what a model was trained on, and remove documents permanently.",
     ): {
@@ -103,8 +114,9 @@ COMMAND_ALIASES = {"mitigate": "ablate", "study": "calibrate"}
 for group_number, ((title, group_description), group_commands) in enumerate(COMMAND_GROUPS.items()):
     command_group = Group(title, help=group_description, sort_key=group_number)
     for command_name, description in group_commands.items():
+        function_name = command_name.replace("-", "_")
         app.command(
-            f"hallmark.flows.commands.{command_name}:{command_name}",
+            f"hallmark.flows.commands.{function_name}:{function_name}",
             name=command_name,
             alias=COMMAND_ALIASES.get(command_name),
             help=description,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter, Token
@@ -52,6 +53,24 @@ StoreOption = Annotated[
         help="The store: a folder, a URI, or the .toml file of a config that names a store; by "
         "default the store that the config names, else the value of the environment variable "
         "HALLMARK_STORE, else ./runs.",
+    ),
+]
+AllowedSignersOption = Annotated[
+    Path | None,
+    Parameter(
+        name="--allowed-signers",
+        env_var="HALLMARK_ALLOWED_SIGNERS",
+        help="The file of allowed signers of ssh-keygen, which lists the keys of the reviewers; by "
+        "default the value of the environment variable HALLMARK_ALLOWED_SIGNERS.",
+    ),
+]
+RevokedKeysOption = Annotated[
+    Path | None,
+    Parameter(
+        name="--revoked-keys",
+        env_var="HALLMARK_REVOKED_KEYS",
+        help="A file of revoked keys, or a revocation list of ssh-keygen -k: their signatures do "
+        "not count; by default the value of the environment variable HALLMARK_REVOKED_KEYS.",
     ),
 ]
 JsonOption = Annotated[

@@ -24,6 +24,7 @@ from hallmark.tasks.contract.artifact import (
     Artifact,
     Table,
     TablePart,
+    compute_content_digest,
     doc_id_to_part_index,
 )
 from hallmark.tasks.contract.code_digests import compute_reached_code_digests, find_module_file
@@ -117,6 +118,7 @@ from hallmark.tasks.contract.tombstones import (
     PURGED_DOCUMENTS_FILE,
     TOMBSTONES_FILE,
     ManifestEntry,
+    is_safe_relative_path,
     parse_tombstones,
     read_purged_documents,
 )
@@ -184,6 +186,7 @@ __all__ = [
     "check_config_paths",
     "check_external_path",
     "column",
+    "compute_content_digest",
     "compute_reached_code_digests",
     "concat_spilled_tables",
     "count_metadata_bytes",
@@ -214,6 +217,7 @@ __all__ = [
     "ids_to_uint64_pairs",
     "is_corpus_file",
     "is_partitioned",
+    "is_safe_relative_path",
     "is_stamp_reliable",
     "is_store_folder",
     "iter_config_paths",

@@ -1,0 +1,158 @@
+"""Review the cards of runs: state what is reviewed, write decisions, and list them.
+
+The command ``hallmark review`` and pages of an application call the same functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hallmark.flows.finding_trace import find_finding
+from hallmark.flows.runs import Run, open_run
+from hallmark.reports.review.approval import Approval, judge_card
+from hallmark.reports.review.evidence_hash import compute_evidence_hash
+from hallmark.reports.review.review_store import StoredReview, read_reviews, write_review
+from hallmark.reports.review.signatures import SignerFiles, check_signature
+from hallmark.reports.review.statements import (
+    CARD_KINDS,
+    CardKind,
+    Decision,
+    Note,
+    Review,
+    ReviewedCard,
+    format_card_kind,
+    make_review,
+    parse_statement,
+)
+from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
+from hallmark.tasks.contract import (
+    Artifact,
+    HallmarkError,
+    Store,
+    UsageError,
+    format_closest_name_hint,
+    format_current_time,
+)
+
+
+def list_card_kinds(run: Run) -> list[CardKind]:
+    """List the kinds of cards that a run has."""
+    return [kind for kind in CARD_KINDS if kind in run.stages]
+
+
+def describe_run_card(run: Run, kind: CardKind) -> ReviewedCard:
+    """Describe the card of a run as it is now.
+
+    Raises:
+        UsageError: The run has no such card.
+        HallmarkError: A table of the card is missing or damaged.
+    """
+    if kind not in run.stages:
+        kinds = ", ".join(list_card_kinds(run)) or "none"
+        raise UsageError(f"run {run.id} has no {kind}; its cards: {kinds}")
+    return describe_card_artifact(run[kind], kind, run.id)
+
+
+def describe_card_artifact(card: Artifact, kind: CardKind, run_id: str) -> ReviewedCard:
+    """Describe the artifact of a card as it is now."""
+    return ReviewedCard(
+        kind=kind,
+        run=run_id,
+        checkpoint=read_card_checkpoint_digest(card),
+        evidence_hash=compute_evidence_hash(card),
+    )
+
+
+def read_card_checkpoint_digest(card: Artifact) -> str | None:
+    """Read the content digest of the checkpoint that a card is about; None without one."""
+    digest: str | None = card.manifest["parts"]["inputs"].get("checkpoint")
+    return digest
+
+
+def judge_run_cards(run: Run, signer_files: SignerFiles) -> list[Approval]:
+    """Decide for each card of a run whether it is approved.
+
+    Raises:
+        HallmarkError: A card is damaged, or ssh-keygen is needed and missing.
+    """
+    signer_files.check_readable()
+    reviews = read_reviews(run.store)
+    return [
+        judge_card(describe_run_card(run, kind), reviews, signer_files)
+        for kind in list_card_kinds(run)
+    ]
+
+
+def create_review(
+    run: Run,
+    kind: CardKind,
+    *,
+    reviewer: str,
+    decision: Decision,
+    comment: str = "",
+    notes: Sequence[tuple[str, str]] = (),
+    expires: str | None = None,
+) -> Review:
+    """Create the statement about a card of a run that a reviewer will sign.
+
+    Args:
+        run: The run.
+        kind: The kind of its card.
+        reviewer: The name of the reviewer.
+        decision: The decision.
+        comment: Conditions of an approval, or reasons.
+        notes: Pairs of a figure id or the name of a finding, and the remark on it.
+        expires: Last day of an approval, such as "2027-12-31"; None without an end.
+
+    Raises:
+        UsageError: A note is about a figure or finding that the card does not have.
+        StatementError: A text is not valid.
+    """
+    card = describe_run_card(run, kind)
+    for about, _ in notes:
+        _check_note_subject(run, run[kind], about)
+    return make_review(
+        reviewer=reviewer.strip(),
+        decision=decision,
+        comment=comment,
+        notes=tuple(Note.model_construct(about=about, text=text) for about, text in notes),
+        date=format_current_time(),
+        expires=expires,
+        card=card,
+    )
+
+
+def store_review(store: Store, statement: bytes, signature: bytes) -> StoredReview:
+    """Store a signed statement about a card whose evidence has not changed since.
+
+    Raises:
+        StatementError: The statement is not valid.
+        HallmarkError: The signature does not belong to it, or the evidence has changed.
+    """
+    review = parse_statement(statement)
+    check = check_signature(statement, signature, SignerFiles())
+    if check.outcome == "signature_invalid":
+        raise HallmarkError(f"{check.reason}; sign the statement again, and change nothing in it")
+    run = open_run(review.card.run, store)
+    if describe_run_card(run, review.card.kind) != review.card:
+        raise HallmarkError(
+            f"the {format_card_kind(review.card.kind)} of run {run.id} has changed since the "
+            "statement was written; read it again and write a new review"
+        )
+    return write_review(store, statement, signature)
+
+
+def _check_note_subject(run: Run, card: Artifact, about: str) -> None:
+    """Check that a note is about a figure of the card or a finding of its audits."""
+    figure_ids = card["figures"].read(["id"])["id"].to_pylist() if "figures" in card.tables else []
+    if about in figure_ids:
+        return
+    audit, separator, _ = about.partition(".")
+    if separator and audit in AUDIT_DESCRIPTIONS:
+        find_finding(run, about)
+        return
+    raise UsageError(
+        f"the card has no figure {about!r:.120}{format_closest_name_hint(about, figure_ids)}; name "
+        "the id of a figure, as in the links of the page, or a finding, as listed by: hallmark "
+        f"findings {run.id}"
+    )

@@ -1,0 +1,70 @@
+"""Verify the folder of a release on any machine, without a store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from hallmark.flows.commands.options import (
+    AllowedSignersOption,
+    JsonOption,
+    RevokedKeysOption,
+    print_result,
+)
+from hallmark.reports.page.redaction import escape_invisible
+from hallmark.reports.review.release_folder import verify_release_folder
+from hallmark.reports.review.signatures import SignerFiles
+from hallmark.reports.review.statements import format_card_kind
+from hallmark.tasks.contract import format_count
+
+#: Maximum number of problems that a terminal shows.
+MAX_SHOWN_PROBLEMS = 20
+
+
+def verify_release(
+    folder: Path,
+    *,
+    allowed_signers: AllowedSignersOption = None,
+    revoked_keys: RevokedKeysOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Verify a release without a store: its files, its signatures, and that its cards are approved.
+
+    Ends with exit code 1 if the release is not valid. Without --allowed-signers, the list in the
+    folder counts; then compare the printed keys with those that you know.
+
+    Parameters
+    ----------
+    folder
+        The folder that the command release wrote.
+    """
+    verification = verify_release_folder(folder, SignerFiles(allowed_signers, revoked_keys))
+    print_result(verification.to_json_fields(), as_json, render_verification)
+    if verification.problems:
+        raise SystemExit(1)
+
+
+def render_verification(report: dict[str, Any]) -> str:
+    """Format the result for a terminal."""
+    lines = [
+        f"{report['folder']}: {format_count(report['file_count'], 'file')}, "
+        f"{report['byte_count'] / 1e6:,.1f} MB, from run {report['run']}"
+    ]
+    for approval in report["approvals"]:
+        lines.append(f"{format_card_kind(approval['card']['kind'])}: {approval['description']}")
+        lines += [
+            f"    {review['signer']} {review['key']}"
+            for review in approval["reviews"]
+            if review["state"] in ("approved", "approved_with_conditions")
+        ]
+    if report["has_own_signers"] and not report["problems"]:
+        lines.append(
+            "the signers are those that the release itself lists; compare their keys with those "
+            "that you know, or name your own list with --allowed-signers"
+        )
+    problems = report["problems"]
+    lines += problems[:MAX_SHOWN_PROBLEMS]
+    if len(problems) > MAX_SHOWN_PROBLEMS:
+        lines.append(f"and {len(problems) - MAX_SHOWN_PROBLEMS} more; --json lists all")
+    lines.append("the release is NOT valid" if problems else "the release is valid")
+    return escape_invisible("\n".join(lines))

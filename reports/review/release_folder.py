@@ -1,0 +1,317 @@
+"""Describe the folder of a release, and verify it without a store.
+
+    release.json                          names, sizes and SHA-256 of all other files; written last
+    checkpoint/                           weights, config and tokenizer
+    cards/<kind>/                         the pages of each card
+    tables/<kind>/<table>/00000.parquet   the tables of each card
+    reviews/<review id>.json, .json.sig   statements of the reviewers, with their signatures
+    allowed_signers, revoked_keys         whose signatures counted when the release was written
+
+``release.json`` protects against accidental changes. Against others protect the signatures: a
+statement has the digest of the checkpoint and the hash of the tables, and both are computed here
+from the files. Pages are not signed, so the tables count where a page differs from them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from hallmark.reports.review.approval import Approval, judge_card
+from hallmark.reports.review.evidence_hash import EVIDENCE_TABLES, hash_evidence_tables
+from hallmark.reports.review.review_store import SIGNATURE_SUFFIX, StoredReview
+from hallmark.reports.review.signatures import SignerFiles
+from hallmark.reports.review.statements import (
+    CARD_KINDS,
+    CardKind,
+    ReviewedCard,
+    format_card_kind,
+)
+from hallmark.tasks.contract import (
+    HallmarkError,
+    compute_content_digest,
+    get_short_error_line,
+    hash_file,
+    is_safe_relative_path,
+    to_canonical_json,
+)
+
+RELEASE_FORMAT = "hallmark-release-1"
+MANIFEST_NAME = "release.json"
+CHECKPOINT_FOLDER, CARDS_FOLDER, TABLES_FOLDER, REVIEWS_FOLDER = (
+    "checkpoint",
+    "cards",
+    "tables",
+    "reviews",
+)
+ALLOWED_SIGNERS_NAME, REVOKED_KEYS_NAME = "allowed_signers", "revoked_keys"
+
+#: What a release may contain next to its manifest.
+TOP_LEVEL_NAMES = (
+    CHECKPOINT_FOLDER,
+    CARDS_FOLDER,
+    TABLES_FOLDER,
+    REVIEWS_FOLDER,
+    ALLOWED_SIGNERS_NAME,
+    REVOKED_KEYS_NAME,
+)
+
+#: The card that every release has: it is about the checkpoint.
+MODEL_CARD = "model_card"
+
+MAX_MANIFEST_BYTES = 1 << 26
+
+_RUN_ID_PATTERN = re.compile(r"[\w-]{1,100}")
+
+
+@dataclass
+class ReleaseVerification:
+    """What was verified of a release, and what is wrong with it."""
+
+    folder: str
+    run: str = ""
+    checkpoint_digest: str = ""
+    """Content digest of the files in ``checkpoint``, as computed from them."""
+    file_count: int = 0
+    byte_count: int = 0
+    problems: list[str] = field(default_factory=list)
+    """One sentence for each problem; a release without problems is valid."""
+    approvals: list[Approval] = field(default_factory=list)
+    has_own_signers: bool = False
+    """Whether the list of allowed signers is the one in the folder, which its writer chose."""
+
+    def to_json_fields(self) -> dict[str, Any]:
+        """Return the result as a JSON object."""
+        approvals = [approval.to_json_fields() for approval in self.approvals]
+        return {**vars(self), "is_valid": not self.problems, "approvals": approvals}
+
+
+def verify_release_folder(
+    folder: Path, signer_files: SignerFiles, now: datetime | None = None
+) -> ReleaseVerification:
+    """Verify a release: its files, its signatures, and what these are about.
+
+    Args:
+        folder: The folder of the release.
+        signer_files: Whose signatures count; the files in the release where one is None.
+        now: The time at which approvals must be valid; by default the present.
+
+    Raises:
+        HallmarkError: The folder is no release, or ssh-keygen is missing.
+    """
+    manifest = _read_manifest(folder)
+    verification = ReleaseVerification(str(folder), run=manifest["run"])
+    entries = manifest["files"]
+    verification.problems += _find_file_problems(folder, entries)
+    verification.file_count = len(entries)
+    verification.byte_count = sum(entry["size"] for entry in entries.values())
+    if verification.problems:  # nothing else can be said about other files
+        return verification
+    verification.has_own_signers = signer_files.allowed_signers is None
+    signer_files = SignerFiles(
+        signer_files.allowed_signers or _find_own_file(folder, entries, ALLOWED_SIGNERS_NAME),
+        signer_files.revoked_keys or _find_own_file(folder, entries, REVOKED_KEYS_NAME),
+    )
+    signer_files.check_readable()
+    verification.checkpoint_digest = compute_checkpoint_digest(entries)
+    reviews = _read_reviews(folder, entries)
+    for name in entries:
+        if not _is_expected_card_file(name):
+            verification.problems.append(f"{name!r} belongs to no card that can be reviewed")
+    kinds = [kind for kind in CARD_KINDS if _list_names(entries, CARDS_FOLDER, kind)]
+    if MODEL_CARD not in kinds:
+        verification.problems.append("the release has no model card")
+    for kind in kinds:
+        checkpoint_digest = verification.checkpoint_digest if kind == MODEL_CARD else None
+        try:
+            card = ReviewedCard(
+                kind=kind,
+                run=verification.run,
+                checkpoint=checkpoint_digest,
+                evidence_hash=_compute_evidence_hash(folder, entries, kind),
+            )
+        except (HallmarkError, OSError, pa.ArrowException) as error:
+            problem = f"the tables of the {format_card_kind(kind)} cannot be read"
+            verification.problems.append(f"{problem} ({get_short_error_line(error)})")
+            continue
+        approval = judge_card(card, reviews, signer_files, now)
+        verification.approvals.append(approval)
+        if not approval.is_approved:
+            verification.problems.append(f"the {format_card_kind(kind)} is {approval.describe()}")
+    return verification
+
+
+def build_manifest_entries(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return the size and SHA-256 of every file below a folder, by relative path."""
+    return {
+        path.relative_to(folder).as_posix(): {
+            "size": path.stat().st_size,
+            "sha256": hash_file(path),
+        }
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def compute_checkpoint_digest(entries: Mapping[str, Mapping[str, Any]]) -> str:
+    """Compute the content digest of the checkpoint in a release, from its manifest entries."""
+    checkpoint_files = {
+        name.removeprefix(f"{CHECKPOINT_FOLDER}/"): dict(entries[name])
+        for name in _list_names(entries, CHECKPOINT_FOLDER)
+    }
+    return compute_content_digest({}, checkpoint_files)
+
+
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    path = folder / MANIFEST_NAME
+    try:
+        status = path.lstat()
+        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_MANIFEST_BYTES:
+            raise HallmarkError(f"{path}: this is no regular file of a plausible size")
+        content = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise HallmarkError(
+            f"{folder} is no complete release: it has no {MANIFEST_NAME}; write the release again "
+            "with: hallmark release CHECKPOINT FOLDER"
+        ) from error
+    try:
+        manifest = json.loads(content)
+        is_valid = _is_valid_manifest(manifest) and format_manifest(manifest) == content
+    except (ValueError, RecursionError):
+        is_valid = False
+    if not is_valid:
+        raise HallmarkError(
+            f"{path} is damaged, or it was written by another version of Hallmark; copy the "
+            "release again"
+        )
+    return dict(manifest)
+
+
+def format_manifest(manifest: Mapping[str, Any]) -> bytes:
+    """Return the text of ``release.json``, which is unique to its content."""
+    return to_canonical_json(dict(manifest)) + b"\n"
+
+
+def _is_valid_manifest(manifest: Any) -> bool:
+    return (
+        isinstance(manifest, dict)
+        and manifest.get("format") == RELEASE_FORMAT
+        and isinstance(manifest.get("run"), str)
+        and _RUN_ID_PATTERN.fullmatch(manifest["run"]) is not None
+        and isinstance(manifest.get("files"), dict)
+        and all(
+            isinstance(entry, dict)
+            and entry.keys() == {"size", "sha256"}
+            and type(entry["size"]) is int
+            and isinstance(entry["sha256"], str)
+            for entry in manifest["files"].values()
+        )
+    )
+
+
+def _find_file_problems(folder: Path, entries: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Compare the files of a folder with the manifest."""
+    unsafe_names = [
+        name
+        for name in entries
+        if not is_safe_relative_path(name) or name.split("/")[0] not in TOP_LEVEL_NAMES
+    ]
+    if unsafe_names:
+        return [
+            f"{MANIFEST_NAME} lists {name[:200]!r}, which is no file of a release"
+            for name in unsafe_names
+        ]
+    present_names, problems = _list_files(folder)
+    listed_names = set(entries)
+    problems += [f"{name} is missing" for name in sorted(listed_names - present_names)]
+    extra_names = present_names - listed_names - {MANIFEST_NAME}
+    problems += [f"{name!r} is not listed in {MANIFEST_NAME}" for name in sorted(extra_names)]
+    for name in sorted(listed_names & present_names):
+        path, entry = folder / name, entries[name]
+        if path.stat().st_size != entry["size"] or hash_file(path) != entry["sha256"]:
+            problems.append(f"{name} does not have the size and SHA-256 in {MANIFEST_NAME}")
+    return problems
+
+
+def _list_files(folder: Path) -> tuple[set[str], list[str]]:
+    """List the regular files below a folder without following links.
+
+    Returns:
+        The relative paths, and a sentence for each link or other special file and each empty
+        folder.
+    """
+    names: set[str] = set()
+    problems: list[str] = []
+    pending = [""]
+    while pending:
+        subfolder = pending.pop()
+        with os.scandir(folder / subfolder) as scan:
+            items = sorted(scan, key=lambda item: item.name)
+        if not items and subfolder:
+            problems.append(f"{subfolder!r} is an empty folder")
+        for item in items:
+            name = f"{subfolder}/{item.name}" if subfolder else item.name
+            if item.is_symlink():
+                problems.append(f"{name!r} is a link")
+            elif item.is_dir(follow_symlinks=False):
+                pending.append(name)
+            elif item.is_file(follow_symlinks=False):
+                names.add(name)
+            else:
+                problems.append(f"{name!r} is neither a file nor a folder")
+    return names, problems
+
+
+def _find_own_file(folder: Path, entries: Mapping[str, Any], name: str) -> Path | None:
+    return folder / name if name in entries else None
+
+
+def _read_reviews(folder: Path, entries: Mapping[str, Any]) -> list[StoredReview]:
+    suffix = ".json"
+    reviews = []
+    for name in _list_names(entries, REVIEWS_FOLDER):
+        if name.endswith(suffix):
+            review_id = name.removeprefix(f"{REVIEWS_FOLDER}/").removesuffix(suffix)
+            signature_name = f"{name}{SIGNATURE_SUFFIX}"
+            signature = (
+                (folder / signature_name).read_bytes() if signature_name in entries else None
+            )
+            reviews.append(StoredReview(review_id, (folder / name).read_bytes(), signature))
+    return reviews
+
+
+def _is_expected_card_file(name: str) -> bool:
+    """Whether a file of a card is a page or a part of a table that the evidence hash covers."""
+    top_folder, *rest = name.split("/")
+    if top_folder == CARDS_FOLDER:
+        return len(rest) > 1 and rest[0] in CARD_KINDS
+    if top_folder == TABLES_FOLDER:
+        return len(rest) == 3 and rest[0] in CARD_KINDS and rest[1] in EVIDENCE_TABLES
+    return True
+
+
+def _list_names(entries: Mapping[str, Any], *folders: str) -> list[str]:
+    prefix = "/".join(folders) + "/"
+    return sorted(name for name in entries if name.startswith(prefix))
+
+
+def _compute_evidence_hash(folder: Path, entries: Mapping[str, Any], kind: CardKind) -> str:
+    tables: dict[str, pa.Table] = {}
+    for table_name in EVIDENCE_TABLES:
+        parts = []
+        for name in _list_names(entries, TABLES_FOLDER, kind, table_name):
+            with pq.ParquetFile(folder / name, page_checksum_verification=True) as file:
+                parts.append(file.read())
+        if parts:
+            tables[table_name] = pa.concat_tables(parts)
+    return hash_evidence_tables(tables, f"the {format_card_kind(kind)}")

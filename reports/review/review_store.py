@@ -1,0 +1,79 @@
+"""Keep reviews in a store: a statement and, next to it, its signature.
+
+    <store>/reviews/<review id>.json        the statement; the id is the start of its SHA-256
+    <store>/reviews/<review id>.json.sig    its signature, as written by ``ssh-keygen -Y sign``
+
+A review is never overwritten. A reviewer who changes their mind signs another one.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from hallmark.reports.review.signatures import MAX_SIGNATURE_BYTES
+from hallmark.reports.review.statements import (
+    MAX_STATEMENT_BYTES,
+    compute_review_id,
+    parse_statement,
+)
+from hallmark.tasks.contract import HallmarkError, Store
+
+REVIEWS_FOLDER = "reviews"
+SIGNATURE_SUFFIX = ".sig"
+
+_STATEMENT_NAME_PATTERN = re.compile(r"([0-9a-f]{32})\.json")
+
+
+@dataclass(frozen=True)
+class StoredReview:
+    """A review as it is stored, which may be damaged or forged."""
+
+    id: str
+    statement: bytes
+    signature: bytes | None
+    """None if the statement was stored, but not its signature."""
+
+    @property
+    def file_name(self) -> str:
+        return f"{self.id}.json"
+
+
+def write_review(store: Store, statement: bytes, signature: bytes) -> StoredReview:
+    """Store a statement and its signature.
+
+    Raises:
+        StatementError: The statement is not valid.
+        HallmarkError: The store has another signature of this statement, or is damaged.
+    """
+    parse_statement(statement)
+    review = StoredReview(compute_review_id(statement), statement, signature)
+    key = f"{REVIEWS_FOLDER}/{review.file_name}"
+    for part_key, content in ((key, statement), (f"{key}{SIGNATURE_SUFFIX}", signature)):
+        if not store.create_if_absent(part_key, content):
+            raise HallmarkError(
+                f"{store.uri}/{part_key} exists with other content, and a review is never "
+                "overwritten; write a new statement and sign that one"
+            )
+    return review
+
+
+def read_reviews(store: Store) -> list[StoredReview]:
+    """Read all reviews of a store, sorted by id; files with other names are ignored."""
+    sizes = store.list_object_sizes(REVIEWS_FOLDER)
+
+    def read_object(key: str, max_bytes: int) -> bytes | None:
+        if key not in sizes:
+            return None
+        # What is longer is no review; it is not read, but counts as a damaged one.
+        return (store.get(key) or b"") if sizes[key] <= max_bytes else b""
+
+    return [
+        StoredReview(
+            match[1],
+            read_object(key, MAX_STATEMENT_BYTES) or b"",
+            read_object(f"{key}{SIGNATURE_SUFFIX}", MAX_SIGNATURE_BYTES),
+        )
+        for key in sorted(sizes)
+        if (match := _STATEMENT_NAME_PATTERN.fullmatch(key.removeprefix(f"{REVIEWS_FOLDER}/")))
+    ]
