@@ -92,7 +92,8 @@ def find_release_candidate(
             f"hallmark audit {checkpoint_name}"
         )
     run, reasons = audits.audit_run, list[str]()
-    checkpoint = resolve_checkpoint(store, audits.name).checkpoint
+    # An audit records a folder outside the store by its path, as it was named.
+    checkpoint = resolve_checkpoint(store, run.audited_checkpoint).checkpoint
     model_card = run["model_card"]
     artifacts: dict[CardKind, Artifact] = {"model_card": model_card}
     datasheet_name = model_card.manifest["lineage"]["corpus_artifacts"].get("datasheet")
@@ -122,7 +123,14 @@ def find_release_candidate(
     if run.status != "completed" and not run.read_failure_reason_by_audit():
         reasons.append(f"its run has the status {run.status}")
     return ReleaseCandidate(
-        audits.name, checkpoint, run, cards, reviews, signer_files, reasons, is_policy_unmet
+        run.audited_checkpoint,
+        checkpoint,
+        run,
+        cards,
+        reviews,
+        signer_files,
+        reasons,
+        is_policy_unmet,
     )
 
 

@@ -83,6 +83,14 @@ def session(tmp_path):
 
 
 @pytest.fixture(scope="session")
+def reviewers(tmp_path_factory):
+    """Return reviewers with SSH keys."""
+    from tests.reviewers import make_reviewers
+
+    return make_reviewers(tmp_path_factory.mktemp("keys"))
+
+
+@pytest.fixture(scope="session")
 def shared(tmp_path_factory):
     """Return a folder that all processes of the tests share."""
     base = tmp_path_factory.getbasetemp()

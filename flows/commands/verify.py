@@ -12,6 +12,11 @@ from typing import Any, TypeVar
 from hallmark.flows.commands.options import JsonOption, StoreOption, print_result
 from hallmark.flows.runs import find_artifact, list_run_ids, open_run, open_store
 from hallmark.reports.purge_notices import iter_artifact_names
+from hallmark.reports.review.review_store import (
+    REVIEWS_FOLDER,
+    parse_stored_review,
+    read_reviews,
+)
 from hallmark.tasks.contract import Artifact, HallmarkError, ManifestEntry, Store, format_count
 
 Record = TypeVar("Record")
@@ -67,7 +72,7 @@ def verify(
 
 
 def verify_store(store: Store) -> Verification:
-    """Verify every artifact of a store, and read every run's record and the secret."""
+    """Verify every artifact of a store, and read every run's record, the reviews and the secret."""
     verification = Verification()
     artifact_names = dict.fromkeys(
         f"{stage}/{name}"
@@ -81,6 +86,12 @@ def verify_store(store: Store) -> Verification:
         if run is not None:  # finds artifacts whose manifest is lost
             artifact_names |= dict.fromkeys(entry["artifact"] for entry in run.stages.values())
     _verify_artifacts(store, artifact_names, verification)
+    verification.damage_messages += [
+        f"the review {store.uri}/{REVIEWS_FOLDER}/{review.file_name} is damaged; restore it from a "
+        "backup, or remove it if it is no review"
+        for review in read_reviews(store)
+        if parse_stored_review(review) is None
+    ]
     if store.get("secret") is not None:
         _read_or_record_damage(verification, store.compute_secret_id)
     return verification

@@ -13,14 +13,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from hallmark.reports.page.redaction import escape_invisible
-from hallmark.reports.review.review_store import StoredReview
+from hallmark.reports.review.review_store import StoredReview, parse_stored_review
 from hallmark.reports.review.signatures import SignerFiles, check_signature
 from hallmark.reports.review.statements import (
     Review,
     ReviewedCard,
-    StatementError,
-    compute_review_id,
-    parse_statement,
 )
 
 #: The state of a review, and of a card with all its reviews.
@@ -164,7 +161,7 @@ def is_about_card(stored: StoredReview, card: ReviewedCard) -> bool:
 
     A damaged statement counts as one about every card: it may be a rejection.
     """
-    review = _parse_or_none(stored)
+    review = parse_stored_review(stored)
     if review is None:
         return True
     reviewed = review.card
@@ -179,7 +176,7 @@ def judge_review(
     card: ReviewedCard, stored: StoredReview, signer_files: SignerFiles, now: datetime
 ) -> JudgedReview:
     """Decide what one review counts for, without regard to others."""
-    review = _parse_or_none(stored)
+    review = parse_stored_review(stored)
     if review is None:
         reason = (
             f"the statement {stored.file_name} is damaged, and it may be a rejection; restore it "
@@ -260,16 +257,6 @@ def _may_reject(judged: JudgedReview, card: ReviewedCard) -> bool:
     return review is None or (
         review.decision == "reject" and review.card.evidence_hash == card.evidence_hash
     )
-
-
-def _parse_or_none(stored: StoredReview) -> Review | None:
-    """Return the statement; None if it is invalid or was changed after it was stored."""
-    if compute_review_id(stored.statement) != stored.id:
-        return None
-    try:
-        return parse_statement(stored.statement)
-    except StatementError:
-        return None
 
 
 def _get_sort_key(judged: JudgedReview) -> tuple[str, str]:

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from hallmark.reports.review.signatures import MAX_SIGNATURE_BYTES
 from hallmark.reports.review.statements import (
     MAX_STATEMENT_BYTES,
+    Review,
+    StatementError,
     compute_review_id,
     parse_statement,
 )
@@ -56,6 +58,16 @@ def write_review(store: Store, statement: bytes, signature: bytes) -> StoredRevi
                 "overwritten; write a new statement and sign that one"
             )
     return review
+
+
+def parse_stored_review(stored: StoredReview) -> Review | None:
+    """Return the statement; None if it is invalid or was changed after it was stored."""
+    if compute_review_id(stored.statement) != stored.id:
+        return None
+    try:
+        return parse_statement(stored.statement)
+    except StatementError:
+        return None
 
 
 def read_reviews(store: Store) -> list[StoredReview]:

@@ -169,8 +169,9 @@ def format_signing_command(statement_file: Path) -> str:
 
 
 def _run_ssh_keygen(
-    arguments: Sequence[str], message: bytes, timeout_seconds: float = CHECK_TIMEOUT_SECONDS
+    arguments: Sequence[str], message: bytes, timeout_seconds: float | None = None
 ) -> subprocess.CompletedProcess[bytes]:
+    timeout_seconds = timeout_seconds or CHECK_TIMEOUT_SECONDS
     # The terminal is no place to ask for a passphrase: the reviewer would not know what asks.
     environment = os.environ | {"LC_ALL": "C", "SSH_ASKPASS_REQUIRE": "never"}
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import unicodedata
 from datetime import date, datetime
 from typing import Annotated, Literal, get_args
@@ -120,6 +121,8 @@ class Review(BaseModel):
     """When the statement was written, in UTC."""
     expires: Annotated[str, AfterValidator(_check_date)] | None = None
     """Last day, in UTC, on which an approval is valid; None without an end."""
+    nonce: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+    """Random digits, so that two reviewers never sign the same text."""
     card: ReviewedCard
 
     @model_validator(mode="after")
@@ -152,13 +155,13 @@ def format_card_kind(kind: CardKind) -> str:
 
 
 def make_review(**fields: object) -> Review:
-    """Create a review from its fields.
+    """Create a review from its fields, except for the nonce.
 
     Raises:
         StatementError: A field is not valid.
     """
     try:
-        review = Review.model_validate(fields)
+        review = Review.model_validate({"nonce": secrets.token_hex(16)} | fields)
     except ValidationError as error:
         raise StatementError(_describe_first_error(error)) from error
     if len(review.to_statement()) > MAX_STATEMENT_BYTES:

@@ -1,0 +1,460 @@
+"""Cards are reviewed, signed and released; a release verifies without the store."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from hallmark.flows.runs import open_run
+from hallmark.reports.review.release_folder import build_manifest_entries, format_manifest
+from hallmark.reports.review.review_store import write_review
+from hallmark.reports.review.statements import parse_statement
+from hallmark.tasks.contract import Store
+from tests.flows.test_pipeline import damaged_checkpoint
+
+CARDS = ("model_card", "datasheet")
+APPROVE = ("--decision", "approve", "--reviewer", "Ada Lovelace")
+
+
+@pytest.fixture(scope="module")
+def signers(reviewers, tmp_path_factory):
+    return str(
+        reviewers.write_allowed_signers(tmp_path_factory.mktemp("signers") / "a", "ada", "bob")
+    )
+
+
+@pytest.fixture
+def hallmark(apart, tmp_path, monkeypatch):
+    """The command line in an empty folder, with a copy of the store."""
+    store = tmp_path / "store"
+    shutil.copytree(apart.store, store, symlinks=True)
+    monkeypatch.chdir(tmp_path)
+    return type(apart)(store, apart.server)
+
+
+def sign(hallmark, reviewers, name, card, *options):
+    """Write a statement about a card, sign it and store it, as the printed commands do."""
+    steps = hallmark.json("review", hallmark.first, "--card", card, *options)
+    statement = Path(steps["statement"])
+    signature = Path(f"{statement}.sig")
+    signature.write_bytes(reviewers.sign(name, statement.read_bytes()))
+    assert steps["sign"].startswith("ssh-keygen -Y sign -n hallmark-review -f ")
+    assert steps["sign"].endswith(str(statement))
+    return hallmark.json(*steps["then"].split()[1:])
+
+
+def list_states(hallmark, signers):
+    report = hallmark.json("review", hallmark.first, "--allowed-signers", signers)
+    return {card["card"]["kind"]: card["state"] for card in report["cards"]}
+
+
+def change_figures(hallmark, column, value):
+    """Change the first figure of the model card in the store, without a trace in the manifest."""
+    card = open_run(hallmark.first, str(hallmark.store))["model_card"]
+    (part,) = card["figures"].parts
+    figures = part.read()
+    values = figures[column].to_pylist()
+    values[0] = value
+    number = figures.schema.get_field_index(column)
+    changed = figures.set_column(
+        number, column, pa.array(values, figures.schema.field(number).type)
+    )
+    path = part.path
+    pq.write_table(changed, path)
+    manifest_file = hallmark.store / card.folder / "manifest.json"
+    manifest = json.loads(manifest_file.read_text())
+    manifest["tables"]["figures"]["parts"][0]["size"] = path.stat().st_size
+    manifest_file.write_text(json.dumps(manifest))
+
+
+def test_a_review_is_written_signed_and_listed(hallmark, reviewers, signers):
+    assert list_states(hallmark, signers) == dict.fromkeys(CARDS, "unsigned")
+    run = open_run(hallmark.first, str(hallmark.store))
+    figure = run["model_card"]["figures"].read(["id"])["id"][0].as_py()
+    comment = "Only for tests.\n=1+1 <script>alert(1)</script>"
+    report = sign(
+        hallmark, reviewers, "ada", "model_card",
+        "--decision", "approve-with-conditions", "--reviewer", " Ada Lovelace ",
+        "--comment", comment, "--expires", "2999-12-31",
+        "--note", "bias.stereotype_preference", "Measured on few pairs.",
+        "--note", figure, "x" * 10_000,
+    )  # fmt: skip
+    assert report["cards"][0]["state"] == "signer_unknown"  # no list of signers was named
+    (review,) = report["cards"][0]["reviews"]
+    assert review["statement"]["reviewer"] == "Ada Lovelace"
+    assert review["statement"]["comment"] == comment
+    assert review["statement"]["card"] == {
+        "kind": "model_card",
+        "run": run.id,
+        "checkpoint": run.find_checkpoints()[-1].content_digest,
+        "evidence_hash": report["cards"][0]["card"]["evidence_hash"],
+    }
+    assert list_states(hallmark, signers) == {
+        "model_card": "approved_with_conditions",
+        "datasheet": "unsigned",
+    }
+    text = hallmark("review", run.id, "--allowed-signers", signers).stdout
+    assert "model card: approved with conditions by ada@example.org" in text
+    assert "Ada Lovelace (ada@example.org): approve-with-conditions, until 2999-12-31" in text
+    assert "bias.stereotype_preference: Measured on few pairs." in text
+    assert "--json shows all" in text and max(map(len, text.splitlines())) < 600
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--decision", "approve"), "add --reviewer NAME"),
+        (("--reviewer", "Ada"), "add --decision"),
+        (("--key", "ada.pub"), "add --decision"),
+        (("--decision", "accept", "--reviewer", "Ada"), "--decision"),
+        (("--decision", "reject", "--reviewer", "Ada"), "must state why"),
+        ((*APPROVE, "--expires", "2020-01-01"), "before the date"),
+        ((*APPROVE, "--key", "ada"), "does not read private keys"),
+        ((*APPROVE, "--signature", "x.sig"), "give no --decision"),
+        (("--signature", "review.json"), "takes the file that ssh-keygen wrote"),
+        (("--signature", "review.json.sig"), "there is no such file"),
+        (("--allowed-signers", "missing"), "there is no such file"),
+        ((*APPROVE, "--note", "bias.stereotype", "x"), "stereotype_preference"),
+        ((*APPROVE, "--note", "nonsense", "x"), "no figure 'nonsense'"),
+        ((*APPROVE, "--note", "bia.x", "x"), "hallmark findings"),
+        (("--card", "task_card", *APPROVE), "its cards: model_card, datasheet"),
+        ((*APPROVE[:3], "Ada\u202e"), "invisible character U+202E"),
+        ((*APPROVE[:3], "Ada\nBob"), "invisible character U+000A"),
+        ((*APPROVE[:3], "A" * 10_000), "reviewer: "),
+        ((*APPROVE, "--comment", "\x1b[2J"), "invisible character U+001B"),
+        ((*APPROVE, "--comment", "x" * 10_001), "comment: "),
+        ((*APPROVE, "--note", "bias.stereotype_preference", "a\x00"), "U+0000"),
+    ],
+)
+def test_wrong_reviews_are_refused(smoke, options, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    error = smoke("review", smoke.first, *options, code=2).stderr
+    assert message in error.splitlines()[-1]
+    assert not list(tmp_path.iterdir()) and not (smoke.store / "reviews").exists()
+
+
+def test_only_the_signature_of_an_unchanged_statement_is_stored(hallmark, reviewers):
+    steps = hallmark.json("review", hallmark.first, *APPROVE)
+    statement, signature = Path(steps["statement"]), Path(f"{steps['statement']}.sig")
+    text = statement.read_bytes()
+    signature.write_bytes(reviewers.sign("ada", text))
+    statement.write_bytes(text.replace(b"Ada", b"Eve"))
+    done = hallmark("review", "--signature", str(signature), code=1)
+    assert "does not belong to this statement" in done.stderr
+    statement.write_bytes(b"{}")
+    assert "no statement" in hallmark("review", "--signature", str(signature), code=2).stderr
+    statement.write_bytes(text)
+    change_figures(hallmark, "label", "other")
+    done = hallmark("review", "--signature", str(signature), code=1)
+    assert "has changed since the statement was written" in done.stderr
+    assert not (hallmark.store / "reviews").exists()
+
+
+def test_changed_evidence_voids_the_review(hallmark, reviewers, signers):
+    sign(hallmark, reviewers, "ada", "model_card", *APPROVE)
+    sign(hallmark, reviewers, "ada", "datasheet", *APPROVE)
+    assert list_states(hallmark, signers) == dict.fromkeys(CARDS, "approved")
+    change_figures(hallmark, "evidence_filter", "{}")
+    assert list_states(hallmark, signers) == {"model_card": "void", "datasheet": "approved"}
+    text = hallmark("review", hallmark.first, "--allowed-signers", signers).stdout
+    assert "model card: void: the evidence of the card has changed since the review" in text
+    done = hallmark("release", hallmark.first, "out", "--allowed-signers", signers, code=1)
+    assert "does not have the SHA-256 of its manifest" in done.stderr
+    assert not Path("out").exists()
+
+
+def test_a_damaged_review_is_found_by_verify(hallmark, reviewers):
+    sign(hallmark, reviewers, "ada", "model_card", *APPROVE)
+    assert hallmark.json("verify")["damage_messages"] == []
+    (path,) = (hallmark.store / "reviews").glob("*.json")
+    path.write_bytes(path.read_bytes().replace(b"approve", b"reject "))
+    (message,) = hallmark.json("verify", code=1)["damage_messages"]
+    assert path.name in message and "is damaged" in message
+
+
+def test_a_release_is_refused_with_all_reasons(hallmark, reviewers, signers):
+    options = ("release", hallmark.first, "out", "--allowed-signers", signers)
+    (message,) = hallmark(*options, code=1).stderr.splitlines()
+    assert (
+        "the model card is unsigned: nobody has reviewed it; the datasheet is unsigned" in message
+    )
+    sign(hallmark, reviewers, "ada", "datasheet", *APPROVE)
+    sign(hallmark, reviewers, "eve", "model_card", *APPROVE)
+    (message,) = hallmark(*options, code=1).stderr.splitlines()
+    assert "the model card is signer unknown" in message and "datasheet" not in message
+    sign(hallmark, reviewers, "ada", "model_card", *APPROVE)
+    sign(hallmark, reviewers, "bob", "model_card", "--decision", "reject", "--reviewer", "Bob",
+         "--comment", "Too toxic.")  # fmt: skip
+    assert "the model card is rejected by bob@" in hallmark(*options, code=1).stderr
+    assert not Path("out").exists()
+
+
+@pytest.mark.slow
+def test_a_release_needs_a_policy_that_passes_and_audits_that_worked(
+    hallmark, reviewers, signers, tmp_path
+):
+    rules = {
+        "compress": "{audit='capability', metric='bits_per_byte', slice={part='model'}, lt=0.01}",
+        "fair": "{audit='bias', metric='stereotype_preference', slice={}, lt=0.01}",
+    }
+    for name, outcome in (("compress", "policy failed: 1 of"), ("fair", "policy not shown to")):
+        setting = f"policy.rules.{name}={rules[name]}"
+        run = hallmark.json(
+            "audit", hallmark.first, "--only", "bias,capability", "--set", setting, code=3
+        )["run"]
+        done = hallmark("release", run, "out", "--allowed-signers", signers, code=3)
+        assert outcome in done.stderr and f"({name})" in done.stderr
+    folder = tmp_path / "damaged"
+    damaged_checkpoint(hallmark, folder, "position_embedding.weight", slice(40, None))
+    hallmark("audit", str(folder), "--config", "smoke", "--only", "toxicity,bias", code=1)
+    done = hallmark("release", str(folder), "out", "--allowed-signers", signers, code=1)
+    assert "the model card is unsigned" in done.stderr and "bias failed (" in done.stderr
+    assert "datasheet" not in done.stderr  # an external model has none
+    assert not Path("out").exists()
+
+
+@pytest.fixture(scope="module")
+def released(apart, reviewers, signers, tmp_path_factory):
+    """A release that ada and bob approved."""
+    folder = tmp_path_factory.mktemp("released")
+    previous_folder = os.getcwd()
+    os.chdir(folder)
+    try:
+        for name in ("ada", "bob"):
+            for card in CARDS:
+                sign(apart, reviewers, name, card, *APPROVE)
+        apart("release", apart.first, "out", "--allowed-signers", signers)
+    finally:
+        os.chdir(previous_folder)
+        shutil.rmtree(apart.store / "reviews")
+    return folder / "out"
+
+
+@pytest.fixture
+def release(released, tmp_path):
+    """A copy of the release, as on another machine."""
+    return Path(shutil.copytree(released, tmp_path / "release"))
+
+
+def verify(smoke, release, *options, code=0):
+    return smoke.json("verify-release", str(release), *options, code=code)
+
+
+def test_a_release_verifies_without_a_store(release, apart, tmp_path):
+    environment = {**os.environ, "HALLMARK_STORE": str(tmp_path / "none")}
+    command = [sys.executable, "-m", "hallmark.flows.cli", "verify-release", str(release)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[-1] == "the release is valid" and "name your own list" in lines[-2]
+    assert "model card: approved by" in done.stdout and "    ada@example.org SHA256:" in done.stdout
+    run = open_run(apart.first, str(apart.store))
+    weights = run.find_checkpoints()[-1].fetch_file("model.safetensors").read_bytes()
+    assert (release / "checkpoint" / "model.safetensors").read_bytes() == weights
+    for path in (
+        "checkpoint/config.json",
+        "checkpoint/tokenizer.json",
+        "cards/model_card/model_card.html",
+        "cards/datasheet/datasheet.html",
+        "tables/model_card/figures/00000.parquet",
+        "tables/datasheet/figures/00000.parquet",
+        "allowed_signers",
+    ):
+        assert (release / path).is_file()
+    assert len([*(release / "reviews").iterdir()]) == 8
+    assert not (tmp_path / "none").exists()
+
+
+def test_the_signers_of_the_verifier_count(smoke, release, reviewers, tmp_path):
+    signers = reviewers.write_allowed_signers(tmp_path / "signers", "ada")
+    report = verify(smoke, release, "--allowed-signers", str(signers))
+    assert report["is_valid"] and not report["has_own_signers"]
+    signers = reviewers.write_allowed_signers(tmp_path / "signers", "eve")
+    report = verify(smoke, release, "--allowed-signers", str(signers), code=1)
+    assert report["problems"][0].startswith("the model card is signer unknown")
+    revoked = tmp_path / "revoked"
+    revoked.write_text(f"{reviewers.public_key('ada')}\n{reviewers.public_key('bob')}\n")
+    report = verify(smoke, release, "--revoked-keys", str(revoked), code=1)
+    assert "is revoked" in report["problems"][0]
+
+
+def flip_a_byte(path):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "checkpoint/model.safetensors",
+        "checkpoint/config.json",
+        "cards/model_card/model_card.html",
+        "tables/model_card/figures/00000.parquet",
+        "allowed_signers",
+    ],
+)
+def test_a_changed_byte_is_found(smoke, release, name):
+    flip_a_byte(release / name)
+    (problem,) = verify(smoke, release, code=1)["problems"]
+    assert problem.startswith(f"{name} does not have the size and SHA-256")
+
+
+def test_missing_and_extra_files_and_links_are_found(smoke, release, tmp_path):
+    (release / "checkpoint" / "config.json").unlink()
+    (release / "cards" / "evil\x1b.html").write_text("<script>")
+    (release / "empty").mkdir()
+    os.mkfifo(release / "pipe")
+    (release / "allowed_signers").unlink()
+    (release / "allowed_signers").symlink_to("/etc/passwd")
+    shutil.move(release / "tables" / "datasheet", tmp_path / "datasheet")
+    (release / "tables" / "datasheet").symlink_to(tmp_path / "datasheet")
+    problems = "\n".join(verify(smoke, release, code=1)["problems"])
+    for expected in (
+        "checkpoint/config.json is missing",
+        "'cards/evil\\x1b.html' is not listed",
+        "'empty' is an empty folder",
+        "'pipe' is neither a file nor a folder",
+        "'allowed_signers' is a link",
+        "'tables/datasheet' is a link",
+    ):
+        assert expected in problems
+    assert "\x1b" not in smoke("verify-release", str(release), code=1).stdout
+
+
+def rewrite_manifest(release, **changes):
+    """Write a manifest that fits the files, as somebody would who wants to hide a change."""
+    path = release / "release.json"
+    manifest = json.loads(path.read_bytes())
+    path.unlink()
+    manifest |= {"files": build_manifest_entries(release)} | changes
+    path.write_bytes(format_manifest(manifest))
+
+
+def test_new_checksums_hide_no_change_of_signed_content(smoke, release):
+    """Everything but the pages is protected by the signatures."""
+    flip_a_byte(release / "checkpoint" / "model.safetensors")
+    rewrite_manifest(release)
+    (problem,) = verify(smoke, release, code=1)["problems"]
+    assert problem.startswith("the model card is void")
+    flip_a_byte(release / "checkpoint" / "model.safetensors")
+    (release / "checkpoint" / "custom_code.py").write_text("import os")
+    rewrite_manifest(release)
+    assert "void" in verify(smoke, release, code=1)["problems"][0]
+    (release / "checkpoint" / "custom_code.py").unlink()
+    table = release / "tables" / "datasheet" / "figures" / "00000.parquet"
+    pq.write_table(pq.read_table(table)[1:], table)
+    rewrite_manifest(release)
+    assert "the datasheet is void" in verify(smoke, release, code=1)["problems"][0]
+
+
+def test_other_files_are_no_part_of_a_release(smoke, release):
+    (release / "install.sh").write_text("rm -rf /")
+    rewrite_manifest(release)
+    assert (
+        "'install.sh', which is no file of a release"
+        in verify(smoke, release, code=1)["problems"][0]
+    )
+    (release / "install.sh").unlink()
+    (release / "tables" / "model_card" / "other").mkdir()
+    (release / "tables" / "model_card" / "other" / "x.parquet").write_text("x")
+    rewrite_manifest(release)
+    assert "belongs to no card" in verify(smoke, release, code=1)["problems"][0]
+
+
+def test_rewritten_row_groups_change_nothing(smoke, release):
+    table = release / "tables" / "model_card" / "figures" / "00000.parquet"
+    pq.write_table(pq.read_table(table), table, row_group_size=7, compression="gzip")
+    rewrite_manifest(release)
+    assert verify(smoke, release)["is_valid"]
+
+
+@pytest.mark.parametrize(
+    "name", ["../outside", "/etc/passwd", "checkpoint/../../x", "a\0b", "release.json"]
+)
+def test_a_manifest_cannot_name_other_files(smoke, release, name):
+    entries = build_manifest_entries(release)
+    rewrite_manifest(release, files=entries | {name: {"size": 1, "sha256": "0" * 64}})
+    report = verify(smoke, release, code=1)
+    assert all("which is no file of a release" in problem for problem in report["problems"])
+    assert report["approvals"] == []
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{}", b"[" * 100_000, b"\xff", b'{"format": "hallmark-release-2"}']
+)
+def test_a_damaged_manifest_is_one_sentence(smoke, release, content):
+    (release / "release.json").write_bytes(content)
+    done = smoke("verify-release", str(release), code=1)
+    assert "release.json is damaged" in done.stderr
+    (release / "release.json").unlink()
+    assert "no complete release" in smoke("verify-release", str(release), code=1).stderr
+
+
+def test_a_review_about_another_card_does_not_count(smoke, release):
+    for path in (release / "reviews").glob("*.json"):
+        if parse_statement(path.read_bytes()).card.kind == "datasheet":
+            path.unlink()
+            Path(f"{path}.sig").unlink()
+    rewrite_manifest(release)
+    (problem,) = verify(smoke, release, code=1)["problems"]
+    assert problem == "the datasheet is unsigned: nobody has reviewed it"
+    shutil.rmtree(release / "reviews")
+    rewrite_manifest(release)
+    assert len(verify(smoke, release, code=1)["problems"]) == 2
+
+
+def test_a_model_card_is_needed(smoke, release):
+    shutil.rmtree(release / "cards" / "model_card")
+    shutil.rmtree(release / "tables" / "model_card")
+    rewrite_manifest(release)
+    assert verify(smoke, release, code=1)["problems"] == ["the release has no model card"]
+
+
+def test_the_folder_must_be_new(hallmark, reviewers, signers):
+    for card in CARDS:
+        sign(hallmark, reviewers, "ada", card, *APPROVE)
+    options = ("--allowed-signers", signers)
+    Path("used").mkdir()
+    Path("used", "file").touch()
+    for name in ("used", "used/file"):
+        done = hallmark("release", hallmark.first, name, *options, code=2)
+        assert "exists and is not empty" in done.stderr
+    Path("empty").mkdir()
+    hallmark("release", hallmark.first, "empty", *options)
+    hallmark("release", hallmark.first, "new/folder", *options)
+    for name in ("empty", "new/folder"):
+        assert verify(hallmark, Path(name))["is_valid"]
+
+
+def test_a_killed_release_leaves_no_folder(hallmark, reviewers, signers):
+    for card in CARDS:
+        sign(hallmark, reviewers, "ada", card, *APPROVE)
+    program = (
+        "import os, signal, sys; from hallmark.flows import cli, release; "
+        "release._copy_signer_files = lambda *_: os.kill(os.getpid(), signal.SIGKILL); "
+        "cli.main(sys.argv[1:])"
+    )
+    arguments = ["release", hallmark.first, "out", "--allowed-signers", signers]
+    arguments += ["--store", str(hallmark.store)]
+    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert not Path("out").exists()
+    (unfinished,) = Path().glob(".out.*.tmp")
+    assert "no complete release" in hallmark("verify-release", str(unfinished), code=1).stderr
+    hallmark("release", hallmark.first, "out", "--allowed-signers", signers)
+
+
+def test_reviews_of_another_store_count(hallmark, reviewers, signers):
+    """Reviews may be copied between stores, because they are bound to content, not to places."""
+    statement = Path(hallmark.json("review", hallmark.first, *APPROVE)["statement"]).read_bytes()
+    assert parse_statement(statement).card.run == hallmark.first
+    write_review(Store(hallmark.store), statement, reviewers.sign("bob", statement))
+    assert list_states(hallmark, signers)["model_card"] == "approved"

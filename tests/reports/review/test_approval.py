@@ -1,0 +1,281 @@
+"""Whether a card is approved follows from its reviews; in doubt it is not."""
+
+import subprocess
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from hallmark.reports.review.approval import judge_card
+from hallmark.reports.review.review_store import StoredReview, read_reviews, write_review
+from hallmark.reports.review.signatures import SignerFiles, check_signature, sign_with_agent
+from hallmark.reports.review.statements import compute_review_id
+from hallmark.tasks.contract import HallmarkError, Store, UsageError
+from tests.reports.review.test_statements import CARD, make
+
+NOW = datetime(2026, 12, 1, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def stored(reviewers):
+    """Create a review that a reviewer signed."""
+
+    def create(name, **fields):
+        comment = {} if fields.get("decision", "approve") == "approve" else {"comment": "Because."}
+        statement = make(reviewer=name, **comment, **fields).to_statement()
+        return StoredReview(
+            compute_review_id(statement), statement, reviewers.sign(name, statement)
+        )
+
+    return create
+
+
+@pytest.fixture
+def judge(reviewers, tmp_path):
+    """Judge a card; ada and bob may sign."""
+
+    def judge_reviews(*reviews, card=CARD, now=NOW, names=("ada", "bob"), revoked=()):
+        files = reviewers.files(tmp_path, *names, revoked=revoked)
+        return judge_card(card, reviews, files, now)
+
+    return judge_reviews
+
+
+def states(approval):
+    return [review.state for review in approval.reviews]
+
+
+def test_without_reviews_a_card_is_unsigned(judge):
+    approval = judge()
+    assert approval.state == "unsigned" and not approval.is_approved
+    assert approval.describe() == "unsigned: nobody has reviewed it"
+
+
+def test_a_signed_approval_approves(judge, stored):
+    approval = judge(stored("ada"))
+    assert approval.is_approved and approval.describe() == "approved by ada@example.org"
+    (review,) = approval.reviews
+    assert review.signer == "ada@example.org" and review.key.startswith("SHA256:")
+    conditional = judge(stored("ada"), stored("bob", decision="approve-with-conditions"))
+    assert conditional.is_approved and conditional.state == "approved_with_conditions"
+
+
+def test_changed_evidence_voids_the_decision(judge, stored):
+    review = stored("ada")
+    changed = CARD.model_copy(update={"evidence_hash": "3" * 64})
+    approval = judge(review, card=changed)
+    assert approval.state == "void" and not approval.is_approved
+    assert "evidence of the card has changed" in approval.describe()
+    other_weights = CARD.model_copy(update={"checkpoint": "4" * 64})
+    assert judge(review, card=other_weights).state == "void"
+    # Another run with the same evidence about the same checkpoint needs no other review.
+    assert judge(review, card=CARD.model_copy(update={"run": "other"})).is_approved
+
+
+def test_reviews_of_other_cards_do_not_count(judge, stored):
+    review = stored("ada")
+    for card in (
+        CARD.model_copy(update={"kind": "datasheet"}),
+        CARD.model_copy(update={"evidence_hash": "3" * 64, "checkpoint": "4" * 64, "run": "x"}),
+    ):
+        assert judge(review, card=card).reviews == ()
+
+
+def test_an_unknown_signer_does_not_count(judge, stored):
+    approval = judge(stored("eve"))
+    assert approval.state == "signer_unknown" and "do not list SHA256:" in approval.describe()
+    assert judge_card(CARD, [stored("ada")], SignerFiles(), NOW).state == "signer_unknown"
+    assert judge(stored("eve"), stored("ada")).is_approved
+
+
+def test_a_signer_may_be_limited_to_other_purposes_or_times(reviewers, stored, tmp_path):
+    for options in ('namespaces="git"', 'valid-before="20200101"', 'valid-after="20990101"'):
+        path = reviewers.write_allowed_signers(tmp_path / "signers", "ada", options=options)
+        assert judge_card(CARD, [stored("ada")], SignerFiles(path), NOW).state == "signer_unknown"
+    path = reviewers.write_allowed_signers(
+        tmp_path / "signers", "ada", options='namespaces="hallmark-review"'
+    )
+    assert judge_card(CARD, [stored("ada")], SignerFiles(path), NOW).is_approved
+
+
+def test_a_revoked_key_does_not_count(judge, stored, reviewers, tmp_path):
+    approval = judge(stored("ada"), revoked=("ada",))
+    assert approval.state == "signature_invalid" and "is revoked" in approval.describe()
+    assert judge(stored("ada"), stored("bob"), revoked=("ada",)).is_approved
+    revocation_list = tmp_path / "krl"
+    key = str(reviewers.folder / "ada.pub")
+    subprocess.run(["ssh-keygen", "-q", "-k", "-f", str(revocation_list), key], check=True)
+    files = SignerFiles(reviewers.files(tmp_path, "ada").allowed_signers, revocation_list)
+    files.check_readable()
+    assert judge_card(CARD, [stored("ada")], files, NOW).state == "signature_invalid"
+
+
+def test_signatures_of_other_texts_or_purposes_are_invalid(judge, stored, reviewers):
+    review, other = stored("ada"), stored("ada", date="2026-11-29T13:00:00+00:00")
+    for signature in (
+        other.signature,
+        reviewers.sign("ada", review.statement, "git"),
+        reviewers.sign("ada", review.statement + b" "),
+        b"",
+        b"-----BEGIN SSH SIGNATURE-----\nAAAA\n-----END SSH SIGNATURE-----\n",
+        b"x" * 100_000,
+    ):
+        assert judge(replace(review, signature=signature)).state == "signature_invalid"
+    assert judge(replace(review, signature=None)).state == "unsigned"
+
+
+def test_an_approval_expires_after_its_last_day(judge, stored):
+    review = stored("ada", expires="2026-12-01")
+    assert judge(review, now=datetime(2026, 12, 1, 23, 59, tzinfo=UTC)).is_approved
+    late = judge(review, now=datetime(2026, 12, 2, tzinfo=UTC))
+    assert (
+        late.state == "expired" and late.describe() == "expired: the approval ended on 2026-12-01"
+    )
+    assert judge(review, stored("bob"), now=datetime(2026, 12, 2, tzinfo=UTC)).is_approved
+
+
+def test_a_rejection_outweighs_approvals(judge, stored):
+    approval = judge(stored("ada"), stored("bob", decision="reject"))
+    assert approval.state == "rejected" and approval.describe() == "rejected by bob@example.org"
+
+
+def test_a_reviewer_can_decide_again(judge, stored):
+    early, late = "2026-11-29T12:00:00+00:00", "2026-11-30T12:00:00+00:00"
+    rejected = judge(stored("ada", date=early), stored("ada", decision="reject", date=late))
+    assert rejected.state == "rejected"
+    approved = judge(stored("ada", decision="reject", date=early), stored("ada", date=late))
+    assert approved.is_approved
+    assert [review.is_superseded for review in approved.reviews] == [True, False]
+    # Only the same key supersedes, and of two decisions in one second the rejection counts.
+    assert judge(stored("bob", decision="reject", date=early), stored("ada", date=late)).state == (
+        "rejected"
+    )
+    assert judge(stored("ada", decision="reject"), stored("ada")).state == "rejected"
+
+
+def test_an_approval_from_the_future_hides_no_rejection(judge, stored):
+    """A wrong clock must not let an approval replace a rejection that was written after it."""
+    future = stored("ada", date="2027-11-29T12:00:00+00:00")
+    assert judge(future).state == "signature_invalid"
+    assert judge(future, stored("ada", decision="reject")).state == "rejected"
+
+
+def test_a_rejection_that_cannot_be_verified_prevents_approval(judge, stored):
+    """Else a missing line in the file of allowed signers would let a rejection vanish."""
+    approval, rejection = stored("ada"), stored("bob", decision="reject")
+    assert judge(approval, rejection, names=("ada",)).state == "signer_unknown"
+    assert judge(approval, replace(rejection, signature=None)).state == "unsigned"
+    assert judge(approval, replace(rejection, signature=b"x")).state == "signature_invalid"
+    assert judge(approval, rejection, revoked=("bob",)).state == "signature_invalid"
+    # One about other evidence says nothing of this card.
+    earlier = stored(
+        "eve", decision="reject", card=CARD.model_copy(update={"evidence_hash": "3" * 64})
+    )
+    assert judge(approval, earlier).is_approved
+
+
+def test_a_damaged_statement_prevents_approval(judge, stored):
+    """It may have been a rejection."""
+    approval, rejection = stored("ada"), stored("bob", decision="reject")
+    changed = replace(rejection, statement=rejection.statement.replace(b"reject", b"accept"))
+    judged = judge(approval, changed)
+    assert judged.state == "signature_invalid" and "is damaged" in judged.describe()
+    shortened = replace(approval, statement=b"")
+    assert judge(shortened).state == "signature_invalid"
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def review_store(request, tmp_path):
+    if request.param == "bucket":
+        request.getfixturevalue("bucket")
+        return Store(f"s3://hallmark/{tmp_path.name}", tmp_path / "work")
+    return Store(tmp_path / "store")
+
+
+def test_reviews_are_stored_and_never_overwritten(review_store, stored, reviewers):
+    assert read_reviews(review_store) == []
+    first, second = stored("ada"), stored("bob")
+    for review in (first, second, first):
+        assert write_review(review_store, review.statement, review.signature) == review
+    assert read_reviews(review_store) == sorted((first, second), key=lambda review: review.id)
+    with pytest.raises(HallmarkError, match="never overwritten"):
+        write_review(review_store, first.statement, reviewers.sign("bob", first.statement))
+    with pytest.raises(HallmarkError):
+        write_review(review_store, b"{}", b"")
+    review_store.put(f"reviews/{first.id}.json", b"{}")
+    with pytest.raises(HallmarkError, match="never overwritten"):
+        write_review(review_store, first.statement, first.signature)
+
+
+def test_foreign_and_huge_files_are_no_reviews(tmp_path, stored):
+    store = Store(tmp_path)
+    review = stored("ada")
+    write_review(store, review.statement, review.signature)
+    store.put("reviews/notes.txt", b"hello")
+    store.put("reviews/nested/0123.json", b"{}")
+    store.put(f"reviews/{'0' * 32}.json", b" " * (1 << 20) + b" ")
+    store.put(f"reviews/{'1' * 32}.json.sig", b"x")
+    huge, (own) = read_reviews(store)
+    assert (huge.id, huge.statement) == ("0" * 32, b"") and own == review
+
+
+def test_the_agent_signs_without_the_private_key_file(reviewers, tmp_path, monkeypatch):
+    statement = make().to_statement()
+    public_key = tmp_path / "key.pub"
+    public_key.write_text(reviewers.public_key("ada"))
+    # The private key is next to the public one, as usual, and is not in the agent yet.
+    (tmp_path / "key").write_bytes((reviewers.folder / "ada").read_bytes())
+    (tmp_path / "key").chmod(0o600)
+    socket = tmp_path / "agent"
+    agent = subprocess.Popen(["ssh-agent", "-D", "-a", str(socket)], stdout=subprocess.PIPE)
+    try:
+        agent.stdout.readline()
+        monkeypatch.setenv("SSH_AUTH_SOCK", str(socket))
+        with pytest.raises(HallmarkError, match="ssh-add"):
+            sign_with_agent(statement, public_key)
+        subprocess.run(["ssh-add", "-q", str(tmp_path / "key")], check=True, capture_output=True)
+        signature = sign_with_agent(statement, public_key)
+    finally:
+        agent.terminate()
+        agent.wait()
+    files = reviewers.files(tmp_path, "ada")
+    assert check_signature(statement, signature, files).outcome == "valid"
+
+
+def test_a_private_key_is_never_opened(reviewers, tmp_path):
+    with pytest.raises(UsageError, match="does not read private keys"):
+        sign_with_agent(b"x", reviewers.folder / "ada")
+    pretended = tmp_path / "ada.pub"
+    pretended.write_text((reviewers.folder / "ada").read_text())
+    with pytest.raises(UsageError, match="no public key"):
+        sign_with_agent(b"x", pretended)
+
+
+def test_a_missing_ssh_keygen_is_one_sentence(stored, tmp_path, monkeypatch, judge):
+    review = stored("ada")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(HallmarkError, match=r"ssh-keygen was not found.*openssh-client"):
+        judge_card(CARD, [review], SignerFiles(), NOW)
+    assert judge_card(CARD, [], SignerFiles(), NOW).state == "unsigned"
+
+
+def test_an_ssh_keygen_that_does_not_end_is_stopped(stored, tmp_path, monkeypatch):
+    review = stored("ada")
+    program = tmp_path / "ssh-keygen"
+    program.write_text("#!/bin/sh\nexec sleep 60\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    monkeypatch.setattr("hallmark.reports.review.signatures.CHECK_TIMEOUT_SECONDS", 0.2)
+    with pytest.raises(HallmarkError, match="did not answer within"):
+        judge_card(CARD, [review], SignerFiles(), NOW)
+
+
+def test_wrong_signer_files_are_refused(tmp_path):
+    with pytest.raises(UsageError, match="there is no such file"):
+        SignerFiles(tmp_path / "missing").check_readable()
+    junk = tmp_path / "junk"
+    junk.write_text("# comment\nnot a key\n")
+    with pytest.raises(UsageError, match="neither a list of public keys"):
+        SignerFiles(revoked_keys=junk).check_readable()
+    junk.write_text("# nobody yet\n\n")
+    SignerFiles(revoked_keys=junk).check_readable()
