@@ -29,8 +29,8 @@ from hallmark.reports.review.release_folder import (
     REVOKED_KEYS_NAME,
     TABLES_FOLDER,
     build_manifest_entries,
-    compute_checkpoint_digest,
     format_manifest,
+    verify_release_folder,
 )
 from hallmark.reports.review.review_store import SIGNATURE_SUFFIX, StoredReview, read_reviews
 from hallmark.reports.review.signatures import SignerFiles
@@ -110,7 +110,7 @@ def find_release_candidate(
         approval = judge_card(card, reviews, signer_files)
         cards.append(ReleasedCard(kind, artifact, approval))
         if not approval.is_approved:
-            reasons.append(f"the {format_card_kind(kind)} is {approval.describe()}")
+            reasons.append(f"the {format_card_kind(kind)} is not approved ({approval.describe()})")
         if kind == "model_card" and card.checkpoint != checkpoint.content_digest:
             reasons.append("the model card is about other files of the checkpoint")
     policy = judge_policy(run.list_verdicts())
@@ -119,7 +119,7 @@ def find_release_candidate(
         rules = ", ".join([*policy.failed_rules, *policy.not_shown_rules])
         reasons.append(f"{policy.describe()} ({rules})")
     for audit, reason in run.read_failure_reason_by_audit().items():
-        reasons.append(f"the audit {audit} failed ({reason})")
+        reasons.append(f"{audit} failed ({reason})")
     if run.status != "completed" and not run.read_failure_reason_by_audit():
         reasons.append(f"its run has the status {run.status}")
     return ReleaseCandidate(
@@ -164,11 +164,6 @@ def write_release(candidate: ReleaseCandidate, folder: Path) -> None:
         _write_reviews(candidate, new_folder / REVIEWS_FOLDER)
         _copy_signer_files(candidate.signer_files, new_folder)
         entries = build_manifest_entries(new_folder)
-        if compute_checkpoint_digest(entries) != candidate.checkpoint.content_digest:
-            raise HallmarkError(
-                f"the files of {candidate.checkpoint_name} changed while they were copied; run the "
-                "command again"
-            )
         manifest = {
             "format": RELEASE_FORMAT,
             "hallmark": version("hallmark"),
@@ -178,9 +173,16 @@ def write_release(candidate: ReleaseCandidate, folder: Path) -> None:
             "policy": judge_policy(candidate.run.list_verdicts()).verdict,
             "files": entries,
         }
-        for path in sorted(new_folder.rglob("*")):
+        for path in new_folder.rglob("*"):
             sync_to_disk(path)
         (new_folder / MANIFEST_NAME).write_bytes(format_manifest(manifest))
+        problems = verify_release_folder(new_folder, candidate.signer_files).problems
+        if problems:
+            raise HallmarkError(
+                f"{candidate.checkpoint_name} is not released, because the written folder is not "
+                f"valid: {'; '.join(problems)}; run the command again when nothing else changes "
+                "the store"
+            )
 
 
 def _find_run_of_card(run: Run, kind: CardKind, artifact: Artifact) -> str:

@@ -146,7 +146,7 @@ def _read_statement_of(signature: Path) -> bytes:
         parse_statement(statement)
     except StatementError as error:
         raise UsageError(
-            f"{statement_file}: this is no statement of hallmark review: {error}"
+            f"{statement_file}: this is not a statement of hallmark review: {error}"
         ) from error
     return statement
 

@@ -7,17 +7,26 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from os import cpu_count
+from pathlib import Path
 from typing import Any, TypeVar
 
 from hallmark.flows.commands.options import JsonOption, StoreOption, print_result
 from hallmark.flows.runs import find_artifact, list_run_ids, open_run, open_store
 from hallmark.reports.purge_notices import iter_artifact_names
+from hallmark.reports.review.release_folder import MANIFEST_NAME
 from hallmark.reports.review.review_store import (
     REVIEWS_FOLDER,
     parse_stored_review,
     read_reviews,
 )
-from hallmark.tasks.contract import Artifact, HallmarkError, ManifestEntry, Store, format_count
+from hallmark.tasks.contract import (
+    Artifact,
+    HallmarkError,
+    ManifestEntry,
+    Store,
+    UsageError,
+    format_count,
+)
 
 Record = TypeVar("Record")
 
@@ -58,6 +67,8 @@ def verify(
         Read only the artifacts of this run, its checkpoints and their inputs; by default every
         artifact and every record of the store.
     """
+    if run is not None and Path(run, MANIFEST_NAME).is_file():
+        raise UsageError(f"{run} is a release; verify it with: hallmark verify-release {run}")
     opened_store = open_store(store, create=False)
     with opened_store.shared_lock():
         verification = verify_run(opened_store, run) if run else verify_store(opened_store)
@@ -88,7 +99,7 @@ def verify_store(store: Store) -> Verification:
     _verify_artifacts(store, artifact_names, verification)
     verification.damage_messages += [
         f"the review {store.uri}/{REVIEWS_FOLDER}/{review.file_name} is damaged; restore it from a "
-        "backup, or remove it if it is no review"
+        "backup, or remove it if it is not a review"
         for review in read_reviews(store)
         if parse_stored_review(review) is None
     ]

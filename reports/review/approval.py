@@ -180,7 +180,7 @@ def judge_review(
     if review is None:
         reason = (
             f"the statement {stored.file_name} is damaged, and it may be a rejection; restore it "
-            "from a backup, or remove it if it is no review"
+            "from a backup, or remove it if it is not a review"
         )
         return JudgedReview(stored.id, "signature_invalid", reason, None)
     if stored.signature is None:

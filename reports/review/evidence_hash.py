@@ -48,7 +48,7 @@ def hash_evidence_tables(tables: Mapping[str, pa.Table], card_name: str) -> str:
     names = [name for name in EVIDENCE_TABLES if name in tables]
     if not names:
         raise HallmarkError(
-            f"{card_name} has none of the tables {', '.join(EVIDENCE_TABLES)}, so it is no card "
+            f"{card_name} has none of the tables {', '.join(EVIDENCE_TABLES)}, so it is not a card "
             "that can be reviewed"
         )
     for name in names:

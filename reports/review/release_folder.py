@@ -107,7 +107,7 @@ def verify_release_folder(
         now: The time at which approvals must be valid; by default the present.
 
     Raises:
-        HallmarkError: The folder is no release, or ssh-keygen is missing.
+        HallmarkError: The folder is not a release, or ssh-keygen is missing.
     """
     manifest = _read_manifest(folder)
     verification = ReleaseVerification(str(folder), run=manifest["run"])
@@ -147,7 +147,9 @@ def verify_release_folder(
         approval = judge_card(card, reviews, signer_files, now)
         verification.approvals.append(approval)
         if not approval.is_approved:
-            verification.problems.append(f"the {format_card_kind(kind)} is {approval.describe()}")
+            verification.problems.append(
+                f"the {format_card_kind(kind)} is not approved ({approval.describe()})"
+            )
     return verification
 
 
@@ -177,12 +179,12 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     try:
         status = path.lstat()
         if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_MANIFEST_BYTES:
-            raise HallmarkError(f"{path}: this is no regular file of a plausible size")
+            raise HallmarkError(f"{path}: this is not a regular file of a plausible size")
         content = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError) as error:
         raise HallmarkError(
-            f"{folder} is no complete release: it has no {MANIFEST_NAME}; write the release again "
-            "with: hallmark release CHECKPOINT FOLDER"
+            f"{folder} is not a complete release: it has no {MANIFEST_NAME}; copy the release "
+            "again, or write it with: hallmark release CHECKPOINT FOLDER"
         ) from error
     try:
         manifest = json.loads(content)
@@ -228,7 +230,7 @@ def _find_file_problems(folder: Path, entries: Mapping[str, Mapping[str, Any]]) 
     ]
     if unsafe_names:
         return [
-            f"{MANIFEST_NAME} lists {name[:200]!r}, which is no file of a release"
+            f"{MANIFEST_NAME} lists {name[:200]!r}, which is not a file of a release"
             for name in unsafe_names
         ]
     present_names, problems = _list_files(folder)

@@ -107,8 +107,8 @@ def check_signature(
             ("-Y", "find-principals", "-s", str(signature_file), *allowed_signers), b""
         )
         signer = principals.stdout.decode(errors="replace").partition("\n")[0]
-        verify_arguments = ("-Y", "verify", *namespace_and_signature, *allowed_signers)
-        verify_arguments += ("-I", signer)
+        verify_arguments = [*("-Y", "verify", "-I", signer), *namespace_and_signature]
+        verify_arguments += allowed_signers
         if (
             principals.returncode
             or not signer
@@ -120,7 +120,7 @@ def check_signature(
             return SignatureCheck("signer_unknown", reason, key=key)
         if signer_files.revoked_keys is not None:
             revoked_arguments = ("-r", os.path.abspath(signer_files.revoked_keys))
-            if _run_ssh_keygen((*verify_arguments, *revoked_arguments), statement).returncode:
+            if _run_ssh_keygen([*verify_arguments, *revoked_arguments], statement).returncode:
                 return SignatureCheck("signature_invalid", f"the key {key} is revoked", signer, key)
     return SignatureCheck("valid", signer=signer, key=key)
 
@@ -133,7 +133,7 @@ def sign_with_agent(statement: bytes, public_key_file: Path) -> bytes:
         public_key_file: The public key, whose private key the agent holds.
 
     Raises:
-        UsageError: The file is no public key.
+        UsageError: The file is not a public key.
         HallmarkError: The agent does not sign.
     """
     # The name is checked first, because the file must not even be opened if it is a private key.
@@ -144,7 +144,7 @@ def sign_with_agent(statement: bytes, public_key_file: Path) -> bytes:
         )
     public_key = public_key_file.read_text(errors="replace").strip()
     if "\n" in public_key or not _PUBLIC_KEY_PATTERN.match(public_key):
-        raise UsageError(f"{public_key_file}: this is no public key of OpenSSH")
+        raise UsageError(f"{public_key_file}: this is not a public key of OpenSSH")
     with tempfile.TemporaryDirectory(prefix="hallmark-") as folder:
         # Next to a copy there is no private key, which ssh-keygen would read without the agent.
         copied_key = Path(folder, "key.pub")

@@ -18,7 +18,7 @@ DECISIONS: tuple[Decision, ...] = get_args(Decision)
 CardKind = Literal["model_card", "datasheet", "task_card", "study_card", "removal_experiment_card"]
 CARD_KINDS: tuple[CardKind, ...] = get_args(CardKind)
 
-STATEMENT_FORMAT = "hallmark-review-1"
+STATEMENT_FORMAT: Literal["hallmark-review-1"] = "hallmark-review-1"
 
 #: Limits of a statement: characters of a name and of a text, number of notes, and bytes in total.
 MAX_NAME_CHARACTERS = 200

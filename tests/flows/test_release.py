@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from hallmark.flows import release as release_module
 from hallmark.flows.runs import open_run
 from hallmark.reports.review.release_folder import build_manifest_entries, format_manifest
 from hallmark.reports.review.review_store import write_review
@@ -149,7 +150,7 @@ def test_only_the_signature_of_an_unchanged_statement_is_stored(hallmark, review
     done = hallmark("review", "--signature", str(signature), code=1)
     assert "does not belong to this statement" in done.stderr
     statement.write_bytes(b"{}")
-    assert "no statement" in hallmark("review", "--signature", str(signature), code=2).stderr
+    assert "not a statement" in hallmark("review", "--signature", str(signature), code=2).stderr
     statement.write_bytes(text)
     change_figures(hallmark, "label", "other")
     done = hallmark("review", "--signature", str(signature), code=1)
@@ -183,16 +184,19 @@ def test_a_release_is_refused_with_all_reasons(hallmark, reviewers, signers):
     options = ("release", hallmark.first, "out", "--allowed-signers", signers)
     (message,) = hallmark(*options, code=1).stderr.splitlines()
     assert (
-        "the model card is unsigned: nobody has reviewed it; the datasheet is unsigned" in message
+        "the model card is not approved (unsigned: nobody has reviewed it); the datasheet is"
+        in message
     )
     sign(hallmark, reviewers, "ada", "datasheet", *APPROVE)
     sign(hallmark, reviewers, "eve", "model_card", *APPROVE)
     (message,) = hallmark(*options, code=1).stderr.splitlines()
-    assert "the model card is signer unknown" in message and "datasheet" not in message
+    assert (
+        "the model card is not approved (signer unknown" in message and "datasheet" not in message
+    )
     sign(hallmark, reviewers, "ada", "model_card", *APPROVE)
     sign(hallmark, reviewers, "bob", "model_card", "--decision", "reject", "--reviewer", "Bob",
          "--comment", "Too toxic.")  # fmt: skip
-    assert "the model card is rejected by bob@" in hallmark(*options, code=1).stderr
+    assert "the model card is not approved (rejected by bob@" in hallmark(*options, code=1).stderr
     assert not Path("out").exists()
 
 
@@ -215,7 +219,9 @@ def test_a_release_needs_a_policy_that_passes_and_audits_that_worked(
     damaged_checkpoint(hallmark, folder, "position_embedding.weight", slice(40, None))
     hallmark("audit", str(folder), "--config", "smoke", "--only", "toxicity,bias", code=1)
     done = hallmark("release", str(folder), "out", "--allowed-signers", signers, code=1)
-    assert "the model card is unsigned" in done.stderr and "bias failed (" in done.stderr
+    assert (
+        "the model card is not approved (unsigned" in done.stderr and "bias failed (" in done.stderr
+    )
     assert "datasheet" not in done.stderr  # an external model has none
     assert not Path("out").exists()
 
@@ -272,13 +278,18 @@ def test_a_release_verifies_without_a_store(release, apart, tmp_path):
     assert not (tmp_path / "none").exists()
 
 
+def test_the_command_verify_points_to_the_other(smoke, release):
+    done = smoke("verify", str(release), code=2)
+    assert f"hallmark verify-release {release}" in done.stderr
+
+
 def test_the_signers_of_the_verifier_count(smoke, release, reviewers, tmp_path):
     signers = reviewers.write_allowed_signers(tmp_path / "signers", "ada")
     report = verify(smoke, release, "--allowed-signers", str(signers))
     assert report["is_valid"] and not report["has_own_signers"]
     signers = reviewers.write_allowed_signers(tmp_path / "signers", "eve")
     report = verify(smoke, release, "--allowed-signers", str(signers), code=1)
-    assert report["problems"][0].startswith("the model card is signer unknown")
+    assert report["problems"][0].startswith("the model card is not approved (signer unknown")
     revoked = tmp_path / "revoked"
     revoked.write_text(f"{reviewers.public_key('ada')}\n{reviewers.public_key('bob')}\n")
     report = verify(smoke, release, "--revoked-keys", str(revoked), code=1)
@@ -343,7 +354,7 @@ def test_new_checksums_hide_no_change_of_signed_content(smoke, release):
     flip_a_byte(release / "checkpoint" / "model.safetensors")
     rewrite_manifest(release)
     (problem,) = verify(smoke, release, code=1)["problems"]
-    assert problem.startswith("the model card is void")
+    assert problem.startswith("the model card is not approved (void")
     flip_a_byte(release / "checkpoint" / "model.safetensors")
     (release / "checkpoint" / "custom_code.py").write_text("import os")
     rewrite_manifest(release)
@@ -352,14 +363,14 @@ def test_new_checksums_hide_no_change_of_signed_content(smoke, release):
     table = release / "tables" / "datasheet" / "figures" / "00000.parquet"
     pq.write_table(pq.read_table(table)[1:], table)
     rewrite_manifest(release)
-    assert "the datasheet is void" in verify(smoke, release, code=1)["problems"][0]
+    assert "the datasheet is not approved (void" in verify(smoke, release, code=1)["problems"][0]
 
 
 def test_other_files_are_no_part_of_a_release(smoke, release):
     (release / "install.sh").write_text("rm -rf /")
     rewrite_manifest(release)
     assert (
-        "'install.sh', which is no file of a release"
+        "'install.sh', which is not a file of a release"
         in verify(smoke, release, code=1)["problems"][0]
     )
     (release / "install.sh").unlink()
@@ -383,7 +394,7 @@ def test_a_manifest_cannot_name_other_files(smoke, release, name):
     entries = build_manifest_entries(release)
     rewrite_manifest(release, files=entries | {name: {"size": 1, "sha256": "0" * 64}})
     report = verify(smoke, release, code=1)
-    assert all("which is no file of a release" in problem for problem in report["problems"])
+    assert all("which is not a file of a release" in problem for problem in report["problems"])
     assert report["approvals"] == []
 
 
@@ -395,7 +406,7 @@ def test_a_damaged_manifest_is_one_sentence(smoke, release, content):
     done = smoke("verify-release", str(release), code=1)
     assert "release.json is damaged" in done.stderr
     (release / "release.json").unlink()
-    assert "no complete release" in smoke("verify-release", str(release), code=1).stderr
+    assert "not a complete release" in smoke("verify-release", str(release), code=1).stderr
 
 
 def test_a_review_about_another_card_does_not_count(smoke, release):
@@ -405,7 +416,7 @@ def test_a_review_about_another_card_does_not_count(smoke, release):
             Path(f"{path}.sig").unlink()
     rewrite_manifest(release)
     (problem,) = verify(smoke, release, code=1)["problems"]
-    assert problem == "the datasheet is unsigned: nobody has reviewed it"
+    assert problem == "the datasheet is not approved (unsigned: nobody has reviewed it)"
     shutil.rmtree(release / "reviews")
     rewrite_manifest(release)
     assert len(verify(smoke, release, code=1)["problems"]) == 2
@@ -434,6 +445,24 @@ def test_the_folder_must_be_new(hallmark, reviewers, signers):
         assert verify(hallmark, Path(name))["is_valid"]
 
 
+def test_a_folder_that_is_not_valid_is_removed(hallmark, reviewers, signers, monkeypatch):
+    """As if a file of the store changed while it was copied."""
+    for card in CARDS:
+        sign(hallmark, reviewers, "ada", card, *APPROVE)
+    weights = open_run(hallmark.first, str(hallmark.store)).find_checkpoints()[-1]
+    copy_files = release_module._copy_files
+
+    def change_and_copy(artifact, folder):
+        copy_files(artifact, folder)
+        if artifact.name == weights.name:
+            flip_a_byte(folder / "model.safetensors")
+
+    monkeypatch.setattr(release_module, "_copy_files", change_and_copy)
+    done = hallmark("release", hallmark.first, "out", "--allowed-signers", signers, code=1)
+    assert "the written folder is not valid: the model card is not approved (void" in done.stderr
+    assert not [*Path().glob("*out*")]
+
+
 def test_a_killed_release_leaves_no_folder(hallmark, reviewers, signers):
     for card in CARDS:
         sign(hallmark, reviewers, "ada", card, *APPROVE)
@@ -448,8 +477,21 @@ def test_a_killed_release_leaves_no_folder(hallmark, reviewers, signers):
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert not Path("out").exists()
     (unfinished,) = Path().glob(".out.*.tmp")
-    assert "no complete release" in hallmark("verify-release", str(unfinished), code=1).stderr
+    assert "not a complete release" in hallmark("verify-release", str(unfinished), code=1).stderr
     hallmark("release", hallmark.first, "out", "--allowed-signers", signers)
+
+
+@pytest.mark.slow
+def test_reviews_and_releases_work_on_an_object_store(hallmark, reviewers, signers, bucket):
+    remote = Store("s3://hallmark/reviewed", Path("remote-work"))
+    for path in hallmark.store.rglob("*"):
+        if path.is_file() and path.relative_to(hallmark.store).parts[0] in ("artifacts", "runs"):
+            remote.put(path.relative_to(hallmark.store).as_posix(), path)
+    for card in CARDS:
+        sign(hallmark, reviewers, "ada", card, *APPROVE, "--store", remote.uri)
+    assert len(remote.list_keys("reviews")) == 4
+    hallmark("release", hallmark.first, "out", "--store", remote.uri, "--allowed-signers", signers)
+    assert verify(hallmark, Path("out"))["is_valid"]
 
 
 def test_reviews_of_another_store_count(hallmark, reviewers, signers):

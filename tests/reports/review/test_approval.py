@@ -247,7 +247,7 @@ def test_a_private_key_is_never_opened(reviewers, tmp_path):
         sign_with_agent(b"x", reviewers.folder / "ada")
     pretended = tmp_path / "ada.pub"
     pretended.write_text((reviewers.folder / "ada").read_text())
-    with pytest.raises(UsageError, match="no public key"):
+    with pytest.raises(UsageError, match="not a public key"):
         sign_with_agent(b"x", pretended)
 
 

@@ -177,5 +177,5 @@ def test_a_style_sheet_does_not_count(session):
 
 
 def test_an_artifact_without_evidence_is_refused(session):
-    with pytest.raises(HallmarkError, match="is no card that can be reviewed"):
+    with pytest.raises(HallmarkError, match="is not a card that can be reviewed"):
         compute_evidence_hash(write_no_card(CardConfig()))
