@@ -7,9 +7,9 @@
     reviews/<review id>.json, .json.sig   statements of the reviewers, with their signatures
     allowed_signers, revoked_keys         whose signatures counted when the release was written
 
-``release.json`` protects against accidental changes. Against others protect the signatures: a
-statement has the digest of the checkpoint and the hash of the tables, and both are computed here
-from the files. Pages are not signed, so the tables count where a page differs from them.
+``release.json`` shows accidental changes. The signatures show all others: a statement has the
+digest of the checkpoint and the hash of the tables, and both are computed here from the files.
+Pages are not signed, so the tables count where a page differs from them.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ CHECKPOINT_FOLDER, CARDS_FOLDER, TABLES_FOLDER, REVIEWS_FOLDER = (
 )
 ALLOWED_SIGNERS_NAME, REVOKED_KEYS_NAME = "allowed_signers", "revoked_keys"
 
-#: What a release may contain next to its manifest.
-TOP_LEVEL_NAMES = (
-    CHECKPOINT_FOLDER,
-    CARDS_FOLDER,
-    TABLES_FOLDER,
-    REVIEWS_FOLDER,
-    ALLOWED_SIGNERS_NAME,
-    REVOKED_KEYS_NAME,
+#: The files that a release may have next to its manifest.
+_FILE_PATTERN = re.compile(
+    rf"{CHECKPOINT_FOLDER}/.+"
+    rf"|{CARDS_FOLDER}/({'|'.join(CARD_KINDS)})/.+"
+    rf"|{TABLES_FOLDER}/({'|'.join(CARD_KINDS)})/({'|'.join(EVIDENCE_TABLES)})/[0-9]{{5}}\.parquet"
+    rf"|{REVIEWS_FOLDER}/[0-9a-f]{{32}}\.json(\.sig)?"
+    rf"|{ALLOWED_SIGNERS_NAME}|{REVOKED_KEYS_NAME}",
+    re.DOTALL,
 )
 
 #: The card that every release has: it is about the checkpoint.
@@ -125,10 +125,11 @@ def verify_release_folder(
     signer_files.check_readable()
     verification.checkpoint_digest = compute_checkpoint_digest(entries)
     reviews = _read_reviews(folder, entries)
-    for name in entries:
-        if not _is_expected_card_file(name):
-            verification.problems.append(f"{name!r} belongs to no card that can be reviewed")
-    kinds = [kind for kind in CARD_KINDS if _list_names(entries, CARDS_FOLDER, kind)]
+    kinds = [
+        kind
+        for kind in CARD_KINDS
+        if any(_list_names(entries, folder, kind) for folder in (CARDS_FOLDER, TABLES_FOLDER))
+    ]
     if MODEL_CARD not in kinds:
         verification.problems.append("the release has no model card")
     for kind in kinds:
@@ -223,15 +224,15 @@ def _is_valid_manifest(manifest: Any) -> bool:
 
 def _find_file_problems(folder: Path, entries: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Compare the files of a folder with the manifest."""
-    unsafe_names = [
+    unexpected_names = [
         name
         for name in entries
-        if not is_safe_relative_path(name) or name.split("/")[0] not in TOP_LEVEL_NAMES
+        if not is_safe_relative_path(name) or not _FILE_PATTERN.fullmatch(name)
     ]
-    if unsafe_names:
+    if unexpected_names:
         return [
             f"{MANIFEST_NAME} lists {name[:200]!r}, which is not a file of a release"
-            for name in unsafe_names
+            for name in unexpected_names
         ]
     present_names, problems = _list_files(folder)
     listed_names = set(entries)
@@ -290,16 +291,6 @@ def _read_reviews(folder: Path, entries: Mapping[str, Any]) -> list[StoredReview
             )
             reviews.append(StoredReview(review_id, (folder / name).read_bytes(), signature))
     return reviews
-
-
-def _is_expected_card_file(name: str) -> bool:
-    """Whether a file of a card is a page or a part of a table that the evidence hash covers."""
-    top_folder, *rest = name.split("/")
-    if top_folder == CARDS_FOLDER:
-        return len(rest) > 1 and rest[0] in CARD_KINDS
-    if top_folder == TABLES_FOLDER:
-        return len(rest) == 3 and rest[0] in CARD_KINDS and rest[1] in EVIDENCE_TABLES
-    return True
 
 
 def _list_names(entries: Mapping[str, Any], *folders: str) -> list[str]:

@@ -366,18 +366,27 @@ def test_new_checksums_hide_no_change_of_signed_content(smoke, release):
     assert "the datasheet is not approved (void" in verify(smoke, release, code=1)["problems"][0]
 
 
-def test_other_files_are_no_part_of_a_release(smoke, release):
-    (release / "install.sh").write_text("rm -rf /")
+OTHER_FILES = (
+    "install.sh",
+    "cards/other_card/page.html",
+    "cards/page.html",
+    "reviews/run.sh",
+    "tables/model_card/other/00000.parquet",
+    "tables/model_card/figures/00000.parquet.bak",
+    "tables/other_card/figures/00000.parquet",
+)
+
+
+def test_other_files_are_not_part_of_a_release(smoke, release):
+    """They would be neither signed nor expected."""
+    for name in OTHER_FILES:
+        (release / name).parent.mkdir(parents=True, exist_ok=True)
+        (release / name).write_text("x")
     rewrite_manifest(release)
-    assert (
-        "'install.sh', which is not a file of a release"
-        in verify(smoke, release, code=1)["problems"][0]
-    )
-    (release / "install.sh").unlink()
-    (release / "tables" / "model_card" / "other").mkdir()
-    (release / "tables" / "model_card" / "other" / "x.parquet").write_text("x")
-    rewrite_manifest(release)
-    assert "belongs to no card" in verify(smoke, release, code=1)["problems"][0]
+    problems = verify(smoke, release, code=1)["problems"]
+    assert len(problems) == len(OTHER_FILES)
+    for name, problem in zip(sorted(OTHER_FILES), sorted(problems), strict=True):
+        assert repr(name) in problem and "not a file of a release" in problem
 
 
 def test_rewritten_row_groups_change_nothing(smoke, release):
@@ -420,6 +429,15 @@ def test_a_review_about_another_card_does_not_count(smoke, release):
     shutil.rmtree(release / "reviews")
     rewrite_manifest(release)
     assert len(verify(smoke, release, code=1)["problems"]) == 2
+
+
+def test_tables_without_pages_need_an_approval_too(smoke, release):
+    shutil.rmtree(release / "cards" / "datasheet")
+    rewrite_manifest(release)
+    assert [card["card"]["kind"] for card in verify(smoke, release)["approvals"]] == [
+        "model_card",
+        "datasheet",
+    ]
 
 
 def test_a_model_card_is_needed(smoke, release):
