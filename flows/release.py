@@ -17,6 +17,8 @@ from hallmark.flows.checkpoint_comparison import find_checkpoint_audits
 from hallmark.flows.checkpoint_resolution import resolve_checkpoint
 from hallmark.flows.runs import Run, find_artifact, read_all_runs
 from hallmark.model.interchange.atomic_files import sync_to_disk, write_folder_atomically
+from hallmark.reports.cards import read_card
+from hallmark.reports.page.card_pages import write_card_pages
 from hallmark.reports.review.approval import Approval, is_about_card, judge_card
 from hallmark.reports.review.evidence_hash import EVIDENCE_TABLES
 from hallmark.reports.review.release_folder import (
@@ -155,7 +157,8 @@ def write_release(candidate: ReleaseCandidate, folder: Path) -> None:
     with write_folder_atomically(folder) as new_folder:
         _copy_files(candidate.checkpoint, new_folder / CHECKPOINT_FOLDER)
         for card in candidate.cards:
-            _copy_files(card.artifact, new_folder / CARDS_FOLDER / card.kind)
+            content = read_card(candidate.run.store, card.artifact)
+            write_card_pages(content, new_folder / CARDS_FOLDER / card.kind)
             for table in EVIDENCE_TABLES:
                 if table in card.artifact.tables:
                     _copy_table(
