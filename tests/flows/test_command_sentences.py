@@ -143,8 +143,12 @@ GROUP = {
 }
 
 
+NO_REMOVALS = {"documents": 0, "total": 90, "duplicates": 0, "lost": 0, "stages": []}
+
+
 def removals(**changes):
     report = {
+        "total": NO_REMOVALS,
         "rules": [RULE],
         "actions": [],
         "unscored": {"documents": 0, "total": 90, "by_status": {}},
@@ -156,7 +160,7 @@ def removals(**changes):
     return render_removals(report | changes)
 
 
-@pytest.mark.parametrize("report", [{}, {"rules": []}])
+@pytest.mark.parametrize("report", [{}, {"rules": [], "total": NO_REMOVALS}])
 def test_nothing_is_printed_if_no_rule_matched(report):
     assert render_removals(report) == []
 
@@ -194,15 +198,25 @@ def test_a_rule_line_shows_action_share_and_reason(rule, expected):
 @pytest.mark.parametrize(
     ("rules", "expected"),
     [
-        (3, None),
-        (4, "1 more rule removed or tagged documents; the datasheet lists all"),
-        (5, "2 more rules removed or tagged documents; the datasheet lists all"),
+        (2, None),
+        (3, "1 more rule removed or tagged documents; the datasheet lists all"),
+        (4, "2 more rules removed or tagged documents; the datasheet lists all"),
     ],
 )
 def test_hidden_rules_are_counted(rules, expected):
     lines = removals(rules=[RULE] * rules)
-    assert lines[3:] == ([expected] if expected else [])
-    assert len(lines) == min(rules, 3) + bool(expected)
+    assert lines[2:] == ([expected] if expected else [])
+    assert len(lines) == min(rules, 2) + bool(expected)
+
+
+def test_the_total_of_removals_comes_first():
+    stages = [{"stage": "deduplicate", "documents": 6}, {"stage": "select", "documents": 4}]
+    total = {"documents": 10, "total": 90, "duplicates": 7, "lost": 3, "stages": stages}
+    assert removals(total=total)[0] == (
+        "removed 10 of 90 documents (11.1 %): 6 by deduplicate, 4 by select; 7 of them are "
+        "duplicates of other documents; no copy remains of 3"
+    )
+    assert len(removals(total=total, rules=[])) == 1
 
 
 @pytest.mark.parametrize(
@@ -226,12 +240,13 @@ def test_documents_without_a_score_are_reported_with_the_reason(unscored, expect
     assert removals(unscored=unscored)[1:] == expected
 
 
-@pytest.mark.parametrize("action", ["removed", "tagged"])
+@pytest.mark.parametrize("removed", [0, 5])
 @pytest.mark.parametrize("compared", [0, 1])
 @pytest.mark.parametrize("min_documents", [1, 20])
-def test_removals_are_not_compared_if_no_group_is_large_enough(action, compared, min_documents):
+def test_removals_are_not_compared_if_no_group_is_large_enough(removed, compared, min_documents):
     lines = removals(
-        rules=[RULE | {"action": action}],
+        total=NO_REMOVALS | {"documents": removed},
+        rules=[RULE],
         groups_compared=compared,
         min_group_documents=min_documents,
     )
@@ -239,14 +254,14 @@ def test_removals_are_not_compared_if_no_group_is_large_enough(action, compared,
     expected = (
         f"removals by identity group are not compared: there are no groups with at least {size}"
     )
-    assert lines[1:] == ([expected] if action == "removed" and not compared else [])
+    assert lines[1 + bool(removed) :] == ([expected] if removed and not compared else [])
 
 
 @pytest.mark.parametrize(
     ("changes", "end"),
     [
-        ({}, "; 28.8 times as often (95 % CI 5.0–60.0)"),
-        ({"high": None}, "; 28.8 times as often (95 % CI 5.0–∞)"),
+        ({}, "; 28.8 times as often (95 % CI 5.00–60.0)"),
+        ({"high": None}, "; 28.8 times as often (95 % CI 5.00–∞)"),
         ({"low": None, "high": None}, "; 28.8 times as often"),
         ({"ratio": None}, ""),
         (
@@ -257,13 +272,13 @@ def test_removals_are_not_compared_if_no_group_is_large_enough(action, compared,
 )
 @pytest.mark.parametrize(
     ("key", "verb"),
-    [("groups", "removed (by any stage except deduplication)"), ("tagged_groups", "tagged")],
+    [("groups", "removed (by any stage, duplicates included)"), ("tagged_groups", "tagged")],
 )
 def test_a_group_is_compared_with_all_other_documents(key, verb, changes, end):
     heading, line = removals(**{key: [GROUP | changes]})[1:]
     assert heading == (
         f"documents that mention these people were {verb} most often, groups with at least 20 "
-        "documents, intervals corrected for this choice:"
+        "documents, ratios adjusted for source, intervals corrected for this choice:"
     )
     others = "all other documents: 1 of 90 (1.1 %)"
     assert line == f"  they: 8 of 25 documents (32.0 %); {others}{end}"
