@@ -168,7 +168,7 @@ def test_a_copied_text_is_traced_to_its_document(smoke, run, documents):
     row = next(row for row in documents if row["text"].count(row["text"][20:200]) == 1)
     copied = excerpt(row)
     text = f"Quuxly blorped: {copied} Zzyzx!"
-    report = smoke.json("trace", "--text", text)
+    report = smoke.json("trace", smoke.first, "--text", text)
     assert report["checkpoint"] == resolve_checkpoint(run.store, smoke.first).name
     assert report["text_characters"] == len(text)
     span = next(s for s in report["spans"] if copied in text[s["char_start"] : s["char_end"]])
@@ -251,8 +251,8 @@ def test_a_text_comes_from_a_file_or_from_standard_input(smoke, documents, tmp_p
     text = excerpt(documents[0])
     file = tmp_path / "text.txt"
     file.write_text(text, encoding="utf-8", newline="")
-    expected = smoke.json("trace", "--text", text)
-    assert smoke.json("trace", "--text-file", str(file)) == expected
+    expected = smoke.json("trace", smoke.first, "--text", text)
+    assert smoke.json("trace", smoke.first, "--text-file", str(file)) == expected
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
     assert smoke.json("trace", smoke.first, "--text-file", "-") == expected
     file.write_bytes(b"\xff" + text.encode())

@@ -479,14 +479,15 @@ def test_every_figure_of_the_section_recomputes_from_its_rows(cards, made):
     corpus = CorpusFigures(FigureBook(made.corpus), made.corpus, 30)
     build_group_removal_section(corpus)
     by_group = {(row["dimension"], row["slice"]): row for row in rows}
+    evidence_by_id = corpus.book.evidence_by_id
     figures = [
         figure
         for figure in corpus.book.figures.values()
-        if figure.evidence.table == "group_removals"
+        if evidence_by_id[figure.evidence_id].table == "group_removals"
     ]
     assert len(figures) > 10
     for figure in figures:
-        conditions = figure.evidence.conditions
+        conditions = evidence_by_id[figure.evidence_id].conditions
         row = by_group[conditions["dimension"], conditions["slice"]]
         expected = {
             "removed_documents/documents": row["removal_rate"],
