@@ -161,9 +161,9 @@ def _build_risk_line(risk: str, findings: Findings, coverage: AuditCoverage) -> 
         return RiskLine(RISKS[risk].title, "not found", [*content, ".", *sensitivity])
     for headline, finding in headlines[:1]:
         assert headline is not None
-        reason = finding.row["inconclusive_reason"]
+        reason = finding.row["inconclusive_reason"] or "there is no value to compare it with"
         content = [*_describe_headline(headline, finding, is_sentence=True)]
-        content.append(f"; no conclusion: {reason}." if reason else ".")
+        content.append(f"; no conclusion: {reason}.")
         return RiskLine(RISKS[risk].title, "unknown", [*content, *sensitivity])
     return RiskLine(
         RISKS[risk].title,
@@ -336,7 +336,7 @@ def describe_coverage(coverage: AuditCoverage) -> str:
             ("Skipped by the user", coverage.skipped),
             ("Measured nothing", coverage.empty),
             (
-                "Not run, because no data was provided or it needs the training text",
+                "Not run (no data was provided, or the training text is not known)",
                 coverage.not_run,
             ),
         )

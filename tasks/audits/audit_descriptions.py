@@ -51,10 +51,10 @@ class Headline:
 
     Attributes:
         metric: Its metric.
-        tags: Tags that its slice has. Of several findings, the one with the fewest other tags is
-            selected, then the one with the largest values of these.
         statement: What its value is, in a clause that names the value and tags of the slice in
             braces, such as "{value} of the texts contain training text".
+        tags: Tags that its slice has. Of several findings, the one with the fewest other tags is
+            selected, then the one with the largest numbers in these, then the worst value.
     """
 
     metric: str
@@ -92,8 +92,8 @@ class AuditDescription:
     sensitivity: Mapping[str, Headline] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for risk in (self.risk or next(iter(RISKS)), *self.sensitivity):
-            if risk not in RISKS:
+        for risk in (self.risk, *self.sensitivity):
+            if risk and risk not in RISKS:
                 raise ValueError(
                     f"audit {self.title!r}: the risk {risk!r} is unknown; use one of "
                     f"{', '.join(RISKS)}"

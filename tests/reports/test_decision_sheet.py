@@ -156,6 +156,12 @@ def test_a_model_too_weak_for_an_audit_is_unknown_not_harmless(session):
     assert state == "unknown" and f"; no conclusion: {reason}." in text
 
 
+def test_a_headline_without_a_test_is_unknown_and_says_why(session):
+    row = PAIRS | {"p": None, "null_value": None}
+    state, text = lines_of(bias=[row])["Bias against groups"]
+    assert state == "unknown" and "; no conclusion: there is no value to compare it with." in text
+
+
 def test_a_risk_that_no_audit_measured_says_why(session):
     coverage = AuditCoverage(
         failed=["bias"], skipped=["weat"], empty=["counterfactual"], not_run=["bbq"]
