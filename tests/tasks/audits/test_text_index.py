@@ -411,6 +411,12 @@ def test_a_failed_build_removes_its_files(session, monkeypatch):
     assert open_counting(documents)[1]
 
 
+def is_waiting_for_a_lock(process):
+    """Tell whether the kernel lists a process among those that wait for a file lock."""
+    locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+    return any(fields[1] == "->" and fields[5] == str(process.pid) for fields in locks)
+
+
 @pytest.mark.slow
 def test_a_build_waits_for_a_purge(tmp_path):
     with open_session(Session(Store(tmp_path / "store"))) as session:
@@ -418,7 +424,8 @@ def test_a_build_waits_for_a_purge(tmp_path):
     with session.store.try_exclusive_lock() as is_exclusive:
         assert is_exclusive
         process = start_process(session, documents)
-        time.sleep(3)
+        while process.poll() is None and not is_waiting_for_a_lock(process):
+            time.sleep(0.02)
         assert process.poll() is None and not index_folders(session)
     assert process.communicate()[0].split() == ["1", "1"]
 
