@@ -17,7 +17,6 @@ from typing import Any
 from urllib.parse import quote
 
 from hallmark.reports.page import charts
-from hallmark.reports.page.card_pages import value_to_cell
 from hallmark.reports.page.document import (
     Callout,
     Chart,
@@ -31,6 +30,7 @@ from hallmark.reports.page.document import (
     redact_document,
 )
 from hallmark.reports.page.drawing import draw_chart
+from hallmark.reports.page.evidence_pages import value_to_cell
 from hallmark.reports.page.figures import Evidence, Figure, FigureBook, format_number, slugify
 from hallmark.reports.page.redaction import OFFENSIVE_TOXICITY, Redactor
 from hallmark.reports.page.rendering import get_template_environment

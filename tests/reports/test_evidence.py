@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from hallmark.reports.page.card_pages import (
+from hallmark.reports.page.evidence_pages import (
     DocumentExcerpt,
     DocumentLookup,
     render_evidence_page,

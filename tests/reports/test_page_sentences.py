@@ -9,13 +9,13 @@ from typing import get_args
 import pyarrow as pa
 import pytest
 
-from hallmark.reports.page.card_pages import (
+from hallmark.reports.page.document import Paragraph
+from hallmark.reports.page.evidence_pages import (
     DocumentExcerpt,
     describe_computation,
     render_evidence_page,
     value_to_cell,
 )
-from hallmark.reports.page.document import Paragraph
 from hallmark.reports.page.figures import (
     AggregateKind,
     Figure,

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hallmark.flows.finding_trace import build_displayed_row as shown_row
-from hallmark.reports.page.card_pages import render_evidence_page
+from hallmark.reports.page.evidence_pages import render_evidence_page
 from hallmark.reports.page.figures import FigureBook
 from hallmark.reports.page.planted_secrets import MIN_EDGE_LENGTH, RUN_LENGTH, PlantedSecret
 from hallmark.reports.page.redaction import Redactor
