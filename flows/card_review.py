@@ -14,8 +14,8 @@ from hallmark.reports.review.evidence_hash import compute_evidence_hash
 from hallmark.reports.review.review_store import StoredReview, read_reviews, write_review
 from hallmark.reports.review.signatures import SignerFiles, check_signature
 from hallmark.reports.review.statements import (
-    CARD_KINDS,
-    CardKind,
+    CARD_STAGES,
+    CardStage,
     Decision,
     Review,
     ReviewedCard,
@@ -34,12 +34,12 @@ from hallmark.tasks.contract import (
 )
 
 
-def list_card_kinds(run: Run) -> list[CardKind]:
+def list_card_kinds(run: Run) -> list[CardStage]:
     """List the kinds of cards that a run has."""
-    return [kind for kind in CARD_KINDS if kind in run.stages]
+    return [kind for kind in CARD_STAGES if kind in run.stages]
 
 
-def describe_run_card(run: Run, kind: CardKind) -> ReviewedCard:
+def describe_run_card(run: Run, kind: CardStage) -> ReviewedCard:
     """Describe the card of a run as it is now.
 
     Raises:
@@ -52,7 +52,7 @@ def describe_run_card(run: Run, kind: CardKind) -> ReviewedCard:
     return describe_card_artifact(run[kind], kind, run.id)
 
 
-def describe_card_artifact(card: Artifact, kind: CardKind, run_id: str) -> ReviewedCard:
+def describe_card_artifact(card: Artifact, kind: CardStage, run_id: str) -> ReviewedCard:
     """Describe the artifact of a card as it is now."""
     return ReviewedCard(
         kind=kind,
@@ -84,7 +84,7 @@ def judge_run_cards(run: Run, signer_files: SignerFiles) -> list[Approval]:
 
 def create_review(
     run: Run,
-    kind: CardKind,
+    kind: CardStage,
     *,
     reviewer: str,
     decision: Decision,

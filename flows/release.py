@@ -36,7 +36,7 @@ from hallmark.reports.review.release_folder import (
 )
 from hallmark.reports.review.review_store import SIGNATURE_SUFFIX, StoredReview, read_reviews
 from hallmark.reports.review.signatures import SignerFiles
-from hallmark.reports.review.statements import CardKind, format_card_kind
+from hallmark.reports.review.statements import CardStage, format_card_kind
 from hallmark.tasks.audits.judging.policy_outcome import judge_policy
 from hallmark.tasks.contract import (
     Artifact,
@@ -52,7 +52,7 @@ from hallmark.tasks.contract import (
 class ReleasedCard:
     """A card of a release, with its approval."""
 
-    kind: CardKind
+    kind: CardStage
     artifact: Artifact
     approval: Approval
 
@@ -97,7 +97,7 @@ def find_release_candidate(
     # An audit records a folder outside the store by its path, as it was named.
     checkpoint = resolve_checkpoint(store, run.audited_checkpoint).checkpoint
     model_card = run["model_card"]
-    artifacts: dict[CardKind, Artifact] = {"model_card": model_card}
+    artifacts: dict[CardStage, Artifact] = {"model_card": model_card}
     datasheet_name = model_card.manifest["lineage"]["corpus_artifacts"].get("datasheet")
     if datasheet_name is not None:
         artifacts["datasheet"] = find_artifact(store, datasheet_name)
@@ -188,7 +188,7 @@ def write_release(candidate: ReleaseCandidate, folder: Path) -> None:
             )
 
 
-def _find_run_of_card(run: Run, kind: CardKind, artifact: Artifact) -> str:
+def _find_run_of_card(run: Run, kind: CardStage, artifact: Artifact) -> str:
     """Return the id of the newest run that has this card; an audit uses that of the corpus."""
     if run.stages.get(kind, {}).get("artifact") == artifact.name:
         return run.id

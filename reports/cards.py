@@ -99,25 +99,64 @@ CARD_KINDS = {
 }
 
 
-def load_card_inputs(store: Store, card: Artifact) -> dict[str, Any]:
+def find_required_artifact(store: Store, artifact_name: str) -> Artifact:
+    """Return a card or an input of a card.
+
+    Raises:
+        HallmarkError: If it is not in the store, or cannot be read.
+    """
+    artifact = find_artifact_by_name(store, artifact_name)
+    if artifact is None:
+        raise HallmarkError(
+            f"the store {store.uri} does not contain {artifact_name}, an input of a card, or "
+            "cannot read it; run the pipeline again (the card of a model from another store "
+            "cannot be shown unredacted)"
+        )
+    return artifact
+
+
+def load_card_inputs(
+    store: Store, card: Artifact, *, are_all_required: bool = False
+) -> dict[str, Any]:
     """Load the inputs of a card by name.
 
-    An input that is not in the store is None; in a mapping of several inputs it is left out.
+    An input that is not in the store is None; in a mapping of several inputs it is omitted.
+
+    Args:
+        store: The store of the card.
+        card: The card.
+        are_all_required: Whether each input must be in the store.
+
+    Raises:
+        HallmarkError: If another version of the code wrote the card, or if a required input is not
+            in the store.
     """
+    card_stage, lineage = CARD_KINDS[card.stage].stage, card.manifest["lineage"]
+    if lineage.keys() != set(card_stage.input_names):
+        raise _build_version_error(card)
 
     def load(names: Any) -> Any:
         if isinstance(names, Mapping):
             inputs = {label: load(name) for label, name in names.items()}
             return {label: artifact for label, artifact in inputs.items() if artifact is not None}
-        return None if names is None else find_artifact_by_name(store, names)
+        if names is None:
+            return None
+        find_artifact = find_required_artifact if are_all_required else find_artifact_by_name
+        return find_artifact(store, names)
 
-    tables_by_input = CARD_KINDS[card.stage].stage.reads
     return {
-        name: select_input_contents(load(names), tables_by_input[name])
-        if name in tables_by_input
+        name: select_input_contents(load(names), card_stage.reads[name])
+        if name in card_stage.reads
         else load(names)
-        for name, names in card.manifest["lineage"].items()
+        for name, names in lineage.items()
     }
+
+
+def _build_version_error(card: Artifact) -> HallmarkError:
+    return HallmarkError(
+        f"{card.name} was created by an earlier version of the code; run the pipeline again to "
+        "create it again"
+    )
 
 
 def read_card_settings(card: Artifact) -> Any:
@@ -130,10 +169,7 @@ def read_card_settings(card: Artifact) -> Any:
     try:
         return config_class.model_validate(card.manifest["parts"]["config"])
     except (KeyError, ValueError) as error:
-        raise HallmarkError(
-            f"{card.name} was created by an earlier version of the code; run the pipeline again to "
-            "create it again"
-        ) from error
+        raise _build_version_error(card) from error
 
 
 def read_card(store: Store, card: Artifact) -> CardContent:

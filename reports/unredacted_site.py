@@ -7,11 +7,14 @@ only its owner can open.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from hallmark.reports.cards import CARD_KINDS, read_card_settings
+from hallmark.reports.cards import (
+    CARD_KINDS,
+    find_required_artifact,
+    load_card_inputs,
+    read_card_settings,
+)
 from hallmark.reports.page.card_pages import write_card_pages
 from hallmark.reports.page.card_tables import CardContent
 from hallmark.reports.page.redaction import PassthroughRedactor
@@ -45,7 +48,7 @@ def write_unredacted_site(store: Store, record: JsonRecord, output_folder: Path)
             card_folder = run_page.parent / entry["label"]
             shutil.rmtree(card_folder, ignore_errors=True)  # the redacted card
             try:
-                card = _find_required_artifact(store, entry["artifact"])
+                card = find_required_artifact(store, entry["artifact"])
                 write_card_pages(_compose_unredacted_card(store, card), card_folder)
             except HallmarkError as error:
                 raise HallmarkError(f"run {record['run']}: {error}") from error
@@ -77,36 +80,5 @@ def create_private_folder(folder: Path) -> None:
 
 def _compose_unredacted_card(store: Store, card: Artifact) -> CardContent:
     """Compose a card again from its inputs, without redaction."""
-    kind = CARD_KINDS[card.stage]
-    lineage: Mapping[str, Any] = card.manifest["lineage"]
-    if lineage.keys() != set(kind.stage.input_names):
-        raise HallmarkError(
-            f"{card.name} was created by an earlier version of the code; "
-            "run the pipeline again to create it again"
-        )
-    inputs = {
-        input_name: _load_inputs(store, artifact_names)
-        for input_name, artifact_names in lineage.items()
-    }
-    return kind.compose(inputs, read_card_settings(card), PassthroughRedactor())
-
-
-def _load_inputs(store: Store, artifact_names: Any) -> Artifact | dict[str, Any] | None:
-    """Return the artifact of a name, or, for a mapping of names, a mapping of artifacts."""
-    if isinstance(artifact_names, Mapping):
-        return {
-            label: _load_inputs(store, artifact_name)
-            for label, artifact_name in artifact_names.items()
-        }
-    return None if artifact_names is None else _find_required_artifact(store, artifact_names)
-
-
-def _find_required_artifact(store: Store, artifact_name: str) -> Artifact:
-    stage, _, digest = artifact_name.partition("/")
-    artifact = store.find_artifact(stage, digest)
-    if artifact is None:
-        raise HallmarkError(
-            f"the store {store.uri} does not contain {artifact_name}, an input of a card; run the "
-            "pipeline again (the card of a model from another store cannot be shown unredacted)"
-        )
-    return artifact
+    inputs = load_card_inputs(store, card, are_all_required=True)
+    return CARD_KINDS[card.stage].compose(inputs, read_card_settings(card), PassthroughRedactor())

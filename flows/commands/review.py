@@ -29,7 +29,7 @@ from hallmark.reports.review.signatures import (
 )
 from hallmark.reports.review.statements import (
     MAX_STATEMENT_BYTES,
-    CardKind,
+    CardStage,
     Decision,
     StatementError,
     compute_review_id,
@@ -47,7 +47,7 @@ MAX_SHOWN_CHARACTERS = 400
 def review(
     run: str = "latest",
     *,
-    card: CardKind = "model_card",
+    card: CardStage = "model_card",
     decision: Decision | None = None,
     reviewer: str | None = None,
     comment: str = "",

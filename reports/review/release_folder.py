@@ -32,8 +32,8 @@ from hallmark.reports.review.evidence_hash import EVIDENCE_TABLES, hash_evidence
 from hallmark.reports.review.review_store import SIGNATURE_SUFFIX, StoredReview
 from hallmark.reports.review.signatures import SignerFiles
 from hallmark.reports.review.statements import (
-    CARD_KINDS,
-    CardKind,
+    CARD_STAGES,
+    CardStage,
     ReviewedCard,
     format_card_kind,
 )
@@ -59,8 +59,8 @@ ALLOWED_SIGNERS_NAME, REVOKED_KEYS_NAME = "allowed_signers", "revoked_keys"
 #: The files that a release may have next to its manifest.
 _FILE_PATTERN = re.compile(
     rf"{CHECKPOINT_FOLDER}/.+"
-    rf"|{CARDS_FOLDER}/({'|'.join(CARD_KINDS)})/.+"
-    rf"|{TABLES_FOLDER}/({'|'.join(CARD_KINDS)})/({'|'.join(EVIDENCE_TABLES)})/[0-9]{{5}}\.parquet"
+    rf"|{CARDS_FOLDER}/({'|'.join(CARD_STAGES)})/.+"
+    rf"|{TABLES_FOLDER}/({'|'.join(CARD_STAGES)})/({'|'.join(EVIDENCE_TABLES)})/[0-9]{{5}}\.parquet"
     rf"|{REVIEWS_FOLDER}/[0-9a-f]{{32}}\.json(\.sig)?"
     rf"|{ALLOWED_SIGNERS_NAME}|{REVOKED_KEYS_NAME}",
     re.DOTALL,
@@ -127,7 +127,7 @@ def verify_release_folder(
     reviews = _read_reviews(folder, entries)
     kinds = [
         kind
-        for kind in CARD_KINDS
+        for kind in CARD_STAGES
         if any(_list_names(entries, folder, kind) for folder in (CARDS_FOLDER, TABLES_FOLDER))
     ]
     if MODEL_CARD not in kinds:
@@ -298,7 +298,7 @@ def _list_names(entries: Mapping[str, Any], *folders: str) -> list[str]:
     return sorted(name for name in entries if name.startswith(prefix))
 
 
-def _compute_evidence_hash(folder: Path, entries: Mapping[str, Any], kind: CardKind) -> str:
+def _compute_evidence_hash(folder: Path, entries: Mapping[str, Any], kind: CardStage) -> str:
     tables: dict[str, pa.Table] = {}
     for table_name in EVIDENCE_TABLES:
         parts = []

@@ -14,9 +14,9 @@ from hallmark.tasks.contract import HallmarkError, sha256_hex, to_canonical_json
 Decision = Literal["approve", "approve-with-conditions", "reject"]
 DECISIONS: tuple[Decision, ...] = get_args(Decision)
 
-#: A kind of card: the name of its stage.
-CardKind = Literal["model_card", "datasheet", "task_card", "study_card", "removal_experiment_card"]
-CARD_KINDS: tuple[CardKind, ...] = get_args(CardKind)
+#: The name of a stage that writes cards; ``CARD_KINDS`` in reports/cards.py has the same names.
+CardStage = Literal["model_card", "datasheet", "task_card", "study_card", "removal_experiment_card"]
+CARD_STAGES: tuple[CardStage, ...] = get_args(CardStage)
 
 STATEMENT_FORMAT: Literal["hallmark-review-1"] = "hallmark-review-1"
 
@@ -97,7 +97,7 @@ class ReviewedCard(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    kind: CardKind
+    kind: CardStage
     run: Name
     """The run whose card was reviewed."""
     checkpoint: Digest | None
@@ -149,7 +149,7 @@ def compute_review_id(statement: bytes) -> str:
     return sha256_hex(statement)[:32]
 
 
-def format_card_kind(kind: CardKind) -> str:
+def format_card_kind(kind: CardStage) -> str:
     """Return the kind of a card in words, such as "model card"."""
     return kind.replace("_", " ")
 

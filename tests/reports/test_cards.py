@@ -10,12 +10,14 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from hallmark.reports.cards import read_card
+from hallmark.reports.cards import CARD_KINDS, load_card_inputs, read_card
 from hallmark.reports.datasheet import DatasheetConfig, build_datasheet
 from hallmark.reports.model_card import ModelCardConfig, build_model_card
 from hallmark.reports.page.card_pages import write_card_pages
+from hallmark.reports.review.statements import CARD_STAGES
 from hallmark.reports.sections.corpus_figures import CARD_TABLES, build_corpus_redactor
 from hallmark.tasks.contract import (
+    Artifact,
     HallmarkError,
     ProcessMapper,
     Session,
@@ -484,3 +486,17 @@ def test_a_finding_that_names_no_rows_is_refused(session, made, where):
     audit = artifacts.toxicity_findings(artifacts.AuditConfig(where=where))
     with pytest.raises(HallmarkError, match="audit_toxicity"):
         card_of(made.checkpoint, {"toxicity": audit})
+
+
+def test_every_kind_of_card_can_be_reviewed():
+    assert set(CARD_STAGES) == set(CARD_KINDS)
+    assert all(kind.stage.name == name for name, kind in CARD_KINDS.items())
+
+
+@pytest.mark.parametrize("are_all_required", [False, True])
+def test_a_card_with_other_inputs_than_its_stage_is_refused(session, cards, are_all_required):
+    card = cards["datasheet"]
+    lineage = {"lineage": {**card.manifest["lineage"], "old_input": None}}
+    old_card = Artifact(card.manifest | lineage, session.store, card.folder)
+    with pytest.raises(HallmarkError, match="was created by an earlier version of the code"):
+        load_card_inputs(session.store, old_card, are_all_required=are_all_required)
