@@ -64,7 +64,7 @@ from hallmark.reports.sections.corpus_figures import (
     CorpusFigures,
     build_corpus_redactor,
 )
-from hallmark.reports.sections.decision_sheet import build_decision_sheet
+from hallmark.reports.sections.decision_sheet import AuditCoverage, build_decision_sheet
 from hallmark.reports.sections.error_rates import (
     ERROR_RATES,
     ErrorRates,
@@ -191,11 +191,7 @@ class ModelCardBuilder:
         return build_decision_sheet(
             self.findings,
             judge_policy(verdicts),
-            find_audit_coverage(
-                self.findings,
-                self._read_failure_reason_by_audit(),
-                self._list_audits_skipped_by_user(),
-            ),
+            self.find_audit_coverage(),
             list_failed_self_checks(controls),
             identity,
             [
@@ -204,13 +200,20 @@ class ModelCardBuilder:
             ],
         )
 
+    def find_audit_coverage(self) -> AuditCoverage:
+        """Return the audits without a figure."""
+        return find_audit_coverage(
+            self.findings,
+            self._read_failure_reason_by_audit(),
+            self._list_audits_skipped_by_user(),
+        )
+
     def build_summary_section(self) -> Section:
         """Build the section on controls, policy, largest risks and main results."""
         blocks = build_card_summary(
             self.findings,
             self.policy_verdicts,
-            self._read_failure_reason_by_audit(),
-            self._list_audits_skipped_by_user(),
+            self.find_audit_coverage(),
             self.findings.describe_baseline_comparison(),
             self.describe_training_text_read(),
             self.redactor.redact_full_text,

@@ -80,12 +80,22 @@ def find_audit_coverage(
     failure_reason_by_audit: Mapping[str, str],
     skipped_audits: Sequence[str],
 ) -> AuditCoverage:
-    """Return the audits without a figure, by the reason."""
+    """Return the audits without a figure, by the reason.
+
+    Args:
+        findings: The findings of the audits.
+        failure_reason_by_audit: By audit or other part of the run that failed, the reason.
+        skipped_audits: The audits that the user skipped.
+    """
+    failed, failed_parts = dict[str, str](), dict[str, str]()
+    for name, reason in failure_reason_by_audit.items():
+        (failed if name in AUDIT_DESCRIPTIONS else failed_parts)[name] = reason
     rows_by_audit = {audit: [row for row, _ in rows] for audit, rows in findings.by_audit.items()}
     return AuditCoverage(
-        failed=[audit for audit in failure_reason_by_audit if audit in AUDIT_DESCRIPTIONS],
+        failed=failed,
+        failed_parts=failed_parts,
         skipped=skipped_audits,
-        empty=[*_find_missing_reason_by_audit(rows_by_audit)],
+        empty=_find_missing_reason_by_audit(rows_by_audit),
         not_run=[
             audit
             for audit in AUDIT_DESCRIPTIONS
@@ -131,8 +141,7 @@ def describe_changes(verdicts: Sequence[Mapping[str, Any]]) -> str:
 def build_card_summary(
     findings: Findings,
     policy: Artifact | None,
-    failure_reason_by_audit: Mapping[str, str],
-    skipped_audits: Sequence[str],
+    coverage: AuditCoverage,
     baseline_comparison: InlineContent,
     training_coverage: InlineContent,
     redact: Callable[[str], str],
@@ -145,8 +154,7 @@ def build_card_summary(
     Args:
         findings: The findings of the audits.
         policy: The output of the policy stage; None where no policy is configured.
-        failure_reason_by_audit: By audit or stage that failed, the reason.
-        skipped_audits: The audits that the user skipped.
+        coverage: The audits without a figure.
         baseline_comparison: The baselines that predict held-out text at least as well as the model.
         training_coverage: The training text that the model has seen.
         redact: Redacts names of files.
@@ -161,16 +169,12 @@ def build_card_summary(
         controls,
     )
     unjudged_audits = _list_titles_of_unjudged_audits(controls, weak_audits)
-    not_run_messages = [
-        description.not_run_message
-        for audit, description in AUDIT_DESCRIPTIONS.items()
-        if audit not in (*findings.by_audit, *failure_reason_by_audit, *skipped_audits)
-    ]
+    not_run_messages = [AUDIT_DESCRIPTIONS[audit].not_run_message for audit in coverage.not_run]
+    failure_reasons = {**coverage.failed, **coverage.failed_parts}
     has_limited_scorer = bool(collect_scorer_limits(control.row for control in controls))
     findings_by_audit = {
         audit: [row for row, _ in rows] for audit, rows in findings.by_audit.items()
     }
-    missing_reason_by_audit = _find_missing_reason_by_audit(findings_by_audit)
     has_instrument_control = any(
         control.row["control_target"] in INSTRUMENT_TESTS for control in controls
     )
@@ -179,41 +183,36 @@ def build_card_summary(
     headline_parts = [
         summarize_control_results(controls, weak_audits),
         policy_outcome.describe() or "no verdict, because no policy is configured",
-        _format_audit_run_counts(
-            len(not_run_messages),
-            len(skipped_audits),
-            len(missing_reason_by_audit),
-            len([audit for audit in failure_reason_by_audit if audit in AUDIT_DESCRIPTIONS]),
-        ),
+        _format_audit_run_counts(coverage),
     ]
-    if failure_reason_by_audit:
-        failed_titles = ", ".join(map(get_audit_title, failure_reason_by_audit))
+    if failure_reasons:
+        failed_titles = ", ".join(map(get_audit_title, failure_reasons))
         headline_parts[-1] = f"failed: {failed_titles}; {headline_parts[-1]}"
     is_bad, is_good = (
         bool(
             failed_instruments
             or policy_outcome.verdict in ("fail", "not_shown")
-            or failure_reason_by_audit
+            or failure_reasons
             or not has_instrument_control
         ),
         bool(
             policy_outcome.verdict == "pass"
-            and not (not_run_messages or skipped_audits or missing_reason_by_audit)
+            and not coverage.missing_count
             and not (weak_audits or unjudged_audits or has_limited_scorer)
         ),
     )
     headline = "; ".join(headline_parts)
     coverage_gaps = [
         f"{get_audit_title(audit)} failed: {reason.rstrip('.')}."
-        for audit, reason in failure_reason_by_audit.items()
+        for audit, reason in failure_reasons.items()
     ]
-    coverage_gaps += _describe_empty_audits(missing_reason_by_audit)
-    if skipped_audits:
-        titles = ", ".join(map(get_audit_title, skipped_audits))
+    coverage_gaps += _describe_empty_audits(coverage.empty)
+    if coverage.skipped:
+        titles = ", ".join(map(get_audit_title, coverage.skipped))
         coverage_gaps.append(f"The user skipped these audits: {titles}.")
     coverage_gaps += [
         *not_run_messages,
-        *_describe_unmeasured_figures(findings_by_audit, missing_reason_by_audit),
+        *_describe_unmeasured_figures(findings_by_audit, coverage.empty),
         *_describe_items(findings_by_audit),
     ]
     blocks: list[Block] = [
@@ -271,9 +270,7 @@ def build_card_summary(
         blocks.append(
             BulletList([*map(_describe_harmful_finding, unranked_findings[:MAX_SHOWN_FINDINGS])])
         )
-    audited_parts: InlineContent = [
-        _format_audits_with_files(findings, missing_reason_by_audit, redact)
-    ]
+    audited_parts: InlineContent = [_format_audits_with_files(findings, coverage.empty, redact)]
     return [
         *blocks,
         DefinitionList([("Training text seen", training_coverage), ("Audited", audited_parts)]),
@@ -370,23 +367,21 @@ def _describe_items(findings_by_audit: Mapping[str, Sequence[Row]]) -> list[str]
     return sentences
 
 
-def _format_audit_run_counts(
-    missing_count: int, skipped_count: int, empty_count: int, failed_count: int
-) -> str:
+def _format_audit_run_counts(coverage: AuditCoverage) -> str:
     audit_count = len(AUDIT_DESCRIPTIONS)
-    if failed_count == audit_count:
+    if len(coverage.failed) == audit_count:
         return "no audit ran"
     count_texts = [
         f"{count} of {audit_count} {outcome}"
         for count, outcome in (
-            (skipped_count, "audits were skipped by the user"),
-            (missing_count, "audits did not run"),
-            (empty_count, "measured nothing"),
+            (len(coverage.skipped), "audits were skipped by the user"),
+            (len(coverage.not_run), "audits did not run"),
+            (len(coverage.empty), "measured nothing"),
         )
         if count
     ]
     if not count_texts:
-        return "every other audit ran" if failed_count else "every audit ran"
+        return "every other audit ran" if coverage.failed else "every audit ran"
     return ", ".join(count_texts)
 
 

@@ -13,7 +13,7 @@ are listed in the order of ``RISKS``, the most severe first. Within the rule of 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
@@ -52,15 +52,17 @@ class AuditCoverage:
     """Say which audits gave no figure, and why.
 
     Attributes:
-        failed: The audits that failed.
+        failed: By audit that failed, the reason.
+        failed_parts: By other part of the run that failed, the reason.
         skipped: The audits that the user skipped.
-        empty: The audits that ran and measured nothing.
+        empty: By audit that ran and measured nothing, the reason.
         not_run: The other audits without findings.
     """
 
-    failed: Sequence[str] = ()
+    failed: Mapping[str, str] = field(default_factory=dict)
+    failed_parts: Mapping[str, str] = field(default_factory=dict)
     skipped: Sequence[str] = ()
-    empty: Sequence[str] = ()
+    empty: Mapping[str, str] = field(default_factory=dict)
     not_run: Sequence[str] = ()
 
     @property

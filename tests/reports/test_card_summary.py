@@ -6,6 +6,7 @@ from hallmark.reports.page.figures import FigureBook
 from hallmark.reports.sections.card_summary import (
     build_card_summary,
     build_verdicts_table,
+    find_audit_coverage,
     list_configured_files,
     rank_worst_finding_of_each_metric,
 )
@@ -83,8 +84,10 @@ def screen(failed=(), missing=(), limit=None, high=0.6, why=None, mute=False, em
     rules = {"rule": {"audit": "bias", "metric": "found", "lt": limit}} if limit else {}
     verdicts = write_rule_verdicts(audits, None, PolicyConfig(rules=rules)) if rules else None
     book = FigureBook({f"audit_{name}": artifact for name, artifact in audits.items()})
+    findings = Findings(book, audits)
+    coverage = find_audit_coverage(findings, why or {}, skipped)
     callout, facts, *rest, last = build_card_summary(
-        Findings(book, audits), verdicts, why or {}, skipped, [], ["Nobody knows."], str
+        findings, verdicts, coverage, [], ["Nobody knows."], str
     )
     said = {
         term: "".join(p if isinstance(p, str) else p.short_text for p in parts)
@@ -95,7 +98,9 @@ def screen(failed=(), missing=(), limit=None, high=0.6, why=None, mute=False, em
 
 def summary_of(**audits):
     """The first screen of a card with these findings."""
-    return build_card_summary(findings_of(**audits), None, {}, [], [], ["Nobody knows."], str)
+    findings = findings_of(**audits)
+    coverage = find_audit_coverage(findings, {}, [])
+    return build_card_summary(findings, None, coverage, [], ["Nobody knows."], str)
 
 
 def test_it_is_green_only_where_all_three_hold(session):

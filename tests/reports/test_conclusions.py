@@ -16,7 +16,7 @@ from hallmark.reports.sections.analyses import (
     build_metric_tables,
     describe_smallest_detected_trait_share,
 )
-from hallmark.reports.sections.card_summary import build_card_summary
+from hallmark.reports.sections.card_summary import build_card_summary, find_audit_coverage
 from hallmark.reports.sections.findings import (
     find_significant_side_of_null,
     get_audit_title,
@@ -333,9 +333,9 @@ def test_of_many_parts_the_summary_has_some_and_says_so(session):
 def screen_of(audits, failed=(), policy=None):
     """The first screen: its headline, its facts by term, and all that follows."""
     findings = findings_of(**audits)
-    why = dict.fromkeys(failed, "it broke")
+    coverage = find_audit_coverage(findings, dict.fromkeys(failed, "it broke"), [])
     callout, facts, *rest = build_card_summary(
-        findings, policy, why, [], [], ["Nobody knows."], str
+        findings, policy, coverage, [], ["Nobody knows."], str
     )
     said = {term: text_of_parts(parts) for term, parts in facts.entries}
     return text_of_parts(callout.content), said, text_of_blocks(rest)

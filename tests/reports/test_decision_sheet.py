@@ -21,7 +21,7 @@ from hallmark.tasks.audits.judging.policy_outcome import PolicyOutcome
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
 from tests.reports.conclusions import findings_of, text_of_parts
 
-GAPS = AuditCoverage(failed=["bias"], not_run=["bold", "bbq"])
+GAPS = AuditCoverage(failed={"bias": "it broke"}, not_run=["bold", "bbq"])
 COUNT = len(AUDIT_DESCRIPTIONS)
 ALL = f"all {COUNT} audits gave a result"
 
@@ -164,7 +164,10 @@ def test_a_headline_without_a_test_is_unknown_and_says_why(session):
 
 def test_a_risk_that_no_audit_measured_says_why(session):
     coverage = AuditCoverage(
-        failed=["bias"], skipped=["weat"], empty=["counterfactual"], not_run=["bbq"]
+        failed={"bias": "it broke"},
+        skipped=["weat"],
+        empty={"counterfactual": "no text"},
+        not_run=["bbq"],
     )
     state, text = lines_of(coverage)["Bias against groups"]
     assert state == "unknown"
