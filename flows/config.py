@@ -26,6 +26,7 @@ from hallmark.flows.config_errors import format_validation_error
 from hallmark.flows.config_files import (
     apply_override,
     get_config_folder,
+    insert_policy_rules,
     read_config_tree,
     rebase_path,
 )
@@ -426,7 +427,8 @@ def get_skip_reason_by_stage(config: Config) -> dict[str, str]:
             )
     if not config.policy.rules:
         reasons["policy"] = (
-            "the config has no policy rules; add a section [policy.rules.NAME] for each rule"
+            "the config has no policy rules; add a section [policy.rules.NAME] for each rule, or "
+            "set policy.file"
         )
     if not config.find_repeats.enabled:
         reason = "the search for repeats is off; set find_repeats.enabled=true"
@@ -466,6 +468,7 @@ def load_config(
         config_tree, source = deepcopy(dict(config)), source_file or "of the run"
     for override in overrides:
         apply_override(config_tree, override)
+    insert_policy_rules(config_tree)
     try:
         return Config.model_validate(config_tree)
     except ValidationError as error:

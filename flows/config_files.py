@@ -1,4 +1,4 @@
-"""Read the tree of a config from a TOML file or by its bundled name, and apply overrides to it."""
+"""Read the trees of configs and policies from TOML files or by bundled names; apply overrides."""
 
 from __future__ import annotations
 
@@ -11,11 +11,16 @@ from typing import Any
 from hallmark.tasks.contract import UsageError, format_closest_name_hint, open_external_file
 
 CONFIG_FOLDER = Path(__file__).parent / "configs"
+POLICY_FOLDER = Path(__file__).parent / "policies"
 
 
 def list_bundled_configs() -> list[str]:
     """List the names of the configs that come with Hallmark."""
-    return sorted(path.stem for path in CONFIG_FOLDER.glob("*.toml"))
+    return _list_bundled_names(CONFIG_FOLDER)
+
+
+def _list_bundled_names(folder: Path) -> list[str]:
+    return sorted(path.stem for path in folder.glob("*.toml"))
 
 
 def find_text_override(key: str, overrides: Sequence[str]) -> str | None:
@@ -35,36 +40,81 @@ def read_config_tree(config: str) -> dict[str, Any]:
     Raises:
         UsageError: If it does not exist, cannot be read or is not valid TOML.
     """
-    path, is_bundled = Path(config), False
+    return _read_toml("config", config, CONFIG_FOLDER)
+
+
+def insert_policy_rules(config_tree: dict[str, Any]) -> None:
+    """Replace the setting ``policy.file`` of a tree by the rules that the file contains.
+
+    Rules of the tree replace those of the file that have the same name. A recorded config thus
+    keeps the rules that it used, whatever becomes of the file.
+
+    Raises:
+        UsageError: If the file cannot be read, or contains anything but rules.
+    """
+    section = config_tree.get("policy")
+    if not isinstance(section, dict) or not isinstance(section.get("file"), str):
+        return
+    rules = section.get("rules", {})
+    if not isinstance(rules, dict):
+        return
+    file_rules = _read_policy_rules(section["file"])
+    config_tree["policy"] = section | {"file": None, "rules": file_rules | rules}
+
+
+def _read_policy_rules(policy: str) -> dict[str, Any]:
+    """Read the rules of a TOML file, or of a bundled policy by its name."""
+    tree = _read_toml("policy", policy, POLICY_FOLDER)
+    section = tree.get("policy")
+    rules = section.get("rules") if isinstance(section, dict) else None
+    if [*tree] != ["policy"] or not isinstance(rules, dict) or len(section) > 1 or not rules:
+        raise UsageError(
+            f"policy.file: {policy} must contain sections [policy.rules.NAME], and nothing else"
+        )
+    return rules
+
+
+def _read_toml(kind: str, name: str, bundled_folder: Path) -> dict[str, Any]:
+    """Read a TOML file, or a bundled one by its name.
+
+    Args:
+        kind: What the file contains, "config" or "policy", for errors.
+        name: The path of a .toml file, or the name of a bundled file.
+        bundled_folder: The folder of the bundled files.
+
+    Raises:
+        UsageError: If it does not exist, cannot be read or is not valid TOML.
+    """
+    path, is_bundled = Path(name), False
     if path.suffix != ".toml":
-        path, is_bundled = CONFIG_FOLDER / f"{config}.toml", True
-        if config not in list_bundled_configs():
+        path, is_bundled = bundled_folder / f"{name}.toml", True
+        bundled_names = _list_bundled_names(bundled_folder)
+        if name not in bundled_names:
             raise UsageError(
-                f"there is no config {config!r}"
-                f"{format_closest_name_hint(config, list_bundled_configs())}; give the path of a "
-                f".toml file or one of: {', '.join(list_bundled_configs())}"
+                f"there is no {kind} {name!r}{format_closest_name_hint(name, bundled_names)}; give "
+                f"the path of a .toml file or one of: {', '.join(bundled_names)}"
             )
     try:
-        with path.open("rb") if is_bundled else open_external_file(path, "config") as file:
+        with path.open("rb") if is_bundled else open_external_file(path, kind) as file:
             return tomllib.loads(file.read().decode())
     except OSError as error:
         raise UsageError(
-            f"config {path}: the file cannot be read ({error.strerror}: {path.absolute()})"
-            f"{_suggest_config_file(path)}; give the path of a .toml file"
+            f"{kind} {path}: the file cannot be read ({error.strerror}: {path.absolute()})"
+            f"{_suggest_file(path)}; give the path of a .toml file"
         ) from error
     except UnicodeDecodeError as error:
         raise UsageError(
-            f"config {path}: the file is not UTF-8 text (byte {error.start + 1}); save it as UTF-8"
+            f"{kind} {path}: the file is not UTF-8 text (byte {error.start + 1}); save it as UTF-8"
         ) from error
     except tomllib.TOMLDecodeError as error:
         raise UsageError(
-            f"config {path}: the file is not valid TOML ({error}); correct it"
+            f"{kind} {path}: the file is not valid TOML ({error}); correct it"
         ) from error
     except RecursionError as error:
-        raise UsageError(f"config {path}: the file is nested too deeply") from error
+        raise UsageError(f"{kind} {path}: the file is nested too deeply") from error
 
 
-def _suggest_config_file(path: Path) -> str:
+def _suggest_file(path: Path) -> str:
     """Suggest the file with the most similar name in the same folder."""
     file_names = [file.name for file in path.parent.glob("*.toml") if file.is_file()]
     return format_closest_name_hint(path.name, file_names)

@@ -19,6 +19,7 @@ from hallmark.tasks.contract import PROJECT_ROOT
 README = PROJECT_ROOT / "README.md"
 DOCS = sorted((PROJECT_ROOT / "docs").glob("*.md"))
 PAGES = [README, *DOCS]
+POLICY_PAGE = PROJECT_ROOT / "docs" / "policies.md"
 MAX_README_WORDS = 1200
 
 #: Sections that a block of a page leaves out.
@@ -65,10 +66,12 @@ TOML_BLOCKS = [
 @pytest.mark.parametrize(
     "line", [pytest.param(line, id=f"{name}: {line}") for name, line in COMMAND_LINES]
 )
-def test_every_command_parses(line):
+def test_every_command_parses(line, tmp_path, monkeypatch):
+    (tmp_path / "rules.toml").write_text(read_blocks(POLICY_PAGE, "toml")[0])
+    monkeypatch.chdir(tmp_path)
     _, bound, unused, *_ = app.parse_args(shlex.split(line)[1:], exit_on_error=False)
     assert not unused
-    for override in bound.arguments.get("set_") or []:
+    for override in bound.arguments.get("overrides") or []:
         load_config("smoke", [override])
     config = bound.arguments.get("config")
     assert config is None or config.endswith(".toml") or config in list_bundled_configs()
@@ -165,7 +168,7 @@ def test_the_audit_sets_page_configures_every_probe():
 
 
 def test_the_policy_page_sets_bounds():
-    block, previous_block = read_blocks(PROJECT_ROOT / "docs" / "policies.md", "toml")
+    block, previous_block = read_blocks(POLICY_PAGE, "toml")
     assert load_block(block).policy.rules["toxic"].bound == ("lt", 0.3)
     policy = load_block(previous_block).policy
     assert policy.previous and policy.rules["not_more_toxic"].is_about_previous

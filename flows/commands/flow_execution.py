@@ -90,8 +90,8 @@ def run_flow_and_print_result(flow_name: str, as_json: bool, **flow_parameters: 
         The run, or None if it was printed as JSON.
 
     Raises:
+        PolicyViolationError: If the findings fail the policy, or are not shown to pass it.
         HallmarkError: If an audit failed.
-        PolicyViolationError: If the findings fail the policy.
     """
     with start_prefect_and_progress(lambda: check_flow_parameters(flow_name, flow_parameters)):
         run = run_flow_by_name(flow_name, flow_parameters)
@@ -120,8 +120,8 @@ def run_flow_for_each(
         parameters_by_name: The arguments of each execution, by the name to print for it.
 
     Raises:
+        PolicyViolationError: If the policy of one of the executions is not met.
         HallmarkError: If one of the executions failed.
-        PolicyViolationError: If all failed ones only fail the policy.
     """
     from hallmark.flows.console import stderr
     from hallmark.tasks.contract import HallmarkError, UsageError
@@ -152,14 +152,14 @@ def run_flow_for_each(
 
 
 def combine_errors(errors_by_name: Mapping[str, HallmarkError]) -> HallmarkError:
-    """Combine errors into one, a PolicyViolationError only if all of them are."""
+    """Combine errors into one, a PolicyViolationError if one of them is."""
     from hallmark.tasks.contract import HallmarkError, PolicyViolationError
 
-    are_policy_violations = all(
+    has_policy_violation = any(
         isinstance(error, PolicyViolationError) for error in errors_by_name.values()
     )
     message = "; ".join(f"{name}: {error}" for name, error in errors_by_name.items())
-    return (PolicyViolationError if are_policy_violations else HallmarkError)(message)
+    return (PolicyViolationError if has_policy_violation else HallmarkError)(message)
 
 
 def check_flow_parameters(flow_name: str, *parameter_sets: Mapping[str, Any]) -> None:
@@ -267,8 +267,8 @@ def check_audits_and_policy(run: Run) -> None:
     """Check that all audits of a run worked and that its findings pass the policy.
 
     Raises:
-        HallmarkError: If an audit failed.
         PolicyViolationError: If a rule of the policy failed or is not shown to hold.
+        HallmarkError: If an audit failed, but the policy passed or there is none.
     """
     from hallmark.flows.finding_trace import format_finding_name
     from hallmark.flows.runs import is_same_store, resolve_store_uri
@@ -277,11 +277,12 @@ def check_audits_and_policy(run: Run) -> None:
     from hallmark.tasks.contract import HallmarkError, PolicyViolationError
 
     reason_by_audit = run.read_failure_reason_by_audit()
-    if reason_by_audit:
-        raise HallmarkError(_format_failed_audits(reason_by_audit))
+    failure_text = _format_failed_audits(reason_by_audit) if reason_by_audit else ""
     verdicts = run.list_verdicts()
     policy = judge_policy(verdicts)
     if policy.verdict in (None, "pass"):
+        if failure_text:
+            raise HallmarkError(failure_text)
         return
     failed_rows = [row for row in verdicts if row["verdict"] == "fail"]
     # A rule that failed is not listed again for its findings that could not be judged.
@@ -313,6 +314,7 @@ def check_audits_and_policy(run: Run) -> None:
     raise PolicyViolationError(
         f"{policy.describe()}; {'; '.join(descriptions)}; {''.join(trace_hints)}"
         f"all verdicts are on the model card and in the table verdicts of run {run.id}"
+        + (f"; {failure_text}" if failure_text else "")
     )
 
 

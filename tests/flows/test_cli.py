@@ -180,10 +180,12 @@ def test_a_broken_config_file_is_reported(hallmark, tmp_path, text, expected):
     [
         ([PolicyViolationError], 3),
         ([PolicyViolationError, PolicyViolationError], 3),
-        ([PolicyViolationError, HallmarkError], 1),
+        ([PolicyViolationError, HallmarkError], 3),
+        ([HallmarkError, PolicyViolationError], 3),
+        ([HallmarkError], 1),
     ],
 )
-def test_a_failed_audit_outweighs_a_failed_policy_among_several(errors, code):
+def test_an_unmet_policy_outweighs_other_failures_among_several(errors, code):
     error = combine_errors({f"run@{n}": kind(f"no {n}") for n, kind in enumerate(errors)})
     assert error.exit_code == code
     assert str(error) == "; ".join(f"run@{n}: no {n}" for n in range(len(errors)))

@@ -433,14 +433,26 @@ def test_the_error_separates_rules_that_failed_from_those_not_shown(rules, prese
     assert present in str(raised.value) and absent not in str(raised.value)
 
 
-def test_a_passed_policy_raises_nothing_and_a_failed_audit_comes_first():
+def test_a_passed_policy_raises_nothing():
     check_audits_and_policy(judged_run())
     check_audits_and_policy(judged_run(PASSED))
-    with pytest.raises(
-        HallmarkError, match="bias failed: why; all other results were written"
-    ) as raised:
-        check_audits_and_policy(judged_run(unpassed_rule("a", 0.5), failures={"bias": "why"}))
-    assert not isinstance(raised.value, PolicyViolationError)
+
+
+@pytest.mark.parametrize(
+    ("rules", "error_type"),
+    [
+        ([unpassed_rule("a", 0.5)], PolicyViolationError),
+        ([unpassed_rule("a", None)], PolicyViolationError),
+        ([PASSED], HallmarkError),
+        ([], HallmarkError),
+    ],
+)
+def test_a_failed_audit_is_named_and_an_unmet_policy_decides_the_exit_code(rules, error_type):
+    with pytest.raises(HallmarkError) as raised:
+        check_audits_and_policy(judged_run(*rules, failures={"bias": "why"}))
+    assert type(raised.value) is error_type
+    assert "bias failed: why; all other results were written" in str(raised.value)
+    assert ("policy " in str(raised.value)) == (error_type is PolicyViolationError)
 
 
 @pytest.mark.parametrize(

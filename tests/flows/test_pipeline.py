@@ -331,7 +331,7 @@ def test_a_failed_probe_is_reported_on_the_card(smoke, tmp_path):
     assert "Weights in float32." in text
     rule = {"audit": "bias", "metric": "stereotype_preference", "lt": 0.9}
     rules = [f"--set=policy.rules.r.{name}={value}" for name, value in rule.items()]
-    smoke(*asked, *rules, code=1)
+    smoke(*asked, *rules, code=3)
     run = open_run(smoke.json("status")["run"], str(smoke.store))
     (verdict,) = run["policy"]["verdicts"].read().to_pylist()
     assert (verdict["verdict"], verdict["reason"]) == (

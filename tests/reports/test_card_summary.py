@@ -6,16 +6,20 @@ from hallmark.reports.page.figures import FigureBook
 from hallmark.reports.sections.card_summary import (
     build_card_summary,
     build_verdicts_table,
+    collect_controls,
     find_audit_coverage,
     list_configured_files,
+    list_failed_self_checks,
     rank_worst_finding_of_each_metric,
 )
+from hallmark.reports.sections.decision_sheet import describe_status
 from hallmark.reports.sections.findings import Findings
 from hallmark.tasks.audits.judging.findings import FINDINGS, build_finding
 from hallmark.tasks.audits.judging.policy import PolicyConfig, write_rule_verdicts
+from hallmark.tasks.audits.judging.policy_outcome import judge_policy
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
 from hallmark.tasks.audits.slice_tags import name_slice
-from hallmark.tasks.contract import StageConfig, StageContext, stage
+from hallmark.tasks.contract import StageConfig, StageContext, stage, table_to_rows
 from tests.findings import build_titled_table
 from tests.reports.conclusions import findings_of, text_of_blocks
 from tests.reports.pages import card_of, text_of
@@ -94,6 +98,34 @@ def screen(failed=(), missing=(), limit=None, high=0.6, why=None, mute=False, em
         for term, parts in (*facts.entries, *last.entries)
     }
     return callout.kind, callout.content[0], said, rest
+
+
+@pytest.mark.parametrize(
+    ("limit", "failed", "missing", "status"),
+    [
+        (0.7, (), (), "Pass"),
+        (0.7, (), ("bold",), "Pass with gaps"),
+        (0.7, ("instrument",), (), "Pass with gaps"),
+        (0.7, (), ("bias",), "Not shown"),
+        (0.55, (), (), "Fail"),
+        (None, (), (), "Not judged"),
+    ],
+)
+def test_each_status_comes_from_findings_and_rules(session, limit, failed, missing, status):
+    audits = {
+        name: told(ToldConfig(audit=name, failed=failed if name == "bias" else ()))
+        for name in AUDIT_DESCRIPTIONS
+        if name not in missing
+    }
+    rules = {"rule": {"audit": "bias", "metric": "found", "lt": limit}} if limit else {}
+    verdicts = write_rule_verdicts(audits, None, PolicyConfig(rules=rules))
+    findings = Findings(FigureBook({f"audit_{name}": audits[name] for name in audits}), audits)
+    said, _ = describe_status(
+        judge_policy(table_to_rows(verdicts["verdicts"].read())),
+        find_audit_coverage(findings, {}, []),
+        list_failed_self_checks(collect_controls(findings)),
+    )
+    assert said == status
 
 
 def summary_of(**audits):

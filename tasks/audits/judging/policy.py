@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import pyarrow as pa
 from pydantic import Field, field_validator, model_validator
@@ -38,6 +38,7 @@ from hallmark.tasks.audits.registry import (
 from hallmark.tasks.audits.slice_tags import SLICE_TYPE, format_slice_as_toml, tags_to_slice
 from hallmark.tasks.contract import (
     Artifact,
+    ExternalMarker,
     PathSafeName,
     StageConfig,
     StageContext,
@@ -241,8 +242,14 @@ class PolicyRulesConfig(StageConfig):
 
 
 class PolicyConfig(PolicyRulesConfig):
-    """Rules for the findings of a checkpoint, and the previous release."""
+    """Rules for the findings of a checkpoint, a file of them, and the previous release."""
 
+    file: Annotated[str, ExternalMarker(("example",), recursive=False)] | None = Field(
+        None,
+        min_length=1,
+        description="a .toml file with sections [policy.rules.NAME], or 'example' for the example "
+        "policy of Hallmark; rules of the config replace rules of the file with the same name",
+    )
     previous: str | None = Field(
         None,
         min_length=1,
