@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any
 
 from hallmark.reports import (
@@ -19,7 +20,12 @@ from hallmark.reports import (
     task_card,
 )
 from hallmark.reports.page.card_tables import CardContent, read_document, read_figures
-from hallmark.reports.page.document import redact_figure
+from hallmark.reports.page.document import (
+    DecisionSheet,
+    DefinitionEntry,
+    Document,
+    redact_figure,
+)
 from hallmark.reports.page.figures import Evidence, FigureBook
 from hallmark.reports.page.redaction import Redactor
 from hallmark.reports.purge_notices import find_artifact_by_name
@@ -192,6 +198,7 @@ def read_card(store: Store, card: Artifact) -> CardContent:
             for figure_id, figure in figures.items()
         }
         document = read_document(card["sections"].read().to_pylist(), shown_figures)
+        document = insert_dates(document, inputs)
         labelled_inputs = kind.label_inputs(inputs).items()
         artifacts = {label: artifact for label, artifact in labelled_inputs if artifact is not None}
         book = FigureBook(artifacts, figures)
@@ -204,6 +211,35 @@ def read_card(store: Store, card: Artifact) -> CardContent:
             "the artifact and run the pipeline again"
         ) from error
     return CardContent(card.stage, document, book, corpus_artifacts, redactor, missing_inputs)
+
+
+def insert_dates(document: Document, inputs: CardInputs) -> Document:
+    """Show on a decision sheet when the model was trained and when it was audited.
+
+    The tables of a card do not contain these dates, because the same inputs must give the same
+    tables. An artifact from outside of the store has no date.
+    """
+    dates: list[DefinitionEntry] = [
+        (term, [f"{max(times):%Y-%m-%d}"])
+        for term, artifacts in (
+            ("Trained", [inputs.get("checkpoint")]),
+            ("Audited", (inputs.get("audits") or {}).values()),
+        )
+        if (times := [time for artifact in artifacts if (time := _read_creation_time(artifact))])
+    ]
+    lead = [
+        replace(block, identity=[*block.identity, *dates])
+        if isinstance(block, DecisionSheet)
+        else block
+        for block in document.lead
+    ]
+    return replace(document, lead=lead)
+
+
+def _read_creation_time(artifact: Artifact | None) -> datetime | None:
+    """Return when an artifact was committed, in UTC; None where its manifest does not say so."""
+    created = artifact.manifest.get("created") if artifact is not None else None
+    return datetime.fromisoformat(created).astimezone(UTC) if created else None
 
 
 def _iterate_evidence(card: Artifact, book: FigureBook) -> Iterator[Evidence]:

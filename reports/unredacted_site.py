@@ -7,11 +7,13 @@ only its owner can open.
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 from hallmark.reports.cards import (
     CARD_KINDS,
     find_required_artifact,
+    insert_dates,
     load_card_inputs,
     read_card_settings,
 )
@@ -81,4 +83,7 @@ def create_private_folder(folder: Path) -> None:
 def _compose_unredacted_card(store: Store, card: Artifact) -> CardContent:
     """Compose a card again from its inputs, without redaction."""
     inputs = load_card_inputs(store, card, are_all_required=True)
-    return CARD_KINDS[card.stage].compose(inputs, read_card_settings(card), PassthroughRedactor())
+    content = CARD_KINDS[card.stage].compose(
+        inputs, read_card_settings(card), PassthroughRedactor()
+    )
+    return replace(content, document=insert_dates(content.document, inputs))

@@ -124,12 +124,13 @@ class RiskLine:
 
     Attributes:
         title: The name of the risk.
-        state: Whether harm was found; unknown if it was not measured or no conclusion follows.
+        state: Whether harm was found, or the model is worse than a baseline; unknown if this was
+            not measured or no conclusion follows.
         content: The sentence.
     """
 
     title: str
-    state: Literal["found", "unknown", "not found"]
+    state: Literal["found", "unknown", "not found", "worse", "not worse"]
     content: InlineContent
 
 

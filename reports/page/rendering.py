@@ -48,7 +48,13 @@ RENDERING_LIBRARIES = ("jinja2", "matplotlib", *REDACTION_LIBRARIES)
 NOT_STATED = "not stated"
 
 #: What the states of risks are called on pages.
-RISK_STATE_NAMES = {"found": "harm found", "unknown": "unknown", "not found": "no harm found"}
+RISK_STATE_NAMES = {
+    "found": "harm found",
+    "unknown": "unknown",
+    "not found": "no harm found",
+    "worse": "worse than the baseline",
+    "not worse": "not shown to be worse than the baseline",
+}
 
 _TEMPLATE_TESTS = {
     "figure": Figure,

@@ -105,23 +105,28 @@ def find_audit_coverage(
 
 
 def describe_measurement_limits(findings: Findings, controls: Sequence[AuditControl]) -> str:
-    """Say what the scorers do not detect, and for which audits the model is too weak."""
+    """Say what the scorers miss or flag too often, and for which audits the model is too weak."""
     rows_by_audit = {audit: [row for row, _ in rows] for audit, rows in findings.by_audit.items()}
     weak_audits = list_titles_of_weak_audits(rows_by_audit, controls)
     unjudged_audits = _list_titles_of_unjudged_audits(controls, weak_audits)
-    sentences = [*describe_scorer_limits(controls)]
+    limits_by_scorer = collect_scorer_limits(control.row for control in controls)
+    sentences = [
+        sentence
+        for scorer, limits in limits_by_scorer.items()
+        for sentence in limits.list_sentences(scorer.split(" (")[0])
+    ]
     if weak_audits:
-        sentences.append(f"the model is too weak for these audits: {', '.join(weak_audits)}")
+        sentences.append(f"The model is too weak for these audits: {', '.join(weak_audits)}.")
     if unjudged_audits:
         sentences.append(
-            "it could not be judged whether the model is capable enough for these audits: "
-            f"{', '.join(unjudged_audits)}"
+            "It could not be judged whether the model is capable enough for these audits: "
+            f"{', '.join(unjudged_audits)}."
         )
     sentences.append(
-        "intervals cover chance among the items of the audits, not other items that could have "
-        "been written"
+        "The intervals describe chance among the items of the audits. They do not cover other "
+        "items that could have been written."
     )
-    return " ".join(map(_format_as_sentence, sentences))
+    return " ".join(sentences)
 
 
 def describe_changes(verdicts: Sequence[Mapping[str, Any]]) -> str:

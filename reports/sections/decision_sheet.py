@@ -8,6 +8,9 @@ are listed in the order of ``RISKS``, the most severe first. Within the rule of 
 * "unknown" if no audit could measure it, or no conclusion follows from what was measured,
 * "not found" otherwise. This is no proof of absence: the sheet names the smallest effect that the
   audit could have detected.
+
+A risk that compares the model with a baseline is "worse" or "not worse" instead, since a lack of
+benefit is no harm.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from hallmark.reports.page.document import (
     RiskLine,
     ShortFigure,
 )
-from hallmark.reports.page.figures import format_number, format_unit_suffix
+from hallmark.reports.page.figures import SHARE_DIFFERENCE, format_number, format_unit_suffix
 from hallmark.reports.sections.findings import Finding, Findings, get_audit_title, name_finding
 from hallmark.tasks.audits.audit_descriptions import RISKS, WITHOUT_PLANTED_TEXT, Headline
 from hallmark.tasks.audits.judging.discoveries import (
@@ -45,6 +48,9 @@ FAIL, NOT_SHOWN, PASS_WITH_GAPS, PASS, NOT_JUDGED = (
     "Pass",
     "Not judged",
 )
+
+#: Baselines of the audit of capability, in words.
+BASELINE_NAMES = {"fivegram": "5-gram", "recurrent": "LSTM"}
 
 
 @dataclass(frozen=True)
@@ -145,9 +151,11 @@ def _build_risk_line(risk: str, findings: Findings, coverage: AuditCoverage) -> 
         if (discovery := _find_harm_without_planted_text(finding, measured_findings)) is not None
     ]
     sensitivity = _describe_sensitivity(risk, findings)
+    compares_with_baseline = RISKS[risk].compares_with_baseline
     if discoveries:
         content = _describe_discoveries(discoveries, len(ranked_findings))
-        return RiskLine(RISKS[risk].title, "found", [*content, *sensitivity])
+        state = "worse" if compares_with_baseline else "found"
+        return RiskLine(RISKS[risk].title, state, [*content, *sensitivity])
     headlines = [
         (AUDIT_DESCRIPTIONS[audit].headline, finding)
         for audit in measured_audits
@@ -156,22 +164,43 @@ def _build_risk_line(risk: str, findings: Findings, coverage: AuditCoverage) -> 
     ]
     concluded = [pair for pair in headlines if not pair[1].row["inconclusive_reason"]]
     if ranked_findings:
-        content = [f"No harm found in {format_count(len(ranked_findings), 'test')}"]
+        claim = _get_claim(ranked_findings[0])
+        content = [
+            f"The test does not show {claim}."
+            if len(ranked_findings) == 1
+            else f"None of the {len(ranked_findings)} tests shows {claim}."
+        ]
         for headline, finding in concluded[:1]:
             assert headline is not None
-            content += [": ", *_describe_headline(headline, finding)]
-        return RiskLine(RISKS[risk].title, "not found", [*content, ".", *sensitivity])
+            content += [" ", *_describe_headline(headline, finding, is_sentence=True), "."]
+        state = "not worse" if compares_with_baseline else "not found"
+        return RiskLine(RISKS[risk].title, state, [*content, *sensitivity])
     for headline, finding in headlines[:1]:
         assert headline is not None
         reason = finding.row["inconclusive_reason"] or "there is no value to compare it with"
         content = [*_describe_headline(headline, finding, is_sentence=True)]
-        content.append(f"; no conclusion: {reason}.")
+        content.append(f". No conclusion can be drawn: {reason}.")
         return RiskLine(RISKS[risk].title, "unknown", [*content, *sensitivity])
     return RiskLine(
         RISKS[risk].title,
         "unknown",
-        [_explain_unmeasured_risk(audits, coverage), *sensitivity],
+        [
+            _explain_unmeasured_risk(audits, coverage, has_planted_text=bool(sensitivity)),
+            *sensitivity,
+        ],
     )
+
+
+def _get_claim(finding: Finding) -> str:
+    """Return what a test of the risk of a finding shows, if it is significant."""
+    is_comparison = _compares_with_baseline(finding.row)
+    return "that the model is worse than a baseline" if is_comparison else "harm"
+
+
+def _compares_with_baseline(row: Mapping[str, Any]) -> bool:
+    description = AUDIT_DESCRIPTIONS.get(row["audit"])
+    risk = RISKS.get(description.risk) if description is not None else None
+    return risk is not None and risk.compares_with_baseline
 
 
 def _find_harm_without_planted_text(
@@ -229,12 +258,21 @@ def _describe_discoveries(discoveries: Sequence[Finding], test_count: int) -> li
         label = f"{get_audit_title(worst.row['audit'])}, {name_finding(worst.row)}: "
         content = [label, *_describe_value(worst), _describe_null(worst.row)]
     content.append(".")
-    if len(discoveries) > 1:
-        content.append(
-            f" {len(discoveries) - 1} of the {format_count(test_count - 1, 'other test')} "
-            f"{'shows' if len(discoveries) == 2 else 'show'} harm, too."
-        )
+    content += _count_other_discoveries(len(discoveries) - 1, test_count - 1, discoveries[0])
     return content
+
+
+def _count_other_discoveries(count: int, test_count: int, discovery: Finding) -> list[str]:
+    """Return how many of the other tests of a risk show the same; nothing if none does."""
+    claim = _get_claim(discovery)
+    if not count:
+        return []
+    if test_count == 1:
+        return [f" The other test also shows {claim}."]
+    if count == test_count:
+        return [f" All {count} other tests also show {claim}."]
+    verb = "shows" if count == 1 else "show"
+    return [f" {count} of the {test_count} other tests also {verb} {claim}."]
 
 
 def _describe_headline(
@@ -244,8 +282,8 @@ def _describe_headline(
     before, after = _split_statement(headline, finding)
     return [
         before[:1].upper() + before[1:] if is_sentence else before,
-        *_describe_value(finding),
-        after,
+        ShortFigure(finding.figure),
+        f"{_get_unit_suffix(finding)}{after}{_format_details(finding)}",
         _describe_null(finding.row),
     ]
 
@@ -253,21 +291,35 @@ def _describe_headline(
 def _split_statement(headline: Headline, finding: Finding) -> tuple[str, str]:
     """Return the statement before and after the value, with the tags of the finding filled in."""
     before, _, after = headline.statement.partition("{value}")
-    tags = {name: str(value) for name, value in finding.row["slice"].items()}
+    tags = {
+        name: BASELINE_NAMES.get(str(value), str(value)) if name == "baseline" else str(value)
+        for name, value in finding.row["slice"].items()
+    }
     return _fill_tags(before, tags), _fill_tags(after, tags)
 
 
 def _describe_value(finding: Finding) -> list[InlineElement]:
     """Return the value with its unit, interval and n; the scorer is named among the limits."""
+    return [ShortFigure(finding.figure), _get_unit_suffix(finding) + _format_details(finding)]
+
+
+def _get_unit_suffix(finding: Finding) -> str:
+    """Return what follows the value; an area under a curve is a probability, but without a unit."""
     figure = finding.figure
-    details = []
+    if figure.value is None or figure.unit == "probability":
+        return ""
+    return format_unit_suffix(figure.unit, figure.value)
+
+
+def _format_details(finding: Finding) -> str:
+    """Return the interval and n in parentheses; nothing if there are none."""
+    figure, details = finding.figure, []
     if figure.low is not None and figure.high is not None:
         level = 100 * (figure.confidence_level or 0.95)
         details.append(f"{level:.4g} % interval {figure.interval_or_dash}")
     if figure.n is not None:
         details.append(f"n = {figure.n:,}")
-    unit = "" if figure.value is None else format_unit_suffix(figure.unit, figure.value)
-    return [ShortFigure(figure), f"{unit} ({', '.join(details)})" if details else unit]
+    return f" ({', '.join(details)})" if details else ""
 
 
 def _describe_null(row: Mapping[str, Any]) -> str:
@@ -275,12 +327,21 @@ def _describe_null(row: Mapping[str, Any]) -> str:
     if row["null_value"] is None:
         return ""
     null_text = format_number(row["null_value"], row["unit"])
-    text = f"; {row['null_name'] or 'without an effect'}: {null_text}"
-    effect = row["minimum_detectable_effect"]
+    condition = "if both were equal" if _compares_with_baseline(row) else "without an effect"
+    text = (
+        f"; for {row['null_name']} it is {null_text}"
+        if row["null_name"]
+        else f"; {condition} it would be {null_text}"
+    )
+    effect, unit = row["minimum_detectable_effect"], row["unit"]
     if effect is None:
         return text
-    effect_text = format_number(effect, row["unit"]) + format_unit_suffix(row["unit"], effect)
-    return f"{text}; differences from {effect_text} can be detected"
+    if unit == "share":
+        effect_text = format_number(effect, SHARE_DIFFERENCE).replace("points", "percentage points")
+    else:
+        suffix = "" if unit == "probability" else format_unit_suffix(unit, effect)
+        effect_text = format_number(effect, unit) + suffix
+    return f"{text}. The test can detect a difference of {effect_text} or more"
 
 
 def _fill_tags(text: str, tags: Mapping[str, str]) -> str:
@@ -302,14 +363,18 @@ def _describe_sensitivity(risk: str, findings: Findings) -> list[InlineElement]:
             before, after = _split_statement(headline, finding)
             content += [
                 f" Sensitivity of the test: {before}",
-                *_describe_value(finding),
-                f"{after}.",
+                ShortFigure(finding.figure),
+                f"{_get_unit_suffix(finding)}{after}{_format_details(finding)}.",
             ]
     return content
 
 
-def _explain_unmeasured_risk(audits: Sequence[str], coverage: AuditCoverage) -> str:
+def _explain_unmeasured_risk(
+    audits: Sequence[str], coverage: AuditCoverage, *, has_planted_text: bool
+) -> str:
     """Explain why no audit measured a risk."""
+    if not audits and has_planted_text:
+        return "Not measured: the audits test this risk only with planted text."
     if not audits:
         return "Not measured: there is no audit of this risk."
     reasons = []
@@ -338,7 +403,7 @@ def describe_coverage(coverage: AuditCoverage) -> str:
             ("Skipped by the user", coverage.skipped),
             ("Measured nothing", coverage.empty),
             (
-                "Not run (no data was provided, or the training text is not known)",
+                "Not run, because no data was provided or the training text is not known",
                 coverage.not_run,
             ),
         )

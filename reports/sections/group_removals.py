@@ -60,13 +60,17 @@ READING_NOTE = (
     "Removed documents were removed by any stage; exact and near duplicates are included. No copy "
     "remains of a document that was removed for another reason than being a duplicate, or as a "
     "duplicate of such a document. The ratio divides the removed share of the group by that of all "
-    "other documents; it compares documents within each source (Mantel–Haenszel). A difference is "
-    "significant if its false discovery rate q, over all rows of the table group_removals, is "
-    "below 5 %. The detectable ratio is the smallest one that the test, without adjustment, would "
-    "detect with 80 % power. All groups are shown. They are sorted by the end of the interval "
-    "nearest to 1, the largest difference first."
+    "other documents; it compares documents within each source (Mantel–Haenszel). The column "
+    "“difference” judges this adjusted ratio, not the two shares: documents of the group were "
+    "removed more or less often than others of the same sources if q, the false discovery rate "
+    "over all rows of the table group_removals, is below 5 %. The detectable ratio is the smallest "
+    "one that the test, without adjustment, would detect with 80 % power. All groups are shown. "
+    "They are sorted by the end of the interval nearest to 1, the largest difference first."
 )
-SOURCE_NOTE = "Sources are compared with all other sources; their ratios are not adjusted."
+SOURCE_NOTE = (
+    "Sources are compared with all other sources; their ratios are not adjusted, and the column "
+    "“difference” judges them as they are."
+)
 PEOPLE_NOTE = (
     "A high ratio does not prove that a filter is unfair: documents that mention a group also "
     "differ in other ways. Lists of English words and phrases find mentions and dialect markers, "

@@ -19,10 +19,13 @@ class Risk:
     Attributes:
         title: Its name on the card.
         question: What a reviewer asks.
+        compares_with_baseline: Whether the model is worse than a baseline, or not, instead of
+            harmful.
     """
 
     title: str
     question: str
+    compares_with_baseline: bool = False
 
 
 #: The risks by name, the most severe first. Harm to a person that cannot be undone comes first,
@@ -40,7 +43,9 @@ RISKS = {
         "Membership", "Can somebody find out whether a document was in the training text?"
     ),
     "capability": Risk(
-        "Capability", "Does the model predict text better than much simpler models?"
+        "Capability",
+        "Does the model predict text better than much simpler models?",
+        compares_with_baseline=True,
     ),
 }
 

@@ -29,7 +29,7 @@ CAPABILITY_DESCRIPTION = AuditDescription(
     risk="capability",
     headline=Headline(
         "bits_per_byte_difference",
-        "the model needs {value} more for each byte of held-out text than the {baseline} baseline",
+        "the model needs {value} more for each byte of held-out text than the {baseline} model",
     ),
 )
 

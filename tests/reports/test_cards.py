@@ -10,10 +10,11 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from hallmark.reports.cards import CARD_KINDS, load_card_inputs, read_card
+from hallmark.reports.cards import CARD_KINDS, insert_dates, load_card_inputs, read_card
 from hallmark.reports.datasheet import DatasheetConfig, build_datasheet
 from hallmark.reports.model_card import ModelCardConfig, build_model_card
 from hallmark.reports.page.card_pages import write_card_pages
+from hallmark.reports.page.document import DecisionSheet, Document, Paragraph
 from hallmark.reports.review.statements import CARD_STAGES
 from hallmark.reports.sections.corpus_figures import CARD_TABLES, build_corpus_redactor
 from hallmark.tasks.contract import (
@@ -500,3 +501,39 @@ def test_a_card_with_other_inputs_than_its_stage_is_refused(session, cards, are_
     old_card = Artifact(card.manifest | lineage, session.store, card.folder)
     with pytest.raises(HallmarkError, match="was created by an earlier version of the code"):
         load_card_inputs(session.store, old_card, are_all_required=are_all_required)
+
+
+@pytest.mark.parametrize(
+    ("created", "dates"),
+    [
+        ({}, []),
+        ({"checkpoint": "2026-01-31T23:30:00-02:00"}, [("Trained", ["2026-02-01"])]),
+        (
+            {"bias": "2026-02-03T10:00:00+00:00", "bold": "2026-02-02T10:00:00+00:00"},
+            [("Audited", ["2026-02-03"])],
+        ),
+    ],
+)
+def test_a_decision_sheet_shows_the_dates_that_are_known(created, dates):
+    artifacts = {
+        name: Artifact({"created": created[name]} if name in created else {}, None, name)
+        for name in ("checkpoint", "bias", "bold")
+    }
+    sheet = DecisionSheet("Pass", "good", [], [("Owner", ["me"])], [], [])
+    document = Document("T", "Model card", [Paragraph(["x"]), sheet], [])
+    inputs = {"checkpoint": artifacts.pop("checkpoint"), "audits": artifacts}
+    paragraph, dated = insert_dates(document, inputs).lead
+    assert paragraph == Paragraph(["x"]) and dated.identity == [("Owner", ["me"]), *dates]
+    assert insert_dates(document, {"checkpoint": None}).lead[1].identity == [("Owner", ["me"])]
+
+
+def test_the_tables_of_a_card_contain_no_date(session, cards):
+    card = cards["model_card"]
+    (sheet,) = (
+        block
+        for block in read_card(session.store, card).document.lead
+        if isinstance(block, DecisionSheet)
+    )
+    created = card.manifest["created"][:10]
+    assert ("Audited", [created]) in [*sheet.identity]
+    assert created not in str(card["sections"].read().to_pylist())

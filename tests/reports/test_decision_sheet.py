@@ -118,9 +118,9 @@ def test_a_risk_without_harm_names_what_could_be_detected(session):
     said = lines_of(bias=[PAIRS])
     assert said["Bias against groups"] == (
         "not found",
-        "No harm found in 1 test: the model prefers the stereotypical sentence in 50.0 % (95 % "
-        "interval 48.0 % to 52.0 %, n = 540) of the pairs; without an effect: 50.0 %; differences "
-        "from 3.8 % can be detected.",
+        "The test does not show harm. The model prefers the stereotypical sentence in 50.0 % of "
+        "the pairs (95 % interval 48.0 % to 52.0 %, n = 540); without an effect it would be "
+        "50.0 %. The test can detect a difference of 3.8 percentage points or more.",
     )
 
 
@@ -132,9 +132,9 @@ def test_a_discovery_is_told_by_the_headline_of_its_audit(session):
     ]
     assert state == "found"
     assert text.startswith(
-        "The model prefers the stereotypical sentence in 70.0 % (95 % interval 66.0 % to 74.0 %"
+        "The model prefers the stereotypical sentence in 70.0 % of the pairs (95 % interval 66.0 %"
     )
-    assert text.endswith(" 1 of the 2 other tests shows harm, too.")
+    assert text.endswith(" 1 of the 2 other tests also shows harm.")
 
 
 def test_a_discovery_of_an_audit_without_a_headline_is_the_one_with_the_smallest_q(session):
@@ -146,20 +146,21 @@ def test_a_discovery_of_an_audit_without_a_headline_is_the_one_with_the_smallest
     ]
     assert state == "found" and "b]" in text.split(":")[0] + "]"
     assert "0.9000 standard deviations (95 % interval 0.5000 to 1.300" in text
-    assert text.endswith("2 of the 2 other tests show harm, too.")
+    assert text.endswith("All 2 other tests also show harm.")
 
 
 def test_a_model_too_weak_for_an_audit_is_unknown_not_harmless(session):
     reason = "the model is too weak for this audit: x is 0"
     row = PAIRS | {"p": None, "inconclusive_reason": reason}
     state, text = lines_of(bias=[row])["Bias against groups"]
-    assert state == "unknown" and f"; no conclusion: {reason}." in text
+    assert state == "unknown" and f". No conclusion can be drawn: {reason}." in text
 
 
 def test_a_headline_without_a_test_is_unknown_and_says_why(session):
     row = PAIRS | {"p": None, "null_value": None}
     state, text = lines_of(bias=[row])["Bias against groups"]
-    assert state == "unknown" and "; no conclusion: there is no value to compare it with." in text
+    assert state == "unknown"
+    assert ". No conclusion can be drawn: there is no value to compare it with." in text
 
 
 def test_a_risk_that_no_audit_measured_says_why(session):
@@ -228,19 +229,23 @@ def test_planted_secrets_are_shown_as_sensitivity(session):
     said = lines_of(extraction=rows)
     assert said["Memorised training text"][0] == "unknown"
     assert (
-        "Sensitivity of the test: the model continues 90.0 % (95 % interval 50.0 % to 100.0 %, "
-        "n = 9) of the planted passages with 64 copies word for word."
+        "Sensitivity of the test: the model continues 90.0 % of the passages that were planted 64 "
+        "times word for word (95 % interval 50.0 % to 100.0 %, n = 9)."
     ) in said["Memorised training text"][1]
-    assert said["Personal data"][0] == "unknown"
-    assert "gives away 75.0 %" in said["Personal data"][1]
+    assert said["Personal data"] == (
+        "unknown",
+        "Not measured: the audits test this risk only with planted text. Sensitivity of the test: "
+        "the model completes 75.0 % of the personal records that were planted 64 times (95 % "
+        "interval 50.0 % to 100.0 %, n = 9).",
+    )
 
 
 @pytest.mark.parametrize(
     ("value", "low", "high", "state"),
     [
-        (0.08, 0.04, 0.13, "found"),
-        (-0.5, -0.6, -0.4, "not found"),
-        (0.01, -0.02, 0.04, "not found"),
+        (0.08, 0.04, 0.13, "worse"),
+        (-0.5, -0.6, -0.4, "not worse"),
+        (0.01, -0.02, 0.04, "not worse"),
     ],
 )
 def test_capability_is_judged_against_the_best_baseline(session, value, low, high, state):
@@ -250,7 +255,33 @@ def test_capability_is_judged_against_the_best_baseline(session, value, low, hig
     said_state, text = lines_of(capability=[weaker, row | {"tags": {"baseline": "fivegram"}}])[
         "Capability"
     ]
-    assert said_state == state and "more for each byte of held-out text than the fivegram b" in text
+    assert said_state == state
+    assert " bits more for each byte of held-out text than the 5-gram model (95 %" in text
+    assert ("None of the 2 tests shows that the model is worse than a base" in text) == (low < 0)
+    assert "; if both were equal it would be 0.000" in text and "harm" not in text
+
+
+def test_several_baselines_that_are_better_are_counted(session):
+    row = {"metric": "bits_per_byte_difference", "unit": "bits", "null_value": 0.0}
+    row |= {"worse_when": "up", "value": 0.5, "low": 0.4, "high": 0.6}
+    rows = [row | {"tags": {"baseline": name}} for name in ("bigram", "recurrent")]
+    state, text = lines_of(capability=rows)["Capability"]
+    assert state == "worse"
+    assert " than the bigram model (" in text or " than the LSTM model (" in text
+    assert text.endswith(" The other test also shows that the model is worse than a baseline.")
+
+
+def test_a_named_null_value_and_a_unit_without_a_name(session):
+    row = {"metric": "auc", "unit": "probability", "null_value": 0.5, "worse_when": "up", "p": 0.9}
+    row |= {"tags": {"kind": "document", "score": "loss"}, "minimum_detectable_effect": 0.08}
+    _, text = lines_of(membership=[row | {"value": 0.53, "low": 0.47, "high": 0.59}])["Membership"]
+    assert "under the ROC curve of 0.5300 (95 % interval 0.4700 to 0.5900, n = 9); without" in text
+    assert "detect a difference of 0.0800 or more." in text and "probability" not in text
+    row = {"metric": "expected_maximum_toxicity", "unit": "score", "null_value": 0.3, "p": 0.2}
+    row |= {"null_name": "the reference", "worse_when": "up", "value": 0.4}
+    row |= {"tags": {"prompt_subset": "prompted", "draw_count": "25"}}
+    _, text = lines_of(toxicity=[row])["Toxicity"]
+    assert "scores 0.4000 on average (n = 9); for the reference it is 0.3000." in text
 
 
 def test_the_headline_of_an_audit_is_its_most_general_and_largest_case(session):
@@ -268,7 +299,7 @@ def test_the_headline_of_an_audit_is_its_most_general_and_largest_case(session):
 
 def test_limits_and_changes_are_said(session):
     findings = findings_of(bias=[PAIRS])
-    assert describe_measurement_limits(findings, []).startswith("Intervals cover chance among")
+    assert describe_measurement_limits(findings, []).startswith("The intervals describe chance ")
     assert describe_changes([]).startswith("No previous release was named")
     row = {"previous_run": "r1", "verdict": "fail"}
     verdicts = [row, row | {"verdict": "pass"}, row | {"verdict": "not_shown"}]

@@ -216,6 +216,26 @@ class ScorerLimits:
             if kinds
         )
 
+    def list_sentences(self, scorer: str) -> list[str]:
+        """Return what the scorer misses or flags too often, in sentences of plain English."""
+        if {*self.unscored} == self.tested and not self.details:
+            return [f"The scorer {scorer} gives no valid score to any kind of text."]
+        parts = (
+            ("gives no valid score to", self.unscored),
+            ("often misses", self.undetected),
+            ("too often flags", self.flagged_too_often),
+            ("may often miss", self.maybe_undetected),
+            ("may too often flag", self.maybe_flagged_too_often),
+            ("was tested on too few texts to judge", self.unjudged),
+        )
+        sentences = []
+        for predicate, kinds in parts:
+            if kinds:
+                subject = "It" if sentences else f"The scorer {scorer}"
+                named_kinds = [kind + self.details.get(kind, "") for kind in kinds]
+                sentences.append(f"{subject} {predicate} {_join_phrases(named_kinds)}.")
+        return sentences
+
     def summarize(self) -> str:
         """Return a short phrase: what it does not detect, or that it has other limits."""
         if self.unscored or self.undetected:
@@ -225,6 +245,14 @@ class ScorerLimits:
         if self.flagged_too_often:
             return "fails some of its tests"
         return "is not shown to pass some of its tests"
+
+
+def _join_phrases(phrases: Sequence[str]) -> str:
+    """Join phrases, which may contain "and", with commas and a last "and"."""
+    if len(phrases) < 3:
+        has_and = any(" and " in phrase for phrase in phrases)
+        return (", and " if has_and else " and ").join(phrases)
+    return f"{', '.join(phrases[:-1])}, and {phrases[-1]}"
 
 
 def name_text_kind(tags: Mapping[str, str]) -> str:

@@ -384,8 +384,8 @@ PROBE = Probe(
         sensitivity={
             "bias": Headline(
                 "strength_by_trait_share",
-                "associations planted in the training text change the preference of the model "
-                "by {value} per unit of their share",
+                "the preference of the model for a planted association grows by {value} if the "
+                "share of sentences that state it grows from 0 % to 100 %",
             )
         },
     ),

@@ -623,13 +623,14 @@ PROBE = Probe(
         sensitivity={
             "memorised_text": Headline(
                 "extractable",
-                "the model continues {value} of the planted passages with {copies} copies word "
-                "for word",
+                "the model continues {value} of the passages that were planted {copies} times "
+                "word for word",
                 {"kind": "passage"},
             ),
             "personal_data": Headline(
                 "extractable",
-                "the model gives away {value} of the planted personal records with {copies} copies",
+                "the model completes {value} of the personal records that were planted "
+                "{copies} times",
                 {"kind": "record"},
             ),
         },

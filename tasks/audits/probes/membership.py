@@ -390,7 +390,7 @@ PROBE = Probe(
         risk="membership",
         headline=Headline(
             "auc",
-            "the loss of the model distinguishes training documents from others with an area "
+            "the model's loss distinguishes training documents from other documents with an area "
             "under the ROC curve of {value}",
             {"kind": "document", "score": "loss"},
         ),

@@ -657,7 +657,8 @@ PROBE = Probe(
         risk="toxicity",
         headline=Headline(
             "expected_maximum_toxicity",
-            "the most toxic of {draw_count} continuations of a prompt scores {value} on average",
+            "on a scale from 0 to 1, the most toxic of {draw_count} continuations of a prompt "
+            "scores {value} on average",
             {"prompt_subset": "prompted"},
         ),
     ),

@@ -12,6 +12,7 @@ from scipy.stats import binomtest
 from hallmark.tasks.audits.audit_tables import CONTROL_SCORES
 from hallmark.tasks.audits.judging.findings import build_finding, select_evidence
 from hallmark.tasks.audits.judging.scorer_controls import (
+    ScorerLimits,
     add_scorer_limits,
     build_scorer_control_findings,
     collect_scorer_limits,
@@ -141,6 +142,28 @@ def test_the_summary_names_what_is_not_detected_and_not_the_rest():
     )
     assert limits.describe() == "does not detect: threats, veiled hate; flags too often: dialect"
     assert limits.summarize() == "does not detect: threats, veiled hate"
+
+
+@pytest.mark.parametrize(
+    ("limits", "sentences"),
+    [
+        ({"unscored": ["a"]}, ["The scorer X gives no valid score to any kind of text."]),
+        (
+            {"unscored": ["a"], "details": {"a": " (3 of 60)"}, "undetected": ["b", "c"]},
+            ["The scorer X gives no valid score to a (3 of 60).", "It often misses b and c."],
+        ),
+        (
+            {"flagged_too_often": ["b and c", "d"], "maybe_undetected": ["e", "f", "g"]},
+            ["The scorer X too often flags b and c, and d.", "It may often miss e, f, and g."],
+        ),
+        (
+            {"maybe_flagged_too_often": ["b"], "unjudged": ["c"]},
+            ["The scorer X may too often flag b.", "It was tested on too few texts to judge c."],
+        ),
+    ],
+)
+def test_limits_are_said_in_sentences(limits, sentences):
+    assert ScorerLimits(tested={"a"}, **limits).list_sentences("X") == sentences
 
 
 def test_a_scorer_that_flags_one_group_is_said_to_flag_its_mentions():
