@@ -18,6 +18,7 @@ from hallmark.reports import (
     study_card,
     task_card,
 )
+from hallmark.reports.page.answers import read_answer_rows
 from hallmark.reports.page.card_tables import CardContent, read_document, read_figures
 from hallmark.reports.page.document import redact_figure
 from hallmark.reports.page.figures import Evidence, FigureBook
@@ -156,6 +157,9 @@ def read_card(store: Store, card: Artifact) -> CardContent:
             for figure_id, figure in figures.items()
         }
         document = read_document(card["sections"].read().to_pylist(), shown_figures)
+        answers = (
+            read_answer_rows(card["answers"].read().to_pylist()) if "answers" in card.tables else []
+        )
         labelled_inputs = kind.label_inputs(inputs).items()
         artifacts = {label: artifact for label, artifact in labelled_inputs if artifact is not None}
         book = FigureBook(artifacts, figures)
@@ -167,7 +171,9 @@ def read_card(store: Store, card: Artifact) -> CardContent:
             f"the tables or the inputs of {card.name} do not fit together ({error!s:.80}); remove "
             "the artifact and run the pipeline again"
         ) from error
-    return CardContent(card.stage, document, book, corpus_artifacts, redactor, missing_inputs)
+    return CardContent(
+        card.stage, document, book, corpus_artifacts, redactor, missing_inputs, answers
+    )
 
 
 def _iterate_evidence(card: Artifact, book: FigureBook) -> Iterator[Evidence]:
