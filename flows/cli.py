@@ -35,6 +35,8 @@ COMMAND_GROUPS: dict[tuple[str, str], dict[str, str]] = {
         "Train and audit",
         "Train a model from text, adapt a trained one to a task, or audit one.",
     ): {
+        "init": "Write a config with comments, and a file for a person's answers to questions of "
+        "the cards.",
         "run": "Run a config from end to end: curate the text, train, audit and report.",
         "audit": "Audit a checkpoint and write its model card, without rebuilding the corpus.",
         "finetune": "Fine-tune a checkpoint on labelled data or text pairs, score it and write "
