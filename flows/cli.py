@@ -53,6 +53,8 @@ COMMAND_GROUPS: dict[tuple[str, str], dict[str, str]] = {
         "removed, and which stages are out of date.",
         "report": "Rebuild the website of all runs and print the path of the page for RUN, which "
         "links to the cards of that run.",
+        "export-cards": "Export the cards of RUN as Hugging Face cards, Croissant, CycloneDX "
+        "ML-BOM and JSON.",
         "compare": "Compare the findings of audited checkpoints with those of the first "
         "checkpoint named.",
         "findings": "List the findings of a run with null value, conclusion and verdict, largest "

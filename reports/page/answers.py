@@ -13,7 +13,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from hallmark.reports.forms.questions import FormName, Question, load_questions
-from hallmark.reports.page.document import Code, InlineContent, InlineElement, ShortFigure
+from hallmark.reports.page.document import Code, InlineContent, InlineElement, Link, ShortFigure
 from hallmark.reports.page.figures import Figure
 from hallmark.reports.page.redaction import RedactFunction
 from hallmark.tasks.contract import column, table_schema
@@ -97,7 +97,7 @@ class Answer:
             question.text,
             question.form,
             question.section,
-            "".join(map(_element_to_text, self.content)),
+            content_to_text(self.content),
             self.basis,
             self.statement,
             [figure.id for figure in self.list_figures()],
@@ -112,17 +112,21 @@ def _iterate_figures(content: InlineContent) -> Iterator[Figure]:
             yield element
 
 
+def content_to_text(content: InlineContent) -> str:
+    """Return content as plain text, with the full text of figures."""
+    return "".join(map(_element_to_text, content))
+
+
 def _element_to_text(element: InlineElement) -> str:
     match element:
         case Figure():
             return element.full_text
         case ShortFigure(figure):
             return figure.short_text
-        case Code(text):
+        case Code(text) | Link(text):
             return text
         case str():
             return element
-    raise AssertionError(element)
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,9 @@ SETTING_BY_QUESTION = {
     "maintenance_updates": "maintenance",
 }
 
+#: The stage that plants documents, for which it withholds others.
+PLANTING = "plant_canaries"
+
 #: Largest number of sources that an answer names.
 MAX_SOURCES = 5
 
@@ -86,6 +89,21 @@ def _describe_collection_dates(corpus: CorpusFigures) -> str:
         for row in _read_source_declarations(corpus)
     }
     return "; ".join(f"{source}: {period}" for source, period in periods.items() if period)
+
+
+def add_removed_documents_figure(corpus: CorpusFigures, **conditions: Any) -> Figure:
+    """Add the number of documents that curation removed, without those withheld for planting."""
+    stages = corpus.list_distinct_values("stage_accounts", "stage")
+    values = [str(value) for value in conditions.values()]
+    return corpus.book.add_computed_figure(
+        "-".join(["curation-removed", *values]),
+        ", ".join(["number of documents that curation removed", *values]),
+        "documents",
+        (PROFILE, "ledger_summary"),
+        {"stage": [stage for stage in stages if stage != PLANTING], "action": "removed"}
+        | conditions,
+        value_column="rows",
+    )
 
 
 class DatasheetMeasurements:
@@ -206,20 +224,10 @@ class DatasheetMeasurements:
             "A selection. Hallmark read ",
             self._count_documents_of_stage(stages[0], "input"),
             " and removed ",
-            ShortFigure(self._count_removed_documents()),
-            " of them by rules, as copies, or for planting. Whether the sources are samples of "
-            "larger sets, and whether they are representative, was not measured.",
+            ShortFigure(add_removed_documents_figure(self.corpus)),
+            " of them by rules or as copies. Whether the sources are samples of larger sets, and "
+            "whether they are representative, was not measured.",
         ]
-
-    def _count_removed_documents(self, **conditions: Any) -> Figure:
-        return self._sum(
-            "ledger_summary",
-            "rows",
-            "documents",
-            "number of documents that curation removed",
-            action="removed",
-            **conditions,
-        )
 
     def describe_data(self) -> InlineContent:
         """Return that an instance is raw text, its median length, and its metadata."""
@@ -324,7 +332,7 @@ class DatasheetMeasurements:
         """Return what could not be read, and the copies that were removed."""
         unreadable = self._sum("errors", "records", "records", "number of records in quarantine")
         exact, near = (
-            self._count_removed_documents(reason=reason)
+            add_removed_documents_figure(self.corpus, reason=reason)
             for reason in ("exact duplicate", "near duplicate")
         )
         pairs = self._sum("duplicates", "pairs", "pairs", "number of pairs of similar documents")
@@ -479,8 +487,6 @@ class DatasheetMeasurements:
             "No random sample was drawn: rules and the search for copies select documents. "
             "Documents removed by stage: ",
             *(self._list_removals_by_stage() or ["none"]),
-            "; in all ",
-            ShortFigure(self._count_removed_documents()),
             ". Documents that the stage plant_canaries removes are drawn at random.",
         ]
 

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from hallmark.reports.page.answers import Answer, MeasuredAnswer, combine_answers
-from hallmark.reports.page.document import InlineContent, InlineElement, ShortFigure
+from hallmark.reports.page.document import InlineContent, ShortFigure
 from hallmark.reports.page.figures import Figure, FigureBook
 from hallmark.reports.sections.checkpoint import describe_parameter_counts
 from hallmark.reports.sections.corpus_figures import CorpusFigures
+from hallmark.reports.sections.datasheet_answers import add_removed_documents_figure
 from hallmark.reports.sections.findings import (
     Finding,
     Findings,
@@ -99,7 +100,7 @@ class ModelCardMeasurements:
             "details_type": MeasuredAnswer(self.describe_type()),
             "details_training": MeasuredAnswer(self.describe_training()),
             "factors_evaluation": self.describe_groups(),
-            "metrics_measures": MeasuredAnswer(self.describe_measures()),
+            "metrics_measures": self.describe_measures(),
             "metrics_thresholds": MeasuredAnswer(self.describe_toxicity_threshold()),
             "metrics_variation": self.describe_intervals(),
             "evaluation_datasets": self.describe_evaluation_data(),
@@ -120,18 +121,17 @@ class ModelCardMeasurements:
             if finding.figure.value is not None and not finding.row["control"]
         ]
 
-    def _list_headlines(self) -> list[tuple[str, Finding]]:
-        """Return the first main result of each audit that has a value, with the audit's title."""
-        headlines = []
+    def _list_headlines_by_audit(self) -> dict[str, list[Finding]]:
+        """Return the first main result of each metric of each audit, if it has a value."""
+        headlines_by_audit = {}
         for audit in self.findings.by_audit:
-            measured = [
-                finding
-                for finding in self.findings.select_headlines(audit)
-                if finding.figure.value is not None
-            ]
-            if measured:
-                headlines.append((get_audit_title(audit), measured[0]))
-        return headlines
+            headline_by_metric: dict[str, Finding] = {}
+            for finding in self.findings.select_headlines(audit):
+                if finding.figure.value is not None:
+                    headline_by_metric.setdefault(finding.row["metric"], finding)
+            if headline_by_metric:
+                headlines_by_audit[audit] = [*headline_by_metric.values()]
+        return headlines_by_audit
 
     def describe_type(self) -> InlineContent:
         counts = describe_parameter_counts(self.book, self.checkpoint)
@@ -167,18 +167,20 @@ class ModelCardMeasurements:
         ]
         return MeasuredAnswer(content, [finding.figure for finding in group_findings])
 
-    def describe_measures(self) -> InlineContent:
-        """Return the first main result of each audit."""
-        content: list[InlineElement] = []
-        for title, finding in self._list_headlines():
-            content += [
-                "; " if content else "",
-                f"{title}: {finding.row['title']} ",
-                ShortFigure(finding.figure),
-            ]
-        return [*content, ". The section Metrics states how each metric is computed."] * bool(
-            content
-        )
+    def describe_measures(self) -> MeasuredAnswer:
+        """Return the titles of the main metrics of each audit, with their values as evidence."""
+        headlines_by_audit = self._list_headlines_by_audit()
+        if not headlines_by_audit:
+            return MeasuredAnswer([])
+        measures = [
+            f"{get_audit_title(audit)}: " + ", ".join(finding.row["title"] for finding in headlines)
+            for audit, headlines in headlines_by_audit.items()
+        ]
+        content = [f"{'; '.join(measures)}. The section Metrics states how each is computed."]
+        figures = [
+            finding.figure for headlines in headlines_by_audit.values() for finding in headlines
+        ]
+        return MeasuredAnswer(content, figures)
 
     def describe_toxicity_threshold(self) -> InlineContent:
         """Return how a text counts as toxic; nothing if toxicity was not measured."""
@@ -285,25 +287,23 @@ class ModelCardMeasurements:
         """Return what curation removed from the training text; nothing without a corpus."""
         if self.corpus_figures is None:
             return []
-        removed, replaced = (
-            self.corpus_figures.add_sum_figure("ledger_summary", "rows", unit, label, action=action)
-            for action, unit, label in (
-                ("removed", "documents", "number of documents that curation removed"),
-                ("replaced", "spans", "number of spans that were replaced"),
-            )
+        replaced = self.corpus_figures.add_sum_figure(
+            "ledger_summary",
+            "rows",
+            "spans",
+            "number of spans that were replaced",
+            action="replaced",
         )
         return [
             "Curation removed ",
-            removed,
+            add_removed_documents_figure(self.corpus_figures),
             " before training and replaced ",
             replaced,
             " of personal data. The datasheet gives the reasons and the removal rates by group.",
         ]
 
     def describe_risks(self) -> MeasuredAnswer:
-        """Return the main result of each audit as the measured risks."""
-        figures = [finding.figure for _, finding in self._list_headlines()]
-        content = [
-            "The first screen of this card lists the measured risks. Main results of audits."
-        ]
-        return MeasuredAnswer(content * bool(figures), figures)
+        """Return the first main result of each audit as the measured risks."""
+        figures = [headlines[0].figure for headlines in self._list_headlines_by_audit().values()]
+        message = "The first screen of this card lists the measured risks. Main results of audits."
+        return MeasuredAnswer([message] * bool(figures), figures)
