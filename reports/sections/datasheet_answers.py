@@ -12,7 +12,7 @@ from typing import Any
 from hallmark.reports.page.answers import Answer, MeasuredAnswer, combine_answers
 from hallmark.reports.page.document import InlineContent, InlineElement, ShortFigure
 from hallmark.reports.page.figures import Figure
-from hallmark.reports.sections.composition import has_canaries
+from hallmark.reports.sections.composition import has_canaries, list_plant_canaries_labels
 from hallmark.reports.sections.corpus_figures import PROFILE, CorpusFigures
 from hallmark.reports.sections.group_removals import (
     describe_differences,
@@ -47,8 +47,26 @@ SETTING_BY_QUESTION = {
     "maintenance_updates": "maintenance",
 }
 
-#: The stage that plants documents, for which it withholds others.
-PLANTING = "plant_canaries"
+#: Questions whose figures cover only the last addition of a corpus that grew.
+LAST_ADDITION_QUESTIONS = (
+    "composition_sample",
+    "composition_labels",
+    "composition_missing_information",
+    "composition_relationships",
+    "composition_errors",
+    "composition_confidential",
+    "composition_offensive",
+    "composition_individuals",
+    "composition_sensitive",
+    "collection_mechanisms",
+    "collection_sampling",
+    "preprocessing_steps",
+    "preprocessing_raw_data",
+    "uses_impact",
+)
+
+#: The stage that reads the sources, and the one that plants documents and withholds others.
+INGEST, PLANTING = "ingest", "plant_canaries"
 
 #: Largest number of sources that an answer names.
 MAX_SOURCES = 5
@@ -146,7 +164,15 @@ class DatasheetMeasurements:
             "distribution_licence": describe_document_licences(self.corpus),
             "distribution_third_party_restrictions": describe_document_licences(self.corpus),
         }
-        return {name: MeasuredAnswer(content) for name, content in contents.items()}
+        is_grown = len(list_plant_canaries_labels(self.corpus)) > 1
+        return {
+            name: MeasuredAnswer(
+                ["The last addition of the corpus: ", *content]
+                if content and is_grown and name in LAST_ADDITION_QUESTIONS
+                else content
+            )
+            for name, content in contents.items()
+        }
 
     # Figures -------------------------------------------------------------------------------------
 
@@ -218,11 +244,11 @@ class DatasheetMeasurements:
 
     def describe_selection(self) -> InlineContent:
         """Return how much of what was read the corpus contains."""
-        if not (stages := self._list_stages()):
+        if INGEST not in self._list_stages():
             return []
         return [
             "A selection. Hallmark read ",
-            self._count_documents_of_stage(stages[0], "input"),
+            self._count_documents_of_stage(INGEST, "input"),
             " and removed ",
             ShortFigure(add_removed_documents_figure(self.corpus)),
             " of them by rules or as copies. Whether the sources are samples of larger sets, and "
@@ -257,23 +283,27 @@ class DatasheetMeasurements:
         return content
 
     def describe_labels(self) -> InlineContent:
-        """Return that documents have no labels, and which values curation adds."""
-        scored = self._sum(
-            "toxicity_status",
-            "documents",
-            "documents",
-            "number of documents scored, kept",
-            status="scored",
-            reason="",
-        )
-        return [
+        """Return that documents have no labels, and how many have a toxicity score."""
+        content: list[InlineElement] = [
             "No. None of the ",
             self.documents,
-            " has a label or target for a task. Curation adds computed values, such as a language "
-            "and, for ",
-            ShortFigure(scored),
-            " documents that were kept, a toxicity score. These are estimates.",
+            " has a label or target for a task.",
         ]
+        if self.corpus.profile["toxicity_status"].row_count:
+            scored = self._sum(
+                "toxicity_status",
+                "documents",
+                "documents",
+                "number of documents scored, kept",
+                status="scored",
+                reason="",
+            )
+            content += [
+                " Curation adds computed values: for example, ",
+                ShortFigure(scored),
+                " documents that were kept have a toxicity score. These are estimates.",
+            ]
+        return content
 
     def describe_missing_information(self) -> InlineContent:
         """Return how many spans were masked or cut."""
@@ -296,9 +326,12 @@ class DatasheetMeasurements:
             "with its reason.",
         ]
 
+    def _has_search_for_near_copies(self) -> bool:
+        return any("pairs" in found.tables for found in self.corpus.stage_artifacts.values())
+
     def describe_relationships(self) -> InlineContent:
         """Return how many pairs of similar documents are recorded; nothing without a search."""
-        if not any("pairs" in found.tables for found in self.corpus.stage_artifacts.values()):
+        if not self._has_search_for_near_copies():
             return []
         pairs = self._sum("duplicates", "pairs", "pairs", "number of pairs of similar documents")
         return [
@@ -335,17 +368,30 @@ class DatasheetMeasurements:
             add_removed_documents_figure(self.corpus, reason=reason)
             for reason in ("exact duplicate", "near duplicate")
         )
-        pairs = self._sum("duplicates", "pairs", "pairs", "number of pairs of similar documents")
-        return [
+        content: list[InlineElement] = [
+            "Records that could not be read: ",
             ShortFigure(unreadable),
-            " records could not be read. Redundancies: curation removed ",
+            ". Redundancies: curation removed ",
             ShortFigure(exact),
-            " exact and ",
-            ShortFigure(near),
-            " near copies of documents, and found ",
-            pairs,
-            " of similar documents, of which the less similar ones remain. Noise: filters and "
-            "scorers make errors; this card states their error rates where they are known.",
+            " exact copies of documents",
+        ]
+        if self._has_search_for_near_copies():
+            pairs = self._sum(
+                "duplicates", "pairs", "pairs", "number of pairs of similar documents"
+            )
+            content += [
+                " and ",
+                ShortFigure(near),
+                " near copies; of the ",
+                pairs,
+                " of similar documents that it found, those below the threshold remain",
+            ]
+        else:
+            content.append("; near copies were not searched for")
+        return [
+            *content,
+            ". Noise: filters and scorers make errors; this card states their error rates where "
+            "they are known.",
         ]
 
     def describe_external_resources(self) -> InlineContent:
@@ -459,15 +505,14 @@ class DatasheetMeasurements:
 
     def describe_mechanisms(self) -> InlineContent:
         """Return the kinds of sources, and how many records the readers read."""
-        stages = self._list_stages()
         kinds = dict.fromkeys(row["kind"] for row in _read_source_declarations(self.corpus))
-        if not stages or not kinds:
+        if INGEST not in self._list_stages() or not kinds:
             return []
         return [
             f"Software: Hallmark's readers for sources of the kind {', '.join(kinds)} read ",
-            self._count_documents_of_stage(stages[0], "input"),
+            self._count_documents_of_stage(INGEST, "input"),
             "; ",
-            ShortFigure(self._count_documents_of_stage(stages[0], "quarantined")),
+            ShortFigure(self._count_documents_of_stage(INGEST, "quarantined")),
             " of them could not be read. Each stage checks that its counts add up.",
         ]
 
@@ -481,14 +526,17 @@ class DatasheetMeasurements:
 
     def describe_sampling(self) -> InlineContent:
         """Return that documents are not drawn at random, and how many each stage removed."""
-        if not self._list_stages():
+        if not (stages := self._list_stages()):
             return []
-        return [
+        content: list[InlineElement] = [
             "No random sample was drawn: rules and the search for copies select documents. "
             "Documents removed by stage: ",
             *(self._list_removals_by_stage() or ["none"]),
-            ". Documents that the stage plant_canaries removes are drawn at random.",
+            ".",
         ]
+        if PLANTING in stages and self._count_documents_of_stage(PLANTING, "removed_rows").value:
+            content.append(f" Those that {PLANTING} removed were drawn at random.")
+        return content
 
     def describe_steps(self) -> InlineContent:
         """Return which stages removed documents, and how many spans were changed."""
@@ -502,11 +550,11 @@ class DatasheetMeasurements:
         ]
 
     def describe_raw_data(self) -> InlineContent:
-        if not (stages := self._list_stages()):
+        if INGEST not in self._list_stages():
             return []
         return [
             "Yes: the store keeps the text of ",
-            self._count_documents_of_stage(stages[0], "kept"),
+            self._count_documents_of_stage(INGEST, "kept"),
             " as it was read, in the table documents of the stage ingest.",
         ]
 

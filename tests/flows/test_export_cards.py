@@ -1,9 +1,12 @@
 """The command export-cards writes one new folder, for runs with one card or both."""
 
 import json
+from collections import Counter
 
 from hallmark.flows.card_export import find_run_cards
+from hallmark.flows.config import load_config
 from hallmark.flows.runs import open_run
+from hallmark.reports.cards import CARD_KINDS, load_card_inputs
 
 ALL_FILES = [
     "model/README.md",
@@ -40,3 +43,13 @@ def test_an_audit_has_the_datasheet_of_its_corpus(smoke):
     ]
     model_card, datasheet = find_run_cards(run)
     assert model_card.stage == "model_card" and datasheet.stage == "datasheet"
+
+
+def test_the_settings_of_the_demo_answer_most_questions(smoke):
+    """The corpus of the smoke run has the stages of the demo's."""
+    run = open_run(smoke.first, str(smoke.store))
+    kind, inputs = CARD_KINDS["datasheet"], load_card_inputs(run.store, run["datasheet"])
+    config = load_config("demo").datasheet
+    content = kind.compose(inputs, config, kind.build_redactor(inputs, config))
+    counts = Counter(row.basis for row in content.answers)
+    assert counts["measured"] >= 22 and counts["measured"] + counts["declared"] >= 35

@@ -18,8 +18,11 @@ from hallmark.reports.sections.findings import Finding
 from hallmark.reports.sections.form_answers import MAX_SHOWN_EVIDENCE, build_form_section
 from hallmark.reports.sections.model_card_answers import SETTING_BY_QUESTION as MODEL_CARD_SETTINGS
 from hallmark.reports.sections.model_card_answers import is_about_intersection
+from hallmark.tasks.corpus.plant_canaries import PlantCanariesConfig, plant_canaries
+from hallmark.tasks.corpus.profile import ProfileConfig, profile_corpus
 from tests.reports import artifacts
 from tests.reports.pages import text_of
+from tests.tasks.corpora import given
 
 FORMS = ("datasheet", "model_card")
 FIGURE = Figure("documents", "number of documents", 3.0, "documents", "e", "", "count")
@@ -188,6 +191,62 @@ def test_every_measured_answer_cites_figures_of_the_card(cards, kind):
     text = text_of(cards[kind], kind)
     for question in load_questions(kind):
         assert " ".join(question.text.split()) in text
+
+
+def test_measured_answers_state_what_the_profile_counts(session):
+    history = artifacts.history()
+    profile = artifacts.profiled(history)
+    rows = read_answers(build_datasheet(profile, history, DatasheetConfig()))
+    answers = {name: row["answer"] for name, row in rows.items() if row["basis"] == "measured"}
+    documents = history["plant_canaries"]["documents"].row_count
+    texts = history["plant_canaries"]["documents"].read(["text"])["text"].to_pylist()
+    size = sum(len(text.encode()) for text in texts)
+    assert answers["composition_count"] == f"{documents} documents with {size:,} bytes of text."
+    assert answers["composition_instances"].endswith("; and 2 smaller sources.")
+    assert "None of the 58 documents" in answers["composition_labels"]
+    removed = {
+        stage: history[stage]["ledger"].read(["action"])["action"].to_pylist().count("removed")
+        for stage in ("deduplicate", "select_scored", "plant_canaries")
+    }
+    assert removed["deduplicate"] == 4 and removed["plant_canaries"] == 0
+    listed = f"deduplicate 4; select_scored {removed['select_scored']}."
+    assert answers["collection_sampling"].endswith(f"Documents removed by stage: {listed}")
+    assert answers["preprocessing_steps"].startswith(f"Yes. Documents removed by stage: {listed}")
+    exact = "curation removed 4 exact copies of documents; near copies were not searched for."
+    assert exact in answers["composition_errors"]
+    spans = history["find_personal_data"]["spans"].row_count
+    assert f"Detectors found {spans} spans of personal data." in answers["composition_individuals"]
+    assert answers["composition_sensitive"].startswith("Found by detectors before curation: EMAIL")
+    split = history["split"]["documents"].read(["split"])["split"].to_pylist()
+    assert f"validation {split.count('validation')}." in answers["composition_splits"]
+    # Without these stages nothing is known of the sources, of similar documents and of licences.
+    for name in (
+        "composition_sample",
+        "composition_relationships",
+        "collection_mechanisms",
+        "preprocessing_raw_data",
+        "distribution_licence",
+    ):
+        assert rows[name]["basis"] == "unanswered" and not rows[name]["answer"]
+
+
+def test_an_empty_corpus_measures_only_counts(session):
+    planted = plant_canaries(given([], kind="split"), PlantCanariesConfig(enabled=False))
+    history = {"plant_canaries": planted}
+    profile = profile_corpus(planted, planted, history, {}, ProfileConfig())
+    rows = read_answers(build_datasheet(profile, history, DatasheetConfig()))
+    answers = {name: row["answer"] for name, row in rows.items() if row["basis"] == "measured"}
+    assert answers["composition_instances"].endswith("name of its source. All: 0.")
+    assert answers["composition_labels"].endswith("has a label or target for a task.")
+    assert answers.keys() == {
+        "composition_instances",
+        "composition_count",
+        "composition_data",
+        "composition_labels",
+        "composition_missing_information",
+        "composition_errors",
+        "composition_external_resources",
+    }
 
 
 def test_statements_of_both_persons_are_on_the_page(session):
