@@ -35,6 +35,8 @@ COMMAND_GROUPS: dict[tuple[str, str], dict[str, str]] = {
         "Train and audit",
         "Train a model from text, adapt a trained one to a task, or audit one.",
     ): {
+        "init": "Write a config with comments, and a file for a person's answers to questions of "
+        "the cards.",
         "run": "Run a config from end to end: curate the text, train, audit and report.",
         "audit": "Audit a checkpoint and write its model card, without rebuilding the corpus.",
         "finetune": "Fine-tune a checkpoint on labelled data or text pairs, score it and write "
@@ -51,6 +53,8 @@ COMMAND_GROUPS: dict[tuple[str, str], dict[str, str]] = {
         "removed, and which stages are out of date.",
         "report": "Rebuild the website of all runs and print the path of the page for RUN, which "
         "links to the cards of that run.",
+        "export-cards": "Export the cards of RUN as Hugging Face cards, Croissant, CycloneDX "
+        "ML-BOM and JSON.",
         "compare": "Compare the findings of audited checkpoints with those of the first "
         "checkpoint named.",
         "findings": "List the findings of a run with null value, conclusion and verdict, largest "

@@ -32,6 +32,7 @@ from hallmark.flows.config_files import (
 )
 from hallmark.model.config import ARCHITECTURE_BY_OBJECTIVE, count_corrupted_spans
 from hallmark.reports.datasheet import DatasheetConfig
+from hallmark.reports.forms.answers_file import AnswersConfig, read_answers_file
 from hallmark.reports.model_card import ModelCardConfig
 from hallmark.reports.task_card import TaskCardConfig
 from hallmark.tasks.audits.ability.attention_maps import AttentionMapsConfig
@@ -83,8 +84,17 @@ from hallmark.tasks.training.pack import PackConfig
 from hallmark.tasks.training.pretrain import PretrainConfig
 from hallmark.tasks.training.train_tokenizer import OBJECTIVES_WITH_SPECIAL_TOKENS, TokenizerConfig
 
-#: The keys outside sections. Only ``earlier_run``, and ``name`` as a title, change artifacts.
-ROOT_KEYS = ("name", "store", "workers", "mapper", "schedule", "earlier_run", "tensorboard")
+#: What is no stage. Only ``earlier_run``, ``name`` as a title, and ``answers`` change artifacts.
+ROOT_KEYS = (
+    "name",
+    "store",
+    "workers",
+    "mapper",
+    "schedule",
+    "earlier_run",
+    "tensorboard",
+    "answers",
+)
 
 #: The types of spans that each use of ``redact_spans`` receives.
 SPAN_TYPES_BY_STAGE = {
@@ -190,6 +200,7 @@ class PreAuditConfig(StageConfig):
     profile: ProfileConfig = ProfileConfig()
     removal_effects: RemovalEffectsConfig = RemovalEffectsConfig()
     evaluate_curation: CurationEvaluationConfig = CurationEvaluationConfig()
+    answers: AnswersConfig = AnswersConfig()
     datasheet: DatasheetConfig = Field(DatasheetConfig(), validate_default=True)
     leave_out: LeaveOutConfig = LeaveOutConfig()
     train_tokenizer: TokenizerConfig = TokenizerConfig()
@@ -475,6 +486,24 @@ def load_config(
         raise UsageError(
             f"config {source}: {format_validation_error(error, config_tree, ROOT_KEYS, Config)}"
         ) from error
+
+
+def read_answers(config: Config) -> Config:
+    """Read the answers file of a config into the sections of the cards.
+
+    Returns:
+        A config that names no answers file, so that a repeated run has the same answers.
+
+    Raises:
+        UsageError: The file cannot be used.
+    """
+    if config.answers.file is None:
+        return config
+    card_sections: dict[str, Any] = {
+        form: getattr(config, form).model_copy(update={"answers": answers})
+        for form, answers in read_answers_file(config.answers.file).items()
+    }
+    return config.model_copy(update={"answers": AnswersConfig(), **card_sections})
 
 
 def read_tree_with_rebased_paths(

@@ -79,6 +79,7 @@ SETTINGS_BY_CHECKPOINT_FLOW = {
         "policy",
         "attention_maps",
         "score_samples",
+        "answers",
         "model_card",
     ),
     "finetune": ("name", "store", "workers", "mapper", "finetune", "task_card"),
@@ -149,6 +150,7 @@ def resolve_flow_arguments(
     from hallmark.flows.config import (
         fill_missing_sections,
         load_config,
+        read_answers,
         read_tree_with_rebased_paths,
     )
     from hallmark.flows.config_files import find_text_override, get_config_folder, read_config_tree
@@ -200,6 +202,7 @@ def resolve_flow_arguments(
     assert config is not None
     settings = load_config(config, overrides, config_file)
     check_settings_allowed(settings, recorded_config)
+    settings = read_answers(settings)
     check_last_stage(until, settings)
     store_name = store or settings.store
     check_store_allowed(store_name)

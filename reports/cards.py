@@ -19,6 +19,7 @@ from hallmark.reports import (
     study_card,
     task_card,
 )
+from hallmark.reports.page.answers import read_answer_rows
 from hallmark.reports.page.card_tables import CardContent, read_document, read_figures
 from hallmark.reports.page.document import (
     DecisionSheet,
@@ -199,6 +200,9 @@ def read_card(store: Store, card: Artifact) -> CardContent:
         }
         document = read_document(card["sections"].read().to_pylist(), shown_figures)
         document = insert_dates(document, inputs)
+        answers = (
+            read_answer_rows(card["answers"].read().to_pylist()) if "answers" in card.tables else []
+        )
         labelled_inputs = kind.label_inputs(inputs).items()
         artifacts = {label: artifact for label, artifact in labelled_inputs if artifact is not None}
         book = FigureBook(artifacts, figures)
@@ -210,7 +214,9 @@ def read_card(store: Store, card: Artifact) -> CardContent:
             f"the tables or the inputs of {card.name} do not fit together ({error!s:.80}); remove "
             "the artifact and run the pipeline again"
         ) from error
-    return CardContent(card.stage, document, book, corpus_artifacts, redactor, missing_inputs)
+    return CardContent(
+        card.stage, document, book, corpus_artifacts, redactor, missing_inputs, answers
+    )
 
 
 def insert_dates(document: Document, inputs: CardInputs) -> Document:

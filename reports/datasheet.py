@@ -12,6 +12,9 @@ from typing import Any
 
 from pydantic import Field
 
+from hallmark.reports.forms.answers_file import DatasheetAnswers
+from hallmark.reports.forms.questions import QUESTION_FILES
+from hallmark.reports.page.answers import ANSWERS, Answer
 from hallmark.reports.page.card_tables import (
     CARD_TABLE_SCHEMAS,
     CardContent,
@@ -46,6 +49,8 @@ from hallmark.reports.sections.corpus_figures import (
     build_corpus_redactor,
 )
 from hallmark.reports.sections.curation_evaluation import build_curation_evaluation_sections
+from hallmark.reports.sections.datasheet_answers import build_datasheet_answers
+from hallmark.reports.sections.form_answers import build_form_section
 from hallmark.reports.sections.group_removals import (
     build_group_removal_answer,
     build_group_removal_section,
@@ -67,16 +72,20 @@ class DatasheetConfig(StageConfig):
     motivation: str | None = Field(None, description="purpose of the corpus")
     creators: str | None = Field(None, description="who created the corpus, and on whose behalf")
     funding: str | None = Field(None, description="who funded the corpus")
-    collection: str | None = Field(None, description="how and when the texts were collected")
+    collection: str | None = Field(
+        None, description="how, when and from whom the texts were collected"
+    )
     consent: str | None = Field(
         None, description="whether the authors of the texts know of the corpus and consent to it"
     )
     licence: str | None = Field(None, description="licences of the texts and of the corpus")
     intended_uses: str | None = Field(None, description="intended uses of the corpus")
     uses_to_avoid: str | None = Field(None, description="uses that the corpus is not meant for")
-    distribution: str | None = Field(None, description="to whom the corpus is distributed, and how")
+    distribution: str | None = Field(
+        None, description="whether, to whom, how and when the corpus is distributed"
+    )
     maintenance: str | None = Field(
-        None, description="who maintains the corpus and how errors are corrected"
+        None, description="who maintains the corpus, and how it is updated and corrected"
     )
     contact: str | None = Field(None, description="contact for questions and complaints")
     max_table_rows: int = Field(
@@ -93,6 +102,10 @@ class DatasheetConfig(StageConfig):
         ge=0,
         le=1,
         description="toxicity score at or above which pages hide a text",
+    )
+    answers: DatasheetAnswers = Field(
+        {},
+        description="answers of a person by id of the question; answers.file sets them",
     )
 
 
@@ -267,7 +280,14 @@ class DatasheetBuilder:
         ]
         return Section("Maintenance", [DefinitionList(entries)])
 
+    def build_answers(self) -> list[Answer]:
+        """Answer all questions; the figures of the other sections must be in the book."""
+        return build_datasheet_answers(
+            self.corpus_figures, self.config.model_dump(), self.config.answers
+        )
+
     def build_document(self) -> Document:
+        """Build the datasheet without the answers to the questions of its form."""
         return Document(
             self.config.title or "Untitled corpus",
             "Datasheet",
@@ -301,15 +321,26 @@ def compose_datasheet(
     """Compose the card; ``inputs`` are those of the stage, by name."""
     corpus_artifacts = inputs["corpus_artifacts"]
     book = FigureBook(label_datasheet_inputs(inputs))
-    document = DatasheetBuilder(
+    builder = DatasheetBuilder(
         CorpusFigures(book, corpus_artifacts, config.max_table_rows, redactor), redactor, config
-    ).build_document()
-    return CardContent("datasheet", document, book, corpus_artifacts, redactor)
+    )
+    document = builder.build_document()
+    answers = builder.build_answers()
+    document.sections = [*document.sections, build_form_section("datasheet", answers)]
+    return CardContent(
+        "datasheet",
+        document,
+        book,
+        corpus_artifacts,
+        redactor,
+        answers=[answer.to_row() for answer in answers],
+    )
 
 
 @stage(
     name="datasheet",
-    tables=CARD_TABLE_SCHEMAS,
+    tables={**CARD_TABLE_SCHEMAS, "answers": ANSWERS},
+    extra_code=(QUESTION_FILES["datasheet"],),
     libraries=REDACTION_LIBRARIES,
     reads={"corpus_artifacts": CARD_TABLES},
 )

@@ -12,6 +12,9 @@ from typing import Any
 
 from pydantic import Field
 
+from hallmark.reports.forms.answers_file import ModelCardAnswers
+from hallmark.reports.forms.questions import QUESTION_FILES
+from hallmark.reports.page.answers import ANSWERS, Answer
 from hallmark.reports.page.card_tables import (
     CARD_TABLE_SCHEMAS,
     CardContent,
@@ -76,6 +79,11 @@ from hallmark.reports.sections.findings import (
     get_audit_title,
     select_group_and_most_significant_findings,
 )
+from hallmark.reports.sections.form_answers import build_form_section
+from hallmark.reports.sections.model_card_answers import (
+    ModelCardMeasurements,
+    build_model_card_answers,
+)
 from hallmark.reports.sections.personal_data import describe_personal_data_treatment
 from hallmark.reports.sections.tokenizer import build_tokenizer_section
 from hallmark.reports.sections.training import (
@@ -131,6 +139,10 @@ class ModelCardConfig(StageConfig):
         ge=0,
         le=1,
         description="toxicity score at or above which pages hide a text",
+    )
+    answers: ModelCardAnswers = Field(
+        {},
+        description="answers of a person by id of the question; answers.file sets them",
     )
 
 
@@ -574,7 +586,15 @@ class ModelCardBuilder:
             self.error_rates, ErrorRates(self.book, self.book.artifacts[ERROR_RATES])
         )
 
+    def build_answers(self) -> list[Answer]:
+        """Answer all questions; the figures of the other sections must be in the book."""
+        measurements = ModelCardMeasurements(
+            self.book, self.findings, self.checkpoint, self.training_run, self.corpus_figures
+        )
+        return build_model_card_answers(measurements, self.config.model_dump(), self.config.answers)
+
     def build_document(self) -> Document:
+        """Build the card without the answers to the questions of its form."""
         return Document(
             self.config.title or "Untitled model",
             "Model card",
@@ -627,14 +647,23 @@ def compose_model_card(
         config=config,
         **{name: value for name, value in inputs.items() if name != "audits"},
     )
+    document = builder.build_document()
+    answers = builder.build_answers()
+    document.sections = [*document.sections, build_form_section("model_card", answers)]
     return CardContent(
-        "model_card", builder.build_document(), book, inputs["corpus_artifacts"], redactor
+        "model_card",
+        document,
+        book,
+        inputs["corpus_artifacts"],
+        redactor,
+        answers=[answer.to_row() for answer in answers],
     )
 
 
 @stage(
     name="model_card",
-    tables=CARD_TABLE_SCHEMAS,
+    tables={**CARD_TABLE_SCHEMAS, "answers": ANSWERS},
+    extra_code=(QUESTION_FILES["model_card"],),
     libraries=(*REDACTION_LIBRARIES, "scipy"),
     external_digests=compute_descriptions_digest,
     reads={"corpus_artifacts": CARD_TABLES},

@@ -25,7 +25,7 @@ from hallmark.flows.auditing import (
     check_model_settings,
     choose_audits_of_run,
 )
-from hallmark.flows.config import ROOT_KEYS, Config, load_config
+from hallmark.flows.config import ROOT_KEYS, Config, load_config, read_answers
 from hallmark.flows.corpus_additions import (
     check_preferred_sources_exist,
     open_earlier_corpus_or_empty,
@@ -102,7 +102,7 @@ def forecast_run(
     Raises:
         UsageError: If an argument is wrong.
     """
-    settings = load_config(config_name, overrides)
+    settings = read_answers(load_config(config_name, overrides))
     check_last_stage(last_stage, settings)
     uri = resolve_store_uri(store or settings.store)
     check_policy_rules(settings, uri)

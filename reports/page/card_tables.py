@@ -1,20 +1,21 @@
 """Store the content of a card as tables, and read it again.
 
-A card is data: ``sections`` holds its text block by block, ``figures`` its numbers and ``evidence``
-the rows that support them. Pages are rendered from these tables, so that another template or style
-sheet changes no artifact.
+A card is data: ``sections`` holds its text block by block, ``figures`` its numbers, ``evidence``
+the rows that support them, and ``answers`` the answers to the questions of its form. Pages are
+rendered from these tables, so that another template or style sheet changes no artifact.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
 import pyarrow as pa
 from pydantic import TypeAdapter
 
+from hallmark.reports.page.answers import AnswerRow, build_answers_table, redact_answer_row
 from hallmark.reports.page.charts import Drawing
 from hallmark.reports.page.document import (
     Block,
@@ -94,6 +95,7 @@ class CardContent:
         corpus_artifacts: The artifacts of the corpus stages by label, to show documents.
         redactor: Redacts what is shown.
         missing_inputs: Labels of inputs that are not in the store; no rows are shown then.
+        answers: The answers to the questions of the card's form, if it has one.
     """
 
     name: str
@@ -102,6 +104,7 @@ class CardContent:
     corpus_artifacts: Mapping[str, Artifact]
     redactor: Redactor
     missing_inputs: tuple[str, ...] = ()
+    answers: Sequence[AnswerRow] = ()
 
 
 def write_card_tables(content: CardContent, context: StageContext) -> None:
@@ -110,6 +113,10 @@ def write_card_tables(content: CardContent, context: StageContext) -> None:
     context.get_table_writer("sections").write(build_sections_table(document))
     context.get_table_writer("figures").write(content.book.build_figures_table())
     context.get_table_writer("evidence").write(content.book.build_evidence_table())
+    if content.answers:
+        redact = content.redactor.redact_full_text
+        rows = [redact_answer_row(row, redact) for row in content.answers]
+        context.get_table_writer("answers").write(build_answers_table(rows))
 
 
 def build_sections_table(document: Document) -> pa.Table:

@@ -12,7 +12,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -536,13 +536,18 @@ class FigureBook:
         )
 
     def add_under_unique_id(self, figure: Figure) -> Figure:
-        """Add a figure under a unique id and return it with that id."""
+        """Add a figure under a unique id and return it with that id.
+
+        A figure that the book has already is returned and not added again.
+        """
         base_id = unique_id = slugify(figure.id)
         suffix = 1
         while unique_id in self.figures:
+            if replace(figure, id=unique_id) == self.figures[unique_id]:
+                return self.figures[unique_id]
             suffix += 1
             unique_id = f"{base_id}-{suffix}"
-        figure = Figure(**{**figure.__dict__, "id": unique_id})
+        figure = replace(figure, id=unique_id)
         self.figures[unique_id] = figure
         return figure
 

@@ -8,6 +8,13 @@ from tests.flows.conftest import Hallmark
 
 #: Files of the folder in which the commands run; a folder has None as its text.
 FILES = {
+    "answers/empty.toml": b'motivation_purpose = "  "\n',
+    "answers/broken.toml": b"motivation_purpose = \n",
+    "answers/latin1.toml": 'motivation_purpose = "café"\n'.encode("latin1"),
+    "answers/list.toml": b'motivation_purpose = ["To test"]\n',
+    "answers/table.toml": b'[motivation_purpose]\ntext = "To test"\n',
+    "answers/twice.toml": b'motivation_purpose = "A"\nmotivation_purpose = "B"\n',
+    "answers/unknown.toml": b'motivation_purpos = "To test"\n',
     "broken.toml": b"name = \n",
     "empty.toml": b"",
     "folder.toml": None,
@@ -28,6 +35,10 @@ PRIVATE_WORDS = re.compile(r"Traceback|Errno|pydantic|<class|NoneType|cyclopts|t
 
 def rule(**settings):
     return "policy.rules.r=" + str(settings | {"lt": 1}).replace("': ", "' = ").replace('"', "'")
+
+
+def answers(name):
+    return ["run", "smoke", "--set", f"answers.file=answers/{name}.toml"]
 
 
 WRONG_INPUTS = [
@@ -63,6 +74,21 @@ WRONG_INPUTS = [
     (["run", "smoke", "--set", "ingest.sources.0.kind=cvs"], "(given: 'cvs') (did you mean csv?)"),
     (["run", "smoke", "--set", "ingest.sources.7.name=x"], "'7' is not a position in a list of 2"),
     (["run", "smoke", "--set", "name.x=1"], "'name' is a value, not a section"),
+    # Answers to questions of the cards
+    (answers("missing"), "answers.file: there is no file 'answers/missing.toml'"),
+    (["run", "smoke", "--set", "answers.file=nothing"], "answers.file: there is no file 'nothing'"),
+    ([*answers("missing"), "--dry-run"], "answers.file: there is no file 'answers/missing.toml'"),
+    (answers("broken"), "answers/broken.toml is not valid TOML (Invalid value (at line 1"),
+    (answers("twice"), "is not valid TOML (a question is answered twice (at line 2"),
+    (answers("latin1"), "answers/latin1.toml is not UTF-8 text (byte 26); save it as UTF-8"),
+    (answers("unknown"), "no question 'motivation_purpos' (did you mean motivation_purpose?);"),
+    (answers("empty"), "the answer to motivation_purpose is empty; write an answer or remove"),
+    (answers("list"), "motivation_purpose must be text, in quotes, but it is a value of the type"),
+    (answers("table"), "motivation_purpose must be text, in quotes, but it is a value of the type"),
+    (
+        ["run", "smoke", "--set", "datasheet.answers.details_date=today"],
+        "datasheet.answers: there is no question 'details_date'",
+    ),
     # Stages, tables, metrics, audits and slices
     (["run", "smoke", "--until", "dedupliacte"], "to stop after (did you mean deduplicate?)"),
     (["tables", "dedupliacte"], "there is no stage 'dedupliacte' (did you mean deduplicate?)"),

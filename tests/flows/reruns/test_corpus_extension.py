@@ -99,6 +99,13 @@ def test_later_stages_read_the_whole_corpus(smoke, grown):
         [str(n), each["plant_canaries"].name, f"{count:,}"]
         for n, (each, count) in enumerate(zip((before, run), rows, strict=True), 1)
     ]
+    rows = run["datasheet"]["answers"].read().to_pylist()
+    answers = {row["question_id"]: row["answer"] for row in rows}
+    last = "The last addition of the corpus: "
+    assert answers["composition_sample"].startswith(f"{last}A selection. Hallmark read ")
+    assert last not in answers["composition_count"]
+    earlier = before["datasheet"]["answers"].read(["answer"])["answer"].to_pylist()
+    assert not any(last in answer for answer in earlier)
 
 
 def test_an_earlier_document_is_traced_through_both_runs(smoke, grown):

@@ -1,0 +1,57 @@
+"""Export the cards of a run in machine-readable forms."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from hallmark.flows.runs import Run, find_artifact
+from hallmark.model.interchange.atomic_files import sync_to_disk, write_folder_atomically
+from hallmark.reports.exports.export_files import build_export_files
+from hallmark.reports.exports.exported_card import load_exported_card
+from hallmark.tasks.contract import Artifact, UsageError
+
+
+def find_run_cards(run: Run) -> tuple[Artifact | None, Artifact | None]:
+    """Return the model card of a run and the datasheet of its corpus, as far as there are any.
+
+    Raises:
+        UsageError: The run has neither.
+    """
+    model_card = run["model_card"] if "model_card" in run.stages else None
+    datasheet = run["datasheet"] if "datasheet" in run.stages else None
+    if datasheet is None and model_card is not None:
+        name = model_card.manifest["lineage"]["corpus_artifacts"].get("datasheet")
+        datasheet = None if name is None else find_artifact(run.store, name)
+    if model_card is None and datasheet is None:
+        raise UsageError(
+            f"run {run.id} has neither a model card nor a datasheet; name a run that has one, as "
+            "listed by: hallmark runs"
+        )
+    return model_card, datasheet
+
+
+def export_run_cards(run: Run, folder: Path) -> list[str]:
+    """Write the cards of a run into a new folder, and return the paths of the files within it.
+
+    A killed process leaves no folder of this name.
+
+    Raises:
+        UsageError: The folder exists and is not empty, or the run has no card.
+        HallmarkError: A card is damaged, or an earlier version of the code wrote it.
+    """
+    folder = Path(os.path.realpath(folder))
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise UsageError(f"{folder} exists and is not empty; name a new folder for the export")
+    model_card, datasheet = (
+        None if card is None else load_exported_card(run.store, card)
+        for card in find_run_cards(run)
+    )
+    files = build_export_files(model_card, datasheet)
+    with write_folder_atomically(folder) as new_folder:
+        for name, text in files.items():
+            path = new_folder / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            sync_to_disk(path)
+    return list(files)

@@ -1,0 +1,128 @@
+"""Write the files of a new project: a config with comments, and a file for a person's answers."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from hallmark.reports.datasheet import DatasheetConfig
+from hallmark.reports.forms.answers_file import FORMS
+from hallmark.reports.forms.questions import FORM_TITLES, load_questions
+from hallmark.reports.model_card import ModelCardConfig
+from hallmark.tasks.contract import UsageError
+
+CONFIG_NAME, ANSWERS_NAME = "config.toml", "answers.toml"
+
+#: The first part of a new config. The statements of its author follow.
+CONFIG_START = f"""\
+# A config of Hallmark. Run it with: hallmark run {CONFIG_NAME}
+# Keys that are not set have their defaults; `hallmark settings` lists all of them.
+name = "mine" # the name of the runs, and the title of the cards
+
+[answers]
+file = "{ANSWERS_NAME}" # a person's answers to questions of the cards
+
+# The texts. This source is an invented town, so that the config runs as it is. Replace it with your
+# own texts, for example with files that have one JSON object on each line, and its text in "text".
+[[ingest.sources]]
+kind = "town"
+name = "town"
+
+# [[ingest.sources]]
+# kind = "jsonl"
+# name = "letters"
+# path = "letters/*.jsonl.gz"
+# licence = "CC BY 4.0"
+
+# Texts that are planted to measure memorisation: only for models that nobody will use.
+[plant_canaries]
+enabled = false
+
+[pretrain.train]
+steps = 500
+"""
+
+STATEMENTS_START = """
+# What only a person knows. Remove the "# " in front of a key and write what is true; a question
+# without a statement or an answer is unanswered on the card.
+"""
+
+ANSWERS_START = f"""\
+# A person's answers to the questions of the datasheet and the model card, by id of the question.
+# {CONFIG_NAME} names this file. To answer a question, remove the "# " in front of its id and write
+# the answer between the quotes; \"\"\" allows several lines. An answer replaces what the config
+# states. What Hallmark measured is shown in any case, and your answer next to it.
+"""
+
+#: Fields of cards that are no statements of a person.
+OTHER_FIELDS = ("max_table_rows", "redaction_threshold", "answers")
+
+
+@dataclass(frozen=True)
+class ProjectFiles:
+    """The files of a new project."""
+
+    config: Path
+    answers: Path
+
+
+def write_project_files(folder: Path) -> ProjectFiles:
+    """Write the config and the answers file of a new project.
+
+    Raises:
+        UsageError: One of the files exists, or the folder is a file.
+    """
+    files = ProjectFiles(folder / CONFIG_NAME, folder / ANSWERS_NAME)
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{folder} is a file; name a folder")
+    for path in (files.config, files.answers):
+        if path.exists() or path.is_symlink():
+            raise UsageError(
+                f"{path} exists and is not overwritten; name another folder or move the file"
+            )
+    folder.mkdir(parents=True, exist_ok=True)
+    for path, text in ((files.config, format_config()), (files.answers, format_answers_file())):
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    return files
+
+
+def format_config() -> str:
+    """Format a config that runs as it is; statements about corpus and model are comments."""
+    sections = [
+        f"[{section}]\n{_format_statements(config_class)}"
+        for section, config_class in (
+            ("datasheet", DatasheetConfig),
+            ("model_card", ModelCardConfig),
+        )
+    ]
+    return CONFIG_START + STATEMENTS_START + "\n".join(sections)
+
+
+def _format_statements(config_class: type[BaseModel]) -> str:
+    return "".join(
+        f'# {name} = "" # {field.description}\n'
+        for name, field in config_class.model_fields.items()
+        if name not in OTHER_FIELDS
+    )
+
+
+def format_answers_file() -> str:
+    """Format an answers file with all questions of both forms as comments."""
+    lines = [ANSWERS_START]
+    for form in FORMS:
+        lines += ["", f"# {'=' * 97}", f"# {FORM_TITLES[form]}", f"# {'=' * 97}"]
+        section = ""
+        for question in load_questions(form):
+            if question.section != section:
+                section = question.section
+                lines += ["", f"# {section} {'-' * (96 - len(section))}"]
+            lines += [
+                "",
+                *textwrap.wrap(question.text, 98, initial_indent="# ", subsequent_indent="# "),
+            ]
+            lines.append(f'# {question.id} = ""')
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,153 @@
+"""Read what the machine-readable forms of a card are made from.
+
+Texts are redacted as on the pages, and invisible characters are written out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from hallmark.reports.cards import read_card
+from hallmark.reports.page.answers import AnswerRow
+from hallmark.reports.page.document import DecisionSheet, redact_figure
+from hallmark.reports.page.figures import Figure
+from hallmark.reports.page.redaction import RedactFunction, escape_invisible
+from hallmark.reports.review.evidence_hash import compute_evidence_hash
+from hallmark.tasks.contract import Artifact, HallmarkError, Row, Store
+
+#: What the basis of an answer is called behind it.
+BASIS_NAMES = {
+    "measured": "measured",
+    "declared": "declared in the config",
+    "human": "answered by a person",
+}
+
+
+@dataclass(frozen=True)
+class ExportedCard:
+    """A card as the machine-readable forms need it.
+
+    Attributes:
+        title: The title of the card.
+        artifact_name: The name of its artifact in the store.
+        evidence_hash: The hash that signed reviews are bound to.
+        checkpoint: The content digest of the checkpoint; empty for a datasheet.
+        answers: The answers by id of the question.
+        figures: The figures by id.
+        evidence: The rows of the table ``evidence`` by id, with their conditions as an object.
+        decision_sheet: The first screen of a model card; None for a datasheet.
+    """
+
+    title: str
+    artifact_name: str
+    evidence_hash: str
+    checkpoint: str
+    answers: dict[str, AnswerRow]
+    figures: dict[str, Figure]
+    evidence: dict[str, Row]
+    decision_sheet: DecisionSheet | None
+
+    def get_answer(self, *question_ids: str) -> str:
+        """Return the answers to questions with their bases, in one text; empty without any."""
+        parts = [format_answer(self.answers[question_id]) for question_id in question_ids]
+        return " ".join(filter(None, dict.fromkeys(parts)))  # questions may have the same answer
+
+    def list_answers(self, *question_ids: str) -> list[str]:
+        """Return the answers to questions with their bases; unanswered ones are left out."""
+        return [answer for name in question_ids if (answer := self.get_answer(name))]
+
+    def get_statement(self, question_id: str) -> str:
+        """Return what a person stated on a question, on one line; empty if nothing."""
+        row = self.answers[question_id]
+        text = row.answer if row.basis in ("declared", "human") else row.statement
+        return " ".join(text.split())
+
+    def list_cited_figures(self, *question_ids: str) -> list[Figure]:
+        """Return the figures with a value that support the answers to questions."""
+        cited = {
+            figure_id: self.figures[figure_id]
+            for question_id in question_ids
+            for figure_id in self.answers[question_id].figure_ids
+        }
+        return [figure for figure in cited.values() if figure.value is not None]
+
+
+def format_answer(row: AnswerRow) -> str:
+    """Return an answer with its basis in brackets, and a statement next to a measured one."""
+    if row.basis == "unanswered" or not row.answer.strip():
+        return ""
+    text = f"{row.answer.strip()} ({BASIS_NAMES[row.basis]})"
+    return f"{text} A person states: {row.statement}" if row.statement else text
+
+
+def load_exported_card(store: Store, card: Artifact) -> ExportedCard:
+    """Read a model card or a datasheet.
+
+    Raises:
+        HallmarkError: If the card is damaged, or an earlier version of the code wrote it.
+    """
+    if "answers" not in card.tables:
+        raise HallmarkError(
+            f"{card.name} was created by an earlier version of the code and has no table answers; "
+            "run the pipeline again to create it again"
+        )
+    content = read_card(store, card)
+    redact = content.redactor.redact_full_text
+    sheets = [block for block in content.document.lead if isinstance(block, DecisionSheet)]
+    return ExportedCard(
+        title=escape_invisible(content.document.title),
+        artifact_name=card.name,
+        evidence_hash=compute_evidence_hash(card),
+        checkpoint=card.manifest["parts"]["inputs"].get("checkpoint") or "",
+        answers={
+            row.question_id: _escape_texts(row, ("answer", "statement")) for row in content.answers
+        },
+        figures={
+            figure.id: _escape_texts(
+                redact_figure(figure, redact),
+                ("label", "scorer", "method", "missing_reason", "missing_text"),
+            )
+            for figure in content.book.figures.values()
+        },
+        evidence={
+            row["id"]: row
+            | {"conditions": _redact_json(json.loads(row.pop("evidence_filter")), redact)}
+            for row in card["evidence"].read().to_pylist()
+        },
+        decision_sheet=sheets[0] if sheets else None,
+    )
+
+
+def _escape_texts(record: Any, names: Sequence[str]) -> Any:
+    """Write out the invisible characters of fields of a dataclass."""
+    return replace(record, **{name: escape_invisible(getattr(record, name)) for name in names})
+
+
+def _redact_json(value: Any, redact: RedactFunction) -> Any:
+    """Redact every text of a JSON value and write out its invisible characters."""
+    match value:
+        case str():
+            return escape_invisible(redact(value))
+        case list():
+            return [_redact_json(item, redact) for item in value]
+        case dict():
+            return {name: _redact_json(item, redact) for name, item in value.items()}
+    return value
+
+
+def build_figures_json(cards: dict[str, ExportedCard]) -> dict[str, Any]:
+    """Return all answers and figures of cards, with the rows that support them, as JSON values."""
+    return {
+        kind: {
+            "title": card.title,
+            "artifact": card.artifact_name,
+            "evidence_hash": card.evidence_hash,
+            "answers": [asdict(row) for row in card.answers.values()],
+            "figures": [asdict(figure) for figure in card.figures.values()],
+            "evidence": list(card.evidence.values()),
+        }
+        for kind, card in cards.items()
+    }

@@ -1,0 +1,604 @@
+"""Answer the questions of the datasheet from the figures of the corpus and from the config.
+
+An answer cites the figures that support it. Where the corpus stages measured nothing, the question
+is left to a person.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hallmark.reports.page.answers import Answer, MeasuredAnswer, combine_answers
+from hallmark.reports.page.document import InlineContent, InlineElement, ShortFigure
+from hallmark.reports.page.figures import Figure
+from hallmark.reports.sections.composition import has_canaries, list_plant_canaries_labels
+from hallmark.reports.sections.corpus_figures import PROFILE, CorpusFigures
+from hallmark.reports.sections.group_removals import (
+    describe_differences,
+    describe_removal_range,
+    read_group_removals,
+)
+from hallmark.reports.sections.metadata import describe_document_licences
+from hallmark.reports.sections.personal_data import (
+    describe_personal_data_treatment,
+    has_personal_data_search,
+)
+from hallmark.reports.sections.preprocessing import describe_toxicity_actions
+
+#: The setting of the datasheet that answers a question, by id of the question.
+SETTING_BY_QUESTION = {
+    "motivation_purpose": "motivation",
+    "motivation_creators": "creators",
+    "motivation_funding": "funding",
+    "collection_acquisition": "collection",
+    "collection_directness": "collection",
+    "collection_notification": "consent",
+    "collection_consent": "consent",
+    "uses_other_tasks": "intended_uses",
+    "uses_to_avoid": "uses_to_avoid",
+    "distribution_third_parties": "distribution",
+    "distribution_method": "distribution",
+    "distribution_date": "distribution",
+    "distribution_licence": "licence",
+    "distribution_third_party_restrictions": "licence",
+    "maintenance_maintainer": "maintenance",
+    "maintenance_contact": "contact",
+    "maintenance_updates": "maintenance",
+}
+
+#: Questions whose figures cover only the last addition of a corpus that grew.
+LAST_ADDITION_QUESTIONS = (
+    "composition_sample",
+    "composition_labels",
+    "composition_missing_information",
+    "composition_relationships",
+    "composition_errors",
+    "composition_confidential",
+    "composition_offensive",
+    "composition_individuals",
+    "composition_sensitive",
+    "collection_mechanisms",
+    "collection_sampling",
+    "preprocessing_steps",
+    "preprocessing_raw_data",
+    "uses_impact",
+)
+
+#: The stage that reads the sources, and the one that plants documents and withholds others.
+INGEST, PLANTING = "ingest", "plant_canaries"
+
+#: Largest number of sources that an answer names.
+MAX_SOURCES = 5
+
+
+def build_datasheet_answers(
+    corpus: CorpusFigures, settings: Mapping[str, Any], human_answers: Mapping[str, str]
+) -> list[Answer]:
+    """Answer every question of the datasheet.
+
+    Args:
+        corpus: The corpus and its profile; figures that the card has are used again.
+        settings: The settings of the datasheet by name.
+        human_answers: The answers of a person, by id of the question.
+    """
+    declared = {question: settings[name] for question, name in SETTING_BY_QUESTION.items()}
+    declared["collection_timeframe"] = _describe_collection_dates(corpus)
+    return combine_answers(
+        "datasheet", DatasheetMeasurements(corpus).answer_questions(), declared, human_answers
+    )
+
+
+def _read_source_declarations(corpus: CorpusFigures) -> list[dict[str, Any]]:
+    return [
+        row
+        for artifact in corpus.stage_artifacts.values()
+        if artifact.stage == "ingest"
+        for row in artifact["sources"].read().to_pylist()
+    ]
+
+
+def _describe_collection_dates(corpus: CorpusFigures) -> str:
+    """Return the dates between which sources were collected, as the config states them."""
+    periods = {
+        row["source"]: " to ".join(
+            filter(None, (row.get("collected_from"), row.get("collected_to")))
+        )
+        for row in _read_source_declarations(corpus)
+    }
+    return "; ".join(f"{source}: {period}" for source, period in periods.items() if period)
+
+
+def add_removed_documents_figure(corpus: CorpusFigures, **conditions: Any) -> Figure:
+    """Add the number of documents that curation removed, without those withheld for planting."""
+    stages = corpus.list_distinct_values("stage_accounts", "stage")
+    values = [str(value) for value in conditions.values()]
+    return corpus.book.add_computed_figure(
+        "-".join(["curation-removed", *values]),
+        ", ".join(["number of documents that curation removed", *values]),
+        "documents",
+        (PROFILE, "ledger_summary"),
+        {"stage": [stage for stage in stages if stage != PLANTING], "action": "removed"}
+        | conditions,
+        value_column="rows",
+    )
+
+
+class DatasheetMeasurements:
+    """Answers questions from figures of a corpus, and adds figures that the card lacks.
+
+    Args:
+        corpus: The corpus and its profile.
+    """
+
+    def __init__(self, corpus: CorpusFigures) -> None:
+        self.corpus = corpus
+        self.documents = self._sum(
+            "sources", "documents", "documents", "number of documents in the corpus"
+        )
+
+    def answer_questions(self) -> dict[str, MeasuredAnswer]:
+        """Return what was measured, by id of the question."""
+        contents: dict[str, InlineContent] = {
+            "composition_instances": self.describe_instances(),
+            "composition_count": self.describe_count(),
+            "composition_sample": self.describe_selection(),
+            "composition_data": self.describe_data(),
+            "composition_labels": self.describe_labels(),
+            "composition_missing_information": self.describe_missing_information(),
+            "composition_relationships": self.describe_relationships(),
+            "composition_splits": self.describe_splits(),
+            "composition_errors": self.describe_errors(),
+            "composition_external_resources": self.describe_external_resources(),
+            "composition_confidential": self.describe_confidential_data(),
+            "composition_offensive": self.describe_offensive_text(),
+            "composition_subpopulations": self.describe_subpopulations(),
+            "composition_individuals": self.describe_individuals(),
+            "composition_sensitive": self.describe_sensitive_data(),
+            "collection_mechanisms": self.describe_mechanisms(),
+            "collection_sampling": self.describe_sampling(),
+            "preprocessing_steps": self.describe_steps(),
+            "preprocessing_raw_data": self.describe_raw_data(),
+            "preprocessing_software": self.describe_software(),
+            "uses_impact": self.describe_impact(),
+            "distribution_licence": describe_document_licences(self.corpus),
+            "distribution_third_party_restrictions": describe_document_licences(self.corpus),
+        }
+        is_grown = len(list_plant_canaries_labels(self.corpus)) > 1
+        return {
+            name: MeasuredAnswer(
+                ["The last addition of the corpus: ", *content]
+                if content and is_grown and name in LAST_ADDITION_QUESTIONS
+                else content
+            )
+            for name, content in contents.items()
+        }
+
+    # Figures -------------------------------------------------------------------------------------
+
+    def _sum(self, table: str, column: str, unit: str, label: str, **conditions: Any) -> Figure:
+        """Return the sum of a column of the profile over the rows that meet conditions."""
+        return self.corpus.add_sum_figure(table, column, unit, label, **conditions)
+
+    def _read_quantile(self, table: str, column: str, label: str, quantile: float) -> Figure | None:
+        """Return a quantile over all sources; None if the table does not have it."""
+        conditions = {"source": "", "quantile": quantile}
+        if conditions not in self.corpus.profile[table].read([*conditions]).to_pylist():
+            return None
+        return self.corpus.book.add_computed_figure(
+            f"{table}-{quantile}",
+            f"{label}, quantile {quantile:g}",
+            column,
+            (PROFILE, table),
+            conditions,
+            aggregate="last",
+            value_column=column,
+        )
+
+    def _count_documents_of_stage(self, stage: str, term: str) -> Figure:
+        """Return a term of the account of a stage, in documents."""
+        return self.corpus.book.add_computed_figure(
+            f"flow-{stage}-rows-{term}",
+            f"{stage}: {term.replace('_', ' ')}",
+            "documents",
+            (PROFILE, "stage_accounts"),
+            {"stage": stage, "unit": "rows"},
+            value_column=term,
+        )
+
+    def _list_stages(self) -> list[str]:
+        return self.corpus.list_distinct_values("stage_accounts", "stage")
+
+    def _list_values_by_count(self, table: str, column: str, count_column: str) -> list[str]:
+        """Return the values of a column of the profile, the most frequent first."""
+        totals: dict[str, int] = {}
+        for row in self.corpus.profile[table].read([column, count_column]).to_pylist():
+            totals[row[column]] = totals.get(row[column], 0) + (row[count_column] or 0)
+        return sorted(totals, key=lambda value: (-totals[value], value))
+
+    # Composition ---------------------------------------------------------------------------------
+
+    def describe_instances(self) -> InlineContent:
+        """Return that instances are documents, and how many each source has."""
+        sources = self._list_values_by_count("sources", "source", "documents")
+        shown_sources = sources[:MAX_SOURCES]
+        counts = [
+            (
+                name,
+                self._sum("sources", "documents", "documents", f"documents of {name}", source=name),
+            )
+            for name in shown_sources
+        ]
+        more = len(sources) - len(shown_sources)
+        return [
+            "Documents: each is one text with the name of its source. All: ",
+            ShortFigure(self.documents),
+            ". By source: " if counts else ".",
+            *_list_counts(counts),
+            f"; and {more} smaller sources." if more else "." if counts else "",
+        ]
+
+    def describe_count(self) -> InlineContent:
+        size = self._sum("sources", "bytes", "bytes of text", "size of the corpus")
+        return [self.documents, " with ", size, "."]
+
+    def describe_selection(self) -> InlineContent:
+        """Return how much of what was read the corpus contains."""
+        if INGEST not in self._list_stages():
+            return []
+        return [
+            "A selection. Hallmark read ",
+            self._count_documents_of_stage(INGEST, "input"),
+            " and removed ",
+            ShortFigure(add_removed_documents_figure(self.corpus)),
+            " of them by rules or as copies. Whether the sources are samples of larger sets, and "
+            "whether they are representative, was not measured.",
+        ]
+
+    def describe_data(self) -> InlineContent:
+        """Return that an instance is raw text, its median length, and its metadata."""
+        content: list[InlineElement] = [
+            "Raw text in Unicode, and the name of its source: ",
+            self.documents,
+            ".",
+        ]
+        if median := self._read_quantile("lengths", "bytes", "bytes per document", 0.5):
+            content += [" The median length is ", median, "."]
+        fields = self._list_values_by_count("metadata_fields", "field", "documents")[:MAX_SOURCES]
+        counts = [
+            (
+                name,
+                self._sum(
+                    "metadata_fields",
+                    "documents",
+                    "documents",
+                    f"number of documents with {name}",
+                    field=name,
+                ),
+            )
+            for name in fields
+        ]
+        if counts:
+            content += [" Metadata fields: ", *_list_counts(counts), "."]
+        return content
+
+    def describe_labels(self) -> InlineContent:
+        """Return that documents have no labels, and how many have a toxicity score."""
+        content: list[InlineElement] = [
+            "No. None of the ",
+            self.documents,
+            " has a label or target for a task.",
+        ]
+        if self.corpus.profile["toxicity_status"].row_count:
+            scored = self._sum(
+                "toxicity_status",
+                "documents",
+                "documents",
+                "number of documents scored, kept",
+                status="scored",
+                reason="",
+            )
+            content += [
+                " Curation adds computed values: for example, ",
+                ShortFigure(scored),
+                " documents that were kept have a toxicity score. These are estimates.",
+            ]
+        return content
+
+    def describe_missing_information(self) -> InlineContent:
+        """Return how many spans were masked or cut."""
+        masked, cut = (
+            self._sum(
+                "ledger_summary",
+                "rows",
+                "spans",
+                f"number of spans that were {label}",
+                action=action,
+            )
+            for action, label in (("replaced", "replaced"), ("removed_span", "cut"))
+        )
+        return [
+            "Curation replaced ",
+            masked,
+            " (such as personal data) with a mark, and cut ",
+            cut,
+            " (such as repeated or toxic passages). The ledgers of the stages list each of them "
+            "with its reason.",
+        ]
+
+    def _has_search_for_near_copies(self) -> bool:
+        return any("pairs" in found.tables for found in self.corpus.stage_artifacts.values())
+
+    def describe_relationships(self) -> InlineContent:
+        """Return how many pairs of similar documents are recorded; nothing without a search."""
+        if not self._has_search_for_near_copies():
+            return []
+        pairs = self._sum("duplicates", "pairs", "pairs", "number of pairs of similar documents")
+        return [
+            "Pairs of similar documents are recorded with their similarity: ",
+            pairs,
+            ". No other relationship is recorded.",
+        ]
+
+    def describe_splits(self) -> InlineContent:
+        splits = self.corpus.list_distinct_values("sources", "split")
+        counts = [
+            (
+                name,
+                self._sum(
+                    "sources", "documents", "documents", f"number of documents, {name}", split=name
+                ),
+            )
+            for name in splits
+        ]
+        if not counts:
+            return []
+        return [
+            "Yes: ",
+            *_list_counts(counts),
+            ". Similar documents are in the same split. The model is trained on train and checked "
+            "on validation during training. Holdout documents are never trained on; audits of "
+            "memorisation compare with them.",
+        ]
+
+    def describe_errors(self) -> InlineContent:
+        """Return what could not be read, and the copies that were removed."""
+        unreadable = self._sum("errors", "records", "records", "number of records in quarantine")
+        exact, near = (
+            add_removed_documents_figure(self.corpus, reason=reason)
+            for reason in ("exact duplicate", "near duplicate")
+        )
+        content: list[InlineElement] = [
+            "Records that could not be read: ",
+            ShortFigure(unreadable),
+            ". Redundancies: curation removed ",
+            ShortFigure(exact),
+            " exact copies of documents",
+        ]
+        if self._has_search_for_near_copies():
+            pairs = self._sum(
+                "duplicates", "pairs", "pairs", "number of pairs of similar documents"
+            )
+            content += [
+                " and ",
+                ShortFigure(near),
+                " near copies; of the ",
+                pairs,
+                " of similar documents that it found, those below the threshold remain",
+            ]
+        else:
+            content.append("; near copies were not searched for")
+        return [
+            *content,
+            ". Noise: filters and scorers make errors; this card states their error rates where "
+            "they are known.",
+        ]
+
+    def describe_external_resources(self) -> InlineContent:
+        return [
+            "Self-contained: the store holds the text of all ",
+            self.documents,
+            ". Addresses within texts are not followed.",
+        ]
+
+    def describe_confidential_data(self) -> InlineContent:
+        """Return how many passwords and keys were found; nothing without a search."""
+        if not has_personal_data_search(self.corpus):
+            return []
+        credentials = self._sum(
+            "personal_data", "spans", "spans", "number of passwords and keys found", type="SECRET"
+        )
+        return [
+            "Detectors found ",
+            credentials,
+            " with passwords or keys. Hallmark does not recognise other confidential text.",
+        ]
+
+    def describe_offensive_text(self) -> InlineContent:
+        """Return the highest toxicity score and what rules did; nothing without scores."""
+        label = "toxicity of documents before the filter"
+        highest, median = (
+            self._read_quantile("toxicity", "score", label, quantile) for quantile in (1.0, 0.5)
+        )
+        if highest is None or median is None:
+            return []
+        actions = [
+            element
+            for action in describe_toxicity_actions(self.corpus)
+            for element in [" ", *action]
+        ]
+        return [
+            "Toxicity scores of documents before the filter: highest ",
+            ShortFigure(highest),
+            ", median ",
+            ShortFigure(median),
+            ". Rules by name:" if actions else ". No rule uses the score.",
+            *actions,
+            " Scorers make errors, so offensive text may remain.",
+        ]
+
+    def describe_subpopulations(self) -> InlineContent:
+        """Return how often each group of people is mentioned; all groups are named."""
+        groups = self._list_values_by_count("identities", "group_name", "mentions")
+        counts = [
+            (
+                name,
+                self._sum(
+                    "identities",
+                    "mentions",
+                    "mentions",
+                    f"number of mentions, {name}",
+                    group_name=name,
+                ),
+            )
+            for name in groups
+        ]
+        if not counts:
+            return []
+        return [
+            "Documents are not assigned to groups of people. A list of English words finds "
+            "mentions of groups: ",
+            *_list_counts(counts),
+            ". It does not say who wrote a text.",
+        ]
+
+    def describe_individuals(self) -> InlineContent:
+        """Return how much personal data was found and how it was treated."""
+        if not has_personal_data_search(self.corpus):
+            return []
+        spans = self._sum(
+            "personal_data", "spans", "spans", "number of spans of personal data found"
+        )
+        return [
+            "Possibly. Detectors found ",
+            spans,
+            f" of personal data. {describe_personal_data_treatment(self.corpus)} Names and "
+            "addresses are not detected.",
+        ]
+
+    def describe_sensitive_data(self) -> InlineContent:
+        """Return the types of personal data that were found, and mentions of groups."""
+        if not has_personal_data_search(self.corpus):
+            return []
+        types = self._list_values_by_count("personal_data", "type", "spans")
+        counts = [
+            (
+                name,
+                self._sum(
+                    "personal_data", "spans", "spans", f"number of spans of {name}", type=name
+                ),
+            )
+            for name in types
+        ]
+        mentions = self._sum(
+            "identities", "mentions", "mentions", "number of mentions of groups of people"
+        )
+        return [
+            "Found by detectors before curation: ",
+            *(_list_counts(counts) or ["no personal data"]),
+            ". Texts mention groups of people, some by ethnicity, religion or sexual orientation: ",
+            mentions,
+            ". Health conditions, political opinions and criminal history were not searched for.",
+        ]
+
+    # Collection and preprocessing ----------------------------------------------------------------
+
+    def describe_mechanisms(self) -> InlineContent:
+        """Return the kinds of sources, and how many records the readers read."""
+        kinds = dict.fromkeys(row["kind"] for row in _read_source_declarations(self.corpus))
+        if INGEST not in self._list_stages() or not kinds:
+            return []
+        return [
+            f"Software: Hallmark's readers for sources of the kind {', '.join(kinds)} read ",
+            self._count_documents_of_stage(INGEST, "input"),
+            "; ",
+            ShortFigure(self._count_documents_of_stage(INGEST, "quarantined")),
+            " of them could not be read. Each stage checks that its counts add up.",
+        ]
+
+    def _list_removals_by_stage(self) -> list[InlineElement]:
+        """Return the number of documents that each stage removed; stages without are left out."""
+        counts = [
+            (stage, self._count_documents_of_stage(stage, "removed_rows"))
+            for stage in self._list_stages()
+        ]
+        return _list_counts([(stage, figure) for stage, figure in counts if figure.value])
+
+    def describe_sampling(self) -> InlineContent:
+        """Return that documents are not drawn at random, and how many each stage removed."""
+        if not (stages := self._list_stages()):
+            return []
+        content: list[InlineElement] = [
+            "No random sample was drawn: rules and the search for copies select documents. "
+            "Documents removed by stage: ",
+            *(self._list_removals_by_stage() or ["none"]),
+            ".",
+        ]
+        if PLANTING in stages and self._count_documents_of_stage(PLANTING, "removed_rows").value:
+            content.append(f" Those that {PLANTING} removed were drawn at random.")
+        return content
+
+    def describe_steps(self) -> InlineContent:
+        """Return which stages removed documents, and how many spans were changed."""
+        if not self._list_stages():
+            return []
+        return [
+            "Yes. Documents removed by stage: ",
+            *(self._list_removals_by_stage() or ["none"]),
+            ". ",
+            *self.describe_missing_information(),
+        ]
+
+    def describe_raw_data(self) -> InlineContent:
+        if INGEST not in self._list_stages():
+            return []
+        return [
+            "Yes: the store keeps the text of ",
+            self._count_documents_of_stage(INGEST, "kept"),
+            " as it was read, in the table documents of the stage ingest.",
+        ]
+
+    def describe_software(self) -> InlineContent:
+        stage_count = self.corpus.book.add_computed_figure(
+            "stage-count",
+            "number of stages that change the corpus",
+            "stages",
+            (PROFILE, "stage_accounts"),
+            aggregate="distinct",
+            value_column="stage",
+        )
+        if not stage_count.value:
+            return []
+        return [
+            "Yes: Hallmark. Each of the ",
+            stage_count,
+            " that change the corpus records the digest of its code, its settings and the versions "
+            "of its libraries.",
+        ]
+
+    # Uses ----------------------------------------------------------------------------------------
+
+    def describe_impact(self) -> InlineContent:
+        """Return what planted documents, personal data and removals mean for users."""
+        content: list[InlineElement] = []
+        if has_canaries(self.corpus):
+            planted = self._sum("canaries", "documents", "documents", "number of planted documents")
+            content += [planted, " were planted; remove them before you reuse the corpus. "]
+        if rows := read_group_removals(self.corpus):
+            content += [
+                *describe_removal_range(self.corpus, rows),
+                " ",
+                describe_differences(rows),
+                " ",
+            ]
+        if not content:
+            return []
+        return [*content, describe_personal_data_treatment(self.corpus)]
+
+
+def _list_counts(counts: Sequence[tuple[str, Figure]]) -> list[InlineElement]:
+    """Return names with their numbers, separated by semicolons, since names contain commas."""
+    content: list[InlineElement] = []
+    for number, (name, figure) in enumerate(counts):
+        content += [f"{'; ' if number else ''}{name} ", ShortFigure(figure)]
+    return content

@@ -1,0 +1,53 @@
+"""The answers of a person: from the file into the settings of the cards."""
+
+import pytest
+
+from hallmark.flows.config import load_config, read_answers
+from hallmark.flows.run_recording import resolve_flow_arguments
+from hallmark.reports.forms.answers_file import read_answers_file
+
+ANSWERS = '''
+motivation_purpose = "  To test answers. "
+details_date = """
+Written on
+two lines."""
+'''
+
+
+@pytest.fixture
+def config_file(tmp_path):
+    """A config in a folder of its own, with an answers file next to it."""
+    folder = tmp_path / "configs"
+    folder.mkdir()
+    (folder / "answers.toml").write_text(ANSWERS, encoding="utf-8-sig")
+    (folder / "mine.toml").write_text(
+        'name = "mine"\n[answers]\nfile = "answers.toml"\n'
+        '[[ingest.sources]]\nkind = "text"\nname = "a"\npath = "letters"\n'
+    )
+    return folder / "mine.toml"
+
+
+def test_answers_are_divided_among_the_cards(config_file):
+    assert read_answers_file(config_file.with_name("answers.toml")) == {
+        "datasheet": {"motivation_purpose": "To test answers."},
+        "model_card": {"details_date": "Written on\ntwo lines."},
+    }
+
+
+def test_a_run_reads_the_file_next_to_the_config_once(config_file, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    settings = resolve_flow_arguments(str(config_file), [f"store={tmp_path / 'store'}"]).config
+    assert settings.datasheet.answers == {"motivation_purpose": "To test answers."}
+    assert settings.model_card.answers == {"details_date": "Written on\ntwo lines."}
+    # The record of the run repeats it, also if the file changes or disappears.
+    recorded = load_config(settings.model_dump(mode="json"))
+    config_file.with_name("answers.toml").unlink()
+    assert recorded == settings == read_answers(recorded) and recorded.answers.file is None
+
+
+def test_a_file_replaces_recorded_answers(config_file):
+    recorded = load_config("smoke", ["model_card.answers.details_date=earlier"])
+    assert read_answers(recorded).model_card.answers == {"details_date": "earlier"}
+    answers_file = config_file.with_name("answers.toml")
+    settings = load_config(recorded.model_dump(mode="json"), [f"answers.file={answers_file}"])
+    assert read_answers(settings).model_card.answers == {"details_date": "Written on\ntwo lines."}
