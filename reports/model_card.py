@@ -36,7 +36,11 @@ from hallmark.reports.page.document import (
 )
 from hallmark.reports.page.figures import FigureBook
 from hallmark.reports.page.redaction import OFFENSIVE_TOXICITY, REDACTION_LIBRARIES, Redactor
-from hallmark.reports.sections.analyses import build_analyses_section, get_metric_definition
+from hallmark.reports.sections.analyses import (
+    build_analyses_section,
+    build_summary_table,
+    get_metric_definition,
+)
 from hallmark.reports.sections.attention import build_attention_section
 from hallmark.reports.sections.card_summary import (
     build_card_summary,
@@ -225,7 +229,7 @@ class ModelCardBuilder:
                     ],
                 )
             )
-        summary = self.findings.build_summary_table()
+        summary = build_summary_table(self.findings)
         blocks.append(
             Details("All main figures in one table", [summary])
             if isinstance(summary, DataTable)
