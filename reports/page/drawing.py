@@ -1,4 +1,4 @@
-"""Draw charts as SVG files: reproducible bytes, no scripts, and colours for light and dark themes.
+"""Draw charts as SVG for pages: reproducible bytes, no scripts, colours from the style sheet.
 
 The charts are small enough for a telephone, and every number is also in a table nearby. Matplotlib
 draws all of them, apart from shaded text.
@@ -7,6 +7,7 @@ draws all of them, apart from shaded text.
 from __future__ import annotations
 
 import functools
+import hashlib
 import io
 import re
 import unicodedata
@@ -29,13 +30,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.ticker import MaxNLocator
 
-#: Placeholder colours, which become CSS variables: name, light value (the fallback), dark value.
+#: Placeholder colours, and the variables of ``style.css`` that they become.
 _THEME_COLOURS = {
-    "#010203": ("ink", "#24292f", "#e6e6e3"),
-    "#010204": ("faint", "#c9cdd2", "#4a4f57"),
-    "#010205": ("one", "#0b5cad", "#6cb2ff"),
-    "#010206": ("two", "#b4470f", "#ff9d5c"),
-    "#010207": ("three", "#6b7280", "#a3aab5"),
+    "#010203": "chart-ink",
+    "#010204": "chart-faint",
+    "#010205": "chart-one",
+    "#010206": "chart-two",
+    "#010207": "chart-three",
 }
 TEXT_COLOUR, GRID_COLOUR, FIRST_COLOUR, SECOND_COLOUR, MUTED_COLOUR = _THEME_COLOURS
 
@@ -91,17 +92,22 @@ def _open_chart_canvas(height_inches: float) -> Iterator[_ChartCanvas]:
 
 
 def _apply_theme_colours(svg: str) -> str:
-    for placeholder, (variable, light, _) in _THEME_COLOURS.items():
-        svg = re.sub(
-            rf"(fill|stroke): {placeholder}\b", rf"\1: {light}; \1: var(--{variable})", svg
-        )
-    light, dark = (
-        "".join(f"--{colour[0]}:{colour[i]};" for colour in _THEME_COLOURS.values()) for i in (1, 2)
-    )
-    css = f":root{{{light}}}@media(prefers-color-scheme:dark){{:root{{{dark}}}}}"
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r"<\?xml.*?\?>\s*|<!DOCTYPE.*?>\s*", "", svg, count=2, flags=re.DOTALL)
-    return re.sub(r"(<svg\b[^>]*>)", rf"\1<style>{css}</style>", svg, count=1)
+    for placeholder, variable in _THEME_COLOURS.items():
+        svg = re.sub(rf"(fill|stroke): {placeholder}\b", rf"\1: var(--{variable})", svg)
+    # The style sheet of the page applies, so the drawing brings none of its own.
+    svg = re.sub(r"<metadata>.*?</metadata>|<style\b.*?</style>", "", svg, flags=re.DOTALL)
+    return re.sub(r"<\?xml.*?\?>\s*|<!DOCTYPE.*?>\s*", "", svg, count=2, flags=re.DOTALL)
+
+
+def _rename_ids(svg: str, prefix: str) -> str:
+    """Return an SVG whose referenced ids begin with a prefix, without all other ids."""
+    referenced_ids = {*re.findall(r'href="#([^"]*)"', svg), *re.findall(r"url\(#([^)]*)\)", svg)}
+
+    def rename(match: re.Match[str]) -> str:
+        return f' id="{prefix}-{match[1]}"' if match[1] in referenced_ids else ""
+
+    svg = re.sub(r' id="([^"]*)"', rename, svg)
+    return re.sub(r'(href="|url\()#', rf"\1#{prefix}-", svg)
 
 
 @functools.cache
@@ -129,8 +135,18 @@ class AxisTicks(NamedTuple):
     labels: list[str]
 
 
-def draw_chart(drawing: Drawing) -> str:
-    """Draw a chart as SVG."""
+def draw_chart(drawing: Drawing, name: str = "") -> str:
+    """Draw a chart as SVG for a page.
+
+    Args:
+        drawing: What to draw.
+        name: A name that no other chart of the page has; the ids of the SVG begin with it.
+    """
+    digest = hashlib.sha256(name.encode()).hexdigest()[:10]
+    return _rename_ids(_draw(drawing), f"chart-{digest}")
+
+
+def _draw(drawing: Drawing) -> str:
     match drawing:
         case LineChart():
             return _draw_line_chart(drawing)
@@ -181,7 +197,7 @@ def _draw_bar_chart(chart: BarChart) -> str:
         axes.tick_params(axis="y", length=0)
         axes.invert_yaxis()
         axes.margins(x=0.16)
-        axes.set_xlabel(_shorten_chart_label(chart.x_label, 60))
+        _set_centred_label(axes, chart.x_label)
         axes.xaxis.set_major_locator(_make_tick_locator())
         axes.grid(axis="x")
     return canvas.svg
@@ -190,18 +206,33 @@ def _draw_bar_chart(chart: BarChart) -> str:
 def _draw_interval_chart(chart: IntervalChart) -> str:
     with _open_chart_canvas(0.75 + 0.28 * len(chart.labels)) as canvas:
         axes = canvas.axes
-        for position, (value, bounds) in enumerate(
-            zip(chart.values, chart.interval_bounds, strict=True)
-        ):
-            if bounds is not None:
-                axes.plot(
-                    bounds,
-                    (position, position),
-                    color=FIRST_COLOUR,
-                    linewidth=1.6,
-                    solid_capstyle="butt",
-                )
-            axes.plot([value], [position], "o", color=FIRST_COLOUR, markersize=5)
+        bounds_by_position = {
+            position: bounds
+            for position, bounds in enumerate(chart.interval_bounds)
+            if bounds is not None
+        }
+        axes.hlines(
+            [*bounds_by_position],
+            [low for low, _ in bounds_by_position.values()],
+            [high for _, high in bounds_by_position.values()],
+            color=FIRST_COLOUR,
+            linewidth=1.6,
+        )
+        axes.plot(chart.values, range(len(chart.values)), "o", color=FIRST_COLOUR, markersize=5)
+        null_by_position = {
+            position: null_value
+            for position, null_value in enumerate(chart.null_values)
+            if null_value is not None
+        }
+        if null_by_position:
+            axes.plot(
+                [*null_by_position.values()],
+                [*null_by_position],
+                "|",
+                color=SECOND_COLOUR,
+                markersize=9,
+                markeredgewidth=1.6,
+            )
         if chart.reference_value is not None:
             axes.axvline(
                 chart.reference_value, color=SECOND_COLOUR, linewidth=1, linestyle=(0, (4, 3))
@@ -210,7 +241,7 @@ def _draw_interval_chart(chart: IntervalChart) -> str:
         axes.tick_params(axis="y", length=0)
         axes.set_ylim(len(chart.labels) - 0.4, -0.6)
         axes.margins(x=0.06)
-        axes.set_xlabel(_shorten_chart_label(chart.x_label, 60))
+        _set_centred_label(axes, chart.x_label)
         if chart.is_ratio:
             from matplotlib.ticker import FuncFormatter, LogLocator
 
@@ -222,6 +253,11 @@ def _draw_interval_chart(chart: IntervalChart) -> str:
             axes.xaxis.set_major_locator(_make_tick_locator())
         axes.grid(axis="x")
     return canvas.svg
+
+
+def _set_centred_label(axes: Axes, label: str) -> None:
+    """Label the horizontal axis below the middle of the chart, however long the row names are."""
+    axes.figure.supxlabel(_shorten_chart_label(label, 60), fontsize=9)
 
 
 def _draw_trajectory_chart(chart: TrajectoryChart) -> str:
