@@ -29,11 +29,6 @@ from hallmark.reports.page.document import (
     Section,
     redact_document,
 )
-<<<<<<< HEAD
-from hallmark.reports.page.evidence_pages import value_to_cell
-=======
-from hallmark.reports.page.drawing import draw_chart
->>>>>>> e4ab1fd6 (Read rows of evidence as cases; one evidence page per stage)
 from hallmark.reports.page.figures import Evidence, Figure, FigureBook, format_number, slugify
 from hallmark.reports.page.redaction import OFFENSIVE_TOXICITY, Redactor
 from hallmark.reports.page.rendering import get_template_environment

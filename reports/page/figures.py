@@ -107,7 +107,7 @@ Conditions = Mapping[str, Any]
 StageAndTable = tuple[str, str]
 
 #: Tables of at most this many bytes stay in memory while a card is built.
-MAX_IN_MEMORY_BYTES = 1 << 18
+MAX_IN_MEMORY_BYTES = 1 << 21
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,7 @@ CARD_TABLES = (
     "lost_duplicate_clusters",
     "metadata_fields",
     "metadata_values",
+    "missed_documents",
     "occupation_shares",
     "occupations",
     "pairs",
