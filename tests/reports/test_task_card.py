@@ -128,7 +128,7 @@ def test_labels_have_numbers_and_their_names_stand_on_no_page(made):
     ]
     assert table[4][3] == "not measured"
     assert "Labels without a test row: 1 of 5 (number 3)." in text
-    assert "hallmark report RUN --unredacted" in text
+    assert "hallmark export-site RUN --unredacted" in text
     files = [p for p in pages.write_pages(card).rglob("*") if p.suffix in (".html", ".md", ".svg")]
     assert len(files) > 3
     for path in files:
