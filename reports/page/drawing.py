@@ -197,7 +197,7 @@ def _draw_bar_chart(chart: BarChart) -> str:
         axes.tick_params(axis="y", length=0)
         axes.invert_yaxis()
         axes.margins(x=0.16)
-        axes.set_xlabel(_shorten_chart_label(chart.x_label, 60))
+        _set_centred_label(axes, chart.x_label)
         axes.xaxis.set_major_locator(_make_tick_locator())
         axes.grid(axis="x")
     return canvas.svg
@@ -218,6 +218,16 @@ def _draw_interval_chart(chart: IntervalChart) -> str:
                     solid_capstyle="butt",
                 )
             axes.plot([value], [position], "o", color=FIRST_COLOUR, markersize=5)
+        for position, null_value in enumerate(chart.null_values):
+            if null_value is not None:
+                axes.plot(
+                    [null_value],
+                    [position],
+                    "|",
+                    color=SECOND_COLOUR,
+                    markersize=9,
+                    markeredgewidth=1.6,
+                )
         if chart.reference_value is not None:
             axes.axvline(
                 chart.reference_value, color=SECOND_COLOUR, linewidth=1, linestyle=(0, (4, 3))
@@ -226,7 +236,7 @@ def _draw_interval_chart(chart: IntervalChart) -> str:
         axes.tick_params(axis="y", length=0)
         axes.set_ylim(len(chart.labels) - 0.4, -0.6)
         axes.margins(x=0.06)
-        axes.set_xlabel(_shorten_chart_label(chart.x_label, 60))
+        _set_centred_label(axes, chart.x_label)
         if chart.is_ratio:
             from matplotlib.ticker import FuncFormatter, LogLocator
 
@@ -238,6 +248,11 @@ def _draw_interval_chart(chart: IntervalChart) -> str:
             axes.xaxis.set_major_locator(_make_tick_locator())
         axes.grid(axis="x")
     return canvas.svg
+
+
+def _set_centred_label(axes: Axes, label: str) -> None:
+    """Label the horizontal axis below the middle of the chart, however long the row names are."""
+    axes.figure.supxlabel(_shorten_chart_label(label, 60), fontsize=9)
 
 
 def _draw_trajectory_chart(chart: TrajectoryChart) -> str:

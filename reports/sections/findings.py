@@ -19,7 +19,7 @@ from hallmark.reports.page.document import (
     Paragraph,
     ShortFigure,
 )
-from hallmark.reports.page.figures import Figure, FigureBook, format_unit_suffix
+from hallmark.reports.page.figures import Figure, FigureBook, format_unit_suffix, slugify
 from hallmark.tasks.audits.audit_descriptions import SIGNIFICANCE_LEVEL
 from hallmark.tasks.audits.judging.discoveries import (
     describe_conclusion,
@@ -89,6 +89,11 @@ class LabelledFinding(NamedTuple):
 def get_audit_title(audit: str) -> str:
     """Return the title of an audit; of an audit that no longer exists, its name."""
     return AUDIT_DESCRIPTIONS[audit].title if audit in AUDIT_DESCRIPTIONS else audit
+
+
+def get_audit_page(audit: str) -> str:
+    """Return the name of the page of an audit."""
+    return f"audit-{slugify(audit)}"
 
 
 def name_finding(finding_row: Mapping[str, Any]) -> str:
@@ -319,11 +324,15 @@ class Findings:
             value_column="bytes/split_bytes",
         )
 
-    def build_controls_table(self) -> DataTable:
-        """Build the table of all controls, except those of scorers, with their verdicts."""
+    def build_controls_table(self, audits: Sequence[str] | None = None) -> DataTable:
+        """Build the table of controls, except those of scorers, with their verdicts.
+
+        Args:
+            audits: The audits of the controls; by default all.
+        """
         rows: list[list[InlineElement]] = []
-        for audit, audit_findings in self.by_audit.items():
-            for row, figure in audit_findings:
+        for audit in self.by_audit if audits is None else audits:
+            for row, figure in self.by_audit[audit]:
                 if row["control"] and row["control_target"] != "scorer":
                     control_label = name_finding(row)
                     rows.append(
@@ -418,7 +427,7 @@ class Findings:
                     f"{get_audit_title(audit)}: {MAX_HEADLINES} of {len(headline_findings)} "
                     "figures are shown"
                 )
-                notes.append(f"{limit_text}; all are in its section below.")
+                notes.append(f"{limit_text}; all are on its page.")
         if not labelled_findings:
             message = (
                 "No audit computed a finding about the model." if self.by_audit else "No audit ran."

@@ -11,16 +11,14 @@ from hypothesis import strategies as st
 from hallmark.reports.model_card import ModelCardConfig, build_model_card
 from hallmark.reports.page.document import DataTable
 from hallmark.reports.page.figures import Figure
-from hallmark.reports.sections.analyses import (
-    build_bias_chart,
-    build_metric_tables,
-    describe_smallest_detected_trait_share,
-)
+from hallmark.reports.sections.analyses import build_audit_page, build_metric_table
+from hallmark.reports.sections.audit_charts import build_audit_chart
 from hallmark.reports.sections.card_summary import build_card_summary
 from hallmark.reports.sections.findings import (
     find_significant_side_of_null,
     get_audit_title,
 )
+from hallmark.reports.sections.planted_associations import describe_smallest_detected_trait_share
 from hallmark.tasks.audits.judging.discoveries import describe_conclusion
 from hallmark.tasks.audits.judging.findings import FINDINGS, build_finding
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS, PROBES, SKIPPED_COUNT_METRICS
@@ -36,6 +34,7 @@ from tests.reports.conclusions import (
     quick,
     text_of_blocks,
     text_of_parts,
+    text_of_section,
 )
 
 
@@ -110,7 +109,9 @@ def calibration_of(amounts, slope=None, **more):
     )
     findings = findings_of(associations=rows)
     lines = {}
-    for grid in build_metric_tables(findings, "associations", 40):
+    for metric in dict.fromkeys(row["metric"] for row in rows):
+        metric_findings = findings.select_by_metric("associations", metric)
+        grid = build_metric_table(findings, "associations", metric_findings, 40)
         for row in grid.rows:
             cells = [cell if isinstance(cell, str) else cell.short_text for cell in row]
             lines[grid.caption, cells[0]] = dict(zip(grid.columns, cells, strict=True))
@@ -220,10 +221,10 @@ def test_of_planted_associations_each_case_has_its_sentence(session, amounts, ex
     ("methods", "expected"),
     [
         (["exact", "exact; not compared with untrained models, because X"], None),
-        (["exact; t prediction test against 20 untrained models"], "The p of each share also"),
+        (["exact; t prediction test against 20 untrained models"], "The p of each value also"),
         (
             ["exact", "exact; t prediction test against 20 untrained models"],
-            "The p of 1 of 2 shares also compares them",
+            "The p of 1 of 2 values also compares them",
         ),
     ],
 )
@@ -242,7 +243,8 @@ def test_the_caption_of_preferences_says_which_were_compared_with_untrained_mode
         }
         for n, method in enumerate(methods)
     ]
-    (chart,) = build_bias_chart(findings_of(bias=rows))
+    (description, *_) = AUDIT_DESCRIPTIONS["bias"].charts
+    (chart,) = build_audit_chart(findings_of(bias=rows).by_audit["bias"], description)
     if expected:
         assert f"{expected} " in chart.caption and "small untrained models" in chart.caption
     else:
@@ -314,10 +316,10 @@ def test_no_figure_is_called_missing_that_an_audit_left(session, values):
     )
     assert ("No audit ran" in summary) == (not audits)
     for name, rows in audits.items():
-        said = text_of_blocks(build_metric_tables(findings, name, 9))
+        said = text_of_section(build_audit_page(findings, name, 9))
         own = [row for row in rows if not row["control"]]
         assert ("computed no finding about the model" in said) == (not own)
-        assert ("are listed above, under Controls" in said) == (not own and len(rows) > 0)
+        assert ("Its controls are below" in said) == (not own and len(rows) > 0)
 
 
 def test_of_many_parts_the_summary_has_some_and_says_so(session):
@@ -327,7 +329,7 @@ def test_of_many_parts_the_summary_has_some_and_says_so(session):
     ]
     said = text_of_blocks([findings_of(membership=rows).build_summary_table()])
     assert said.count("Membership inference: Auc") == 3
-    assert "Membership inference: 3 of 6 figures are shown; all are in its section below." in said
+    assert "Membership inference: 3 of 6 figures are shown; all are on its page." in said
 
 
 def screen_of(audits, failed=(), policy=None):
@@ -519,7 +521,7 @@ def card(tmp_path, audits=None, corpus=None, pretrained=None, maps=None):
         {},
         ModelCardConfig(),
     )
-    return pages.text_of(made, "model_card"), pages.read(
+    return pages.text_of(made, "model_card"), pages.read_whole_card(
         pages.write_pages(made) / "model_card.html"
     )
 
@@ -558,7 +560,8 @@ def test_a_method_is_that_of_a_figure_where_there_is_one(session, tmp_path):
     ]
     text, page = card(tmp_path, {"bias": audit_of("bias", *rows)})
     (grid,) = [t for t in page.tables if t[0][:2] == ["metric", "audit"]]
-    assert [line[2] for line in grid[1:]] == ["by counting", "not measured: no scorer"]
+    assert [line[3] for line in grid[1:]] == ["by counting", "not measured: no scorer"]
+    assert grid[1][2].startswith("share of pairs") and grid[2][2] == "–"
     (grid,) = [t for t in page.tables if t[0] == ["audit", "parts", "which"]]
     assert grid[1:] == [["Bias", "1", "a=2"]]  # the other was not measured apart
     assert "No audit measured the model." not in text
