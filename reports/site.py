@@ -426,7 +426,9 @@ def _write_cards(
             written_folder_by_card[artifact.name] = target
         else:
             try:
-                is_complete = write_card_pages(read_card(store, artifact), target)
+                is_complete = write_card_pages(
+                    read_card(store, artifact), target, has_markdown=False
+                )
             except HallmarkError as error:  # other cards must be shown
                 log.warning("the page of %s could not be written: %s", artifact.name, error)
                 shutil.rmtree(target, ignore_errors=True)
