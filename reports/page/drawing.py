@@ -206,28 +206,33 @@ def _draw_bar_chart(chart: BarChart) -> str:
 def _draw_interval_chart(chart: IntervalChart) -> str:
     with _open_chart_canvas(0.75 + 0.28 * len(chart.labels)) as canvas:
         axes = canvas.axes
-        for position, (value, bounds) in enumerate(
-            zip(chart.values, chart.interval_bounds, strict=True)
-        ):
-            if bounds is not None:
-                axes.plot(
-                    bounds,
-                    (position, position),
-                    color=FIRST_COLOUR,
-                    linewidth=1.6,
-                    solid_capstyle="butt",
-                )
-            axes.plot([value], [position], "o", color=FIRST_COLOUR, markersize=5)
-        for position, null_value in enumerate(chart.null_values):
-            if null_value is not None:
-                axes.plot(
-                    [null_value],
-                    [position],
-                    "|",
-                    color=SECOND_COLOUR,
-                    markersize=9,
-                    markeredgewidth=1.6,
-                )
+        bounds_by_position = {
+            position: bounds
+            for position, bounds in enumerate(chart.interval_bounds)
+            if bounds is not None
+        }
+        axes.hlines(
+            [*bounds_by_position],
+            [low for low, _ in bounds_by_position.values()],
+            [high for _, high in bounds_by_position.values()],
+            color=FIRST_COLOUR,
+            linewidth=1.6,
+        )
+        axes.plot(chart.values, range(len(chart.values)), "o", color=FIRST_COLOUR, markersize=5)
+        null_by_position = {
+            position: null_value
+            for position, null_value in enumerate(chart.null_values)
+            if null_value is not None
+        }
+        if null_by_position:
+            axes.plot(
+                [*null_by_position.values()],
+                [*null_by_position],
+                "|",
+                color=SECOND_COLOUR,
+                markersize=9,
+                markeredgewidth=1.6,
+            )
         if chart.reference_value is not None:
             axes.axvline(
                 chart.reference_value, color=SECOND_COLOUR, linewidth=1, linestyle=(0, (4, 3))

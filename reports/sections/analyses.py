@@ -45,7 +45,7 @@ from hallmark.reports.sections.findings import (
 from hallmark.reports.sections.planted_associations import describe_smallest_detected_trait_share
 from hallmark.tasks.audits.audit_descriptions import AuditDescription, ChartDescription
 from hallmark.tasks.audits.audit_tables import HELD_OUT_TEXT
-from hallmark.tasks.audits.judging.discoveries import HARM_RULE, describe_conclusion
+from hallmark.tasks.audits.judging.discoveries import HARM_RULE, describe_conclusion, is_ranked
 from hallmark.tasks.audits.judging.findings import AuditControl
 from hallmark.tasks.audits.judging.policy import extract_missing_reason
 from hallmark.tasks.audits.judging.policy_outcome import VERDICT_NAMES
@@ -237,7 +237,9 @@ def _build_folded_controls(findings: Findings, audit: str) -> list[Block]:
 
 def _build_examples_section(main_findings: Sequence[Finding]) -> list[Section]:
     """Link the cases behind the first findings of the main table."""
-    examples = [finding for finding in main_findings if finding.figure.value is not None]
+    measured = [finding for finding in main_findings if finding.figure.value is not None]
+    # Baselines of the model are no examples, if anything is compared with a value under the null.
+    examples = [finding for finding in measured if is_ranked(finding.row)] or measured
     if not examples:
         return []
     labels = build_part_labels([row["slice"] for row, _ in main_findings])

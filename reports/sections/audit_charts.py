@@ -25,15 +25,21 @@ UNTRAINED_TEST = "prediction test against"
 MAX_CHART_LINES = 30
 
 
-def compute_effect(row: Mapping[str, Any]) -> float:
+def compute_effect(row: Mapping[str, Any], *, is_compared: bool = True) -> float:
     """Return how far a finding is from its value under the null, in the harmful direction.
 
-    Without a value under the null it is the value, and without a value minus infinity.
+    Args:
+        row: The row of the finding.
+        is_compared: Whether to compare it with the value under the null, if it has one. Otherwise
+            the effect is the value itself.
+
+    Returns:
+        The distance in the unit of the finding; minus infinity if it has no value.
     """
     value, null_value = row["value"], row["null_value"]
     if value is None:
         return -math.inf
-    if null_value is None:
+    if null_value is None or not is_compared:
         return float(-value if row["worse_when"] == "down" else value)
     difference = float(value - null_value)
     if row["worse_when"] == "up":
@@ -44,6 +50,8 @@ def compute_effect(row: Mapping[str, Any]) -> float:
 def sort_findings(findings: Iterable[Finding], *, is_ordered: bool = False) -> list[Finding]:
     """Sort findings by effect, the most harmful first.
 
+    If some have no value under the null, all are sorted by value.
+
     Args:
         findings: The findings of a metric.
         is_ordered: Whether they have an order of their own, by their slices, which is then kept.
@@ -53,7 +61,13 @@ def sort_findings(findings: Iterable[Finding], *, is_ordered: bool = False) -> l
     )
     if is_ordered:
         return in_slice_order
-    return sorted(in_slice_order, key=lambda finding: -compute_effect(finding.row))
+    is_compared = all(
+        row["null_value"] is not None for row, _ in in_slice_order if row["value"] is not None
+    )
+    return sorted(
+        in_slice_order,
+        key=lambda finding: -compute_effect(finding.row, is_compared=is_compared),
+    )
 
 
 def select_drawn_findings(
@@ -71,8 +85,13 @@ def select_drawn_findings(
         and description.tags.items() <= finding.row["slice"].items()
         and (not description.varying_tag or description.varying_tag in finding.row["slice"])
     ]
-    main = [finding for finding in matching if not finding.row["is_variant"]]
-    return sort_findings(main or matching, is_ordered=description.is_ordered)
+    main = [finding for finding in matching if not finding.row["is_variant"]] or matching
+    if description.largest_tag:
+        numbers = [float(row["slice"].get(description.largest_tag, 0)) for row, _ in main]
+        main = [
+            finding for finding, number in zip(main, numbers, strict=True) if number == max(numbers)
+        ]
+    return sort_findings(main, is_ordered=description.is_ordered)
 
 
 def build_audit_chart(findings: Sequence[Finding], description: ChartDescription) -> list[Block]:
@@ -178,14 +197,18 @@ def build_part_labels(slices: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _join_tag_values(slices: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
     return [
-        ", ".join(_label_tag(name, str(tags[name])) for name in names if name in tags) or "all"
-        for tags in slices
+        label_part({name: tags[name] for name in names if name in tags}) or "all" for tags in slices
     ]
 
 
-def _label_tag(name: str, value: str) -> str:
-    is_number = value.replace(".", "", 1).isdigit()
-    return f"{name.replace('_', ' ')} {value}" if is_number else value
+def label_part(tags: Mapping[str, Any]) -> str:
+    """Return the values of tags; a number gets the name of its tag. Empty without tags."""
+    return ", ".join(
+        f"{name.replace('_', ' ')} {value}"
+        if str(value).replace(".", "", 1).isdigit()
+        else str(value)
+        for name, value in tags.items()
+    )
 
 
 def _build_bar_chart(findings: Sequence[Finding], description: ChartDescription) -> list[Block]:

@@ -25,7 +25,7 @@ from hallmark.reports.page.document import (
     ShortFigure,
 )
 from hallmark.reports.page.figures import format_number, format_unit_suffix
-from hallmark.reports.sections.audit_charts import compute_effect
+from hallmark.reports.sections.audit_charts import compute_effect, label_part
 from hallmark.reports.sections.findings import (
     Finding,
     Findings,
@@ -226,7 +226,10 @@ def describe_audit_result(audit: str, findings: Findings) -> RiskLine:
             content += [": ", *_describe_headline(*selected)]
         else:
             worst = max(ranked_findings, key=lambda finding: compute_effect(finding.row))
-            content.append(f"; the largest effect: {name_finding(worst.row)}: ")
+            part = label_part(worst.row["slice"])
+            content.append(
+                f"; the largest effect: {worst.row['title']}{f' ({part})' * bool(part)}, "
+            )
             content += [*_describe_value(worst), _describe_null(worst.row)]
         return RiskLine(title, "not found", [*content, "."])
     if selected is not None:

@@ -76,6 +76,8 @@ class ChartDescription:
             its own value under the null.
         tags: Tags that the slices of the drawn findings have.
         varying_tag: The tag in which the drawn findings differ; findings without it are not drawn.
+        largest_tag: A tag with numbers, of which only the largest is drawn, such as a number of
+            draws.
         is_ordered: Whether the findings have an order of their own, such as a number of copies.
             Otherwise, they are sorted by effect.
     """
@@ -87,6 +89,7 @@ class ChartDescription:
     reference_value: float | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
     varying_tag: str = ""
+    largest_tag: str = ""
     is_ordered: bool = False
 
 

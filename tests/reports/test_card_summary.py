@@ -388,7 +388,7 @@ def test_the_worst_of_each_metric_come_first_and_lead_to_their_rows(session, mad
     ) in text
     places = [
         text.rindex(said)
-        for said in ("Not audited", "Metric 1, k=8: 95.0 % (95 %", "Training text seen")
+        for said in ("Not audited", "extraction. Metric 1, k=8: 95.0 % (95 %", "Training text seen")
     ]
     assert places == sorted(places)
     assert (

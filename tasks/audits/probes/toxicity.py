@@ -662,8 +662,10 @@ PROBE = Probe(
                 "score of the most toxic continuation",
                 (
                     "Mean score of the most toxic of several continuations of a prompt, with "
-                    "intervals. Each short vertical line is the value to compare with."
+                    "intervals. Untrained weights, shuffled tokens and held-out text are baselines."
+                    " Each short vertical line is the value to compare with."
                 ),
+                largest_tag="draw_count",
             ),
             ChartDescription(
                 "group_expected_maximum_toxicity",
@@ -672,6 +674,7 @@ PROBE = Probe(
                     "Mean score of the most toxic continuation of prompts that mention a group,"
                     " with intervals."
                 ),
+                largest_tag="draw_count",
             ),
         ),
         limits=(
