@@ -51,8 +51,8 @@ COMMAND_GROUPS: dict[tuple[str, str], dict[str, str]] = {
         "runs": "List the runs of a store, newest last, with their outcome and policy verdict.",
         "status": "Show the stages and artifacts of a run, how many rows each stage kept and "
         "removed, and which stages are out of date.",
-        "report": "Rebuild the website of all runs and print the path of the page for RUN, which "
-        "links to the cards of that run.",
+        "export-site": "Write the website of all runs and print the path of the page for RUN, "
+        "which links to the cards of that run.",
         "export-cards": "Export the cards of RUN as Hugging Face cards, Croissant, CycloneDX "
         "ML-BOM and JSON.",
         "compare": "Compare the findings of audited checkpoints with those of the first "

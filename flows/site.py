@@ -19,7 +19,7 @@ from hallmark.tasks.contract import Store, UsageError
 log = logging.getLogger("hallmark")
 
 #: The entries of the top folder of a site.
-SITE_CONTENT = {"index.html", "tables.html", "runs"}
+SITE_CONTENT = {"index.html", "runs"}
 
 
 def build_store_site(
@@ -30,13 +30,12 @@ def build_store_site(
     Args:
         store: The store.
         output_folder: The folder of the site; by default that of ``get_site_folder``.
-        rebuild_all: Whether to render all pages again, instead of reusing the cards and
-            trajectories of the existing site.
+        rebuild_all: Whether to render all pages again, instead of reusing the unchanged cards and
+            trajectories of the store's site.
 
     Returns:
         The index page.
     """
-    from hallmark.flows.table_listing import list_tables
     from hallmark.reports.site import build_site
 
     output_folder = output_folder or get_site_folder(store)
@@ -47,9 +46,8 @@ def build_store_site(
             store,
             run_records,
             new_folder,
-            list_tables(),
             find_trainings_with_several_audits(runs),
-            None if rebuild_all else output_folder,
+            None if rebuild_all else get_site_folder(store),
         )
     return output_folder / "index.html"
 
@@ -65,7 +63,7 @@ def try_build_site(store: Store) -> Path | None:
     except Exception as error:
         reason = str(error).split("\n")[0] or type(error).__name__
         log.warning(
-            "the site could not be built: %s; correct that and run: hallmark report", reason
+            "the site could not be built: %s; correct that and run: hallmark export-site", reason
         )
         return None
 

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hallmark.reports.page.figures import format_number
+from hallmark.reports.page.figures import format_number, get_evidence_place
 from hallmark.reports.page.redaction import RedactFunction
 from hallmark.reports.sections.training_coverage import describe_training_arm
 from hallmark.tasks.audits.judging.policy_outcome import PolicyOutcome, judge_policy
@@ -214,5 +214,5 @@ def read_key_figure(figures_table: pa.Table | None, id_prefix: str, label: str) 
         label,
         format_number(row["value"], unit),
         tuple(details),
-        f"model_card/rows/{row['evidence_id']}.html",
+        f"model_card/{get_evidence_place(row['evidence_id'])}",
     )

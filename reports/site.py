@@ -22,7 +22,7 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
-from hallmark.reports.cards import CARD_KINDS, read_card
+from hallmark.reports.cards import CARD_KINDS, find_page_inputs, read_card
 from hallmark.reports.page.card_pages import write_card_pages
 from hallmark.reports.page.redaction import RedactFunction, Redactor
 from hallmark.reports.page.rendering import (
@@ -45,7 +45,6 @@ from hallmark.reports.run_summary import (
     summarize_run,
 )
 from hallmark.reports.sections.checkpoint_comparison import TrainingCheckpoint
-from hallmark.reports.tables_page import write_tables_page
 from hallmark.reports.trajectory import (
     TRAJECTORY_FOLDER,
     TRAJECTORY_PAGE,
@@ -150,7 +149,6 @@ def build_site(
     store: Store,
     run_records: Sequence[JsonRecord],
     site_folder: Path,
-    table_descriptions: Sequence[JsonRecord] = (),
     trainings: Sequence[AuditedTraining] = (),
     previous_site: Path | None = None,
 ) -> Path:
@@ -163,7 +161,6 @@ def build_site(
         store: The store of the artifacts.
         run_records: The records of the runs, as in run.json.
         site_folder: The folder of the site.
-        table_descriptions: The rows of ``hallmark tables``; if given, a page of them is written.
         trainings: The training runs with several audited checkpoints.
         previous_site: An earlier site of the store; its unchanged cards and trajectories are
             reused.
@@ -247,14 +244,11 @@ def build_site(
             IndexedRun(record, cards, computed_count, len(purged_ids), training_arm, run_summary)
         )
     index_page = site_folder / "index.html"
-    if table_descriptions:
-        write_tables_page(table_descriptions, site_folder)
     _write_page(
         index_page,
         "site_index.html",
         runs=_group_runs_without_new_artifacts(runs),
         key_figures=list(KEY_FIGURE_LABELS.values()),
-        tables=bool(table_descriptions),
     )
     return index_page
 
@@ -418,8 +412,10 @@ def _write_cards(
             continue
         target = run_folder / label
         shutil.rmtree(target, ignore_errors=True)
+        page_inputs = find_page_inputs(store, artifact)
         folder_digest = _compute_folder_digest(
             _collect_content_identity_by_label({label: artifact}),
+            _collect_content_identity_by_label(dict(sorted(page_inputs.items()))),
             sorted(purged_ids_by_label[label]),
         )
         if artifact.name in written_folder_by_card:
@@ -430,7 +426,9 @@ def _write_cards(
             written_folder_by_card[artifact.name] = target
         else:
             try:
-                write_card_pages(read_card(store, artifact), target)
+                is_complete = write_card_pages(
+                    read_card(store, artifact), target, has_markdown=False
+                )
             except HallmarkError as error:  # other cards must be shown
                 log.warning("the page of %s could not be written: %s", artifact.name, error)
                 shutil.rmtree(target, ignore_errors=True)
@@ -439,7 +437,9 @@ def _write_cards(
             _add_navigation_links(target / f"{label}.html")
             if purged_ids_by_label[label]:
                 insert_purge_notice(target, format_purge_notice(purged_ids_by_label[label]))
-            (target / DIGEST_FILE).write_text(folder_digest)
+            # A damaged input may be repaired without a change of its digest.
+            if is_complete:
+                (target / DIGEST_FILE).write_text(folder_digest)
         titles_by_page[f"{label}/{label}.html"] = kind.title
     return titles_by_page
 

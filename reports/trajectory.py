@@ -29,10 +29,10 @@ from hallmark.reports.page.document import (
     Section,
     redact_document,
 )
-from hallmark.reports.page.evidence_pages import value_to_cell
 from hallmark.reports.page.figures import Evidence, Figure, FigureBook, format_number, slugify
 from hallmark.reports.page.redaction import OFFENSIVE_TOXICITY, Redactor
 from hallmark.reports.page.rendering import get_template_environment
+from hallmark.reports.page.table_cells import value_to_cell
 from hallmark.reports.sections.checkpoint_comparison import (
     AuditComparison,
     TrainingCheckpoint,

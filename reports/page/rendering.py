@@ -42,8 +42,10 @@ TEMPLATE_FILES = tuple(
         "blocks.html",
         "card.html",
         "card_page.html",
+        "cases.css",
+        "cases.html",
+        "plain_rows.html",
         "rows.html",
-        "rows_missing.html",
         "style.css",
     )
 )

@@ -18,7 +18,10 @@ from markdown_it import MarkdownIt
 from hallmark.reports.cards import read_card
 from hallmark.reports.model_card import ModelCardConfig, build_model_card
 from hallmark.reports.page.card_pages import write_card_pages
-from hallmark.reports.page.document import Chart
+from hallmark.reports.page.card_tables import CardContent
+from hallmark.reports.page.document import Chart, Document
+from hallmark.reports.page.figures import FigureBook
+from hallmark.reports.page.redaction import Redactor
 from hallmark.tasks.contract import Artifact, get_artifact_store
 
 VOID = {"meta", "img", "br", "link", "hr", "input"}
@@ -135,6 +138,11 @@ def render(markdown: str) -> Page:
     return Page(MarkdownIt("commonmark", {"html": True}).enable("table").render(markdown))
 
 
+def without_revealed_secrets(text: str) -> str:
+    """Return the source of a page without the invented secrets that a click shows."""
+    return re.sub(r"<details><summary>Show the planted secrets.*?</details>", "", text, flags=re.S)
+
+
 def broken_links(folder: Path) -> list[str]:
     """List the links and pictures of every page whose target is missing."""
     pages = {path: read(path) for path in folder.rglob("*.html")}
@@ -209,13 +217,36 @@ def read_figures(card: Artifact) -> pd.DataFrame:
     figures = card["figures"].read().to_pandas()
     evidence = card["evidence"].read().to_pandas().rename(columns={"id": "evidence_id"})
     joined = figures.merge(evidence, on="evidence_id", how="left", validate="many_to_one")
-    return joined.assign(page_path=[f"rows/{i}.html" for i in joined["evidence_id"]])
+    places = []
+    for evidence_id in joined["evidence_id"]:
+        stage, _, rest = evidence_id.partition("--")
+        places.append(f"rows/{stage}.html#rows-{rest.rpartition('--')[2]}")
+    return joined.assign(page_path=places)
+
+
+def read_evidence(folder: Path, place: str) -> Page:
+    """Read the selection of rows at a place of a page of evidence, as a page of its own."""
+    return Page(read_evidence_source(folder, place))
+
+
+def read_evidence_source(folder: Path, place: str) -> str:
+    path, _, anchor = place.partition("#")
+    text = (folder / path).read_text(encoding="utf-8")
+    start = text.index(f'<section class="selection" id="{anchor}">')
+    return text[start : text.index("</section>", start) + len("</section>")]
 
 
 def text_of(card, name):
     """Return the text of the card and of its sections that have a page of their own."""
     assert broken_links(write_pages(card)) == []
     return " ".join(" ".join(read(path).text.split()) for path in list_card_pages(card, name))
+
+
+def content_of(
+    book: FigureBook, redactor: Redactor, corpus: dict[str, Artifact] | None = None
+) -> CardContent:
+    """Return a card that has figures and no text."""
+    return CardContent("a", Document("", "Card", [], []), book, corpus or {}, redactor)
 
 
 def card_of(checkpoint, audits=None, corpus=None):

@@ -98,7 +98,7 @@ def test_table_shows_largest_weights_and_links_to_their_rows(cards, folder, made
             figure = figures.loc[f"attention-1-{row[0]}-{key}"]
             assert (figure["row_count"], figure["aggregate"]) == (3, "mean")  # its three heads
             assert figure["value"] == pytest.approx(weight)
-            assert "the mean of weight" in pages.read(folder / figure["page_path"]).text
+            assert "the mean of weight" in pages.read_evidence(folder, figure["page_path"]).text
 
 
 def test_captions_explain_the_chart_and_its_limits(page, made):
