@@ -219,6 +219,7 @@ def test_parts_of_an_audit_are_masked_in_tables_and_charts(session, tmp_path):
         None,
         None,
         {},
+        None,
         ModelCardConfig(),
     )
     said = read_texts_by_file(pages.write_pages(card))
