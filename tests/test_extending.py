@@ -27,6 +27,8 @@ from pathlib import Path
 from hallmark.flows.config import load_config
 from hallmark.flows.flow_registry import register_all_stages
 from hallmark.reports.datasheet import DatasheetConfig, build_datasheet
+from hallmark.reports.run_comparison import ComparedRun, compare_runs, render_comparison_page
+from hallmark.reports.sections.checkpoint_comparison import TrainingCheckpoint
 from hallmark.tasks.audits.audit_descriptions import AuditDescription
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS, compute_descriptions_digest
 from hallmark.tasks.contract import PROJECT_ROOT, STAGES, Session, Store, open_session
@@ -35,7 +37,7 @@ from tests.tasks.audits.audit_runs import run_audit_stages
 from tests.test_extending import compute_stage_digests
 from tests.reports import artifacts, pages
 
-work, checkpoint = map(Path, sys.argv[1:])
+work, checkpoint, other_checkpoint = map(Path, sys.argv[1:])
 source = {"kind": "letters", "name": "letters", "path": str(work / "letters")}
 config = load_config({"name": "x", "ingest": {"sources": [source]}})
 with open_session(Session(Store(work / "store"))):
@@ -43,7 +45,13 @@ with open_session(Session(Store(work / "store"))):
     history = artifacts.curated(raw)
     profile = artifacts.profiled(history)
     sheet = build_datasheet(profile, history, DatasheetConfig())
-    *_, (_, findings) = run_audit_stages("agreement", checkpoint, config.audit_agreement)
+    *_, audit, (_, findings) = run_audit_stages("agreement", checkpoint, config.audit_agreement)
+    *_, other, _ = run_audit_stages("agreement", other_checkpoint, config.audit_agreement)
+    sides = [
+        ComparedRun(name, name, {}, TrainingCheckpoint(0, {name: {"audit_agreement": artifact}}))
+        for name, artifact in (("before", audit), ("after", other))
+    ]
+    comparison = render_comparison_page(compare_runs(*sides))
 json.dump(
     {
         "root": str(PROJECT_ROOT),
@@ -56,6 +64,7 @@ json.dump(
         "composition": profile["composition"].read().to_pylist(),
         "tables": pages.read(pages.write_pages(sheet) / "datasheet.html").tables,
         "findings": findings.drop_columns("finding").to_pylist(),
+        "comparison": comparison,
     },
     sys.stdout,
 )
@@ -113,7 +122,8 @@ def seen(tmp_path_factory):
     (letters / "bad.letter").write_bytes(b"Ann\n\xff")
     checkpoint = make_own(tmp_path_factory.mktemp("checkpoint"))
     environment = os.environ | {"PYTHONPATH": str(PROJECT_ROOT)}
-    command = [sys.executable, "-c", SCRIPT, str(folder), str(checkpoint)]
+    other = make_own(tmp_path_factory.mktemp("other"), n_layers=1)
+    command = [sys.executable, "-c", SCRIPT, str(folder), str(checkpoint), str(other)]
     result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr[-3000:]
     report = json.loads(result.stdout.splitlines()[-1], parse_constant=lambda name: None)
@@ -127,6 +137,13 @@ def test_the_new_probe_runs_and_is_on_the_cards(seen):
     assert finding["n"] == 11 and 0 <= finding["value"] <= 1 and finding["low"] is not None
     assert [name for name in seen["audits"] if name != "agreement"] == list(AUDIT_DESCRIPTIONS)
     assert "agreement" in seen["audits"]
+
+
+@pytest.mark.slow
+def test_the_new_probe_is_compared_between_two_runs(seen):
+    html = seen["comparison"]
+    (section,) = re.findall(r'<section id="plural-verbs">.*?</section>', html, re.DOTALL)
+    assert "Share of right verbs" in section and "How often the model gives the verb" in section
 
 
 @pytest.mark.slow
