@@ -152,7 +152,7 @@ def iterate_evidence_pages(content: CardContent) -> Iterator[tuple[str, str]]:
                     MAX_EVIDENCE_ROWS
                 )
     related_ids_by_evidence = {
-        i: _collect_related_ids_by_id(evidence_by_id[i], first_rows)
+        i: collect_related_ids_by_id(evidence_by_id[i], first_rows)
         for i, first_rows in first_rows_by_id.items()
     }
     document_lookup = DocumentLookup(content.corpus_artifacts, content.redactor)
@@ -198,7 +198,7 @@ def render_missing_evidence_page(content: CardContent, figures: Sequence[Figure]
     )
 
 
-def _collect_related_ids_by_id(evidence: Evidence, rows: pa.Table) -> dict[bytes, set[bytes]]:
+def collect_related_ids_by_id(evidence: Evidence, rows: pa.Table) -> dict[bytes, set[bytes]]:
     """Return the first ids in the rows, each with the ids that appear in the same rows.
 
     Some of them are ids of documents.
