@@ -1,7 +1,7 @@
 """Write the page of a training run with audited checkpoints: how each finding changed.
 
-<folder>/trajectory.html      a chart and a table for each main finding <folder>/charts/
-the charts <folder>/rows/                the pairs of each change
+``<folder>/trajectory.html`` has a chart and a table for each main finding; ``<folder>/rows/`` has
+the pairs of each change.
 
 The page is a view of the store, not a card: checkpoints may be audited long after the run.
 """
@@ -29,11 +29,10 @@ from hallmark.reports.page.document import (
     Section,
     redact_document,
 )
-from hallmark.reports.page.drawing import draw_chart
-from hallmark.reports.page.evidence_pages import value_to_cell
 from hallmark.reports.page.figures import Evidence, Figure, FigureBook, format_number, slugify
 from hallmark.reports.page.redaction import OFFENSIVE_TOXICITY, Redactor
 from hallmark.reports.page.rendering import get_template_environment
+from hallmark.reports.page.table_cells import value_to_cell
 from hallmark.reports.sections.checkpoint_comparison import (
     AuditComparison,
     TrainingCheckpoint,
@@ -644,10 +643,6 @@ def write_trajectory_and_report_completeness(
         is_complete = False
         error_callout = Callout("bad", [f"The checkpoints could not be compared: {message}"])
         document = Document(PAGE_TITLE, "Trajectory", [error_callout], [])
-    for chart in document.list_charts():
-        path = trajectory_folder / chart.path
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(draw_chart(chart.drawing), encoding="utf-8")
     html = (
         get_template_environment()
         .get_template("site_trajectory.html")

@@ -46,7 +46,6 @@ def create_application(store: Store, port: int, signer_files: SignerFiles) -> Re
         "/runs/{run}/{card}/reviews/": review_pages.show_reviews,
         "/runs/{run}/{card}/": card_pages.redirect_to_card,
         "/runs/{run}/{card}/rows/{page}": card_pages.show_rows,
-        "/runs/{run}/{card}/charts/{page}": card_pages.show_chart,
         "/runs/{run}/{card}/{page}": card_pages.show_card,
     }
     forms = {

@@ -1,8 +1,8 @@
-"""Show a card, its charts, and the rows that support its figures."""
+"""Show the pages of a card, and the rows that support its figures."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from typing import Any
 from urllib.parse import quote
 
 from fastapi import Request
@@ -11,18 +11,18 @@ from starlette.exceptions import HTTPException
 
 from hallmark.flows.application.requests import InvalidRequestError
 from hallmark.flows.application.store_reader import CardView, RecentValues, StoreReader
-from hallmark.reports.page.document import Callout, Document, redact_document
-from hallmark.reports.page.drawing import draw_chart
+from hallmark.reports.page.card_pages import redact_card_page
+from hallmark.reports.page.cases import SelectedRows as CaseRows
+from hallmark.reports.page.cases import build_cases, has_cases
+from hallmark.reports.page.document import Callout
 from hallmark.reports.page.evidence_pages import (
-    DocumentExcerpt,
-    DocumentLookup,
-    collect_related_ids_by_id,
     describe_computation,
+    describe_conditions,
+    render_cases,
 )
-from hallmark.reports.page.figures import Evidence
+from hallmark.reports.page.figures import Figure
 from hallmark.reports.view.row_queries import (
     OPERATORS,
-    PAGE_ROWS,
     RowQuery,
     RowView,
     SelectedRows,
@@ -32,14 +32,11 @@ from hallmark.reports.view.row_queries import (
 from hallmark.reports.view.templating import render_view_page
 from hallmark.tasks.contract import UsageError
 
-#: How many documents and rendered pages are kept in memory.
-MAX_DOCUMENTS = 16
+#: How many rendered pages of cards are kept in memory.
+MAX_PAGES = 64
 
-#: Most documents on a page of rows.
-MAX_SHOWN_DOCUMENTS = 20
-
-#: An SVG file is shown as a picture and runs no script; it brings its own style.
-CHART_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+#: Rows on a page: of cases, which need more space, and of a table.
+CASES_PER_PAGE, ROWS_PER_PAGE = 20, 50
 
 
 class CardPages:
@@ -47,8 +44,7 @@ class CardPages:
 
     def __init__(self, reader: StoreReader) -> None:
         self.reader = reader
-        self._documents: RecentValues[Document] = RecentValues(MAX_DOCUMENTS)
-        self._pages: RecentValues[str] = RecentValues(MAX_DOCUMENTS)
+        self._pages: RecentValues[str] = RecentValues(MAX_PAGES)
 
     def open_card(self, run: str, card: str) -> CardView:
         """Open a card of a run that is named by its whole id."""
@@ -65,35 +61,15 @@ class CardPages:
         return RedirectResponse(f"/runs/{quote(opened_run.id)}/{quote(card)}/{quote(card)}.html")
 
     def show_card(self, run: str, card: str, page: str) -> Response:
-        """Show the page of a card."""
-        if page != f"{card}.html":
+        """Show the page of a card, or of one of its sections."""
+        page_name, _, suffix = page.rpartition(".")
+        view = self.open_card(run, card)
+        section_name = "" if page_name == card else page_name
+        names = {section.page for section in view.content.document.list_pages()}
+        if suffix != "html" or section_name not in {"", *names}:
             raise HTTPException(404)
-        view = self.open_card(run, card)
-        key = (view.run.id, view.key)
-        return HTMLResponse(self._pages.get(key, lambda: self._render_card(view)))
-
-    def _render_card(self, view: CardView) -> str:
-        return render_view_page(
-            "view_card.html",
-            document=self._read_document(view),
-            run=view.run,
-            card=view.content.name,
-        )
-
-    def _read_document(self, view: CardView) -> Document:
-        key: Hashable = view.key
-        return self._documents.get(key, lambda: _redact_document(view))
-
-    def show_chart(self, run: str, card: str, page: str) -> Response:
-        """Show a chart of a card."""
-        view = self.open_card(run, card)
-        for chart in self._read_document(view).list_charts():
-            if chart.path == f"charts/{page}":
-                headers = {"Content-Security-Policy": CHART_POLICY}
-                return Response(
-                    draw_chart(chart.drawing), headers=headers, media_type="image/svg+xml"
-                )
-        raise HTTPException(404)
+        key = (view.run.id, section_name, view.key)
+        return HTMLResponse(self._pages.get(key, lambda: _render_card(view, section_name)))
 
     def show_rows(self, request: Request, run: str, card: str, page: str) -> Response:
         """Show the rows of figures as a page, or write them as CSV or parquet."""
@@ -103,21 +79,20 @@ class CardPages:
         if figures is None or suffix not in ("html", "csv", "parquet"):
             raise HTTPException(404)
         evidence = view.content.book.evidence_by_id.get(evidence_id)
-        redactor = view.content.redactor
-        common = {
+        redact = view.content.redactor.redact_full_text
+        values: dict[str, Any] = {
             "run": view.run,
             "card": card,
             "kind": view.content.document.kind,
+            "purge_notice": view.purge_notice,
             "figures": figures,
-            "say": redactor.redact_full_text,
-            "how": describe_computation,
+            "redact": redact,
+            "describe_computation": describe_computation,
         }
         if evidence is None:
-            missing_inputs = ", ".join(view.content.missing_inputs)
-            return HTMLResponse(
-                render_view_page("view_rows_missing.html", inputs=missing_inputs, **common), 404
-            )
-        row_view = RowView(evidence, redactor)
+            values["inputs"] = ", ".join(view.content.missing_inputs)
+            return HTMLResponse(render_view_page("view_rows_missing.html", **values), 404)
+        row_view = RowView(evidence, view.content.redactor)
         try:
             query = RowQuery.from_parameters(request.query_params.multi_items())
             selected = row_view.select_rows(query)
@@ -125,41 +100,56 @@ class CardPages:
             raise InvalidRequestError(str(error), 400) from error
         if suffix != "html":
             return _build_download(row_view, selected, evidence_id, suffix)
-        page_count = count_pages(len(selected.rows))
-        page_index = min(query.page, page_count) - 1
-        rows = selected.rows[page_index * PAGE_ROWS : (page_index + 1) * PAGE_ROWS]
-        cells = row_view.build_cells(rows)
-        documents = _find_documents(view, evidence, rows)
+        shows_cases = has_cases(evidence.columns_by_name)
+        page_rows = CASES_PER_PAGE if shows_cases else ROWS_PER_PAGE
+        page_count = count_pages(len(selected.rows), page_rows)
+        offset = (min(query.page, page_count) - 1) * page_rows
+        rows = selected.rows[offset : offset + page_rows]
+        if shows_cases:
+            cases = build_cases(view.content, [CaseRows(evidence, rows, offset)])[0]
+            values["cases"] = render_cases(cases)
+        else:
+            values["rows"] = [*zip(*row_view.build_cells(rows).values(), strict=True)]
         return HTMLResponse(
             render_view_page(
                 "view_rows.html",
-                **common,
+                **values,
                 evidence=evidence,
                 evidence_id=evidence_id,
-                condition=redactor.redact_full_text(evidence.conditions_json),
-                python=redactor.redact_full_text(evidence.format_python_code()),
-                purge_notice=view.purge_notice,
+                title=redact(describe_conditions(evidence.conditions)),
+                python=redact(evidence.format_python_code()),
+                shows_cases=shows_cases,
                 columns=row_view.columns.values(),
-                rows=[*zip(*cells.values(), strict=True)],
                 selectable=row_view.selectable_columns,
                 query=query,
-                query_fields=list_query_fields(query, "search", "page"),
+                query_fields=list_query_fields(query, "search", "sort", "page"),
                 operators=OPERATORS,
                 selected_count=len(selected.rows),
                 is_cut=selected.is_cut,
-                page=page_index + 1,
+                page=offset // page_rows + 1,
                 page_count=page_count,
-                documents=documents,
-                linked_ids={document.id for document in documents},
             )
         )
 
 
-def _redact_document(view: CardView) -> Document:
-    document = redact_document(view.content.document, view.content.redactor.redact_full_text)
+def link_figure(figure: Figure) -> str:
+    """Return the path of the rows of a figure, from a page of its card."""
+    return f"rows/{figure.evidence_id}.html"
+
+
+def _render_card(view: CardView, section_name: str) -> str:
+    document = redact_card_page(view.content, section_name)
     if view.purge_notice:
         document.lead = [Callout("note", [view.purge_notice]), *document.lead]
-    return document
+    return render_view_page(
+        "view_section.html" if section_name else "view_card.html",
+        document=document,
+        section=document.sections[0] if section_name else None,
+        card_path=f"{view.content.name}.html",
+        link_figure=link_figure,
+        run=view.run,
+        card=view.content.name,
+    )
 
 
 def _build_download(row_view: RowView, selected: SelectedRows, name: str, suffix: str) -> Response:
@@ -173,14 +163,3 @@ def _build_download(row_view: RowView, selected: SelectedRows, name: str, suffix
         headers=headers,
         media_type="application/vnd.apache.parquet",
     )
-
-
-def _find_documents(view: CardView, evidence: Evidence, rows: object) -> list[DocumentExcerpt]:
-    """Return the documents that rows name."""
-    related_ids = collect_related_ids_by_id(evidence, rows)
-    if not related_ids:
-        return []
-    lookup = DocumentLookup(view.content.corpus_artifacts, view.content.redactor)
-    lookup.load_documents({*related_ids})
-    found_ids = [i for i in related_ids if i in lookup.documents_by_id][:MAX_SHOWN_DOCUMENTS]
-    return [lookup.build_excerpt(i, related_ids[i]) for i in found_ids]

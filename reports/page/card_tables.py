@@ -26,6 +26,7 @@ from hallmark.reports.page.document import (
     DataTable,
     DecisionSheet,
     DefinitionList,
+    Details,
     Document,
     InlineElement,
     Link,
@@ -47,13 +48,14 @@ SECTIONS = table_schema(
     "The text of the card, block by block, in the order of the page.",
     column("level", pa.int32(), "label", "depth of the section; 0: before the first section"),
     column("section", pa.string(), "project text", "title of the section"),
+    column("page", pa.string(), "label", "page of the section; empty: the page that contains it"),
     column("kind", pa.string(), "label", "kind of the block, such as Paragraph or DataTable"),
     # A purge empties it if it quotes a purged document.
     column(
         "content",
         pa.large_string(),
         "model text",
-        "content of the block, redacted; figures are named by their ids",
+        "content of the block, or answer of the section; redacted; figures are named by their ids",
         unit=JSON_UNIT,
     ),
 )
@@ -72,6 +74,7 @@ _BLOCK_CLASSES: dict[str, type] = {
         DataTable,
         Chart,
         DecisionSheet,
+        Details,
     )
 }
 
@@ -115,29 +118,40 @@ def write_card_tables(content: CardContent, context: StageContext) -> None:
 def build_sections_table(document: Document) -> pa.Table:
     """Return the table ``sections`` of a redacted document."""
     heading = json.dumps({"title": document.title, "kind": document.kind}, ensure_ascii=False)
-    rows = [{"level": 0, "section": "", "kind": DOCUMENT_KIND, "content": heading}]
-    rows += [_block_to_row(block, 0, "") for block in document.lead]
+    lead = Section("", [*document.lead])
+    rows = [_build_row(0, lead, DOCUMENT_KIND, heading)]
+    rows += [_block_to_row(block, 0, lead) for block in lead.blocks]
     for section in document.sections:
         rows += _iterate_section_rows(section, 1)
     return pa.Table.from_pylist(rows, schema=SECTIONS)
 
 
 def _iterate_section_rows(section: Section, level: int) -> Iterator[dict[str, Any]]:
-    yield {"level": level, "section": section.title, "kind": SECTION_KIND, "content": ""}
+    answer = json.dumps(_encode(section.answer), ensure_ascii=False) if section.answer else ""
+    yield _build_row(level, section, SECTION_KIND, answer)
     for block in section.blocks:
-        yield _block_to_row(block, level, section.title)
+        yield _block_to_row(block, level, section)
     for subsection in section.sections:
         yield from _iterate_section_rows(subsection, level + 1)
 
 
-def _block_to_row(block: Block, level: int, section_title: str) -> dict[str, Any]:
-    content = {field.name: _encode(getattr(block, field.name)) for field in fields(block)}
+def _build_row(level: int, section: Section, kind: str, content: str) -> dict[str, Any]:
     return {
         "level": level,
-        "section": section_title,
-        "kind": type(block).__name__,
-        "content": json.dumps(content, ensure_ascii=False, sort_keys=True),
+        "section": section.title,
+        "page": section.page,
+        "kind": kind,
+        "content": content,
     }
+
+
+def _block_to_row(block: Block, level: int, section: Section) -> dict[str, Any]:
+    content = json.dumps(_encode_block_fields(block), ensure_ascii=False, sort_keys=True)
+    return _build_row(level, section, type(block).__name__, content)
+
+
+def _encode_block_fields(block: Block) -> dict[str, Any]:
+    return {field.name: _encode(getattr(block, field.name)) for field in fields(block)}
 
 
 def _encode(value: Any) -> Any:
@@ -161,8 +175,10 @@ def _encode(value: Any) -> Any:
             return [_encode(item) for item in value]
         case str() | int():
             return value
-    adapter = _DRAWING_ADAPTERS[type(value).__name__]
-    return {"drawing": type(value).__name__, **adapter.dump_python(value, mode="json")}
+    kind = type(value).__name__
+    if kind in _BLOCK_CLASSES:
+        return {"block": kind, "content": _encode_block_fields(value)}
+    return {"drawing": kind, **_DRAWING_ADAPTERS[kind].dump_python(value, mode="json")}
 
 
 def read_document(rows: Iterable[Mapping[str, Any]], figures: Mapping[str, Figure]) -> Document:
@@ -179,7 +195,8 @@ def read_document(rows: Iterable[Mapping[str, Any]], figures: Mapping[str, Figur
         if row["kind"] == DOCUMENT_KIND:
             document = Document(lead=lead, sections=[], **json.loads(row["content"]))
         elif row["kind"] == SECTION_KIND:
-            section = Section(row["section"])
+            answer = _decode(json.loads(row["content"] or "[]"), figures)
+            section = Section(row["section"], page=row["page"], answer=answer)
             del open_sections[row["level"] - 1 :]
             parent_sections = open_sections[-1].sections if open_sections else document.sections
             assert isinstance(parent_sections, list)
@@ -198,24 +215,23 @@ PURGED_BLOCK = Paragraph(["[purged]"])
 def _row_to_block(row: Mapping[str, Any], figures: Mapping[str, Figure]) -> Block:
     if not row["content"]:
         return PURGED_BLOCK
-    content: dict[str, Any] = json.loads(row["content"])
-    block_fields: dict[str, Any] = {
-        name: _decode(value, figures) for name, value in content.items()
-    }
-    if row["kind"] == "DataTable":
+    return _decode_block(row["kind"], json.loads(row["content"]), figures)
+
+
+def _decode_block(kind: str, content: Mapping[str, Any], figures: Mapping[str, Figure]) -> Block:
+    block_fields = {name: _decode(value, figures) for name, value in content.items()}
+    if kind == "DataTable":
         block_fields["numeric_columns"] = frozenset(block_fields["numeric_columns"])
-    if row["kind"] == "Chart":
-        drawing = dict(content["drawing"])
-        adapter = _DRAWING_ADAPTERS[drawing.pop("drawing")]
-        block_fields["drawing"] = adapter.validate_python(drawing)
-    block: Block = _BLOCK_CLASSES[row["kind"]](**block_fields)
+    block: Block = _BLOCK_CLASSES[kind](**block_fields)
     return block
 
 
 def _decode(value: Any, figures: Mapping[str, Figure]) -> Any:
     match value:
-        case {"drawing": _}:
-            return value
+        case {"block": kind, "content": content}:
+            return _decode_block(kind, content, figures)
+        case {"drawing": kind, **drawing}:
+            return _DRAWING_ADAPTERS[kind].validate_python(drawing)
         case {"stated": text}:
             return UserStatement(text)
         case {"figure": figure_id}:

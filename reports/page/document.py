@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -98,7 +98,7 @@ class Chart:
     """A chart of numbers that a table nearby holds, too.
 
     Attributes:
-        name: The name of the file; a long name is shortened and gets a digest.
+        name: Its name, unique on its page.
         drawing: What is drawn. Its labels are redacted before they are shortened.
         alt_text: The alternative text, in pieces where labels from data alternate with numbers.
         caption: The caption.
@@ -108,14 +108,6 @@ class Chart:
     drawing: Drawing
     alt_text: Sequence[str]
     caption: str
-
-    @property
-    def path(self) -> str:
-        """Return the path of the SVG file within the card."""
-        file_stem = self.name
-        if len(file_stem) > 80:  # names of slices have no limit
-            file_stem = f"{file_stem[:60]}-{hashlib.sha256(file_stem.encode()).hexdigest()[:10]}"
-        return f"charts/{file_stem}.svg"
 
 
 @dataclass(frozen=True)
@@ -176,6 +168,14 @@ def build_unique_slug_by_name(display_texts: Sequence[str], names: Sequence[str]
     }
 
 
+@dataclass(frozen=True)
+class Details:
+    """Blocks that a page shows after a click on their summary."""
+
+    summary: str
+    blocks: Sequence[Block]
+
+
 Block = (
     Paragraph
     | BulletList
@@ -185,16 +185,28 @@ Block = (
     | DataTable
     | Chart
     | DecisionSheet
+    | Details
 )
 
 
 @dataclass
 class Section:
-    """A section of a card, with nested sections."""
+    """A section of a card, with nested sections.
+
+    Attributes:
+        title: The heading.
+        blocks: The content before the nested sections.
+        sections: The nested sections.
+        page: The name of the page that the section has for itself; empty if it is a part of the
+            page of the section that contains it.
+        answer: One sentence that the card shows next to the link to the section's own page.
+    """
 
     title: str
     blocks: list[Block] = field(default_factory=list)
     sections: list[Section] = field(default_factory=list)
+    page: str = ""
+    answer: InlineContent = ()
 
     @property
     def anchor(self) -> str:
@@ -217,14 +229,29 @@ class Document:
         return [block for block in self.list_blocks() if isinstance(block, Chart)]
 
     def list_blocks(self) -> list[Block]:
-        """Return all blocks of the lead and of all nested sections, in order."""
-        blocks = list(self.lead)
-        pending_sections = list(self.sections)
-        while pending_sections:
-            section = pending_sections.pop(0)
-            blocks.extend(section.blocks)
-            pending_sections = [*section.sections, *pending_sections]
-        return blocks
+        """Return all blocks of the lead and of all nested sections and details, in order."""
+        blocks = [*self.lead]
+        for section in iterate_sections(self.sections):
+            blocks += section.blocks
+        return [nested for block in blocks for nested in _iterate_nested_blocks(block)]
+
+    def list_pages(self) -> list[Section]:
+        """Return the sections that have a page of their own, in order."""
+        return [section for section in iterate_sections(self.sections) if section.page]
+
+
+def iterate_sections(sections: Sequence[Section]) -> Iterator[Section]:
+    """Yield sections, each followed by its nested sections."""
+    for section in sections:
+        yield section
+        yield from iterate_sections(section.sections)
+
+
+def _iterate_nested_blocks(block: Block) -> Iterator[Block]:
+    yield block
+    if isinstance(block, Details):
+        for nested in block.blocks:
+            yield from _iterate_nested_blocks(nested)
 
 
 def redact_figure(figure: Figure, redact: RedactFunction) -> Figure:
@@ -289,8 +316,16 @@ def redact_document(document: Document, redact: RedactFunction) -> Document:
                     risks=redact_element(element.risks),
                     notes=redact_element(element.notes),
                 )
-            case Section(title, blocks, sections):
-                return Section(redact(title), redact_element(blocks), redact_element(sections))
+            case Details(summary, blocks):
+                return Details(redact(summary), redact_element(blocks))
+            case Section():
+                return replace(
+                    element,
+                    title=redact(element.title),
+                    blocks=redact_element(element.blocks),
+                    sections=redact_element(element.sections),
+                    answer=redact_element(element.answer),
+                )
         raise AssertionError(element)
 
     return Document(

@@ -1,4 +1,4 @@
-"""Draw charts as SVG files: reproducible bytes, no scripts, and colours for light and dark themes.
+"""Draw charts as SVG for pages: reproducible bytes, no scripts, colours from the style sheet.
 
 The charts are small enough for a telephone, and every number is also in a table nearby. Matplotlib
 draws all of them, apart from shaded text.
@@ -7,6 +7,7 @@ draws all of them, apart from shaded text.
 from __future__ import annotations
 
 import functools
+import hashlib
 import io
 import re
 import unicodedata
@@ -29,13 +30,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.ticker import MaxNLocator
 
-#: Placeholder colours, which become CSS variables: name, light value (the fallback), dark value.
+#: Placeholder colours, and the variables of ``style.css`` that they become.
 _THEME_COLOURS = {
-    "#010203": ("ink", "#24292f", "#e6e6e3"),
-    "#010204": ("faint", "#c9cdd2", "#4a4f57"),
-    "#010205": ("one", "#0b5cad", "#6cb2ff"),
-    "#010206": ("two", "#b4470f", "#ff9d5c"),
-    "#010207": ("three", "#6b7280", "#a3aab5"),
+    "#010203": "chart-ink",
+    "#010204": "chart-faint",
+    "#010205": "chart-one",
+    "#010206": "chart-two",
+    "#010207": "chart-three",
 }
 TEXT_COLOUR, GRID_COLOUR, FIRST_COLOUR, SECOND_COLOUR, MUTED_COLOUR = _THEME_COLOURS
 
@@ -91,17 +92,22 @@ def _open_chart_canvas(height_inches: float) -> Iterator[_ChartCanvas]:
 
 
 def _apply_theme_colours(svg: str) -> str:
-    for placeholder, (variable, light, _) in _THEME_COLOURS.items():
-        svg = re.sub(
-            rf"(fill|stroke): {placeholder}\b", rf"\1: {light}; \1: var(--{variable})", svg
-        )
-    light, dark = (
-        "".join(f"--{colour[0]}:{colour[i]};" for colour in _THEME_COLOURS.values()) for i in (1, 2)
-    )
-    css = f":root{{{light}}}@media(prefers-color-scheme:dark){{:root{{{dark}}}}}"
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r"<\?xml.*?\?>\s*|<!DOCTYPE.*?>\s*", "", svg, count=2, flags=re.DOTALL)
-    return re.sub(r"(<svg\b[^>]*>)", rf"\1<style>{css}</style>", svg, count=1)
+    for placeholder, variable in _THEME_COLOURS.items():
+        svg = re.sub(rf"(fill|stroke): {placeholder}\b", rf"\1: var(--{variable})", svg)
+    # The style sheet of the page applies, so the drawing brings none of its own.
+    svg = re.sub(r"<metadata>.*?</metadata>|<style\b.*?</style>", "", svg, flags=re.DOTALL)
+    return re.sub(r"<\?xml.*?\?>\s*|<!DOCTYPE.*?>\s*", "", svg, count=2, flags=re.DOTALL)
+
+
+def _rename_ids(svg: str, prefix: str) -> str:
+    """Return an SVG whose referenced ids begin with a prefix, without all other ids."""
+    referenced_ids = {*re.findall(r'href="#([^"]*)"', svg), *re.findall(r"url\(#([^)]*)\)", svg)}
+
+    def rename(match: re.Match[str]) -> str:
+        return f' id="{prefix}-{match[1]}"' if match[1] in referenced_ids else ""
+
+    svg = re.sub(r' id="([^"]*)"', rename, svg)
+    return re.sub(r'(href="|url\()#', rf"\1#{prefix}-", svg)
 
 
 @functools.cache
@@ -129,8 +135,18 @@ class AxisTicks(NamedTuple):
     labels: list[str]
 
 
-def draw_chart(drawing: Drawing) -> str:
-    """Draw a chart as SVG."""
+def draw_chart(drawing: Drawing, name: str = "") -> str:
+    """Draw a chart as SVG for a page.
+
+    Args:
+        drawing: What to draw.
+        name: A name that no other chart of the page has; the ids of the SVG begin with it.
+    """
+    digest = hashlib.sha256(name.encode()).hexdigest()[:10]
+    return _rename_ids(_draw(drawing), f"chart-{digest}")
+
+
+def _draw(drawing: Drawing) -> str:
     match drawing:
         case LineChart():
             return _draw_line_chart(drawing)

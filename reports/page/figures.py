@@ -107,7 +107,7 @@ Conditions = Mapping[str, Any]
 StageAndTable = tuple[str, str]
 
 #: Tables of at most this many bytes stay in memory while a card is built.
-MAX_IN_MEMORY_BYTES = 1 << 18
+MAX_IN_MEMORY_BYTES = 1 << 21
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ class Evidence:
         """Return the id of this selection of rows, unique within a card."""
         identity = f"{self.stage}#{self.table}#{self.conditions_json}{self.row_order}"
         digest = hashlib.sha256(identity.encode())
-        return f"{slugify(self.stage)}-{slugify(self.table)}-{digest.hexdigest()[:10]}"
+        return f"{slugify(self.stage)}--{slugify(self.table)}--{digest.hexdigest()[:10]}"
 
     @property
     def conditions_json(self) -> str:
@@ -246,6 +246,18 @@ class Evidence:
         """Return Python code that reads all of these rows from the store."""
         if self.file_rows is not None:
             return f"# these rows are in the file {self.table} of the artifact"
+        lines = [self.format_python_table_code(), self.format_python_filter_code()]
+        return "\n".join(filter(None, lines))
+
+    def format_python_table_code(self) -> str:
+        """Return Python code that reads the whole table from the store."""
+        return (
+            "import pyarrow.compute as pc\nfrom hallmark import open_artifact\n\n"
+            f'table = open_artifact("{self.artifact.name}")[{self.table!r}].read()'
+        )
+
+    def format_python_filter_code(self) -> str:
+        """Return Python code that selects these rows of ``table``."""
         filter_terms = []
         for column_name, value in self.conditions.items():
             data_type = self.dataset.schema.field(column_name).type
@@ -265,14 +277,8 @@ class Evidence:
                 filter_terms.append(
                     f"({field_expression} == {decode_hex_if_binary(value, data_type)!r})"
                 )
-        lines = [
-            "import pyarrow.compute as pc",
-            "from hallmark import open_artifact",
-            "",
-            f'rows = open_artifact("{self.artifact.name}")[{self.table!r}].read()',
-        ]
-        return "\n".join(
-            [*lines, *([f"rows = rows.filter({' & '.join(filter_terms)})"] if filter_terms else [])]
+        return (
+            f"rows = table.filter({' & '.join(filter_terms)})" if filter_terms else "rows = table"
         )
 
 
@@ -316,8 +322,14 @@ class Figure:
 
     @property
     def page_path(self) -> str:
-        """Return the path of the page of its rows, within the card."""
-        return f"rows/{self.evidence_id}.html"
+        """Return the place of its rows on the static page of their stage, within the card."""
+        stage, _, _ = self.evidence_id.partition("--")
+        return f"rows/{stage}.html#{self.evidence_anchor}"
+
+    @property
+    def evidence_anchor(self) -> str:
+        """Return the anchor of its rows on the page of their stage."""
+        return f"rows-{self.evidence_id.rpartition('--')[2]}"
 
     @property
     def short_text(self) -> str:

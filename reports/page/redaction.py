@@ -19,7 +19,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache, partial
 from typing import Any, NamedTuple
 
-from hallmark.reports.page.planted_secrets import PlantedSecret, SecretFinder
+from hallmark.reports.page.planted_secrets import (
+    PlantedSecret,
+    SecretFinder,
+    find_occurrences,
+)
 from hallmark.tasks.contract import Column, format_count
 
 #: A text with at least this toxicity is shown as blocks.
@@ -72,6 +76,22 @@ class TextNeighbours(NamedTuple):
 NO_NEIGHBOURS = TextNeighbours()
 
 
+class MarkedPart(NamedTuple):
+    """A part of a redacted text.
+
+    Attributes:
+        text: The part, redacted and not escaped.
+        is_marked: Whether it is highlighted.
+    """
+
+    text: str
+    is_marked: bool
+
+
+#: Start and end of a part of a text, end exclusive.
+TextRange = tuple[int, int]
+
+
 class SensitiveSpan(NamedTuple):
     """A part of a text that must not be shown.
 
@@ -105,9 +125,10 @@ class Redactor:
         phone_regions: Iterable[str] = (),
     ) -> None:
         self.toxicity_threshold, self.phone_regions = toxicity_threshold, frozenset(phone_regions)
-        planted_secrets = (
+        planted_secrets = [
             PlantedSecret(secret) if isinstance(secret, str) else secret for secret in secrets
-        )
+        ]
+        self._secret_texts = sorted({s.text for s in planted_secrets if s.text.strip()})
         self._secret_finder = SecretFinder(
             PlantedSecret(
                 _remove_invisible(secret.text),
@@ -124,6 +145,29 @@ class Redactor:
     def is_offensive(self, toxicity: float | None) -> bool:
         """Return whether a toxicity score reaches the threshold; a missing score does not."""
         return toxicity is not None and toxicity >= self.toxicity_threshold
+
+    def explain_hidden(self, text: str, column_kind: str, toxicity: float | None) -> str:
+        """Return what is shown in place of a text; empty if the text may be shown.
+
+        Args:
+            text: The text.
+            column_kind: The kind of its column.
+            toxicity: The toxicity score of the text; None or NaN if it has none.
+        """
+        if column_kind in SCORE_GATED_KINDS:
+            is_unscored = toxicity is None or math.isnan(toxicity)
+            if is_unscored and text.strip():
+                return f"[not shown: no toxicity score, {format_count(len(text), 'character')}]"
+        elif column_kind not in DISPLAYABLE_KINDS:
+            return f"[not shown: may contain personal data, {format_count(len(text), 'character')}]"
+        return self._explain_offensive(text, toxicity)
+
+    def _explain_offensive(self, text: str, toxicity: float | None) -> str:
+        if not self.is_offensive(toxicity):
+            return ""
+        return (
+            f"{replace_with_blocks(text)} [masked: scored {toxicity:.2f}, {len(text):,} characters]"
+        )
 
     def redact_by_kind(
         self,
@@ -146,12 +190,8 @@ class Redactor:
             shown_neighbours: Texts shown directly before and after it, such as a prompt and its
                 continuation. A value that crosses the boundary is redacted on both sides.
         """
-        if column_kind in SCORE_GATED_KINDS:
-            is_unscored = toxicity is None or math.isnan(toxicity)
-            if is_unscored and text.strip():
-                return f"[not shown: no toxicity score, {format_count(len(text), 'character')}]"
-        elif column_kind not in DISPLAYABLE_KINDS:
-            return f"[not shown: may contain personal data, {format_count(len(text), 'character')}]"
+        if reason := self.explain_hidden(text, column_kind, toxicity):
+            return reason
         return self.redact_excerpt(
             text,
             toxicity,
@@ -177,11 +217,8 @@ class Redactor:
             may_be_truncated: Whether the text may begin or end in the middle of a value to hide.
                 The other arguments are those of ``redact_by_kind``.
         """
-        if self.is_offensive(toxicity):
-            return (
-                f"{replace_with_blocks(text)} [masked: scored {toxicity:.2f}, {len(text):,} "
-                f"characters]"
-            )
+        if reason := self._explain_offensive(text, toxicity):
+            return reason
         detection_context = TextNeighbours(
             detection_context.before[-_CUT_MARGIN:], detection_context.after[:_CUT_MARGIN]
         )
@@ -199,6 +236,45 @@ class Redactor:
                 text, self.find_sensitive_spans(text, may_be_truncated=False)
             )
         return self._redacted_texts[text]
+
+    def redact_range(
+        self,
+        text: str,
+        shown_range: TextRange,
+        marked_ranges: Iterable[TextRange] = (),
+        shown_neighbours: TextNeighbours = NO_NEIGHBOURS,
+        *,
+        shows_planted_secrets: bool = False,
+    ) -> list[MarkedPart]:
+        """Return a part of a text in redacted parts, some of them highlighted.
+
+        The text is searched beyond the part, so that a value that crosses its ends is redacted.
+
+        Args:
+            text: The whole text, which was found harmless.
+            shown_range: The part that is shown.
+            marked_ranges: What is highlighted.
+            shown_neighbours: Texts shown directly before and after the whole text.
+            shows_planted_secrets: Whether planted secrets are shown, which are invented.
+        """
+        start, end = max(0, shown_range[0]), min(len(text), shown_range[1])
+        scan_start = max(0, start - _CUT_MARGIN)
+        spans = [
+            SensitiveSpan(span.start + scan_start, span.end + scan_start, span.kind)
+            for span in self.find_sensitive_spans(
+                text[scan_start : end + _CUT_MARGIN], shows_planted_secrets=shows_planted_secrets
+            )
+        ]
+        spans += self._find_spans_across_boundary(
+            text, shown_neighbours, shows_planted_secrets=shows_planted_secrets
+        )
+        bounded_spans = (
+            span._replace(start=max(start, span.start), end=min(end, span.end)) for span in spans
+        )
+        bounded_marks = [(max(start, a), min(end, b)) for a, b in marked_ranges]
+        return _split_into_parts(
+            text, (start, end), _merge_spans(bounded_spans), _merge_ranges(bounded_marks)
+        )
 
     def _redact_and_shorten(
         self,
@@ -234,14 +310,21 @@ class Redactor:
         return redacted_text
 
     def _find_spans_across_boundary(
-        self, text: str, shown_neighbours: TextNeighbours
+        self,
+        text: str,
+        shown_neighbours: TextNeighbours,
+        *,
+        shows_planted_secrets: bool = False,
     ) -> list[SensitiveSpan]:
         """Return the spans of a text that are found only together with an adjacent text."""
         preceding_text, following_text = shown_neighbours
         spans: list[SensitiveSpan] = []
         if preceding_text and text:
             start = max(0, len(preceding_text) - _CUT_MARGIN)
-            joined_spans = self._find_spans_in_joined(preceding_text[start:] + text[:_CUT_MARGIN])
+            joined_spans = self._find_spans_in_joined(
+                preceding_text[start:] + text[:_CUT_MARGIN],
+                shows_planted_secrets=shows_planted_secrets,
+            )
             offset = len(preceding_text) - start
             spans += [
                 SensitiveSpan(max(0, span.start - offset), span.end - offset, span.kind)
@@ -250,7 +333,10 @@ class Redactor:
             ]
         if following_text and text:
             start = max(0, len(text) - _CUT_MARGIN)
-            joined_spans = self._find_spans_in_joined(text[start:] + following_text[:_CUT_MARGIN])
+            joined_spans = self._find_spans_in_joined(
+                text[start:] + following_text[:_CUT_MARGIN],
+                shows_planted_secrets=shows_planted_secrets,
+            )
             candidate_spans = (
                 SensitiveSpan(span.start + start, min(span.end + start, len(text)), span.kind)
                 for span in joined_spans
@@ -259,13 +345,15 @@ class Redactor:
         return spans
 
     def find_sensitive_spans(
-        self, text: str, *, may_be_truncated: bool = True
+        self, text: str, *, may_be_truncated: bool = True, shows_planted_secrets: bool = False
     ) -> list[SensitiveSpan]:
         """Return the spans to redact, in order, without overlaps.
 
         Args:
             text: The text to search.
             may_be_truncated: Whether the text may begin or end in the middle of a value to hide.
+            shows_planted_secrets: Whether planted secrets, which are invented, are left out. Other
+                personal data is found all the same.
         """
         visible_positions = (
             [position for position, character in enumerate(text) if _is_visible(character)]
@@ -280,10 +368,20 @@ class Redactor:
         detected_spans: list[tuple[str, int, int]] = [*self._personal_data_finder(visible_text)]
         if may_be_truncated:
             detected_spans += self._truncated_data_finder(visible_text)
-        secret_spans = self._secret_finder.find_secret_spans(
-            visible_text, may_be_truncated=may_be_truncated
-        )
-        detected_spans += [("planted secret", *span) for span in secret_spans]
+        if not shows_planted_secrets:
+            secret_spans = self._secret_finder.find_secret_spans(
+                visible_text, may_be_truncated=may_be_truncated
+            )
+            detected_spans += [("planted secret", *span) for span in secret_spans]
+        elif detected_spans:
+            shown_secrets = [*find_occurrences(self._secret_texts, visible_text)]
+            detected_spans = [
+                detected
+                for detected in detected_spans
+                if not any(
+                    start <= detected[1] and detected[2] <= end for start, end in shown_secrets
+                )
+            ]
         named_spans = [
             SensitiveSpan(visible_positions[start], visible_positions[end - 1] + 1, kind.lower())
             for kind, start, end in detected_spans
@@ -346,8 +444,11 @@ class PassthroughRedactor(Redactor):
     def is_offensive(self, toxicity: float | None) -> bool:
         return False
 
+    def explain_hidden(self, text: str, column_kind: str, toxicity: float | None) -> str:
+        return ""
+
     def find_sensitive_spans(
-        self, text: str, *, may_be_truncated: bool = True
+        self, text: str, *, may_be_truncated: bool = True, shows_planted_secrets: bool = False
     ) -> list[SensitiveSpan]:
         return []
 
@@ -361,6 +462,57 @@ def _merge_spans(spans: Iterable[SensitiveSpan]) -> list[SensitiveSpan]:
         elif span.start < span.end:
             merged.append(span)
     return merged
+
+
+def _merge_ranges(ranges: Iterable[TextRange]) -> list[TextRange]:
+    """Return the ranges in order; overlapping and adjacent ones are merged."""
+    merged: list[TextRange] = []
+    for start, end in sorted(ranges):
+        if start >= end:
+            continue
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def _split_into_parts(
+    text: str,
+    shown_range: TextRange,
+    spans: Sequence[SensitiveSpan],
+    marked_ranges: Sequence[TextRange],
+) -> list[MarkedPart]:
+    """Split a part of a text at the ends of marks, and replace each span with its kind.
+
+    A replaced span is highlighted if any of it is. Spans and marks are in order, without overlaps,
+    and inside of the part.
+    """
+    parts: list[MarkedPart] = []
+
+    def add_part(part_text: str, is_marked: bool) -> None:
+        if parts and parts[-1].is_marked == is_marked:
+            part_text = parts.pop().text + part_text
+        if part_text:
+            parts.append(MarkedPart(part_text, is_marked))
+
+    def add_clear_text(start: int, end: int) -> None:
+        for mark_start, mark_end in marked_ranges:
+            if mark_end > start and mark_start < end:
+                add_part(escape_invisible(text[start : max(start, mark_start)]), False)
+                start, mark_end = max(start, mark_start), min(end, mark_end)
+                add_part(escape_invisible(text[start:mark_end]), True)
+                start = mark_end
+        add_part(escape_invisible(text[start:end]), False)
+
+    position, end = shown_range
+    for span in spans:
+        add_clear_text(position, span.start)
+        is_marked = any(a < span.end and span.start < b for a, b in marked_ranges)
+        add_part(f"[{span.kind} masked]", is_marked)
+        position = span.end
+    add_clear_text(position, end)
+    return parts
 
 
 def find_prompt_column_by_response_column(columns: Iterable[Column]) -> dict[str, str]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import jinja2
+import markupsafe
 
 from hallmark.reports.page.document import (
     Block,
@@ -19,6 +21,7 @@ from hallmark.reports.page.document import (
     DataTable,
     DecisionSheet,
     DefinitionList,
+    Details,
     Document,
     InlineContent,
     InlineElement,
@@ -27,6 +30,7 @@ from hallmark.reports.page.document import (
     Section,
     ShortFigure,
 )
+from hallmark.reports.page.drawing import draw_chart
 from hallmark.reports.page.figures import Figure
 from hallmark.reports.page.redaction import REDACTION_LIBRARIES, escape_invisible
 
@@ -37,8 +41,11 @@ TEMPLATE_FILES = tuple(
         "base.html",
         "blocks.html",
         "card.html",
+        "card_page.html",
+        "cases.css",
+        "cases.html",
+        "plain_rows.html",
         "rows.html",
-        "rows_missing.html",
         "style.css",
     )
 )
@@ -62,7 +69,16 @@ _TEMPLATE_TESTS = {
     "grid": DataTable,
     "chart": Chart,
     "decision_sheet": DecisionSheet,
+    "details": Details,
 }
+
+#: Returns where the link of a figure leads, from the page that shows it.
+FigureLinker = Callable[[Figure], str]
+
+
+def get_evidence_path(figure: Figure) -> str:
+    """Return the path of the page of the rows of a figure, from a page of its card."""
+    return figure.page_path
 
 
 @functools.cache
@@ -75,6 +91,8 @@ def get_template_environment() -> jinja2.Environment:
         keep_trailing_newline=True,
     )
     jinja_environment.filters["visible"] = escape_invisible
+    jinja_environment.filters["draw"] = _draw_safely
+    jinja_environment.globals["link_figure"] = get_evidence_path
     jinja_environment.globals["NOT_STATED"] = NOT_STATED
     jinja_environment.globals["RISK_STATE_NAMES"] = RISK_STATE_NAMES
     tests: dict[str, Any] = {
@@ -89,33 +107,80 @@ def _is_instance(value: object, kind: type) -> bool:
     return isinstance(value, kind)
 
 
-def render_html(document: Document) -> str:
-    """Render a redacted document as an HTML page."""
-    return get_template_environment().get_template("card.html").render(document=document)
+def _draw_safely(chart: Chart) -> markupsafe.Markup:
+    """Draw a chart as SVG that needs no escaping."""
+    svg = draw_chart(chart.drawing, chart.name)
+    return markupsafe.Markup(svg)  # noqa: S704  # the labels are escaped
+
+
+def render_html(document: Document, link_figure: FigureLinker = get_evidence_path) -> str:
+    """Render a redacted document as an HTML page, without the pages of its sections."""
+    template = get_template_environment().get_template("card.html")
+    return template.render(document=document, link_figure=link_figure)
+
+
+def render_section_html(
+    document: Document,
+    section: Section,
+    card_path: str,
+    link_figure: FigureLinker = get_evidence_path,
+) -> str:
+    """Render a redacted section as an HTML page of its own.
+
+    Args:
+        document: The card of the section; only its title, its kind and its lead are shown.
+        section: The section.
+        card_path: Where the link to the card leads.
+        link_figure: Returns where the link of a figure leads.
+    """
+    template = get_template_environment().get_template("card_page.html")
+    return template.render(
+        document=document, section=section, card_path=card_path, link_figure=link_figure
+    )
 
 
 # Markdown ------------------------------------------------------------------------------------
 
 
 def render_markdown(document: Document) -> str:
-    """Render a redacted document as Markdown."""
+    """Render a redacted document as Markdown, without the pages of its sections."""
     lines = [f"# {escape_markdown(document.title)}", escape_markdown(document.kind)]
     lines += [_render_block(block) for block in document.lead]
-    for section in document.sections:
-        lines += _render_section(section, 2)
+    lines += _render_sections(document.sections, 2)
     return "\n\n".join(part for part in lines if part) + "\n"
 
 
-def _render_section(section: Section, heading_level: int) -> list[str]:
-    lines = [f"{'#' * heading_level} {escape_markdown(section.title)}"]
-    lines += [_render_block(block) for block in section.blocks]
-    for subsection in section.sections:
-        lines += _render_section(subsection, heading_level + 1)
+def render_section_markdown(document: Document, section: Section, card_path: str) -> str:
+    """Render a redacted section as Markdown; the arguments are those of the HTML page."""
+    lines = [
+        f"# {escape_markdown(section.title)}",
+        f"[{escape_markdown(document.title)}]({card_path}): {escape_markdown(document.kind)}",
+        *(_render_block(block) for block in document.lead),
+        _render_inline_content(section.answer),
+        *(_render_block(block) for block in section.blocks),
+        *_render_sections(section.sections, 2),
+    ]
+    return "\n\n".join(part for part in lines if part) + "\n"
+
+
+def _render_sections(sections: Sequence[Section], heading_level: int) -> list[str]:
+    lines: list[str] = []
+    for section in sections:
+        title, heading = escape_markdown(section.title), "#" * heading_level
+        if section.page:
+            answer = _render_inline_content(section.answer)
+            lines += [f"{heading} [{title}]({section.page}.md)", answer]
+            continue
+        lines += [f"{heading} {title}", *(_render_block(block) for block in section.blocks)]
+        lines += _render_sections(section.sections, heading_level + 1)
     return lines
 
 
 def _render_block(block: Block) -> str:
     match block:
+        case Details(summary, blocks):
+            lines = [f"**{escape_markdown(summary)}**", *map(_render_block, blocks)]
+            return "\n\n".join(lines)
         case Paragraph(content):
             return _escape_block_start(_render_inline_content(content))
         case Callout(_, content):
@@ -133,8 +198,8 @@ def _render_block(block: Block) -> str:
             )
         case Chart():
             alt_text = escape_markdown("".join(block.alt_text))
-            caption = _escape_block_start(escape_markdown(block.caption))
-            return f"![{alt_text}]({block.path})\n\n{caption}"
+            caption = escape_markdown(block.caption)
+            return f"Chart: {alt_text}\n\n{_escape_block_start(caption)}"
         case DataTable():
             return _render_table(block)
         case DecisionSheet():

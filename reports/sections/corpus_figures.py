@@ -49,6 +49,7 @@ CARD_TABLES = (
     "lost_duplicate_clusters",
     "metadata_fields",
     "metadata_values",
+    "missed_documents",
     "occupation_shares",
     "occupations",
     "pairs",
@@ -210,7 +211,8 @@ def build_corpus_redactor(
 def collect_planted_secrets(corpus_artifacts: dict[str, Artifact]) -> list[PlantedSecret]:
     """Return the secrets of planted documents, with the text before and after each.
 
-    No page shows them. Each identifier in the secret of a record is also returned as a secret.
+    Each identifier in the secret of a record is also returned as a secret. Passages have none:
+    they are documents of the corpus, which are shown if they are harmless.
     """
     secrets: list[PlantedSecret] = []
     for artifact in corpus_artifacts.values():
@@ -218,7 +220,7 @@ def collect_planted_secrets(corpus_artifacts: dict[str, Artifact]) -> list[Plant
             continue
         columns = ["kind", "text", "prompt", "secret"]
         for row in artifact["canaries"].read(columns).to_pylist():
-            if secret := row["secret"]:
+            if (secret := row["secret"]) and row["kind"] != "passage":
                 text_before, text_after = row["prompt"], row["text"][len(row["prompt"] + secret) :]
                 secrets.append(PlantedSecret(secret, text_before, text_after))
                 for _, start, end in (

@@ -11,6 +11,7 @@ from hallmark.reports.page.figures import format_number
 from hallmark.reports.sections.corpus_figures import CorpusFigures
 from hallmark.reports.sections.curation_effects import describe_largest_swap_difference
 from hallmark.reports.sections.curation_evaluation import (
+    CURATION_EVALUATION,
     add_detection_rate_figure,
     build_detection_rate_table,
     list_filter_error_rows,
@@ -27,7 +28,7 @@ def build_filter_error_section(corpus: CorpusFigures) -> Section:
     for source in dict.fromkeys(row["source"] for row in rows):
         source_rows = [row for row in rows if row["source"] == source]
         if sentence := describe_filter_errors(corpus, source, source_rows):
-            section.add_blocks(Paragraph(sentence))
+            section.add_blocks(Paragraph([*sentence, *describe_missed_documents(corpus, source)]))
         section.add_blocks(
             build_detection_rate_table(
                 corpus,
@@ -46,6 +47,19 @@ def build_filter_error_section(corpus: CorpusFigures) -> Section:
         )
     section.add_blocks(*map(Paragraph, describe_largest_swap_difference(corpus)))
     return section
+
+
+def describe_missed_documents(corpus: CorpusFigures, source: str) -> list[InlineElement]:
+    """Return how many documents the filter missed, with a link to them."""
+    figure = corpus.book.add_computed_figure(
+        f"missed-documents-{source}",
+        f"documents of {source} with rude speech that the toxicity filter missed",
+        "documents",
+        (CURATION_EVALUATION, "missed_documents"),
+        {"source": source},
+        aggregate="count",
+    )
+    return [" The documents with rude speech that it missed: ", ShortFigure(figure), "."]
 
 
 def describe_filter_errors(

@@ -18,7 +18,6 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from hallmark.reports.page.evidence_pages import TableCell, value_to_cell
 from hallmark.reports.page.figures import Evidence
 from hallmark.reports.page.redaction import (
     NO_NEIGHBOURS,
@@ -26,11 +25,12 @@ from hallmark.reports.page.redaction import (
     find_prompt_column_by_response_column,
     get_shown_neighbours,
 )
+from hallmark.reports.page.table_cells import TableCell, value_to_cell
 from hallmark.tasks.audits.judging.evidence_filters import sort_worst_first
 from hallmark.tasks.contract import Column, UsageError, format_closest_name_hint
 
-#: Rows on a page, and rows that are redacted at once for a download.
-PAGE_ROWS, DOWNLOAD_BATCH_ROWS = 50, 1000
+#: Rows that are redacted at once for a download.
+DOWNLOAD_BATCH_ROWS = 1000
 
 #: Largest number of rows of which the shown text is searched.
 MAX_SEARCHED_ROWS = 5000
@@ -377,9 +377,9 @@ def _is_hexadecimal(text: str) -> bool:
     return bool(text) and all(character in "0123456789abcdef" for character in text.lower())
 
 
-def count_pages(row_count: int) -> int:
+def count_pages(row_count: int, page_rows: int) -> int:
     """Return the number of pages of rows, at least 1."""
-    return max(1, -(-row_count // PAGE_ROWS))
+    return max(1, -(-row_count // page_rows))
 
 
 def list_query_fields(query: RowQuery, *without: str) -> list[tuple[str, str]]:

@@ -45,8 +45,9 @@ def read_static_file(name: str) -> str:
     """Return a static file; the style sheet is that of the cards, with additions."""
     text = (VIEW_FOLDER / "static" / name).read_text(encoding="utf-8")
     if name.endswith(".css"):
-        loader = get_template_environment().loader
-        assert loader is not None
-        card_style, _, _ = loader.get_source(get_template_environment(), "style.css")
-        return f"{card_style}\n{text}"
+        environment = get_template_environment()
+        card_styles = [
+            environment.get_template(sheet).render() for sheet in ("style.css", "cases.css")
+        ]
+        return "\n".join([*card_styles, text])
     return text

@@ -214,6 +214,20 @@ TABLES = {
         ),
         column("measure", pa.string(), "label", "recall, precision or false alarms"),
     ),
+    "missed_documents": table_schema(
+        "Documents with rude speech that no rule on toxicity removed or tagged.",
+        column("doc_id", ID_TYPE, "id", "the document"),
+        column("source", pa.string(), "label", "name of the town"),
+        column("stage", pa.string(), "label", "label of the stage in the run"),
+        column(
+            "rude_sentences",
+            pa.int32(),
+            "figure",
+            "number of rude sentences in the text",
+            unit="sentences",
+        ),
+        column("characters", pa.int64(), "figure", "length of the text", unit="characters"),
+    ),
     "occupation_shares": _build_share_schema(
         "Share of women among the mentions of each occupation in the kept documents, as counted "
         "by the stage `profile`. `n` is the number of mentions that have more words of one gender "
@@ -480,6 +494,7 @@ def evaluate_curation(
         for table_name, table_rows in (
             ("property_shares", build_property_share_rows(source, list(truth_by_doc_id.values()))),
             ("detection_rates", evaluator.evaluate_all_stages()),
+            ("missed_documents", evaluator.list_missed_documents()),
             ("occupation_shares", build_occupation_share_rows(source, corpus_artifacts)),
         ):
             context.get_table_writer(table_name).write(

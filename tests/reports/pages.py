@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import json
+import re
 import shutil
 import tempfile
 from functools import cache
@@ -17,6 +18,10 @@ from markdown_it import MarkdownIt
 from hallmark.reports.cards import read_card
 from hallmark.reports.model_card import ModelCardConfig, build_model_card
 from hallmark.reports.page.card_pages import write_card_pages
+from hallmark.reports.page.card_tables import CardContent
+from hallmark.reports.page.document import Chart, Document
+from hallmark.reports.page.figures import FigureBook
+from hallmark.reports.page.redaction import Redactor
 from hallmark.tasks.contract import Artifact, get_artifact_store
 
 VOID = {"meta", "img", "br", "link", "hr", "input"}
@@ -57,6 +62,8 @@ class Page(HTMLParser):
         if tag == "a":
             self._link = [given["href"], ""]
             self._is_figure = given.get("class") == "figure"
+        if given.get("role") == "img":
+            self.alts.append(given["aria-label"])
         if tag == "img":
             self.sources.append(given["src"])
             self.alts.append(given["alt"])
@@ -68,7 +75,9 @@ class Page(HTMLParser):
             self._cell = [""]
 
     def handle_startendtag(self, tag, attrs):
-        self.handle_starttag(tag, attrs)  # <img ... />, as Markdown renders it
+        self.handle_starttag(tag, attrs)  # <img ... />, as Markdown renders it, or in an SVG
+        if tag not in VOID:
+            self.handle_endtag(tag)
 
     def handle_endtag(self, tag):
         while self.open and self.open[-1] == "p" and tag != "p":
@@ -94,6 +103,23 @@ class Page(HTMLParser):
 
 def read(path: Path) -> Page:
     return Page(path.read_text(encoding="utf-8"))
+
+
+def read_charts(path: Path) -> list[str]:
+    """Return the charts of a page as SVG, in their order."""
+    return re.findall(r"<svg\b.*?</svg>", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+
+
+def list_charts(card: Artifact) -> list[Chart]:
+    """Return the charts of a card, in their order."""
+    return read_card(get_artifact_store(card), card).document.list_charts()
+
+
+def list_card_pages(card: Artifact, name: str) -> list[Path]:
+    """Return the page of a card and those of its sections, without those of the evidence."""
+    folder = write_pages(card)
+    first = folder / f"{name}.html"
+    return [first, *(path for path in sorted(folder.glob("*.html")) if path != first)]
 
 
 def render(markdown: str) -> Page:
@@ -175,12 +201,36 @@ def read_figures(card: Artifact) -> pd.DataFrame:
     figures = card["figures"].read().to_pandas()
     evidence = card["evidence"].read().to_pandas().rename(columns={"id": "evidence_id"})
     joined = figures.merge(evidence, on="evidence_id", how="left", validate="many_to_one")
-    return joined.assign(page_path=[f"rows/{i}.html" for i in joined["evidence_id"]])
+    places = []
+    for evidence_id in joined["evidence_id"]:
+        stage, _, rest = evidence_id.partition("--")
+        places.append(f"rows/{stage}.html#rows-{rest.rpartition('--')[2]}")
+    return joined.assign(page_path=places)
+
+
+def read_evidence(folder: Path, place: str) -> Page:
+    """Read the selection of rows at a place of a page of evidence, as a page of its own."""
+    return Page(read_evidence_source(folder, place))
+
+
+def read_evidence_source(folder: Path, place: str) -> str:
+    path, _, anchor = place.partition("#")
+    text = (folder / path).read_text(encoding="utf-8")
+    start = text.index(f'<section class="selection" id="{anchor}">')
+    return text[start : text.index("</section>", start) + len("</section>")]
 
 
 def text_of(card, name):
+    """Return the text of the card and of its sections that have a page of their own."""
     assert broken_links(write_pages(card)) == []
-    return " ".join(read(write_pages(card) / f"{name}.html").text.split())
+    return " ".join(" ".join(read(path).text.split()) for path in list_card_pages(card, name))
+
+
+def content_of(
+    book: FigureBook, redactor: Redactor, corpus: dict[str, Artifact] | None = None
+) -> CardContent:
+    """Return a card that has figures and no text."""
+    return CardContent("a", Document("", "Card", [], []), book, corpus or {}, redactor)
 
 
 def card_of(checkpoint, audits=None, corpus=None):

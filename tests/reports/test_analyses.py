@@ -150,7 +150,7 @@ def test_planted_amounts_stand_in_their_order_and_calibrate_the_audits_of_stereo
             "assigned_trait_share=0.9",
             "assigned_trait_share=1.0",
         ]
-        assert (pages.write_pages(card) / "charts/trait-share.svg").exists()
+        assert "trait-share" in {chart.name for chart in pages.list_charts(card)}
         bias = html[html.index(">Bias</h") : html.index("Occupations and pronouns (WinoBias)</h")]
         assert ("How to interpret these figures" in bias) == seen
         assert ("No planted association was found in this model" in bias) == (not seen)

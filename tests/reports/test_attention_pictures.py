@@ -27,9 +27,9 @@ def page(folder):
     return pages.read(folder / "model_card.html")
 
 
-def drawn(path):
+def drawn(svg):
     """Read the text, opacity, frame, grey and box of each token by line, and the chart's width."""
-    tree = ElementTree.parse(path).getroot()
+    tree = ElementTree.fromstring(svg)
     lines: dict[str, list] = {}
     box = None
     for element in tree.iter():
@@ -41,8 +41,14 @@ def drawn(path):
         elif element.tag == f"{SVG}text" and element.get("textLength") is None:
             tokens = lines.setdefault(element.text, [])
         elif element.tag == f"{SVG}text":
-            tokens.append((element.text, opacity, framed, "--three" in style, box))
+            tokens.append((element.text, opacity, framed, "--chart-three" in style, box))
     return lines, float(tree.get("viewBox").split()[2]), float(tree.get("viewBox").split()[3])
+
+
+def read_attention_charts(folder):
+    """Return the charts of attention maps, in the order of the texts."""
+    charts = [svg for path in sorted(folder.glob("*.html")) for svg in pages.read_charts(path)]
+    return [svg for svg in charts if "textLength" in svg]
 
 
 def mean_weights(made, number, stack="decoder"):
@@ -56,7 +62,7 @@ def mean_weights(made, number, stack="decoder"):
 
 @pytest.mark.parametrize("number", [1, 2])
 def test_shades_equal_mean_weights_of_the_rows(folder, made, number):
-    lines, *_ = drawn(folder / f"charts/attention-{number}.svg")
+    lines, *_ = drawn(read_attention_charts(folder)[number - 1])
     means = mean_weights(made, number)
     assert list(lines) == ["layer 1", "layer 3", "layer 4", "layer 6"] and len(lines) == MAX_LAYERS
     strongest = means.loc[[1, 3, 4, 6], 1:].to_numpy().max()
@@ -71,7 +77,7 @@ def test_shades_equal_mean_weights_of_the_rows(folder, made, number):
 
 def test_boxes_are_inside_the_chart_and_do_not_overlap(folder):
     for number in (1, 2):
-        lines, width, height = drawn(folder / f"charts/attention-{number}.svg")
+        lines, width, height = drawn(read_attention_charts(folder)[number - 1])
         boxes = [token[-1] for tokens in lines.values() for token in tokens]
         for x, y, wide, high in boxes:
             assert x >= 0 and y >= 0 and x + wide <= width and y + high <= height
@@ -92,7 +98,7 @@ def test_table_shows_largest_weights_and_links_to_their_rows(cards, folder, made
             figure = figures.loc[f"attention-1-{row[0]}-{key}"]
             assert (figure["row_count"], figure["aggregate"]) == (3, "mean")  # its three heads
             assert figure["value"] == pytest.approx(weight)
-            assert "the mean of weight" in pages.read(folder / figure["page_path"]).text
+            assert "the mean of weight" in pages.read_evidence(folder, figure["page_path"]).text
 
 
 def test_captions_explain_the_chart_and_its_limits(page, made):
@@ -113,14 +119,14 @@ def test_captions_explain_the_chart_and_its_limits(page, made):
 
 
 def test_personal_data_in_separate_tokens_is_masked(folder):
-    said = " ".join(p.read_text() for p in folder.rglob("*") if p.suffix in (".html", ".svg"))
-    lines, *_ = drawn(folder / "charts/attention-1.svg")
+    said = " ".join(p.read_text() for p in folder.rglob("*") if p.suffix == ".html")
+    lines, *_ = drawn(read_attention_charts(folder)[0])
     spelled = "".join(token[0] for token in lines["layer 1"])
     assert "jane" not in spelled and "corp" not in spelled and "████" in spelled
     assert spelled.startswith("<|endoftext|>The lamp ")
     assert "<script>alert(1)" in spelled and "‹U+202E›" in spelled
     assert "<script" not in said
-    other, *_ = drawn(folder / "charts/attention-2.svg")
+    other, *_ = drawn(read_attention_charts(folder)[1])
     assert "A quiet↵orchard" in "".join(token[0] for token in other["layer 1"])
 
 
@@ -131,7 +137,7 @@ def test_encoder_attends_to_both_directions(session, made, stacks):
     card = build_model_card(
         made.checkpoint, None, None, {}, {}, maps, None, None, None, {}, ModelCardConfig()
     )
-    lines, *_ = drawn(pages.write_pages(card) / "charts/attention-1.svg")
+    lines, *_ = drawn(read_attention_charts(pages.write_pages(card))[0])
     assert list(lines) == ["layer 1"]
     assert not any(grey for _, _, _, grey, _ in lines["layer 1"])
     text = " ".join(pages.read(pages.write_pages(card) / "model_card.html").text.split())
@@ -139,16 +145,14 @@ def test_encoder_attends_to_both_directions(session, made, stacks):
     assert "Grey tokens" not in text
 
 
-def test_token_of_any_characters_fits_the_chart(tmp_path):
+def test_token_of_any_characters_fits_the_chart():
     tokens = ["\u200b" * 90, "漢" * 90, "", "x" * 90, " ", "a\n\u2028b", "&<>\"'"]
     ends = list(itertools.accumulate(map(len, tokens)))
     starts = [0, *ends[:-1]]
     table = pa.table({"token": tokens, "char_start": starts, "char_end": ends})
     shown = redact_tokens("".join(tokens), table, Redactor())
-    (tmp_path / "x.svg").write_text(
-        draw_chart(ShadedText(shown, 1, [ShadedRow("layer 1", [0.5] * len(tokens))]))
-    )
-    lines, width, _ = drawn(tmp_path / "x.svg")
+    svg = draw_chart(ShadedText(shown, 1, [ShadedRow("layer 1", [0.5] * len(tokens))]))
+    lines, width, _ = drawn(svg)
     assert [token[0] for token in lines["layer 1"]] == shown
     assert shown[2] == "·" and shown[-1] == tokens[-1] and shown[-2] == "a↵‹U+2028›b"
     for *_, (x, _, wide, _) in lines["layer 1"]:

@@ -148,7 +148,7 @@ def test_each_row_leads_to_the_documents_of_its_sentences(sheet):
     for group, row in counts.items():
         group_rows = [each for each in sentences if each["group_name"] == group]
         assert row["value"] == len(group_rows) > 30
-        page = pages.read(folder / row["page_path"]).text
+        page = pages.read_evidence(folder, row["page_path"]).text
         assert group_rows[0]["doc_id"].hex() in page and f"of the {group} was" in page
     assert counts.keys() == {"women", "men"}
     # The most negative sentences come first.

@@ -29,6 +29,7 @@ from hallmark.reports.page.document import (
     DataTable,
     DecisionSheet,
     DefinitionList,
+    Details,
     Document,
     Link,
     Paragraph,
@@ -42,7 +43,7 @@ from hallmark.reports.page.document import (
 from hallmark.reports.page.drawing import draw_chart
 from hallmark.reports.page.figures import FigureBook
 from hallmark.reports.page.redaction import Redactor, escape_invisible
-from hallmark.reports.page.rendering import render_html, render_markdown
+from hallmark.reports.page.rendering import render_html, render_markdown, render_section_html
 from hallmark.tasks.audits.judging.findings import FINDINGS, build_finding
 from hallmark.tasks.contract import EmptyConfig, StageContext, stage
 from hallmark.tasks.corpus.ingest import ingest
@@ -65,7 +66,7 @@ def read_texts_by_file(folder):
     return {
         str(path.relative_to(folder)): html.unescape(path.read_text()).replace("\\", "")
         for path in folder.rglob("*")
-        if path.suffix in (".html", ".md", ".svg")
+        if path.suffix in (".html", ".md")
     }
 
 
@@ -91,7 +92,7 @@ def document_of(label: str, book: FigureBook) -> Document:
         missing_reason=label,
     )
     blocks = [
-        Paragraph([label, rows, ShortFigure(rows), Code(label), Link(label, "#rows")]),
+        Paragraph([label, rows, ShortFigure(rows), Code(label), Link(label, "card.html#rows")]),
         CodeBlock(label),
         BulletList([[label]]),
         Callout("note", [label, none]),
@@ -107,7 +108,12 @@ def document_of(label: str, book: FigureBook) -> Document:
             [(label, [label, none])],
         ),
     ]
-    sections = [Section(label, blocks, [Section(label, blocks)]), Section("Rows")]
+    blocks.append(Details(label, [Paragraph([label, rows]), *blocks[:6]]))
+    sections = [
+        Section(label, blocks, [Section(label, blocks[:5])]),
+        Section("Rows"),
+        Section(label, blocks, [Section(label, blocks[:5])], "own", [label, rows]),
+    ]
     return Document(label, "Datasheet", [Paragraph([label])], sections)
 
 
@@ -123,7 +129,7 @@ def content_of(label: str) -> CardContent:
 def test_no_page_of_a_card_shows_a_sensitive_label(session, tmp_path, label):
     write_card_pages(content_of(f"of {label}, so"), tmp_path)
     said = read_texts_by_file(tmp_path)
-    assert {"card.html", "card.md", "charts/drawn.svg"} < said.keys() and len(said) == 5
+    assert {"card.html", "card.md", "own.html", "own.md"} < said.keys() and len(said) == 6
     for name, text in said.items():
         assert "masked" in text and not [word for word in (*HIDDEN, label) if word in text], name
 
@@ -156,6 +162,10 @@ def test_a_document_is_the_same_after_it_was_stored_in_tables(session, label):
     assert build_sections_table(again).to_pylist() == rows
     assert render_html(again) == render_html(document)
     assert render_markdown(again) == render_markdown(document)
+    own_pages = [
+        render_section_html(made, made.list_pages()[0], "card.html") for made in (again, document)
+    ]
+    assert own_pages[0] == own_pages[1]
     stored = [draw_chart(chart.drawing) for chart in again.list_charts()]
     assert stored == [draw_chart(chart.drawing) for chart in document.list_charts()]
 
@@ -221,8 +231,9 @@ def test_parts_of_an_audit_are_masked_in_tables_and_charts(session, tmp_path):
         {},
         ModelCardConfig(),
     )
-    said = read_texts_by_file(pages.write_pages(card))
+    folder = pages.write_pages(card)
+    said = read_texts_by_file(folder)
     for name, text in said.items():
         assert not [word for word in HIDDEN if word in text], name
-    assert "so says [email masked]" in said["charts/bias.svg"]
+    assert "so says [email masked]" in "".join(pages.read_charts(folder / "model_card.html"))
     assert "[phone masked]" in said["model_card.md"]

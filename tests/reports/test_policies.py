@@ -146,8 +146,7 @@ def test_spans_removed_from_documents_count_as_removed(session):
     assert figures["flow-redact-spans-bytes-rate"] == pytest.approx(cut / came)
     assert figures["flow-redact-spans-rows-rate"] == 0
     assert "the sum of removed_rows and removed_spans divided by the sum of in" in " ".join(
-        pages.read(path).text
-        for path in pages.write_pages(card).glob("rows/profile-stage-accounts-*.html")
+        pages.read(path).text for path in pages.write_pages(card).glob("rows/profile.html")
     )
 
 

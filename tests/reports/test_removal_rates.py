@@ -188,6 +188,6 @@ def test_datasheet_starts_with_removal_rates_and_masks_examples(cards, made):
         assert title in page.text
     rows = made.corpus["removal_effects"]["removed_examples"].read().to_pylist()
     assert {row["slice"] for row in rows if row["dimension"] == "source"} > {SCRIPT, LINK}
-    shown = [p.read_text() for p in folder.glob("rows/removal-effects-removed-examples-*.html")]
-    assert shown and not any(OFFENSIVE in text for text in shown)
+    shown = [(folder / "rows" / "removal-effects.html").read_text()]
+    assert not any(OFFENSIVE in text for text in shown)
     assert any("masked: scored" in text for text in shown)

@@ -9,20 +9,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hallmark.reports.page import charts
+from hallmark.reports.page.card_pages import render_card_page, write_card_pages
+from hallmark.reports.page.card_tables import CardContent
 from hallmark.reports.page.document import (
     BulletList,
     Callout,
+    Chart,
     Code,
     DataTable,
     DefinitionList,
+    Details,
     Document,
     Paragraph,
     Section,
 )
 from hallmark.reports.page.drawing import draw_chart
-from hallmark.reports.page.figures import format_number
-from hallmark.reports.page.redaction import escape_invisible
+from hallmark.reports.page.figures import Figure, FigureBook, format_number
+from hallmark.reports.page.redaction import Redactor, escape_invisible
 from hallmark.reports.page.rendering import render_html, render_markdown
+from hallmark.tasks.contract import HallmarkError
 from tests.reports import pages
 
 
@@ -169,5 +174,51 @@ def test_charts_are_the_same_bytes_each_time_and_do_not_obey_labels():
     assert once == twice
     for svg in once:
         assert "<b>" not in svg and "\u202e" not in svg and "<metadata" not in svg
-        assert "prefers-color-scheme" in svg
+        assert "var(--chart-one)" in svg and "<style" not in svg
     assert "$x^2$" in once[0] and "&lt;b&gt;&amp;amp;" in once[0]
+
+
+def test_a_section_can_have_a_page_of_its_own(session, tmp_path):
+    chart = Chart("bars", charts.BarChart(["a"], [1.0], "n"), ["One bar."], "Bars.")
+    details = Details("More", [Paragraph(["Hidden at first."])])
+    own = Section("Bias", [chart, details], [Section("Method")], "audit-bias", ["No bias found."])
+    made = Document("A model", "Model card", [], [Section("Audits", [], [own, Section("Other")])])
+    content = CardContent("model_card", made, FigureBook({}), {}, Redactor())
+    write_card_pages(content, tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "model_card.html",
+        "model_card.md",
+        "audit-bias.html",
+        "audit-bias.md",
+    }
+    card, page = (pages.read(tmp_path / f"{name}.html") for name in ("model_card", "audit-bias"))
+    assert ("audit-bias.html", "Bias") in card.links and "No bias found." in card.text
+    assert "Hidden at first." not in card.text and "svg" not in card.tags
+    assert ("model_card.html", "Model card") in page.links and "No bias found." in page.text
+    assert {"details", "summary", "svg"} <= page.tags and page.headings == [1, 2]
+    assert pages.broken_links(tmp_path) == [] and page.alts == ["One bar."]
+    markdown = pages.render((tmp_path / "audit-bias.md").read_text())
+    assert ("model_card.md", "A model") in markdown.links
+    assert "**More**\n\nHidden at first." in (tmp_path / "audit-bias.md").read_text()
+    for name, path in (("", "model_card.html"), ("audit-bias", "audit-bias.html")):
+        assert render_card_page(content, name) == (tmp_path / path).read_text()
+    with pytest.raises(HallmarkError, match="the model card has no page 'audit-x'"):
+        render_card_page(content, "audit-x")
+
+
+def test_links_of_figures_lead_where_the_caller_says(session):
+    figure = Figure("bias", "Bias", 0.5, "share", "e", "value", "mean")
+    own = Section("Bias", [Paragraph([figure])], [], "audit-bias", [figure])
+    made = Document("A model", "Model card", [Paragraph([figure])], [own])
+    content = CardContent("model_card", made, FigureBook({}), {}, Redactor())
+    for page, count in (("", 2), ("audit-bias", 2)):
+        html = pages.Page(render_card_page(content, page, lambda figure: f"/e/{figure.id}"))
+        assert [href for href, _ in html.figures] == ["/e/bias"] * count
+
+
+def test_ids_of_two_charts_on_a_page_differ():
+    drawing = charts.LineChart([charts.Curve("a", [1, 2], [3, 4])], "step", "loss")
+    first, second = (set(re.findall(r'id="([^"]*)"', draw_chart(drawing, n))) for n in "ab")
+    assert first and second and not first & second
+    svg = draw_chart(drawing, "a")
+    assert set(re.findall(r"(?:href=\"|url\()#([^\")]*)", svg)) == first

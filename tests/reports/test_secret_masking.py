@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import re
 
 import pyarrow as pa
@@ -11,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hallmark.flows.finding_trace import build_displayed_row as shown_row
-from hallmark.reports.page.evidence_pages import render_evidence_page
+from hallmark.reports.page.cases import SelectedRows, build_cases
 from hallmark.reports.page.figures import FigureBook
 from hallmark.reports.page.planted_secrets import MIN_EDGE_LENGTH, RUN_LENGTH, PlantedSecret
 from hallmark.reports.page.redaction import Redactor
@@ -35,6 +34,7 @@ from hallmark.tasks.measures.canaries import (
     generate_record_canaries,
     generate_secret_canaries,
 )
+from tests.reports import pages
 from tests.tasks.corpora import given as corpus_of
 
 BEFORE, AFTER = CANARY_TEMPLATES["telescope"]
@@ -220,14 +220,11 @@ def written(config: Pair, context: StageContext) -> None:
 
 
 def cells(prompt: str, continuation: str, masker: Redactor) -> list[str]:
-    artifact = written(Pair(prompt=prompt, continuation=continuation))
-    evidence = FigureBook({"a": artifact}).get_evidence("a", "values")
-    head = evidence.read_first_rows(9)
-    page = render_evidence_page(
-        evidence, [], head, [], masker, card_path="a.html", card_kind="Card"
-    )
-    body = page[page.index("<tbody") :]
-    return [html.unescape(c) for c in re.findall(r'<td class="text">(.*?)</td>', body, re.S)]
+    book = FigureBook({"a": written(Pair(prompt=prompt, continuation=continuation))})
+    evidence = book.get_evidence("a", "values")
+    rows = SelectedRows(evidence, evidence.read_first_rows(9))
+    [[case]] = build_cases(pages.content_of(book, masker), [rows])
+    return ["".join(part.text for part in text.parts) for text in case.texts]
 
 
 @pytest.mark.parametrize("size", range(1, 9))

@@ -83,23 +83,24 @@ class RecoveryEvaluator:
                 yield from self.evaluate_people_mentions(stage_label, artifact)
             if any(r["span_hash"] is not None for r in self.ledger_by_stage.get(stage_label, ())):
                 yield from self.evaluate_redactions(stage_label)
-            if artifact.stage == "select":
-                rules = {
-                    action: [
-                        rule["name"]
-                        for rule in _get_stage_setting(artifact, "rules", ())
-                        if rule["signal"] == "toxicity" and rule["action"] == action
-                    ]
-                    for action in ("remove", "tag")
-                }
-                if rules["remove"]:
-                    yield from self.evaluate_toxicity_rules(
-                        stage_label, self.find_removed_ids(stage_label, rules["remove"])
-                    )
-                elif rules["tag"]:
-                    yield from self.evaluate_toxicity_rules(
-                        stage_label, self.find_tagged_ids(artifact, rules["tag"])
-                    )
+            flagged_ids = self.find_flagged_ids(stage_label)
+            if flagged_ids is not None:
+                yield from self.evaluate_toxicity_rules(stage_label, flagged_ids)
+
+    def list_missed_documents(self) -> Iterator[Row]:
+        """Yield the rows of the table ``missed_documents``, those with most rude speech first."""
+        for stage_label in self.history:
+            flagged_ids = self.find_flagged_ids(stage_label)
+            if flagged_ids is None:
+                continue
+            missed_rows = [
+                self.truth_by_id[i]
+                for i in self.arrived_by_stage[stage_label] - flagged_ids
+                if self.truth_by_id[i]["rude_sentences"]
+            ]
+            for row in sorted(missed_rows, key=lambda r: (-r["rude_sentences"], r["doc_id"])):
+                names = ("doc_id", "source", "rude_sentences", "characters")
+                yield {"stage": stage_label} | {name: row[name] for name in names}
 
     # Duplicates ------------------------------------------------------------------------------
 
@@ -256,6 +257,27 @@ class RecoveryEvaluator:
         )
 
     # Rude speech -----------------------------------------------------------------------------
+
+    def find_flagged_ids(self, stage_label: str) -> set[bytes] | None:
+        """Return the documents that the toxicity rules of a stage removed, or else tagged.
+
+        Returns:
+            None if the stage has no such rule.
+        """
+        artifact = self.history[stage_label]
+        if artifact.stage != "select":
+            return None
+        rules = {
+            action: [
+                rule["name"]
+                for rule in _get_stage_setting(artifact, "rules", ())
+                if rule["signal"] == "toxicity" and rule["action"] == action
+            ]
+            for action in ("remove", "tag")
+        }
+        if rules["remove"]:
+            return self.find_removed_ids(stage_label, rules["remove"])
+        return self.find_tagged_ids(artifact, rules["tag"]) if rules["tag"] else None
 
     def find_removed_ids(self, stage_label: str, rule_names: Sequence[str]) -> set[bytes]:
         """Return the documents that these rules removed, or would have removed on their own."""

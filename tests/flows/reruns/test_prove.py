@@ -148,7 +148,7 @@ def test_the_page_shows_findings_effects_and_held_out_loss(apart, proved):
     shown = {r["label"]: r["value"] for r in figures}
     for (case, arm), value in known.items():
         assert shown[f"{case}, unit, {arm}"] == pytest.approx(value)
-    assert all((folder / r["page_path"]).exists() for r in figures)
+    assert all(pages.read_evidence(folder, r["page_path"]).ids for r in figures)
     secrets = run.store.find_artifact(
         *open_run(apart.first, str(apart.store))["plant_canaries"].name.split("/")
     )

@@ -181,4 +181,4 @@ def test_a_link_repeats_its_query():
 
 @pytest.mark.parametrize(("rows", "pages"), [(0, 1), (1, 1), (50, 1), (51, 2)])
 def test_pages_are_counted(rows, pages):
-    assert count_pages(rows) == pages
+    assert count_pages(rows, 50) == pages
