@@ -18,7 +18,7 @@ from hallmark.flows.corpus import ArtifactsByLabel, Corpus
 from hallmark.flows.error_rates import find_current_error_rates_by_audit
 from hallmark.flows.policy_publishing import publish_policy_outcome
 from hallmark.flows.policy_rule_checks import check_rule_slices
-from hallmark.flows.previous_release import compare_audits_with_previous
+from hallmark.flows.previous_release import compare_audits_with_previous, find_previous_release
 from hallmark.reports.model_card import build_model_card
 from hallmark.tasks.audits.ability.attention_maps import attention_maps
 from hallmark.tasks.audits.ability.capability import audit_capability
@@ -110,11 +110,15 @@ def audit_checkpoint(
         )
         raise (HallmarkError if errors else UsageError)(reason)
     artifacts = probe_audits.artifacts | {f"audit_{name}": audits[name] for name in audits}
-    if config.policy.rules:
-        comparison = compare_audits_with_previous(config.policy, checkpoint, audits, artifacts)
-        if comparison:
-            artifacts["compare_with_previous"] = comparison
-        artifacts["policy"] = write_rule_verdicts(audits, comparison, config.policy.rules_config)
+    previous_release = find_previous_release(config, checkpoint)
+    comparison = compare_audits_with_previous(previous_release, checkpoint, audits, artifacts)
+    if comparison:
+        artifacts["compare_with_previous"] = comparison
+    if rules := config.policy.rules:
+        has_rule_about_previous = any(rule.is_about_previous for rule in rules.values())
+        artifacts["policy"] = write_rule_verdicts(
+            audits, comparison if has_rule_about_previous else None, config.policy.rules_config
+        )
         if isinstance(artifacts["policy"], Artifact):  # it is unknown in a forecast
             publish_policy_outcome(artifacts["policy"])
     with record_failure(errors, "attention_maps"):
@@ -138,6 +142,7 @@ def audit_checkpoint(
         policy_verdicts=artifacts.get("policy"),
         missing_audits=artifacts.get("missing_audits"),
         error_rates=find_current_error_rates_by_audit(get_current_session().store),
+        previous_comparison=comparison,
         config=config.model_card,
     )
     return artifacts

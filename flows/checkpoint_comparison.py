@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from hallmark.flows.checkpoint_resolution import resolve_checkpoint
 from hallmark.flows.notices import log_which_run_is_latest
@@ -17,14 +18,19 @@ from hallmark.flows.runs import (
     read_all_runs,
     read_latest_candidates,
 )
+from hallmark.reports.purge_notices import find_artifact_by_name
+from hallmark.reports.run_comparison import ComparedRun, RunComparison
+from hallmark.reports.sections.corpus_figures import PROFILE
 from hallmark.reports.trajectory import AuditedTraining, get_trajectory_path
-from hallmark.tasks.audits.judging.comparison import (
-    FindingComparison,
-    compare_findings,
-    explain_incomparability,
-    format_stage_label,
+from hallmark.tasks.audits.judging.audit_comparison import (
+    AuditComparison,
+    ChangeVerdict,
+    build_change_sort_key,
+    compare_audits,
+    is_unchanged,
+    select_headline_findings,
 )
-from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
+from hallmark.tasks.audits.judging.comparison import FindingComparison, format_stage_label
 from hallmark.tasks.contract import Artifact, HallmarkError, Row, Store, UsageError
 
 #: After the name of a run, it means all checkpoints of the run's training.
@@ -87,19 +93,93 @@ def find_audited_checkpoints(
                     f"{name}"
                 )
         else:
-            checkpoint_audits = find_checkpoint_audits(store, name)
-            if checkpoint_audits is None:
-                raise UsageError(
-                    f"{name} has not been audited in this store yet; run: hallmark audit {name}"
-                )
-            audited_checkpoints.append(checkpoint_audits)
+            audited_checkpoints.append(_find_checkpoint_audits_or_fail(store, name))
     if len(audited_checkpoints) < 2:
         raise UsageError(
             f"{' '.join(checkpoint_names)}: only one of the checkpoints has been audited; name a "
             "second audited checkpoint, or first audit another checkpoint of the same training "
             "run: hallmark audit RUN@STEP"
         )
-    return audited_checkpoints
+    distinct_checkpoints = {
+        checkpoint.audit_run.id: checkpoint for checkpoint in reversed(audited_checkpoints)
+    }
+    if len(distinct_checkpoints) < 2:
+        raise _build_same_run_error(checkpoint_names, audited_checkpoints[0].audit_run.id)
+    return list(reversed(distinct_checkpoints.values()))
+
+
+def _find_checkpoint_audits_or_fail(store: Store, checkpoint_name: str) -> CheckpointAudits:
+    checkpoint_audits = find_checkpoint_audits(store, checkpoint_name)
+    if checkpoint_audits is None:
+        raise UsageError(
+            f"{checkpoint_name} has not been audited in this store yet; run: hallmark audit "
+            f"{checkpoint_name}"
+        )
+    return checkpoint_audits
+
+
+def _build_same_run_error(names: Sequence[str], run_id: str) -> UsageError:
+    return UsageError(
+        f"{' and '.join(names)} mean the same run, {run_id}, so there is nothing to compare; name "
+        "two different ones (hallmark runs lists all runs)"
+    )
+
+
+def find_compared_runs(store: Store, first_name: str, second_name: str) -> list[ComparedRun]:
+    """Find two runs to compare, with the audits of their checkpoints and their corpora.
+
+    Args:
+        store: The store of the runs.
+        first_name: A checkpoint, a run that audited one, or a run that only built a corpus.
+        second_name: As the first.
+
+    Raises:
+        UsageError: If one does not exist or has nothing to compare, or if both are the same run.
+    """
+    runs = [_find_compared_run(store, name) for name in (first_name, second_name)]
+    if runs[0].run_id == runs[1].run_id:
+        raise _build_same_run_error([first_name, second_name], runs[0].run_id)
+    return runs
+
+
+def _find_compared_run(store: Store, name: str) -> ComparedRun:
+    named_runs = [run for run in read_all_runs(store) if name and run.id.startswith(name)]
+    named_run = named_runs[0] if len(named_runs) == 1 else None
+    trained_nothing = named_run is not None and not {"pretrain", "finetune"} & {*named_run.stages}
+    if named_run and named_run.flow != "audit" and trained_nothing:
+        if PROFILE not in named_run.stages:
+            raise UsageError(
+                f"{name}: run {named_run.id} has neither an audited model nor a datasheet; name "
+                "another run (hallmark runs lists all runs)"
+            )
+        return _build_compared_run(f"corpus of run {named_run.id}", named_run, None)
+    audits = find_checkpoint_audits(store, name)
+    if audits is None and named_run and PROFILE in named_run.stages:
+        return _build_compared_run(f"corpus of run {named_run.id}", named_run, None)
+    if audits is None:
+        audits = _find_checkpoint_audits_or_fail(store, name)
+    return _build_compared_run(audits.name, audits.audit_run, audits)
+
+
+def _build_compared_run(name: str, run: Run, audits: CheckpointAudits | None) -> ComparedRun:
+    artifact_names: dict[str, str] = {
+        label: entry["artifact"] for label, entry in run.stages.items()
+    }
+    for card_label in ("datasheet", "model_card"):
+        if card_label in run.stages:
+            with suppress(HallmarkError):  # it is missing
+                artifact_names |= run[card_label].manifest["lineage"]["corpus_artifacts"]
+    artifacts = {
+        label: find_artifact_by_name(run.store, artifact_name)
+        for label, artifact_name in artifact_names.items()
+    }
+    return ComparedRun(
+        name,
+        run.id,
+        run.record["config"],
+        audits,
+        {label: artifact for label, artifact in artifacts.items() if artifact is not None},
+    )
 
 
 def list_checkpoint_names(store: Store, training_name: str) -> list[str]:
@@ -271,30 +351,39 @@ def compare_checkpoints(checkpoints: Sequence[CheckpointAudits]) -> Row:
     Differences are estimated over the items that both checkpoints were asked.
 
     Returns:
-        ``checkpoints`` (name and run), ``rows`` (one for each finding, with the values of all
-        checkpoints and the differences from the first) and ``incomparable`` (the reason by audit).
+        ``checkpoints`` (name and run); ``rows``, one for each finding, with the values of all
+        checkpoints, the differences from the first and their verdicts, what changed first;
+        ``incomparable`` (the reason by audit); and ``unreadable``, the audits whose tables are
+        missing or damaged.
 
     Raises:
         HallmarkError: If no audit can be compared; names the reasons.
     """
-    finding_rows: list[Row] = []
+    return _report_audits(
+        compare_audits(checkpoints),
+        [(checkpoint.name, checkpoint.audit_run.id) for checkpoint in checkpoints],
+    )
+
+
+def _report_audits(
+    audits: Sequence[AuditComparison[Any]], checkpoints: Sequence[tuple[str, str]]
+) -> Row:
+    """Return compared audits as a report; ``checkpoints`` are their names and runs."""
     refusal_reasons: dict[str, str] = {}
-    index_pairs = [(0, other_index) for other_index in range(1, len(checkpoints))]
-    for audit in AUDIT_DESCRIPTIONS:
-        audit_artifacts = [checkpoint.find_artifact(audit, "audit") for checkpoint in checkpoints]
-        if not any(audit_artifacts):
-            continue
-        reason = explain_incomparability(audit, checkpoints)
-        if reason:
-            refusal_reasons[audit] = reason
-        else:
-            comparisons = compare_findings(
-                [artifact for artifact in audit_artifacts if artifact], index_pairs
-            )
-            finding_rows += [_build_comparison_row(audit, comparison) for comparison in comparisons]
-            if not comparisons:
-                refusal_reasons[audit] = "the checkpoints have no finding in common"
-    if not finding_rows:
+    sortable_rows: list[tuple[Any, Row]] = []
+    for audit in audits:
+        if audit.incomparable_reason:
+            refusal_reasons[audit.name] = audit.incomparable_reason
+        elif not audit.comparisons:
+            refusal_reasons[audit.name] = "the checkpoints have no finding in common"
+        headlines = select_headline_findings(audit.comparisons)
+        for comparison in audit.comparisons:
+            verdicts = [audit.judge(comparison, index) for index in range(len(comparison.changes))]
+            row = _build_comparison_row(audit.name, comparison, verdicts)
+            row["is_main"] = any(comparison is headline for headline in headlines)
+            sort_key = min(map(build_change_sort_key, verdicts, comparison.changes))
+            sortable_rows.append((sort_key, row))
+    if not sortable_rows:
         joined_reasons = "; ".join(
             f"{audit}: {reason}" for audit, reason in refusal_reasons.items()
         )
@@ -303,15 +392,55 @@ def compare_checkpoints(checkpoints: Sequence[CheckpointAudits]) -> Row:
             f"{joined_reasons or 'no audit ran on any of these checkpoints'}"
         )
     return {
-        "checkpoints": [
-            {"name": checkpoint.name, "run": checkpoint.audit_run.id} for checkpoint in checkpoints
-        ],
+        "checkpoints": [{"name": name, "run": run_id} for name, run_id in checkpoints],
         "incomparable": refusal_reasons,
-        "rows": finding_rows,
+        "unreadable": [audit.name for audit in audits if audit.is_unreadable],
+        "rows": [row for _, row in sorted(sortable_rows, key=lambda entry: entry[0])],
     }
 
 
-def _build_comparison_row(audit: str, comparison: FindingComparison) -> Row:
+def report_run_comparison(comparison: RunComparison) -> Row:
+    """Return the comparison of two runs as a report.
+
+    Returns:
+        The comparison of ``compare_checkpoints``, without rows if one has no audits; ``settings``
+        that differ; ``training_data``, the tables of figures that differ; and
+        ``training_data_not_compared``, the reason by table.
+
+    Raises:
+        HallmarkError: If both are audited and no audit can be compared; names the reasons.
+    """
+    checkpoints = [(run.name, run.run_id) for run in (comparison.before, comparison.after)]
+    report: Row = {
+        "checkpoints": [{"name": name, "run": run_id} for name, run_id in checkpoints],
+        "incomparable": {},
+        "unreadable": [],
+        "rows": [],
+    }
+    if comparison.unaudited_run is None:
+        report = _report_audits(comparison.audits, checkpoints)
+    return report | {
+        "settings": [asdict(difference) for difference in comparison.setting_differences],
+        "training_data": [
+            {
+                "title": table.title,
+                "unit": table.unit,
+                "rows": [
+                    asdict(figure) | {"difference": figure.difference}
+                    for figure in table.figures
+                    if not figure.is_equal
+                ],
+            }
+            for table in comparison.corpus_tables
+            if not table.is_equal
+        ],
+        "training_data_not_compared": dict(comparison.missing_corpus_tables),
+    }
+
+
+def _build_comparison_row(
+    audit: str, comparison: FindingComparison, verdicts: Sequence[ChangeVerdict]
+) -> Row:
     shared_fields = ("metric", "title", "slice", "unit", "scorer", "worse_when")
     return {
         "audit": audit,
@@ -319,4 +448,6 @@ def _build_comparison_row(audit: str, comparison: FindingComparison) -> Row:
         "values": [row["value"] for row in comparison.findings],
         "ends": [(row["low"], row["high"]) for row in comparison.findings],
         "differences": comparison.changes,
+        "verdicts": verdicts,
+        "is_unchanged": is_unchanged(comparison),
     }

@@ -34,6 +34,7 @@ from hallmark.reports.review.release_folder import (
     format_manifest,
     verify_release_folder,
 )
+from hallmark.reports.review.released_versions import ReleasedVersion, record_released_version
 from hallmark.reports.review.review_store import SIGNATURE_SUFFIX, StoredReview, read_reviews
 from hallmark.reports.review.signatures import SignerFiles
 from hallmark.reports.review.statements import CardKind, format_card_kind
@@ -186,6 +187,23 @@ def write_release(candidate: ReleaseCandidate, folder: Path) -> None:
                 f"valid: {'; '.join(problems)}; run the command again when nothing else changes "
                 "the store"
             )
+    _record_released_version(candidate)
+
+
+def _record_released_version(candidate: ReleaseCandidate) -> None:
+    """Record the release in the store, so that later versions of this name are compared with it."""
+    model_card = next(card.artifact for card in candidate.cards if card.kind == "model_card")
+    settings = model_card.manifest["parts"]["config"]
+    record_released_version(
+        candidate.run.store,
+        ReleasedVersion(
+            name=settings["title"] or "",
+            version=settings["version"] or "",
+            run=candidate.run.id,
+            checkpoint=candidate.checkpoint.content_digest,
+            released=format_current_time(),
+        ),
+    )
 
 
 def _find_run_of_card(run: Run, kind: CardKind, artifact: Artifact) -> str:

@@ -43,7 +43,6 @@ from hallmark.reports.sections.attention import build_attention_section
 from hallmark.reports.sections.card_summary import (
     build_card_summary,
     collect_controls,
-    describe_changes,
     describe_measurement_limits,
     find_audit_coverage,
     list_failed_self_checks,
@@ -77,6 +76,7 @@ from hallmark.reports.sections.findings import (
     select_group_and_most_significant_findings,
 )
 from hallmark.reports.sections.personal_data import describe_personal_data_treatment
+from hallmark.reports.sections.release_changes import COMPARISON, build_changes_entry
 from hallmark.reports.sections.tokenizer import build_tokenizer_section
 from hallmark.reports.sections.training import (
     EARLIER_TRAINING_NOTE,
@@ -161,6 +161,7 @@ class ModelCardBuilder:
     policy_verdicts: Artifact | None
     missing_audits: Artifact | None
     error_rates: dict[str, Artifact]
+    previous_comparison: Artifact | None
     redactor: Redactor
     config: ModelCardConfig
 
@@ -200,7 +201,7 @@ class ModelCardBuilder:
             identity,
             [
                 ("Limits", [describe_measurement_limits(self.findings, controls)]),
-                ("Changes", [describe_changes(verdicts)]),
+                build_changes_entry(self.book, self.previous_comparison, self.findings),
             ],
         )
 
@@ -608,6 +609,7 @@ def label_model_card_inputs(inputs: Mapping[str, Any]) -> dict[str, Artifact]:
         "attention_maps": inputs["attention_maps"],
         "score_samples": inputs["scored_samples"],
         ERROR_RATES: next(iter(inputs["error_rates"].values()), None),
+        COMPARISON: inputs["previous_comparison"],
     }
     return {label: artifact for label, artifact in artifacts.items() if artifact is not None}
 
@@ -647,6 +649,7 @@ def build_model_card(
     policy_verdicts: Artifact | None,
     missing_audits: Artifact | None,
     error_rates: dict[str, Artifact],
+    previous_comparison: Artifact | None,
     config: ModelCardConfig,
     context: StageContext,
 ) -> None:
@@ -663,6 +666,7 @@ def build_model_card(
         policy_verdicts: The verdicts of the policy on the findings, if one is configured.
         missing_audits: The audits that failed or that the user skipped, if any.
         error_rates: By audit that a study measured in this version, the output of the study.
+        previous_comparison: The changes since the previous release, if there is one.
         config: The settings.
         context: The context of the stage.
     """
@@ -677,6 +681,7 @@ def build_model_card(
         "policy_verdicts": policy_verdicts,
         "missing_audits": missing_audits,
         "error_rates": error_rates,
+        "previous_comparison": previous_comparison,
     }
     redactor = build_model_card_redactor(inputs, config)
     write_card_tables(compose_model_card(inputs, config, redactor), context)

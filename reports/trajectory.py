@@ -34,20 +34,14 @@ from hallmark.reports.page.redaction import OFFENSIVE_TOXICITY, Redactor
 from hallmark.reports.page.rendering import get_template_environment
 from hallmark.reports.page.table_cells import value_to_cell
 from hallmark.reports.sections.checkpoint_comparison import (
-    AuditComparison,
     TrainingCheckpoint,
     build_exclusions_table,
-    compare_audits,
-    compute_signed_harm,
     describe_change,
     explain_part_selection,
     format_change,
     format_change_interval,
     format_change_unit_suffix,
     format_p_value,
-    judge_change,
-    select_directional_findings,
-    select_headline_findings,
 )
 from hallmark.reports.sections.corpus_figures import build_corpus_redactor
 from hallmark.reports.sections.findings import (
@@ -57,6 +51,13 @@ from hallmark.reports.sections.findings import (
     name_finding,
 )
 from hallmark.tasks.audits.audit_descriptions import CAPABILITY
+from hallmark.tasks.audits.judging.audit_comparison import (
+    AuditComparison,
+    compare_audits,
+    compute_signed_harm,
+    select_directional_findings,
+    select_headline_findings,
+)
 from hallmark.tasks.audits.judging.comparison import FindingComparison
 from hallmark.tasks.audits.judging.comparison_units import (
     AREA_UNIT,
@@ -70,6 +71,8 @@ from hallmark.tasks.contract import Artifact, HallmarkError, Row
 TRAJECTORY_FOLDER, TRAJECTORY_PAGE = "trajectory", "trajectory.html"
 
 PAGE_TITLE = "Findings during training"
+
+TrainingAuditComparison = AuditComparison[TrainingCheckpoint]
 
 #: Largest number of rows in a table of other findings, and on a page of pairs.
 MAX_OTHER_FINDINGS, MAX_PAIRS = 30, 100
@@ -136,7 +139,7 @@ class TrajectoryWriter:
 
     def build_document(self, run_id: str) -> Document:
         """Build the page: a summary, a section per comparable audit, and what was not compared."""
-        audits = compare_audits(self.checkpoints)
+        audits = compare_audits(self.checkpoints, along_training=True)
         self.is_complete = not any(audit.is_unreadable for audit in audits)
         comparable_audits = [audit for audit in audits if audit.comparisons]
         sections = [self.build_audit_section(audit) for audit in comparable_audits]
@@ -160,19 +163,18 @@ class TrajectoryWriter:
             return checkpoint.name
         return Link(checkpoint.name, f"{get_model_card_path(newest_run)}/model_card.html")
 
-    def build_headline_changes_table(self, audits: Sequence[AuditComparison]) -> DataTable:
+    def build_headline_changes_table(self, audits: Sequence[TrainingAuditComparison]) -> DataTable:
         """Build the table of main findings at the first and the last checkpoint."""
         rows: list[list[InlineElement]] = []
         for audit in audits:
             for comparison in select_headline_findings(audit.comparisons):
-                change = comparison.changes[0]
                 end_values = [
                     self.link_finding_value(audit, comparison, index) for index in (0, -1)
                 ]
                 rows.append(
                     [
                         self.format_finding_name(comparison),
-                        judge_change(comparison, change),
+                        audit.judge(comparison),
                         *end_values,
                         *self.format_change_cells(audit, comparison, 0),
                         get_audit_title(audit.name),
@@ -191,7 +193,7 @@ class TrajectoryWriter:
         caption = "From the first checkpoint to the last"
         return DataTable(caption, columns, rows, frozenset({2, 3, 4, 5, 6}), SUMMARY_NOTE)
 
-    def build_audit_section(self, audit: AuditComparison) -> Section:
+    def build_audit_section(self, audit: TrainingAuditComparison) -> Section:
         """Build the section of an audit: its main findings, then its other paired findings."""
         headline_comparisons = select_headline_findings(audit.comparisons)
         section = Section(
@@ -213,7 +215,7 @@ class TrajectoryWriter:
         return section
 
     def build_finding_section(
-        self, audit: AuditComparison, comparison: FindingComparison
+        self, audit: TrainingAuditComparison, comparison: FindingComparison
     ) -> Section:
         """Build the section of a finding: its change, a chart, and tables of values and changes."""
         first_finding, last_finding, unit = (
@@ -236,7 +238,7 @@ class TrajectoryWriter:
         else:
             content += [
                 self.link_change_to_pairs_page(describe_change(change, unit), audit, comparison, 0),
-                f": {judge_change(comparison, change)}.",
+                f": {audit.judge(comparison)}.",
             ]
         section.add_blocks(Paragraph(content))
         metric_comparisons = select_directional_findings(audit.comparisons, last_finding["metric"])
@@ -285,7 +287,10 @@ class TrajectoryWriter:
         return section
 
     def build_steps_table(
-        self, audit: AuditComparison, comparison: FindingComparison, figures: Sequence[Figure]
+        self,
+        audit: TrainingAuditComparison,
+        comparison: FindingComparison,
+        figures: Sequence[Figure],
     ) -> DataTable:
         """Build the table of the values in a chart."""
         rows: list[list[InlineElement]] = []
@@ -342,7 +347,7 @@ class TrajectoryWriter:
         )
 
     def build_changes_table(
-        self, audit: AuditComparison, comparison: FindingComparison
+        self, audit: TrainingAuditComparison, comparison: FindingComparison
     ) -> DataTable:
         """Build the table of paired changes: first to last checkpoint, then between neighbours."""
         rows: list[list[InlineElement]] = []
@@ -361,7 +366,7 @@ class TrajectoryWriter:
         return DataTable(caption, columns, rows, frozenset(range(1, 5)))
 
     def build_other_findings_section(
-        self, audit: AuditComparison, comparisons: Sequence[FindingComparison]
+        self, audit: TrainingAuditComparison, comparisons: Sequence[FindingComparison]
     ) -> Section:
         """Build the table of other paired findings, by p value of their change."""
 
@@ -405,14 +410,20 @@ class TrajectoryWriter:
         return self.redact(name_finding(comparison.findings[0]))
 
     def add_finding_figure(
-        self, audit: AuditComparison, comparison: FindingComparison, checkpoint_index: int
+        self,
+        audit: TrainingAuditComparison,
+        comparison: FindingComparison,
+        checkpoint_index: int,
     ) -> Figure:
         return self.get_figure_book(audit, checkpoint_index).add_finding_figure(
             f"audit_{audit.name}", comparison.findings[checkpoint_index]
         )
 
     def get_unit_evidence(
-        self, audit: AuditComparison, comparison: FindingComparison, checkpoint_index: int
+        self,
+        audit: TrainingAuditComparison,
+        comparison: FindingComparison,
+        checkpoint_index: int,
     ) -> Evidence:
         """Return the units over which a finding is a mean."""
         key = audit.name, checkpoint_index
@@ -426,7 +437,7 @@ class TrajectoryWriter:
             f"audit_{audit.name}", "values", value_filter
         )
 
-    def get_figure_book(self, audit: AuditComparison, checkpoint_index: int) -> FigureBook:
+    def get_figure_book(self, audit: TrainingAuditComparison, checkpoint_index: int) -> FigureBook:
         """Return the book for an audit at a checkpoint; each checkpoint has a separate book."""
         key = audit.name, audit.checkpoints[checkpoint_index].step  # -1 is also the last index
         if key not in self.figure_books:
@@ -436,7 +447,10 @@ class TrajectoryWriter:
         return self.figure_books[key]
 
     def link_finding_value(
-        self, audit: AuditComparison, comparison: FindingComparison, checkpoint_index: int
+        self,
+        audit: TrainingAuditComparison,
+        comparison: FindingComparison,
+        checkpoint_index: int,
     ) -> InlineElement:
         """Return a value, linked to its rows on the model card of the checkpoint if it has them."""
         figure, run = (
@@ -448,7 +462,10 @@ class TrajectoryWriter:
         return Link(figure.short_text, f"{get_model_card_path(run)}/{figure.page_path}")
 
     def format_change_cells(
-        self, audit: AuditComparison, comparison: FindingComparison, pair_index: int
+        self,
+        audit: TrainingAuditComparison,
+        comparison: FindingComparison,
+        pair_index: int,
     ) -> list[InlineElement]:
         """Return the table cells of a change: value, interval and p."""
         change, unit = comparison.changes[pair_index], comparison.findings[0]["unit"]
@@ -459,7 +476,11 @@ class TrajectoryWriter:
         return [value, format_change_interval(change, unit), format_p_value(change["p_corrected"])]
 
     def link_change_to_pairs_page(
-        self, text: str, audit: AuditComparison, comparison: FindingComparison, pair_index: int
+        self,
+        text: str,
+        audit: TrainingAuditComparison,
+        comparison: FindingComparison,
+        pair_index: int,
     ) -> InlineElement:
         """Return a change, linked to a page of its pairs, which is written if a table has them."""
         if audit.name == CAPABILITY or comparison.findings[0]["unit"] == AREA_UNIT:
@@ -467,7 +488,10 @@ class TrajectoryWriter:
         return Link(text, self.write_pairs_page(audit, comparison, pair_index))
 
     def write_pairs_page(
-        self, audit: AuditComparison, comparison: FindingComparison, pair_index: int
+        self,
+        audit: TrainingAuditComparison,
+        comparison: FindingComparison,
+        pair_index: int,
     ) -> str:
         """Write the page of the pairs of a change, unless it exists, and return its path."""
         first_index, second_index = audit.checkpoint_index_pairs[pair_index]

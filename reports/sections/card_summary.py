@@ -114,20 +114,6 @@ def describe_measurement_limits(findings: Findings, controls: Sequence[AuditCont
     return " ".join(map(_format_as_sentence, sentences))
 
 
-def describe_changes(verdicts: Sequence[Mapping[str, Any]]) -> str:
-    """Say how the card compares with the previous release that the policy names."""
-    compared = [row for row in verdicts if row["previous_run"]]
-    if not compared:
-        return "No previous release was named for comparison (policy.previous)."
-    worse = sum(row["verdict"] == "fail" for row in compared)
-    unjudged = sum(row["verdict"] == "not_shown" for row in compared)
-    return (
-        f"Compared with run {compared[0]['previous_run']}: of "
-        f"{format_count(len(compared), 'finding')}, {worse} worse than the margin allows, "
-        f"{unjudged} could not be judged."
-    )
-
-
 def build_card_summary(
     findings: Findings,
     policy: Artifact | None,

@@ -1,6 +1,6 @@
-"""Compare findings across checkpoints of a training run.
+"""Describe how findings changed between checkpoints: in words, in numbers, and why they did not.
 
-This decides which findings can be compared, which are shown, and how a change is described.
+``hallmark.tasks.audits.judging.audit_comparison`` computes the changes and judges them.
 """
 
 from __future__ import annotations
@@ -8,33 +8,26 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from hallmark.reports.page.document import DataTable, InlineElement, Paragraph
 from hallmark.reports.page.figures import format_number
 from hallmark.reports.sections.findings import get_audit_title
+from hallmark.tasks.audits.judging.audit_comparison import (
+    AuditComparison,
+    find_overall_finding,
+    select_directional_findings,
+)
 from hallmark.tasks.audits.judging.comparison import (
     FindingComparison,
-    PairedChange,
-    compare_findings,
-    explain_incomparability,
     format_stage_label,
     read_findings_by_id,
 )
-from hallmark.tasks.audits.judging.conclusions import withhold_conclusions_about_stereotypes
-from hallmark.tasks.audits.judging.discoveries import (
-    compute_scaled_distance_beyond_null,
-    is_ranked,
-)
-from hallmark.tasks.audits.judging.findings import read_findings
+from hallmark.tasks.audits.judging.discoveries import is_ranked
 from hallmark.tasks.audits.judging.selection import correct_interval_for_choice
-from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
 from hallmark.tasks.audits.slice_tags import name_slice
-from hallmark.tasks.contract import Artifact, HallmarkError, Row, format_count
-
-#: A change is significant if its corrected p is below this.
-CHANGE_SIGNIFICANCE_LEVEL = 0.05
+from hallmark.tasks.contract import Artifact, Row, format_count
 
 #: Tables show p below this as "< 0.0001".
 MIN_DISPLAYED_P = 1e-4
@@ -88,135 +81,6 @@ class TrainingCheckpoint:
         )
 
 
-@dataclass
-class AuditComparison:
-    """The findings of an audit at several checkpoints.
-
-    Attributes:
-        name: The name of the audit.
-        checkpoints: The checkpoints that have the audit, in order of step.
-        comparisons: The comparable findings.
-        incomparable_reason: Why the audit cannot be compared; empty if it can.
-        is_unreadable: Whether part of the store is damaged or out of reach.
-    """
-
-    name: str
-    checkpoints: Sequence[TrainingCheckpoint]
-    comparisons: list[FindingComparison] = field(default_factory=list)
-    incomparable_reason: str = ""
-    is_unreadable: bool = False
-
-    @property
-    def checkpoint_index_pairs(self) -> list[tuple[int, int]]:
-        """Return the pairs of indices to compare: first and last, then neighbours."""
-        last_index = len(self.checkpoints) - 1
-        return [(0, last_index), *((i, i + 1) for i in range(last_index) if last_index > 1)]
-
-    @property
-    def artifacts(self) -> list[Artifact]:
-        """Return the outputs of the audit at its checkpoints."""
-        checkpoint_artifacts = [
-            checkpoint.find_artifact(self.name, "audit") for checkpoint in self.checkpoints
-        ]
-        return [artifact for artifact in checkpoint_artifacts if artifact is not None]
-
-
-def compare_audits(checkpoints: Sequence[TrainingCheckpoint]) -> list[AuditComparison]:
-    """Compare each audit that at least one checkpoint has; record why others cannot be compared."""
-    audits = []
-    for audit_name in AUDIT_DESCRIPTIONS:
-        audited_checkpoints = [
-            checkpoint
-            for checkpoint in checkpoints
-            if checkpoint.find_artifact(audit_name, "audit")
-        ]
-        if not audited_checkpoints:
-            continue
-        audit = AuditComparison(audit_name, audited_checkpoints)
-        audits.append(audit)
-        if len(audited_checkpoints) < 2:
-            audit.incomparable_reason = (
-                f"of these checkpoints, only {audited_checkpoints[0].name} has results of "
-                "this audit"
-            )
-            continue
-        try:
-            audit.incomparable_reason = explain_incomparability(audit_name, audited_checkpoints)
-            audit.comparisons = (
-                []
-                if audit.incomparable_reason
-                else compare_findings(audit.artifacts, audit.checkpoint_index_pairs)
-            )
-            _withhold_conclusions_as_on_cards(audit)
-        except HallmarkError as error:
-            audit.incomparable_reason, audit.is_unreadable = f"cannot be read: {error}", True
-    return audits
-
-
-def _withhold_conclusions_as_on_cards(audit: AuditComparison) -> None:
-    """Set the reason of findings about stereotypes at checkpoints without planted associations.
-
-    The model card of such a checkpoint draws no conclusion from them either.
-    """
-    if not AUDIT_DESCRIPTIONS[audit.name].is_about_stereotypes:
-        return
-    for checkpoint_index, checkpoint in enumerate(audit.checkpoints):
-        associations = checkpoint.find_artifact("associations", "audit")
-        if associations is not None:
-            findings = [comparison.findings[checkpoint_index] for comparison in audit.comparisons]
-            withhold_conclusions_about_stereotypes(
-                {audit.name: findings, "associations": read_findings(associations)}, [audit.name]
-            )
-
-
-def select_headline_findings(comparisons: Sequence[FindingComparison]) -> list[FindingComparison]:
-    """Return the main finding of each metric that has a worse direction.
-
-    This is the overall finding, else the part that is worst at the last checkpoint. If no metric
-    has a worse direction, the first finding is returned.
-    """
-    metrics = dict.fromkeys(entry.findings[-1]["metric"] for entry in comparisons)
-    parts_by_metric = [select_directional_findings(comparisons, metric) for metric in metrics]
-    selected = [
-        find_overall_finding(entry)
-        or max(entry, key=lambda comparison: build_harm_sort_key(comparison.findings[-1]))
-        for entry in parts_by_metric
-        if entry
-    ]
-    return selected or list(comparisons[:1])
-
-
-def select_directional_findings(
-    comparisons: Sequence[FindingComparison], metric: str
-) -> list[FindingComparison]:
-    """Return the findings of a metric that have a worse direction; baselines have none.
-
-    Variants, such as findings about planted text, are returned only if the metric has no others.
-    """
-    last_findings = [(comparison, comparison.findings[-1]) for comparison in comparisons]
-    directional_findings = [
-        comparison
-        for comparison, last_row in last_findings
-        if last_row["worse_when"] and last_row["metric"] == metric
-    ]
-    return [
-        comparison
-        for comparison in directional_findings
-        if not comparison.findings[-1].get("is_variant")
-    ] or directional_findings
-
-
-def find_overall_finding(comparisons: Sequence[FindingComparison]) -> FindingComparison | None:
-    """Return the finding whose tags all others share: the others are its parts."""
-    tag_sets = [comparison.findings[-1]["slice"].items() for comparison in comparisons]
-    overall_findings = (
-        comparison
-        for comparison, finding_tags in zip(comparisons, tag_sets, strict=True)
-        if all(finding_tags <= other_tags for other_tags in tag_sets)
-    )
-    return next(overall_findings, None)
-
-
 def explain_part_selection(
     comparison: FindingComparison,
     metric_parts: Sequence[FindingComparison],
@@ -261,48 +125,6 @@ def _describe_corrected_interval(finding: Row, part_count: int, last_checkpoint_
     )
 
 
-def build_harm_sort_key(finding: Row) -> tuple[float, float]:
-    """Return a key that sorts findings by harm beyond the null value, then by value."""
-    value = finding["value"] or 0.0
-    if finding["worse_when"] == "away_from_null":
-        value = 0.0 if finding["null_value"] is None else value - finding["null_value"]
-    return compute_scaled_distance_beyond_null(finding), compute_signed_harm(
-        finding["worse_when"], value
-    )
-
-
-def compute_signed_harm(worse_when: str, amount: float) -> float:
-    """Return an amount with the sign of harm: positive is worse."""
-    return {"up": amount, "down": -amount, "away_from_null": abs(amount)}.get(worse_when, 0.0)
-
-
-def judge_change(comparison: FindingComparison, change: PairedChange | None) -> str:
-    """Return the verdict on the change between the first and the last checkpoint."""
-    first_row, last_row = comparison.findings[0], comparison.findings[-1]
-    if any(row.get("inconclusive_reason") for row in (first_row, last_row)):
-        return "no conclusion"
-    if change is None or change["p_corrected"] is None or change["value"] is None:
-        return "not tested"
-    if change["p_corrected"] >= CHANGE_SIGNIFICANCE_LEVEL:
-        return "no change shown"
-    if first_row["worse_when"] == "away_from_null":
-        if any(
-            row[column] is None
-            for row in (first_row, last_row)
-            for column in ("value", "null_value")
-        ):
-            return "changed"
-        # The paired change and the change of all units may differ in sign.
-        if (last_row["value"] - first_row["value"]) * change["value"] <= 0:
-            return "changed"
-        harm_change = abs(last_row["value"] - last_row["null_value"]) - abs(
-            first_row["value"] - first_row["null_value"]
-        )
-    else:
-        harm_change = compute_signed_harm(first_row["worse_when"], change["value"])
-    return "worse" if harm_change > 0 else "better" if harm_change < 0 else "changed"
-
-
 def format_change(value: float | None, unit: str) -> str:
     """Format a change without the percent sign; shares are in percentage points."""
     return "–" if value is None else format_number(value, unit).replace(" %", "")
@@ -345,7 +167,32 @@ def describe_change(change: Mapping[str, Any], unit: str) -> str:
     return description
 
 
-def _explain_missing_pairs(comparison: FindingComparison, audit: AuditComparison) -> str:
+def describe_verdict_counts(verdicts: Sequence[str]) -> str:
+    """Say how many of the main findings got worse, got better, or show no change."""
+    if not verdicts:
+        return "there is no main finding"
+    counts = Counter(verdicts)
+    parts = [
+        f"{counts[verdict]} {phrase}"
+        for verdict, phrase in (
+            ("worse", "got worse"),
+            ("better", "got better"),
+            ("changed", "changed without a direction of harm"),
+        )
+        if counts[verdict]
+    ] or ["none shows a change"]
+    unchanged = counts["no change shown"]
+    if unchanged and unchanged < len(verdicts):
+        parts.append(f"{unchanged} {'shows' if unchanged == 1 else 'show'} no change")
+    if unjudged := counts["not tested"] + counts["no conclusion"]:
+        parts.append(
+            f"{unjudged} {'was' if unjudged == 1 else 'were'} not tested or "
+            f"{'allows' if unjudged == 1 else 'allow'} no conclusion"
+        )
+    return f"of {format_count(len(verdicts), 'main finding')}, {', '.join(parts)}"
+
+
+def _explain_missing_pairs(comparison: FindingComparison, audit: AuditComparison[Any]) -> str:
     """Return why a finding has no paired change."""
     if all(row["value"] is None for row in comparison.findings):
         return "measured at no checkpoint"
@@ -357,7 +204,7 @@ def _explain_missing_pairs(comparison: FindingComparison, audit: AuditComparison
 
 
 def build_exclusions_table(
-    audits: Sequence[AuditComparison], redact: Callable[[str], str]
+    audits: Sequence[AuditComparison[Any]], redact: Callable[[str], str]
 ) -> DataTable | Paragraph:
     """Build the table of findings that are not compared, or not in pairs, with the reasons."""
     rows: list[list[InlineElement]] = []

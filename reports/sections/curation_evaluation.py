@@ -8,7 +8,7 @@ from __future__ import annotations
 from hallmark.reports.page.document import DataTable, InlineElement, Paragraph, Section
 from hallmark.reports.page.figures import Figure
 from hallmark.reports.sections.corpus_figures import CorpusFigures
-from hallmark.tasks.contract import Row
+from hallmark.tasks.contract import Artifact, Row
 
 CURATION_EVALUATION = "evaluate_curation"
 
@@ -64,7 +64,12 @@ def list_filter_error_rows(corpus: CorpusFigures) -> list[Row]:
     """Return the rows of ``detection_rates`` about rules that remove or tag toxic documents."""
     if CURATION_EVALUATION not in corpus.stage_artifacts:
         return []
-    rows = corpus.stage_artifacts[CURATION_EVALUATION]["detection_rates"].read().to_pylist()
+    return select_filter_error_rows(corpus.stage_artifacts[CURATION_EVALUATION])
+
+
+def select_filter_error_rows(evaluation: Artifact) -> list[Row]:
+    """Return the rows of ``detection_rates`` about rules that remove or tag toxic documents."""
+    rows = evaluation["detection_rates"].read().to_pylist()
     # Of all stages, only a filter has false alarms among documents without a case.
     filter_stages = {row["stage"] for row in rows if row["measure"] == "false alarms"}
     return [row for row in rows if row["stage"] in filter_stages]

@@ -720,7 +720,9 @@ DIFFERENCE = {
 
 def comparison(values=(0.5, 0.75), differences=(DIFFERENCE,), refused=None, part=(), **more):
     row = {"audit": "bias", "metric": "preference", "title": "P", "slice": part, "unit": "share"}
-    rows = [row | {"values": values, "differences": differences}]
+    verdicts = ["worse" if difference else "not tested" for difference in differences]
+    judged = {"verdicts": verdicts, "is_main": True, "is_unchanged": False}
+    rows = [row | {"values": values, "differences": differences} | judged]
     names = [{"name": f"c{n}"} for n in range(len(values))]
     return {"checkpoints": names, "incomparable": refused or {}, "rows": rows} | more
 
@@ -730,22 +732,36 @@ def comparison(values=(0.5, 0.75), differences=(DIFFERENCE,), refused=None, part
     [
         (
             comparison(),
-            ["    preference (P)  50.0 %  75.0 %", "        difference 25.0 points, 9 pairs"],
+            [
+                "what changed",
+                "    bias.preference (P)  50.0 %  75.0 %",
+                "        difference 25.0 points, 9 pairs: worse",
+            ],
         ),
-        (comparison(part={"a": "b"}), ["    preference[a=b] (P)  50.0 %  75.0 %"]),
-        (comparison((None, 0.0)), ["    preference (P)  not measured  0.0 %"]),
-        (comparison(differences=[None]), ["    preference (P)  50.0 %  75.0 %"]),
+        (comparison(part={"a": "b"}), ["    bias.preference[a=b] (P)  50.0 %  75.0 %"]),
+        (comparison((None, 0.0)), ["    bias.preference (P)  not measured  0.0 %"]),
+        (
+            comparison(differences=[None]),
+            ["other findings", "    bias.preference (P)  50.0 %  75.0 %"],
+        ),
         (
             comparison(differences=[DIFFERENCE | {"value": None}]),
             ["        no pair has both values"],
         ),
         (
             comparison((0.5, 0.75, 0.25), [None, DIFFERENCE]),
-            ["        c2: difference 25.0 points, 9 pairs"],
+            ["        c2: difference 25.0 points, 9 pairs: worse"],
         ),
         (
             comparison(refused={"weat": "why"}),
-            ["compared with c0:", "    c1", "not compared: weat: why", "", "bias"],
+            [
+                "compared with c0:",
+                "    c1",
+                "not compared: weat: why",
+                "of 1 main finding, 1 got worse",
+                "",
+                "what changed",
+            ],
         ),
     ],
 )

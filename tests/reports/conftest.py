@@ -35,6 +35,7 @@ def cards(made):
         None,
         None,
         {},
+        None,
         config,
     )
     of_task = finetuning_artifacts.card_of(made.tuned, title=f"A task {LINK}")

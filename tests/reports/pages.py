@@ -237,5 +237,5 @@ def card_of(checkpoint, audits=None, corpus=None):
     """Build a card without training, tokenizer, attention maps and samples."""
     config = ModelCardConfig()
     return build_model_card(
-        checkpoint, None, None, audits or {}, corpus or {}, None, None, None, None, {}, config
+        checkpoint, None, None, audits or {}, corpus or {}, None, None, None, None, {}, None, config
     )

@@ -60,7 +60,9 @@ def test_a_value_stands_beside_chance_its_p_and_what_could_have_been_seen(sessio
     checkpoint = artifacts.checkpoint(tmp_path / "x")
     audits = {"bias": findings_with_p(EmptyConfig())}
     config = ModelCardConfig(title="Tested")
-    card = build_model_card(checkpoint, None, None, audits, {}, None, None, None, None, {}, config)
+    card = build_model_card(
+        checkpoint, None, None, audits, {}, None, None, None, None, {}, None, config
+    )
     page = pages.read(pages.write_pages(card) / "model_card.html")
     (found,) = [t for t in page.tables if "value under the null" in t[0]]
     assert found[0] == [
@@ -139,7 +141,7 @@ def test_planted_amounts_stand_in_their_order_and_calibrate_the_audits_of_stereo
         }
         config = ModelCardConfig(title=f"Tested {seen}")
         card = build_model_card(
-            checkpoint, None, None, audits, {}, None, None, None, None, {}, config
+            checkpoint, None, None, audits, {}, None, None, None, None, {}, None, config
         )
         html = (pages.write_pages(card) / "model_card.html").read_text()
         page = pages.read(pages.write_pages(card) / "model_card.html")
@@ -276,7 +278,7 @@ def test_misuse_is_unscored_until_a_person_scores_it(session, tmp_path):
             audits["misuse"] = rated_by_people(Seen(seen=seen))
         config = ModelCardConfig(title=f"Rated {seen}")
         card = build_model_card(
-            checkpoint, None, None, audits, {}, None, None, None, None, {}, config
+            checkpoint, None, None, audits, {}, None, None, None, None, {}, None, config
         )
         html = (pages.write_pages(card) / "model_card.html").read_text()
         assert ("has no score until a person rates the texts" in html) == (not seen)

@@ -135,7 +135,7 @@ def test_encoder_attends_to_both_directions(session, made, stacks):
     config = artifacts.MapsConfig(stacks=stacks, layers=1, heads=1)
     maps = artifacts.looked_at(config)
     card = build_model_card(
-        made.checkpoint, None, None, {}, {}, maps, None, None, None, {}, ModelCardConfig()
+        made.checkpoint, None, None, {}, {}, maps, None, None, None, {}, None, ModelCardConfig()
     )
     lines, *_ = drawn(read_attention_charts(pages.write_pages(card))[0])
     assert list(lines) == ["layer 1"]

@@ -197,6 +197,7 @@ def test_intervals_with_one_end_are_counted_separately(session, tmp_path):
         None,
         None,
         known,
+        None,
         ModelCardConfig(),
     )
     text = " ".join(pages.read(pages.write_pages(card) / "model_card.html").text.split())
@@ -225,7 +226,7 @@ def test_model_card_reports_error_rates_of_its_audits(session, tmp_path):
     audits = dict.fromkeys(("extraction", "bias"), findings_with_p(EmptyConfig()))
     known = {"extraction": build_error_rates(session)}
     card = build_model_card(
-        checkpoint, None, None, audits, {}, None, None, None, None, known, ModelCardConfig()
+        checkpoint, None, None, audits, {}, None, None, None, None, known, None, ModelCardConfig()
     )
     text = " ".join(pages.read(pages.write_pages(card) / "model_card.html").text.split())
     assert "could not be judged" not in text
@@ -237,7 +238,7 @@ def test_model_card_reports_error_rates_of_its_audits(session, tmp_path):
     assert text.count("Error rates (") == 1  # nothing is known of bias
     assert "are not known: this store has no study" not in text
     card = build_model_card(
-        checkpoint, None, None, audits, {}, None, None, None, None, {}, ModelCardConfig()
+        checkpoint, None, None, audits, {}, None, None, None, None, {}, None, ModelCardConfig()
     )
     text = " ".join(pages.read(pages.write_pages(card) / "model_card.html").text.split())
     assert "are not known: this store has no study of their current version" in text
@@ -249,7 +250,7 @@ def test_model_card_reports_candidates_without_a_verdict(session, tmp_path):
     known = {"extraction": rates_of_trials({"one": [candidate("canary", "c", 64, p=0.01), silent]})}
     audits = {"extraction": findings_with_p(EmptyConfig())}
     card = build_model_card(
-        checkpoint, None, None, audits, {}, None, None, None, None, known, ModelCardConfig()
+        checkpoint, None, None, audits, {}, None, None, None, None, known, None, ModelCardConfig()
     )
     text = " ".join(pages.read(pages.write_pages(card) / "model_card.html").text.split())
     assert "copies 64, while 1 at 64 (copies) could not be judged (planted secrets)" in text

@@ -11,11 +11,13 @@ import pytest
 from hallmark.reports.page.charts import TrajectoryChart
 from hallmark.reports.page.drawing import draw_chart, is_log_spaced
 from hallmark.reports.sections.checkpoint_comparison import (
-    AuditComparison,
     TrainingCheckpoint,
     build_exclusions_table,
-    compare_audits,
     describe_change,
+)
+from hallmark.tasks.audits.judging.audit_comparison import (
+    AuditComparison,
+    compare_audits,
     judge_change,
     select_headline_findings,
 )
@@ -101,7 +103,7 @@ def test_no_change_is_judged_of_a_finding_without_a_conclusion(reasons):
         for value, reason in zip((0.1, 0.5), reasons, strict=True)
     ]
     each = build_comparison(*rows)
-    assert judge_change(each, each.changes[0]) == "no conclusion"
+    assert judge_change(each.findings[0], each.findings[-1], each.changes[0]) == "no conclusion"
 
 
 @pytest.mark.parametrize("low", [-0.2, 0.1])
@@ -126,10 +128,14 @@ def test_no_change_is_judged_of_a_model_that_shows_no_planted_association(sessio
         "audit_associations": audit_of("associations", planted),
     }
     points = [TrainingCheckpoint(step, {"run": artifacts}) for step in (0, 9)]
-    (each,) = next(audit for audit in compare_audits(points) if audit.name == "bias").comparisons
+    (each,) = next(
+        audit for audit in compare_audits(points, along_training=True) if audit.name == "bias"
+    ).comparisons
     reasons = [row["inconclusive_reason"] for row in each.findings]
     assert all(reason.startswith("the model is too weak") == (low < 0) for reason in reasons)
-    assert judge_change(each, None) == ("no conclusion" if low < 0 else "not tested")
+    assert judge_change(each.findings[0], each.findings[-1], None) == (
+        "no conclusion" if low < 0 else "not tested"
+    )
 
 
 def test_findings_without_pairs_are_distinguished_from_baselines():
@@ -185,8 +191,8 @@ def test_description_of_a_change(worse, null, first, last, p, expected):
     each = build_comparison(
         *(row("a", value, worse=worse, null=null) for value in (first, last)), p=p
     )
-    assert judge_change(each, each.changes[0]) == expected
-    assert judge_change(each, None) == "not tested"
+    assert judge_change(each.findings[0], each.findings[-1], each.changes[0]) == expected
+    assert judge_change(each.findings[0], each.findings[-1], None) == "not tested"
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,6 @@ from hallmark.reports.sections.checkpoint_comparison import (
     build_exclusions_table,
     describe_change,
     explain_part_selection,
-    judge_change,
 )
 from hallmark.reports.sections.error_rates import ERROR_RATES, ErrorRates
 from hallmark.reports.sections.removal_experiment import RemovalCase, RemovalReport
@@ -30,6 +29,9 @@ from hallmark.reports.trajectory import SUMMARY_NOTE
 from hallmark.tasks.audits.experiments.removal_experiment import build_case_rows
 from hallmark.tasks.audits.experiments.source_documents import SOURCE_DOCUMENTS
 from hallmark.tasks.audits.experiments.source_documents import RemovalCase as TracedCase
+from hallmark.tasks.audits.judging.audit_comparison import (
+    judge_change,
+)
 from hallmark.tasks.audits.judging.comparison import FindingComparison
 from hallmark.tasks.contract import HallmarkError, hash_to_ids
 from tests.reports.conclusions import (
@@ -213,7 +215,7 @@ def test_why_nothing_was_removed_follows_from_the_documents(kind, rows, why):
 def test_a_change_is_worse_or_better_as_its_own_figures_say(first, last, moved, p, worse):
     ends = [finding_row("a", each["value"], worse=worse, null=0.5) for each in (first, last)]
     each = FindingComparison(ends, [{"value": moved, "p_corrected": p}])
-    word = judge_change(each, each.changes[0])
+    word = judge_change(each.findings[0], each.findings[-1], each.changes[0])
     assert (word == "not tested") == (p is None)
     assert (word == "no change shown") == (p is not None and p >= 0.05)
     if word in ("worse", "better") and worse == "away_from_null":
@@ -276,7 +278,9 @@ def test_audits_that_have_no_finding_in_common_did_run(session):
     ]
     with pytest.raises(HallmarkError, match="bias: the checkpoints have no finding in common"):
         checkpoint_comparison.compare_checkpoints(subjects)
-    nobody = [SimpleNamespace(name="c", find_artifact=lambda audit, stage: None)] * 2
+    run = SimpleNamespace(id="r")
+    subject = SimpleNamespace(name="c", audit_run=run, find_artifact=lambda audit, stage: None)
+    nobody = [subject, subject]
     with pytest.raises(HallmarkError, match="no audit ran on any of these checkpoints"):
         checkpoint_comparison.compare_checkpoints(nobody)
 

@@ -517,6 +517,7 @@ def card(tmp_path, audits=None, corpus=None, pretrained=None, maps=None):
         None,
         None,
         {},
+        None,
         ModelCardConfig(),
     )
     return pages.text_of(made, "model_card"), pages.read(

@@ -4,7 +4,6 @@ import pytest
 
 from hallmark.reports.page.document import DecisionSheet
 from hallmark.reports.sections.card_summary import (
-    describe_changes,
     describe_measurement_limits,
     find_audit_coverage,
 )
@@ -263,16 +262,9 @@ def test_the_headline_of_an_audit_is_its_most_general_and_largest_case(session):
     assert select_headline_finding(Headline("other", ""), findings) is None
 
 
-def test_limits_and_changes_are_said(session):
+def test_limits_are_said(session):
     findings = findings_of(bias=[PAIRS])
     assert describe_measurement_limits(findings, []).startswith("Intervals cover chance among")
-    assert describe_changes([]).startswith("No previous release was named")
-    row = {"previous_run": "r1", "verdict": "fail"}
-    verdicts = [row, row | {"verdict": "pass"}, row | {"verdict": "not_shown"}]
-    assert describe_changes([*verdicts, {"previous_run": "", "verdict": "fail"}]) == (
-        "Compared with run r1: of 3 findings, 1 worse than the margin allows, 1 could not be "
-        "judged."
-    )
 
 
 def test_every_audit_declares_a_known_risk():

@@ -229,6 +229,7 @@ def test_parts_of_an_audit_are_masked_in_tables_and_charts(session, tmp_path):
         None,
         None,
         {},
+        None,
         ModelCardConfig(),
     )
     folder = pages.write_pages(card)

@@ -27,7 +27,6 @@ from hallmark.reports.page.table_cells import value_to_cell
 from hallmark.reports.sections.analyses import build_capability_blocks
 from hallmark.reports.sections.attention import _format_attention_caption
 from hallmark.reports.sections.checkpoint_comparison import (
-    AuditComparison,
     TrainingCheckpoint,
     build_exclusions_table,
     describe_change,
@@ -38,6 +37,9 @@ from hallmark.reports.sections.checkpoint_comparison import (
 )
 from hallmark.reports.sections.training import build_loss_chart
 from hallmark.reports.trajectory import describe_trajectory_chart, explain_missing_change
+from hallmark.tasks.audits.judging.audit_comparison import (
+    AuditComparison,
+)
 from hallmark.tasks.audits.judging.comparison import FindingComparison
 from hallmark.tasks.contract import (
     Column,

@@ -85,7 +85,9 @@ def page(session, tmp_path):
     audits = {"counterfactual": many_findings()}
     config = ModelCardConfig(title="Tested", max_table_rows=40)
     checkpoint = artifacts.checkpoint(tmp_path / "x")
-    card = build_model_card(checkpoint, None, None, audits, {}, None, None, None, None, {}, config)
+    card = build_model_card(
+        checkpoint, None, None, audits, {}, None, None, None, None, {}, None, config
+    )
     return pages.read(pages.write_pages(card) / "model_card.html")
 
 

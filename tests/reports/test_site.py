@@ -374,7 +374,9 @@ def test_a_run_shows_no_credentials_of_its_config_but_whom_to_ask(session, recor
 
 def test_the_index_masks_the_name_of_a_model(session, made, records, tmp_path):
     config = ModelCardConfig(title=f"Model of {URI}")
-    card = build_model_card(made.checkpoint, None, None, {}, {}, None, None, None, None, {}, config)
+    card = build_model_card(
+        made.checkpoint, None, None, {}, {}, None, None, None, None, {}, None, config
+    )
     entry = next(entry for entry in records[0]["stages"] if entry["label"] == "model_card")
     entry |= {
         "artifact": card.name,

@@ -36,7 +36,7 @@ def card_of(made, pretrained=None, tokenizer=None, checkpoint=None, corpus=None,
     found = checkpoint or made.checkpoint
     written = score_samples(pretrained, ScoreSamplesConfig()) if pretrained else None
     card = build_model_card(
-        found, pretrained, tokenizer, {}, corpus or {}, None, written, None, None, {}, config
+        found, pretrained, tokenizer, {}, corpus or {}, None, written, None, None, {}, None, config
     )
     assert pages.broken_links(pages.write_pages(card)) == []
     return pages.read(pages.write_pages(card) / "model_card.html")
@@ -111,7 +111,7 @@ def test_samples_of_one_step_are_not_said_to_be_of_two(session, made):
     page = card_of(made, left)
     assert "Texts from the first and the last step" in page.text
     card = build_model_card(
-        made.checkpoint, left, None, {}, {}, None, None, None, None, {}, ModelCardConfig()
+        made.checkpoint, left, None, {}, {}, None, None, None, None, {}, None, ModelCardConfig()
     )
     text = pages.text_of(card, "model_card")
     assert left["samples"].row_count and "No text that the model wrote" not in text

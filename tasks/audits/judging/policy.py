@@ -339,8 +339,9 @@ def _evaluate_change(
     if change is None:
         return build_verdict(
             verdict="not_shown",
-            reason="no previous run is named; set policy.previous to a run that audited the "
-            "previous release (hallmark runs lists all runs)",
+            reason="no previous run is named, and no earlier release of this name is known; set "
+            "policy.previous to a run that audited the previous release (hallmark runs lists all "
+            "runs)",
         )
     previous_run, worsening = change["previous_run"], change["largest_worsening"]
     previous_fields = {"previous_run": previous_run, "previous_value": change["previous_value"]}

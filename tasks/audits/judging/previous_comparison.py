@@ -1,4 +1,4 @@
-"""Compare findings with those of a previous release, for the rules of a policy that refer to it.
+"""Compare findings with those of the previous release, for the model card and rules of a policy.
 
 The comparison is that of ``hallmark compare``: paired differences of the same units. From the
 interval of a difference follows by how much the checkpoint may be worse than the previous one: the
@@ -9,16 +9,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
 import pyarrow as pa
 from pydantic import Field
 
-from hallmark.tasks.audits.judging.comparison import FindingComparison, compare_findings
+from hallmark.tasks.audits.judging.audit_comparison import (
+    ASSOCIATIONS,
+    compare_audit_findings,
+    judge_change,
+    select_headline_findings,
+)
+from hallmark.tasks.audits.judging.comparison import FindingComparison
 from hallmark.tasks.audits.judging.conclusions import explain_unjudgeable_interval
-from hallmark.tasks.audits.judging.discoveries import read_card_findings
 from hallmark.tasks.audits.judging.findings import read_findings
 from hallmark.tasks.audits.judging.policy import INTERVAL_ENDS, extract_missing_reason
 from hallmark.tasks.audits.registry import compute_descriptions_digest
@@ -34,15 +39,12 @@ from hallmark.tasks.contract import (
     table_schema,
 )
 
-#: The audit that shows whether the model can be asked about stereotypes.
-ASSOCIATIONS = "associations"
-
 #: Null values that differ by less are equal.
 NULL_VALUE_TOLERANCE = 1e-9
 
 CHANGES = table_schema(
-    "Paired difference of each finding from the same finding of a previous run, for the audits "
-    "that rules of the policy compare with it.",
+    "Paired difference of each finding from the same finding of the run that audited the previous "
+    "release.",
     column("finding", ID_TYPE, "id", "the finding, as in the table findings of both runs"),
     column("audit", pa.string(), "label", "the audit"),
     column("metric", pa.string(), "label", "the metric"),
@@ -57,6 +59,25 @@ CHANGES = table_schema(
     ),
     column("low", pa.float64(), "figure", "lower end of the confidence interval of the change"),
     column("high", pa.float64(), "figure", "upper end of the confidence interval of the change"),
+    column(
+        "p_corrected",
+        pa.float64(),
+        "figure",
+        "p of the change, corrected (Holm) for all findings of the audit; null: not tested",
+    ),
+    column(
+        "verdict",
+        pa.string(),
+        "label",
+        "what follows from the change: worse, better, changed, no change shown, not tested or no "
+        "conclusion; empty: not compared",
+    ),
+    column(
+        "is_main",
+        pa.bool_(),
+        "label",
+        "whether this is the main finding of its metric, and is compared",
+    ),
     column("n", pa.int64(), "figure", "number of pairs"),
     column("clusters", pa.int64(), "figure", "number of independent clusters of pairs"),
     column("missing", pa.int64(), "figure", "number of pairs without a value in one of the runs"),
@@ -81,6 +102,9 @@ class PreviousComparisonConfig(StageConfig):
     """Comparison with the previous run, which the run fills in; not for a config file."""
 
     previous_run: str = Field(description="id of the previous run")
+    previous_version: str = Field(
+        "", description="version of the previous release; empty if none was stated"
+    )
     incomparable_reasons: dict[str, str] = Field(
         {},
         description="audits that cannot be compared, as an object that maps the name of each audit "
@@ -101,6 +125,9 @@ class FindingChange:
     change: float | None = None
     low: float | None = None
     high: float | None = None
+    p_corrected: float | None = None
+    verdict: str = ""
+    is_main: bool = False
     n: int | None = None
     clusters: int | None = None
     missing: int | None = None
@@ -125,7 +152,7 @@ def compare_with_previous(
     """Write the change of each finding from a previous run.
 
     Args:
-        audits: The audits that rules compare with the previous run, by name.
+        audits: The audits, by name.
         previous_audits: Those of the previous run that can be compared.
         previous_associations: The audit of planted associations of the previous run, which decides
             whether a conclusion may be drawn about stereotypes; None if it has none.
@@ -133,28 +160,33 @@ def compare_with_previous(
         context: The context of the stage.
     """
     changes: list[FindingChange] = []
-    previous_rows_by_audit = read_card_findings(
-        ({ASSOCIATIONS: previous_associations} if previous_associations else {}) | previous_audits
-    )
     for audit, artifact in audits.items():
         reason = config.incomparable_reasons.get(audit, "")
-        previous_rows = {row["finding"]: row for row in previous_rows_by_audit.get(audit, ())}
         comparisons = (
-            {}
+            []
             if reason
-            else {
-                comparison.findings[1]["finding"]: replace(
-                    comparison,
-                    findings=[
-                        previous_rows[comparison.findings[0]["finding"]],
-                        comparison.findings[1],
-                    ],
-                )
-                for comparison in compare_findings([previous_audits[audit], artifact], [(0, 1)])
-            }
+            else compare_audit_findings(
+                audit,
+                [previous_audits[audit], artifact],
+                [previous_associations, audits.get(ASSOCIATIONS)],
+                [(0, 1)],
+            )
         )
+        comparison_by_finding = {
+            comparison.findings[1]["finding"]: comparison for comparison in comparisons
+        }
+        main_findings = {
+            comparison.findings[1]["finding"]
+            for comparison in select_headline_findings(comparisons)
+        }
         changes += [
-            build_finding_change(row, comparisons.get(row["finding"]), config.previous_run, reason)
+            build_finding_change(
+                row,
+                comparison_by_finding.get(row["finding"]),
+                config.previous_run,
+                reason,
+                is_main=row["finding"] in main_findings,
+            )
             for row in read_findings(artifact)
             if not row["control"]
         ]
@@ -166,6 +198,8 @@ def build_finding_change(
     comparison: FindingComparison | None,
     previous_run: str,
     incomparable_reason: str = "",
+    *,
+    is_main: bool = False,
 ) -> FindingChange:
     """Build the change of a finding from the previous run.
 
@@ -175,6 +209,7 @@ def build_finding_change(
             there is none.
         previous_run: The id of the previous run.
         incomparable_reason: Why the audit cannot be compared; empty if it can.
+        is_main: Whether it is the main finding of its metric.
     """
     fields: dict[str, Any] = {
         name: finding[name] for name in ("finding", "audit", "metric", "slice")
@@ -184,7 +219,11 @@ def build_finding_change(
     if comparison is None:
         return FindingChange(**fields, reason="the previous run has no such finding")
     previous_finding, (change,) = comparison.findings[0], comparison.changes
-    fields["previous_value"] = previous_finding["value"]
+    fields |= {
+        "previous_value": previous_finding["value"],
+        "verdict": judge_change(previous_finding, comparison.findings[1], change),
+        "is_main": is_main,
+    }
     if previous_finding["value"] is None:
         reason = extract_missing_reason(previous_finding["method"])
         return FindingChange(**fields, reason=f"not measured in the previous run: {reason}")
@@ -200,7 +239,10 @@ def build_finding_change(
         )
     fields |= {
         "change": change["value"],
-        **{name: change[name] for name in ("low", "high", "n", "clusters", "missing", "method")},
+        **{
+            name: change[name]
+            for name in ("low", "high", "p_corrected", "n", "clusters", "missing", "method")
+        },
     }
     if change["value"] is None:
         return FindingChange(**fields, reason="no pair has a value in both runs")

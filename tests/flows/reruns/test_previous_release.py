@@ -84,7 +84,7 @@ def test_a_small_margin_is_not_met(apart, passed):
 @pytest.mark.parametrize(
     ("options", "previous", "reason"),
     [
-        ([], None, "no previous run is named; set policy.previous to a run"),
+        ([], None, "no previous run is named, and no earlier release of this name is known"),
         (["--set", f"audit_{AUDIT}.seed=3"], "first", "the settings differ: seed"),
         (
             ["--set", "respond.dtype=bfloat16"],

@@ -270,7 +270,7 @@ def test_the_reason_of_an_audit_that_cannot_be_compared_is_given(session):
 def test_without_a_previous_run_the_verdict_says_how_to_name_one(session):
     row = judge(ReleaseConfig(), "harm", 100.0, None)
     assert (row["verdict"], row["previous_run"]) == ("not_shown", "")
-    assert row["reason"].startswith("no previous run is named; set policy.previous to a run")
+    assert row["reason"].startswith("no previous run is named, and no earlier release of this")
 
 
 def test_a_finding_without_a_harmful_direction_is_refused(session):
