@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import threading
+from contextlib import suppress
+
 import pyarrow as pa
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, Response
 from starlette.exceptions import HTTPException
 
 from hallmark.flows.application.card_pages import CardPages
+from hallmark.flows.application.comparison_pages import ComparisonPages
 from hallmark.flows.application.requests import InvalidRequestError, RequestGuard, handle_form
 from hallmark.flows.application.review_pages import ReviewPages
-from hallmark.flows.application.run_pages import RunPages
+from hallmark.flows.application.run_pages import RUNS_PER_PAGE, RunPages
 from hallmark.flows.application.store_reader import StoreReader
 from hallmark.flows.application.trace_pages import TracePages
 from hallmark.reports.page.redaction import Redactor
@@ -23,26 +27,35 @@ from hallmark.tasks.contract import HallmarkError, Store, UsageError, get_short_
 HOST = "127.0.0.1"
 
 
-def create_application(store: Store, port: int, signer_files: SignerFiles) -> RequestGuard:
+def create_application(
+    store: Store, port: int, signer_files: SignerFiles, *, prepares_pages: bool = False
+) -> RequestGuard:
     """Create the application.
 
     Args:
         store: The store whose runs it shows.
         port: The port on which it listens.
         signer_files: Whose signatures count.
+        prepares_pages: Whether a thread reads what is probably opened first: the newest runs, and
+            the cards of the newest.
     """
     application = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
     reader = StoreReader(store)
-    run_pages, card_pages = RunPages(reader), CardPages(reader)
+    card_pages = CardPages(reader)
     trace_pages, review_pages = TracePages(reader), ReviewPages(reader, signer_files)
+    comparison_pages = ComparisonPages(reader)
+    run_pages = RunPages(reader, comparison_pages.find_training)
     shown_pages = {
         "/static/{name}": show_static_file,
         "/": run_pages.show_runs,
+        "/compare": comparison_pages.show_comparison,
         "/trace": trace_pages.show_form,
         "/statements/{statement}/": review_pages.show_statement,
         "/statements/{statement}/{file}": review_pages.download_statement,
         "/runs/{run}/": run_pages.show_run,
         "/runs/{run}/progress": run_pages.show_progress,
+        "/runs/{run}/trajectory/trajectory.html": comparison_pages.show_trajectory,
+        "/runs/{run}/trajectory/rows/{page}": comparison_pages.show_pairs,
         "/runs/{run}/{card}/reviews/": review_pages.show_reviews,
         "/runs/{run}/{card}/": card_pages.redirect_to_card,
         "/runs/{run}/{card}/rows/{page}": card_pages.show_rows,
@@ -61,8 +74,20 @@ def create_application(store: Store, port: int, signer_files: SignerFiles) -> Re
         )
     for error_class in (HallmarkError, pa.ArrowException, OSError, HTTPException, Exception):
         application.add_exception_handler(error_class, show_error)
+    if prepares_pages:
+        threading.Thread(target=prepare_pages, args=(reader, card_pages), daemon=True).start()
     # Outside of everything, so that also the page of an unexpected error gets its headers.
     return RequestGuard(application, {f"{HOST}:{port}", f"localhost:{port}"})
+
+
+def prepare_pages(reader: StoreReader, card_pages: CardPages) -> None:
+    """Read the summaries of the newest runs and the cards of the newest into memory."""
+    # Whatever fails here, the page that shows it says so.
+    with suppress(Exception):
+        runs, _ = reader.read_runs()
+        for listed in reader.list_runs(runs[:RUNS_PER_PAGE])[:1]:
+            for card in listed.cards:
+                card_pages.show_card(listed.run.id, card, f"{card}.html")
 
 
 def show_static_file(name: str) -> Response:

@@ -23,10 +23,14 @@ MAX_FORM_BYTES = 4 << 20
 
 SAFE_METHODS = ("GET", "HEAD")
 
+#: The drawings of charts have style attributes; a style element is refused.
+CONTENT_SECURITY_POLICY = (
+    "default-src 'self'; style-src-attr 'unsafe-inline'; object-src 'none'; base-uri 'none'; "
+    "form-action 'self'; frame-ancestors 'none'"
+)
+
 SECURITY_HEADERS = {
-    # The drawings of charts have style attributes; a style element is refused.
-    "Content-Security-Policy": "default-src 'self'; style-src-attr 'unsafe-inline'; "
-    "object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
     "X-Content-Type-Options": "nosniff",
     # With "no-referrer", browsers would send no origin with a form.
     "Referrer-Policy": "same-origin",

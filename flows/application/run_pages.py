@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from urllib.parse import urlencode
 
 from fastapi import Request
@@ -23,19 +24,22 @@ from hallmark.reports.site import (
     read_phone_regions,
     summarize_stage_artifact,
 )
+from hallmark.reports.trajectory import AuditedTraining
 from hallmark.reports.view.flow_picture import FlowStage, draw_flow_picture
 from hallmark.reports.view.templating import render_view_page
 from hallmark.tasks.contract import ACCOUNT_TERMS, Artifact, HallmarkError
 
 #: Runs on a page of the list.
-RUNS_PER_PAGE = 50
+RUNS_PER_PAGE = 30
 
 
 class RunPages:
     """The pages about runs."""
 
-    def __init__(self, reader: StoreReader) -> None:
-        self.reader = reader
+    def __init__(
+        self, reader: StoreReader, find_training: Callable[[str], AuditedTraining | None]
+    ) -> None:
+        self.reader, self.find_training = reader, find_training
 
     def show_runs(self, request: Request) -> Response:
         """List the runs, newest first."""
@@ -86,6 +90,7 @@ class RunPages:
                 "run.html",
                 run=opened_run,
                 training=read_training(opened_run),
+                has_trajectory=self.find_training(opened_run.id) is not None,
                 stages=[
                     (entry, summarize_stage_artifact(artifacts[label]))
                     for label, entry in opened_run.stages.items()

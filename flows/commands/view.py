@@ -45,7 +45,9 @@ def view(
         import uvicorn
 
         bound_port: int = listener.getsockname()[1]
-        application = create_application(opened_store, bound_port, signer_files)
+        application = create_application(
+            opened_store, bound_port, signer_files, prepares_pages=True
+        )
         print(
             f"http://{HOST}:{bound_port}/ shows {opened_store.uri}; stop it with Ctrl-C", flush=True
         )
