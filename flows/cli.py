@@ -51,8 +51,8 @@ COMMAND_GROUPS: dict[tuple[str, str], dict[str, str]] = {
         "removed, and which stages are out of date.",
         "view": "Show the runs of a store and their cards in a browser, trace texts, and review "
         "cards.",
-        "report": "Rebuild the website of all runs and print the path of the page for RUN, which "
-        "links to the cards of that run.",
+        "export-site": "Write the website of all runs and print the path of the page for RUN, "
+        "which links to the cards of that run.",
         "compare": "Compare the findings of audited checkpoints with those of the first "
         "checkpoint named.",
         "findings": "List the findings of a run with null value, conclusion and verdict, largest "

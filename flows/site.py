@@ -30,8 +30,8 @@ def build_store_site(
     Args:
         store: The store.
         output_folder: The folder of the site; by default that of ``get_site_folder``.
-        rebuild_all: Whether to render all pages again, instead of reusing the cards and
-            trajectories of the existing site.
+        rebuild_all: Whether to render all pages again, instead of reusing the unchanged cards and
+            trajectories of the store's site.
 
     Returns:
         The index page.
@@ -49,7 +49,7 @@ def build_store_site(
             new_folder,
             list_tables(),
             find_trainings_with_several_audits(runs),
-            None if rebuild_all else output_folder,
+            None if rebuild_all else get_site_folder(store),
         )
     return output_folder / "index.html"
 
@@ -65,7 +65,7 @@ def try_build_site(store: Store) -> Path | None:
     except Exception as error:
         reason = str(error).split("\n")[0] or type(error).__name__
         log.warning(
-            "the site could not be built: %s; correct that and run: hallmark report", reason
+            "the site could not be built: %s; correct that and run: hallmark export-site", reason
         )
         return None
 

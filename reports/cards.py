@@ -19,6 +19,7 @@ from hallmark.reports import (
     task_card,
 )
 from hallmark.reports.page.card_tables import CardContent, read_document, read_figures
+from hallmark.reports.page.cases import list_case_inputs
 from hallmark.reports.page.document import redact_figure
 from hallmark.reports.page.figures import Evidence, FigureBook
 from hallmark.reports.page.redaction import Redactor
@@ -118,6 +119,28 @@ def load_card_inputs(store: Store, card: Artifact) -> dict[str, Any]:
         else load(names)
         for name, names in card.manifest["lineage"].items()
     }
+
+
+def find_page_inputs(store: Store, card: Artifact) -> dict[str, Artifact | None]:
+    """Find the artifacts that the pages of a card are rendered from, by name; None if missing."""
+    artifacts: dict[str, Artifact | None] = {}
+    pending = [*_iterate_input_names(card.manifest["lineage"])]
+    while pending:
+        name = pending.pop()
+        if name not in artifacts:
+            artifact = find_artifact_by_name(store, name)
+            artifacts[name] = artifact
+            pending += [] if artifact is None else list_case_inputs(artifact)
+    return artifacts
+
+
+def _iterate_input_names(names: Any) -> Iterator[str]:
+    """Yield the names of artifacts in a lineage, without those of their tables."""
+    if isinstance(names, Mapping):
+        for value in names.values():
+            yield from _iterate_input_names(value)
+    elif isinstance(names, str):
+        yield names.partition("#")[0]
 
 
 def read_card_settings(card: Artifact) -> Any:

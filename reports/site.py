@@ -22,7 +22,7 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
-from hallmark.reports.cards import CARD_KINDS, read_card
+from hallmark.reports.cards import CARD_KINDS, find_page_inputs, read_card
 from hallmark.reports.page.card_pages import write_card_pages
 from hallmark.reports.page.redaction import RedactFunction, Redactor
 from hallmark.reports.page.rendering import (
@@ -418,8 +418,10 @@ def _write_cards(
             continue
         target = run_folder / label
         shutil.rmtree(target, ignore_errors=True)
+        page_inputs = find_page_inputs(store, artifact)
         folder_digest = _compute_folder_digest(
             _collect_content_identity_by_label({label: artifact}),
+            _collect_content_identity_by_label(dict(sorted(page_inputs.items()))),
             sorted(purged_ids_by_label[label]),
         )
         if artifact.name in written_folder_by_card:
@@ -430,7 +432,7 @@ def _write_cards(
             written_folder_by_card[artifact.name] = target
         else:
             try:
-                write_card_pages(read_card(store, artifact), target)
+                is_complete = write_card_pages(read_card(store, artifact), target)
             except HallmarkError as error:  # other cards must be shown
                 log.warning("the page of %s could not be written: %s", artifact.name, error)
                 shutil.rmtree(target, ignore_errors=True)
@@ -439,7 +441,9 @@ def _write_cards(
             _add_navigation_links(target / f"{label}.html")
             if purged_ids_by_label[label]:
                 insert_purge_notice(target, format_purge_notice(purged_ids_by_label[label]))
-            (target / DIGEST_FILE).write_text(folder_digest)
+            # A damaged input may be repaired without a change of its digest.
+            if is_complete:
+                (target / DIGEST_FILE).write_text(folder_digest)
         titles_by_page[f"{label}/{label}.html"] = kind.title
     return titles_by_page
 

@@ -454,7 +454,7 @@ class TaskCardBuilder:
                     "The numbers link to the rows. No page shows texts of the user's table or "
                     "answers of the model, because no scorer has checked them; file and row "
                     "number identify them. With ",
-                    Code("hallmark report RUN --unredacted"),
+                    Code("hallmark export-site RUN --unredacted"),
                     " the same pages show them unredacted, for local use.",
                 ]
             ),

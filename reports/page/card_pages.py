@@ -87,14 +87,20 @@ def iterate_card_pages(
 
 def write_card_pages(
     content: CardContent, folder: Path, link_figure: FigureLinker = get_evidence_path
-) -> None:
-    """Write the pages of a card and of its evidence into a folder, as HTML and Markdown."""
+) -> bool:
+    """Write the pages of a card and of its evidence into a folder, as HTML and Markdown.
+
+    Returns:
+        Whether all rows that are in the store could be read.
+    """
+    evidence_pages = [*iterate_evidence_pages(content)]
     for path, text in (
         *iterate_card_pages(content, link_figure),
-        *iterate_evidence_pages(content),
+        *((page.path, page.text) for page in evidence_pages),
     ):
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text, encoding="utf-8")
+    return all(page.is_complete for page in evidence_pages)
 
 
 def _redact(content: CardContent, section: Section | None = None) -> Document:

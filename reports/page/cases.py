@@ -250,6 +250,17 @@ def _find_documents_of_selections(
     return [traced[number] for number in range(len(selections))]
 
 
+def list_case_inputs(artifact: Artifact) -> list[str]:
+    """Return the names of further artifacts that the cases of an artifact's rows are built from."""
+    lineage: Mapping[str, Any] = artifact.manifest.get("lineage", {})
+    names: list[str] = []
+    for input_name in ("training_overlap", "training_runs", "checkpoints"):
+        value = lineage.get(input_name)
+        values = value.values() if isinstance(value, Mapping) else [value]
+        names += [name for name in values if isinstance(name, str)]
+    return names
+
+
 def find_training_trace(artifact: Artifact) -> Artifact | None:
     """Return what the search of the training text found for an audit; None if it is not known."""
     store = get_artifact_store(artifact)

@@ -11,14 +11,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from markupsafe import Markup
 
 from hallmark.reports.page.card_tables import CardContent
 from hallmark.reports.page.cases import Case, SelectedRows, build_cases, has_cases
-from hallmark.reports.page.figures import Evidence, Figure
+from hallmark.reports.page.figures import Evidence, Figure, get_evidence_anchor
 from hallmark.reports.page.redaction import Redactor
 from hallmark.reports.page.rendering import get_template_environment
 from hallmark.reports.page.table_cells import is_numeric_type, render_table_rows
@@ -26,6 +26,9 @@ from hallmark.tasks.contract import HallmarkError
 
 #: Number of cases of a selection, of documents of each, and of rows of a table on a static page.
 STATIC_CASES, STATIC_DOCUMENTS, STATIC_ROWS = 3, 1, 3
+
+#: Number of values of a condition that its heading names.
+_MAX_LISTED_VALUES = 8
 
 #: About how many cases a page has; each selection has at least one.
 _CASES_PER_PAGE = 120
@@ -48,8 +51,22 @@ class ShownSelection:
     shown_count: int = 0
 
 
-def iterate_evidence_pages(content: CardContent) -> Iterator[tuple[str, str]]:
-    """Yield path and HTML of the page of each stage that the card has figures of."""
+class EvidencePage(NamedTuple):
+    """A static page of evidence.
+
+    Attributes:
+        path: Its path in the folder of the card.
+        text: Its HTML.
+        is_complete: Whether all of its rows that are in the store could be read.
+    """
+
+    path: str
+    text: str
+    is_complete: bool
+
+
+def iterate_evidence_pages(content: CardContent) -> Iterator[EvidencePage]:
+    """Yield the page of each stage that the card has figures of."""
     selections_by_path: dict[str, list[ShownSelection]] = {}
     figures_by_evidence = content.book.group_figures_by_evidence_id()
     shown_rows = _render_first_rows(content, figures_by_evidence)
@@ -62,7 +79,12 @@ def iterate_evidence_pages(content: CardContent) -> Iterator[tuple[str, str]]:
         path = figures[0].page_path.partition("#")[0]
         selections_by_path.setdefault(path, []).append(selection)
     for path, selections in selections_by_path.items():
-        yield path, render_evidence_page(content, selections)
+        is_complete = all(
+            selection.evidence is not None
+            or selection.figures[0].evidence_id not in content.book.evidence_by_id
+            for selection in selections
+        )
+        yield EvidencePage(path, render_evidence_page(content, selections), is_complete)
 
 
 def _render_first_rows(
@@ -133,6 +155,7 @@ def render_evidence_page(content: CardContent, selections: Sequence[ShownSelecti
             missing_inputs=", ".join(content.missing_inputs),
             redact=redact,
             describe_computation=describe_computation,
+            get_anchor=get_evidence_anchor,
             describe_conditions=lambda evidence: redact(describe_conditions(evidence.conditions)),
             notice=content.redactor.notice,
             card=f"{content.name}.html",
@@ -152,7 +175,9 @@ def describe_conditions(conditions: Mapping[str, Any]) -> str:
                 f"{column} {words[comparison]} {bound}" for comparison, bound in value.items()
             ]
         elif isinstance(value, list):
-            terms.append(f"{column} {' or '.join(map(str, value))}")
+            values = " or ".join(map(str, value[:_MAX_LISTED_VALUES]))
+            rest = f" … ({len(value):,} in all)" if len(value) > _MAX_LISTED_VALUES else ""
+            terms.append(f"{column} {values}{rest}")
         elif value in (None, ""):
             terms.append(f"no {column}")
         elif isinstance(value, bool):

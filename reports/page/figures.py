@@ -323,13 +323,7 @@ class Figure:
     @property
     def page_path(self) -> str:
         """Return the place of its rows on the static page of their stage, within the card."""
-        stage, _, _ = self.evidence_id.partition("--")
-        return f"rows/{stage}.html#{self.evidence_anchor}"
-
-    @property
-    def evidence_anchor(self) -> str:
-        """Return the anchor of its rows on the page of their stage."""
-        return f"rows-{self.evidence_id.rpartition('--')[2]}"
+        return get_evidence_place(self.evidence_id)
 
     @property
     def short_text(self) -> str:
@@ -366,6 +360,17 @@ class Figure:
         if self.scorer:
             details.append(f"scorer {self.scorer}")
         return f"{value_text} ({', '.join(details)})" if details else value_text
+
+
+def get_evidence_place(evidence_id: str) -> str:
+    """Return the place of rows on the static page of their stage, within the card."""
+    stage, _, _ = evidence_id.partition("--")
+    return f"rows/{stage}.html#{get_evidence_anchor(evidence_id)}"
+
+
+def get_evidence_anchor(evidence_id: str) -> str:
+    """Return the anchor of rows on the page of their stage."""
+    return f"rows-{evidence_id.rpartition('--')[2]}"
 
 
 def slugify(text: str) -> str:

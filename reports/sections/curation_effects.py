@@ -535,7 +535,7 @@ def build_removed_examples_section(corpus: CorpusFigures) -> Section:
     note = (
         "The table first lists the highest ratio of each source and language, then the highest "
         "of the other ratios. The number of examples links to the documents, which are redacted "
-        "as on all pages; hallmark report --unredacted shows them unredacted, on this machine "
+        "as on all pages; hallmark export-site --unredacted shows them unredacted, on this machine "
         "only."
     )
     if len(example_by_rule_group) > len(table_rows):

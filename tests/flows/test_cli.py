@@ -97,7 +97,7 @@ SLICE = (
         (["run", "smoke", "--set", "respond.dtype='int8'"], 2, "respond.dtype: "),
         (["run", "smoke", "--set", "respond.batch_size=0"], 2, "respond.batch_size: "),
         (["status"], 2, "there is no store at "),
-        (["report"], 2, "there is no store at "),
+        (["export-site"], 2, "there is no store at "),
         (["replay"], 2, "there is no store at "),
         (["audit", "~nobody-here/model"], 2, "whose home folder is unknown"),
         (["generate", "latest", "caf\udce9"], 2, "the prompt is not valid UTF-8"),
@@ -123,7 +123,7 @@ SLICE = (
         (["status", "--store", "no/such"], 2, "no/such, which does not exist"),
         (["batch", "--step", "1", "--store", "no/such"], 2, "no/such, which does not exist"),
         (["replay", "--store", "no/such"], 2, "no/such, which does not exist"),
-        (["report", "--store", "no/such"], 2, "no/such, which does not exist"),
+        (["export-site", "--store", "no/such"], 2, "no/such, which does not exist"),
         (["serve", "smoke"], 1, "prefect server start"),
     ],
 )
@@ -190,7 +190,7 @@ def test_a_failed_audit_outweighs_a_failed_policy_among_several(errors, code):
 
 
 def test_reading_commands_create_no_store(hallmark):
-    for command in ("status", "report", "replay"):
+    for command in ("status", "export-site", "replay"):
         hallmark(command, code=2)
     assert not hallmark.store.exists()
     hallmark.store.mkdir()
@@ -200,7 +200,7 @@ def test_reading_commands_create_no_store(hallmark):
 def test_a_damaged_newest_run_is_named_or_skipped_with_a_warning(hallmark):
     (hallmark.store / "runs" / "20990101-000000-aaaa").mkdir(parents=True)
     (hallmark.store / "runs" / "20990101-000000-aaaa" / "run.json").write_text("{")
-    for command in (["status"], ["report"]):
+    for command in (["status"], ["export-site"]):
         *_, last = hallmark(*command, code=1).stderr.splitlines()
         assert last.startswith("hallmark: run 20990101-000000-aaaa is damaged: its run.json in ")
         assert last.endswith("remove that folder (no artifact is lost) and run again")
@@ -391,7 +391,7 @@ def test_help_names_every_command(hallmark):
         "run",
         "audit",
         "status",
-        "report",
+        "export-site",
         "trace",
         "purge",
         "batch",

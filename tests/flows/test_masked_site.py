@@ -47,7 +47,7 @@ def must_be_hidden(run) -> set[str]:
 
 
 def test_no_page_shows_sensitive_text(smoke):
-    pages = read_visible_text_by_page(Path(smoke.json("report")["index"]).parent)
+    pages = read_visible_text_by_page(Path(smoke.json("export-site")["index"]).parent)
     hidden = must_be_hidden(open_run(smoke.first, str(smoke.store)))
     assert len(pages) > 150 and len(hidden) > 40
     for path, text in pages.items():
@@ -56,7 +56,7 @@ def test_no_page_shows_sensitive_text(smoke):
 
 
 def test_an_unredacted_site_is_recorded_and_private(smoke):
-    page = Path(smoke.json("report", smoke.first, "--unredacted")["unredacted"])
+    page = Path(smoke.json("export-site", smoke.first, "--unredacted")["unredacted"])
     site = smoke.store / "site-unredacted"
     assert page == site / "runs" / smoke.first / "index.html"
     assert stat.S_IMODE(site.stat().st_mode) == 0o700
@@ -67,5 +67,5 @@ def test_an_unredacted_site_is_recorded_and_private(smoke):
     assert [note["folder"] for note in record["unredacted_sites"]] == [str(site)]
     assert (
         "contains other files"
-        in smoke("report", "--unredacted", "--out", str(smoke.store), code=2).stderr
+        in smoke("export-site", "--unredacted", "--out", str(smoke.store), code=2).stderr
     )

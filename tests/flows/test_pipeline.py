@@ -367,7 +367,7 @@ def test_an_audit_of_weights_that_are_not_numbers_ends_with_1(smoke, tmp_path):
 
 
 def test_the_index_of_the_site_lists_every_run(smoke):
-    found = smoke.json("report")
+    found = smoke.json("export-site")
     assert Path(found["run"]).exists()
     index = Path(found["index"]).read_text()
     for run in (smoke.store / "runs").iterdir():

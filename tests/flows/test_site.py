@@ -122,7 +122,7 @@ def test_a_failed_site_does_not_fail_the_run(tmp_path, caplog):
     with start_run("pipeline", "smoke", [], store=store.uri) as run:
         pass
     assert run.record["status"] == "completed" and run.site_index is None
-    assert "the site could not be built" in caplog.text and "hallmark report" in caplog.text
+    assert "the site could not be built" in caplog.text and "hallmark export-site" in caplog.text
     (tmp_path / "store" / "site").unlink()
     with start_run("pipeline", "smoke", [], store=store.uri) as second:
         pass

@@ -285,7 +285,7 @@ def test_a_document_is_traced_then_purged_and_no_search_finds_it(smoke, tmp_path
         return [name for name in names if is_stage and f"{place.name}/{name}" not in own]
 
     shutil.copytree(smoke.store, copy.store, ignore=of_other_runs)
-    copy("report")
+    copy("export-site")
     run = open_run(smoke.first, str(copy.store))
     report, stretch = distinctive(run)
     doc_id = report["doc_id"]

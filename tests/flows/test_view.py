@@ -176,8 +176,16 @@ def test_rows_are_sorted_filtered_and_searched(client, values):
     assert len(filtered) == sum(score >= limit for score in scores)
     page = client.get(f"{values}.html?{filters}&sort=toxicity").text
     assert f"{len(filtered):,} of {len(rows):,} rows" in page
-    assert 'aria-sort="ascending"' in page and "page 1 of" in client.get(f"{values}.html").text
+    assert "sorted by toxicity, smallest first" in page
     assert "No row meets" in client.get(f"{values}.html?search=nowhere+to+be+found").text
+
+
+def test_a_table_is_sorted_by_its_headers(client, evidence):
+    pages = (client.get(f"{path}.html").text for path in evidence)
+    page = next(page for page in pages if "<th" in page and "aria-sort" not in page)
+    link = re.search(r'<th[^>]*><a href="([^"]*)">', page)[1].replace("&amp;", "&")
+    path = next(path for path in evidence if client.get(f"{path}.html").text == page)
+    assert 'aria-sort="descending"' in client.get(f"{path}.html{link}").text
 
 
 def test_pages_continue_each_other(client, values):

@@ -245,10 +245,6 @@ def test_documents_named_by_rows_stand_in_their_cases(cards, figures, folder, ma
     assert shown and {*shown} <= known.keys()
 
 
-def without_revealed_secrets(text: str) -> str:
-    return re.sub(r"<details><summary>Show the planted secrets.*?</details>", "", text, flags=re.S)
-
-
 def test_nothing_that_must_be_masked_is_in_any_file(folder, made):
     secrets = [secret for secret in made.secrets if secret]
     assert len(secrets) >= 6
@@ -258,7 +254,7 @@ def test_nothing_that_must_be_masked_is_in_any_file(folder, made):
             for hidden in artifacts.MASKED:
                 assert hidden not in text, (path.name, hidden[:4])
             for secret in secrets:  # an invented one is shown after a click
-                assert secret not in without_revealed_secrets(text), (path.name, secret[:4])
+                assert secret not in pages.without_revealed_secrets(text), (path.name, secret[:4])
             assert not any(c in text for c in "\u202e\u200b\x07"), path.name
 
 
@@ -526,7 +522,7 @@ def test_a_corpus_without_a_profile_still_traces(session, made):
     assert "The store contains no profile (statistics) of the training corpus" in text
     secrets = [s for s in made.secrets if s]
     for path in pages.write_pages(card).rglob("*.html"):
-        text = without_revealed_secrets(path.read_text())
+        text = pages.without_revealed_secrets(path.read_text())
         assert not any(secret in text for secret in secrets)
 
 

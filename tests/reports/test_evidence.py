@@ -86,7 +86,7 @@ def test_what_is_said_of_rows_is_masked_too(session):
     book.add_computed_figure(
         "x", "of jane.roe@corp.example", "rows", ("of_each_kind", "rows"), where, aggregate="count"
     )
-    [(path, page)] = iterate_evidence_pages(pages.content_of(book, Redactor()))
+    [(path, page, _)] = iterate_evidence_pages(pages.content_of(book, Redactor()))
     assert path == "rows/of-each-kind.html"
     assert "7946 0018" not in page and "jane.roe" not in page
     said = pages.Page(page).text

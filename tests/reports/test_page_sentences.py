@@ -209,6 +209,7 @@ def test_a_page_without_rows_says_that_none_meets_the_conditions(session, item, 
         ({"is_harmful": False, "is_distinct": True}, "is harmful: no, is distinct: yes"),
         ({"tokens": {"ge": 1, "lt": 5}}, "tokens at least 1, tokens less than 5"),
         ({"action": ["removed", "tagged"]}, "action removed or tagged"),
+        ({"n": [*range(9)]}, "n 0 or 1 or 2 or 3 or 4 or 5 or 6 or 7 … (9 in all)"),
     ],
 )
 def test_conditions_are_said_in_words(conditions, said):

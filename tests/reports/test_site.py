@@ -225,7 +225,7 @@ def test_key_figures_say_interval_n_and_scorer_as_far_as_they_have_them():
             "confidence_level": 0.9,
             "n": 1234,
             "scorer": "linear 1.0",
-            "evidence_id": "a",
+            "evidence_id": "audit-toxicity--values--9",
         },
         {"id": "bare-copies-8", "value": 2.0, "unit": "bits", "evidence_id": "b"},
         {"id": "unknown", "value": None, "n": 3, "evidence_id": "c"},
@@ -236,14 +236,14 @@ def test_key_figures_say_interval_n_and_scorer_as_far_as_they_have_them():
     }
     assert said["whole"].value == "50.0 %"
     assert said["whole"].details == ("90 %: 25.0 % to 75.0 %", "n = 1,234", "scorer linear 1.0")
-    assert said["whole"].page_path == "model_card/rows/a.html"
+    assert said["whole"].page_path == "model_card/rows/audit-toxicity.html#rows-9"
     assert (said["bare"].value, said["bare"].details) == ("2.000", ())
     for start in ("unknown", "no"):
         assert (said[start].value, said[start].details, said[start].page_path) == ("–", (), "")
 
 
 def test_all_links_of_the_site_resolve(site):
-    assert len(list(site.rglob("*.html"))) > 30
+    assert len(list(site.rglob("*.html"))) > 20
     assert pages.broken_links(site) == []
 
 
@@ -415,7 +415,7 @@ def test_cards_are_taken_from_the_site_before_if_they_are_made_of_the_same(
         }
 
     found = taken("again")
-    assert {page, made_of} <= found and len(found) > 40
+    assert {page, made_of} <= found and len(found) > 25
     assert {path.parts[2] for path in found} == {"datasheet", "model_card", "task_card"}
     for number, change in enumerate((b"another", b"\xff", None)):
         (site / made_of).unlink()
@@ -430,6 +430,29 @@ def test_cards_are_taken_from_the_site_before_if_they_are_made_of_the_same(
     )
     other = build_site(session.store, records, tmp_path / "other", previous_site=site).parent
     assert not os.path.samefile(other / page, site / page)
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_rows_that_come_back_are_shown(session, records, made, site, tmp_path, is_damaged):
+    """A card whose rows were missing or damaged is not taken from the site before."""
+    page = Path("runs") / records[0]["run"] / "model_card" / "rows" / "audit-toxicity.html"
+    assert "of which the" in (site / page).read_text()
+    audit = made.audits["toxicity"]
+    path = session.store.root_folder / audit.folder
+    if is_damaged:
+        path = audit["values"].parts[0].path
+    aside = path.rename(tmp_path / "aside")
+    try:
+        if is_damaged:
+            path.write_bytes(b"no parquet")
+        lacking = build_site(session.store, records, tmp_path / "lacking").parent
+        assert "not in this store, or are damaged" in (lacking / page).read_text()
+    finally:
+        if is_damaged:
+            path.unlink()
+        aside.rename(path)
+    again = build_site(session.store, records, tmp_path / "again", previous_site=lacking).parent
+    assert files(again) == files(site)
 
 
 def test_all_templates_of_a_trajectory_decide_whether_it_is_taken():

@@ -60,5 +60,5 @@ def test_commands_reach_the_store_that_a_config_names(smoke, tmp_path):
     by_config = elsewhere.json("status", report["run"], "--store", str(mine))
     assert by_config["run"] == report["run"]
     assert elsewhere.json("batch", smoke.first, "--step", "1", *named)["run"] == smoke.first
-    assert smoke.first in elsewhere.json("report", smoke.first, *named)["run"]
+    assert smoke.first in elsewhere.json("export-site", smoke.first, *named)["run"]
     assert not elsewhere.store.exists()

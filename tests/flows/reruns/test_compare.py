@@ -181,7 +181,7 @@ def test_all_checkpoints_are_audited_by_one_command_with_a_trajectory_page(
     text, file = path.read_bytes(), path.stat().st_ino
     apart.json("run", "smoke", "--until", "ingest")
     assert path.stat().st_ino == file
-    apart.json("report")
+    apart.json("export-site")
     assert path.stat().st_ino != file and path.read_bytes() == text
     assert (
         find_trainings_with_several_audits([first]) == []

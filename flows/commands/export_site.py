@@ -1,4 +1,4 @@
-"""Build the site of all runs of a store, or the unredacted pages of one run."""
+"""Write the static site of all runs of a store, or the unredacted pages of one run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hallmark.flows.site import build_store_site
 from hallmark.flows.unredacted_site import write_unredacted_site
 
 
-def report(
+def export_site(
     run: str = "latest",
     *,
     out: Path | None = None,
@@ -21,8 +21,11 @@ def report(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Rebuild the website of all runs and print the path of the page for RUN, which links to the
-    cards of that run.
+    """Write the static website of all runs and print the path of the page for RUN, which links to
+    the cards of that run.
+
+    Each card has its pages, and one page of evidence for each stage, with the first few cases of
+    each selection. The pages need no server.
 
     Parameters
     ----------
@@ -40,7 +43,7 @@ def report(
         return print_result(
             {"unredacted": str(write_unredacted_site(opened_run, out))}, as_json, _render_page_paths
         )
-    index_page = build_store_site(opened_run.store, out)
+    index_page = build_store_site(opened_run.store, out, rebuild_all=False)
     pages = {
         "index": str(index_page),
         "run": str(index_page.parent / "runs" / opened_run.id / "index.html"),
