@@ -41,11 +41,11 @@ class Trajectory:
     """The pages of a trajectory.
 
     Attributes:
-        document: The main page.
+        html: The main page.
         folder: The folder with the pages of pairs; it is removed with this object.
     """
 
-    document: Document
+    html: str
     folder: TemporaryDirectory[str]
 
 
@@ -101,10 +101,7 @@ class ComparisonPages:
 
     def show_trajectory(self, run: str) -> Response:
         """Show how the findings of a training changed."""
-        trajectory = self._open_trajectory(run)
-        return HTMLResponse(
-            render_view_page("view_trajectory.html", document=trajectory.document, run=run)
-        )
+        return HTMLResponse(self._open_trajectory(run).html)
 
     def show_pairs(self, run: str, page: str) -> Response:
         """Show the pairs of rows that a change is computed from."""
@@ -145,7 +142,10 @@ class ComparisonPages:
         document, _ = build_trajectory(
             training.first_run_id, checkpoints, training_artifacts, Path(folder.name), link_figure
         )
-        return Trajectory(document, folder)
+        html = render_view_page(
+            "view_trajectory.html", document=document, run=training.first_run_id
+        )
+        return Trajectory(html, folder)
 
 
 def allow_style_of_page(html: str) -> str:
