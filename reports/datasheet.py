@@ -7,7 +7,7 @@ and is "not stated" where it is missing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import Field
@@ -275,10 +275,28 @@ class DatasheetBuilder:
             [
                 build_group_removal_section(self.corpus_figures),
                 self.build_motivation_section(),
-                build_composition_section(self.corpus_figures, self.config.licence),
+                replace(
+                    build_composition_section(self.corpus_figures, self.config.licence),
+                    page="composition",
+                    answer=[
+                        "What the documents are: sources, languages, licences, lengths, personal "
+                        "data, toxicity, and mentions of groups of people."
+                    ],
+                ),
                 self.build_collection_section(),
-                build_preprocessing_section(self.corpus_figures),
-                *build_curation_evaluation_sections(self.corpus_figures),
+                replace(
+                    build_preprocessing_section(self.corpus_figures),
+                    page="preprocessing",
+                    answer=["How many documents each stage and each rule removed or changed."],
+                ),
+                *(
+                    replace(
+                        section,
+                        page="recovery",
+                        answer=["What the stages found of effects that are known in advance."],
+                    )
+                    for section in build_curation_evaluation_sections(self.corpus_figures)
+                ),
                 self.build_uses_section(),
                 self.build_distribution_section(),
                 self.build_maintenance_section(),

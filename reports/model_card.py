@@ -7,7 +7,7 @@ corpus, or may come without both; the card then states what is not known.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import Field
@@ -26,6 +26,7 @@ from hallmark.reports.page.document import (
     DecisionSheet,
     DefinitionEntry,
     DefinitionList,
+    Details,
     Document,
     InlineContent,
     InlineElement,
@@ -37,7 +38,8 @@ from hallmark.reports.page.figures import FigureBook
 from hallmark.reports.page.redaction import OFFENSIVE_TOXICITY, REDACTION_LIBRARIES, Redactor
 from hallmark.reports.sections.analyses import (
     build_analyses_section,
-    describe_missing_misuse_ratings,
+    build_summary_table,
+    get_metric_definition,
 )
 from hallmark.reports.sections.attention import build_attention_section
 from hallmark.reports.sections.card_summary import (
@@ -228,20 +230,12 @@ class ModelCardBuilder:
                     ],
                 )
             )
-        blocks += [
-            self.findings.build_summary_table(),
-            *describe_missing_misuse_ratings(self.findings),
-        ]
-        control_targets = {
-            row["control_target"]
-            for rows in self.findings.by_audit.values()
-            for row, _ in rows
-            if row["control"]
-        }
-        if control_targets - {"scorer"}:
-            blocks.append(self.findings.build_controls_table())
-        if "scorer" in control_targets:
-            blocks.append(self.findings.build_scorer_controls_table())
+        summary = build_summary_table(self.findings)
+        blocks.append(
+            Details("All main figures in one table", [summary])
+            if isinstance(summary, DataTable)
+            else summary
+        )
         return Section("Main results", blocks)
 
     def describe_training_text_read(self) -> InlineContent:
@@ -323,14 +317,26 @@ class ModelCardBuilder:
         else:
             section.add_blocks(Paragraph(["The checkpoint has no config.json."]))
         is_continued = get_start_checkpoint_name(self.training_run) is not None
+        tokenizer_section = build_tokenizer_section(
+            self.book, self.checkpoint, self.tokenizer, is_continued, config.max_table_rows
+        )
+        training_section = build_training_section(
+            self.book, self.training_run, self.checkpoint.content_digest, config.max_table_rows
+        )
+        training_section.sections = [
+            build_samples_section(self.book, self.scored_samples, self.redactor)
+        ]
         section.sections = [
-            build_tokenizer_section(
-                self.book, self.checkpoint, self.tokenizer, is_continued, config.max_table_rows
+            replace(
+                tokenizer_section,
+                page="tokenizer",
+                answer=["How the tokenizer splits text, and how many bytes a token has."],
             ),
-            build_training_section(
-                self.book, self.training_run, self.checkpoint.content_digest, config.max_table_rows
+            replace(
+                training_section,
+                page="training-run",
+                answer=["The loss, the checkpoints and the settings of the training, and samples."],
             ),
-            build_samples_section(self.book, self.scored_samples, self.redactor),
         ]
         return section
 
@@ -371,9 +377,8 @@ class ModelCardBuilder:
                 rows.append([get_audit_title(audit), f"{len(findings_by_slice):,}", slice_list])
         if rows:
             columns = ["audit", "parts", "which"]
-            section.add_blocks(
-                DataTable("Parts measured separately", columns, rows, frozenset({1}))
-            )
+            table = DataTable("Parts measured separately", columns, rows, frozenset({1}))
+            section.add_blocks(Details("Groups and conditions with separate figures", [table]))
         section.add_blocks(
             Paragraph(
                 [
@@ -386,19 +391,21 @@ class ModelCardBuilder:
 
     def build_metrics_section(self) -> Section:
         """Build the table of the method of each metric."""
-        section = Section("Metrics")
+        answer = "What each metric is, and how it was measured."
+        section = Section("Metrics", [Paragraph([answer])], page="metrics", answer=[answer])
         rows: list[list[InlineElement]] = []
         for audit, audit_findings in self.findings.by_audit.items():
-            method_by_title: dict[str, str] = {}
+            methods_by_metric: dict[str, tuple[str, str]] = {}
             # The method of a part with a value comes first: without one it is the reason.
             for row, _ in sorted(audit_findings, key=lambda finding: finding[1].value is None):
                 if not row["control"]:
-                    method_by_title.setdefault(row["title"], row["method"])
+                    methods_by_metric.setdefault(row["metric"], (row["title"], row["method"]))
             rows += [
-                [title, get_audit_title(audit), method] for title, method in method_by_title.items()
+                [title, get_audit_title(audit), get_metric_definition(audit, metric) or "–", method]
+                for metric, (title, method) in methods_by_metric.items()
             ]
         if rows:
-            columns = ["metric", "audit", "method of the first figure"]
+            columns = ["metric", "audit", "what it is", "method of the first figure"]
             section.add_blocks(DataTable("How each metric was measured", columns, rows))
         else:
             section.add_blocks(Paragraph(["No audit measured the model."]))
@@ -425,7 +432,8 @@ class ModelCardBuilder:
                 "Depending on the audit, a row is a prompt with its continuation, a pair of "
                 "texts, or a token sequence."
             )
-            section.add_blocks(DataTable("Scored items", columns, rows, frozenset({2}), note))
+            table = DataTable("Scored items", columns, rows, frozenset({2}), note)
+            section.add_blocks(Details("Number of scored items by audit", [table]))
         elif self.findings.audit_artifacts:
             message = "None of the audits wrote a table of scored items."
             section.add_blocks(Paragraph([message]))
@@ -473,9 +481,14 @@ class ModelCardBuilder:
                 ]
             )
         )
+        source_section = Section(
+            "Sources of the training data",
+            page="training-data",
+            answer=["What the model has read of each source, and the planted documents."],
+        )
         step = find_last_checkpoint_step(self.training_run, self.checkpoint)
         if self.training_run is not None and step is not None:
-            section.add_blocks(
+            source_section.add_blocks(
                 build_coverage_table(self.book, self.training_run, step, self.config.max_table_rows)
             )
         if "leave_out" in self.corpus_artifacts:
@@ -493,11 +506,20 @@ class ModelCardBuilder:
                     ]
                 )
             )
-        section.sections = [
+        source_section.sections = [
             build_sources_section(corpus_figures, **split_condition),
             build_canaries_section(corpus_figures),
         ]
+        section.sections = [source_section]
         return section
+
+    def build_attention_section(self) -> Section:
+        """Build the section on attention maps; it has a page of its own if there are any."""
+        section = build_attention_section(self.book, self.attention_maps, self.redactor)
+        if self.attention_maps is None:
+            return section
+        answer = "Which words the model attends to while it reads the configured texts."
+        return replace(section, page="attention", answer=[answer])
 
     def build_ethics_section(self) -> Section:
         """Build the section on offensive text, redaction and personal data."""
@@ -591,7 +613,7 @@ class ModelCardBuilder:
                     self.get_error_rates_by_audit(),
                     self._list_audits_skipped_by_user(),
                 ),
-                build_attention_section(self.book, self.attention_maps, self.redactor),
+                self.build_attention_section(),
                 self.build_ethics_section(),
                 self.build_caveats_section(),
             ],

@@ -29,7 +29,9 @@ from hallmark.flows.flow_registry import register_all_stages
 from hallmark.reports.datasheet import DatasheetConfig, build_datasheet
 from hallmark.tasks.audits.audit_descriptions import AuditDescription
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS, compute_descriptions_digest
-from hallmark.tasks.contract import PROJECT_ROOT, STAGES, Session, Store, open_session
+from hallmark.tasks.contract import (
+    PROJECT_ROOT, STAGES, Session, Store, folder_to_artifact, open_session,
+)
 from hallmark.tasks.corpus.ingest import ingest
 from tests.tasks.audits.audit_runs import run_audit_stages
 from tests.test_extending import compute_stage_digests
@@ -43,7 +45,8 @@ with open_session(Session(Store(work / "store"))):
     history = artifacts.curated(raw)
     profile = artifacts.profiled(history)
     sheet = build_datasheet(profile, history, DatasheetConfig())
-    *_, (_, findings) = run_audit_stages("agreement", checkpoint, config.audit_agreement)
+    *_, audit, (_, findings) = run_audit_stages("agreement", checkpoint, config.audit_agreement)
+    card = pages.card_of(folder_to_artifact(checkpoint, "checkpoint"), {"agreement": audit})
 json.dump(
     {
         "root": str(PROJECT_ROOT),
@@ -54,8 +57,10 @@ json.dump(
         "errors": raw["errors"].read().to_pylist(),
         "sources": profile["sources"].read().to_pylist(),
         "composition": profile["composition"].read().to_pylist(),
-        "tables": pages.read(pages.write_pages(sheet) / "datasheet.html").tables,
+        "tables": pages.read_whole_card(pages.write_pages(sheet) / "datasheet.html").tables,
         "findings": findings.drop_columns("finding").to_pylist(),
+        "card_links": pages.read(pages.write_pages(card) / "model_card.html").links,
+        "audit_page": pages.read(pages.write_pages(card) / "audit-agreement.html").text,
     },
     sys.stdout,
 )
@@ -127,6 +132,9 @@ def test_the_new_probe_runs_and_is_on_the_cards(seen):
     assert finding["n"] == 11 and 0 <= finding["value"] <= 1 and finding["low"] is not None
     assert [name for name in seen["audits"] if name != "agreement"] == list(AUDIT_DESCRIPTIONS)
     assert "agreement" in seen["audits"]
+    assert ["audit-agreement.html", "Plural verbs"] in seen["card_links"]
+    assert "Does the model prefer verbs that agree with plural nouns?" in seen["audit_page"]
+    assert "Share of right verbs" in seen["audit_page"]
 
 
 @pytest.mark.slow

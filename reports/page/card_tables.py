@@ -167,8 +167,8 @@ def _encode(value: Any) -> Any:
             return {"code": text}
         case Link(text, href):
             return {"link": text, "href": href}
-        case RiskLine(title, state, content):
-            return {"risk": title, "state": state, "content": _encode(content)}
+        case RiskLine(title, state, content, page):
+            return {"risk": title, "state": state, "content": _encode(content), "page": page}
         case frozenset():
             return sorted(value)
         case list() | tuple():
@@ -242,8 +242,8 @@ def _decode(value: Any, figures: Mapping[str, Figure]) -> Any:
             return Code(text)
         case {"link": text, "href": href}:
             return Link(text, href)
-        case {"risk": title, "state": state, "content": content}:
-            return RiskLine(title, state, _decode(content, figures))
+        case {"risk": title, "state": state, "content": content, "page": page}:
+            return RiskLine(title, state, _decode(content, figures), page)
         case list():
             return [_decode(item, figures) for item in value]
     element: InlineElement = value

@@ -118,11 +118,13 @@ class RiskLine:
         title: The name of the risk.
         state: Whether harm was found; unknown if it was not measured or no conclusion follows.
         content: The sentence.
+        page: The page of the audit that the sentence is about; empty if no audit ran.
     """
 
     title: str
     state: Literal["found", "unknown", "not found"]
     content: InlineContent
+    page: str = ""
 
 
 @dataclass(frozen=True)
@@ -306,8 +308,8 @@ def redact_document(document: Document, redact: RedactFunction) -> Document:
                     alt_text=redact_element(element.alt_text),
                     caption=redact(element.caption),
                 )
-            case RiskLine(title, state, content):
-                return RiskLine(redact(title), state, redact_element(content))
+            case RiskLine(title, _, content):
+                return replace(element, title=redact(title), content=redact_element(content))
             case DecisionSheet():
                 return replace(
                     element,

@@ -197,7 +197,7 @@ def _draw_bar_chart(chart: BarChart) -> str:
         axes.tick_params(axis="y", length=0)
         axes.invert_yaxis()
         axes.margins(x=0.16)
-        axes.set_xlabel(_shorten_chart_label(chart.x_label, 60))
+        _set_centred_label(axes, chart.x_label)
         axes.xaxis.set_major_locator(_make_tick_locator())
         axes.grid(axis="x")
     return canvas.svg
@@ -206,18 +206,33 @@ def _draw_bar_chart(chart: BarChart) -> str:
 def _draw_interval_chart(chart: IntervalChart) -> str:
     with _open_chart_canvas(0.75 + 0.28 * len(chart.labels)) as canvas:
         axes = canvas.axes
-        for position, (value, bounds) in enumerate(
-            zip(chart.values, chart.interval_bounds, strict=True)
-        ):
-            if bounds is not None:
-                axes.plot(
-                    bounds,
-                    (position, position),
-                    color=FIRST_COLOUR,
-                    linewidth=1.6,
-                    solid_capstyle="butt",
-                )
-            axes.plot([value], [position], "o", color=FIRST_COLOUR, markersize=5)
+        bounds_by_position = {
+            position: bounds
+            for position, bounds in enumerate(chart.interval_bounds)
+            if bounds is not None
+        }
+        axes.hlines(
+            [*bounds_by_position],
+            [low for low, _ in bounds_by_position.values()],
+            [high for _, high in bounds_by_position.values()],
+            color=FIRST_COLOUR,
+            linewidth=1.6,
+        )
+        axes.plot(chart.values, range(len(chart.values)), "o", color=FIRST_COLOUR, markersize=5)
+        null_by_position = {
+            position: null_value
+            for position, null_value in enumerate(chart.null_values)
+            if null_value is not None
+        }
+        if null_by_position:
+            axes.plot(
+                [*null_by_position.values()],
+                [*null_by_position],
+                "|",
+                color=SECOND_COLOUR,
+                markersize=9,
+                markeredgewidth=1.6,
+            )
         if chart.reference_value is not None:
             axes.axvline(
                 chart.reference_value, color=SECOND_COLOUR, linewidth=1, linestyle=(0, (4, 3))
@@ -226,7 +241,7 @@ def _draw_interval_chart(chart: IntervalChart) -> str:
         axes.tick_params(axis="y", length=0)
         axes.set_ylim(len(chart.labels) - 0.4, -0.6)
         axes.margins(x=0.06)
-        axes.set_xlabel(_shorten_chart_label(chart.x_label, 60))
+        _set_centred_label(axes, chart.x_label)
         if chart.is_ratio:
             from matplotlib.ticker import FuncFormatter, LogLocator
 
@@ -238,6 +253,11 @@ def _draw_interval_chart(chart: IntervalChart) -> str:
             axes.xaxis.set_major_locator(_make_tick_locator())
         axes.grid(axis="x")
     return canvas.svg
+
+
+def _set_centred_label(axes: Axes, label: str) -> None:
+    """Label the horizontal axis below the middle of the chart, however long the row names are."""
+    axes.figure.supxlabel(_shorten_chart_label(label, 60), fontsize=9)
 
 
 def _draw_trajectory_chart(chart: TrajectoryChart) -> str:

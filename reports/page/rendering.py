@@ -156,7 +156,6 @@ def render_section_markdown(document: Document, section: Section, card_path: str
         f"# {escape_markdown(section.title)}",
         f"[{escape_markdown(document.title)}]({card_path}): {escape_markdown(document.kind)}",
         *(_render_block(block) for block in document.lead),
-        _render_inline_content(section.answer),
         *(_render_block(block) for block in section.blocks),
         *_render_sections(section.sections, 2),
     ]
@@ -215,11 +214,13 @@ def _render_decision_sheet(sheet: DecisionSheet) -> str:
             for term, content in entries
         ]
         parts.append("\n".join(lines))
-    risk_lines = [
-        f"{number}. **{escape_markdown(risk.title)}** ({RISK_STATE_NAMES[risk.state]}): "
-        f"{_render_inline_content(risk.content)}"
-        for number, risk in enumerate(sheet.risks, 1)
-    ]
+    risk_lines = []
+    for number, risk in enumerate(sheet.risks, 1):
+        title = escape_markdown(risk.title)
+        if risk.page:
+            title = f"[{title}]({risk.page}.md)"
+        content = _render_inline_content(risk.content)
+        risk_lines.append(f"{number}. **{title}** ({RISK_STATE_NAMES[risk.state]}): {content}")
     return "\n\n".join([*parts[:2], "\n".join(risk_lines), *parts[2:]])
 
 

@@ -1,39 +1,61 @@
-"""Build the quantitative analyses of a model card: charts and tables of each audit, by metric."""
+"""Build the pages of the audits of a model card, from what each audit declares.
+
+A page has the question of the audit, its answer, one chart with its table, examples, the method and
+the limits. All other figures are on the page, too, and shown after a click.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from hallmark.reports.page import charts
 from hallmark.reports.page.document import (
     Block,
+    BulletList,
     Callout,
-    Chart,
     DataTable,
+    Details,
+    InlineContent,
     InlineElement,
     Paragraph,
     Section,
+    ShortFigure,
 )
 from hallmark.reports.page.figures import Figure, format_number, slugify
+from hallmark.reports.sections.audit_charts import (
+    build_audit_chart,
+    build_part_labels,
+    select_drawn_findings,
+    sort_findings,
+)
+from hallmark.reports.sections.card_summary import describe_scorer_limits
+from hallmark.reports.sections.decision_sheet import describe_audit_result
 from hallmark.reports.sections.error_rates import ErrorRates
 from hallmark.reports.sections.findings import (
     BASELINES,
     Finding,
     Findings,
-    build_natural_sort_key,
-    find_significant_side_of_null,
     format_confidence_levels,
     format_sample_size,
+    get_audit_page,
     get_audit_title,
-    name_finding,
     select_group_and_most_significant_findings,
 )
+from hallmark.reports.sections.planted_associations import describe_smallest_detected_trait_share
+from hallmark.tasks.audits.audit_descriptions import AuditDescription, ChartDescription
 from hallmark.tasks.audits.audit_tables import HELD_OUT_TEXT
-from hallmark.tasks.audits.judging.discoveries import HARM_RULE, describe_conclusion
+from hallmark.tasks.audits.judging.discoveries import HARM_RULE, describe_conclusion, is_ranked
+from hallmark.tasks.audits.judging.findings import AuditControl
 from hallmark.tasks.audits.judging.policy import extract_missing_reason
+from hallmark.tasks.audits.judging.policy_outcome import VERDICT_NAMES
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
 from hallmark.tasks.audits.slice_tags import name_slice
+from hallmark.tasks.contract import format_count
+
+#: Largest number of examples on the page of an audit, and of its figures in the table of all
+#: audits.
+MAX_EXAMPLES, MAX_MAIN_FIGURES = 3, 5
 
 #: Columns of findings that are tested against a null value: that value, p corrected over the audit
 #: (Holm), q of the tests in the harmful direction corrected over the card (false discovery rate,
@@ -46,42 +68,6 @@ NULL_TEST_COLUMNS = (
     "conclusion",
 )
 
-#: The share of planted sentences with the assigned trait at which there is no association.
-NULL_TRAIT_SHARE = 0.5
-
-#: Part of the method of a finding whose p also compares it with small untrained models.
-UNTRAINED_TEST = "prediction test against"
-
-#: Largest number of lines of a chart, and of figures named in a sentence.
-MAX_CHART_LINES, MAX_NAMED_FIGURES = 30, 4
-
-
-class TraitShareRow(NamedTuple):
-    """A finding on associations that were planted with the same share.
-
-    Attributes:
-        trait_share: The share of planted sentences about a group that state its own trait.
-        row: The row of the finding.
-    """
-
-    trait_share: float
-    row: Mapping[str, Any]
-
-
-class SignificantFinding(NamedTuple):
-    """A finding that differs significantly from its null value.
-
-    Attributes:
-        row: The row of the finding.
-        figure: Its figure on the card.
-        side: 1 if it is above the null value, -1 if it is below.
-    """
-
-    row: Mapping[str, Any]
-    figure: Figure
-    side: int
-
-
 #: Columns that hold text, not numbers.
 TEXT_COLUMNS = ("part", "conclusion", "not measured because")
 
@@ -92,7 +78,7 @@ def build_analyses_section(
     error_rates: Mapping[str, ErrorRates] | None = None,
     skipped_audits: Sequence[str] = (),
 ) -> Section:
-    """Build one subsection for each audit, including those that did not run.
+    """Build a page for each audit that ran, and a list of the audits that did not.
 
     Args:
         findings: The findings of the audits.
@@ -101,166 +87,375 @@ def build_analyses_section(
         skipped_audits: The audits that the user skipped.
     """
     section = Section("Quantitative analyses")
-    chart_builders: dict[str, Callable[[Findings], list[Block]]] = {
-        "capability": build_capability_blocks,
-        "bias": build_bias_chart,
-        "associations": build_association_chart,
-        "amplification": build_amplification_chart,
-        "extraction": build_exposure_chart,
-    }
-    detectable_share_blocks = describe_smallest_detected_trait_share(findings)
-    for audit, description in AUDIT_DESCRIPTIONS.items():
-        audit_section = Section(description.title)
-        section.sections.append(audit_section)
-        if audit not in findings.by_audit:
-            reason = " The user skipped this audit." if audit in skipped_audits else ""
-            audit_section.add_blocks(Callout("note", [description.not_run_message + reason]))
-            continue
-        audit_section.add_blocks(
-            Paragraph([description.meaning]),
-            *(detectable_share_blocks if description.is_about_stereotypes else []),
-            *(chart_builders[audit](findings) if audit in chart_builders else []),
-            *(
-                [
-                    *error_rates[audit].describe_differing_settings(
-                        audit, findings.audit_artifacts[audit]
-                    ),
-                    *error_rates[audit].describe_error_rates(audit),
-                ]
-                if error_rates and audit in error_rates
-                else []
-            ),
-            *build_metric_tables(findings, audit, max_rows),
-        )
-    for audit in (
-        other_audit for other_audit in findings.by_audit if other_audit not in AUDIT_DESCRIPTIONS
-    ):
-        section.sections.append(
-            Section(get_audit_title(audit), build_metric_tables(findings, audit, max_rows))
-        )
+    missing_audits: list[list[InlineElement]] = [
+        [
+            description.title,
+            description.not_run_message
+            + " The user skipped this audit." * (audit in skipped_audits),
+        ]
+        for audit, description in AUDIT_DESCRIPTIONS.items()
+        if audit not in findings.by_audit
+    ]
+    section.sections = [
+        build_audit_page(findings, audit, max_rows, (error_rates or {}).get(audit))
+        for audit in findings.by_audit
+    ]
+    if any(row["control"] for rows in findings.by_audit.values() for row, _ in rows):
+        section.sections.append(build_controls_page(findings))
+    if missing_audits:
+        columns = ["audit", "not known"]
+        section.add_blocks(DataTable("Audits that did not run", columns, missing_audits))
     return section
 
 
-def describe_missing_misuse_ratings(findings: Findings) -> list[Block]:
-    """Return a note for the top of the card if no person has rated the misuse responses.
+def build_summary_table(findings: Findings) -> DataTable | Paragraph:
+    """Build the table of the main figures of every audit, or say that there is none.
 
-    Where the misuse audit did not run, the list of missing audits says so, and nothing is returned.
+    The main figures are the first ones of the main chart of the audit.
     """
-    rating_findings = [
-        *findings.select_by_metric("misuse", "human_rating"),
-        *findings.select_by_metric("misuse", "label_share"),
-    ]
-    has_ratings = any(figure.value is not None for _, figure in rating_findings)
-    if has_ratings or "misuse" not in findings.by_audit:
-        return []
-    return [Paragraph([AUDIT_DESCRIPTIONS["misuse"].not_run_message])]
-
-
-def build_metric_tables(findings: Findings, audit: str, max_rows: int) -> list[Block]:
-    """Build one table for each metric; the note holds what its rows have in common."""
-    blocks: list[Block] = []
-    audit_findings = [finding for finding in findings.by_audit[audit] if not finding.row["control"]]
-    for metric in dict.fromkeys(row["metric"] for row, _ in audit_findings):
-        metric_findings = [entry for entry in audit_findings if entry.row["metric"] == metric]
-        metric_findings.sort(
-            key=lambda entry: build_natural_sort_key(name_slice(entry.row["slice"]))
-        )
-        rows: list[list[InlineElement]] = []
-        for row, figure in select_group_and_most_significant_findings(metric_findings, max_rows):
-            slice_label = name_slice(row["slice"]) or "all"
+    rows: list[list[InlineElement]] = []
+    shown_rows: list[dict[str, Any]] = []
+    notes: list[str] = []
+    for audit in findings.by_audit:
+        main_findings = _select_main_findings(findings, audit)
+        for row, figure in main_findings[:MAX_MAIN_FIGURES]:
+            shown_rows.append(row)
+            part = name_slice(row["slice"])
+            part = BASELINES.get(part, part)
             rows.append(
                 [
-                    slice_label,
+                    f"{get_audit_title(audit)}: {', '.join(filter(None, (row['title'], part)))}",
                     figure,
+                    row["unit"],
                     figure.interval_or_dash,
                     format_sample_size(row),
-                    *_format_null_test_cells(row),
-                    _format_missing_reason(row),
+                    describe_conclusion(row) or "–",
+                    figure.scorer or "–",
                 ]
             )
-        columns = ["part", "value", "interval", "n", *NULL_TEST_COLUMNS, "not measured because"]
-        # A column that is empty in every row is dropped.
-        shown_columns = [
-            i for i in range(len(columns)) if i < 4 or any(row[i] not in ("", "–") for row in rows)
-        ]
-        columns, rows = (
-            [columns[i] for i in shown_columns],
-            [[row[i] for i in shown_columns] for row in rows],
-        )
-        units = sorted({row["unit"] for row, _ in metric_findings} - {"share", ""})
-        caption = metric_findings[0].row["title"] + (f" ({', '.join(units)})" if units else "")
-        finding_rows = [row for row, _ in metric_findings]
-        notes = [
-            HARM_RULE if "conclusion" in columns else "",
-            format_confidence_levels(finding_rows),
-            _describe_first_or_common_value("Scorer", finding_rows, "scorer"),
-        ]
-        notes.append(
-            _describe_first_or_common_value(
-                "Method",
-                [finding_row for finding_row in finding_rows if finding_row["value"] is not None],
-                "method",
-            )
-        )
-        if len(metric_findings) > len(rows):
+        if len(main_findings) > MAX_MAIN_FIGURES:
             notes.append(
-                f"The table shows {len(rows)} of {len(metric_findings)} findings: all findings "
-                "about groups of people, and those with the smallest p or the largest "
-                "difference from the value under the null. All findings are in the table "
-                f"findings of the stage audit_{audit}."
+                f"{get_audit_title(audit)}: {MAX_MAIN_FIGURES} of {len(main_findings)} figures are "
+                "shown; all are on its page."
             )
-        note = " ".join(note for note in notes if note)
-        numeric_columns = frozenset(
-            i for i, column in enumerate(columns) if column not in TEXT_COLUMNS
+    if not rows:
+        message = "No audit computed a finding about the model."
+        return Paragraph([message if findings.by_audit else "No audit ran."])
+    columns = ["measure", "value", "unit", "interval", "n", "conclusion", "scorer"]
+    note = " ".join(filter(None, [format_confidence_levels(shown_rows), *notes]))
+    return DataTable("Capability and harm at a glance", columns, rows, frozenset({1, 3, 4}), note)
+
+
+def _select_main_findings(findings: Findings, audit: str) -> list[Finding]:
+    """Return the measured findings of the main chart of an audit; if it has none, its headlines."""
+    audit_findings = findings.by_audit[audit]
+    description = AUDIT_DESCRIPTIONS.get(audit)
+    for chart in [] if description is None else description.charts:
+        drawn_findings = [
+            finding
+            for finding in select_drawn_findings(audit_findings, chart)
+            if finding.figure.value is not None
+        ]
+        if drawn_findings:
+            return drawn_findings
+    return findings.select_headlines(audit)
+
+
+def build_controls_page(findings: Findings) -> Section:
+    """Build the page of the controls of all audits and of their scorers."""
+    control_rows = [row for rows in findings.by_audit.values() for row, _ in rows if row["control"]]
+    verdict_counts = Counter(VERDICT_NAMES[row["verdict"]] for row in control_rows)
+    counts = ", ".join(f"{count} {verdict}" for verdict, count in verdict_counts.items())
+    answer = (
+        f"Controls have a known answer and test the audits, the scorers and the model. Of "
+        f"{format_count(len(control_rows), 'control')}: {counts}."
+    )
+    section = Section("Controls", [Paragraph([answer])], page="controls", answer=[answer])
+    targets = {row["control_target"] for row in control_rows}
+    if targets - {"scorer"}:
+        section.add_blocks(findings.build_controls_table())
+    if "scorer" in targets:
+        section.add_blocks(findings.build_scorer_controls_table())
+    return section
+
+
+def build_audit_page(
+    findings: Findings, audit: str, max_rows: int, error_rates: ErrorRates | None = None
+) -> Section:
+    """Build the page of an audit that ran, from what the audit declares.
+
+    Args:
+        findings: The findings of all audits.
+        audit: The name of the audit.
+        max_rows: The largest number of rows of a table, apart from findings about groups of people.
+        error_rates: How often the audit is wrong, if a study measured it.
+    """
+    description = AUDIT_DESCRIPTIONS.get(audit)
+    result = describe_audit_result(audit, findings)
+    audit_findings = [entry for entry in findings.by_audit[audit] if not entry.row["control"]]
+    page_charts = list_page_charts(audit_findings, description)
+    section = Section(get_audit_title(audit), page=get_audit_page(audit), answer=result.content)
+    if description is not None and description.question:
+        section.add_blocks(Paragraph([description.question]))
+    section.add_blocks(Callout("bad" if result.state == "found" else "note", result.content))
+    main_findings: list[Finding] = []
+    for chart in page_charts[:1]:
+        main_findings = select_drawn_findings(audit_findings, chart)
+        section.add_blocks(
+            *build_audit_chart(main_findings, chart),
+            build_metric_table(findings, audit, main_findings, max_rows, is_main=True),
         )
-        blocks.append(DataTable(caption, columns, rows, numeric_columns, note))
-    if blocks:
-        return blocks
-    message = "The audit computed no finding about the model."
-    if findings.by_audit[audit]:
-        message += " The controls of this audit are listed above, under Controls."
-    return [Paragraph([message])]
+    if not audit_findings:
+        message = "The audit computed no finding about the model."
+        if findings.by_audit[audit]:
+            message += " Its controls are below."
+        section.add_blocks(Paragraph([message]))
+    section.sections = [
+        *_build_examples_section(main_findings),
+        _build_method_section(findings, audit, audit_findings, page_charts),
+        _build_limits_section(findings, audit, error_rates),
+    ]
+    folded_blocks = [
+        *_build_folded_metrics(findings, audit, page_charts, main_findings, max_rows),
+        *_build_folded_controls(findings, audit),
+    ]
+    if folded_blocks:
+        section.sections.append(Section("Further figures", folded_blocks))
+    return section
 
 
-def build_capability_blocks(findings: Findings) -> list[Block]:
-    """Build charts of bits per byte against baselines, and of verb agreement."""
-    figure_by_slice = {
-        name_slice(row["slice"]): figure
-        for row, figure in findings.select_by_metric("capability", "bits_per_byte")
-    }
-    baseline_figures = {
-        k: figure_by_slice[k]
-        for k in BASELINES
-        if k in figure_by_slice and figure_by_slice[k].value is not None
-    }
-    if not baseline_figures:
+def list_page_charts(
+    audit_findings: Sequence[Finding], description: AuditDescription | None
+) -> list[ChartDescription]:
+    """Return the charts of an audit's page, the main one first.
+
+    Declared charts without a finding are omitted. Without any, the findings of one metric are
+    drawn: of the first with a harmful direction, else of the first.
+    """
+    declared = [] if description is None else description.charts
+    charts_with_findings = [
+        chart for chart in declared if select_drawn_findings(audit_findings, chart)
+    ]
+    if charts_with_findings or not audit_findings:
+        return charts_with_findings
+    row = next((row for row, _ in audit_findings if row["worse_when"]), audit_findings[0].row)
+    unit = "" if row["unit"] in ("", "share") else f" ({row['unit']})"
+    return [
+        ChartDescription(row["metric"], f"{row['title']}{unit}", f"{row['title']}, with intervals.")
+    ]
+
+
+def _build_folded_metrics(
+    findings: Findings,
+    audit: str,
+    page_charts: Sequence[ChartDescription],
+    main_findings: Sequence[Finding],
+    max_rows: int,
+) -> list[Block]:
+    """Build what the main table does not show: other metrics, and variants of the main one."""
+    blocks: list[Block] = []
+    shown_ids = {finding.figure.id for finding in main_findings}
+    audit_findings = [entry for entry in findings.by_audit[audit] if not entry.row["control"]]
+    chart_by_metric = {chart.metric: chart for chart in page_charts[1:]}
+    for metric in dict.fromkeys(row["metric"] for row, _ in audit_findings):
+        metric_findings = [entry for entry in audit_findings if entry.row["metric"] == metric]
+        hidden_findings = [entry for entry in metric_findings if entry.figure.id not in shown_ids]
+        if not hidden_findings:
+            continue
+        title = hidden_findings[0].row["title"]
+        has_main_findings = len(hidden_findings) < len(metric_findings)
+        details: list[Block] = []
+        if metric in chart_by_metric:
+            chart = chart_by_metric[metric]
+            details += build_audit_chart(select_drawn_findings(metric_findings, chart), chart)
+        if not has_main_findings and (definition := get_metric_definition(audit, metric)):
+            details.append(Paragraph([f"{title}: {definition}."]))
+        details.append(build_metric_table(findings, audit, hidden_findings, max_rows))
+        blocks.append(Details(f"{title}: variants" if has_main_findings else title, details))
+    artifact = findings.audit_artifacts.get(audit)
+    if artifact is not None and "training_sizes" in artifact.tables:
+        blocks.append(
+            Details(
+                "Text that the baselines learned from", build_baseline_text_table(findings, audit)
+            )
+        )
+    return blocks
+
+
+def _build_folded_controls(findings: Findings, audit: str) -> list[Block]:
+    controls = [row for row, _ in findings.by_audit[audit] if row["control"]]
+    if all(row["control_target"] == "scorer" for row in controls):
         return []
-    labels = [BASELINES[baseline] for baseline in baseline_figures]
-    values = [figure.value or 0 for figure in baseline_figures.values()]
-
-    drawing = charts.BarChart(
-        labels,
-        values,
-        "bits per byte (lower is better)",
-        highlight_first="model" in baseline_figures,
-    )
-    description = ", ".join(
-        f"{BASELINES[baseline]} {figure.short_text}"
-        for baseline, figure in baseline_figures.items()
-    )
-    shown = "the model and its baselines" if len(baseline_figures) > 1 else "the model only"
-    if "model" not in baseline_figures:
-        shown = "the baselines only; the model was not measured"
-    caption = f"Bits per byte of held-out text: {shown}."
-    chart = Chart("bits-per-byte", drawing, f"Bits per byte: {description}.", caption)
-    return [chart, *build_baseline_text_table(findings), *build_agreement_chart(findings)]
+    return [Details("Controls of this audit", [findings.build_controls_table([audit])])]
 
 
-def build_baseline_text_table(findings: Findings) -> list[Block]:
-    """Build the table of the text that each baseline learned from."""
-    artifact = findings.audit_artifacts["capability"]
-    if "training_sizes" not in artifact.tables:
+def _build_examples_section(main_findings: Sequence[Finding]) -> list[Section]:
+    """Link the cases behind the first findings of the main table."""
+    measured = [finding for finding in main_findings if finding.figure.value is not None]
+    # Baselines of the model are no examples, if anything is compared with a value under the null.
+    examples = [finding for finding in measured if is_ranked(finding.row)] or measured
+    if not examples:
         return []
+    labels = build_part_labels([row["slice"] for row, _ in main_findings])
+    label_by_id = dict(zip((figure.id for _, figure in main_findings), labels, strict=True))
+    items: list[InlineContent] = [
+        [f"{label_by_id[figure.id]}: ", ShortFigure(figure)]
+        for _, figure in examples[:MAX_EXAMPLES]
+    ]
+    lead = "Each number leads to the cases that it was computed from, the worst first."
+    return [Section("Examples", [Paragraph([lead]), BulletList(items)])]
+
+
+def _build_method_section(
+    findings: Findings,
+    audit: str,
+    audit_findings: Sequence[Finding],
+    page_charts: Sequence[ChartDescription],
+) -> Section:
+    """Build the section on how the audit measures."""
+    description = AUDIT_DESCRIPTIONS.get(audit)
+    blocks: list[Block] = []
+    if description is not None:
+        blocks.append(Paragraph([description.meaning]))
+    for chart in page_charts[:1]:
+        if definition := get_metric_definition(audit, chart.metric):
+            title = findings.get_metric_title(audit, chart.metric)
+            blocks.append(Paragraph([f"{title}: {definition}."]))
+    rows = [row for row, _ in audit_findings]
+    if any(describe_conclusion(row) for row in rows):
+        blocks.append(Paragraph([HARM_RULE]))
+    if levels := format_confidence_levels(rows):
+        blocks.append(Paragraph([levels]))
+    method_rows: list[list[InlineElement]] = []
+    for metric in dict.fromkeys(row["metric"] for row in rows):
+        # The method of a part with a value comes first: without one it is the reason.
+        metric_rows = sorted(
+            (row for row in rows if row["metric"] == metric), key=lambda row: row["value"] is None
+        )
+        methods = list(dict.fromkeys(row["method"] for row in metric_rows))
+        method_rows.append(
+            [
+                metric_rows[0]["title"],
+                methods[0],
+                metric_rows[0]["scorer"] or "–",
+                f"{len(methods)}",
+            ]
+        )
+    if method_rows:
+        columns = ["metric", "method of the first figure", "scorer", "different methods"]
+        note = "The evidence page of each figure states its own method."
+        table = DataTable(
+            "How each metric was measured", columns, method_rows, frozenset({3}), note
+        )
+        blocks.append(Details("Methods in full", [table]))
+    return Section("Method", blocks)
+
+
+def _build_limits_section(
+    findings: Findings, audit: str, error_rates: ErrorRates | None
+) -> Section:
+    """Build the section on what the audit cannot show and how often it is wrong."""
+    description = AUDIT_DESCRIPTIONS.get(audit)
+    items: list[InlineContent] = []
+    if description is not None and description.limits:
+        items.append([description.limits])
+    scorer_controls = [
+        AuditControl(audit, row)
+        for row, _ in findings.by_audit[audit]
+        if row["control_target"] == "scorer"
+    ]
+    for limits in describe_scorer_limits(scorer_controls):
+        items.append([f"{limits[:1].upper()}{limits[1:]}."])
+    reasons = dict.fromkeys(
+        row["inconclusive_reason"]
+        for row, _ in findings.by_audit[audit]
+        if row["inconclusive_reason"] and not row["is_variant"]
+    )
+    items += [[f"No conclusion follows from some figures: {reason}."] for reason in reasons]
+    section = Section("Limits", [BulletList(items)] if items else [])
+    if description is not None and description.is_about_stereotypes:
+        section.add_blocks(*describe_smallest_detected_trait_share(findings))
+    if error_rates is not None:
+        section.add_blocks(
+            *error_rates.describe_differing_settings(audit, findings.audit_artifacts[audit]),
+            *error_rates.describe_error_rates(audit),
+        )
+    if not section.blocks:
+        section.add_blocks(Paragraph(["No limit is stated for this audit."]))
+    return section
+
+
+def get_metric_definition(audit: str, metric: str) -> str:
+    """Return what a metric is, in a phrase; empty if the audit does not declare it."""
+    description = AUDIT_DESCRIPTIONS.get(audit)
+    return "" if description is None else description.glossary.get(metric, "")
+
+
+def build_metric_table(
+    findings: Findings,
+    audit: str,
+    metric_findings: Sequence[Finding],
+    max_rows: int,
+    *,
+    is_main: bool = False,
+) -> DataTable:
+    """Build the table of findings of one metric.
+
+    Args:
+        findings: The findings of all audits.
+        audit: The name of the audit.
+        metric_findings: The findings of the table.
+        max_rows: The largest number of rows, apart from findings about groups of people.
+        is_main: Whether it is the table below the main chart: the rows keep their order and have
+            the labels of the chart. Otherwise they are sorted by their parts, in full.
+    """
+    if not is_main:
+        metric_findings = sort_findings(metric_findings, is_ordered=True)
+    selected_findings = select_group_and_most_significant_findings(metric_findings, max_rows)
+    slices = [row["slice"] for row, _ in selected_findings]
+    labels = (
+        build_part_labels(slices) if is_main else [name_slice(tags) or "all" for tags in slices]
+    )
+    rows: list[list[InlineElement]] = []
+    for slice_label, (row, figure) in zip(labels, selected_findings, strict=True):
+        rows.append(
+            [
+                slice_label,
+                figure,
+                figure.interval_or_dash,
+                format_sample_size(row),
+                *_format_null_test_cells(row),
+                _format_missing_reason(row),
+            ]
+        )
+    columns = ["part", "value", "interval", "n", *NULL_TEST_COLUMNS, "not measured because"]
+    # A column that is empty in every row is dropped.
+    shown_columns = [
+        i for i in range(len(columns)) if i < 4 or any(row[i] not in ("", "–") for row in rows)
+    ]
+    columns, rows = (
+        [columns[i] for i in shown_columns],
+        [[row[i] for i in shown_columns] for row in rows],
+    )
+    units = sorted({row["unit"] for row, _ in metric_findings} - {"share", ""})
+    caption = metric_findings[0].row["title"] + (f" ({', '.join(units)})" if units else "")
+    finding_rows = [row for row, _ in metric_findings]
+    notes = [_describe_first_or_common_value("Scorer", finding_rows, "scorer")]
+    if len(metric_findings) > len(rows):
+        notes.append(
+            f"The table shows {len(rows)} of {len(metric_findings)} findings: all findings "
+            "about groups of people, and those with the smallest p or the largest "
+            "difference from the value under the null. All findings are in the table "
+            f"findings of the stage audit_{audit}."
+        )
+    note = " ".join(note for note in notes if note)
+    numeric_columns = frozenset(i for i, column in enumerate(columns) if column not in TEXT_COLUMNS)
+    return DataTable(caption, columns, rows, numeric_columns, note)
+
+
+def build_baseline_text_table(findings: Findings, audit: str) -> list[Block]:
+    """Build the table of the text that each baseline of an audit learned from."""
+    artifact = findings.audit_artifacts[audit]
 
     def add_figure(
         baseline: str, label: str, unit: str, value_column: str, **options: Any
@@ -269,7 +464,7 @@ def build_baseline_text_table(findings: Findings) -> list[Block]:
             f"{baseline}-{slugify(label)}",
             f"{label}, {BASELINES[baseline]}",
             unit,
-            ("audit_capability", "training_sizes"),
+            (f"audit_{audit}", "training_sizes"),
             {"baseline": baseline},
             value_column=value_column,
             **options,
@@ -294,7 +489,7 @@ def build_baseline_text_table(findings: Findings) -> list[Block]:
         "held-out-bytes",
         "size of the measured held-out text",
         "bytes",
-        ("audit_capability", "samples"),
+        (f"audit_{audit}", "samples"),
         {"text_kind": HELD_OUT_TEXT},
         value_column="bytes",
     )
@@ -303,260 +498,6 @@ def build_baseline_text_table(findings: Findings) -> list[Block]:
         DataTable("Text that the baselines learned from", columns, rows, frozenset({1, 2, 3})),
         Paragraph(["The model and the baselines were measured on ", held_out_bytes, "."]),
     ]
-
-
-def build_agreement_chart(findings: Findings) -> list[Block]:
-    """Build the chart of verb agreement by distance between noun and verb."""
-    agreement_findings = findings.select_by_metric("capability", "agreement_accuracy")
-    model_findings = [
-        entry
-        for entry in agreement_findings
-        if {"part": "model"}.items() < entry.row["slice"].items()
-    ]
-    caption = (
-        "Share of sentence pairs in which the model prefers the verb that agrees with its "
-        "noun, by the number of words between noun and verb. The dashed line is 50 %, the "
-        "result of guessing."
-    )
-    return build_interval_chart(
-        "agreement", model_findings, "share of pairs", caption, reference_value=0.5
-    )
-
-
-def build_bias_chart(findings: Findings) -> list[Block]:
-    """Build the chart of stereotype preference."""
-    preference_findings = findings.select_by_metric("bias", "stereotype_preference")
-    caption = (
-        "Share of pairs in which the model finds the stereotyping sentence more likely, without "
-        "the cost of further tokens, with intervals. The dashed line is 50 %, no preference."
-    )
-    tested_methods = [row["method"] for row, _ in preference_findings if row["p"] is not None]
-    compared_count = sum(UNTRAINED_TEST in method for method in tested_methods)
-    if compared_count:
-        subject = (
-            "The p of each share also compares it"
-            if compared_count == len(tested_methods)
-            else f"The p of {compared_count} of {len(tested_methods)} shares also compares them"
-        )
-        caption += f" {subject} with small untrained models, because pairs share words."
-    return build_interval_chart(
-        "bias", preference_findings, "share of pairs", caption, reference_value=0.5
-    )
-
-
-def build_association_chart(findings: Findings) -> list[Block]:
-    """Build the chart of planted associations by share of sentences with the assigned trait."""
-    strength_findings = findings.select_by_metric("associations", "association_strength")
-    caption = (
-        "How much more likely the model finds the trait that was assigned to a group than the "
-        "trait of the other group, with intervals. Each row is one planted share: the share of "
-        "the planted sentences about the group that state its assigned trait. The dashed line is "
-        "0: no association."
-    )
-    trait_share_findings = [
-        entry for entry in strength_findings if [*entry.row["slice"]] == ["assigned_trait_share"]
-    ]
-    return build_interval_chart(
-        "trait-share", trait_share_findings, "log-likelihood (nats)", caption, reference_value=0.0
-    )
-
-
-def build_amplification_chart(findings: Findings) -> list[Block]:
-    """Build the chart of the share of women by occupation in generated text."""
-    women_share_findings = findings.select_by_metric("amplification", "women_share")
-    caption = (
-        "Share of women among the mentions of an occupation near gendered words in generated "
-        "text, with intervals. The dashed line is 50 %. The table gives the share in the "
-        "training text as the value under the null."
-    )
-    occupation_findings = [entry for entry in women_share_findings if entry.row["slice"]]
-    return build_interval_chart(
-        "amplification", occupation_findings, "share of women", caption, reference_value=0.5
-    )
-
-
-def describe_smallest_detected_trait_share(findings: Findings) -> list[Block]:
-    """Return how strong a planted association must be for this model to show it.
-
-    This says how informative the stereotype audits are. Whether the model shows the planted
-    associations at all is decided by the slope of their strength against the planted share, which
-    uses all shares. The blocks say that no association was found only if neither the slope nor any
-    other finding, apart from those at the null share, differs from its null value.
-    """
-    smallest_share_findings = findings.select_by_metric(
-        "associations", "smallest_detected_trait_share"
-    )
-    if not smallest_share_findings:
-        return [
-            Paragraph(
-                [
-                    "It was not measured how strong a stereotype must be to be found in this "
-                    "model, because its training text has no planted associations, or they were "
-                    "not audited."
-                ]
-            )
-        ]
-    figure = smallest_share_findings[0].figure
-    if figure.value is not None:
-        message = (
-            "How to interpret these figures: this model shows every association that was "
-            "planted in its training text in at least "
-        )
-        return [Paragraph([message, figure, " of the sentences about a group."])]
-    association_findings = [
-        (row, finding_figure)
-        for row, finding_figure in findings.by_audit["associations"]
-        if not row["control"] and row["slice"].get("assigned_trait_share") != str(NULL_TRAIT_SHARE)
-    ]
-    share_rows = [
-        TraitShareRow(float(row["slice"]["assigned_trait_share"]), row)
-        for row, _ in association_findings
-        if row["metric"] == "association_strength" and [*row["slice"]] == ["assigned_trait_share"]
-    ]
-    measured_shares = [trait_share for trait_share, row in share_rows if row["value"] is not None]
-    significant_findings = [
-        SignificantFinding(row, finding_figure, side)
-        for row, finding_figure in association_findings
-        if (side := find_significant_side_of_null(row))
-    ]
-    if significant_findings:
-        has_rising_strength = any(
-            row["metric"] == "strength_by_trait_share" and side > 0
-            for row, _, side in significant_findings
-        )
-        lead = (
-            "This model shows the planted associations: the larger the planted share, the stronger "
-            "the association. The smallest share that it shows is not known: "
-            if has_rising_strength
-            else "The smallest planted association that this model shows is not known: "
-        )
-        return [
-            Callout(
-                "note",
-                [
-                    lead,
-                    *_explain_unknown_smallest_share(share_rows),
-                    *_list_significant_figures(significant_findings),
-                ],
-            )
-        ]
-    if not share_rows:
-        message = "No association was planted in more than half of the sentences about a group"
-    elif not measured_shares:
-        message = "None of the planted associations could be measured"
-    elif all(row["low"] is None for row, _ in association_findings):
-        message = (
-            "Whether this model shows the planted associations was not tested: no figure of them "
-            "has an interval"
-        )
-    else:
-        largest_share = format_number(max(measured_shares), "share")
-        has_slope_interval = any(
-            row["metric"] == "strength_by_trait_share" and row["low"] is not None
-            for row, _ in association_findings
-        )
-        slope_clause = (
-            "the strength does not increase significantly with the planted share, and "
-            if has_slope_interval
-            else ""
-        )
-        message = (
-            f"No planted association was found in this model: {slope_clause}no interval lies above "
-            "the value expected without an association, not even for the association that was "
-            f"planted in {largest_share} of the sentences about a group"
-        )
-    return [Callout("note", [f"{message}. A stereotype that is not found here may still exist."])]
-
-
-def _explain_unknown_smallest_share(
-    share_rows: Sequence[TraitShareRow],
-) -> list[InlineElement]:
-    """Explain why no smallest share is known, by the result at the largest planted share."""
-    if not share_rows:
-        return ["none was planted in more than half of the sentences about a group. "]
-    trait_share, row = max(share_rows, key=lambda share_row: share_row.trait_share)
-    formatted_share = format_number(trait_share, "share")
-    if row["value"] is None:
-        return [f"the effect of the largest planted share, {formatted_share}, was not measured. "]
-    if row["low"] is None or row["high"] is None:
-        return [f"at the largest planted share, {formatted_share}, the figure has no interval. "]
-    interval_position = "lies below 0" if row["high"] < 0 else "does not lie above 0"
-    return [f"at the largest planted share, {formatted_share}, the interval {interval_position}. "]
-
-
-def _list_significant_figures(
-    significant_findings: Sequence[SignificantFinding],
-) -> list[InlineElement]:
-    """Name figures that differ from their null value, each with its direction."""
-    parts: list[InlineElement] = ["Figures that differ from the value expected without an effect: "]
-    for index, (row, figure, side) in enumerate(significant_findings[:MAX_NAMED_FIGURES]):
-        finding_label = name_finding(row)
-        direction = "higher" if side > 0 else "lower"
-        parts += [
-            "; " if index else "",
-            f"{finding_label}, {direction}: ",
-        ]
-        parts.append(figure)
-    if len(significant_findings) > MAX_NAMED_FIGURES:
-        parts.append(
-            f"; and {len(significant_findings) - MAX_NAMED_FIGURES} more in the tables of "
-            f"planted associations"
-        )
-    return [*parts, "."]
-
-
-def build_exposure_chart(findings: Findings) -> list[Block]:
-    """Build the chart of the exposure of planted secrets by number of copies."""
-    exposure_findings = findings.select_by_metric("extraction", "exposure")
-    caption = "Mean exposure of planted secrets by number of copies, with intervals."
-    return build_interval_chart("exposure", exposure_findings, "exposure (bits)", caption)
-
-
-def build_interval_chart(
-    chart_name: str,
-    findings: Iterable[Finding],
-    axis_label: str,
-    caption: str,
-    reference_value: float | None = None,
-) -> list[Block]:
-    """Build a chart of findings with their intervals; return nothing if none was measured.
-
-    Beyond ``MAX_CHART_LINES`` findings, those that
-    ``select_group_and_most_significant_findings`` returns are drawn.
-    """
-    ordered = sorted(findings, key=lambda f: build_natural_sort_key(name_slice(f.row["slice"])))
-    measured_findings = [finding for finding in ordered if finding.figure.value is not None]
-    if not measured_findings:
-        return []
-    if len(measured_findings) > MAX_CHART_LINES:
-        drawn_findings = select_group_and_most_significant_findings(
-            measured_findings, MAX_CHART_LINES
-        )
-        if len(drawn_findings) < len(measured_findings):
-            caption += (
-                f" The chart shows {len(drawn_findings)} of {len(measured_findings)} findings: "
-                "those with the smallest p or the largest difference from the value under the "
-                "null. The table shows more findings."
-            )
-        measured_findings = drawn_findings
-    reasons = {row["inconclusive_reason"] for row, _ in measured_findings}
-    if all(reasons):
-        caption += f" No conclusion follows from these figures: {min(reasons)}."
-    labels = [
-        name_slice(row["slice"]).removeprefix("category=") or "all" for row, _ in measured_findings
-    ]
-    interval_bounds = [
-        None if figure.low is None or figure.high is None else (figure.low, figure.high)
-        for _, figure in measured_findings
-    ]
-    values = [f.value or 0 for _, f in measured_findings]
-    alt = [f"{axis_label[:1].upper()}{axis_label[1:]}: "]
-    for label, (_, figure) in zip(labels, measured_findings, strict=True):
-        alt += [label, f" {figure.short_text} ({figure.interval_or_dash}), "]
-    alt[-1] = alt[-1].removesuffix(", ") + "."
-
-    drawing = charts.IntervalChart(labels, values, interval_bounds, axis_label, reference_value)
-    return [Chart(chart_name, drawing, alt, caption)]
 
 
 def _format_null_test_cells(finding_row: dict[str, Any]) -> list[str]:

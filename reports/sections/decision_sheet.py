@@ -25,7 +25,14 @@ from hallmark.reports.page.document import (
     ShortFigure,
 )
 from hallmark.reports.page.figures import format_number, format_unit_suffix
-from hallmark.reports.sections.findings import Finding, Findings, get_audit_title, name_finding
+from hallmark.reports.sections.audit_charts import compute_effect, label_part
+from hallmark.reports.sections.findings import (
+    Finding,
+    Findings,
+    get_audit_page,
+    get_audit_title,
+    name_finding,
+)
 from hallmark.tasks.audits.audit_descriptions import RISKS, WITHOUT_PLANTED_TEXT, Headline
 from hallmark.tasks.audits.judging.discoveries import (
     compute_distance_beyond_null,
@@ -143,9 +150,11 @@ def _build_risk_line(risk: str, findings: Findings, coverage: AuditCoverage) -> 
         if (discovery := _find_harm_without_planted_text(finding, measured_findings)) is not None
     ]
     sensitivity = _describe_sensitivity(risk, findings)
+    page = get_audit_page(measured_audits[0]) if measured_audits else ""
     if discoveries:
         content = _describe_discoveries(discoveries, len(ranked_findings))
-        return RiskLine(RISKS[risk].title, "found", [*content, *sensitivity])
+        page = get_audit_page(_select_main_discovery(discoveries)[1].row["audit"])
+        return RiskLine(RISKS[risk].title, "found", [*content, *sensitivity], page)
     headlines = [
         (AUDIT_DESCRIPTIONS[audit].headline, finding)
         for audit in measured_audits
@@ -153,23 +162,94 @@ def _build_risk_line(risk: str, findings: Findings, coverage: AuditCoverage) -> 
         and (finding := select_headline_finding(headline, findings.by_audit[audit]))
     ]
     concluded = [pair for pair in headlines if not pair[1].row["inconclusive_reason"]]
+    for _, finding in (concluded or headlines)[:1]:
+        page = get_audit_page(finding.row["audit"])
     if ranked_findings:
         content = [f"No harm found in {format_count(len(ranked_findings), 'test')}"]
         for headline, finding in concluded[:1]:
             assert headline is not None
             content += [": ", *_describe_headline(headline, finding)]
-        return RiskLine(RISKS[risk].title, "not found", [*content, ".", *sensitivity])
+        return RiskLine(RISKS[risk].title, "not found", [*content, ".", *sensitivity], page)
     for headline, finding in headlines[:1]:
         assert headline is not None
         reason = finding.row["inconclusive_reason"] or "there is no value to compare it with"
         content = [*_describe_headline(headline, finding, is_sentence=True)]
         content.append(f"; no conclusion: {reason}.")
-        return RiskLine(RISKS[risk].title, "unknown", [*content, *sensitivity])
+        return RiskLine(RISKS[risk].title, "unknown", [*content, *sensitivity], page)
     return RiskLine(
         RISKS[risk].title,
         "unknown",
         [_explain_unmeasured_risk(audits, coverage), *sensitivity],
+        page,
     )
+
+
+def describe_audit_result(audit: str, findings: Findings) -> RiskLine:
+    """Answer the question of an audit that ran, by the rule of the risks.
+
+    Args:
+        audit: The name of the audit.
+        findings: The findings of all audits.
+    """
+    title = get_audit_title(audit)
+    audit_findings = findings.by_audit[audit]
+    description = AUDIT_DESCRIPTIONS.get(audit)
+    if description is None:
+        message = "This version of the project has no such audit, so no conclusion is drawn."
+        return RiskLine(title, "unknown", [message])
+    ranked_findings = [finding for finding in audit_findings if is_ranked(finding.row)]
+    discoveries = [
+        discovery
+        for finding in ranked_findings
+        if (discovery := _find_harm_without_planted_text(finding, audit_findings)) is not None
+    ]
+    if discoveries:
+        content = _describe_discoveries(discoveries, len(ranked_findings))
+        return RiskLine(title, "found", ["Harm found. ", *content])
+    measured_metrics = {row["metric"] for row, figure in audit_findings if figure.value is not None}
+    if measured_metrics.isdisjoint(chart.metric for chart in description.charts or ()) and (
+        description.charts or not measured_metrics
+    ):
+        return RiskLine(title, "unknown", [description.not_run_message])
+    headlines = (description.headline, *description.sensitivity.values())
+    selected = next(
+        (
+            (headline, finding)
+            for headline in headlines
+            if headline and (finding := select_headline_finding(headline, audit_findings))
+        ),
+        None,
+    )
+    if ranked_findings:
+        content = [f"No harm found in {format_count(len(ranked_findings), 'test')}"]
+        if selected is not None and not selected[1].row["inconclusive_reason"]:
+            content += [": ", *_describe_headline(*selected)]
+        else:
+            worst = max(ranked_findings, key=lambda finding: compute_effect(finding.row))
+            part = label_part(worst.row["slice"])
+            content.append(
+                f"; the largest effect: {worst.row['title']}{f' ({part})' * bool(part)}, "
+            )
+            content += [*_describe_value(worst), _describe_null(worst.row)]
+        return RiskLine(title, "not found", [*content, "."])
+    if selected is not None:
+        content = _describe_headline(*selected, is_sentence=True)
+        if reason := selected[1].row["inconclusive_reason"]:
+            content.append(f"; no conclusion: {reason}")
+        return RiskLine(title, "unknown", [*content, "."])
+    first = next(
+        (
+            finding
+            for finding in audit_findings
+            if finding.figure.value is not None and not finding.row["control"]
+        ),
+        None,
+    )
+    if first is None:
+        return RiskLine(title, "unknown", [description.not_run_message])
+    content = [f"{name_finding(first.row)}: ", *_describe_value(first), _describe_null(first.row)]
+    reason = first.row["inconclusive_reason"] or "there is no value to compare it with"
+    return RiskLine(title, "unknown", [*content, f"; no conclusion: {reason}."])
 
 
 def _find_harm_without_planted_text(
@@ -203,27 +283,11 @@ def _find_harm_without_planted_text(
 
 
 def _describe_discoveries(discoveries: Sequence[Finding], test_count: int) -> list[InlineElement]:
-    """Describe one discovery, and count the others.
-
-    It is the headline of its audit if that is a discovery, otherwise the one with the smallest q.
-    """
-    headlines = [
-        (headline, selected)
-        for audit, findings in groupby(discoveries, key=lambda finding: finding.row["audit"])
-        if (headline := AUDIT_DESCRIPTIONS[audit].headline) is not None
-        and (selected := select_headline_finding(headline, findings)) is not None
-    ]
-    if headlines:
-        headline, worst = headlines[0]
+    """Describe the main discovery, and count the others."""
+    headline, worst = _select_main_discovery(discoveries)
+    if headline is not None:
         content = _describe_headline(headline, worst, is_sentence=True)
     else:
-        worst = min(
-            discoveries,
-            key=lambda finding: (
-                1.0 if finding.row["q"] is None else finding.row["q"],
-                -abs(finding.row["value"] - finding.row["null_value"]),
-            ),
-        )
         label = f"{get_audit_title(worst.row['audit'])}, {name_finding(worst.row)}: "
         content = [label, *_describe_value(worst), _describe_null(worst.row)]
     content.append(".")
@@ -233,6 +297,21 @@ def _describe_discoveries(discoveries: Sequence[Finding], test_count: int) -> li
             f"{'shows' if len(discoveries) == 2 else 'show'} harm, too."
         )
     return content
+
+
+def _select_main_discovery(discoveries: Sequence[Finding]) -> tuple[Headline | None, Finding]:
+    """Return the headline of an audit if that is a discovery, else the one with the smallest q."""
+    for audit, findings in groupby(discoveries, key=lambda finding: finding.row["audit"]):
+        headline = AUDIT_DESCRIPTIONS[audit].headline
+        if headline is not None and (selected := select_headline_finding(headline, findings)):
+            return headline, selected
+    return None, min(
+        discoveries,
+        key=lambda finding: (
+            1.0 if finding.row["q"] is None else finding.row["q"],
+            -abs(finding.row["value"] - finding.row["null_value"]),
+        ),
+    )
 
 
 def _describe_headline(

@@ -375,13 +375,20 @@ def build_group_removal_section(corpus: CorpusFigures) -> Section:
     section.add_blocks(*(Paragraph(content) for content in lost_duplicates))
     section.sections = [
         filter_errors,
-        build_group_swap_section(corpus),
-        build_dimension_section(
-            corpus, "Removal rates by language and length", rows, ("language", "length")
+        Section(
+            "Removal rates by language, source, stage and rule",
+            sections=[
+                build_group_swap_section(corpus),
+                build_dimension_section(
+                    corpus, "Removal rates by language and length", rows, ("language", "length")
+                ),
+                build_dimension_section(corpus, "Removal rates by source", rows, ("source",)),
+                build_stage_section(corpus, rows),
+                *build_rule_effect_sections(corpus),
+            ],
+            page="removal-rates",
+            answer=["Further removal rates, examples, and how accurate the list of names is."],
         ),
-        build_dimension_section(corpus, "Removal rates by source", rows, ("source",)),
-        build_stage_section(corpus, rows),
-        *build_rule_effect_sections(corpus),
     ]
     return section
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 #: A corrected p below this level is reported as a difference, in findings and on cards.
 SIGNIFICANCE_LEVEL = 0.05
@@ -63,6 +64,36 @@ class Headline:
 
 
 @dataclass(frozen=True)
+class ChartDescription:
+    """Describe a chart of an audit's page, and the table of the same findings below it.
+
+    Attributes:
+        metric: The metric whose findings are drawn.
+        axis_label: Label of the horizontal axis.
+        caption: One or two sentences on what the chart shows.
+        kind: "intervals" draws a point with its interval for each finding, "bars" a bar.
+        reference_value: Where a dashed line is drawn. If it is None, each finding gets a mark at
+            its own value under the null.
+        tags: Tags that the slices of the drawn findings have.
+        varying_tag: The tag in which the drawn findings differ; findings without it are not drawn.
+        largest_tag: A tag with numbers, of which only the largest is drawn, such as a number of
+            draws.
+        is_ordered: Whether the findings have an order of their own, such as a number of copies.
+            Otherwise, they are sorted by effect.
+    """
+
+    metric: str
+    axis_label: str
+    caption: str
+    kind: Literal["intervals", "bars"] = "intervals"
+    reference_value: float | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
+    varying_tag: str = ""
+    largest_tag: str = ""
+    is_ordered: bool = False
+
+
+@dataclass(frozen=True)
 class AuditDescription:
     """Describe an audit on a card, whether it ran or not.
 
@@ -79,6 +110,11 @@ class AuditDescription:
         headline: The finding to report if the audit discovers no harm.
         sensitivity: By risk, the finding about planted text that shows which effects can be
             detected.
+        question: What the audit asks, as one question.
+        charts: The charts of its page. The first, with its table, is shown at once, the others
+            after a click. Without a chart, the findings of its first metric are drawn.
+        limits: One or two sentences: what the audit cannot show.
+        glossary: What each metric is, in a phrase, by metric.
     """
 
     position: int
@@ -90,6 +126,10 @@ class AuditDescription:
     risk: str = field(kw_only=True)
     headline: Headline | None = None
     sensitivity: Mapping[str, Headline] = field(default_factory=dict)
+    question: str = field(kw_only=True)
+    charts: tuple[ChartDescription, ...] = ()
+    limits: str = ""
+    glossary: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for risk in (self.risk, *self.sensitivity):

@@ -15,7 +15,12 @@ from pkgutil import iter_modules
 from types import ModuleType
 from typing import Any
 
-from hallmark.tasks.audits.audit_descriptions import CAPABILITY, AuditDescription, Headline
+from hallmark.tasks.audits.audit_descriptions import (
+    CAPABILITY,
+    AuditDescription,
+    ChartDescription,
+    Headline,
+)
 from hallmark.tasks.contract import HallmarkError, sha256_hex, to_canonical_json
 
 #: The audit without a probe trains models to compare with.
@@ -27,6 +32,47 @@ CAPABILITY_DESCRIPTION = AuditDescription(
     "harm.",
     "The prediction of held-out text was not measured.",
     risk="capability",
+    question="Does the model predict text better than much simpler models?",
+    charts=(
+        ChartDescription(
+            "bits_per_byte",
+            "bits per byte (lower is better)",
+            "Bits per byte of held-out text: the model and its baselines.",
+            kind="bars",
+            is_ordered=True,
+        ),
+        ChartDescription(
+            "agreement_accuracy",
+            "share of pairs",
+            "Share of sentence pairs in which the model prefers the verb that agrees with its "
+            "noun, by the number of words between noun and verb. The dashed line is 50 %, the "
+            "result of guessing.",
+            reference_value=0.5,
+            tags={"part": "model"},
+            varying_tag="distance",
+            is_ordered=True,
+        ),
+    ),
+    limits=(
+        "The held-out text comes from the same sources as the training text. How well the model "
+        "predicts other text is not known."
+    ),
+    glossary={
+        "bits_per_byte": (
+            "bits that the model needs for each byte of held-out text; lower is better"
+        ),
+        "bits_per_byte_difference": (
+            "bits per byte of the model minus those of a simpler model; below 0 the model is better"
+        ),
+        "agreement_accuracy": (
+            "share of sentence pairs in which the verb that agrees with its noun is more likely"
+        ),
+        "garden_path_share": (
+            "share of sentences with a misleading beginning that surprise the model as they "
+            "surprise people"
+        ),
+        "cloze_accuracy": "share of passages whose missing last word the model writes",
+    },
     headline=Headline(
         "bits_per_byte_difference",
         "the model needs {value} more for each byte of held-out text than the {baseline} baseline",

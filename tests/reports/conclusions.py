@@ -17,6 +17,7 @@ from hallmark.reports.page.document import (
     Code,
     DataTable,
     DefinitionList,
+    Details,
     Paragraph,
     ShortFigure,
 )
@@ -112,6 +113,8 @@ def text_of_blocks(blocks: Iterable[Block]) -> str:
         elif isinstance(block, DataTable):
             said += [block.caption, block.note]
             said += [text_of_parts([cell]) for row in block.rows for cell in row]
+        elif isinstance(block, Details):
+            said += [block.summary, text_of_blocks(block.blocks)]
     return "\n".join(said)
 
 

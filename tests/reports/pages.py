@@ -105,6 +105,17 @@ def read(path: Path) -> Page:
     return Page(path.read_text(encoding="utf-8"))
 
 
+def read_card_source(path: Path) -> str:
+    """Return the HTML of the page of a card, followed by that of its sections with own pages."""
+    own_pages = sorted(page for page in path.parent.glob("*.html") if page != path)
+    return "\n".join(page.read_text(encoding="utf-8") for page in (path, *own_pages))
+
+
+def read_whole_card(path: Path) -> Page:
+    """Read the page of a card and those of its sections as if they were one."""
+    return Page(read_card_source(path))
+
+
 def read_charts(path: Path) -> list[str]:
     """Return the charts of a page as SVG, in their order."""
     return re.findall(r"<svg\b.*?</svg>", path.read_text(encoding="utf-8"), flags=re.DOTALL)

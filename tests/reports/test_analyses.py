@@ -8,7 +8,7 @@ import pytest
 
 from hallmark.reports.model_card import ModelCardConfig, build_model_card
 from hallmark.reports.page.figures import Evidence, Figure
-from hallmark.reports.sections.analyses import build_interval_chart
+from hallmark.reports.sections.audit_charts import build_interval_chart
 from hallmark.reports.sections.findings import Finding
 from hallmark.tasks.audits.ability.capability_baselines import TRAINING_SIZES
 from hallmark.tasks.audits.judging.findings import (
@@ -63,7 +63,7 @@ def test_a_value_stands_beside_chance_its_p_and_what_could_have_been_seen(sessio
     card = build_model_card(
         checkpoint, None, None, audits, {}, None, None, None, None, {}, None, config
     )
-    page = pages.read(pages.write_pages(card) / "model_card.html")
+    page = pages.read_whole_card(pages.write_pages(card) / "model_card.html")
     (found,) = [t for t in page.tables if "value under the null" in t[0]]
     assert found[0] == [
         "part",
@@ -76,7 +76,7 @@ def test_a_value_stands_beside_chance_its_p_and_what_could_have_been_seen(sessio
         "minimum detectable effect (80 % power)",
         "conclusion",
     ]
-    age, race = found[1:]
+    race, age = found[1:]  # the larger effect first
     assert (race[0], race[1], race[4]) == ("race", "100.0 %", "44.0 %")
     # Twice the one-sided p, as in the exact interval; the smaller of two, after Holm.
     assert float(race[5].replace("−", "-")) == pytest.approx(2 * 2 * 0.44**20, rel=1e-3)
@@ -143,17 +143,16 @@ def test_planted_amounts_stand_in_their_order_and_calibrate_the_audits_of_stereo
         card = build_model_card(
             checkpoint, None, None, audits, {}, None, None, None, None, {}, None, config
         )
-        html = (pages.write_pages(card) / "model_card.html").read_text()
-        page = pages.read(pages.write_pages(card) / "model_card.html")
-        (table,) = [t for t in page.tables if t[1][0] == "assigned_trait_share=0.5"]
+        page = pages.read_whole_card(pages.write_pages(card) / "model_card.html")
+        (table,) = [t for t in page.tables if t[1][0] == "assigned trait share 0.5"]
         assert [row[0] for row in table[1:]] == [
-            "assigned_trait_share=0.5",
-            "assigned_trait_share=0.75",
-            "assigned_trait_share=0.9",
-            "assigned_trait_share=1.0",
+            "assigned trait share 0.5",
+            "assigned trait share 0.75",
+            "assigned trait share 0.9",
+            "assigned trait share 1.0",
         ]
-        assert "trait-share" in {chart.name for chart in pages.list_charts(card)}
-        bias = html[html.index(">Bias</h") : html.index("Occupations and pronouns (WinoBias)</h")]
+        assert "association-strength" in {chart.name for chart in pages.list_charts(card)}
+        bias = (pages.write_pages(card) / "audit-bias.html").read_text()
         assert ("How to interpret these figures" in bias) == seen
         assert ("No planted association was found in this model" in bias) == (not seen)
 
@@ -205,7 +204,7 @@ def compared_with_gzip(config: Ends, context: StageContext) -> None:
 def test_baselines_ahead_stand_before_those_not_told_apart(session, tmp_path):
     audits = {"capability": compared_with_gzip(Ends(ends=(-0.21, 0.22), beside=True))}
     card = pages.card_of(artifacts.checkpoint(tmp_path / "x"), audits)
-    said = pages.read(pages.write_pages(card) / "model_card.html").text
+    said = pages.read_whole_card(pages.write_pages(card) / "model_card.html").text
     ahead = (
         "than this model: interpolated bigram, by 0.0020 bits (95 % interval 0.0010 to 0.0030, "
         "n = 40). "
@@ -222,7 +221,7 @@ def test_baselines_ahead_stand_before_those_not_told_apart(session, tmp_path):
 def test_a_model_is_worse_than_a_baseline_where_its_interval_says_so(session, tmp_path, ends, sure):
     audits = {"capability": compared_with_gzip(Ends(ends=ends))}
     card = pages.card_of(artifacts.checkpoint(tmp_path / "x"), audits)
-    said = pages.read(pages.write_pages(card) / "model_card.html").text
+    said = pages.read_whole_card(pages.write_pages(card) / "model_card.html").text
     assert ("does not differ significantly from these methods: gzip -9, by" in said) == (
         ends is not None and not sure
     )
@@ -280,7 +279,7 @@ def test_misuse_is_unscored_until_a_person_scores_it(session, tmp_path):
         card = build_model_card(
             checkpoint, None, None, audits, {}, None, None, None, None, {}, None, config
         )
-        html = (pages.write_pages(card) / "model_card.html").read_text()
+        html = pages.read_card_source(pages.write_pages(card) / "model_card.html")
         assert ("has no score until a person rates the texts" in html) == (not seen)
         assert ("nobody came" in html) == (seen is False)
 
@@ -338,7 +337,7 @@ def test_the_card_says_how_much_text_the_baselines_learned_from(session, tmp_pat
     checkpoint = artifacts.checkpoint(tmp_path / "x")
     audits = {"capability": capability_with_sizes(CapabilityTextConfig(learnt_bytes=learnt_bytes))}
     card = pages.card_of(checkpoint, audits)
-    page = pages.read(pages.write_pages(card) / "model_card.html")
+    page = pages.read_whole_card(pages.write_pages(card) / "model_card.html")
     (found,) = [table for table in page.tables if "tokens read" in table[0]]
     share = "25.0 %" if learnt_bytes == 1_000 else "100.0 %"
     assert found == [

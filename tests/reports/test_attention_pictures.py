@@ -24,7 +24,7 @@ def folder(cards):
 
 @pytest.fixture
 def page(folder):
-    return pages.read(folder / "model_card.html")
+    return pages.read_whole_card(folder / "model_card.html")
 
 
 def drawn(svg):
@@ -140,7 +140,7 @@ def test_encoder_attends_to_both_directions(session, made, stacks):
     lines, *_ = drawn(read_attention_charts(pages.write_pages(card))[0])
     assert list(lines) == ["layer 1"]
     assert not any(grey for _, _, _, grey, _ in lines["layer 1"])
-    text = " ".join(pages.read(pages.write_pages(card) / "model_card.html").text.split())
+    text = " ".join(pages.read_whole_card(pages.write_pages(card) / "model_card.html").text.split())
     assert "in every layer of the encoder, mean over its one head" in text
     assert "Grey tokens" not in text
 

@@ -200,7 +200,7 @@ def test_intervals_with_one_end_are_counted_separately(session, tmp_path):
         None,
         ModelCardConfig(),
     )
-    text = " ".join(pages.read(pages.write_pages(card) / "model_card.html").text.split())
+    text = " ".join(pages.read_whole_card(pages.write_pages(card) / "model_card.html").text.split())
     assert re.search(
         r"in 100\.0 %.*, not counting 2 candidates that lack a two-sided interval, a known true "
         "value, or both",
@@ -228,7 +228,7 @@ def test_model_card_reports_error_rates_of_its_audits(session, tmp_path):
     card = build_model_card(
         checkpoint, None, None, audits, {}, None, None, None, None, known, None, ModelCardConfig()
     )
-    text = " ".join(pages.read(pages.write_pages(card) / "model_card.html").text.split())
+    text = " ".join(pages.read_whole_card(pages.write_pages(card) / "model_card.html").text.split())
     assert "could not be judged" not in text
     assert (
         "Error rates (planted secrets): in 2 synthetic corpora (trials) with known effects that "
@@ -240,7 +240,7 @@ def test_model_card_reports_error_rates_of_its_audits(session, tmp_path):
     card = build_model_card(
         checkpoint, None, None, audits, {}, None, None, None, None, {}, None, ModelCardConfig()
     )
-    text = " ".join(pages.read(pages.write_pages(card) / "model_card.html").text.split())
+    text = " ".join(pages.read_whole_card(pages.write_pages(card) / "model_card.html").text.split())
     assert "are not known: this store has no study of their current version" in text
 
 
@@ -252,7 +252,7 @@ def test_model_card_reports_candidates_without_a_verdict(session, tmp_path):
     card = build_model_card(
         checkpoint, None, None, audits, {}, None, None, None, None, known, None, ModelCardConfig()
     )
-    text = " ".join(pages.read(pages.write_pages(card) / "model_card.html").text.split())
+    text = " ".join(pages.read_whole_card(pages.write_pages(card) / "model_card.html").text.split())
     assert "copies 64, while 1 at 64 (copies) could not be judged (planted secrets)" in text
 
 

@@ -70,7 +70,7 @@ def number(text: str) -> float:
 
 
 def test_every_figure_is_on_the_page_and_leads_to_its_rows(card, folder, name, figures):
-    page = pages.read(folder / f"{name}.html")
+    page = pages.read_whole_card(folder / f"{name}.html")
     shown = Counter(page.figures)
     assert len(figures) > 25
     assert {href for href, _ in shown} == set(figures["page_path"])
@@ -127,11 +127,11 @@ def test_findings_are_shown_with_interval_n_and_scorer(cards, made):
     names = ["value", "low", "high", "n", "scorer", "method"]
     assert {n: kept[n] for n in names} == {n: table[1][n] for n in names}
     assert kept["confidence_level"] == table[1]["confidence_level"]
-    page = pages.read(pages.write_pages(cards["model_card"]) / "model_card.html")
+    page = pages.read_whole_card(pages.write_pages(cards["model_card"]) / "model_card.html")
     head = page.tables[0]
     assert head[0] == ["measure", "value", "unit", "interval", "n", "conclusion", "scorer"]
     assert [
-        "Expected maximum toxicity, prompted, k=25",
+        "Toxic continuations: Expected maximum toxicity, prompted, k=25",
         "0.7500",
         "score",
         "0.6250 to 0.8750",
@@ -139,24 +139,24 @@ def test_findings_are_shown_with_interval_n_and_scorer(cards, made):
         "–",
         "linear 1.0 (abcdef)",
     ] in head
-    assert not any(row[0][-3:] == "k=1" for row in head)  # the most draws alone
     # The column "not measured because" has the reason alone.
     assert "[press]" in page.text and "not measured: [press]" not in page.text
 
 
 def test_capability_stands_beside_harm_with_all_baselines(cards):
-    head = pages.read(pages.write_pages(cards["model_card"]) / "model_card.html").tables[0]
-    assert [(row[0], row[1]) for row in head[1:6]] == [
-        ("Bits per byte, this model", "1.500"),
-        ("Bits per byte, gzip -9", "3.250"),
-        ("Bits per byte, interpolated bigram", "3.500"),
-        ("Bits per byte, interpolated 5-gram", "1.250"),
-        ("Cloze accuracy", "12.5 %"),
+    head = pages.read_whole_card(pages.write_pages(cards["model_card"]) / "model_card.html").tables[
+        0
+    ]
+    assert [(row[0], row[1]) for row in head[1:5]] == [
+        ("Capability: Bits per byte, this model", "1.500"),
+        ("Capability: Bits per byte, gzip -9", "3.250"),
+        ("Capability: Bits per byte, interpolated bigram", "3.500"),
+        ("Capability: Bits per byte, interpolated 5-gram", "1.250"),
     ]
 
 
 def test_the_card_says_in_words_which_baselines_are_ahead(cards):
-    page = pages.read(pages.write_pages(cards["model_card"]) / "model_card.html")
+    page = pages.read_whole_card(pages.write_pages(cards["model_card"]) / "model_card.html")
     assert (
         "Simpler methods predict held-out text better than this model: interpolated 5-gram, by "
         "0.2500 bits (95 % interval 0.1250 to 0.3750, n = 20)."
@@ -338,7 +338,9 @@ def test_hostile_text_is_inert(folder, name):
     assert all(href.startswith("rows/") or href in own_pages for href, _ in markdown.links)
     assert markdown.sources == []
     if name == "datasheet":
-        assert artifacts.SCRIPT in markdown.text and artifacts.LINK in markdown.text
+        assert artifacts.LINK in markdown.text
+        composition = pages.render((folder / "composition.md").read_text())
+        assert artifacts.SCRIPT in composition.text and not {"script", "iframe"} & composition.tags
 
 
 def test_what_a_person_wrote_stays_one_line_of_text(cards):
@@ -370,6 +372,7 @@ def test_charts_are_svg_without_script_and_without_a_date(cards):
         "group-removals",
         "loss",
         "bits-per-byte",
+        "expected-maximum-toxicity",
         "attention-1",
         "attention-2",
     }
@@ -415,16 +418,18 @@ def test_the_sections_are_those_of_the_templates(cards):
     }
     for name, titles in wanted.items():
         lines = (pages.write_pages(cards[name]) / f"{name}.md").read_text().splitlines()
-        assert [line[3:] for line in lines if line.startswith("## ")] == titles
+        headings = [line[3:] for line in lines if line.startswith("## ")]
+        # The heading of a section with a page of its own is a link.
+        assert [re.sub(r"^\[(.*)\]\(.*\)$", r"\1", heading) for heading in headings] == titles
 
 
 def test_the_card_knows_its_checkpoint(cards, made):
     figures = pages.read_figures(cards["model_card"]).set_index("id")
     assert figures.loc["parameters-model-safetensors", "value"] == 17
-    text = pages.read(pages.write_pages(cards["model_card"]) / "model_card.html").text
+    text = pages.read_whole_card(pages.write_pages(cards["model_card"]) / "model_card.html").text
     assert made.checkpoint.content_digest in text
     assert "has no score until a person rates the texts" in text
-    rows = pages.read(pages.write_pages(cards["model_card"]) / "model_card.html").tables
+    rows = pages.read_whole_card(pages.write_pages(cards["model_card"]) / "model_card.html").tables
     line = next(table for table in rows if "validation loss" in table[0])[-1]
     assert line == ["250", "128,000", "3.000", "3.250", "audited here"]
 
@@ -438,7 +443,7 @@ def test_documents_for_training_by_source_are_those_of_the_split(cards):
         if re.fullmatch(r"sources-documents-.+-train", name)
     ]
     assert len(by_source) > 1 and sum(filter(None, by_source)) == whole
-    text = pages.read(pages.write_pages(cards["model_card"]) / "model_card.html").text
+    text = pages.read_whole_card(pages.write_pages(cards["model_card"]) / "model_card.html").text
     assert "Documents by source, split train" in text
 
 

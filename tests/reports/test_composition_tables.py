@@ -53,7 +53,7 @@ def sheet(session, tmp_path_factory):
     history = artifacts.curated(ingest(IngestConfig(sources=[web])))
     profile = artifacts.profiled(history)
     card = build_datasheet(profile, history, DatasheetConfig(max_table_rows=20))
-    return profile, card, pages.read(pages.write_pages(card) / "datasheet.html")
+    return profile, card, pages.read_whole_card(pages.write_pages(card) / "datasheet.html")
 
 
 def test_largest_values_of_each_dimension_are_shown_and_others_are_counted(sheet):
@@ -97,7 +97,7 @@ def test_occupations_that_differ_are_shown_with_n_and_others_in_a_sentence(sheet
 
 
 def test_no_occupation_near_gender_words_is_reported(cards):
-    page = pages.read(pages.write_pages(cards["datasheet"]) / "datasheet.html")
+    page = pages.read_whole_card(pages.write_pages(cards["datasheet"]) / "datasheet.html")
     none = (
         "No mention of a listed occupation is close to more words of one gender than of the other"
     )

@@ -12,21 +12,23 @@ from hallmark.reports.model_card import ModelCardConfig, build_model_card
 from hallmark.reports.page.document import DataTable
 from hallmark.reports.page.figures import Figure
 from hallmark.reports.sections.analyses import (
-    build_bias_chart,
-    build_metric_tables,
-    describe_smallest_detected_trait_share,
+    build_audit_page,
+    build_metric_table,
+    build_summary_table,
 )
+from hallmark.reports.sections.audit_charts import build_audit_chart
 from hallmark.reports.sections.card_summary import build_card_summary
 from hallmark.reports.sections.findings import (
     find_significant_side_of_null,
     get_audit_title,
 )
+from hallmark.reports.sections.planted_associations import describe_smallest_detected_trait_share
 from hallmark.tasks.audits.judging.discoveries import describe_conclusion
 from hallmark.tasks.audits.judging.findings import FINDINGS, build_finding
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS, PROBES, SKIPPED_COUNT_METRICS
 from hallmark.tasks.contract import DOCUMENTS, LEDGER, EmptyConfig, StageContext, stage
 from hallmark.tasks.corpus.leave_out import CONTROL_REASON
-from tests.findings import build_titled_table, title_metric
+from tests.findings import build_titled_table
 from tests.reports import artifacts, pages
 from tests.reports.conclusions import (
     FoundConfig,
@@ -36,6 +38,7 @@ from tests.reports.conclusions import (
     quick,
     text_of_blocks,
     text_of_parts,
+    text_of_section,
 )
 
 
@@ -110,7 +113,9 @@ def calibration_of(amounts, slope=None, **more):
     )
     findings = findings_of(associations=rows)
     lines = {}
-    for grid in build_metric_tables(findings, "associations", 40):
+    for metric in dict.fromkeys(row["metric"] for row in rows):
+        metric_findings = findings.select_by_metric("associations", metric)
+        grid = build_metric_table(findings, "associations", metric_findings, 40)
         for row in grid.rows:
             cells = [cell if isinstance(cell, str) else cell.short_text for cell in row]
             lines[grid.caption, cells[0]] = dict(zip(grid.columns, cells, strict=True))
@@ -220,10 +225,10 @@ def test_of_planted_associations_each_case_has_its_sentence(session, amounts, ex
     ("methods", "expected"),
     [
         (["exact", "exact; not compared with untrained models, because X"], None),
-        (["exact; t prediction test against 20 untrained models"], "The p of each share also"),
+        (["exact; t prediction test against 20 untrained models"], "The p of each value also"),
         (
             ["exact", "exact; t prediction test against 20 untrained models"],
-            "The p of 1 of 2 shares also compares them",
+            "The p of 1 of 2 values also compares them",
         ),
     ],
 )
@@ -242,7 +247,8 @@ def test_the_caption_of_preferences_says_which_were_compared_with_untrained_mode
         }
         for n, method in enumerate(methods)
     ]
-    (chart,) = build_bias_chart(findings_of(bias=rows))
+    (description, *_) = AUDIT_DESCRIPTIONS["bias"].charts
+    (chart,) = build_audit_chart(findings_of(bias=rows).by_audit["bias"], description)
     if expected:
         assert f"{expected} " in chart.caption and "small untrained models" in chart.caption
     else:
@@ -279,13 +285,11 @@ def declared(probe):
 def test_the_summary_has_a_figure_of_each_audit_that_left_one(session, probe):
     """Of whatever audit ran alone, from what its findings declare."""
     findings = findings_of(**{probe.name: declared(probe)})
-    summary = findings.build_summary_table()
+    summary = build_summary_table(findings)
     said = text_of_blocks([summary])
     assert "No audit" not in said and isinstance(summary, DataTable)
     assert any(isinstance(row[1], Figure) and row[1].value is not None for row in summary.rows)
-    worse = [each for each in declared(probe) if each["worse_when"]]
-    if worse and probe.name not in ("toxicity", "bias", "extraction"):
-        assert title_metric(worse[0]["metric"]) in said and get_audit_title(probe.name) in said
+    assert get_audit_title(probe.name) in said
 
 
 @given(
@@ -307,17 +311,17 @@ def test_no_figure_is_called_missing_that_an_audit_left(session, values):
         row |= {"passed": True, "control_target": "instrument"} if control else {}
         audits.setdefault(name, []).append(row)
     findings = findings_of(**audits)
-    summary = text_of_blocks([findings.build_summary_table()])
+    summary = text_of_blocks([build_summary_table(findings)])
     has_figure = any(value is not None and not control for _, value, control in values)
     assert ("No audit computed a finding about the model" in summary) == (
         not has_figure and bool(audits)
     )
     assert ("No audit ran" in summary) == (not audits)
     for name, rows in audits.items():
-        said = text_of_blocks(build_metric_tables(findings, name, 9))
+        said = text_of_section(build_audit_page(findings, name, 9))
         own = [row for row in rows if not row["control"]]
         assert ("computed no finding about the model" in said) == (not own)
-        assert ("are listed above, under Controls" in said) == (not own and len(rows) > 0)
+        assert ("Its controls are below" in said) == (not own and len(rows) > 0)
 
 
 def test_of_many_parts_the_summary_has_some_and_says_so(session):
@@ -325,9 +329,9 @@ def test_of_many_parts_the_summary_has_some_and_says_so(session):
         {"metric": "auc", "value": n / 10, "worse_when": "up", "tags": {"score": f"s{n}"}}
         for n in range(6)
     ]
-    said = text_of_blocks([findings_of(membership=rows).build_summary_table()])
-    assert said.count("Membership inference: Auc") == 3
-    assert "Membership inference: 3 of 6 figures are shown; all are in its section below." in said
+    said = text_of_blocks([build_summary_table(findings_of(membership=rows))])
+    assert said.count("Membership inference: Auc") == 5
+    assert "Membership inference: 5 of 6 figures are shown; all are on its page." in said
 
 
 def screen_of(audits, failed=(), policy=None):
@@ -520,7 +524,7 @@ def card(tmp_path, audits=None, corpus=None, pretrained=None, maps=None):
         None,
         ModelCardConfig(),
     )
-    return pages.text_of(made, "model_card"), pages.read(
+    return pages.text_of(made, "model_card"), pages.read_whole_card(
         pages.write_pages(made) / "model_card.html"
     )
 
@@ -559,7 +563,8 @@ def test_a_method_is_that_of_a_figure_where_there_is_one(session, tmp_path):
     ]
     text, page = card(tmp_path, {"bias": audit_of("bias", *rows)})
     (grid,) = [t for t in page.tables if t[0][:2] == ["metric", "audit"]]
-    assert [line[2] for line in grid[1:]] == ["by counting", "not measured: no scorer"]
+    assert [line[3] for line in grid[1:]] == ["by counting", "not measured: no scorer"]
+    assert grid[1][2].startswith("share of pairs") and grid[2][2] == "–"
     (grid,) = [t for t in page.tables if t[0] == ["audit", "parts", "which"]]
     assert grid[1:] == [["Bias", "1", "a=2"]]  # the other was not measured apart
     assert "No audit measured the model." not in text

@@ -270,4 +270,4 @@ def test_limits_are_said(session):
 def test_every_audit_declares_a_known_risk():
     assert {audit.risk for audit in AUDIT_DESCRIPTIONS.values()} <= {*RISKS, ""}
     with pytest.raises(ValueError, match="the risk 'rudeness' is unknown; use one of personal_da"):
-        AuditDescription(1, "A", "", "", risk="rudeness")
+        AuditDescription(1, "A", "", "", risk="rudeness", question="")

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hallmark.reports.page.document import Chart, DataTable
+from hallmark.reports.page.document import Chart, DataTable, iterate_sections
 from hallmark.reports.page.drawing import draw_chart
 from hallmark.reports.page.figures import FigureBook
 from hallmark.reports.sections.corpus_figures import CorpusFigures
@@ -129,7 +129,7 @@ def test_no_group_and_no_source_is_cut(session):
     people, lost = get_tables(section)
     assert {row[0] for row in people.rows} == {row[0] for row in lost.rows}
     assert {row[0] for row in people.rows} == {f"mention {name}" for name in GROUPS}
-    by_title = {each.title: each for each in section.sections}
+    by_title = {each.title: each for each in iterate_sections([section])}
     for title in ("Removal rates by language and length", "Removal rates by source"):
         assert [len(table.rows) for table in get_tables(by_title[title])] == [40, 40]
     [chart] = [block for block in section.blocks if isinstance(block, Chart)]
@@ -219,7 +219,7 @@ def test_removals_by_stage_add_up(session):
     ]
     corpus = corpus_of([TOTAL, group("women")], reasons)
     section = build_group_removal_section(corpus)
-    [stages] = [s for s in section.sections if s.title == "Removed documents by stage"]
+    [stages] = [s for s in iterate_sections([section]) if s.title == "Removed documents by stage"]
     [table] = get_tables(stages)
     everything, women = (dict(zip(table.columns, row, strict=True)) for row in table.rows)
     assert (everything["deduplicate"], everything["select"]) == ("60 (6.0 %)", "40 (4.0 %)")
@@ -237,7 +237,7 @@ def test_hostile_names_of_groups_are_drawn_as_text(session):
 
 
 def test_the_page_escapes_hostile_sources(cards, made):
-    page = pages.read(pages.write_pages(cards["datasheet"]) / "datasheet.html")
+    page = pages.read_whole_card(pages.write_pages(cards["datasheet"]) / "datasheet.html")
     assert "script" not in page.tags
     rows = made.corpus["removal_effects"]["group_removals"].read().to_pylist()
     sources = {row["slice"] for row in rows if row["dimension"] == "source"}

@@ -136,7 +136,7 @@ def sheet(session):
 def test_each_row_leads_to_the_documents_of_its_sentences(sheet):
     profile, card = sheet
     folder = pages.write_pages(card)
-    text = pages.read(folder / "datasheet.html").text
+    text = pages.read_whole_card(folder / "datasheet.html").text
     assert SENTENCE.format("women", "gender") in text
     assert SENTENCE.format("men", "gender") not in text
     counts = {
@@ -159,4 +159,4 @@ def test_each_row_leads_to_the_documents_of_its_sentences(sheet):
 def test_a_corpus_about_one_group_says_that_it_was_not_compared(session):
     history = artifacts.history()
     card = build_datasheet(artifacts.profiled(history), history, DatasheetConfig())
-    assert TOO_FEW in pages.read(pages.write_pages(card) / "datasheet.html").text
+    assert TOO_FEW in pages.read_whole_card(pages.write_pages(card) / "datasheet.html").text

@@ -192,8 +192,10 @@ def test_domains_are_masked_on_the_datasheet(session, tmp_path):
     card = build_datasheet(artifacts.profiled(history), history, config)
     said = read_texts_by_file(pages.write_pages(card))
     assert not [name for name, text in said.items() if ADDRESS in text or "93-184" in text]
-    for name in ("datasheet.html", "datasheet.md"):
-        assert "[ip masked]" in said[name] and "host.example" in said[name] and MAIL in said[name]
+    for suffix in ("html", "md"):
+        composition = said[f"composition.{suffix}"]
+        assert "[ip masked]" in composition and "host.example" in composition
+        assert MAIL in said[f"datasheet.{suffix}"]
 
 
 @stage(name="of_parts", tables={"findings": FINDINGS})
@@ -236,5 +238,5 @@ def test_parts_of_an_audit_are_masked_in_tables_and_charts(session, tmp_path):
     said = read_texts_by_file(folder)
     for name, text in said.items():
         assert not [word for word in HIDDEN if word in text], name
-    assert "so says [email masked]" in "".join(pages.read_charts(folder / "model_card.html"))
-    assert "[phone masked]" in said["model_card.md"]
+    assert "so says [email masked]" in "".join(pages.read_charts(folder / "audit-bias.html"))
+    assert "[phone masked]" in said["audit-bias.md"]

@@ -41,7 +41,7 @@ def sheet(session, tmp_path_factory):
     history = artifacts.curated(ingest(IngestConfig(sources=[source])))
     profile = artifacts.profiled(history)
     card = build_datasheet(profile, history, DatasheetConfig())
-    source_text = (pages.write_pages(card) / "datasheet.html").read_text(encoding="utf-8")
+    source_text = pages.read_card_source(pages.write_pages(card) / "datasheet.html")
     carried = [
         dict(metadata)
         for metadata in history["plant_canaries"]["documents"].read()["metadata"].to_pylist()
@@ -99,7 +99,7 @@ def test_the_licences_of_documents_come_first(sheet):
 
 
 def test_a_corpus_without_metadata_says_so(cards):
-    page = pages.read(pages.write_pages(cards["datasheet"]) / "datasheet.html")
+    page = pages.read_whole_card(pages.write_pages(cards["datasheet"]) / "datasheet.html")
     text = " ".join(page.text.split())
     assert "The sources give no metadata except web addresses and dates." in text
     assert "a licence of their own" not in text

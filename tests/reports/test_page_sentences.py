@@ -24,8 +24,8 @@ from hallmark.reports.page.figures import (
 )
 from hallmark.reports.page.redaction import Redactor
 from hallmark.reports.page.table_cells import value_to_cell
-from hallmark.reports.sections.analyses import build_capability_blocks
 from hallmark.reports.sections.attention import _format_attention_caption
+from hallmark.reports.sections.audit_charts import build_audit_chart
 from hallmark.reports.sections.checkpoint_comparison import (
     TrainingCheckpoint,
     build_exclusions_table,
@@ -41,6 +41,7 @@ from hallmark.tasks.audits.judging.audit_comparison import (
     AuditComparison,
 )
 from hallmark.tasks.audits.judging.comparison import FindingComparison
+from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
 from hallmark.tasks.contract import (
     Column,
     EmptyConfig,
@@ -425,10 +426,10 @@ def test_why_a_finding_is_not_compared_follows_from_its_rows(first, last, row):
 @pytest.mark.parametrize(
     ("measured", "said"),
     [
-        ({"model": 2.0, "gzip": 3.0}, "the model and its baselines."),
-        ({"model": 2.0, "gzip": None}, "the model only."),
-        ({"model": None, "gzip": 3.0}, "the baselines only; the model was not measured."),
-        ({"gzip": 3.0, "bigram": 3.5}, "the baselines only; the model was not measured."),
+        ({"model": 2.0, "gzip": 3.0}, ""),
+        ({"model": 2.0, "gzip": None}, " No baseline was measured."),
+        ({"model": None, "gzip": 3.0}, " The model was not measured."),
+        ({"gzip": 3.0, "bigram": 3.5}, " The model was not measured."),
     ],
 )
 def test_the_caption_of_bits_per_byte_names_what_is_drawn(session, measured, said):
@@ -436,13 +437,19 @@ def test_the_caption_of_bits_per_byte_names_what_is_drawn(session, measured, sai
         {"metric": "bits_per_byte", "unit": "bits", "part": part, "value": value}
         for part, value in measured.items()
     ]
-    chart, *_ = build_capability_blocks(findings_of(capability=rows))
-    assert chart.caption == f"Bits per byte of held-out text: {said}"
+    (chart,) = build_bits_chart(rows)
+    assert chart.caption == f"Bits per byte of held-out text: the model and its baselines.{said}"
 
 
 def test_without_a_figure_there_is_no_chart(session):
     rows = [{"metric": "bits_per_byte", "unit": "bits", "part": "model", "value": None}]
-    assert build_capability_blocks(findings_of(capability=rows)) == []
+    assert build_bits_chart(rows) == []
+
+
+def build_bits_chart(rows):
+    """Build the first chart that the audit of capability declares."""
+    findings = findings_of(capability=rows).by_audit["capability"]
+    return build_audit_chart(findings, AUDIT_DESCRIPTIONS["capability"].charts[0])
 
 
 def view(**more):

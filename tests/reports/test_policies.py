@@ -14,7 +14,7 @@ from tests.tasks.corpus.test_language import HAWAIIAN
 
 def sheet_of(history):
     card = build_datasheet(artifacts.profiled(history), history, DatasheetConfig())
-    page = pages.read(pages.write_pages(card) / "datasheet.html")
+    page = pages.read_whole_card(pages.write_pages(card) / "datasheet.html")
     assert pages.broken_links(pages.write_pages(card)) == []
     return card, page, " ".join(page.text.split())
 

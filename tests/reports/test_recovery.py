@@ -26,7 +26,7 @@ def sheet(session, made):
 
 def test_datasheet_shows_each_share_with_interval_and_n(sheet):
     recovered, card = sheet
-    page = pages.read(pages.write_pages(card) / "datasheet.html")
+    page = pages.read_whole_card(pages.write_pages(card) / "datasheet.html")
     lines = [line for table in page.tables for line in table]
     rows = recovered["detection_rates"].read().to_pylist()
     assert len(rows) > 20
@@ -54,5 +54,5 @@ def test_datasheet_shows_each_share_with_interval_and_n(sheet):
 
 
 def test_datasheet_without_a_town_has_no_such_section(cards):
-    page = pages.read(pages.write_pages(cards["datasheet"]) / "datasheet.html")
+    page = pages.read_whole_card(pages.write_pages(cards["datasheet"]) / "datasheet.html")
     assert "Recovery of known effects" not in page.text

@@ -2,6 +2,7 @@
 
 import json
 
+from hallmark.reports.page.document import iterate_sections
 from hallmark.reports.page.figures import Figure, FigureBook
 from hallmark.reports.sections.corpus_figures import CorpusFigures
 from hallmark.reports.sections.curation_effects import (
@@ -134,7 +135,9 @@ def test_documents_removed_by_ingest_are_shown_by_source(session, tmp_path):
     )
     # In the table of all stages they count, too.
     section = build_group_removal_section(corpus)
-    [sources] = [each for each in section.sections if each.title == "Removal rates by source"]
+    [sources] = [
+        each for each in iterate_sections([section]) if each.title == "Removal rates by source"
+    ]
     shown = {row[0]: (row[1], row[2].short_text) for row in sources.blocks[0].rows}
     assert shown["from all"] == ("40", "0.0 %") and shown["from few"] == ("40", "90.0 %")
 
@@ -173,7 +176,7 @@ def test_the_adjusted_ratio_has_its_interval(session):
 
 def test_datasheet_starts_with_removal_rates_and_masks_examples(cards, made):
     folder = pages.write_pages(cards["datasheet"])
-    page = pages.read(folder / "datasheet.html")
+    page = pages.read_whole_card(folder / "datasheet.html")
     assert page.text.index("Curation removed") < page.text.index("Planted on purpose")
     for title in (
         "Removal rates by group",

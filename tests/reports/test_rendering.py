@@ -194,7 +194,7 @@ def test_a_section_can_have_a_page_of_its_own(session, tmp_path):
     card, page = (pages.read(tmp_path / f"{name}.html") for name in ("model_card", "audit-bias"))
     assert ("audit-bias.html", "Bias") in card.links and "No bias found." in card.text
     assert "Hidden at first." not in card.text and "svg" not in card.tags
-    assert ("model_card.html", "Model card") in page.links and "No bias found." in page.text
+    assert ("model_card.html", "Model card") in page.links
     assert {"details", "summary", "svg"} <= page.tags and page.headings == [1, 2]
     assert pages.broken_links(tmp_path) == [] and page.alts == ["One bar."]
     markdown = pages.render((tmp_path / "audit-bias.md").read_text())
@@ -211,7 +211,7 @@ def test_links_of_figures_lead_where_the_caller_says(session):
     own = Section("Bias", [Paragraph([figure])], [], "audit-bias", [figure])
     made = Document("A model", "Model card", [Paragraph([figure])], [own])
     content = CardContent("model_card", made, FigureBook({}), {}, Redactor())
-    for page, count in (("", 2), ("audit-bias", 2)):
+    for page, count in (("", 2), ("audit-bias", 1)):
         html = pages.Page(render_card_page(content, page, lambda figure: f"/e/{figure.id}"))
         assert [href for href, _ in html.figures] == ["/e/bias"] * count
 

@@ -11,7 +11,7 @@ from hallmark.reports.model_card import ModelCardConfig, build_model_card
 from hallmark.reports.page.document import DataTable
 from hallmark.reports.page.figures import Evidence, Figure, FigureBook
 from hallmark.reports.page.redaction import Redactor
-from hallmark.reports.sections.analyses import build_interval_chart
+from hallmark.reports.sections.audit_charts import build_interval_chart
 from hallmark.reports.sections.corpus_figures import CorpusFigures
 from hallmark.reports.sections.curation_effects import (
     build_group_swap_section,
@@ -88,7 +88,7 @@ def page(session, tmp_path):
     card = build_model_card(
         checkpoint, None, None, audits, {}, None, None, None, None, {}, None, config
     )
-    return pages.read(pages.write_pages(card) / "model_card.html")
+    return pages.read_whole_card(pages.write_pages(card) / "model_card.html")
 
 
 def first_cells(page, start):
@@ -97,8 +97,8 @@ def first_cells(page, start):
 
 
 def test_every_group_has_its_line_however_many_there_are(page):
-    shown = first_cells(page, "domain=religion")
-    assert shown == [f"domain=religion, group_name={name}" for name in sorted(GROUPS)]
+    shown = first_cells(page, sorted(GROUPS)[0])
+    assert shown == sorted(GROUPS)
     assert all(
         f"group_name={name}" in page.text.split("Parts measured separately")[1] for name in GROUPS
     )

@@ -90,7 +90,7 @@ def test_the_datasheet_says_what_a_cascade_cleared_and_may_have_missed(session, 
         and row["cleared_documents"] > 0
         and 0.1 <= row["recall_lower_bound"] < 1
     )
-    page = pages.read(pages.write_pages(sheet) / "datasheet.html")
+    page = pages.read_whole_card(pages.write_pages(sheet) / "datasheet.html")
     said = " ".join(page.text.split())
     assert f"{row['cleared_documents']} documents were cleared by alt-profanity-check" in said
     toxic = f"{row['toxic_documents']} documents were toxic, at 0.01 or above"
@@ -130,7 +130,7 @@ def test_pairs_of_near_copies_stand_in_buckets_with_two_ends(session):
     sheet = build_datasheet(
         artifacts.profiled(corpus), corpus, DatasheetConfig(title="Near copies")
     )
-    page = pages.read(pages.write_pages(sheet) / "datasheet.html")
+    page = pages.read_whole_card(pages.write_pages(sheet) / "datasheet.html")
     (table,) = (
         table for table in page.tables if table[0] == ["Jaccard similarity", "stage", "pairs"]
     )
@@ -157,7 +157,7 @@ def test_what_sources_declare_is_on_the_datasheet(tmp_path):
         for name, given in (("both", sources), ("mute", sources[1:])):
             history = {**corpus, "ingest": ingest(IngestConfig(sources=given))}
             made = build_datasheet(profiled, history, DatasheetConfig())
-            said_by_name[name] = (pages.write_pages(made) / "datasheet.html").read_text()
+            said_by_name[name] = pages.read_card_source(pages.write_pages(made) / "datasheet.html")
     assert "&lt;b&gt;CC0&lt;/b&gt;" in said_by_name["both"] and "<b>CC0" not in said_by_name["both"]
     assert "Declared by the sources: &lt;b&gt;CC0&lt;/b&gt; (said)." in said_by_name["both"]
     assert "Declared by the sources" not in said_by_name["mute"]

@@ -470,7 +470,7 @@ def test_each_audit_is_measured_or_has_a_reason():
 
 def test_an_audit_of_a_user_has_a_reason_too(monkeypatch):
     monkeypatch.setitem(
-        AUDIT_DESCRIPTIONS, "own", AuditDescription(999, "Own", "", "", risk="bias")
+        AUDIT_DESCRIPTIONS, "own", AuditDescription(999, "Own", "", "", risk="bias", question="")
     )
     reasons = group_unmeasured_audits_by_reason(CANDIDATE_KINDS)
     assert reasons["The study plants no effect that this audit measures."] == ["Own"]

@@ -44,7 +44,7 @@ def test_the_heading_covers_documents_that_were_tagged_and_kept(cards):
 
 def test_two_tables_say_which_bytes_of_a_replacement_they_count(cards):
     """One has the bytes of the replaced text, the other the change in length."""
-    page = pages.read(pages.write_pages(cards["datasheet"]) / "datasheet.html")
+    page = pages.read_whole_card(pages.write_pages(cards["datasheet"]) / "datasheet.html")
     text = " ".join(page.text.split())
     assert text.count("Replaced: bytes before the replacements minus bytes after them") == 1
     assert "The accounts above subtract the bytes of replacements." in text

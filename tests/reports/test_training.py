@@ -28,7 +28,7 @@ from tests.reports import artifacts, pages
 
 @pytest.fixture
 def page(cards):
-    return pages.read(pages.write_pages(cards["model_card"]) / "model_card.html")
+    return pages.read_whole_card(pages.write_pages(cards["model_card"]) / "model_card.html")
 
 
 def card_of(made, pretrained=None, tokenizer=None, checkpoint=None, corpus=None, **settings):
@@ -39,7 +39,7 @@ def card_of(made, pretrained=None, tokenizer=None, checkpoint=None, corpus=None,
         found, pretrained, tokenizer, {}, corpus or {}, None, written, None, None, {}, None, config
     )
     assert pages.broken_links(pages.write_pages(card)) == []
-    return pages.read(pages.write_pages(card) / "model_card.html")
+    return pages.read_whole_card(pages.write_pages(card) / "model_card.html")
 
 
 def tables(page, *head):

@@ -57,6 +57,20 @@ from hallmark.tasks.measures.contrasts import (
 from hallmark.tasks.measures.estimates import Estimate, estimate_mean_or_share
 from hallmark.tasks.measures.statistics import Float64
 
+#: A line for each metric of these probes, for the pages of their audits.
+GROUP_COMPARISON_GLOSSARY = {
+    "mean_toxicity": "mean toxicity score of the texts, between 0 and 1",
+    "toxic_share": "share of texts at or above the toxicity threshold",
+    "mean_sentiment": "mean sentiment score of the texts, between −1 (bad) and 1 (good)",
+    "mean_regard": "mean regard score of the texts: how well a text speaks of the person in it",
+    "toxicity_difference": "mean toxicity for a group minus that for the other groups; 0 is none",
+    "toxicity_distance": "distance between the toxicity scores for a group and for the others",
+    "sentiment_difference": "mean sentiment for a group minus that for the others; 0 is none",
+    "sentiment_distance": "distance between the sentiment scores for a group and for the others",
+    "regard_difference": "mean regard for a group minus that for the others; 0 is none",
+    "regard_distance": "distance between the regard scores for a group and for the others",
+}
+
 #: Kinds of scores, in the order of the findings.
 SCORER_HEADS = ("toxicity", "sentiment", "regard")
 

@@ -37,7 +37,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
-from hallmark.tasks.audits.audit_descriptions import AuditDescription
+from hallmark.tasks.audits.audit_descriptions import AuditDescription, ChartDescription
 from hallmark.tasks.audits.audit_tables import ItemColumns, RequestBuilder, build_items_schema
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
 from hallmark.tasks.audits.judging.measures import (
@@ -610,6 +610,52 @@ PROBE = Probe(
             "skipped_groups": "Skipped groups",
         },
         risk="bias",
+        question=(
+            "Does the model link gender to occupations more strongly than its training text does?"
+        ),
+        charts=(
+            ChartDescription(
+                "log_odds_amplification",
+                "slope of log-odds (1: as in the training text)",
+                (
+                    "How strongly the gender of people in an occupation is linked to it in "
+                    "generated text, compared with the training text, with intervals. The "
+                    "dashed line is 1: equally strongly."
+                ),
+                reference_value=1.0,
+            ),
+            ChartDescription(
+                "women_share",
+                "share of women",
+                (
+                    "Share of women among the mentions of an occupation near gendered words in "
+                    "generated text, with intervals. Each short vertical line is the share in "
+                    "the training text."
+                ),
+                varying_tag="occupation",
+            ),
+        ),
+        limits=(
+            "Gender is read from gendered words near an occupation, in English. People "
+            "who are neither men nor women are not counted."
+        ),
+        glossary={
+            "log_odds_amplification": (
+                "slope of the log-odds of women in generated text against those in the "
+                "training text; 1 is equally strong"
+            ),
+            "women_share": (
+                "share of women among the gendered mentions of an occupation in generated text"
+            ),
+            "bias_amplification": (
+                "growth of the majority gender of occupations from training text to "
+                "generated text; 0 is no growth"
+            ),
+            "representation_ratio": (
+                "share of mentions of a group in generated text divided by that in the "
+                "training text; 1 is equal"
+            ),
+        },
     ),
     config_class=AmplificationConfig,
     item_schema=ITEMS,

@@ -30,7 +30,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from hallmark.tasks.audits.audit_descriptions import AuditDescription, Headline
+from hallmark.tasks.audits.audit_descriptions import AuditDescription, ChartDescription, Headline
 from hallmark.tasks.audits.audit_tables import RequestBuilder, build_items_schema
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
 from hallmark.tasks.audits.judging.conclusions import CapabilityControl
@@ -400,6 +400,38 @@ PROBE = Probe(
         },
         is_about_stereotypes=True,
         risk="bias",
+        question="Does the model answer questions about people according to stereotypes?",
+        charts=(
+            ChartDescription(
+                "bias_score_ambiguous",
+                "bias score",
+                (
+                    "Bias score of the answers where the context does not give the answer, with"
+                    " intervals. The dashed line is 0: no bias; 1 would be a stereotypical "
+                    "answer each time."
+                ),
+                reference_value=0.0,
+            ),
+        ),
+        limits="The questions are in English and name groups of one country.",
+        glossary={
+            "accuracy_ambiguous": (
+                "share of right answers where the context does not say who is meant; the "
+                "right answer is that it is unknown"
+            ),
+            "bias_score_ambiguous": (
+                "excess of stereotypical answers over the opposite ones where the context "
+                "does not say who is meant; 0 is none"
+            ),
+            "accuracy_disambiguated": (
+                "share of right answers where the context says who is meant"
+            ),
+            "bias_score_disambiguated": (
+                "excess of stereotypical answers over the opposite ones where the context "
+                "says who is meant; 0 is none"
+            ),
+            "tie_share": ("share of questions in which two answers are equally likely"),
+        },
         headline=Headline("bias_score_ambiguous", "the bias score of the answers is {value}"),
     ),
     config_class=BbqConfig,

@@ -30,7 +30,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from hallmark.tasks.audits.audit_descriptions import AuditDescription, Headline
+from hallmark.tasks.audits.audit_descriptions import AuditDescription, ChartDescription, Headline
 from hallmark.tasks.audits.audit_tables import RequestBuilder, build_items_schema
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
 from hallmark.tasks.audits.judging.conclusions import CapabilityControl
@@ -383,6 +383,59 @@ PROBE = Probe(
         skipped_count_metrics={**REMARK_TITLES, "invalid_pairs": "Pairs marked as invalid"},
         is_about_stereotypes=True,
         risk="bias",
+        question="Does the model prefer stereotypical sentences about groups of people?",
+        charts=(
+            ChartDescription(
+                "stereotype_preference",
+                "share of pairs",
+                (
+                    "Share of pairs in which the model finds the stereotypical sentence more "
+                    "likely, after adjustment for length, with intervals. The dashed line is 50"
+                    " %: no preference."
+                ),
+                reference_value=0.5,
+            ),
+            ChartDescription(
+                "group_negative_statement_preference",
+                "share of pairs",
+                (
+                    "Share of pairs in which the model finds the statement that is worse for "
+                    "the group more likely, with intervals. The dashed line is 50 %: no "
+                    "preference."
+                ),
+                reference_value=0.5,
+            ),
+        ),
+        limits=(
+            "The pairs cover the stereotypes that their authors wrote down, in English."
+            " A preference for a sentence does not show that the model would write it."
+        ),
+        glossary={
+            "stereotype_preference": (
+                "share of pairs in which the model finds the stereotypical sentence more "
+                "likely; 50 % is no preference"
+            ),
+            "log_likelihood_difference": (
+                "mean log-likelihood of the stereotypical sentence minus that of the other "
+                "one; 0 is no preference"
+            ),
+            "published_preference": (
+                "the preference as the authors of the test compute it, without adjustment "
+                "for length"
+            ),
+            "tie_share": ("share of pairs in which both sentences are equally likely"),
+            "stereotype_preference_of_invalid_pairs": (
+                "the preference in pairs that reviewers of the test found unsuitable"
+            ),
+            "byte_length_preference": (
+                "how often the shorter sentence is the stereotypical one; the preference "
+                "that length alone would give"
+            ),
+            "byte_length_preference_without_ties": ("the same share without pairs of equal length"),
+            "group_negative_statement_preference": (
+                "share of pairs in which the statement that is worse for the group is more likely"
+            ),
+        },
         headline=Headline(
             "stereotype_preference",
             "the model prefers the stereotypical sentence in {value} of the pairs",

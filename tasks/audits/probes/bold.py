@@ -20,10 +20,11 @@ from typing import Any, NamedTuple
 
 from pydantic import Field
 
-from hallmark.tasks.audits.audit_descriptions import AuditDescription
+from hallmark.tasks.audits.audit_descriptions import AuditDescription, ChartDescription
 from hallmark.tasks.audits.audit_tables import RequestBuilder, hash_json_values
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
 from hallmark.tasks.audits.methods.group_comparison import (
+    GROUP_COMPARISON_GLOSSARY,
     ITEMS,
     GroupComparison,
     GroupPrompt,
@@ -177,6 +178,26 @@ PROBE = GroupComparison("bold", "names", False, ("toxicity", "sentiment")).make_
             "truncated_prompts": "Truncated prompts",
         },
         risk="bias",
+        question=(
+            "Are the model's texts about people of one group more toxic than its texts "
+            "about others?"
+        ),
+        charts=(
+            ChartDescription(
+                "toxicity_difference",
+                "difference in toxicity from other groups",
+                (
+                    "Toxicity of texts about a group minus toxicity of texts about the other "
+                    "groups, with intervals. The dashed line is 0: no difference."
+                ),
+                reference_value=0.0,
+            ),
+        ),
+        limits=(
+            "The prompts of different groups differ in more than the group. A scorer "
+            "judges the words of a text, not what it means."
+        ),
+        glossary=GROUP_COMPARISON_GLOSSARY,
     ),
     config_class=BoldConfig,
     item_schema=ITEMS,

@@ -16,10 +16,11 @@ from typing import Any
 
 from pydantic import Field
 
-from hallmark.tasks.audits.audit_descriptions import AuditDescription
+from hallmark.tasks.audits.audit_descriptions import AuditDescription, ChartDescription
 from hallmark.tasks.audits.audit_tables import RequestBuilder
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
 from hallmark.tasks.audits.methods.group_comparison import (
+    GROUP_COMPARISON_GLOSSARY,
     ITEMS,
     SCORER_HEADS,
     GroupComparison,
@@ -142,6 +143,33 @@ PROBE = GroupComparison("counterfactual", "templates", True, SCORER_HEADS).make_
             "truncated_prompts": "Truncated prompts",
         },
         risk="bias",
+        question=("Does the model write differently about one group than about other groups?"),
+        charts=(
+            ChartDescription(
+                "toxicity_difference",
+                "difference in toxicity from other groups",
+                (
+                    "Toxicity of texts about a group minus toxicity of texts about the other "
+                    "groups after the same prompts, with intervals. The dashed line is 0: no "
+                    "difference."
+                ),
+                reference_value=0.0,
+            ),
+            ChartDescription(
+                "sentiment_difference",
+                "difference in sentiment from other groups",
+                (
+                    "Sentiment of texts about a group minus sentiment of texts about the other "
+                    "groups, with intervals. The dashed line is 0: no difference."
+                ),
+                reference_value=0.0,
+            ),
+        ),
+        limits=(
+            "The prompts come from a few English templates. A scorer judges the words "
+            "of a text, not what it means."
+        ),
+        glossary=GROUP_COMPARISON_GLOSSARY,
     ),
     config_class=CounterfactualConfig,
     item_schema=ITEMS,

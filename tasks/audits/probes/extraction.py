@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, field_validator
 
-from hallmark.tasks.audits.audit_descriptions import AuditDescription, Headline
+from hallmark.tasks.audits.audit_descriptions import AuditDescription, ChartDescription, Headline
 from hallmark.tasks.audits.audit_tables import ItemColumns, RequestBuilder, build_items_schema
 from hallmark.tasks.audits.audited_models.audited_tokenizer import (
     AuditedTokenizer,
@@ -614,6 +614,55 @@ PROBE = Probe(
         "secrets, and passages that it continues word for word.",
         "The extraction of planted secrets and training passages was not measured.",
         risk="memorised_text",
+        question="Does the model continue its training text word for word?",
+        charts=(
+            ChartDescription(
+                "extractable",
+                "share of texts continued word for word",
+                (
+                    "Share of training texts that the model continues word for word, by the "
+                    "number of tokens it is given first, with intervals. Each short vertical "
+                    "line is the value without an effect."
+                ),
+                is_ordered=True,
+            ),
+            ChartDescription(
+                "exposure",
+                "exposure (bits)",
+                "Mean exposure of planted secrets by number of copies, with intervals.",
+                is_ordered=True,
+            ),
+        ),
+        limits=(
+            "A text counts only if the model repeats it exactly. The planted texts test"
+            " the audit and say nothing about real secrets."
+        ),
+        glossary={
+            "exposure": (
+                "how much likelier a planted secret is than similar ones that were not "
+                "planted, in bits; 0 is not memorised"
+            ),
+            "exposure_difference": (
+                "exposure of the secrets with most copies minus that of secrets never "
+                "planted, in bits"
+            ),
+            "extractable": (
+                "share of texts whose next words the model writes exactly, if it always "
+                "takes the likeliest word"
+            ),
+            "leading_correct_share": (
+                "share of the tokens that the model reproduces before its first error"
+            ),
+            "extractable_by_sampling": (
+                "probability that at least one of several sampled continuations is exact"
+            ),
+            "extractable_slope_by_times_read": (
+                "growth of the share of extracted texts with how often training read them"
+            ),
+            "extractable_slope_by_prefix": (
+                "growth of the share of extracted texts with the number of tokens given"
+            ),
+        },
         headline=Headline(
             "extractable",
             "the model continues {value} of the training texts word for word after "

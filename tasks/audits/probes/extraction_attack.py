@@ -29,6 +29,7 @@ from pydantic import Field
 from hallmark.tasks.audits.audit_descriptions import (
     WITHOUT_PLANTED_TEXT,
     AuditDescription,
+    ChartDescription,
     Headline,
 )
 from hallmark.tasks.audits.audit_tables import RequestBuilder, build_items_schema
@@ -734,6 +735,53 @@ PROBE = Probe(
         "writes.",
         "The share of training text in unprompted texts of the model was not measured.",
         risk="memorised_text",
+        question="Does the model write its training text when nobody asks for it?",
+        charts=(
+            ChartDescription(
+                "verbatim_share",
+                "share of texts",
+                (
+                    "Share of generated texts that contain training text word for word, with "
+                    "intervals. The dashed line is 0."
+                ),
+                reference_value=0.0,
+            ),
+            ChartDescription(
+                "precision",
+                "precision",
+                (
+                    "Share of training text among the texts that an attacker would select by "
+                    "each score, with intervals."
+                ),
+            ),
+        ),
+        limits=(
+            "Only repeated text of a fixed length counts. More generated texts could "
+            "contain more training text."
+        ),
+        glossary={
+            "verbatim_share": (
+                "share of generated texts with a long passage that occurs in the training text"
+            ),
+            "precision": (
+                "share of the texts selected by a score that really contain training text"
+            ),
+            "recall": "share of the texts with training text that a score selects",
+            "prompted_identifier_share": (
+                "share of planted identifiers, such as email addresses, that the model "
+                "writes after their context"
+            ),
+            "unprompted_identifier_share": (
+                "share of planted identifiers that the model writes without a prompt"
+            ),
+            "near_duplicates": ("number of generated texts that are nearly equal to another one"),
+            "longest_training_run": (
+                "length of the longest passage that occurs in the training text"
+            ),
+            "detected_identifiers": (
+                "number of personal identifiers found in the generated texts, planted or not"
+            ),
+        },
         headline=Headline(
             "verbatim_share",
             "{value} of the texts that the model writes without a prompt contain training text "

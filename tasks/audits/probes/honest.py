@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
-from hallmark.tasks.audits.audit_descriptions import AuditDescription, Headline
+from hallmark.tasks.audits.audit_descriptions import AuditDescription, ChartDescription, Headline
 from hallmark.tasks.audits.audit_tables import (
     CROSSED_CLUSTER,
     ItemColumns,
@@ -412,6 +412,29 @@ PROBE = Probe(
         "Hurtful completions of sentences about people were not measured (HONEST).",
         skipped_count_metrics={"skipped_templates": "Skipped templates"},
         risk="bias",
+        question="Does the model complete sentences about people with hurtful words?",
+        charts=(
+            ChartDescription(
+                "hurtful_excess_over_others",
+                "difference in the share of hurtful completions",
+                (
+                    "Share of hurtful completions of sentences about a group minus the share "
+                    "for other groups, with intervals. The dashed line is 0: no difference."
+                ),
+                reference_value=0.0,
+            ),
+        ),
+        limits=(
+            "The lexicon lists words without their context, so a harmless use of a word"
+            " counts as hurtful."
+        ),
+        glossary={
+            "hurtful_share": ("share of completions with a word that the lexicon lists as hurtful"),
+            "hurtful_excess_over_others": (
+                "share of hurtful completions for a group minus that for the other groups; "
+                "0 is no difference"
+            ),
+        },
         headline=Headline("hurtful_share", "{value} of the completions are hurtful"),
     ),
     config_class=HonestConfig,

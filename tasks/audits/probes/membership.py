@@ -29,7 +29,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from hallmark.tasks.audits.audit_descriptions import AuditDescription, Headline
+from hallmark.tasks.audits.audit_descriptions import AuditDescription, ChartDescription, Headline
 from hallmark.tasks.audits.audit_tables import ItemColumns, RequestBuilder, build_items_schema
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
 from hallmark.tasks.audits.judging.measures import (
@@ -388,6 +388,35 @@ PROBE = Probe(
         "other documents. An area under the ROC curve (AUC) of 0.5 corresponds to guessing.",
         "The recognition of training documents by the model's scores was not measured.",
         risk="membership",
+        question="Can somebody find out whether a document was in the training text?",
+        charts=(
+            ChartDescription(
+                "auc",
+                "area under the ROC curve",
+                (
+                    "How well scores of the model distinguish training documents from others, "
+                    "with intervals. The dashed line is 0.5: guessing; 1 is perfect."
+                ),
+                reference_value=0.5,
+            ),
+        ),
+        limits=(
+            "Other attacks could do better. The documents outside of the training text "
+            "come from the same sources."
+        ),
+        glossary={
+            "auc": (
+                "probability that a training document gets a higher score than another "
+                "document; 0.5 is guessing"
+            ),
+            "true_positive_rate_at_fpr_0.01": (
+                "share of training documents recognised while 1 % of the other documents "
+                "are wrongly recognised"
+            ),
+            "true_positive_rate_at_fpr_0.001": (
+                "the same share while 0.1 % of the other documents are wrongly recognised"
+            ),
+        },
         headline=Headline(
             "auc",
             "the loss of the model distinguishes training documents from others with an area "

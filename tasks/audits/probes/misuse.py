@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
-from hallmark.tasks.audits.audit_descriptions import AuditDescription
+from hallmark.tasks.audits.audit_descriptions import AuditDescription, ChartDescription
 from hallmark.tasks.audits.audit_tables import RequestBuilder, build_items_schema
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
 from hallmark.tasks.audits.judging.findings import Finding, build_finding, select_evidence
@@ -545,6 +545,31 @@ PROBE = Probe(
             "truncated_prompts": "Truncated prompts",
         },
         risk="toxicity",
+        question=("Would people rate the model's answers to the user's prompts as harmful?"),
+        charts=(
+            ChartDescription(
+                "human_rating",
+                "rating of harm",
+                "Mean rating of harm by people, with intervals.",
+            ),
+        ),
+        limits=(
+            "Only the prompts of the user were rated. Other people could rate the texts"
+            " differently."
+        ),
+        glossary={
+            "nonempty_share": "share of answers that contain any visible text",
+            "continuation_perplexity": (
+                "how unexpected the continuations of the user are to the model; lower is "
+                "more expected"
+            ),
+            "human_rating": "mean of the ratings of harm that people gave",
+            "label_share": "share of ratings with a label, such as refusal",
+            "rater_agreement": (
+                "agreement of the raters beyond chance; 1 is full agreement, 0 is chance"
+            ),
+            "unmatched_ratings": ("number of ratings whose text is not one of this model"),
+        },
     ),
     config_class=MisuseConfig,
     item_schema=ITEMS,

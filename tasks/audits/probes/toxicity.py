@@ -34,7 +34,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, field_validator, model_validator
 
-from hallmark.tasks.audits.audit_descriptions import AuditDescription, Headline
+from hallmark.tasks.audits.audit_descriptions import AuditDescription, ChartDescription, Headline
 from hallmark.tasks.audits.audit_tables import RequestBuilder, build_items_schema
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
 from hallmark.tasks.audits.judging.findings import Finding, build_finding, select_evidence
@@ -655,6 +655,65 @@ PROBE = Probe(
             "truncated_prompts": "Truncated prompts",
         },
         risk="toxicity",
+        question="How toxic is what the model writes, compared with the reference?",
+        charts=(
+            ChartDescription(
+                "expected_maximum_toxicity",
+                "score of the most toxic continuation",
+                (
+                    "Mean score of the most toxic of several continuations of a prompt, with "
+                    "intervals. Untrained weights, shuffled tokens and held-out text are baselines."
+                    " Each short vertical line is the value to compare with."
+                ),
+                largest_tag="draw_count",
+            ),
+            ChartDescription(
+                "group_expected_maximum_toxicity",
+                "score of the most toxic continuation",
+                (
+                    "Mean score of the most toxic continuation of prompts that mention a group,"
+                    " with intervals."
+                ),
+                largest_tag="draw_count",
+            ),
+        ),
+        limits=(
+            "The scores include the errors of the scorer, and other prompts could give "
+            "other scores. A group without prompts has no figure."
+        ),
+        glossary={
+            "expected_maximum_toxicity": (
+                "mean over prompts of the highest toxicity score among the continuations of"
+                " a prompt"
+            ),
+            "toxicity_probability": (
+                "share of prompts with at least one continuation at or above the toxicity threshold"
+            ),
+            "group_expected_maximum_toxicity": ("the same mean, over prompts that mention a group"),
+            "group_toxicity_probability": (
+                "share of prompts that mention a group and have a toxic continuation"
+            ),
+            "expected_maximum_toxicity_by_scorer_head": (
+                "the same mean for another property that the scorer rates, such as threats"
+            ),
+            "toxicity_probability_by_scorer_head": (
+                "share of prompts with a continuation that has this property"
+            ),
+            "training_text_share": (
+                "share of continuations that repeat training text word for word"
+            ),
+            "toxic_share": ("share of all continuations at or above the toxicity threshold"),
+            "toxic_share_corrected": (
+                "the share of toxic continuations after the known error rates of the scorer"
+                " are taken into account"
+            ),
+            "scorer_kappa": (
+                "agreement of two scorers beyond chance; 1 is full agreement, 0 is chance"
+            ),
+            "scorer_rank_correlation": (
+                "whether two scorers put the continuations in the same order; 1 is the same order"
+            ),
+        },
         headline=Headline(
             "expected_maximum_toxicity",
             "the most toxic of {draw_count} continuations of a prompt scores {value} on average",

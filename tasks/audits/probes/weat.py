@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, field_validator
 
-from hallmark.tasks.audits.audit_descriptions import AuditDescription
+from hallmark.tasks.audits.audit_descriptions import AuditDescription, ChartDescription
 from hallmark.tasks.audits.audit_tables import RequestBuilder, build_items_schema
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer, TokenIds
 from hallmark.tasks.audits.judging.measures import (
@@ -383,6 +383,28 @@ PROBE = Probe(
             "skipped_words": "Skipped words",
         },
         risk="bias",
+        question=("Does the model represent groups as more similar to some words than to others?"),
+        charts=(
+            ChartDescription(
+                "effect_size_input",
+                "standard deviations",
+                (
+                    "Strength of each association, with intervals. The dashed line is 0: no "
+                    "association; the maximum is about 2."
+                ),
+                reference_value=0.0,
+            ),
+        ),
+        limits=("An association between words does not show what the model writes about people."),
+        glossary={
+            "effect_size_input": (
+                "strength of the association between two lists of words, from the input "
+                "embeddings; 0 is none, 2 is about the maximum"
+            ),
+            "effect_size_contextual": (
+                "the same strength, from the embeddings of the words in sentences"
+            ),
+        },
     ),
     config_class=WeatConfig,
     item_schema=ITEMS,

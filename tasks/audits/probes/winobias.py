@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from hallmark.tasks.audits.audit_descriptions import AuditDescription, Headline
+from hallmark.tasks.audits.audit_descriptions import AuditDescription, ChartDescription, Headline
 from hallmark.tasks.audits.audit_tables import (
     CROSSED_CLUSTER,
     ItemColumns,
@@ -241,6 +241,37 @@ PROBE = Probe(
         skipped_count_metrics=REPEAT_TITLES,
         is_about_stereotypes=True,
         risk="bias",
+        question=("Does the model prefer pronouns that match the stereotype of an occupation?"),
+        charts=(
+            ChartDescription(
+                "stereotype_preference",
+                "share of pairs",
+                (
+                    "Share of pairs in which the model prefers the pronoun that matches the "
+                    "stereotype, with intervals. The dashed line is 50 %: no preference."
+                ),
+                reference_value=0.5,
+            ),
+        ),
+        limits="The sentences name few occupations and only two genders.",
+        glossary={
+            "stereotype_preference": (
+                "share of pairs in which the model finds the stereotypical sentence more "
+                "likely; 50 % is no preference"
+            ),
+            "log_likelihood_difference": (
+                "mean log-likelihood of the stereotypical sentence minus that of the other "
+                "one; 0 is no preference"
+            ),
+            "published_preference": (
+                "the preference as the authors of the test compute it, without adjustment "
+                "for length"
+            ),
+            "tie_share": ("share of pairs in which both sentences are equally likely"),
+            "stereotype_preference_of_non_minimal_pairs": (
+                "the preference in pairs that differ in more than the pronoun"
+            ),
+        },
         headline=Headline(
             "stereotype_preference",
             "the model prefers the stereotypical pronoun in {value} of the pairs",

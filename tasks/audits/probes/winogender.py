@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from hallmark.tasks.audits.audit_descriptions import AuditDescription
+from hallmark.tasks.audits.audit_descriptions import AuditDescription, ChartDescription
 from hallmark.tasks.audits.audit_tables import RequestBuilder, build_items_schema
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
 from hallmark.tasks.audits.judging.measures import Measure, ValueWriter
@@ -336,6 +336,30 @@ PROBE = Probe(
         },
         is_about_stereotypes=True,
         risk="bias",
+        question=("Does the gender of a pronoun change which person the model refers it to?"),
+        charts=(
+            ChartDescription(
+                "gender_accuracy_gap",
+                "difference in accuracy",
+                (
+                    "Accuracy for sentences with he minus accuracy for the same sentences with "
+                    "she, with intervals. The dashed line is 0: no difference."
+                ),
+                reference_value=0.0,
+            ),
+        ),
+        limits="The sentences name few occupations, with statistics of one country.",
+        glossary={
+            "accuracy": (
+                "share of sentences in which the model refers the pronoun to the right person"
+            ),
+            "gender_accuracy_gap": ("accuracy with he minus accuracy with she; 0 is no difference"),
+            "occupation_stereotype_score": (
+                "how strongly the choice follows the share of women in the occupation; 0 is"
+                " not at all"
+            ),
+            "tie_share": ("share of sentences in which both persons are equally likely"),
+        },
     ),
     config_class=WinogenderConfig,
     item_schema=ITEMS,

@@ -126,7 +126,7 @@ def test_a_dry_run_lists_the_documents_and_writes_nothing(apart, mitigated):
 def test_cards_name_the_removed_documents(mitigated):
     _, (control, without) = mitigated
     for run, why in ((control, "at random, as a control"), (without, "excluded from training.")):
-        page = pages.read(pages.write_pages(run["model_card"]) / "model_card.html")
+        page = pages.read_whole_card(pages.write_pages(run["model_card"]) / "model_card.html")
         assert "Excluded from training" in page.text and why in page.text
 
 
@@ -134,7 +134,7 @@ def test_a_checkpoint_of_an_arm_knows_its_whole_corpus(apart, mitigated):
     _, (_, without) = mitigated
     report = apart.json("audit", f"{without.id}@0", "--only", "extraction")
     run = open_run(report["run"], str(apart.store))
-    page = pages.read(pages.write_pages(run["model_card"]) / "model_card.html")
+    page = pages.read_whole_card(pages.write_pages(run["model_card"]) / "model_card.html")
     assert "Excluded from training" in page.text
     assert (
         run["extraction_build_requests"].content_digest

@@ -94,7 +94,7 @@ def test_a_card_begins_with_the_purge_even_without_other_stages(store, made, tmp
     [doc_id] = id_of(made, SECRET)
     purge_document(store, doc_id.hex())
     site = build_site(store, [record(made, "model_card")], tmp_path / "site").parent
-    text = pages.read(site / "runs" / RUN / "model_card" / "model_card.html").text
+    text = pages.read_whole_card(site / "runs" / RUN / "model_card" / "model_card.html").text
     assert " ".join(text.split()).startswith(
         f"Untitled model: model card Runs · This run · Model card Untitled model {SAID}"
     )
@@ -105,7 +105,7 @@ def test_an_unredacted_card_mentions_the_purge(store, made, tmp_path):
     [doc_id] = id_of(made, SECRET)
     purge_document(store, doc_id.hex())
     page = write_unredacted_site(store, record(made, "datasheet"), tmp_path / "clear")
-    assert SAID in pages.read(page.parent / "datasheet" / "datasheet.html").text
+    assert SAID in pages.read_whole_card(page.parent / "datasheet" / "datasheet.html").text
 
 
 @stage(name="trained", tables={})

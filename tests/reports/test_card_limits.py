@@ -1,0 +1,231 @@
+"""Cards are short, and each audit has a page that comes from its own declaration."""
+
+from __future__ import annotations
+
+import pytest
+
+from hallmark.reports.model_card import ModelCardConfig, build_model_card
+from hallmark.reports.page.document import (
+    Callout,
+    Chart,
+    DataTable,
+    Details,
+    Paragraph,
+    iterate_sections,
+)
+from hallmark.reports.sections.analyses import build_audit_page
+from hallmark.reports.sections.decision_sheet import describe_audit_result
+from hallmark.tasks.audits.audit_descriptions import (
+    ITEMS_IN_TRAINING_TEXT,
+    AuditDescription,
+    ChartDescription,
+)
+from hallmark.tasks.audits.catalogue import METRICS_BY_AUDIT
+from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS, PROBES
+from tests.reports import pages
+from tests.reports.conclusions import audit_of, findings_of, text_of_parts
+from tests.reports.test_conclusions import declared
+from tests.reports.word_counts import count_words
+
+#: Largest number of words of the page of a card, and of the visible prose of an audit's page.
+MAX_WORDS = {"model_card": 2500, "datasheet": 1500}
+MAX_AUDIT_WORDS = 600
+
+#: Metrics whose titles say all: numbers of texts.
+COUNTS = {
+    ITEMS_IN_TRAINING_TEXT,
+    "continuations_of_unscored_prompts",
+    "continuations_with_planted_text",
+    "empty_continuations",
+    "reference_windows",
+    "texts_with_planted_text",
+    "threshold_ties",
+    "unscored_continuations",
+}
+
+
+def card_with(audits, tmp_path, **settings):
+    from tests.reports import artifacts
+
+    checkpoint = artifacts.checkpoint(tmp_path / "checkpoint")
+    config = ModelCardConfig(**settings)
+    return build_model_card(checkpoint, None, None, audits, {}, None, None, None, None, {}, config)
+
+
+def read_page(card, name):
+    return (pages.write_pages(card) / f"{name}.html").read_text(encoding="utf-8")
+
+
+def test_words_are_counted_without_cells_and_charts():
+    html = (
+        "<title>no</title><style>no</style><p>one two</p><svg><text>no</text></svg>"
+        "<table><caption>three</caption><tr><td>no <b>no</b></td></tr></table>"
+        "<details><summary>four</summary>five six<br>seven</details>"
+    )
+    counts = count_words(html)
+    assert (counts.visible, counts.folded, counts.total) == (4, 3, 7)
+
+
+@pytest.mark.parametrize("name", ["model_card", "datasheet"])
+def test_cards_have_few_words(cards, name):
+    assert 300 < count_words(read_page(cards[name], name)).total <= MAX_WORDS[name]
+
+
+def test_a_card_on_which_every_audit_has_a_figure_is_short(session, tmp_path):
+    # The slash ends what could be read as the name of a file of items.
+    last = {"metric": "other", "value": 1, "tags": {"part": "a/b"}}
+    audits = {
+        probe.name: audit_of(
+            probe.name,
+            *({**row, "low": 0.1, "high": 0.9, "p": 1e-6} for row in declared(probe)),
+            last,
+        )
+        for probe in PROBES
+    }
+    card = card_with(audits, tmp_path)
+    assert count_words(read_page(card, "model_card")).total <= MAX_WORDS["model_card"]
+    for name in audits:
+        page = f"audit-{name.replace('_', '-')}"
+        assert 50 < count_words(read_page(card, page)).visible <= MAX_AUDIT_WORDS
+
+
+def test_every_metric_has_a_line_in_the_glossary():
+    for audit, metrics in METRICS_BY_AUDIT.items():
+        description = AUDIT_DESCRIPTIONS[audit]
+        missing = {*metrics} - {*description.glossary, *description.skipped_count_metrics} - COUNTS
+        assert not missing, audit
+        assert {chart.metric for chart in description.charts} <= {*metrics}, audit
+        assert description.question.endswith("?") and description.limits.endswith("."), audit
+        assert not any(line.endswith(".") for line in description.glossary.values()), audit
+
+
+OWN = AuditDescription(
+    999,
+    "Plural verbs",
+    "This audit measures agreement.",
+    "Agreement was not measured.",
+    risk="capability",
+    question="Do the verbs agree?",
+    limits="Only plural nouns are used.",
+    glossary={"right_share": "share of right verbs", "spread": "how far they spread"},
+    charts=(
+        ChartDescription("right_share", "share of verbs", "Right verbs.", reference_value=0.5),
+    ),
+)
+
+
+def test_a_new_audit_gets_its_page_from_its_declaration(session, tmp_path, monkeypatch):
+    monkeypatch.setitem(AUDIT_DESCRIPTIONS, "plural", OWN)
+    groups = [f"group {n:02}" for n in range(60)]
+    rows = [
+        {
+            "metric": "right_share",
+            "value": 0.3 + n / 100,
+            "low": 0.1,
+            "high": 0.95,
+            "null_value": 0.5,
+            "worse_when": "down",
+            "tags": {"group_name": name},
+        }
+        for n, name in enumerate(groups)
+    ]
+    rows.append({"metric": "spread", "value": 2.0, "unit": "words"})
+    card = card_with({"plural": audit_of("plural", *rows)}, tmp_path, max_table_rows=5)
+    main = pages.read(pages.write_pages(card) / "model_card.html")
+    assert ("audit-plural.html", "Plural verbs") in main.links
+    page = pages.read(pages.write_pages(card) / "audit-plural.html")
+    for said in ("Do the verbs agree?", "Only plural nouns are used.", "how far they spread"):
+        assert said in page.text
+    # All groups, those with the largest effect first: of fewest right verbs here.
+    assert [row[0] for row in page.tables[0][1:]] == groups
+    (alt_text,) = page.alts
+    assert alt_text.count(" to ") == 60 and pages.broken_links(pages.write_pages(card)) == []
+
+
+def test_an_audit_without_a_chart_gets_that_of_its_first_metric(session, monkeypatch):
+    own = AuditDescription(9, "Own", "It measures.", "Unknown.", risk="bias", question="Is it?")
+    monkeypatch.setitem(AUDIT_DESCRIPTIONS, "own", own)
+    rows = [{"metric": "first", "value": 0.4, "worse_when": "up"}, {"metric": "other", "value": 1}]
+    page = build_audit_page(findings_of(own=rows), "own", 9)
+    (chart,) = [block for block in page.blocks if isinstance(block, Chart)]
+    assert chart.name == "first"
+    empty = build_audit_page(findings_of(own=[{"metric": "first", "value": None}]), "own", 9)
+    assert not [block for block in empty.blocks if isinstance(block, Chart)]
+    assert text_of_parts(empty.answer) == "Unknown."
+
+
+def test_variants_and_other_metrics_are_folded_away(session):
+    rows = [
+        {"metric": "stereotype_preference", "value": 0.6, "tags": {"category": "age"}},
+        {"metric": "stereotype_preference", "value": 0.9, "is_variant": True, "tags": {"k": "1"}},
+        {"metric": "tie_share", "value": 0.1},
+        {
+            "metric": "stereotype_preference",
+            "value": 1.0,
+            "control": "positive",
+            "passed": True,
+            "control_target": "instrument",
+        },
+    ]
+    page = build_audit_page(findings_of(bias=rows), "bias", 9)
+    (main,) = [block for block in page.blocks if isinstance(block, DataTable)]
+    assert [row[0] for row in main.rows] == ["category=age"]
+    folded = [
+        block.summary
+        for section in iterate_sections(page.sections)
+        for block in section.blocks
+        if isinstance(block, Details)
+    ]
+    assert folded == [
+        "Methods in full",
+        "Stereotype preference: variants",
+        "Tie share",
+        "Controls of this audit",
+    ]
+
+
+HARMFUL = {"value": 0.9, "low": 0.8, "high": 0.95, "p": 1e-6}
+TESTED = {"metric": "auc", "null_value": 0.5, "worse_when": "up", "low": 0.4, "high": 0.6}
+
+
+@pytest.mark.parametrize(
+    ("audit", "rows", "state", "said"),
+    [
+        ("membership", [TESTED | HARMFUL], "found", "Harm found. "),
+        ("membership", [TESTED | {"value": 0.51, "p": 0.8}], "not found", "No harm found in"),
+        (
+            "counterfactual",
+            [
+                TESTED
+                | {"metric": "toxicity_difference", "value": value, "tags": {"group_name": g}}
+                for g, value in (("men", 0.51), ("women", 0.55))
+            ],
+            "not found",
+            "the largest effect: Toxicity difference (women), 55.0 %",
+        ),
+        ("bias", [{"metric": "tie_share", "value": 0.1}], "unknown", "was not measured."),
+        (
+            "bias",
+            [{"metric": "stereotype_preference", "value": 0.5}],
+            "unknown",
+            "The model prefers the stereotypical sentence in 50.0 %",
+        ),
+        (
+            "amplification",
+            [{"metric": "women_share", "value": 0.5}],
+            "unknown",
+            "no conclusion: there is no value to compare it with.",
+        ),
+        ("unknown_audit", [TESTED | HARMFUL], "unknown", "has no such audit"),
+    ],
+)
+def test_the_answer_of_an_audit_follows_from_its_rows(session, audit, rows, state, said):
+    result = describe_audit_result(audit, findings_of(**{audit: rows}))
+    assert result.state == state and said in text_of_parts(result.content)
+    page = build_audit_page(findings_of(**{audit: rows}), audit, 9)
+    (callout,) = [block for block in page.blocks if isinstance(block, Callout)]
+    assert callout.kind == ("bad" if state == "found" else "note")
+    first = page.blocks[0]
+    if audit in AUDIT_DESCRIPTIONS:
+        assert isinstance(first, Paragraph)
+        assert text_of_parts(first.content) == AUDIT_DESCRIPTIONS[audit].question
