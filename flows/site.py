@@ -19,7 +19,7 @@ from hallmark.tasks.contract import Store, UsageError
 log = logging.getLogger("hallmark")
 
 #: The entries of the top folder of a site.
-SITE_CONTENT = {"index.html", "tables.html", "runs"}
+SITE_CONTENT = {"index.html", "runs"}
 
 
 def build_store_site(
@@ -36,7 +36,6 @@ def build_store_site(
     Returns:
         The index page.
     """
-    from hallmark.flows.table_listing import list_tables
     from hallmark.reports.site import build_site
 
     output_folder = output_folder or get_site_folder(store)
@@ -47,7 +46,6 @@ def build_store_site(
             store,
             run_records,
             new_folder,
-            list_tables(),
             find_trainings_with_several_audits(runs),
             None if rebuild_all else get_site_folder(store),
         )

@@ -532,7 +532,10 @@ class ModelCardBuilder:
                     "Generated text and corpus text are shown only if a scorer found them "
                     "harmless; sentences of the bias audit are shown as written."
                 ],
-                ["Personal data and planted secrets are masked on every page."],
+                [
+                    "Personal data is masked on every page. Planted secrets are invented; they "
+                    "are masked until a reader opens them."
+                ],
             ]
         if self.corpus_artifacts:
             corpus_figures = CorpusFigures(

@@ -45,7 +45,6 @@ from hallmark.reports.run_summary import (
     summarize_run,
 )
 from hallmark.reports.sections.checkpoint_comparison import TrainingCheckpoint
-from hallmark.reports.tables_page import write_tables_page
 from hallmark.reports.trajectory import (
     TRAJECTORY_FOLDER,
     TRAJECTORY_PAGE,
@@ -150,7 +149,6 @@ def build_site(
     store: Store,
     run_records: Sequence[JsonRecord],
     site_folder: Path,
-    table_descriptions: Sequence[JsonRecord] = (),
     trainings: Sequence[AuditedTraining] = (),
     previous_site: Path | None = None,
 ) -> Path:
@@ -163,7 +161,6 @@ def build_site(
         store: The store of the artifacts.
         run_records: The records of the runs, as in run.json.
         site_folder: The folder of the site.
-        table_descriptions: The rows of ``hallmark tables``; if given, a page of them is written.
         trainings: The training runs with several audited checkpoints.
         previous_site: An earlier site of the store; its unchanged cards and trajectories are
             reused.
@@ -247,14 +244,11 @@ def build_site(
             IndexedRun(record, cards, computed_count, len(purged_ids), training_arm, run_summary)
         )
     index_page = site_folder / "index.html"
-    if table_descriptions:
-        write_tables_page(table_descriptions, site_folder)
     _write_page(
         index_page,
         "site_index.html",
         runs=_group_runs_without_new_artifacts(runs),
         key_figures=list(KEY_FIGURE_LABELS.values()),
-        tables=bool(table_descriptions),
     )
     return index_page
 
@@ -432,7 +426,9 @@ def _write_cards(
             written_folder_by_card[artifact.name] = target
         else:
             try:
-                is_complete = write_card_pages(read_card(store, artifact), target)
+                is_complete = write_card_pages(
+                    read_card(store, artifact), target, has_markdown=False
+                )
             except HallmarkError as error:  # other cards must be shown
                 log.warning("the page of %s could not be written: %s", artifact.name, error)
                 shutil.rmtree(target, ignore_errors=True)

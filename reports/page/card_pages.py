@@ -67,35 +67,46 @@ def redact_card_page(content: CardContent, page: str = "") -> Document:
 
 
 def iterate_card_pages(
-    content: CardContent, link_figure: FigureLinker = get_evidence_path
+    content: CardContent,
+    link_figure: FigureLinker = get_evidence_path,
+    *,
+    has_markdown: bool = True,
 ) -> Iterator[PageFile]:
     """Yield the pages of a card as HTML and Markdown, without those of its evidence."""
     document = _redact(content)
     yield PageFile(f"{content.name}.html", render_html(document, link_figure))
-    yield PageFile(f"{content.name}.md", render_markdown(document))
+    if has_markdown:
+        yield PageFile(f"{content.name}.md", render_markdown(document))
     page_document = replace(document, lead=_build_page_lead(content))
     for section in document.list_pages():
-        for suffix, text in (
-            (
-                "html",
-                render_section_html(page_document, section, f"{content.name}.html", link_figure),
-            ),
-            ("md", render_section_markdown(page_document, section, f"{content.name}.md")),
-        ):
-            yield PageFile(f"{section.page}.{suffix}", text)
+        html = render_section_html(page_document, section, f"{content.name}.html", link_figure)
+        yield PageFile(f"{section.page}.html", html)
+        if has_markdown:
+            markdown = render_section_markdown(page_document, section, f"{content.name}.md")
+            yield PageFile(f"{section.page}.md", markdown)
 
 
 def write_card_pages(
-    content: CardContent, folder: Path, link_figure: FigureLinker = get_evidence_path
+    content: CardContent,
+    folder: Path,
+    link_figure: FigureLinker = get_evidence_path,
+    *,
+    has_markdown: bool = True,
 ) -> bool:
-    """Write the pages of a card and of its evidence into a folder, as HTML and Markdown.
+    """Write the pages of a card and of its evidence into a folder.
+
+    Args:
+        content: The card.
+        folder: The folder.
+        link_figure: Returns where the link of a figure leads.
+        has_markdown: Whether the pages of the card are also written as Markdown.
 
     Returns:
         Whether all rows that are in the store could be read.
     """
     evidence_pages = [*iterate_evidence_pages(content)]
     for path, text in (
-        *iterate_card_pages(content, link_figure),
+        *iterate_card_pages(content, link_figure, has_markdown=has_markdown),
         *((page.path, page.text) for page in evidence_pages),
     ):
         (folder / path).parent.mkdir(parents=True, exist_ok=True)

@@ -246,6 +246,8 @@ def _decode(value: Any, figures: Mapping[str, Figure]) -> Any:
             return RiskLine(title, state, _decode(content, figures), page)
         case list():
             return [_decode(item, figures) for item in value]
+        case dict():
+            raise ValueError(f"unknown element with the keys {', '.join(sorted(value))}")
     element: InlineElement = value
     return element
 

@@ -558,7 +558,7 @@ class _CaseBuilder:
             fact = CaseFact(
                 _humanize(column.name),
                 value_to_text(column, value, row.get(column.judged_by), self.redactor),
-                column.kind == "id",
+                column.kind == "id" or column.name == "cluster",
             )
             is_label = (
                 column.kind == "label" and column.name != "cluster" and isinstance(value, str)

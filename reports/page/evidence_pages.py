@@ -25,13 +25,13 @@ from hallmark.reports.page.table_cells import is_numeric_type, render_table_rows
 from hallmark.tasks.contract import HallmarkError
 
 #: Number of cases of a selection, of documents of each, and of rows of a table on a static page.
-STATIC_CASES, STATIC_DOCUMENTS, STATIC_ROWS = 3, 1, 3
+STATIC_CASES, STATIC_DOCUMENTS, STATIC_ROWS = 3, 1, 2
 
 #: Number of values of a condition that its heading names.
 _MAX_LISTED_VALUES = 8
 
 #: About how many cases a page has; each selection has at least one.
-_CASES_PER_PAGE = 120
+_CASES_PER_PAGE = 100
 
 
 @dataclass(frozen=True)

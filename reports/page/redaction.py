@@ -1,13 +1,14 @@
 """Redact text before it reaches a page, so that no page source holds what must not be shown.
 
 The kind of a column decides what may be shown (tasks/contract/columns.py). Text of the corpus or of
-a model is shown only if a scorer found it harmless; ``personal`` is never shown. In all text that
-is shown, personal data and credentials (found as ``hallmark.tasks.corpus.redact_spans`` finds them,
-even with invisible characters inside) and the secrets of canaries are redacted. So are fragments of
-them at the end of a truncated text or across two texts (``hallmark.reports.page.planted_secrets``,
-``hallmark.tasks.measures.personal.truncated_values``), and keys with a vendor's prefix that are
-shorter than complete ones. Characters that are invisible or change the direction of text are
-written out.
+a model is shown only if a scorer found it harmless; ``personal`` is not shown, unless a document
+that the row names contains the text and may be shown (``hallmark.reports.page.cases``). In all text
+that is shown, personal data and credentials (found as ``hallmark.tasks.corpus.redact_spans`` finds
+them, even with invisible characters inside) and the secrets of canaries are redacted. So are
+fragments of them at the end of a truncated text or across two texts
+(``hallmark.reports.page.planted_secrets``, ``hallmark.tasks.measures.personal.truncated_values``),
+and keys with a vendor's prefix that are shorter than complete ones. Characters that are invisible
+or change the direction of text are written out.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from hallmark.tasks.contract import Column, format_count
 #: A text with at least this toxicity is shown as blocks.
 OFFENSIVE_TOXICITY = 0.5
 
-#: Kinds of text that are shown after redaction, and kinds that also need a toxicity score. Every
-#: other kind of text is never shown.
+#: Kinds of text that are shown after redaction, and kinds that also need a toxicity score. No other
+#: kind of text is shown as such.
 DISPLAYABLE_KINDS = ("audit text", "project text", "label", "id", "figure")
 SCORE_GATED_KINDS = ("corpus text", "model text")
 

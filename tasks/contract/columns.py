@@ -19,8 +19,9 @@ from typing import Any, Literal, get_args
 import pyarrow as pa
 
 #: Kind of a column. Texts are distinguished by origin, since it decides what they may contain.
-#: ``personal``: may contain personal data in clear; no page shows it. ``figure``: a measured number
-#: or count. ``label``: a name given by the project or the config. ``id``: a row key or a digest.
+#: ``personal``: may contain personal data in clear; pages show only what a document contains, too.
+#: ``figure``: a measured number or count. ``label``: a name given by the project or the config.
+#: ``id``: a row key or a digest.
 ColumnKind = Literal[
     "corpus text", "model text", "audit text", "project text", "id", "label", "figure", "personal"
 ]

@@ -8,10 +8,8 @@ from hallmark.flows.cli import main
 from hallmark.flows.commands.tables import render_tables
 from hallmark.flows.config import Config
 from hallmark.flows.table_listing import EVERY_STAGE, list_tables
-from hallmark.reports.tables_page import write_tables_page
 from hallmark.tasks.contract import UsageError
 from hallmark.tasks.training.pack import build_sequences_schema
-from tests.reports import pages
 
 
 def test_every_table_of_an_artifact_is_listed_as_in_its_manifest(session):
@@ -80,14 +78,3 @@ def test_tables_of_a_study_are_listed_too():
         ("attribute_texts", "attributions"),
         ("error_rates", "false_alarm_rates"),
     } <= listed
-
-
-def test_the_page_lists_the_same_tables(tmp_path):
-    rows = list_tables()
-    page = pages.read(write_tables_page(rows, tmp_path / "site"))
-    assert len(page.tables) == len(rows)
-    for row, (_, *lines) in zip(rows, page.tables, strict=True):
-        assert [line[0] for line in lines] == [column["name"] for column in row["columns"]]
-        assert [line[1] for line in lines] == [column["meaning"] for column in row["columns"]]
-    assert len(page.ids) == len(set(page.ids))
-    assert page.headings[:3] == [1, 2, 3] and not page.tags & {"script"}
