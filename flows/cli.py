@@ -51,6 +51,8 @@ COMMAND_GROUPS: dict[tuple[str, str], dict[str, str]] = {
         "runs": "List the runs of a store, newest last, with their outcome and policy verdict.",
         "status": "Show the stages and artifacts of a run, how many rows each stage kept and "
         "removed, and which stages are out of date.",
+        "view": "Show the runs of a store and their cards in a browser, trace texts, and review "
+        "cards.",
         "export-site": "Write the website of all runs and print the path of the page for RUN, "
         "which links to the cards of that run.",
         "export-cards": "Export the cards of RUN as Hugging Face cards, Croissant, CycloneDX "

@@ -22,6 +22,7 @@ from hallmark.flows.deployment_checks import (
     check_settings_allowed,
     check_store_allowed,
 )
+from hallmark.flows.run_progress import RunProgressListener
 from hallmark.flows.runs import (
     Record,
     Run,
@@ -434,7 +435,11 @@ def record_run(
     }
     run = frontend.runs_by_id[record["run"]] = Run(store, record)
 
-    listeners = [BackgroundListener(frontend.on_event, "the terminal", idle_interval=5.0)]
+    progress_listener = RunProgressListener(store, run.id)
+    listeners = [
+        BackgroundListener(frontend.on_event, "the terminal", idle_interval=5.0),
+        BackgroundListener(progress_listener, "the progress file"),
+    ]
     if settings.tensorboard:
         event_files = TensorBoardListener(Path(settings.tensorboard) / run.id)
         listeners.append(BackgroundListener(event_files, "TensorBoard's event files"))
@@ -451,6 +456,7 @@ def record_run(
     mapper = make_mapper(settings.mapper, settings.workers)
     try:
         with ExitStack() as stack:
+            stack.callback(progress_listener.remove_file)
             for listener in listeners:
                 stack.enter_context(listener)
             stack.enter_context(open_session(Session(store, mapper, handle_event, last_stage)))

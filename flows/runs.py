@@ -396,7 +396,7 @@ def open_run(
         )
         match_count = "no run" if not matches else f"{len(matches)} runs"
         raise UsageError(f"the store {store.uri} has {match_count} named {name!r}; {hint}")
-    run = Run(store, _read_run_record(store, matches[0]))
+    run = Run(store, read_run_record(store, matches[0]))
     if name == "latest":
         log_which_run_is_latest(run.id, "the newest run")
     return run
@@ -411,7 +411,12 @@ def open_artifact(artifact_name: str, store: Store | str | None = None) -> Artif
     return find_artifact(store, artifact_name)
 
 
-def _read_run_record(store: Store, run_id: str) -> Record:
+def read_run_record(store: Store, run_id: str) -> Record:
+    """Read the run.json of a run.
+
+    Raises:
+        HallmarkError: If it is damaged.
+    """
     try:
         record: Record | None = json.loads(store.get(f"runs/{run_id}/run.json") or b"")
     except (ValueError, RecursionError):
@@ -426,7 +431,7 @@ def _read_run_record(store: Store, run_id: str) -> Record:
 
 def _may_be_latest(store: Store, run_id: str) -> bool:
     try:
-        return Run(store, _read_run_record(store, run_id)).may_be_latest
+        return Run(store, read_run_record(store, run_id)).may_be_latest
     except HallmarkError:  # opening the run raises it again
         return True
 
@@ -486,7 +491,7 @@ def read_all_runs(store: Store, include_trials: bool = False) -> list[Run]:
     runs = []
     for run_id in list_run_ids(store):
         try:
-            runs.append(Run(store, _read_run_record(store, run_id)))
+            runs.append(Run(store, read_run_record(store, run_id)))
         except HallmarkError as error:
             log.warning("skipped: %s", error)
     return [run for run in runs if include_trials or run.flow != TRIAL_FLOW]

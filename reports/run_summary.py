@@ -152,13 +152,18 @@ class KeyFigure:
         name: The label of its column.
         value: The formatted value; a dash if it is missing.
         details: Its interval, n and scorer, where it has them.
-        page_path: The page of its rows, relative to the folder of the run.
+        evidence_id: The id of its rows; empty if it is missing.
     """
 
     name: str
     value: str = "–"
     details: tuple[str, ...] = ()
-    page_path: str = ""
+    evidence_id: str = ""
+
+    @property
+    def page_path(self) -> str:
+        """The place of its rows in the site, from the folder of the run; empty without rows."""
+        return f"model_card/{get_evidence_place(self.evidence_id)}" if self.evidence_id else ""
 
 
 @dataclass(frozen=True)
@@ -214,5 +219,5 @@ def read_key_figure(figures_table: pa.Table | None, id_prefix: str, label: str) 
         label,
         format_number(row["value"], unit),
         tuple(details),
-        f"model_card/{get_evidence_place(row['evidence_id'])}",
+        row["evidence_id"],
     )

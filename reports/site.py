@@ -171,7 +171,7 @@ def build_site(
     find_cached = cache(lambda label, name: _find_readable_artifact(store, label, name))
     written_cards: dict[str, Path] = {}
     summarize_stage_cached = cache(
-        lambda label, name: _summarize_stage_artifact(find_cached(label, name))
+        lambda label, name: summarize_stage_artifact(find_cached(label, name))
     )
     find_purged_cached = cache(
         lambda label, name: _list_purged_document_ids(
@@ -223,7 +223,7 @@ def build_site(
             RunStage(entry, summarize_stage_cached(*stage_key))
             for entry, stage_key in zip(record["stages"], stage_keys, strict=True)
         ]
-        redact = get_redact_function(_read_phone_regions(record.get("config")))
+        redact = get_redact_function(read_phone_regions(record.get("config")))
         # An error may name a file or quote a value.
         redacted_fields = {name: redact(record.get(name) or "") for name in ("error", "checkpoint")}
         run_summary = summarize_run(artifacts, redact)
@@ -233,7 +233,7 @@ def build_site(
             run=record,
             stages=stages,
             cards=cards,
-            config=_format_run_config(record.get("config"), redact),
+            config=format_run_config(record.get("config"), redact),
             purged=format_purge_notice(purged_ids),
             policy=run_summary.policy,
             **redacted_fields,
@@ -517,7 +517,7 @@ def _link_or_copy_file(source: str, target: str) -> None:
         shutil.copyfile(source, target)
 
 
-def _summarize_stage_artifact(artifact: Artifact | None) -> StageSummary:
+def summarize_stage_artifact(artifact: Artifact | None) -> StageSummary:
     if artifact is None:
         return StageSummary(False, {}, {}, {})
     return StageSummary(
@@ -553,7 +553,7 @@ def _write_page(path: Path, template: str, **template_values: Any) -> None:
     path.write_text(html, encoding="utf-8")
 
 
-def _format_run_config(config: Any, redact: RedactFunction) -> str:
+def format_run_config(config: Any, redact: RedactFunction) -> str:
     """Return the config of a run, redacted; what a person stated for a card is not redacted."""
     section_names = sorted(config) if isinstance(config, Mapping) else []
     if not section_names:
@@ -569,7 +569,7 @@ def _format_run_config(config: Any, redact: RedactFunction) -> str:
     return "{\n" + ",\n".join(redacted_texts) + "\n}"
 
 
-def _read_phone_regions(config: Any) -> frozenset[str]:
+def read_phone_regions(config: Any) -> frozenset[str]:
     """Return the countries whose telephone numbers were searched for, to redact them."""
     try:
         regions = config["find_personal_data"]["regions"]

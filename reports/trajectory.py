@@ -31,7 +31,11 @@ from hallmark.reports.page.document import (
 )
 from hallmark.reports.page.figures import Evidence, Figure, FigureBook, format_number, slugify
 from hallmark.reports.page.redaction import OFFENSIVE_TOXICITY, Redactor
-from hallmark.reports.page.rendering import get_template_environment
+from hallmark.reports.page.rendering import (
+    FigureLinker,
+    get_evidence_path,
+    get_template_environment,
+)
 from hallmark.reports.page.table_cells import value_to_cell
 from hallmark.reports.sections.checkpoint_comparison import (
     TrainingCheckpoint,
@@ -124,8 +128,10 @@ class TrajectoryWriter:
         checkpoints: Sequence[TrainingCheckpoint],
         training_artifacts: Mapping[str, Artifact],
         trajectory_folder: Path,
+        link_figure: FigureLinker = get_evidence_path,
     ) -> None:
         self.checkpoints, self.trajectory_folder = checkpoints, trajectory_folder
+        self.link_figure = link_figure
         self.redactor = build_corpus_redactor(dict(training_artifacts), OFFENSIVE_TOXICITY)
         self.redact = self.redactor.redact_full_text
         self.evidence_ids_by_run = {
@@ -459,7 +465,7 @@ class TrajectoryWriter:
         )
         if run is None or figure.evidence_id not in self.evidence_ids_by_run[run]:
             return figure.short_text
-        return Link(figure.short_text, f"{get_model_card_path(run)}/{figure.page_path}")
+        return Link(figure.short_text, f"{get_model_card_path(run)}/{self.link_figure(figure)}")
 
     def format_change_cells(
         self,
@@ -638,6 +644,38 @@ def get_model_card_path(run_id: str) -> str:
     return f"../../{quote(run_id)}/model_card"
 
 
+def build_trajectory(
+    run_id: str,
+    checkpoints: Sequence[TrainingCheckpoint],
+    training_artifacts: Mapping[str, Artifact],
+    trajectory_folder: Path,
+    link_figure: FigureLinker = get_evidence_path,
+) -> tuple[Document, bool]:
+    """Build the redacted trajectory of a training run, and write the pages of its pairs.
+
+    Args:
+        run_id: The id of the run.
+        checkpoints: The audited checkpoints.
+        training_artifacts: The artifacts of the run by label, for redaction.
+        trajectory_folder: The folder that receives the pages of pairs.
+        link_figure: Returns where the link of a figure leads, from a page of its card.
+
+    Returns:
+        The document, and whether every artifact could be read.
+    """
+    try:
+        writer = TrajectoryWriter(checkpoints, training_artifacts, trajectory_folder, link_figure)
+        document = redact_document(writer.build_document(run_id), writer.redact)
+        return document, writer.is_complete
+    except (HallmarkError, LookupError, TypeError, ValueError, AttributeError) as error:
+        # One damaged artifact must not prevent all other pages.
+        message = Redactor().redact_full_text(
+            f"{error}" if isinstance(error, HallmarkError) else f"{error!r}"
+        )
+        error_callout = Callout("bad", [f"The checkpoints could not be compared: {message}"])
+        return Document(PAGE_TITLE, "Trajectory", [error_callout], []), False
+
+
 def write_trajectory_and_report_completeness(
     run_id: str,
     checkpoints: Sequence[TrainingCheckpoint],
@@ -655,18 +693,9 @@ def write_trajectory_and_report_completeness(
     trajectory_folder = run_folder / TRAJECTORY_FOLDER
     shutil.rmtree(trajectory_folder, ignore_errors=True)
     trajectory_folder.mkdir(parents=True, exist_ok=True)
-    try:
-        writer = TrajectoryWriter(checkpoints, training_artifacts, trajectory_folder)
-        document = redact_document(writer.build_document(run_id), writer.redact)
-        is_complete = writer.is_complete
-    except (HallmarkError, LookupError, TypeError, ValueError, AttributeError) as error:
-        # One damaged artifact must not prevent all other pages.
-        message = Redactor().redact_full_text(
-            f"{error}" if isinstance(error, HallmarkError) else f"{error!r}"
-        )
-        is_complete = False
-        error_callout = Callout("bad", [f"The checkpoints could not be compared: {message}"])
-        document = Document(PAGE_TITLE, "Trajectory", [error_callout], [])
+    document, is_complete = build_trajectory(
+        run_id, checkpoints, training_artifacts, trajectory_folder
+    )
     html = (
         get_template_environment()
         .get_template("site_trajectory.html")

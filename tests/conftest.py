@@ -34,6 +34,7 @@ EXPECTED_SKIPS = (
     "this machine has a CUDA device",
     "needs a CUDA device",
     "needs AVX-512 and oneDNN",
+    "Chromium is missing",
     "shared data folder is absent",
 )
 

@@ -46,13 +46,24 @@ def render_card_page(
     Raises:
         HallmarkError: If the card has no page of that name.
     """
+    document = redact_card_page(content, page)
     if not page:
-        return render_html(_redact(content), link_figure)
+        return render_html(document, link_figure)
+    return render_section_html(document, document.sections[0], f"{content.name}.html", link_figure)
+
+
+def redact_card_page(content: CardContent, page: str = "") -> Document:
+    """Return the redacted document of a card, or of one of its pages: only the section of it.
+
+    Raises:
+        HallmarkError: If the card has no page of that name.
+    """
+    if not page:
+        return _redact(content)
     sections = [section for section in content.document.list_pages() if section.page == page]
     if not sections:
         raise HallmarkError(f"the {content.document.kind.lower()} has no page {page!r:.80}")
-    document = _redact(content, sections[0])
-    return render_section_html(document, document.sections[0], f"{content.name}.html", link_figure)
+    return _redact(content, sections[0])
 
 
 def iterate_card_pages(

@@ -1,0 +1,193 @@
+"""Read the runs and cards of a store for the pages of the application, and keep some in memory.
+
+Artifacts never change, apart from purges. What is kept is therefore identified by the contents of
+the artifacts, the purges of the store, and the times at which local files changed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from hallmark.flows.runs import Run, list_run_ids, open_run, read_run_record
+from hallmark.reports.cards import CARD_KINDS, read_card
+from hallmark.reports.page.card_tables import CardContent
+from hallmark.reports.page.redaction import Redactor
+from hallmark.reports.purge_notices import (
+    collect_purged_document_ids,
+    find_artifact_by_name,
+    format_purge_notice,
+)
+from hallmark.reports.run_summary import RunSummary, summarize_run
+from hallmark.tasks.contract import (
+    PURGED_DOCUMENTS_FILE,
+    Artifact,
+    HallmarkError,
+    Store,
+    UsageError,
+    stat_to_file_stamp,
+)
+
+Value = TypeVar("Value")
+
+#: How many cards and summaries of runs are kept in memory.
+MAX_CARDS, MAX_SUMMARIES = 8, 1000
+
+#: Number of objects that are read at the same time.
+READERS = 16
+
+
+class RecentValues(Generic[Value]):
+    """Keep the values that were used last.
+
+    Two threads may compute the same value at the same time; neither waits for the other.
+    """
+
+    def __init__(self, max_values: int) -> None:
+        self.max_values = max_values
+        self._values: OrderedDict[Hashable, Value] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: Hashable, compute: Callable[[], Value]) -> Value:
+        """Return the value of a key; it is computed if it is not in memory."""
+        with self._lock:
+            if key in self._values:
+                self._values.move_to_end(key)
+                return self._values[key]
+        value = compute()
+        with self._lock:
+            self._values[key] = value
+            while len(self._values) > self.max_values:
+                self._values.popitem(last=False)
+        return value
+
+
+@dataclass(frozen=True)
+class CardView:
+    """A card and what its pages add.
+
+    Attributes:
+        run: The run.
+        artifact: The artifact of the card.
+        content: Its content.
+        purge_notice: The notice about purged documents; empty without any.
+        key: Identifies the content.
+    """
+
+    run: Run
+    artifact: Artifact
+    content: CardContent
+    purge_notice: str
+    key: Hashable
+
+
+@dataclass(frozen=True)
+class ListedRun:
+    """A run in the list of runs.
+
+    Attributes:
+        run: The run.
+        summary: Its model, controls, key figures and policy.
+        cards: The titles of its cards, by the name of the stage.
+        computed_count: The number of stages that were computed and not cached.
+    """
+
+    run: Run
+    summary: RunSummary
+    cards: Mapping[str, str]
+    computed_count: int
+
+
+class StoreReader:
+    """Reads a store for the application."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._cards: RecentValues[tuple[CardContent, str]] = RecentValues(MAX_CARDS)
+        self._summaries: RecentValues[RunSummary] = RecentValues(MAX_SUMMARIES)
+        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="store reader")
+
+    def read_runs(self) -> tuple[list[Run], list[str]]:
+        """Read all runs, newest first, and the sentences about those that are damaged."""
+        runs: list[Run] = []
+        problems = []
+        for outcome in self._readers.map(self._try_open_run, reversed(list_run_ids(self.store))):
+            if isinstance(outcome, Run):
+                runs.append(outcome)
+            else:
+                problems.append(outcome)
+        return runs, problems
+
+    def _try_open_run(self, run_id: str) -> Run | str:
+        try:
+            return Run(self.store, read_run_record(self.store, run_id))
+        except HallmarkError as error:
+            return str(error)
+
+    def open_run(self, name: str) -> Run:
+        """Open a run by its id, the start of its id, or "latest".
+
+        Raises:
+            UsageError: If there is no such run.
+            HallmarkError: If it is damaged.
+        """
+        return open_run(name, self.store)
+
+    def list_runs(self, runs: list[Run]) -> list[ListedRun]:
+        """Summarize runs for the list."""
+        return [*self._readers.map(self._summarize, runs)]
+
+    def _summarize(self, run: Run) -> ListedRun:
+        cards = {label: kind.title for label, kind in CARD_KINDS.items() if label in run.stages}
+        entries = run.stages
+        key = (run.id, *((label, entry["content"]) for label, entry in entries.items()))
+        summary = self._summaries.get(key, lambda: self._read_summary(run))
+        computed_count = sum(not entry["cached"] for entry in entries.values())
+        return ListedRun(run, summary, cards, computed_count)
+
+    def _read_summary(self, run: Run) -> RunSummary:
+        summarized = ("model_card", "task_card", "policy", "pretrain")
+        artifacts = {
+            label: find_artifact_by_name(self.store, entry["artifact"])
+            for label, entry in run.stages.items()
+            if label in summarized or label.startswith("audit_")
+        }
+        return summarize_run(artifacts, Redactor().redact_full_text)
+
+    def open_card(self, run: Run, card: str) -> CardView:
+        """Read a card of a run.
+
+        Raises:
+            UsageError: If the run has no such card.
+            HallmarkError: If the card is damaged.
+        """
+        if card not in CARD_KINDS or card not in run.stages:
+            cards = ", ".join(label for label in CARD_KINDS if label in run.stages) or "none"
+            raise UsageError(f"run {run.id} has no card {card!r:.80}; its cards: {cards}")
+        artifact = run[card]
+        key = self._identify_contents(artifact)
+        content, purge_notice = self._cards.get(key, lambda: self._read_card(artifact))
+        return CardView(run, artifact, content, purge_notice, key)
+
+    def _identify_contents(self, artifact: Artifact) -> Hashable:
+        """Return what identifies the contents of an artifact.
+
+        Raises:
+            HallmarkError: If one of its files is missing or has another size.
+        """
+        entries = [*artifact.iter_file_entries()]
+        artifact.location.check_file_sizes(entries)
+        stamps: tuple[Any, ...] = ()
+        if self.store.root_folder is not None:
+            paths = [artifact.location.fetch_file(entry) for entry in entries]
+            stamps = tuple(stat_to_file_stamp(path.stat()) for path in paths)
+        purges = self.store.get(PURGED_DOCUMENTS_FILE)
+        return artifact.name, artifact.content_digest, purges, stamps
+
+    def _read_card(self, artifact: Artifact) -> tuple[CardContent, str]:
+        purged_ids = collect_purged_document_ids(self.store, artifact)
+        return read_card(self.store, artifact), format_purge_notice(purged_ids)

@@ -1,0 +1,80 @@
+"""Start the review application on this machine."""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+from hallmark.flows.application.application import HOST, create_application
+from hallmark.flows.commands.options import (
+    AllowedSignersOption,
+    RevokedKeysOption,
+    StoreOption,
+    WholeNumber,
+)
+from hallmark.flows.runs import open_store
+from hallmark.reports.review.signatures import SignerFiles
+from hallmark.tasks.contract import HallmarkError, UsageError
+
+DEFAULT_PORT, MAX_PORT = 8321, 65_535
+
+
+def view(
+    *,
+    port: WholeNumber = DEFAULT_PORT,
+    allowed_signers: AllowedSignersOption = None,
+    revoked_keys: RevokedKeysOption = None,
+    store: StoreOption = None,
+) -> None:
+    """Show the runs of a store and their cards in a browser, trace texts, and review cards.
+
+    The application answers only requests from this machine. It writes nothing but signed reviews,
+    and never reads a private key. Stop it with Ctrl-C.
+
+    Parameters
+    ----------
+    port
+        The port on which it listens; 0 lets the system choose one.
+    """
+    if not 0 <= port <= MAX_PORT:
+        raise UsageError(f"--port {port}: a port is a number from 0 to {MAX_PORT}")
+    signer_files = SignerFiles(allowed_signers, revoked_keys)
+    signer_files.check_readable()
+    opened_store = open_store(store, create=False)
+    with bind_port(port) as listener:
+        import uvicorn
+
+        bound_port: int = listener.getsockname()[1]
+        application = create_application(
+            opened_store, bound_port, signer_files, prepares_pages=True
+        )
+        print(
+            f"http://{HOST}:{bound_port}/ shows {opened_store.uri}; stop it with Ctrl-C", flush=True
+        )
+        config = uvicorn.Config(application, log_level="warning", server_header=False, ws="none")
+        uvicorn.Server(config).run(sockets=[listener])
+
+
+def bind_port(port: int) -> socket.socket:
+    """Return a socket that listens on a port of this machine.
+
+    Raises:
+        HallmarkError: If another process uses the port.
+    """
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((HOST, port))
+        listener.listen(128)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            raise HallmarkError(
+                f"port {port} of this machine is in use, perhaps by another hallmark view; stop "
+                "that one or choose another port with --port"
+            ) from error
+        raise HallmarkError(
+            f"hallmark view cannot listen on port {port} ({error.strerror}); choose another port "
+            "with --port"
+        ) from error
+    return listener

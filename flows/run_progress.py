@@ -1,0 +1,116 @@
+"""Keep the progress of a running stage in the store, for the application that shows it.
+
+The file ``runs/<run>/progress.json`` exists only while the run is running. It is no evidence: the
+tables of the stage remain the record.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from hallmark.tasks.contract import Event, HallmarkError, Store
+
+#: Seconds between two writes.
+WRITE_INTERVAL_SECONDS = 2.0
+
+#: Number of points of a curve from which every second point is dropped.
+MAX_CURVE_POINTS = 2000
+
+#: The metrics whose curves are kept.
+CURVE_METRICS = ("loss", "validation_bits_per_token")
+
+
+@dataclass
+class RunProgress:
+    """The progress of the stage that a run executes.
+
+    Attributes:
+        label: The label of the stage.
+        completed: Completed units; 0 if the stage reports none.
+        total: All units; 0 if unknown.
+        description: What the stage reports, such as its speed.
+        curves: Pairs of a step and a value, by metric.
+    """
+
+    label: str = ""
+    completed: int = 0
+    total: int = 0
+    description: str = ""
+    curves: dict[str, list[list[float]]] = field(default_factory=dict)
+
+    def handle_event(self, event: Event) -> None:
+        """Take what an event says about the running stage."""
+        match event.kind:
+            case "start":
+                self.label, self.completed, self.total = event.label, 0, 0
+                self.description, self.curves = "", {}
+            case "progress":
+                self.label, self.completed, self.total = event.label, event.completed, event.total
+                self.description = event.description
+            case "figures":
+                for name in CURVE_METRICS:
+                    value = event.metrics.get(name)
+                    if value is not None and math.isfinite(value):
+                        self._add_point(name, event.completed, value)
+
+    def _add_point(self, name: str, step: int, value: float) -> None:
+        points = self.curves.setdefault(name, [])
+        points.append([step, value])
+        if len(points) > MAX_CURVE_POINTS:
+            del points[1:-1:2]
+
+
+class RunProgressListener:
+    """Write the progress of a run into its store; call it through a ``BackgroundListener``."""
+
+    def __init__(self, store: Store, run_id: str) -> None:
+        self.store, self.key = store, format_progress_key(run_id)
+        self.progress = RunProgress()
+        self._written_at = -math.inf
+        self._is_closed = False
+
+    def __call__(self, event: Event) -> None:
+        self.progress.handle_event(event)
+        is_due = time.monotonic() - self._written_at >= WRITE_INTERVAL_SECONDS
+        if is_due and not self._is_closed:
+            self._written_at = time.monotonic()
+            self.store.put(self.key, json.dumps(asdict(self.progress)).encode())
+
+    def remove_file(self) -> None:
+        """Remove the file at the end of the run; an error must not fail the run."""
+        self._is_closed = True
+        if self._written_at > -math.inf:
+            with suppress(HallmarkError, OSError):
+                self.store.delete([self.key])
+
+
+def format_progress_key(run_id: str) -> str:
+    """Return the key of the progress file of a run."""
+    return f"runs/{run_id}/progress.json"
+
+
+def read_run_progress(store: Store, run_id: str) -> RunProgress | None:
+    """Read the progress of a running run; None if there is none, or it cannot be read."""
+    try:
+        fields: Any = json.loads(store.get(format_progress_key(run_id)) or b"null")
+        progress = RunProgress(**fields)
+        is_valid = (
+            isinstance(progress.label, str)
+            and isinstance(progress.completed, int)
+            and isinstance(progress.total, int)
+            and isinstance(progress.description, str)
+            and all(
+                isinstance(value, int | float)
+                for points in progress.curves.values()
+                for step, number in points
+                for value in (step, number)
+            )
+        )
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return None
+    return progress if is_valid else None

@@ -1,0 +1,500 @@
+"""`hallmark view`: its pages, downloads, reviews, and the requests that it refuses."""
+
+import csv
+import io
+import re
+import shutil
+import socket
+
+import pyarrow.parquet as pq
+import pytest
+from fastapi.testclient import TestClient
+
+from hallmark.flows.application.application import create_application
+from hallmark.flows.application.card_pages import CASES_PER_PAGE
+from hallmark.flows.commands.view import bind_port
+from hallmark.flows.runs import open_run, open_store
+from hallmark.reports.review.signatures import SignerFiles
+from hallmark.tasks.contract import HallmarkError
+
+pytestmark = pytest.mark.slow
+
+ADDRESS = "http://127.0.0.1:8321"
+SAME_ORIGIN = {"origin": ADDRESS, "sec-fetch-site": "same-origin"}
+
+
+def start(store, signer_files=SignerFiles()):  # noqa: B008
+    application = create_application(open_store(str(store), create=False), 8321, signer_files)
+    return TestClient(application, base_url=ADDRESS)
+
+
+@pytest.fixture(scope="module")
+def client(smoke):
+    return start(smoke.store)
+
+
+@pytest.fixture(scope="module")
+def run(smoke):
+    return open_run(smoke.first, str(smoke.store))
+
+
+@pytest.fixture(scope="module")
+def card(client, run):
+    """Return the path of the model card, with a slash at its end."""
+    return f"/runs/{run.id}/model_card/"
+
+
+@pytest.fixture(scope="module")
+def evidence(client, card):
+    """Return the paths of the pages of rows that the model card links to, without suffix."""
+    page = client.get(f"{card}model_card.html").text
+    return sorted({card + path for path in re.findall(r'href="(rows/[^"#.]+)\.html"', page)})
+
+
+@pytest.fixture
+def damaged(smoke, tmp_path):
+    """Return a copy of the store that a test may damage."""
+    store = tmp_path / "store"
+    shutil.copytree(smoke.store, store, symlinks=True)
+    return store
+
+
+def assert_one_sentence(response, status, words):
+    assert response.status_code == status
+    assert re.search(words, response.text), response.text
+    assert "Traceback" not in response.text
+
+
+# Pages ----------------------------------------------------------------------------------------
+
+
+def test_the_list_shows_a_run_and_is_searched(client, run):
+    page = client.get("/").text
+    assert f'href="/runs/{run.id}/"' in page and "completed" in page
+    assert f"/runs/{run.id}/model_card/model_card.html" in page
+    assert run.id in client.get("/", params={"search": "SMOKE"}).text
+    page = client.get("/", params={"search": "no such run"}).text
+    assert run.id not in page and "0 of " in page
+
+
+def test_a_damaged_run_does_not_hide_the_others(damaged, run):
+    shutil.copytree(damaged / "runs" / run.id, damaged / "runs" / "20200101-000000-0000")
+    page = start(damaged).get("/").text
+    assert "run 20200101-000000-0000 is damaged" in page and f'href="/runs/{run.id}/"' in page
+
+
+def test_the_page_of_a_run_shows_its_stages_flow_and_losses(client, run):
+    page = client.get(f"/runs/{run.id}/").text
+    assert all(f'<tr id="{label}">' in page for label in run.stages)
+    assert all(f'href="#{label}"' in page for label in run.stages)
+    assert page.count("<rect ") == len(run.stages) and page.count("<path ") >= len(run.stages) - 3
+    losses = run["pretrain"]["log"].read()["loss"].to_pylist()
+    assert f"Training (solid): {losses[-1]:.4f} at step {len(losses):,}" in page
+    assert "data-reload" not in page
+
+
+def test_the_start_of_an_id_and_latest_lead_to_the_run(client, run):
+    for name in (run.id[:-1], "latest"):
+        response = client.get(f"/runs/{name}/", follow_redirects=False)
+        assert response.headers["location"] == f"/runs/{run.id}/"
+
+
+def test_every_link_of_the_cards_leads_to_a_page(client, run):
+    for label in ("model_card", "datasheet"):
+        home = f"/runs/{run.id}/{label}/"
+        page = client.get(f"{home}{label}.html")
+        assert page.status_code == 200
+        paths = {
+            path.partition("#")[0] for path in re.findall(r'(?:href|src)="([^"]*)"', page.text)
+        }
+        paths = {path for path in paths if path and not path.startswith("http")}
+        assert "<svg" in page.text
+        assert any(path.startswith("rows/") for path in paths)
+        rows = sorted(path for path in paths if path.startswith("rows/"))
+        for path in sorted(paths - {*rows[10:]}):
+            linked = path if path.startswith("/") else home + path
+            assert client.get(linked).status_code == 200, linked
+
+
+def test_pages_that_do_not_exist_say_so(client, run, card):
+    for path in (
+        "/nothing",
+        "/static/nothing.css",
+        f"/runs/{run.id}/nothing/nothing.html",
+        f"{card}other.html",
+        f"{card}rows/other.html",
+        f"{card}rows/model_card.txt",
+        "/statements/0123/",
+        f"/runs/{run.id}/ingest/reviews/",
+    ):
+        assert client.get(path).status_code == 404, path
+    assert_one_sentence(client.get("/runs/20991231-/"), 404, "has no run named &#39;20991231-&#39;")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/runs/..%2f..%2fetc/",
+        "/runs/%2e%2e/",
+        "/static/..%2fview.js",
+        "/static/..%2f..%2f..%2fpyproject.toml",
+        "/runs/RUN/model_card/rows/..%2f..%2fmodel_card.html",
+        "/runs/RUN/..%2fmodel_card/model_card.html",
+        "/statements/..%2f..%2frun.json/",
+    ],
+)
+def test_no_path_leaves_its_folder(client, run, path):
+    response = client.get(path.replace("RUN", run.id))
+    assert response.status_code == 404 and "pretrain" not in response.text
+
+
+# Rows -----------------------------------------------------------------------------------------
+
+
+def read_csv(text):
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+@pytest.fixture(scope="module")
+def values(client, evidence):
+    """Return the path of evidence with more than a page of rows that all have a number."""
+    for path in evidence:
+        rows = read_csv(client.get(f"{path}.csv").text)
+        if len(rows) > 50 and all(row.get("toxicity") for row in rows):
+            return path
+    raise AssertionError("no evidence has enough rows")
+
+
+def test_rows_are_sorted_filtered_and_searched(client, values):
+    rows = read_csv(client.get(f"{values}.csv").text)
+    scores = [float(row["toxicity"]) for row in rows]
+    largest_first = read_csv(client.get(f"{values}.csv?sort=-toxicity").text)
+    assert [float(row["toxicity"]) for row in largest_first] == sorted(scores, reverse=True)
+    limit = sorted(scores)[len(scores) // 2]
+    filters = f"column=toxicity&operator=at-least&value={limit!r}"
+    filtered = read_csv(client.get(f"{values}.csv?{filters}").text)
+    assert len(filtered) == sum(score >= limit for score in scores)
+    page = client.get(f"{values}.html?{filters}&sort=toxicity").text
+    assert f"{len(filtered):,} of {len(rows):,} rows" in page
+    assert "sorted by toxicity, smallest first" in page
+    assert "No row meets" in client.get(f"{values}.html?search=nowhere+to+be+found").text
+
+
+def test_a_table_is_sorted_by_its_headers(client, evidence):
+    pages = (client.get(f"{path}.html").text for path in evidence)
+    page = next(page for page in pages if "<th" in page and "aria-sort" not in page)
+    link = re.search(r'<th[^>]*><a href="([^"]*)">', page)[1].replace("&amp;", "&")
+    path = next(path for path in evidence if client.get(f"{path}.html").text == page)
+    assert 'aria-sort="descending"' in client.get(f"{path}.html{link}").text
+
+
+def test_pages_continue_each_other(client, values):
+    total = len(read_csv(client.get(f"{values}.csv").text))
+    numbers = []
+    for page in range(1, total // CASES_PER_PAGE + 2):
+        text = client.get(f"{values}.html?page={page}").text
+        numbers += map(int, re.findall("<dt>Case</dt><dd>([0-9]+)</dd>", text))
+    assert numbers == [*range(1, total + 1)]
+    # A page after the last shows the last.
+    assert client.get(f"{values}.html?page=9999").text == text
+
+
+def test_downloads_have_the_same_rows_and_hide_the_same_text(client, values, evidence):
+    rows = read_csv(client.get(f"{values}.csv").text)
+    response = client.get(f"{values}.parquet")
+    assert response.headers["content-disposition"].endswith('.parquet"')
+    table = pq.read_table(io.BytesIO(response.content)).to_pylist()
+    assert [row["toxicity"] for row in table] == [float(row["toxicity"]) for row in rows]
+    assert [*table[0]] == [*rows[0]] and len(table) == len(rows)
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("sort=nothing", "cannot be sorted or filtered by"),
+        (
+            "column=toxicity&operator=is&value=many",
+            "column toxicity needs a number, and &#39;many&#39; is none",
+        ),
+        ("column=toxicity&operator=like&value=1", "no way to compare"),
+        ("column=toxicity", "needs a column, an operator and a value"),
+        ("page=two", "not the number of a page"),
+    ],
+)
+def test_a_wrong_query_is_refused_in_one_sentence(client, values, query, words):
+    assert_one_sentence(client.get(f"{values}.html?{query}"), 400, words)
+    assert client.get(f"{values}.csv?{query}").status_code == 400
+
+
+# Damage ---------------------------------------------------------------------------------------
+
+
+def find_table(store, run, label, table):
+    name = run.stages[label]["artifact"]
+    return next((store / "artifacts" / name).rglob(f"{table}/*.parquet"))
+
+
+def test_a_missing_or_changed_table_is_named(damaged, run, card):
+    client = start(damaged)
+    assert client.get(f"{card}model_card.html").status_code == 200
+    table = find_table(damaged, run, "model_card", "figures")
+    content = table.read_bytes()
+    table.write_bytes(content[:200] + bytes(b ^ 0xFF for b in content[200:600]) + content[600:])
+    assert_one_sentence(client.get(f"{card}model_card.html"), 500, "is damaged: ")
+    table.unlink()
+    assert_one_sentence(client.get(f"{card}model_card.html"), 500, "is missing")
+    table.write_bytes(content)
+    assert client.get(f"{card}model_card.html").status_code == 200
+
+
+def test_rows_that_are_damaged_do_not_hide_the_card(damaged, run, card, values):
+    for path in (damaged / "artifacts").rglob("values/*.parquet"):
+        path.write_bytes(b"\0" * path.stat().st_size)
+    client = start(damaged)
+    assert client.get(f"{card}model_card.html").status_code == 200
+    response = client.get(f"{values}.html")
+    assert_one_sentence(response, 500, "cannot be read|damaged")
+
+
+@pytest.mark.parametrize("name", ["../../../../etc/passwd", "/etc/passwd"])
+def test_a_path_in_a_manifest_does_not_leave_the_artifact(damaged, run, card, name):
+    folder = damaged / "artifacts" / run.stages["model_card"]["artifact"]
+    manifest = folder / "manifest.json"
+    text = manifest.read_text()
+    stored = re.search(r'"name": ?"([^"]*figures[^"]*parquet)"', text)[1]
+    manifest.write_text(text.replace(stored, name))
+    response = start(damaged).get(f"{card}model_card.html")
+    assert response.status_code in (404, 500) and "root:" not in response.text
+
+
+# Requests -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1:80", "127.0.0.1", "localhost", ""])
+def test_another_name_of_this_machine_is_refused(client, host):
+    response = client.get("/", headers={"host": host})
+    assert response.status_code == 403 and ADDRESS in response.text
+
+
+def test_localhost_is_an_own_name(client):
+    assert client.get("/", headers={"host": "localhost:8321"}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"origin": "https://evil.example"},
+        {"origin": "null"},
+        {"origin": "http://127.0.0.1:9999"},
+        {"origin": "http://localhost:8321"},
+        {"origin": ADDRESS, "sec-fetch-site": "cross-site"},
+        {"origin": ADDRESS, "sec-fetch-site": "same-site"},
+        {"sec-fetch-site": "none"},
+    ],
+)
+def test_another_site_cannot_write(client, card, headers):
+    for path in ("/trace", f"{card}reviews/", "/statements/0/"):
+        response = client.post(path, data={"text": "a"}, headers=headers)
+        assert response.status_code == 403, path
+
+
+def test_every_response_confines_its_page(client, card):
+    for path in ("/", "/nothing", f"{card}model_card.html", f"{card}reviews/", "/static/view.js"):
+        headers = client.get(path).headers
+        assert headers["content-security-policy"].startswith("default-src 'self'")
+        # Only attributes of elements may have a style.
+        assert headers["content-security-policy"].count("unsafe") == 1
+        assert "style-src-attr 'unsafe-inline'" in headers["content-security-policy"]
+        assert headers["x-content-type-options"] == "nosniff"
+    for path in ("/", "/trace", f"{card}model_card.html", f"{card}reviews/"):
+        page = client.get(path).text
+        assert not re.search(r"<style|<script(?! src)| on\w+=|(?:href|src)=.https?:", page), path
+
+
+def test_other_methods_and_long_forms_are_refused(client):
+    assert client.delete("/", headers=SAME_ORIGIN).status_code == 405
+    response = client.post("/trace", data={"text": "a" * (5 << 20)}, headers=SAME_ORIGIN)
+    assert_one_sentence(response, 413, "more than 4,194,304 bytes")
+    response = client.post("/trace", content=b"text=%ff", headers=SAME_ORIGIN)
+    assert_one_sentence(response, 400, "not encoded as UTF-8")
+
+
+def test_an_unexpected_error_is_one_sentence(smoke, monkeypatch):
+    application = start(smoke.store)
+    monkeypatch.setattr(
+        "hallmark.flows.application.run_pages.render_view_page",
+        lambda *_, **__: 1 / 0,
+    )
+    client = TestClient(application.app, base_url=ADDRESS, raise_server_exceptions=False)
+    response = client.get("/")
+    assert_one_sentence(response, 500, "could not be built .ZeroDivisionError")
+    assert "content-security-policy" in response.headers
+
+
+# Trace ----------------------------------------------------------------------------------------
+
+
+def test_a_text_is_traced_to_its_documents(client, run):
+    rows = run["plant_canaries"]["documents"].read(["doc_id", "text", "split"]).to_pylist()
+    row = max((r for r in rows if r["split"] == "train"), key=lambda r: len(r["text"]))
+    start_index = row["text"].index(" ", 20) + 1
+    copied = row["text"][start_index : row["text"].rindex(" ", start_index, start_index + 200)]
+    form = {"run": run.id, "text": f"<b>Quuxly</b> blorped: {copied} Zzyzx!\u202e"}
+    page = client.post("/trace", data=form, headers=SAME_ORIGIN)
+    assert page.status_code == 200
+    assert "<mark>" in page.text and row["doc_id"].hex() in page.text
+    assert "<b>" not in page.text and "‹U+202E›" in page.text
+
+
+@pytest.mark.parametrize(
+    ("form", "words"),
+    [
+        ({"text": " "}, "The text is empty"),
+        ({"text": "a" * 50_001}, "more than 50,000 characters"),
+        ({"run": "20200101-000000-0000", "text": "a"}, "no run"),
+    ],
+)
+def test_a_text_that_cannot_be_traced_stays_in_the_form(client, run, form, words):
+    response = client.post("/trace", data={"run": run.id} | form, headers=SAME_ORIGIN)
+    assert_one_sentence(response, 400, words)
+    assert form["text"][:100] in response.text
+
+
+def test_a_text_of_which_nothing_occurs_is_said_so(client, run):
+    form = {"run": run.id, "text": "zqxj wvkz qqpf"}
+    page = client.post("/trace", data=form, headers=SAME_ORIGIN).text
+    assert "No span of at least" in page
+
+
+# Reviews --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def reviewing(apart, reviewers, tmp_path_factory):
+    """Return a client of a store that may change; ada may sign."""
+    return start(apart.store, reviewers.files(tmp_path_factory.mktemp("signers"), "ada"))
+
+
+def compose(client, path, **fields):
+    form = {"reviewer": "Ada", "decision": "approve", "comment": "", "expires": ""} | fields
+    return client.post(path, data=form, headers=SAME_ORIGIN, follow_redirects=False)
+
+
+def test_a_review_is_composed_signed_and_stored(reviewing, apart, run, reviewers):
+    path = f"/runs/{run.id}/model_card/reviews/"
+    assert "Unsigned: nobody has reviewed it" in reviewing.get(path).text
+    figure_id = run["model_card"]["figures"].read(["id"])["id"][0].as_py()
+    response = compose(
+        reviewing,
+        path,
+        decision="approve-with-conditions",
+        comment="Only for <tests>.\r\nNothing else.",
+        expires="2099-12-31",
+        about=["", figure_id],
+        note=["", "Near <chance>."],
+    )
+    assert response.status_code == 303
+    statement_path = response.headers["location"].partition("#")[0]
+    page = reviewing.get(statement_path).text
+    assert "Only for &lt;tests&gt;.\nNothing else." in page and "Near &lt;chance&gt;." in page
+    file_name = re.search(r"ssh-keygen -Y sign -n hallmark-review -f \S+ (\S+\.json)", page)[1]
+    statement = reviewing.get(statement_path + file_name).content
+    assert not [*(apart.store / "reviews").glob("*")]
+
+    def send(signature):
+        return reviewing.post(
+            statement_path,
+            data={"signature": signature},
+            headers=SAME_ORIGIN,
+            follow_redirects=False,
+        )
+
+    assert_one_sentence(send(""), 400, "There is no signature")
+    assert_one_sentence(send("nonsense"), 400, "does not belong to this statement")
+    wrong = reviewers.sign("ada", statement + b" ").decode()
+    assert_one_sentence(send(wrong), 400, "does not belong to this statement")
+    stored = send(reviewers.sign("ada", statement).decode().replace("\n", "\r\n"))
+    assert stored.status_code == 303, stored.text
+    assert stored.headers["location"].startswith(path)
+    page = reviewing.get(path).text
+    assert "Approved with conditions by ada@example.org" in page
+    assert "Only for &lt;tests&gt;." in page and "Near &lt;chance&gt;." in page
+    assert apart.json("review", run.id)["cards"][0]["reviews"] is not None
+    assert len([*(apart.store / "reviews").glob("*")]) == 2
+    assert_one_sentence(reviewing.get(statement_path), 404, "does not wait for a signature")
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"decision": "like"}, "Choose a decision"),
+        ({"reviewer": " "}, "Reviewer: must not be empty"),
+        ({"decision": "reject"}, "must state why the card is rejected"),
+        ({"expires": "2001-01-01"}, "is before the date of the review"),
+        ({"about": "nothing", "note": "a"}, "the card has no figure|has no figure"),
+    ],
+)
+def test_a_wrong_review_is_explained_and_kept(reviewing, run, fields, words):
+    path = f"/runs/{run.id}/datasheet/reviews/"
+    response = compose(reviewing, path, **{"reviewer": "Ada <x>"} | fields)
+    assert response.status_code == 400
+    assert re.search(words, response.text), response.text
+    assert fields.get("reviewer") or "Ada &lt;x&gt;" in response.text
+
+
+def test_a_statement_about_changed_evidence_is_refused(damaged, reviewers, run):
+    client = start(damaged)
+    response = compose(client, f"/runs/{run.id}/model_card/reviews/")
+    path = response.headers["location"].partition("#")[0]
+    file_name = re.search(r"(review-\w+\.json)", client.get(path).text)[1]
+    statement = client.get(path + file_name).content
+    figures = find_table(damaged, run, "model_card", "figures")
+    figures.unlink()
+    form = {"signature": reviewers.sign("ada", statement).decode()}
+    response = client.post(path, data=form, headers=SAME_ORIGIN)
+    assert_one_sentence(response, 400, "is missing|changed")
+    assert not (damaged / "reviews").exists()
+
+
+# The command ----------------------------------------------------------------------------------
+
+
+def test_a_port_in_use_is_named(smoke):
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        done = smoke("view", "--port", str(port), code=1)
+        assert f"port {port} of this machine is in use" in done.stderr
+        with pytest.raises(HallmarkError, match="in use"):
+            bind_port(port)
+
+
+def test_wrong_arguments_are_named(smoke, tmp_path):
+    assert "a port is a number" in smoke("view", "--port", "70000", code=2).stderr
+    missing = str(tmp_path / "missing")
+    assert "there is no store" in smoke("view", "--store", missing, code=2).stderr
+    assert "missing" in smoke("view", "--allowed-signers", missing, code=2).stderr
+
+
+def test_the_socket_listens_only_on_this_machine():
+    with bind_port(0) as listener:
+        assert listener.getsockname()[0] == "127.0.0.1"
+
+
+# Object storage -------------------------------------------------------------------------------
+
+
+def test_a_store_in_object_storage_is_shown(bucket, smoke, run, card, tmp_path, monkeypatch):
+    for path in sorted(smoke.store.rglob("*")):
+        key = path.relative_to(smoke.store).as_posix()
+        if path.is_file() and not key.startswith(("work/", "site/")):
+            bucket.upload_file(str(path), "hallmark", f"view/{key}")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    client = start("s3://hallmark/view")
+    assert f'href="/runs/{run.id}/"' in client.get("/").text
+    assert client.get(f"/runs/{run.id}/").status_code == 200
+    page = client.get(f"{card}model_card.html").text
+    rows = re.search(r'href="(rows/[^"#]+)"', page)[1]
+    assert client.get(card + rows).status_code == 200
