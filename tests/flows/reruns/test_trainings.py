@@ -6,8 +6,10 @@ from hallmark import open_run
 from hallmark.flows.checkpoint_resolution import resolve_checkpoint, trace_training_history
 from hallmark.flows.run_recording import resolve_flow_arguments
 from hallmark.tasks.audits.judging.training_exposure import TrainingExposure
+from hallmark.tasks.audits.probes.bias import read_bias_pairs
 from hallmark.tasks.contract import Store, UsageError
 from tests.flows.test_pipeline import SHARED, STAGES, made
+from tests.tasks.audits.audit_runs import write_bias_pairs
 
 pytestmark = pytest.mark.slow
 
@@ -87,8 +89,12 @@ def test_training_continues_from_a_checkpoint(smoke, monkeypatch):
         ("encoder_decoder", "span_corruption", {"capability", "toxicity", "bias", "extraction"}),
     ],
 )
-def test_other_architectures_pass_the_whole_pipeline(smoke, architecture, objective, measured):
+def test_other_architectures_pass_the_whole_pipeline(
+    smoke, architecture, objective, measured, tmp_path
+):
+    """A masked model is asked once for each token, so it is asked about fewer pairs."""
     settings = {
+        "audit_bias.pairs": write_bias_pairs(tmp_path / "pairs.jsonl", read_bias_pairs(None)[::6]),
         "pretrain.model.architecture": architecture,
         "pretrain.train.objective": objective,
         "train_tokenizer.objective": objective,

@@ -164,3 +164,12 @@ def write_json_lines(path, rows):
     """Write a JSON Lines file."""
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
+
+
+def write_bias_pairs(path, pairs):
+    """Write sentence pairs as a file of the audit bias."""
+    lines = [
+        {"stereo": p.first, "anti": p.second, "category": p.category, "template": p.template}
+        for p in pairs
+    ]
+    return write_json_lines(path, lines)
