@@ -312,7 +312,8 @@ class ModelCardBuilder:
             note = f"From config.json of the checkpoint, SHA-256 {sha256}."
             if len(config_settings) > len(rows):
                 note = f"The first {len(rows)} of {len(config_settings)} settings. {note}"
-            section.add_blocks(DataTable("Architecture", ["setting", "value"], rows, note=note))
+            table = DataTable("Architecture", ["setting", "value"], rows, note=note)
+            section.add_blocks(Details("Architecture of the model", [table]))
         else:
             section.add_blocks(Paragraph(["The checkpoint has no config.json."]))
         is_continued = get_start_checkpoint_name(self.training_run) is not None
