@@ -432,8 +432,8 @@ class ModelCardBuilder:
                 "Depending on the audit, a row is a prompt with its continuation, a pair of "
                 "texts, or a token sequence."
             )
-            table = DataTable("Scored items", columns, rows, frozenset({2}), note)
-            section.add_blocks(Details("Number of scored items by audit", [table]))
+            items_table = DataTable("Scored items", columns, rows, frozenset({2}), note)
+            section.add_blocks(Details("Number of scored items by audit", [items_table]))
         elif self.findings.audit_artifacts:
             message = "None of the audits wrote a table of scored items."
             section.add_blocks(Paragraph([message]))
