@@ -104,7 +104,9 @@ def build_analyses_section(
         section.sections.append(build_controls_page(findings))
     if missing_audits:
         columns = ["audit", "not known"]
-        section.add_blocks(DataTable("Audits that did not run", columns, missing_audits))
+        table = DataTable("Audits that did not run", columns, missing_audits)
+        summary = f"{format_count(len(missing_audits), 'audit')} did not run"
+        section.add_blocks(Details(summary, [table]))
     return section
 
 
