@@ -548,7 +548,8 @@ class _CaseBuilder:
         """
         evidence = self.traced.selected.evidence
         ordering_column = evidence.row_order.lstrip("-")
-        facts, details = [], []
+        facts: list[CaseFact] = []
+        details: list[CaseFact] = []
         for column in self.columns:
             value = row[column.name]
             if value in (None, "", []) or _is_text_column(column):
