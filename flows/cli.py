@@ -49,8 +49,8 @@ COMMAND_GROUPS: dict[tuple[str, str], dict[str, str]] = {
         "runs": "List the runs of a store, newest last, with their outcome and policy verdict.",
         "status": "Show the stages and artifacts of a run, how many rows each stage kept and "
         "removed, and which stages are out of date.",
-        "export-site": "Write the website of all runs and print the path of the page for RUN, "
-        "which links to the cards of that run.",
+        "export-site": "Write the static website of all runs and print the path of the page for "
+        "RUN, which links to the cards of that run.",
         "compare": "Compare the findings of audited checkpoints with those of the first "
         "checkpoint named.",
         "findings": "List the findings of a run with null value, conclusion and verdict, largest "
