@@ -53,8 +53,8 @@ COMMAND_GROUPS: dict[tuple[str, str], dict[str, str]] = {
         "removed, and which stages are out of date.",
         "view": "Show the runs of a store and their cards in a browser, trace texts, and review "
         "cards.",
-        "export-site": "Write the website of all runs and print the path of the page for RUN, "
-        "which links to the cards of that run.",
+        "export-site": "Write the static website of all runs and print the path of the page for "
+        "RUN, which links to the cards of that run.",
         "export-cards": "Export the cards of RUN as Hugging Face cards, Croissant, CycloneDX "
         "ML-BOM and JSON.",
         "compare": "Compare two runs, checkpoints or datasheets, or all audited checkpoints of a "

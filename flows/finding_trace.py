@@ -18,6 +18,10 @@ from hallmark.flows.checkpoint_resolution import (
 )
 from hallmark.flows.corpus_additions import collect_artifacts_for_redaction_by_label
 from hallmark.flows.runs import Run
+from hallmark.reports.page.document_lookup import (
+    find_document_licence,
+    read_licences_by_source,
+)
 from hallmark.reports.page.redaction import (
     OFFENSIVE_TOXICITY,
     Redactor,
@@ -35,7 +39,6 @@ from hallmark.tasks.audits.judging.training_exposure import TrainingExposure
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
 from hallmark.tasks.audits.slice_tags import name_slice
 from hallmark.tasks.contract import Column, Table, UsageError, format_closest_name_hint
-from hallmark.tasks.corpus.reading.metadata import LICENCE_FIELD
 
 Report = dict[str, Any]
 
@@ -136,12 +139,9 @@ class TrainingDocuments:
         history = trace_training_history(resolved.checkpoint, resolved.training_run)
         corpora += history.list_corpora_except(corpora) if history else []
         documents = Table(tuple(corpora), "documents")
-        licences = {
-            row["source"]: row["licence"]
-            for addition in resolved.corpus.additions
-            if "ingest" in addition
-            for row in addition["ingest"]["sources"].read(["source", "licence"]).to_pylist()
-        }
+        licences = read_licences_by_source(
+            addition["ingest"] for addition in resolved.corpus.additions if "ingest" in addition
+        )
         return cls(history, documents, licences, redactor)
 
     def load_details(self, doc_ids: set[bytes]) -> None:
@@ -228,10 +228,10 @@ class TrainingDocuments:
 
     def describe_licence(self, details: Report) -> str | None:
         """Return the licence of a document, or else the one that its source declares."""
-        licence = dict(details["metadata"] or ()).get(LICENCE_FIELD)
-        if licence is None:
-            return self.licences.get(details["source"])
-        return self.redactor.redact_by_kind(licence, "label") if self.redactor else licence
+        licence = find_document_licence(details, self.licences)
+        if licence is None or self.redactor is None:
+            return licence
+        return self.redactor.redact_by_kind(licence, "label")
 
 
 def get_likelihood_text(row: Report) -> str:

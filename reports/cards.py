@@ -19,6 +19,7 @@ from hallmark.reports import (
     study_card,
     task_card,
 )
+from hallmark.reports.artifact_lookup import find_artifact_by_name
 from hallmark.reports.page.answers import read_answer_rows
 from hallmark.reports.page.card_tables import CardContent, read_document, read_figures
 from hallmark.reports.page.cases import list_case_inputs
@@ -30,7 +31,6 @@ from hallmark.reports.page.document import (
 )
 from hallmark.reports.page.figures import Evidence, FigureBook
 from hallmark.reports.page.redaction import Redactor
-from hallmark.reports.purge_notices import find_artifact_by_name
 from hallmark.reports.sections.checkpoint import read_file_rows
 from hallmark.tasks.contract import (
     Artifact,

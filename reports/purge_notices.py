@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hallmark.reports.artifact_lookup import find_artifact_by_name
 from hallmark.reports.page.rendering import get_template_environment
 from hallmark.tasks.contract import Artifact, HallmarkError, Store, read_purged_documents
 
@@ -80,21 +81,6 @@ def read_purge_record(artifact: Artifact) -> PurgeRecord:
         frozenset(artifact.purge_time_by_doc_id),
         tuple(iter_artifact_names(artifact.manifest.get("lineage"))),
     )
-
-
-def find_artifact_by_name(store: Store, artifact_name: str) -> Artifact | None:
-    """Return an artifact by a name from a file, which is not trusted.
-
-    Returns:
-        None if there is none, or if it cannot be read.
-    """
-    stage, _, digest = artifact_name.partition("/")
-    if not stage.isidentifier() or not re.fullmatch("[0-9a-f]+", digest):
-        return None
-    try:
-        return store.find_artifact(stage, digest)
-    except HallmarkError:
-        return None
 
 
 def iter_artifact_names(lineage: Any) -> Iterator[str]:

@@ -22,6 +22,7 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
+from hallmark.reports.artifact_lookup import find_artifact_by_name
 from hallmark.reports.cards import CARD_KINDS, find_page_inputs, read_card
 from hallmark.reports.page.card_pages import write_card_pages
 from hallmark.reports.page.redaction import RedactFunction, Redactor
@@ -33,7 +34,6 @@ from hallmark.reports.page.rendering import (
 from hallmark.reports.purge_notices import (
     PurgeRecord,
     collect_purged_document_ids,
-    find_artifact_by_name,
     format_purge_notice,
     insert_purge_notice,
     read_purge_record,

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from hallmark.reports.artifact_lookup import find_artifact_by_name
 from hallmark.reports.page.card_tables import CardContent
 from hallmark.reports.page.document_lookup import DocumentLookup, ShownDocument
 from hallmark.reports.page.figures import Evidence
@@ -29,7 +30,6 @@ from hallmark.reports.page.redaction import (
     find_prompt_column_by_response_column,
 )
 from hallmark.reports.page.table_cells import value_to_text
-from hallmark.reports.purge_notices import find_artifact_by_name
 from hallmark.tasks.audits.experiments.source_documents import (
     RowDocument,
     find_documents_by_row,
@@ -548,7 +548,8 @@ class _CaseBuilder:
         """
         evidence = self.traced.selected.evidence
         ordering_column = evidence.row_order.lstrip("-")
-        facts, details = [], []
+        facts: list[CaseFact] = []
+        details: list[CaseFact] = []
         for column in self.columns:
             value = row[column.name]
             if value in (None, "", []) or _is_text_column(column):

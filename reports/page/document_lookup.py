@@ -74,13 +74,13 @@ class DocumentLookup:
                 words = tuple(rows[doc_id]["text"].split())
                 score_by_words[words] = max(score, score_by_words.get(words, score))
         for doc_id, row in rows.items():
-            score = scores.get(doc_id)
-            if score is None and score_by_words:
-                score = score_by_words.get(tuple(row["text"].split()))
+            toxicity = scores.get(doc_id)
+            if toxicity is None and score_by_words:
+                toxicity = score_by_words.get(tuple(row["text"].split()))
             self.shown_documents_by_id[doc_id] = ShownDocument(
                 row["text"],
                 "audit text" if doc_id in self._invented_doc_ids else "corpus text",
-                score,
+                toxicity,
                 self._redact_label(row["source"]),
                 self._redact_label(self._find_licence(row) or ""),
                 row["stage"],

@@ -11,6 +11,7 @@ import pytest
 from hallmark import open_run
 from hallmark.tasks.audits.methods.continuations import HELDOUT_WRITER
 from hallmark.tasks.measures.personal_data import find_personal_data_spans
+from tests.reports.pages import without_revealed_secrets
 
 pytestmark = pytest.mark.slow
 
@@ -20,9 +21,13 @@ def words(text: str) -> str:
 
 
 def read_visible_text_by_page(folder: Path) -> dict[Path, str]:
-    """Return the visible words of every page."""
+    """Return the words of every page, without the invented secrets that open with a click."""
     return {
-        path: words(html.unescape(re.sub(r"<[^>]*>", " ", path.read_text(encoding="utf-8"))))
+        path: words(
+            html.unescape(
+                re.sub(r"<[^>]*>", " ", without_revealed_secrets(path.read_text(encoding="utf-8")))
+            )
+        )
         for path in folder.rglob("*")
         if path.suffix in (".html", ".md", ".svg")
     }
@@ -30,8 +35,10 @@ def read_visible_text_by_page(folder: Path) -> dict[Path, str]:
 
 def must_be_hidden(run) -> set[str]:
     """Return secrets, and model and planted texts without a harmless score."""
-    plants = run["plant_canaries"]["canaries"].read(["secret", "text"]).to_pydict()
-    found = {*plants["secret"], *plants["text"]}
+    plants = run["plant_canaries"]["canaries"].read(["kind", "secret", "text"]).to_pylist()
+    # Passages are documents of the corpus, which are shown if they are harmless.
+    secrets = [row for row in plants if row["kind"] in ("canary", "record")]
+    found = {text for row in secrets for text in (row["secret"], row["text"])}
     samples = run["audit_capability"]["samples"].read(["continuation"])
     found.update(samples["continuation"].to_pylist())
     for stage, table, text, score in (
@@ -49,7 +56,7 @@ def must_be_hidden(run) -> set[str]:
 def test_no_page_shows_sensitive_text(smoke):
     pages = read_visible_text_by_page(Path(smoke.json("export-site")["index"]).parent)
     hidden = must_be_hidden(open_run(smoke.first, str(smoke.store)))
-    assert len(pages) > 150 and len(hidden) > 40
+    assert len(pages) > 40 and len(hidden) > 40
     for path, text in pages.items():
         assert not [word for word in hidden if word in text], path
         assert not find_personal_data_spans(text), path

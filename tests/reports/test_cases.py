@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -96,8 +97,8 @@ def written(training_overlap: Artifact, config: RowsConfig, context: StageContex
     )
 
 
-@stage(name="plant_canaries", tables={"canaries": CANARIES})
-def planted(config: RowsConfig, context: StageContext) -> None:
+@stage(name="planted", tables={"canaries": CANARIES})
+def planted_canaries(config: RowsConfig, context: StageContext) -> None:
     rows = json.loads(config.rows)
     for row in rows:
         row["canary_id"] = bytes.fromhex(row["canary_id"])
@@ -106,6 +107,12 @@ def planted(config: RowsConfig, context: StageContext) -> None:
     context.get_table_writer("canaries").write(
         pa.Table.from_pylist([empty | row for row in rows], schema=CANARIES)
     )
+
+
+def planted(*rows: dict[str, Any]) -> Artifact:
+    """Return what the stage plant_canaries would have written."""
+    artifact = planted_canaries(RowsConfig(rows=json.dumps(rows)))
+    return replace(artifact, manifest={**artifact.manifest, "stage": "plant_canaries"})
 
 
 def doc_id(number: int) -> str:
@@ -199,7 +206,7 @@ def test_planted_secrets_open_with_a_click_and_real_personal_data_never_do(sessi
     canary = {"canary_id": doc_id(7), "kind": "canary", "text": text, "doc_ids": [doc_id(0)]}
     corpus = {
         "ingest": given([text]),
-        "plant_canaries": planted(RowsConfig(rows=json.dumps([canary]))),
+        "plant_canaries": planted(canary),
     }
     redactor = Redactor([PlantedSecret(secret, "Tag #", ","), PlantedSecret(record)])
     [case] = continued_cases(corpus, redactor, text="Tag #", secret=secret)
@@ -215,12 +222,12 @@ def test_planted_secrets_open_with_a_click_and_real_personal_data_never_do(sessi
 
 def test_the_text_of_a_planted_text_without_copies_is_known_to_be_invented(session):
     canary = {"canary_id": doc_id(7), "kind": "record", "text": "Tag #5, blue.", "doc_ids": []}
-    corpus = {"plant_canaries": planted(RowsConfig(rows=json.dumps([canary])))}
+    corpus = {"plant_canaries": planted(canary)}
     row = {"text": "Tag #", "secret": "5, blue", "doc_ids": [], "canary_id": doc_id(7)}
     [case] = continued_cases(corpus, **row)
     assert [plain(text) for text in case.texts] == ["Tag #", "5, blue"]
     canary["kind"] = "passage"  # a document of the corpus, which nobody scored
-    corpus = {"plant_canaries": planted(RowsConfig(rows=json.dumps([canary])))}
+    corpus = {"plant_canaries": planted(canary)}
     [case] = continued_cases(corpus, **row)
     assert all(text.is_hidden for text in case.texts)
 

@@ -39,7 +39,7 @@ RECORD = {
 }
 
 
-def index_of(runs=None, tables=False, **changes):
+def index_of(runs=None, **changes):
     summary = {
         "policy": PolicyOutcome(),
         "model": ModelSummary(),
@@ -58,7 +58,6 @@ def index_of(runs=None, tables=False, **changes):
         "site_index.html",
         runs=[IndexedRun(**run | changes, summary=RunSummary(**summary))] if runs is None else runs,
         key_figures=["bits per byte"],
-        tables=tables,
     )
 
 
@@ -169,11 +168,9 @@ def test_repeated_runs_are_listed_under_the_first(repeats):
     assert not repeats or listed in text
 
 
-@pytest.mark.parametrize("tables", [False, True])
-def test_an_index_without_runs_says_so(tables):
-    text = index_of([], tables)
+def test_an_index_without_runs_says_so():
+    text = index_of([])
     assert "The store has no run yet." in text and "Key figures are taken from" not in text
-    assert ("All tables and columns of the stages" in text) == tables
     assert "has no run yet" not in index_of() and "Key figures are taken from" in index_of()
 
 

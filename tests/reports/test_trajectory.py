@@ -162,7 +162,7 @@ def show(session, made, tmp_path):
             audits[step] = (run, *audits.get(step, ()))
         first = records[0]["run"]
         training = AuditedTraining(first, frozenset(record["run"] for record in records), audits)
-        out = build_site(session.store, records, tmp_path / folder, (), [training]).parent
+        out = build_site(session.store, records, tmp_path / folder, [training]).parent
         assert pages.broken_links(out) == []
         page = pages.read(out / "runs" / first / "trajectory" / "trajectory.html")
         return Site(out, page)
