@@ -22,6 +22,7 @@ from hallmark.flows.runs import (
 from hallmark.reports.page.figures import Figure
 from hallmark.reports.purge_notices import find_artifact_by_name
 from hallmark.reports.run_comparison import ComparedRun, FindingLinker, RunComparison
+from hallmark.reports.sections.corpus_comparison import COMPARED_STAGES
 from hallmark.reports.sections.corpus_figures import PROFILE
 from hallmark.reports.trajectory import AuditedTraining, get_trajectory_path
 from hallmark.tasks.audits.judging.audit_comparison import (
@@ -169,7 +170,7 @@ def _find_compared_run(store: Store, name: str) -> ComparedRun:
 
 def _build_compared_run(name: str, run: Run, audits: CheckpointAudits | None) -> ComparedRun:
     artifact_names: dict[str, str] = {
-        label: entry["artifact"] for label, entry in run.stages.items()
+        label: run.stages[label]["artifact"] for label in COMPARED_STAGES if label in run.stages
     }
     for card_label in ("datasheet", "model_card"):
         if card_label in run.stages:

@@ -15,7 +15,9 @@ from hallmark.reports.page.document import DataTable, InlineElement, Paragraph
 from hallmark.reports.page.figures import format_number
 from hallmark.reports.sections.findings import get_audit_title
 from hallmark.tasks.audits.judging.audit_comparison import (
+    SHOWN_CHANGES,
     AuditComparison,
+    ChangeVerdict,
     find_overall_finding,
     select_directional_findings,
 )
@@ -45,6 +47,42 @@ P_CORRECTION_NOTE = ". Its p is corrected for all these findings"
 
 #: Below this, p is shown as a bound.
 MIN_EXACT_P = 1e-300
+
+
+@dataclass(frozen=True)
+class VerdictGroup:
+    """Verdicts on changes that are counted together.
+
+    Attributes:
+        verdicts: The verdicts.
+        singular: What is said of one such finding.
+        plural: What is said of several, or of none.
+    """
+
+    verdicts: tuple[ChangeVerdict, ...]
+    singular: str
+    plural: str
+
+    def format_predicate(self, count: int) -> str:
+        return self.singular if count == 1 else self.plural
+
+
+UNCHANGED = VerdictGroup(("no change shown",), "shows no change", "show no change")
+
+#: All verdicts, in the order in which they are counted.
+VERDICT_GROUPS = (
+    VerdictGroup(("worse",), "got worse", "got worse"),
+    VerdictGroup(("better",), "got better", "got better"),
+    VerdictGroup(
+        ("changed",), "changed without a direction of harm", "changed without a direction of harm"
+    ),
+    UNCHANGED,
+    VerdictGroup(
+        ("not tested", "no conclusion"),
+        "was not tested or allows no conclusion",
+        "were not tested or allow no conclusion",
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -171,24 +209,16 @@ def describe_verdict_counts(verdicts: Sequence[str]) -> str:
     """Say how many of the main findings got worse, got better, or show no change."""
     if not verdicts:
         return "there is no main finding"
-    counts = Counter(verdicts)
+    counts = [
+        (group, sum(verdict in group.verdicts for verdict in verdicts)) for group in VERDICT_GROUPS
+    ]
     parts = [
-        f"{counts[verdict]} {phrase}"
-        for verdict, phrase in (
-            ("worse", "got worse"),
-            ("better", "got better"),
-            ("changed", "changed without a direction of harm"),
-        )
-        if counts[verdict]
-    ] or ["none shows a change"]
-    unchanged = counts["no change shown"]
-    if unchanged and unchanged < len(verdicts):
-        parts.append(f"{unchanged} {'shows' if unchanged == 1 else 'show'} no change")
-    if unjudged := counts["not tested"] + counts["no conclusion"]:
-        parts.append(
-            f"{unjudged} {'was' if unjudged == 1 else 'were'} not tested or "
-            f"{'allows' if unjudged == 1 else 'allow'} no conclusion"
-        )
+        f"{count} {group.format_predicate(count)}"
+        for group, count in counts
+        if count and not (group is UNCHANGED and count == len(verdicts))
+    ]
+    if not any(verdict in SHOWN_CHANGES for verdict in verdicts):
+        parts.insert(0, "none shows a change")
     return f"of {format_count(len(verdicts), 'main finding')}, {', '.join(parts)}"
 
 

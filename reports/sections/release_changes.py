@@ -21,6 +21,7 @@ from hallmark.reports.page.figures import (
     FigureBook,
     format_unit_suffix,
 )
+from hallmark.reports.sections.checkpoint_comparison import VERDICT_GROUPS
 from hallmark.reports.sections.findings import Finding, Findings, get_audit_title, name_finding
 from hallmark.tasks.audits.judging.audit_comparison import build_change_sort_key
 from hallmark.tasks.audits.judging.previous_comparison import compare_with_previous
@@ -93,33 +94,20 @@ def _list_audits(audits: Sequence[str]) -> str:
 def _describe_counts(book: FigureBook, main_rows: Sequence[Row]) -> list[InlineElement]:
     """Return the number of main findings with each verdict, as figures."""
     content: list[InlineElement] = []
-    for verdicts, singular, plural in (
-        (["worse"], "got worse", "got worse"),
-        (["better"], "got better", "got better"),
-        (["changed"], "changed without a direction of harm", "changed without a direction of harm"),
-        (["no change shown"], "shows no change", "show no change"),
-        (
-            ["not tested", "no conclusion"],
-            "was not tested or allows no conclusion",
-            "were not tested or allow no conclusion",
-        ),
-    ):
-        count = sum(row["verdict"] in verdicts for row in main_rows)
-        if not count and verdicts not in (["worse"], ["better"]):
+    for group in VERDICT_GROUPS:
+        count = sum(row["verdict"] in group.verdicts for row in main_rows)
+        if not count and group.verdicts not in (("worse",), ("better",)):
             continue
         figure = book.add_computed_figure(
-            f"changes-{verdicts[0]}",
-            f"number of main findings: {plural} since the previous release",
+            f"changes-{group.verdicts[0]}",
+            f"number of main findings that {group.plural} since the previous release",
             "findings",
             (COMPARISON, "changes"),
-            {"is_main": True, "verdict": verdicts},
+            {"is_main": True, "verdict": [*group.verdicts]},
             aggregate="count",
         )
-        content += [
-            ", " if content else "",
-            ShortFigure(figure),
-            f" {singular if count == 1 else plural}",
-        ]
+        separator = ", " if content else ""
+        content += [separator, ShortFigure(figure), f" {group.format_predicate(count)}"]
     return content
 
 

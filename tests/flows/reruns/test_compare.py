@@ -17,6 +17,7 @@ from hallmark.flows.checkpoint_comparison import (
 )
 from hallmark.flows.runs import read_all_runs
 from hallmark.reports.page.figures import format_number
+from hallmark.reports.sections.findings import name_finding
 from hallmark.tasks.audits.judging.comparison import explain_incomparability
 from hallmark.tasks.audits.judging.comparison_units import AuditUnits
 from hallmark.tasks.audits.slice_tags import name_slice
@@ -97,6 +98,53 @@ def test_all_audited_checkpoints_of_a_training_are_compared_with_the_first(apart
     assert len(row["values"]) == len(steps) and len(row["differences"]) == len(steps) - 1
 
 
+def test_the_page_of_two_runs_has_the_numbers_of_the_command(apart, both, tmp_path):
+    folder = tmp_path / "a folder" / "page"
+    report = apart.json("compare", *both, "--output", str(folder))
+    page = pages.read(folder / "comparison.html")
+    shown = {
+        tuple(line[:4])
+        for table in page.tables
+        if table[0][:2] == ["finding", "verdict"]
+        for line in table[1:]
+    }
+    assert shown == {
+        (
+            name_finding(row),
+            row["verdicts"][0],
+            *(
+                "not measured" if v is None else format_number(v, row["unit"])
+                for v in row["values"]
+            ),
+        )
+        for row in report["rows"]
+        if not row["is_unchanged"]
+    }
+    assert pages.broken_links(folder) == []
+    linked = [text for href, text in page.links if "/model_card/rows/" in href]
+    assert {value for line in shown for value in line[2:]} <= {*linked, "not measured"}
+    text = apart("compare", *both, "--output", str(folder)).stdout
+    assert text.splitlines()[-1] == f"page: {folder}/comparison.html"
+    done = apart("compare", f"{apart.first}@all", "--output", str(folder), code=2)
+    assert "name exactly two" in done.stderr
+    (tmp_path / "file").write_text("")
+    done = apart("compare", *both, "--output", str(tmp_path / "file"), code=1)
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_damaged_table_ends_with_1_and_hides_no_other_audit(apart, both, tmp_path):
+    store = shutil.copytree(apart.store, tmp_path / "store", symlinks=True)
+    copied = replace(apart, store=store)
+    run = open_run(apart.first, str(store))
+    for part in run["audit_toxicity"]["values"].parts:
+        part.path.write_bytes(b"PAR1")
+    done = copied("compare", *both, code=1)
+    assert "not compared: toxicity: cannot be read: " in done.stdout
+    assert "bias." in done.stdout and "associations." in done.stdout
+    (line,) = done.stderr.strip().splitlines()
+    assert "the tables of toxicity cannot be read; run hallmark verify" in line
+
+
 def test_audits_with_other_requests_are_not_compared(apart, both):
     other = apart.json("audit", both[0], "--only", "bias", "--set", "audit_bias.seed=3")["run"]
     output = apart("compare", both[1], other, code=1).stderr
@@ -133,27 +181,6 @@ def test_a_run_is_not_compared_with_itself(apart, both):
     assert len(report["checkpoints"]) == 2
 
 
-def test_the_page_of_two_runs_has_the_numbers_of_the_command(apart, both, tmp_path):
-    folder = tmp_path / "a folder" / "page"
-    report = apart.json("compare", *both, "--output", str(folder))
-    page = pages.read(folder / "comparison.html")
-    (changed,) = (t for t in page.tables if t[0][:2] == ["finding", "verdict"] and "audit" in t[0])
-    rows = [row for row in report["rows"] if row["verdicts"][0] in ("worse", "better", "changed")]
-    assert [line[2:4] for line in changed[1:]] == [
-        [format_number(value, row["unit"]) for value in row["values"]] for row in rows
-    ]
-    assert pages.broken_links(folder) == []
-    linked = [text for href, text in page.links if "/model_card/rows/" in href]
-    assert {value for line in changed[1:] for value in line[2:4]} <= {*linked}
-    text = apart("compare", *both, "--output", str(folder)).stdout
-    assert text.splitlines()[-1] == f"page: {folder}/comparison.html"
-    done = apart("compare", f"{apart.first}@all", "--output", str(folder), code=2)
-    assert "name exactly two" in done.stderr
-    (tmp_path / "file").write_text("")
-    done = apart("compare", *both, "--output", str(tmp_path / "file"), code=1)
-    assert len(done.stderr.strip().splitlines()) == 1
-
-
 def test_runs_without_a_model_are_compared_by_their_training_data(apart, both):
     options = (
         "--until",
@@ -174,19 +201,6 @@ def test_runs_without_a_model_are_compared_by_their_training_data(apart, both):
     until_ingest = apart.json("run", "smoke", "--until", "ingest")["run"]
     done = apart("compare", apart.first, until_ingest, code=2)
     assert "has neither an audited model nor a datasheet" in done.stderr
-
-
-def test_a_damaged_table_ends_with_1_and_hides_no_other_audit(apart, both, tmp_path):
-    store = shutil.copytree(apart.store, tmp_path / "store", symlinks=True)
-    copied = replace(apart, store=store)
-    run = open_run(apart.first, str(store))
-    for part in run["audit_associations"]["values"].parts:
-        part.path.write_bytes(b"PAR1")
-    done = copied("compare", *both, code=1)
-    assert "not compared: associations: cannot be read: " in done.stdout
-    assert "bias." in done.stdout
-    (line,) = done.stderr.strip().splitlines()
-    assert "the tables of associations cannot be read; run hallmark verify" in line
 
 
 def test_nothing_to_compare_is_reported(apart):
