@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,8 +19,9 @@ from hallmark.flows.runs import (
     read_all_runs,
     read_latest_candidates,
 )
+from hallmark.reports.page.figures import Figure
 from hallmark.reports.purge_notices import find_artifact_by_name
-from hallmark.reports.run_comparison import ComparedRun, RunComparison
+from hallmark.reports.run_comparison import ComparedRun, FindingLinker, RunComparison
 from hallmark.reports.sections.corpus_figures import PROFILE
 from hallmark.reports.trajectory import AuditedTraining, get_trajectory_path
 from hallmark.tasks.audits.judging.audit_comparison import (
@@ -30,7 +32,11 @@ from hallmark.tasks.audits.judging.audit_comparison import (
     is_unchanged,
     select_headline_findings,
 )
-from hallmark.tasks.audits.judging.comparison import FindingComparison, format_stage_label
+from hallmark.tasks.audits.judging.comparison import (
+    AuditedCheckpoint,
+    FindingComparison,
+    format_stage_label,
+)
 from hallmark.tasks.contract import Artifact, HallmarkError, Row, Store, UsageError
 
 #: After the name of a run, it means all checkpoints of the run's training.
@@ -436,6 +442,30 @@ def report_run_comparison(comparison: RunComparison) -> Row:
         ],
         "training_data_not_compared": dict(comparison.missing_corpus_tables),
     }
+
+
+def build_finding_linker(get_href: Callable[[str, Figure], str | None]) -> FindingLinker:
+    """Return a function that links values to the pages of their rows.
+
+    Args:
+        get_href: Returns the address of the rows of a figure of the model card of a run; None if
+            there is no such page.
+    """
+
+    @functools.cache
+    def list_evidence_ids(run: Run) -> frozenset[str]:
+        with suppress(HallmarkError):
+            return frozenset(run["model_card"]["evidence"].read(["id"])["id"].to_pylist())
+        return frozenset()
+
+    def link_finding(checkpoint: AuditedCheckpoint, audit: str, figure: Figure) -> str | None:
+        assert isinstance(checkpoint, CheckpointAudits)
+        run = checkpoint.find_audit_run(audit)
+        if run is None or figure.evidence_id not in list_evidence_ids(run):
+            return None
+        return get_href(run.id, figure)
+
+    return link_finding
 
 
 def _build_comparison_row(

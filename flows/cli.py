@@ -53,8 +53,8 @@ COMMAND_GROUPS: dict[tuple[str, str], dict[str, str]] = {
         "cards.",
         "export-site": "Write the website of all runs and print the path of the page for RUN, "
         "which links to the cards of that run.",
-        "compare": "Compare the findings of audited checkpoints with those of the first "
-        "checkpoint named.",
+        "compare": "Compare two runs, checkpoints or datasheets, or all audited checkpoints of a "
+        "training.",
         "findings": "List the findings of a run with null value, conclusion and verdict, largest "
         "risk first.",
         "trace": "Follow a document through all stages of a run; a finding to its worst rows and "

@@ -8,7 +8,7 @@ them, so a pair of checkpoints has the same numbers everywhere.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,12 @@ from hallmark.reports.page.document import (
     DefinitionList,
     Document,
     InlineElement,
+    Link,
     Paragraph,
     Section,
     redact_document,
 )
-from hallmark.reports.page.figures import format_number
+from hallmark.reports.page.figures import Figure, FigureBook, format_number
 from hallmark.reports.page.redaction import OFFENSIVE_TOXICITY
 from hallmark.reports.page.rendering import get_template_environment
 from hallmark.reports.sections.checkpoint_comparison import (
@@ -71,6 +72,11 @@ VERDICT_NOTE = (
     "pairs. p is corrected (Holm) for all findings of an audit. “No change shown” does not prove "
     "that there is none."
 )
+
+
+#: Returns where the rows of a value are shown, from the checkpoint, the audit and the figure; None
+#: if they are shown nowhere.
+FindingLinker = Callable[[AuditedCheckpoint, str, Figure], str | None]
 
 
 @dataclass(frozen=True)
@@ -142,6 +148,7 @@ class _JudgedFinding:
     audit: AuditComparison[AuditedCheckpoint]
     comparison: FindingComparison
     is_main: bool
+    link_finding: FindingLinker | None
 
     @property
     def verdict(self) -> str:
@@ -153,12 +160,8 @@ class _JudgedFinding:
 
     def build_cells(self) -> list[InlineElement]:
         """Return verdict, values, change, interval, p and number of pairs."""
-        first, second = self.comparison.findings
-        unit, change = first["unit"], self.comparison.changes[0]
-        values = [
-            "not measured" if row["value"] is None else format_number(row["value"], unit)
-            for row in (first, second)
-        ]
+        unit, change = self.comparison.findings[0]["unit"], self.comparison.changes[0]
+        values = [self._link_value(index) for index in (0, 1)]
         if change is None:
             return [self.verdict, *values, "not paired", "–", "–", "–"]
         return [
@@ -169,6 +172,17 @@ class _JudgedFinding:
             format_p_value(change["p_corrected"]),
             f"{change['n']:,}",
         ]
+
+    def _link_value(self, side: int) -> InlineElement:
+        """Return the value before (0) or after (1), linked to its rows if they are shown."""
+        row, audit = self.comparison.findings[side], self.audit
+        text = "not measured" if row["value"] is None else format_number(row["value"], row["unit"])
+        if self.link_finding is None:
+            return text
+        label = f"audit_{audit.name}"
+        figure = FigureBook({label: audit.artifacts[side]}).add_finding_figure(label, row)
+        href = self.link_finding(audit.checkpoints[side], audit.name, figure)
+        return text if href is None else Link(text, href)
 
 
 _CHANGE_COLUMNS = ["verdict", "before", "after", "change", "95 % interval", "p, corrected", "pairs"]
@@ -219,14 +233,20 @@ def compare_runs(before: ComparedRun, after: ComparedRun) -> Document:
     return build_comparison_document(RunComparison.from_runs(before, after))
 
 
-def build_comparison_document(comparison: RunComparison) -> Document:
+def build_comparison_document(
+    comparison: RunComparison, link_finding: FindingLinker | None = None
+) -> Document:
     """Build the page of a comparison.
+
+    Args:
+        comparison: The comparison.
+        link_finding: Returns where the rows of a value are shown; None: values have no links.
 
     Returns:
         The redacted page: settings that differ, what changed, a section for each audit that can be
         compared, the training data, and what cannot be compared, with the reasons.
     """
-    findings = _list_judged_findings(comparison.audits)
+    findings = _list_judged_findings(comparison.audits, link_finding)
     sides = {"Before": comparison.before, "After": comparison.after}
     redact = build_corpus_redactor(
         {
@@ -267,11 +287,13 @@ def build_comparison_document(comparison: RunComparison) -> Document:
     return redact_document(Document(PAGE_TITLE, PAGE_KIND, lead, sections), redact)
 
 
-def write_comparison_page(comparison: RunComparison, folder: Path) -> Path:
+def write_comparison_page(
+    comparison: RunComparison, folder: Path, link_finding: FindingLinker | None = None
+) -> Path:
     """Write the page of a comparison into a folder, and return its path."""
     path = folder / COMPARISON_PAGE
     path.parent.mkdir(parents=True, exist_ok=True)
-    html = render_comparison_page(build_comparison_document(comparison))
+    html = render_comparison_page(build_comparison_document(comparison, link_finding))
     path.write_text(html, encoding="utf-8")
     return path
 
@@ -290,14 +312,19 @@ def _describe_side(term: str, run: ComparedRun) -> DefinitionEntry:
 
 
 def _list_judged_findings(
-    audits: Sequence[AuditComparison[AuditedCheckpoint]],
+    audits: Sequence[AuditComparison[AuditedCheckpoint]], link_finding: FindingLinker | None
 ) -> list[_JudgedFinding]:
     """Return the findings of all audits, what changed first."""
     findings = []
     for audit in audits:
         headlines = select_headline_findings(audit.comparisons)
         findings += [
-            _JudgedFinding(audit, comparison, any(comparison is other for other in headlines))
+            _JudgedFinding(
+                audit,
+                comparison,
+                any(comparison is other for other in headlines),
+                link_finding,
+            )
             for comparison in audit.comparisons
         ]
     return sorted(findings, key=lambda finding: finding.sort_key)

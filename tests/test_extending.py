@@ -27,6 +27,8 @@ from pathlib import Path
 from hallmark.flows.config import load_config
 from hallmark.flows.flow_registry import register_all_stages
 from hallmark.reports.datasheet import DatasheetConfig, build_datasheet
+from hallmark.reports.run_comparison import ComparedRun, compare_runs, render_comparison_page
+from hallmark.reports.sections.checkpoint_comparison import TrainingCheckpoint
 from hallmark.tasks.audits.audit_descriptions import AuditDescription
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS, compute_descriptions_digest
 from hallmark.tasks.contract import (
@@ -37,7 +39,7 @@ from tests.tasks.audits.audit_runs import run_audit_stages
 from tests.test_extending import compute_stage_digests
 from tests.reports import artifacts, pages
 
-work, checkpoint = map(Path, sys.argv[1:])
+work, checkpoint, other_checkpoint = map(Path, sys.argv[1:])
 source = {"kind": "letters", "name": "letters", "path": str(work / "letters")}
 config = load_config({"name": "x", "ingest": {"sources": [source]}})
 with open_session(Session(Store(work / "store"))):
@@ -47,6 +49,12 @@ with open_session(Session(Store(work / "store"))):
     sheet = build_datasheet(profile, history, DatasheetConfig())
     *_, audit, (_, findings) = run_audit_stages("agreement", checkpoint, config.audit_agreement)
     card = pages.card_of(folder_to_artifact(checkpoint, "checkpoint"), {"agreement": audit})
+    *_, other, _ = run_audit_stages("agreement", other_checkpoint, config.audit_agreement)
+    sides = [
+        ComparedRun(name, name, {}, TrainingCheckpoint(0, {name: {"audit_agreement": artifact}}))
+        for name, artifact in (("before", audit), ("after", other))
+    ]
+    comparison = render_comparison_page(compare_runs(*sides))
 json.dump(
     {
         "root": str(PROJECT_ROOT),
@@ -61,6 +69,7 @@ json.dump(
         "findings": findings.drop_columns("finding").to_pylist(),
         "card_links": pages.read(pages.write_pages(card) / "model_card.html").links,
         "audit_page": pages.read(pages.write_pages(card) / "audit-agreement.html").text,
+        "comparison": comparison,
     },
     sys.stdout,
 )
@@ -118,7 +127,8 @@ def seen(tmp_path_factory):
     (letters / "bad.letter").write_bytes(b"Ann\n\xff")
     checkpoint = make_own(tmp_path_factory.mktemp("checkpoint"))
     environment = os.environ | {"PYTHONPATH": str(PROJECT_ROOT)}
-    command = [sys.executable, "-c", SCRIPT, str(folder), str(checkpoint)]
+    other = make_own(tmp_path_factory.mktemp("other"), n_layers=1)
+    command = [sys.executable, "-c", SCRIPT, str(folder), str(checkpoint), str(other)]
     result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr[-3000:]
     report = json.loads(result.stdout.splitlines()[-1], parse_constant=lambda name: None)
@@ -135,6 +145,13 @@ def test_the_new_probe_runs_and_is_on_the_cards(seen):
     assert ["audit-agreement.html", "Plural verbs"] in seen["card_links"]
     assert "Does the model prefer verbs that agree with plural nouns?" in seen["audit_page"]
     assert "Share of right verbs" in seen["audit_page"]
+
+
+@pytest.mark.slow
+def test_the_new_probe_is_compared_between_two_runs(seen):
+    html = seen["comparison"]
+    (section,) = re.findall(r'<section id="plural-verbs">.*?</section>', html, re.DOTALL)
+    assert "Share of right verbs" in section and "How often the model gives the verb" in section
 
 
 @pytest.mark.slow

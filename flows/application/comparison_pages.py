@@ -9,7 +9,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from fastapi import Request
 from fastapi.responses import HTMLResponse, Response
@@ -19,6 +19,7 @@ from hallmark.flows.application.card_pages import link_figure
 from hallmark.flows.application.requests import CONTENT_SECURITY_POLICY
 from hallmark.flows.application.store_reader import RecentValues, StoreReader
 from hallmark.flows.checkpoint_comparison import (
+    build_finding_linker,
     find_compared_runs,
     find_trainings_with_several_audits,
 )
@@ -89,7 +90,10 @@ class ComparisonPages:
 
     def _compare(self, before: str, after: str) -> Document:
         runs = find_compared_runs(self.reader.store, before, after)
-        return build_comparison_document(RunComparison.from_runs(*runs))
+        link_finding = build_finding_linker(
+            lambda run_id, figure: f"/runs/{quote(run_id)}/model_card/{link_figure(figure)}"
+        )
+        return build_comparison_document(RunComparison.from_runs(*runs), link_finding)
 
     def find_training(self, run_id: str) -> AuditedTraining | None:
         """Return the training of a run, if several of its checkpoints were audited."""

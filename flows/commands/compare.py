@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from hallmark.flows.checkpoint_comparison import (
     ALL_CHECKPOINTS_SUFFIX,
+    build_finding_linker,
     compare_checkpoints,
     find_audited_checkpoints,
     find_compared_runs,
@@ -15,10 +18,10 @@ from hallmark.flows.checkpoint_comparison import (
     report_run_comparison,
 )
 from hallmark.flows.commands.options import JsonOption, StoreOption, print_result
-from hallmark.flows.runs import open_store
-from hallmark.reports.page.figures import format_number
+from hallmark.flows.runs import get_site_folder, open_store
+from hallmark.reports.page.figures import Figure, format_number
 from hallmark.reports.page.redaction import escape_invisible
-from hallmark.reports.run_comparison import RunComparison, write_comparison_page
+from hallmark.reports.run_comparison import FindingLinker, RunComparison, write_comparison_page
 from hallmark.reports.sections.checkpoint_comparison import (
     describe_change,
     describe_verdict_counts,
@@ -29,7 +32,7 @@ from hallmark.reports.sections.corpus_comparison import (
 )
 from hallmark.tasks.audits.judging.audit_comparison import SHOWN_CHANGES
 from hallmark.tasks.audits.slice_tags import name_slice
-from hallmark.tasks.contract import HallmarkError, UsageError, format_count
+from hallmark.tasks.contract import HallmarkError, Store, UsageError, format_count
 
 Report = dict[str, Any]
 
@@ -66,12 +69,14 @@ def compare(
     if is_pair:
         run_comparison = RunComparison.from_runs(*find_compared_runs(opened_store, *checkpoints))
         if output is not None:
-            page = write_comparison_page(run_comparison, output)
+            page = write_comparison_page(
+                run_comparison, output, _build_site_linker(opened_store, output)
+            )
         comparison = report_run_comparison(run_comparison)
     elif output is not None:
         raise UsageError(
             "--output writes the comparison of two runs or checkpoints; name exactly two (the site "
-            "has a page of all checkpoints of a training: hallmark report)"
+            "has a page of all checkpoints of a training: hallmark export-site)"
         )
     else:
         comparison = compare_checkpoints(find_audited_checkpoints(opened_store, checkpoints))
@@ -92,6 +97,22 @@ def compare(
             f"the tables of {', '.join(comparison['unreadable'])} cannot be read; run hallmark "
             "verify to find damaged files, then run the audits again"
         )
+
+
+def _build_site_linker(store: Store, folder: Path) -> FindingLinker:
+    """Return a function that links values to their rows in the site of the store, if it has them.
+
+    Args:
+        store: The store.
+        folder: The folder of the page; links are relative to it.
+    """
+
+    def get_href(run_id: str, figure: Figure) -> str | None:
+        page_path, _, anchor = figure.page_path.partition("#")
+        path = get_site_folder(store) / "runs" / run_id / "model_card" / page_path
+        return f"{quote(os.path.relpath(path, folder))}#{anchor}" if path.exists() else None
+
+    return build_finding_linker(get_href)
 
 
 def render_comparison(report: Report) -> str:

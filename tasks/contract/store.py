@@ -6,6 +6,7 @@
     <store>/artifacts/<stage>/<fingerprint>/tombstones.json    files rewritten by purges
     <store>/runs/<run id>/run.json                             which artifact served each stage
     <store>/reviews/<review id>.json, .json.sig                signed decisions about cards
+    <store>/releases/<run id>.json                             released versions of models
     <store>/secret                                             key of the hashes in ledgers
     <work>/<stage>-<fingerprint>/                              work areas, leased, always local
 

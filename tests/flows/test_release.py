@@ -541,3 +541,90 @@ def test_reviews_of_another_store_count(hallmark, reviewers, signers):
     assert parse_statement(statement).card.run == hallmark.first
     write_review(Store(hallmark.store), statement, reviewers.sign("bob", statement))
     assert list_states(hallmark, signers)["model_card"] == "approved"
+
+
+# Changes since a release -------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def audited_later(apart, released):
+    """The untrained model, audited after the release of the last checkpoint."""
+    return apart.json("audit", f"{apart.first}@0", "--only", "bias,counterfactual")["run"]
+
+
+def read_changes_line(store, run_id):
+    card = open_run(run_id, str(store))["model_card"]
+    (sheet,) = (
+        json.loads(row["content"])
+        for row in card["sections"].read().to_pylist()
+        if row["kind"] == "DecisionSheet"
+    )
+    return next(note for note in sheet["notes"] if note[0].startswith("Changes"))
+
+
+@pytest.mark.slow
+def test_a_later_version_of_the_name_is_compared_with_the_release(apart, released, audited_later):
+    (path,) = (apart.store / "releases").iterdir()
+    record = json.loads(path.read_bytes())
+    run = open_run(apart.first, str(apart.store))
+    assert path.name == f"{apart.first}.json" and record["run"] == apart.first
+    assert record["name"] == run.config.model_card.title
+    assert record["checkpoint"] == run.find_checkpoints()[-1].content_digest
+    later_run = open_run(audited_later, str(apart.store))
+    settings = later_run["compare_with_previous"].manifest["parts"]["config"]
+    assert settings["previous_run"] == apart.first and not settings["incomparable_reasons"]
+    term, content = read_changes_line(apart.store, audited_later)
+    assert term == f"Changes since run {apart.first}"  # no version is stated
+    assert content[0].startswith("Of ") and {"value": "changes-worse"} in content
+    # The command has the same numbers.
+    rows = later_run["compare_with_previous"]["changes"].read().to_pylist()
+    compared = apart.json("compare", apart.first, audited_later)["rows"]
+    by_name = {
+        (row["audit"], row["metric"], *sorted(row["slice"].items())): row for row in compared
+    }
+    for row in rows:
+        pair = by_name[row["audit"], row["metric"], *sorted(row["slice"])]
+        assert (row["verdict"], row["is_main"]) == (pair["verdicts"][0], pair["is_main"])
+        if row["verdict"] != "no conclusion" and pair["differences"][0] is not None:
+            for column, name in (("change", "value"), ("low", "low"), ("high", "high")):
+                assert row[column] == pair["differences"][0][name]
+            assert row["p_corrected"] == pair["differences"][0]["p_corrected"]
+    assert any(row["p_corrected"] is not None for row in rows)
+
+
+@pytest.mark.slow
+def test_a_repeated_audit_after_a_release_is_cached(apart, audited_later):
+    again = apart.json("audit", f"{apart.first}@0", "--only", "bias,counterfactual")
+    assert all(stage["cached"] for stage in again["stages"])
+    # The card of the released checkpoint, for which people signed, stays as it is.
+    again = apart.json("audit", apart.first)
+    labels = {stage["label"] for stage in again["stages"]}
+    assert "compare_with_previous" not in labels
+    assert all(stage["cached"] for stage in again["stages"])
+    assert read_changes_line(apart.store, again["run"]) == [
+        "Changes",
+        ["No earlier release of this name."],
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("removed", "reason"),
+    [
+        ("run", "the run {run} of that release is missing or damaged"),
+        ("audit", "its results cannot be read: "),
+    ],
+)
+def test_a_removed_release_does_not_fail_an_audit(apart, released, hallmark, removed, reason):
+    if removed == "run":
+        shutil.rmtree(hallmark.store / "runs" / hallmark.first)
+    else:
+        for folder in (hallmark.store / "artifacts" / "audit_weat").iterdir():
+            for path in folder.glob("*/values/*.parquet"):
+                path.unlink()
+    checkpoint = open_run(apart.first, str(apart.store)).find_checkpoints()[0]
+    name = checkpoint.name if removed == "run" else f"{apart.first}@0"
+    run_id = hallmark.json("audit", name, "--only", "weat")["run"]
+    term, content = read_changes_line(hallmark.store, run_id)
+    assert term == f"Changes since run {apart.first}"
+    assert content[0].startswith(f"Not compared: {reason.format(run=apart.first)}")

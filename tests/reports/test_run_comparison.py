@@ -120,6 +120,20 @@ def test_command_page_and_trajectory_show_the_same_numbers(session, show, tmp_pa
     assert f"bias.strength (Strength)  {values[0]}  {values[1]}" in text
 
 
+def test_values_link_to_their_rows_where_these_are_shown(session, tmp_path):
+    comparison = RunComparison.from_runs(compared("a", audits_of(0)), compared("b", audits_of(2)))
+
+    def link_finding(checkpoint, audit, figure):
+        run = checkpoint.find_newest_run(audit)
+        return None if run == "run-a" else f"../{run}/{audit}/{figure.page_path}"
+
+    page = pages.read(write_comparison_page(comparison, tmp_path, link_finding))
+    mean = format_number(np.mean(WHOLE[2]), "nats")
+    hrefs = {href for href, text in page.links if text == mean}
+    assert len(hrefs) == 1 and hrefs.pop().startswith("../run-b/bias/rows/audit-bias-values-")
+    assert format_number(np.mean(WHOLE[0]), "nats") not in {text for _, text in page.links}
+
+
 def test_what_changed_comes_first_and_equal_findings_are_hidden(session, tmp_path):
     told = [
         (("", values), ("part=x", FIRST), ("part=equal", FIRST)) for values in (FIRST, WHOLE[2])

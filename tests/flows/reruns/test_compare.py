@@ -3,6 +3,7 @@
 import io
 import re
 import shlex
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -121,6 +122,71 @@ def test_bad_names_are_one_sentence(apart, both):
         in apart("compare", both[0], f"{apart.first}@20", code=2).stderr
     )
     assert "no checkpoint 'nobody'" in apart("compare", both[0], "nobody", code=2).stderr
+
+
+def test_a_run_is_not_compared_with_itself(apart, both):
+    for names in ((both[0], both[0]), (apart.first, both[1]), (both[1], apart.first[:-1])):
+        error = apart("compare", *names, code=2).stderr
+        assert "mean the same run, " in error and len(error.strip().splitlines()) == 1
+    # Named twice among others, a checkpoint is compared once.
+    report = apart.json("compare", both[0], both[1], both[0])
+    assert len(report["checkpoints"]) == 2
+
+
+def test_the_page_of_two_runs_has_the_numbers_of_the_command(apart, both, tmp_path):
+    folder = tmp_path / "a folder" / "page"
+    report = apart.json("compare", *both, "--output", str(folder))
+    page = pages.read(folder / "comparison.html")
+    (changed,) = (t for t in page.tables if t[0][:2] == ["finding", "verdict"] and "audit" in t[0])
+    rows = [row for row in report["rows"] if row["verdicts"][0] in ("worse", "better", "changed")]
+    assert [line[2:4] for line in changed[1:]] == [
+        [format_number(value, row["unit"]) for value in row["values"]] for row in rows
+    ]
+    assert pages.broken_links(folder) == []
+    linked = [text for href, text in page.links if "/model_card/rows/" in href]
+    assert {value for line in changed[1:] for value in line[2:4]} <= {*linked}
+    text = apart("compare", *both, "--output", str(folder)).stdout
+    assert text.splitlines()[-1] == f"page: {folder}/comparison.html"
+    done = apart("compare", f"{apart.first}@all", "--output", str(folder), code=2)
+    assert "name exactly two" in done.stderr
+    (tmp_path / "file").write_text("")
+    done = apart("compare", *both, "--output", str(tmp_path / "file"), code=1)
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_runs_without_a_model_are_compared_by_their_training_data(apart, both):
+    options = (
+        "--until",
+        "datasheet",
+        "--set",
+        "select_scored.rules.toxicity={lt=0.3, action='remove'}",
+    )
+    run = apart.json("run", "smoke", *options)["run"]
+    report = apart.json("compare", apart.first, run)
+    assert report["rows"] == [] and report["checkpoints"][1] == {
+        "name": f"corpus of run {run}",
+        "run": run,
+    }
+    names = {row["setting"] for row in report["settings"]}
+    assert names and all(name.startswith("select_scored.rules.") for name in names)
+    titles = [table["title"] for table in report["training_data"]]
+    assert titles[0] == "Documents by source" and "Removal rates by group" in titles
+    until_ingest = apart.json("run", "smoke", "--until", "ingest")["run"]
+    done = apart("compare", apart.first, until_ingest, code=2)
+    assert "has neither an audited model nor a datasheet" in done.stderr
+
+
+def test_a_damaged_table_ends_with_1_and_hides_no_other_audit(apart, both, tmp_path):
+    store = shutil.copytree(apart.store, tmp_path / "store", symlinks=True)
+    copied = replace(apart, store=store)
+    run = open_run(apart.first, str(store))
+    for part in run["audit_associations"]["values"].parts:
+        part.path.write_bytes(b"PAR1")
+    done = copied("compare", *both, code=1)
+    assert "not compared: associations: cannot be read: " in done.stdout
+    assert "bias." in done.stdout
+    (line,) = done.stderr.strip().splitlines()
+    assert "the tables of associations cannot be read; run hallmark verify" in line
 
 
 def test_nothing_to_compare_is_reported(apart):
