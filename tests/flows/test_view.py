@@ -148,6 +148,18 @@ def test_no_path_leaves_its_folder(client, run, path):
     assert response.status_code == 404 and "pretrain" not in response.text
 
 
+def test_what_cannot_be_compared_is_explained(client, run):
+    page = client.get("/compare").text
+    assert f'<option value="{run.id}">' in page and "callout" not in page
+    for names, words in (
+        ({"before": run.id, "after": run.id}, run.id),
+        ({"before": run.id, "after": "<b>no"}, "&lt;b&gt;no"),
+    ):
+        assert_one_sentence(client.get("/compare", params=names), 400, words)
+    assert client.get(f"/runs/{run.id}/trajectory/trajectory.html").status_code == 404
+    assert "trajectory" not in client.get(f"/runs/{run.id}/").text
+
+
 # Rows -----------------------------------------------------------------------------------------
 
 
