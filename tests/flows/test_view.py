@@ -10,8 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 from fastapi.testclient import TestClient
 
-from hallmark.flows.application.application import create_application
-from hallmark.flows.application.card_pages import CASES_PER_PAGE
+from hallmark.flows.application.application import create_application, prepare_pages
+from hallmark.flows.application.card_pages import CASES_PER_PAGE, CardPages
+from hallmark.flows.application.store_reader import RecentValues, StoreReader
 from hallmark.flows.commands.view import bind_port
 from hallmark.flows.runs import open_run, open_store
 from hallmark.reports.review.signatures import SignerFiles
@@ -236,6 +237,34 @@ def test_downloads_have_the_same_rows_and_hide_the_same_text(client, values, evi
 def test_a_wrong_query_is_refused_in_one_sentence(client, values, query, words):
     assert_one_sentence(client.get(f"{values}.html?{query}"), 400, words)
     assert client.get(f"{values}.csv?{query}").status_code == 400
+
+
+# Memory ---------------------------------------------------------------------------------------
+
+
+def test_the_newest_cards_are_prepared_and_read_once(smoke, run, monkeypatch):
+    reader = StoreReader(open_store(str(smoke.store)))
+    card_pages = CardPages(reader)
+    prepare_pages(reader, card_pages)
+    monkeypatch.setattr("hallmark.flows.application.store_reader.read_card", lambda *_: 1 / 0)
+    for card in ("model_card", "datasheet"):
+        assert card_pages.show_card(run.id, card, f"{card}.html").status_code == 200
+
+
+def test_a_damaged_store_does_not_stop_the_preparation(damaged, run):
+    find_table(damaged, run, "model_card", "figures").unlink()
+    reader = StoreReader(open_store(str(damaged)))
+    prepare_pages(reader, CardPages(reader))
+
+
+def test_only_the_values_used_last_stay_in_memory():
+    values, computed = RecentValues(2), []
+
+    def get(key):
+        return values.get(key, lambda: computed.append(key) or key)
+
+    assert [get(key) for key in "abacab"] == [*"abacab"]
+    assert computed == ["a", "b", "c", "b"]
 
 
 # Damage ---------------------------------------------------------------------------------------
