@@ -19,8 +19,8 @@ from hallmark.flows.runs import (
     read_all_runs,
     read_latest_candidates,
 )
+from hallmark.reports.artifact_lookup import find_artifact_by_name
 from hallmark.reports.page.figures import Figure
-from hallmark.reports.purge_notices import find_artifact_by_name
 from hallmark.reports.run_comparison import ComparedRun, FindingLinker, RunComparison
 from hallmark.reports.sections.corpus_comparison import COMPARED_STAGES
 from hallmark.reports.sections.corpus_figures import PROFILE
@@ -445,12 +445,12 @@ def report_run_comparison(comparison: RunComparison) -> Row:
     }
 
 
-def build_finding_linker(get_href: Callable[[str, str], str | None]) -> FindingLinker:
+def build_finding_linker(get_href: Callable[[str, Figure], str | None]) -> FindingLinker:
     """Return a function that links values to the pages of their rows.
 
     Args:
-        get_href: Returns the address of a page, from the run and the path of the page within the
-            model card of the run; None if there is no such page.
+        get_href: Returns the address of the rows of a figure of the model card of a run; None if
+            there is no such page.
     """
 
     @functools.cache
@@ -464,7 +464,7 @@ def build_finding_linker(get_href: Callable[[str, str], str | None]) -> FindingL
         run = checkpoint.find_audit_run(audit)
         if run is None or figure.evidence_id not in list_evidence_ids(run):
             return None
-        return get_href(run.id, figure.page_path)
+        return get_href(run.id, figure)
 
     return link_finding
 

@@ -20,7 +20,7 @@ from hallmark.reports.page.evidence_pages import (
     describe_conditions,
     render_cases,
 )
-from hallmark.reports.page.figures import Figure
+from hallmark.reports.page.figures import Figure, slugify
 from hallmark.reports.view.row_queries import (
     OPERATORS,
     RowQuery,
@@ -153,7 +153,7 @@ def _render_card(view: CardView, section_name: str) -> str:
 
 
 def _build_download(row_view: RowView, selected: SelectedRows, name: str, suffix: str) -> Response:
-    headers = {"Content-Disposition": f'attachment; filename="{name}.{suffix}"'}
+    headers = {"Content-Disposition": f'attachment; filename="{slugify(name)}.{suffix}"'}
     if suffix == "csv":
         return StreamingResponse(
             row_view.iter_csv(selected.rows), headers=headers, media_type="text/csv; charset=utf-8"

@@ -9,7 +9,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from fastapi import Request
 from fastapi.responses import HTMLResponse, Response
@@ -19,13 +19,14 @@ from hallmark.flows.application.card_pages import link_figure
 from hallmark.flows.application.requests import CONTENT_SECURITY_POLICY
 from hallmark.flows.application.store_reader import RecentValues, StoreReader
 from hallmark.flows.checkpoint_comparison import (
+    build_finding_linker,
     find_compared_runs,
     find_trainings_with_several_audits,
 )
 from hallmark.flows.runs import Run
+from hallmark.reports.artifact_lookup import find_artifact_by_name
 from hallmark.reports.page.document import Document
 from hallmark.reports.page.redaction import escape_invisible
-from hallmark.reports.purge_notices import find_artifact_by_name
 from hallmark.reports.run_comparison import RunComparison, build_comparison_document
 from hallmark.reports.sections.checkpoint_comparison import TrainingCheckpoint
 from hallmark.reports.trajectory import AuditedTraining, build_trajectory
@@ -89,7 +90,10 @@ class ComparisonPages:
 
     def _compare(self, before: str, after: str) -> Document:
         runs = find_compared_runs(self.reader.store, before, after)
-        return build_comparison_document(RunComparison.from_runs(*runs))
+        link_finding = build_finding_linker(
+            lambda run_id, figure: f"/runs/{quote(run_id)}/model_card/{link_figure(figure)}"
+        )
+        return build_comparison_document(RunComparison.from_runs(*runs), link_finding)
 
     def find_training(self, run_id: str) -> AuditedTraining | None:
         """Return the training of a run, if several of its checkpoints were audited."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections import OrderedDict
+from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
 
@@ -19,15 +20,15 @@ from hallmark.flows.application.requests import FormFields
 from hallmark.flows.application.store_reader import StoreReader
 from hallmark.flows.card_review import create_review, describe_run_card, store_review
 from hallmark.flows.runs import Run
-from hallmark.reports.cards import CARD_KINDS as TITLED_CARD_KINDS
+from hallmark.reports.cards import CARD_KINDS
 from hallmark.reports.page.redaction import escape_invisible
 from hallmark.reports.review.approval import STATE_NAMES, judge_card
 from hallmark.reports.review.review_store import SIGNATURE_SUFFIX, read_reviews
 from hallmark.reports.review.signatures import SignerFiles, format_signing_command
 from hallmark.reports.review.statements import (
-    CARD_KINDS,
+    CARD_STAGES,
     DECISIONS,
-    CardKind,
+    CardStage,
     Review,
     compute_review_id,
     format_card_kind,
@@ -120,9 +121,9 @@ class ReviewPages:
         self._waiting.pop(statement_id, None)
         return RedirectResponse(f"/runs/{quote(card.run)}/{card.kind}/reviews/#reviews", 303)
 
-    def _open_card(self, run: str, card: str) -> tuple[Run, CardKind]:
+    def _open_card(self, run: str, card: str) -> tuple[Run, CardStage]:
         opened_run = self.reader.open_run(run)
-        for kind in CARD_KINDS:
+        for kind in CARD_STAGES:
             if kind == card and kind in opened_run.stages and opened_run.id == run:
                 return opened_run, kind
         raise HTTPException(404)
@@ -136,7 +137,7 @@ class ReviewPages:
         return self._waiting[statement]
 
     def _render_reviews(
-        self, run: Run, kind: CardKind, fields: FormFields, problem: str, status_code: int
+        self, run: Run, kind: CardStage, fields: FormFields, problem: str, status_code: int
     ) -> Response:
         approval = judge_card(
             describe_run_card(run, kind), read_reviews(self.reader.store), self.signer_files
@@ -149,7 +150,7 @@ class ReviewPages:
                 "reviews.html",
                 run=run,
                 card=kind,
-                kind=TITLED_CARD_KINDS[kind].title,
+                kind=CARD_KINDS[kind].title,
                 kind_name=format_card_kind(kind),
                 approval=approval,
                 state_names=STATE_NAMES,
@@ -171,10 +172,10 @@ class ReviewPages:
             render_view_page(
                 "statement.html",
                 review=waiting.review,
-                card_title=TITLED_CARD_KINDS[waiting.review.card.kind].title,
+                card_title=CARD_KINDS[waiting.review.card.kind].title,
                 file_name=file_name,
                 signature_file=signature_file,
-                sign_command=format_signing_command(file_name),
+                sign_command=format_signing_command(Path(file_name)),
                 store_command=shlex.join([*store_command, "--store", self.reader.store.uri]),
                 problem=_format_sentence(problem),
             ),

@@ -11,9 +11,10 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from hallmark.flows.application.store_reader import StoreReader
 from hallmark.flows.application.training_progress import read_training
 from hallmark.flows.runs import Run
+from hallmark.reports.artifact_lookup import find_artifact_by_name
 from hallmark.reports.cards import CARD_KINDS
 from hallmark.reports.page.redaction import Redactor
-from hallmark.reports.purge_notices import find_artifact_by_name, format_purge_notice
+from hallmark.reports.purge_notices import format_purge_notice
 from hallmark.reports.run_summary import (
     KEY_FIGURE_LABELS,
     describe_training_arm_of_run,

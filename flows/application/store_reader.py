@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from hallmark.flows.runs import Run, list_run_ids, open_run, read_run_record
+from hallmark.reports.artifact_lookup import find_artifact_by_name
 from hallmark.reports.cards import CARD_KINDS, read_card
 from hallmark.reports.page.card_tables import CardContent
 from hallmark.reports.page.redaction import Redactor
 from hallmark.reports.purge_notices import (
     collect_purged_document_ids,
-    find_artifact_by_name,
     format_purge_notice,
 )
 from hallmark.reports.run_summary import RunSummary, summarize_run

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from hallmark.flows.run_progress import RunProgress, read_run_progress
 from hallmark.flows.runs import Run
+from hallmark.reports.artifact_lookup import find_artifact_by_name
 from hallmark.reports.page.redaction import Redactor
-from hallmark.reports.purge_notices import find_artifact_by_name
 from hallmark.reports.view.loss_curve import LossCurve, draw_loss_curve
 from hallmark.tasks.contract import HallmarkError
 

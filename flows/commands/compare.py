@@ -19,7 +19,7 @@ from hallmark.flows.checkpoint_comparison import (
 )
 from hallmark.flows.commands.options import JsonOption, StoreOption, print_result
 from hallmark.flows.runs import get_site_folder, open_store
-from hallmark.reports.page.figures import format_number
+from hallmark.reports.page.figures import Figure, format_number
 from hallmark.reports.page.redaction import escape_invisible
 from hallmark.reports.run_comparison import FindingLinker, RunComparison, write_comparison_page
 from hallmark.reports.sections.checkpoint_comparison import (
@@ -76,7 +76,7 @@ def compare(
     elif output is not None:
         raise UsageError(
             "--output writes the comparison of two runs or checkpoints; name exactly two (the site "
-            "has a page of all checkpoints of a training: hallmark report)"
+            "has a page of all checkpoints of a training: hallmark export-site)"
         )
     else:
         comparison = compare_checkpoints(find_audited_checkpoints(opened_store, checkpoints))
@@ -107,9 +107,10 @@ def _build_site_linker(store: Store, folder: Path) -> FindingLinker:
         folder: The folder of the page; links are relative to it.
     """
 
-    def get_href(run_id: str, page_path: str) -> str | None:
+    def get_href(run_id: str, figure: Figure) -> str | None:
+        page_path, _, anchor = figure.page_path.partition("#")
         path = get_site_folder(store) / "runs" / run_id / "model_card" / page_path
-        return quote(os.path.relpath(path, folder)) if path.exists() else None
+        return f"{quote(os.path.relpath(path, folder))}#{anchor}" if path.exists() else None
 
     return build_finding_linker(get_href)
 

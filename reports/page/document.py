@@ -110,6 +110,10 @@ class Chart:
     caption: str
 
 
+#: What the tests of a risk show: harm, or, where the model is compared with baselines, a worse model.
+RiskState = Literal["found", "unknown", "not found", "worse", "not worse"]
+
+
 @dataclass(frozen=True)
 class RiskLine:
     """What the decision sheet says of a risk.
@@ -123,7 +127,7 @@ class RiskLine:
     """
 
     title: str
-    state: Literal["found", "unknown", "not found", "worse", "not worse"]
+    state: RiskState
     content: InlineContent
     page: str = ""
 

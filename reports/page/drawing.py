@@ -10,6 +10,7 @@ import functools
 import hashlib
 import io
 import re
+import threading
 import unicodedata
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -135,6 +136,10 @@ class AxisTicks(NamedTuple):
     labels: list[str]
 
 
+#: The style of Matplotlib is global, so threads draw one after the other.
+_DRAWING_LOCK = threading.Lock()
+
+
 def draw_chart(drawing: Drawing, name: str = "") -> str:
     """Draw a chart as SVG for a page.
 
@@ -143,7 +148,9 @@ def draw_chart(drawing: Drawing, name: str = "") -> str:
         name: A name that no other chart of the page has; the ids of the SVG begin with it.
     """
     digest = hashlib.sha256(name.encode()).hexdigest()[:10]
-    return _rename_ids(_draw(drawing), f"chart-{digest}")
+    with _DRAWING_LOCK:
+        svg = _draw(drawing)
+    return _rename_ids(svg, f"chart-{digest}")
 
 
 def _draw(drawing: Drawing) -> str:

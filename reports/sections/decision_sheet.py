@@ -25,6 +25,7 @@ from hallmark.reports.page.document import (
     DefinitionEntry,
     InlineElement,
     RiskLine,
+    RiskState,
     ShortFigure,
 )
 from hallmark.reports.page.figures import SHARE_DIFFERENCE, format_number, format_unit_suffix
@@ -163,7 +164,7 @@ def _build_risk_line(risk: str, findings: Findings, coverage: AuditCoverage) -> 
     if discoveries:
         content = _describe_discoveries(discoveries, len(ranked_findings))
         page = get_audit_page(_select_main_discovery(discoveries)[1].row["audit"])
-        state = "worse" if compares_with_baseline else "found"
+        state: RiskState = "worse" if compares_with_baseline else "found"
         return RiskLine(RISKS[risk].title, state, [*content, *sensitivity], page)
     headlines = [
         (AUDIT_DESCRIPTIONS[audit].headline, finding)

@@ -10,11 +10,13 @@ import pyarrow.parquet as pq
 import pytest
 from fastapi.testclient import TestClient
 
-from hallmark.flows.application.application import create_application
-from hallmark.flows.application.card_pages import CASES_PER_PAGE
+from hallmark.flows.application.application import create_application, prepare_pages
+from hallmark.flows.application.card_pages import CASES_PER_PAGE, CardPages
+from hallmark.flows.application.store_reader import RecentValues, StoreReader
 from hallmark.flows.commands.view import bind_port
 from hallmark.flows.runs import open_run, open_store
 from hallmark.reports.review.signatures import SignerFiles
+from hallmark.reports.view.row_queries import count_pages
 from hallmark.tasks.contract import HallmarkError
 
 pytestmark = pytest.mark.slow
@@ -108,7 +110,8 @@ def test_every_link_of_the_cards_leads_to_a_page(client, run):
             path.partition("#")[0] for path in re.findall(r'(?:href|src)="([^"]*)"', page.text)
         }
         paths = {path for path in paths if path and not path.startswith("http")}
-        assert "<svg" in page.text
+        sections = {path for path in paths if re.fullmatch(r"[a-z_-]+\.html", path)}
+        assert any("<svg" in client.get(home + path).text for path in sections)
         assert any(path.startswith("rows/") for path in paths)
         rows = sorted(path for path in paths if path.startswith("rows/"))
         for path in sorted(paths - {*rows[10:]}):
@@ -146,6 +149,18 @@ def test_pages_that_do_not_exist_say_so(client, run, card):
 def test_no_path_leaves_its_folder(client, run, path):
     response = client.get(path.replace("RUN", run.id))
     assert response.status_code == 404 and "pretrain" not in response.text
+
+
+def test_what_cannot_be_compared_is_explained(client, run):
+    page = client.get("/compare").text
+    assert f'<option value="{run.id}">' in page and "callout" not in page
+    for names, words in (
+        ({"before": run.id, "after": run.id}, run.id),
+        ({"before": run.id, "after": "<b>no"}, "&lt;b&gt;no"),
+    ):
+        assert_one_sentence(client.get("/compare", params=names), 400, words)
+    assert client.get(f"/runs/{run.id}/trajectory/trajectory.html").status_code == 404
+    assert "trajectory" not in client.get(f"/runs/{run.id}/").text
 
 
 # Rows -----------------------------------------------------------------------------------------
@@ -191,7 +206,7 @@ def test_a_table_is_sorted_by_its_headers(client, evidence):
 def test_pages_continue_each_other(client, values):
     total = len(read_csv(client.get(f"{values}.csv").text))
     numbers = []
-    for page in range(1, total // CASES_PER_PAGE + 2):
+    for page in range(1, count_pages(total, CASES_PER_PAGE) + 1):
         text = client.get(f"{values}.html?page={page}").text
         numbers += map(int, re.findall("<dt>Case</dt><dd>([0-9]+)</dd>", text))
     assert numbers == [*range(1, total + 1)]
@@ -224,6 +239,34 @@ def test_downloads_have_the_same_rows_and_hide_the_same_text(client, values, evi
 def test_a_wrong_query_is_refused_in_one_sentence(client, values, query, words):
     assert_one_sentence(client.get(f"{values}.html?{query}"), 400, words)
     assert client.get(f"{values}.csv?{query}").status_code == 400
+
+
+# Memory ---------------------------------------------------------------------------------------
+
+
+def test_the_newest_cards_are_prepared_and_read_once(smoke, run, monkeypatch):
+    reader = StoreReader(open_store(str(smoke.store)))
+    card_pages = CardPages(reader)
+    prepare_pages(reader, card_pages)
+    monkeypatch.setattr("hallmark.flows.application.store_reader.read_card", lambda *_: 1 / 0)
+    for card in ("model_card", "datasheet"):
+        assert card_pages.show_card(run.id, card, f"{card}.html").status_code == 200
+
+
+def test_a_damaged_store_does_not_stop_the_preparation(damaged, run):
+    find_table(damaged, run, "model_card", "figures").unlink()
+    reader = StoreReader(open_store(str(damaged)))
+    prepare_pages(reader, CardPages(reader))
+
+
+def test_only_the_values_used_last_stay_in_memory():
+    values, computed = RecentValues(2), []
+
+    def get(key):
+        return values.get(key, lambda: computed.append(key) or key)
+
+    assert [get(key) for key in "abacab"] == [*"abacab"]
+    assert computed == ["a", "b", "c", "b"]
 
 
 # Damage ---------------------------------------------------------------------------------------

@@ -5,18 +5,22 @@ import re
 import shlex
 import shutil
 from dataclasses import replace
+from urllib.parse import urljoin
 
 import pytest
+from fastapi.testclient import TestClient
 
 from hallmark import open_run
 from hallmark.flows import console
+from hallmark.flows.application.application import create_application
 from hallmark.flows.checkpoint_comparison import (
     CheckpointAudits,
     compare_checkpoints,
     find_trainings_with_several_audits,
 )
-from hallmark.flows.runs import read_all_runs
+from hallmark.flows.runs import open_store, read_all_runs
 from hallmark.reports.page.figures import format_number
+from hallmark.reports.review.signatures import SignerFiles
 from hallmark.reports.sections.findings import name_finding
 from hallmark.tasks.audits.judging.comparison import explain_incomparability
 from hallmark.tasks.audits.judging.comparison_units import AuditUnits
@@ -179,6 +183,26 @@ def test_a_run_is_not_compared_with_itself(apart, both):
     # Named twice among others, a checkpoint is compared once.
     report = apart.json("compare", both[0], both[1], both[0])
     assert len(report["checkpoints"]) == 2
+
+
+def test_the_application_shows_the_comparison_and_the_trajectory(apart, both):
+    application = create_application(open_store(str(apart.store)), 8321, SignerFiles())
+    client = TestClient(application, base_url="http://127.0.0.1:8321")
+    page = client.get("/compare", params=dict(zip(("before", "after"), both, strict=True))).text
+    assert all(name in page for name in both) and "What changed" in page
+    rows = sorted(set(re.findall(r'href="(/runs/[^"]+/rows/[^"]+)"', page)))
+    assert rows and all(client.get(path).status_code == 200 for path in rows[:10])
+    folder = f"/runs/{apart.first}/trajectory/"
+    assert "trajectory/trajectory.html" in client.get(f"/runs/{apart.first}/").text
+    trajectory = client.get(f"{folder}trajectory.html").text
+    for pattern, count in ((r'rows/[^"]+', 5), (r'\.\./\.\./[^"]+', 10)):
+        paths = sorted(set(re.findall(f'href="({pattern})"', trajectory)))
+        assert paths
+        for path in paths[:count]:
+            assert client.get(urljoin(folder, path)).status_code == 200, path
+    pairs = client.get(urljoin(folder, re.search(r'href="(rows/[^"]+)"', trajectory)[1]))
+    assert "'sha256-" in pairs.headers["content-security-policy"]  # of the style that it brings
+    assert client.get(f"{folder}rows/other.html").status_code == 404
 
 
 def test_runs_without_a_model_are_compared_by_their_training_data(apart, both):
