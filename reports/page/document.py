@@ -110,7 +110,7 @@ class Chart:
     caption: str
 
 
-#: What the tests of a risk show: harm, or, where the model is compared with baselines, a worse model.
+#: What the tests of a risk show: harm or, where baselines are compared, that the model is worse.
 RiskState = Literal["found", "unknown", "not found", "worse", "not worse"]
 
 
