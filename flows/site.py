@@ -18,8 +18,8 @@ from hallmark.tasks.contract import Store, UsageError
 
 log = logging.getLogger("hallmark")
 
-#: The entries of the top folder of a site.
-SITE_CONTENT = {"index.html", "runs"}
+#: The entries of the top folder of a site; earlier versions wrote tables.html.
+SITE_CONTENT = {"index.html", "runs", "tables.html"}
 
 
 def build_store_site(
