@@ -36,7 +36,11 @@ from hallmark.reports.page.document import (
 )
 from hallmark.reports.page.figures import FigureBook
 from hallmark.reports.page.redaction import OFFENSIVE_TOXICITY, REDACTION_LIBRARIES, Redactor
-from hallmark.reports.sections.analyses import build_analyses_section, get_metric_definition
+from hallmark.reports.sections.analyses import (
+    build_analyses_section,
+    build_summary_table,
+    get_metric_definition,
+)
 from hallmark.reports.sections.attention import build_attention_section
 from hallmark.reports.sections.card_summary import (
     build_card_summary,
@@ -225,7 +229,7 @@ class ModelCardBuilder:
                     ],
                 )
             )
-        summary = self.findings.build_summary_table()
+        summary = build_summary_table(self.findings)
         blocks.append(
             Details("All main figures in one table", [summary])
             if isinstance(summary, DataTable)
@@ -308,7 +312,8 @@ class ModelCardBuilder:
             note = f"From config.json of the checkpoint, SHA-256 {sha256}."
             if len(config_settings) > len(rows):
                 note = f"The first {len(rows)} of {len(config_settings)} settings. {note}"
-            section.add_blocks(DataTable("Architecture", ["setting", "value"], rows, note=note))
+            table = DataTable("Architecture", ["setting", "value"], rows, note=note)
+            section.add_blocks(Details("Architecture of the model", [table]))
         else:
             section.add_blocks(Paragraph(["The checkpoint has no config.json."]))
         is_continued = get_start_checkpoint_name(self.training_run) is not None
@@ -427,8 +432,8 @@ class ModelCardBuilder:
                 "Depending on the audit, a row is a prompt with its continuation, a pair of "
                 "texts, or a token sequence."
             )
-            table = DataTable("Scored items", columns, rows, frozenset({2}), note)
-            section.add_blocks(Details("Number of scored items by audit", [table]))
+            items_table = DataTable("Scored items", columns, rows, frozenset({2}), note)
+            section.add_blocks(Details("Number of scored items by audit", [items_table]))
         elif self.findings.audit_artifacts:
             message = "None of the audits wrote a table of scored items."
             section.add_blocks(Paragraph([message]))

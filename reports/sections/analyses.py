@@ -53,8 +53,9 @@ from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
 from hallmark.tasks.audits.slice_tags import name_slice
 from hallmark.tasks.contract import format_count
 
-#: Largest number of examples on the page of an audit.
-MAX_EXAMPLES = 3
+#: Largest number of examples on the page of an audit, and of its figures in the table of all
+#: audits.
+MAX_EXAMPLES, MAX_MAIN_FIGURES = 3, 5
 
 #: Columns of findings that are tested against a null value: that value, p corrected over the audit
 #: (Holm), q of the tests in the harmful direction corrected over the card (false discovery rate,
@@ -103,8 +104,63 @@ def build_analyses_section(
         section.sections.append(build_controls_page(findings))
     if missing_audits:
         columns = ["audit", "not known"]
-        section.add_blocks(DataTable("Audits that did not run", columns, missing_audits))
+        table = DataTable("Audits that did not run", columns, missing_audits)
+        summary = f"{format_count(len(missing_audits), 'audit')} did not run"
+        section.add_blocks(Details(summary, [table]))
     return section
+
+
+def build_summary_table(findings: Findings) -> DataTable | Paragraph:
+    """Build the table of the main figures of every audit, or say that there is none.
+
+    The main figures are the first ones of the main chart of the audit.
+    """
+    rows: list[list[InlineElement]] = []
+    shown_rows: list[dict[str, Any]] = []
+    notes: list[str] = []
+    for audit in findings.by_audit:
+        main_findings = _select_main_findings(findings, audit)
+        for row, figure in main_findings[:MAX_MAIN_FIGURES]:
+            shown_rows.append(row)
+            part = name_slice(row["slice"])
+            part = BASELINES.get(part, part)
+            rows.append(
+                [
+                    f"{get_audit_title(audit)}: {', '.join(filter(None, (row['title'], part)))}",
+                    figure,
+                    row["unit"],
+                    figure.interval_or_dash,
+                    format_sample_size(row),
+                    describe_conclusion(row) or "–",
+                    figure.scorer or "–",
+                ]
+            )
+        if len(main_findings) > MAX_MAIN_FIGURES:
+            notes.append(
+                f"{get_audit_title(audit)}: {MAX_MAIN_FIGURES} of {len(main_findings)} figures are "
+                "shown; all are on its page."
+            )
+    if not rows:
+        message = "No audit computed a finding about the model."
+        return Paragraph([message if findings.by_audit else "No audit ran."])
+    columns = ["measure", "value", "unit", "interval", "n", "conclusion", "scorer"]
+    note = " ".join(filter(None, [format_confidence_levels(shown_rows), *notes]))
+    return DataTable("Capability and harm at a glance", columns, rows, frozenset({1, 3, 4}), note)
+
+
+def _select_main_findings(findings: Findings, audit: str) -> list[Finding]:
+    """Return the measured findings of the main chart of an audit; if it has none, its headlines."""
+    audit_findings = findings.by_audit[audit]
+    description = AUDIT_DESCRIPTIONS.get(audit)
+    for chart in [] if description is None else description.charts:
+        drawn_findings = [
+            finding
+            for finding in select_drawn_findings(audit_findings, chart)
+            if finding.figure.value is not None
+        ]
+        if drawn_findings:
+            return drawn_findings
+    return findings.select_headlines(audit)
 
 
 def build_controls_page(findings: Findings) -> Section:

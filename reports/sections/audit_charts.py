@@ -91,6 +91,9 @@ def select_drawn_findings(
         main = [
             finding for finding, number in zip(main, numbers, strict=True) if number == max(numbers)
         ]
+    if description.kind == "bars":
+        finding_by_baseline = {name_slice(finding.row["slice"]): finding for finding in main}
+        return [finding_by_baseline[name] for name in BASELINES if name in finding_by_baseline]
     return sort_findings(main, is_ordered=description.is_ordered)
 
 
@@ -196,9 +199,10 @@ def build_part_labels(slices: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _join_tag_values(slices: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
-    return [
+    labels = [
         label_part({name: tags[name] for name in names if name in tags}) or "all" for tags in slices
     ]
+    return [BASELINES.get(label, label) for label in labels]
 
 
 def label_part(tags: Mapping[str, Any]) -> str:

@@ -291,7 +291,9 @@ def _describe_discoveries(discoveries: Sequence[Finding], test_count: int) -> li
         label = f"{get_audit_title(worst.row['audit'])}, {name_finding(worst.row)}: "
         content = [label, *_describe_value(worst), _describe_null(worst.row)]
     content.append(".")
-    if len(discoveries) > 1:
+    if len(discoveries) == test_count == 2:
+        content.append(" The other test shows harm, too.")
+    elif len(discoveries) > 1:
         content.append(
             f" {len(discoveries) - 1} of the {format_count(test_count - 1, 'other test')} "
             f"{'shows' if len(discoveries) == 2 else 'show'} harm, too."

@@ -12,17 +12,14 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from hallmark.reports.page.document import (
-    Block,
     DataTable,
     InlineContent,
     InlineElement,
-    Paragraph,
     ShortFigure,
 )
 from hallmark.reports.page.figures import Figure, FigureBook, format_unit_suffix, slugify
 from hallmark.tasks.audits.audit_descriptions import SIGNIFICANCE_LEVEL
 from hallmark.tasks.audits.judging.discoveries import (
-    describe_conclusion,
     find_harmful_side,
     is_harmful,
     read_card_findings,
@@ -43,9 +40,6 @@ BASELINES = {
 
 #: Smallest number of independent texts with which systems are compared.
 MIN_COMPARED_TEXTS = 5
-
-#: Largest number of summary lines of an audit that has no fixed line there.
-MAX_HEADLINES = 3
 
 
 class Finding(NamedTuple):
@@ -72,18 +66,6 @@ class AuditFinding(NamedTuple):
     audit: str
     row: Mapping[str, Any]
     figure: Figure
-
-
-class LabelledFinding(NamedTuple):
-    """A line of the table of main results.
-
-    Attributes:
-        label: The text in its first column.
-        finding: The finding that it shows.
-    """
-
-    label: str
-    finding: Finding
 
 
 def get_audit_title(audit: str) -> str:
@@ -386,75 +368,6 @@ class Findings:
         )
         return DataTable("What the scorers detect", columns, rows, frozenset({4, 5, 6}), note)
 
-    def build_summary_table(self) -> Block:
-        """Build the table of main results on capability and harm, one line each."""
-        labelled_findings: list[LabelledFinding] = []
-        for finding in self.select_by_metric("capability", "bits_per_byte"):
-            if (system := name_slice(finding.row["slice"])) in BASELINES:
-                label = f"{finding.row['title']}, {BASELINES[system]}"
-                labelled_findings.append(LabelledFinding(label, finding))
-        labelled_findings.sort(
-            key=lambda labelled: list(BASELINES).index(name_slice(labelled.finding.row["slice"]))
-        )
-        labelled_findings += [
-            LabelledFinding(name_finding(finding.row), finding)
-            for finding in self.select_by_metric("capability", "cloze_accuracy")
-        ][:1]
-        for metric in ("expected_maximum_toxicity", "toxicity_probability"):
-            labelled_findings += self.select_toxicity_findings_with_most_draws(metric)
-        labelled_findings += [
-            LabelledFinding(name_finding(finding.row), finding)
-            for finding in self.select_by_metric("bias", "stereotype_preference")
-            if not finding.row["slice"]
-        ]
-        labelled_findings += [
-            LabelledFinding(name_finding(finding.row), finding)
-            for finding in self.select_by_metric("extraction", "exposure_difference")
-        ]
-        shown_figure_ids = {
-            figure.id for _, (_, figure) in labelled_findings if figure.value is not None
-        }
-        notes = []
-        for audit, audit_findings in self.by_audit.items():
-            is_included = any(figure.id in shown_figure_ids for _, figure in audit_findings)
-            headline_findings = [] if is_included else self.select_headlines(audit)
-            labelled_findings += [
-                LabelledFinding(self._format_finding_label(audit, finding.row), finding)
-                for finding in headline_findings[:MAX_HEADLINES]
-            ]
-            if len(headline_findings) > MAX_HEADLINES:
-                limit_text = (
-                    f"{get_audit_title(audit)}: {MAX_HEADLINES} of {len(headline_findings)} "
-                    "figures are shown"
-                )
-                notes.append(f"{limit_text}; all are on its page.")
-        if not labelled_findings:
-            message = (
-                "No audit computed a finding about the model." if self.by_audit else "No audit ran."
-            )
-            return Paragraph([message])
-        rows: list[list[InlineElement]] = [
-            [
-                label,
-                figure,
-                row["unit"],
-                figure.interval_or_dash,
-                format_sample_size(row),
-                describe_conclusion(row) or "–",
-                figure.scorer or "–",
-            ]
-            for label, (row, figure) in labelled_findings
-        ]
-        columns = ["measure", "value", "unit", "interval", "n", "conclusion", "scorer"]
-        note = " ".join(
-            filter(
-                None, [format_confidence_levels([row for _, (row, _) in labelled_findings]), *notes]
-            )
-        )
-        return DataTable(
-            "Capability and harm at a glance", columns, rows, frozenset({1, 3, 4}), note
-        )
-
     def select_headlines(self, audit: str) -> list[Finding]:
         """Return the findings of an audit to show first.
 
@@ -487,23 +400,6 @@ class Findings:
             ]
             selected += overall_findings[:1] or metric_findings
         return selected
-
-    def _format_finding_label(self, audit: str, row: Mapping[str, Any]) -> str:
-        return f"{get_audit_title(audit)}: {name_finding(row)}"
-
-    def select_toxicity_findings_with_most_draws(self, metric: str) -> list[LabelledFinding]:
-        """Return, for each kind of prompt, the finding with the most draws per prompt."""
-        best_by_prompt_kind: dict[str, Finding] = {}
-        for finding in sorted(
-            self.select_by_metric("toxicity", metric),
-            key=lambda finding: build_natural_sort_key(name_slice(finding.row["slice"])),
-        ):
-            prompt_kind = finding.row["slice"].get("prompt_subset", "")
-            best_by_prompt_kind[prompt_kind] = finding
-        return [
-            LabelledFinding(name_finding(finding.row), finding)
-            for finding in best_by_prompt_kind.values()
-        ]
 
 
 def format_sample_size(finding_row: dict[str, Any]) -> str:

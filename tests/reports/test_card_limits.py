@@ -229,3 +229,10 @@ def test_the_answer_of_an_audit_follows_from_its_rows(session, audit, rows, stat
     if audit in AUDIT_DESCRIPTIONS:
         assert isinstance(first, Paragraph)
         assert text_of_parts(first.content) == AUDIT_DESCRIPTIONS[audit].question
+
+
+def test_of_two_discoveries_the_other_one_is_mentioned(session):
+    rows = [TESTED | HARMFUL | {"tags": {"score": score}} for score in "abc"]
+    for count, said in ((2, "The other test shows harm, too."), (3, "2 of the 2 other tests show")):
+        result = describe_audit_result("membership", findings_of(membership=rows[:count]))
+        assert said in text_of_parts(result.content)

@@ -131,7 +131,7 @@ def test_findings_are_shown_with_interval_n_and_scorer(cards, made):
     head = page.tables[0]
     assert head[0] == ["measure", "value", "unit", "interval", "n", "conclusion", "scorer"]
     assert [
-        "Expected maximum toxicity, prompted, k=25",
+        "Toxic continuations: Expected maximum toxicity, prompted, k=25",
         "0.7500",
         "score",
         "0.6250 to 0.8750",
@@ -139,7 +139,6 @@ def test_findings_are_shown_with_interval_n_and_scorer(cards, made):
         "–",
         "linear 1.0 (abcdef)",
     ] in head
-    assert not any(row[0][-3:] == "k=1" for row in head)  # the most draws alone
     # The column "not measured because" has the reason alone.
     assert "[press]" in page.text and "not measured: [press]" not in page.text
 
@@ -148,12 +147,11 @@ def test_capability_stands_beside_harm_with_all_baselines(cards):
     head = pages.read_whole_card(pages.write_pages(cards["model_card"]) / "model_card.html").tables[
         0
     ]
-    assert [(row[0], row[1]) for row in head[1:6]] == [
-        ("Bits per byte, this model", "1.500"),
-        ("Bits per byte, gzip -9", "3.250"),
-        ("Bits per byte, interpolated bigram", "3.500"),
-        ("Bits per byte, interpolated 5-gram", "1.250"),
-        ("Cloze accuracy", "12.5 %"),
+    assert [(row[0], row[1]) for row in head[1:5]] == [
+        ("Capability: Bits per byte, this model", "1.500"),
+        ("Capability: Bits per byte, gzip -9", "3.250"),
+        ("Capability: Bits per byte, interpolated bigram", "3.500"),
+        ("Capability: Bits per byte, interpolated 5-gram", "1.250"),
     ]
 
 

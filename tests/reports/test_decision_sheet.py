@@ -279,3 +279,23 @@ def test_every_audit_declares_a_known_risk():
     assert {audit.risk for audit in AUDIT_DESCRIPTIONS.values()} <= {*RISKS, ""}
     with pytest.raises(ValueError, match="the risk 'rudeness' is unknown; use one of personal_da"):
         AuditDescription(1, "A", "", "", risk="rudeness", question="")
+
+
+def test_a_risk_links_to_the_page_of_the_audit_that_its_sentence_is_about(session):
+    harm = {"metric": "auc", "value": 0.9, "low": 0.8, "high": 0.95, "p": 1e-6, "null_value": 0.5}
+    findings = findings_of(
+        toxicity=[{"metric": "empty_continuations", "value": 1}],
+        bias=[PAIRS],
+        extraction=[{"metric": "exposure", "value": 1}],
+        extraction_attack=[harm | {"metric": "verbatim_share", "worse_when": "up"}],
+        membership=[harm | {"worse_when": "up"}],
+    )
+    lines = build_risk_lines(findings, find_audit_coverage(findings, {}, []))
+    assert {line.title: line.page for line in lines} == {
+        "Personal data": "",  # no audit measures it
+        "Memorised training text": "audit-extraction-attack",  # the one that found harm
+        "Toxicity": "audit-toxicity",
+        "Bias against groups": "audit-bias",
+        "Membership": "audit-membership",
+        "Capability": "",
+    }

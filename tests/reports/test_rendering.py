@@ -222,3 +222,16 @@ def test_ids_of_two_charts_on_a_page_differ():
     assert first and second and not first & second
     svg = draw_chart(drawing, "a")
     assert set(re.findall(r"(?:href=\"|url\()#([^\")]*)", svg)) == first
+
+
+def test_each_row_of_an_interval_chart_can_have_its_own_null_value():
+    def draw(null_values):
+        labels, values, bounds = ["a", "b"], [0.1, 0.2], [(0.0, 0.3), None]
+        return draw_chart(
+            charts.IntervalChart(labels, values, bounds, "share", null_values=null_values)
+        )
+
+    counts = [
+        draw(null_values).count("--chart-two") for null_values in ((), [0.1, None], [0.1, 0.3])
+    ]
+    assert counts[0] == 0 < counts[1] < counts[2]
