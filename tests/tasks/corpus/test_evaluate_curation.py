@@ -119,11 +119,17 @@ def test_detection_rates_of_a_small_case_match_those_by_hand(session):
         {"doc_id": doc_ids[1], "type": "EMAIL", "span_hash": secret.hash_value("jane@example.com")},
         {"doc_id": doc_ids[6], "type": "PHONE", "span_hash": secret.hash_value("+1 212 555 0142")},
     ]
-    counts = counts_by_key(
-        RecoveryEvaluator(
-            "town", 0.8, (60,), truth, planted, run_stages(documents)
-        ).evaluate_all_stages()
-    )
+    truth = {i: row | {"source": "town"} for i, row in truth.items()}
+    evaluator = RecoveryEvaluator("town", 0.8, (60,), truth, planted, run_stages(documents))
+    [missed] = evaluator.list_missed_documents()
+    assert missed == {
+        "doc_id": doc_ids[6],
+        "source": "town",
+        "stage": "select_scored",
+        "rude_sentences": 1,
+        "characters": len(texts[6]),
+    }
+    counts = counts_by_key(evaluator.evaluate_all_stages())
     assert counts["deduplicate", "exact copies", "recall"] == (1, 1)
     assert counts["deduplicate", "exact copies", "precision"] == (1, 1)
     assert counts["deduplicate_near", "near copies, similarity at least 0.8", "recall"] == (1, 2)
@@ -332,6 +338,12 @@ def test_the_ground_truth_of_a_town_matches_its_documents(town):
     )
     hits, n = counts["deduplicate", "exact copies", "recall"]
     assert hits == n > 5
+    hits, n = counts["select_scored", "rude speech", "recall"]
+    missed = evaluation["missed_documents"].read().to_pylist()
+    assert len({row["doc_id"] for row in missed}) == len(missed) == n - hits > 0
+    assert [row["rude_sentences"] for row in missed] == sorted(
+        (row["rude_sentences"] for row in missed), reverse=True
+    )
 
 
 def test_occupation_shares_match_the_ground_truth(session):
