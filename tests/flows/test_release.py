@@ -622,9 +622,11 @@ def test_a_removed_release_does_not_fail_an_audit(apart, released, hallmark, rem
         for folder in (hallmark.store / "artifacts" / "audit_weat").iterdir():
             for path in folder.glob("*/values/*.parquet"):
                 path.unlink()
-    checkpoint = open_run(apart.first, str(apart.store)).find_checkpoints()[0]
-    name = checkpoint.name if removed == "run" else f"{apart.first}@0"
-    run_id = hallmark.json("audit", name, "--only", "weat")["run"]
+    run = open_run(apart.first, str(apart.store))
+    # Without its run, a checkpoint is audited with the settings of the demo.
+    name = run.find_checkpoints()[0].name if removed == "run" else f"{apart.first}@0"
+    title = f"model_card.title={run.config.model_card.title!r}"
+    run_id = hallmark.json("audit", name, "--only", "weat", "--set", title)["run"]
     term, content = read_changes_line(hallmark.store, run_id)
     assert term == f"Changes since run {apart.first}"
     assert content[0].startswith(f"Not compared: {reason.format(run=apart.first)}")
