@@ -213,6 +213,7 @@ def paths(run, evidence):
         "/nothing",
         f"/runs/{run.id}/",
         f"/runs/{run.id}/model_card/model_card.html",
+        f"/runs/{run.id}/model_card/audit-toxicity.html",
         f"/runs/{run.id}/datasheet/datasheet.html",
         f"/runs/{run.id}/model_card/reviews/",
         evidence,
