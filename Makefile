@@ -18,11 +18,11 @@ proof: run
 	$(VENV)/bin/hallmark study --name small --trials-with-effects 6 --trials-without-effects 2 --set retrained_trials=1
 	$(VENV)/bin/hallmark prove latest --extra-seeds 1
 
-# What tests share is made once in a process: tests/conftest.py says which stay together. In the
+# The tests of a file run in one process, because they share what is expensive to create. In the
 # order of names the longest, those of flows, come first. Three processes: much of the time is
 # waited for processes that tests start and stop, and two would leave a core of two idle meanwhile.
 test: $(VENV)/installed-dev
-	$(VENV)/bin/python -m pytest --numprocesses 3 --no-loadscope-reorder
+	$(VENV)/bin/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 # The quick tests: the walls, what the documents name, the contract, the model's objectives.
 QUICK = tests/test_architecture.py tests/test_readme.py tests/model/test_readme.py \
@@ -32,7 +32,7 @@ QUICK = tests/test_architecture.py tests/test_readme.py tests/model/test_readme.
 	tests/tasks/measures/test_statistics.py tests/model/test_objectives.py tests/model/test_loss.py
 
 check: $(VENV)/installed-dev
-	$(VENV)/bin/python -m pytest --quiet --numprocesses 2 $(QUICK)
+	$(VENV)/bin/python -m pytest --quiet --numprocesses 2 --dist loadfile $(QUICK)
 
 types: $(VENV)/installed-dev
 	$(VENV)/bin/mypy

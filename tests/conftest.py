@@ -58,22 +58,6 @@ def pytest_runtest_makereport(item, call):
                 call.excinfo = pytest.ExceptionInfo.from_current()
 
 
-def pytest_xdist_make_scheduler(config, log):
-    """Run the tests of a file in one process.
-
-    They share expensive fixtures. Each folder of tests/flows has one process, too, for its run of
-    smoke.
-    """
-    from xdist.scheduler import LoadScopeScheduling
-
-    class ByFile(LoadScopeScheduling):
-        def _split_scope(self, nodeid):
-            file = nodeid.partition("::")[0]
-            return file.rpartition("/")[0] if file.startswith("tests/flows/") else file
-
-    return ByFile(config, log)
-
-
 @pytest.fixture
 def session(tmp_path):
     """Open a session with a new store."""
