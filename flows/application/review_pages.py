@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections import OrderedDict
+from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
 
@@ -174,7 +175,7 @@ class ReviewPages:
                 card_title=TITLED_CARD_KINDS[waiting.review.card.kind].title,
                 file_name=file_name,
                 signature_file=signature_file,
-                sign_command=format_signing_command(file_name),
+                sign_command=format_signing_command(Path(file_name)),
                 store_command=shlex.join([*store_command, "--store", self.reader.store.uri]),
                 problem=_format_sentence(problem),
             ),
