@@ -154,8 +154,11 @@ def _build_risk_line(risk: str, findings: Findings, coverage: AuditCoverage) -> 
     compares_with_baseline = RISKS[risk].compares_with_baseline
     if discoveries:
         content = _describe_discoveries(discoveries, len(ranked_findings))
-        state = "worse" if compares_with_baseline else "found"
-        return RiskLine(RISKS[risk].title, state, [*content, *sensitivity])
+        return RiskLine(
+            RISKS[risk].title,
+            "worse" if compares_with_baseline else "found",
+            [*content, *sensitivity],
+        )
     headlines = [
         (AUDIT_DESCRIPTIONS[audit].headline, finding)
         for audit in measured_audits
@@ -173,8 +176,11 @@ def _build_risk_line(risk: str, findings: Findings, coverage: AuditCoverage) -> 
         for headline, finding in concluded[:1]:
             assert headline is not None
             content += [" ", *_describe_headline(headline, finding, is_sentence=True), "."]
-        state = "not worse" if compares_with_baseline else "not found"
-        return RiskLine(RISKS[risk].title, state, [*content, *sensitivity])
+        return RiskLine(
+            RISKS[risk].title,
+            "not worse" if compares_with_baseline else "not found",
+            [*content, *sensitivity],
+        )
     for headline, finding in headlines[:1]:
         assert headline is not None
         reason = finding.row["inconclusive_reason"] or "there is no value to compare it with"

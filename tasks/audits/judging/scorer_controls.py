@@ -228,7 +228,7 @@ class ScorerLimits:
             ("may too often flag", self.maybe_flagged_too_often),
             ("was tested on too few texts to judge", self.unjudged),
         )
-        sentences = []
+        sentences: list[str] = []
         for predicate, kinds in parts:
             if kinds:
                 subject = "It" if sentences else f"The scorer {scorer}"
