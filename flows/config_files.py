@@ -67,7 +67,7 @@ def _read_policy_rules(policy: str) -> dict[str, Any]:
     tree = _read_toml("policy", policy, POLICY_FOLDER)
     section = tree.get("policy")
     rules = section.get("rules") if isinstance(section, dict) and len(section) == 1 else None
-    if len(tree) > 1 or not isinstance(rules, dict) or not rules:
+    if len(tree) != 1 or not isinstance(rules, dict) or not rules:
         raise UsageError(
             f"policy.file: {policy} must contain sections [policy.rules.NAME], and nothing else"
         )

@@ -364,10 +364,7 @@ class DatasheetMeasurements:
     def describe_errors(self) -> InlineContent:
         """Return what could not be read, and the copies that were removed."""
         unreadable = self._sum("errors", "records", "records", "number of records in quarantine")
-        exact, near = (
-            add_removed_documents_figure(self.corpus, reason=reason)
-            for reason in ("exact duplicate", "near duplicate")
-        )
+        exact = add_removed_documents_figure(self.corpus, reason="exact duplicate")
         content: list[InlineElement] = [
             "Records that could not be read: ",
             ShortFigure(unreadable),
@@ -376,6 +373,7 @@ class DatasheetMeasurements:
             " exact copies of documents",
         ]
         if self._has_search_for_near_copies():
+            near = add_removed_documents_figure(self.corpus, reason="near duplicate")
             pairs = self._sum(
                 "duplicates", "pairs", "pairs", "number of pairs of similar documents"
             )

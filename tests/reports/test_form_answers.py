@@ -282,7 +282,7 @@ def test_a_foreign_checkpoint_has_unanswered_questions(session, tmp_path):
     config = ModelCardConfig(answers={"analyses_intersectional": "Not studied."})
     card = build_model_card(
         artifacts.checkpoint(tmp_path / "foreign", "gpt2"),
-        *(None, None, {}, {}, None, None, None, None, {}, config),
+        *(None, None, {}, {}, None, None, None, None, {}, None, config),
     )
     rows = read_answers(card)
     assert rows["analyses_intersectional"]["answer"] == "Not studied."

@@ -130,7 +130,7 @@ def test_values_link_to_their_rows_where_these_are_shown(session, tmp_path):
     page = pages.read(write_comparison_page(comparison, tmp_path, link_finding))
     mean = format_number(np.mean(WHOLE[2]), "nats")
     hrefs = {href for href, text in page.links if text == mean}
-    assert len(hrefs) == 1 and hrefs.pop().startswith("../run-b/bias/rows/audit-bias-values-")
+    assert len(hrefs) == 1 and hrefs.pop().startswith("../run-b/bias/rows/audit-bias.html#rows-")
     assert format_number(np.mean(WHOLE[0]), "nats") not in {text for _, text in page.links}
 
 
@@ -240,7 +240,9 @@ def test_a_damaged_table_is_said_and_hides_no_other_audit(own_session, tmp_path,
 
 
 def test_a_new_audit_is_compared_without_another_edit(session, tmp_path, monkeypatch):
-    description = AuditDescription(99, "Riddles", "Riddles are counted.", "No riddles.", risk="")
+    description = AuditDescription(
+        99, "Riddles", "Riddles are counted.", "No riddles.", risk="", question="Any riddles?"
+    )
     monkeypatch.setitem(AUDIT_DESCRIPTIONS, "riddles", description)
     sides = [
         compared(name, {"audit_riddles": found(FoundConfig(audit="riddles", told=(("", values),)))})
