@@ -36,7 +36,7 @@ from hallmark.tasks.contract import UsageError
 MAX_PAGES = 64
 
 #: Rows on a page: of cases, which need more space, and of a table.
-CASES_PER_PAGE, ROWS_PER_PAGE = 20, 50
+CASES_PER_PAGE, ROWS_PER_PAGE = 10, 50
 
 
 class CardPages:
