@@ -447,6 +447,7 @@ def compute_again(card, folder, session):
         None,
         None,
         {},
+        None,
         config,
         work,
     )
