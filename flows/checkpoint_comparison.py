@@ -27,12 +27,11 @@ from hallmark.reports.sections.corpus_figures import PROFILE
 from hallmark.reports.trajectory import AuditedTraining, get_trajectory_path
 from hallmark.tasks.audits.judging.audit_comparison import (
     AuditComparison,
-    ChangeVerdict,
-    build_change_sort_key,
     compare_audits,
     is_unchanged,
     select_headline_findings,
 )
+from hallmark.tasks.audits.judging.change_verdicts import ChangeVerdict, build_change_sort_key
 from hallmark.tasks.audits.judging.comparison import (
     AuditedCheckpoint,
     FindingComparison,

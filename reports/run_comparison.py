@@ -45,13 +45,12 @@ from hallmark.reports.sections.corpus_comparison import (
 from hallmark.reports.sections.corpus_figures import build_corpus_redactor
 from hallmark.reports.sections.findings import get_audit_title, is_about_groups, name_finding
 from hallmark.tasks.audits.judging.audit_comparison import (
-    SHOWN_CHANGES,
     AuditComparison,
-    build_change_sort_key,
     compare_audits,
     is_unchanged,
     select_headline_findings,
 )
+from hallmark.tasks.audits.judging.change_verdicts import SHOWN_CHANGES, build_change_sort_key
 from hallmark.tasks.audits.judging.comparison import AuditedCheckpoint, FindingComparison
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
 from hallmark.tasks.contract import Artifact, format_count

@@ -30,7 +30,7 @@ from hallmark.reports.sections.corpus_comparison import (
     ComparedFigure,
     format_compared_figure,
 )
-from hallmark.tasks.audits.judging.audit_comparison import SHOWN_CHANGES
+from hallmark.tasks.audits.judging.change_verdicts import SHOWN_CHANGES
 from hallmark.tasks.audits.slice_tags import name_slice
 from hallmark.tasks.contract import HallmarkError, Store, UsageError, format_count
 

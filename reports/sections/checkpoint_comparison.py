@@ -15,11 +15,14 @@ from hallmark.reports.page.document import DataTable, InlineElement, Paragraph
 from hallmark.reports.page.figures import format_number
 from hallmark.reports.sections.findings import get_audit_title
 from hallmark.tasks.audits.judging.audit_comparison import (
-    SHOWN_CHANGES,
     AuditComparison,
-    ChangeVerdict,
     find_overall_finding,
     select_directional_findings,
+)
+from hallmark.tasks.audits.judging.change_verdicts import (
+    SHOWN_CHANGES,
+    UNCHANGED,
+    VERDICT_GROUPS,
 )
 from hallmark.tasks.audits.judging.comparison import (
     FindingComparison,
@@ -47,42 +50,6 @@ P_CORRECTION_NOTE = ". Its p is corrected for all these findings"
 
 #: Below this, p is shown as a bound.
 MIN_EXACT_P = 1e-300
-
-
-@dataclass(frozen=True)
-class VerdictGroup:
-    """Verdicts on changes that are counted together.
-
-    Attributes:
-        verdicts: The verdicts.
-        singular: What is said of one such finding.
-        plural: What is said of several, or of none.
-    """
-
-    verdicts: tuple[ChangeVerdict, ...]
-    singular: str
-    plural: str
-
-    def format_predicate(self, count: int) -> str:
-        return self.singular if count == 1 else self.plural
-
-
-UNCHANGED = VerdictGroup(("no change shown",), "shows no change", "show no change")
-
-#: All verdicts, in the order in which they are counted.
-VERDICT_GROUPS = (
-    VerdictGroup(("worse",), "got worse", "got worse"),
-    VerdictGroup(("better",), "got better", "got better"),
-    VerdictGroup(
-        ("changed",), "changed without a direction of harm", "changed without a direction of harm"
-    ),
-    UNCHANGED,
-    VerdictGroup(
-        ("not tested", "no conclusion"),
-        "was not tested or allows no conclusion",
-        "were not tested or allow no conclusion",
-    ),
-)
 
 
 @dataclass(frozen=True)

@@ -36,10 +36,10 @@ from hallmark.reports.sections.corpus_comparison import (
 )
 from hallmark.tasks.audits.audit_descriptions import AuditDescription
 from hallmark.tasks.audits.judging.audit_comparison import (
-    build_change_sort_key,
     compare_audits,
     is_unchanged,
 )
+from hallmark.tasks.audits.judging.change_verdicts import build_change_sort_key
 from hallmark.tasks.audits.judging.comparison import FindingComparison
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
 from hallmark.tasks.contract import HallmarkError, Session, Store, open_session

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Generic, Literal, TypeVar
+from typing import Generic, TypeVar
 
+from hallmark.tasks.audits.judging.change_verdicts import ChangeVerdict
 from hallmark.tasks.audits.judging.comparison import (
     AuditedCheckpoint,
     FindingComparison,
@@ -30,14 +31,6 @@ CHANGE_SIGNIFICANCE_LEVEL = 0.05
 #: The audit that shows whether the model can be asked about stereotypes.
 ASSOCIATIONS = "associations"
 
-
-#: What follows from a change.
-ChangeVerdict = Literal[
-    "worse", "better", "changed", "no change shown", "not tested", "no conclusion"
-]
-
-#: The verdicts of changes that were shown.
-SHOWN_CHANGES: tuple[ChangeVerdict, ...] = ("worse", "better", "changed")
 
 CheckpointT = TypeVar("CheckpointT", bound=AuditedCheckpoint)
 
@@ -270,22 +263,6 @@ def judge_change(first_row: Row, second_row: Row, change: PairedChange | None) -
     else:
         harm_change = compute_signed_harm(first_row["worse_when"], change["value"])
     return "worse" if harm_change > 0 else "better" if harm_change < 0 else "changed"
-
-
-def build_change_sort_key(
-    verdict: ChangeVerdict, change: PairedChange | None
-) -> tuple[bool, float, float]:
-    """Return a key that sorts what changed first: by p, then by the size of the change.
-
-    The size of a change is measured in widths of its interval, so that units do not matter.
-    """
-    if change is None or change["p_corrected"] is None or change["value"] is None:
-        return True, 2.0, 0.0
-    width = 0.0
-    if change["low"] is not None and change["high"] is not None:
-        width = change["high"] - change["low"]
-    size = abs(change["value"]) / width if width else abs(change["value"])
-    return verdict not in SHOWN_CHANGES, change["p_corrected"], -size
 
 
 def is_unchanged(comparison: FindingComparison) -> bool:
