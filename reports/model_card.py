@@ -213,6 +213,7 @@ class ModelCardBuilder:
                 ("Limits", [describe_measurement_limits(self.findings, controls)]),
                 build_changes_entry(self.book, self.previous_comparison, self.findings),
             ],
+            {row["audit"] for row in verdicts},
         )
 
     def find_audit_coverage(self) -> AuditCoverage:

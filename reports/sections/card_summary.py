@@ -27,7 +27,7 @@ from hallmark.reports.page.figures import (
     format_number,
     format_unit_suffix,
 )
-from hallmark.reports.sections.decision_sheet import AuditCoverage
+from hallmark.reports.sections.decision_sheet import AuditCoverage, find_harm_without_planted_text
 from hallmark.reports.sections.findings import (
     Findings,
     get_audit_title,
@@ -91,15 +91,22 @@ def find_audit_coverage(
     for name, reason in failure_reason_by_audit.items():
         (failed if name in AUDIT_DESCRIPTIONS else failed_parts)[name] = reason
     rows_by_audit = {audit: [row for row, _ in rows] for audit, rows in findings.by_audit.items()}
+    weak_titles = list_titles_of_weak_audits(rows_by_audit, collect_controls(findings))
+    empty = _find_missing_reason_by_audit(rows_by_audit)
     return AuditCoverage(
         failed=failed,
         failed_parts=failed_parts,
         skipped=skipped_audits,
-        empty=_find_missing_reason_by_audit(rows_by_audit),
+        empty=empty,
         not_run=[
             audit
             for audit in AUDIT_DESCRIPTIONS
             if audit not in (*findings.by_audit, *failure_reason_by_audit, *skipped_audits)
+        ],
+        inconclusive=[
+            audit
+            for audit in findings.by_audit
+            if get_audit_title(audit) in weak_titles and audit not in empty
         ],
     )
 
@@ -115,8 +122,6 @@ def describe_measurement_limits(findings: Findings, controls: Sequence[AuditCont
         for scorer, limits in limits_by_scorer.items()
         for sentence in limits.list_sentences(scorer.split(" (")[0])
     ]
-    if weak_audits:
-        sentences.append(f"The model is too weak for these audits: {', '.join(weak_audits)}.")
     if unjudged_audits:
         sentences.append(
             "It could not be judged whether the model is capable enough for these audits: "
@@ -234,7 +239,7 @@ def build_card_summary(
     largest_risks = rank_worst_finding_of_each_metric(findings)
     if largest_risks:
         lead = (
-            "Largest risks, ranked by the end of the interval that is closer to the value "
+            "Largest harms found, ranked by the end of the interval that is closer to the value "
             "expected without an effect"
         )
         lead += (
@@ -679,7 +684,8 @@ def rank_worst_finding_of_each_metric(
 ) -> list[RankedFinding]:
     """Return the most harmful finding of each metric, most harmful first.
 
-    Only discoveries of harm in units with a known range are ranked: by the distance from the null
+    Only discoveries of harm in units with a known range are ranked, without planted text where an
+    audit has such a figure: by the distance from the null
     value to the nearer end of the interval, which is corrected for the choice of the worst part.
     """
     worst_findings: list[RankedFinding] = []
@@ -687,9 +693,10 @@ def rank_worst_finding_of_each_metric(
         for metric in dict.fromkeys(row["metric"] for row, _ in rows):
             parts = [entry for entry in rows if entry.row["metric"] == metric]
             harmful_parts = [
-                (rank, row, figure)
-                for row, figure in parts
-                if (rank := compute_harm_rank(row)).has_range
+                (rank, harm.row, harm.figure)
+                for part in parts
+                if (harm := find_harm_without_planted_text(part, rows)) is not None
+                and (rank := compute_harm_rank(harm.row)).has_range
             ]
             if harmful_parts:
                 _, row, figure = max(harmful_parts, key=lambda part: part[0])
@@ -709,7 +716,10 @@ def _compute_corrected_distance(finding: RankedFinding) -> float:
 def _describe_omitted_risks(findings: Findings, shown_count: int) -> list[Block]:
     """Return how many ranked risks the list omits and why; nothing if it is complete."""
     risk_count = sum(
-        compute_harm_rank(row).has_range for rows in findings.by_audit.values() for row, _ in rows
+        compute_harm_rank(finding.row).has_range
+        and find_harm_without_planted_text(finding, rows) is not None
+        for rows in findings.by_audit.values()
+        for finding in rows
     )
     omitted_count = risk_count - shown_count
     if not omitted_count:

@@ -15,7 +15,7 @@ benefit is no harm.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
@@ -71,6 +71,8 @@ class AuditCoverage:
         skipped: The audits that the user skipped.
         empty: By audit that ran and measured nothing, the reason.
         not_run: The other audits without findings.
+        inconclusive: The audits from whose figures no conclusion follows, because the model is too
+            weak for them.
     """
 
     failed: Mapping[str, str] = field(default_factory=dict)
@@ -78,6 +80,7 @@ class AuditCoverage:
     skipped: Sequence[str] = ()
     empty: Mapping[str, str] = field(default_factory=dict)
     not_run: Sequence[str] = ()
+    inconclusive: Sequence[str] = ()
 
     @property
     def missing_count(self) -> int:
@@ -98,6 +101,11 @@ def describe_status(
     gaps = []
     if coverage.missing_count:
         gaps.append(f"{coverage.missing_count} of {audit_count} audits gave no result")
+    if coverage.inconclusive:
+        gaps.append(
+            f"{len(coverage.inconclusive)} of {audit_count} gave no conclusion, because the model "
+            "is too weak for them"
+        )
     if failed_self_checks:
         gaps.append(f"self-checks failed ({', '.join(failed_self_checks)})")
     gap_text = "; ".join(gaps) or f"all {audit_count} audits gave a result"
@@ -112,6 +120,21 @@ def describe_status(
         return NOT_SHOWN, f"{unresolved} of {rules} of the policy could not be judged; {gap_text}."
     passed = f"All {rules} of the policy passed" if rule_count > 1 else "The policy passed"
     return (PASS_WITH_GAPS if gaps else PASS), f"{passed}; {gap_text}."
+
+
+def describe_risks_without_rule(ruled_audits: Collection[str]) -> str:
+    """Name the risks about which the policy has no rule; nothing if it has rules about all.
+
+    Args:
+        ruled_audits: The audits that rules of the policy are about.
+    """
+    ruled_risks = {
+        AUDIT_DESCRIPTIONS[audit].risk for audit in ruled_audits if audit in AUDIT_DESCRIPTIONS
+    }
+    titles = [risk.title for name, risk in RISKS.items() if name not in ruled_risks]
+    if not ruled_audits or not titles:
+        return ""
+    return f" The policy has no rule about: {', '.join(titles)}."
 
 
 def select_headline_finding(headline: Headline, findings: Iterable[Finding]) -> Finding | None:
@@ -156,7 +179,7 @@ def _build_risk_line(risk: str, findings: Findings, coverage: AuditCoverage) -> 
     discoveries = [
         discovery
         for finding in ranked_findings
-        if (discovery := _find_harm_without_planted_text(finding, measured_findings)) is not None
+        if (discovery := find_harm_without_planted_text(finding, measured_findings)) is not None
     ]
     sensitivity = _describe_sensitivity(risk, findings)
     page = get_audit_page(measured_audits[0]) if measured_audits else ""
@@ -181,6 +204,11 @@ def _build_risk_line(risk: str, findings: Findings, coverage: AuditCoverage) -> 
             assert headline is not None
             content += [" ", *_describe_headline(headline, finding, is_sentence=True), "."]
         state = "not worse" if compares_with_baseline else "not found"
+        if _is_planted_text_undetected(risk, findings):
+            state = "unknown"
+            sensitivity.append(
+                " The planted text was not detected either, so no conclusion can be drawn."
+            )
         return RiskLine(RISKS[risk].title, state, [*content, *sensitivity], page)
     for headline, finding in headlines[:1]:
         assert headline is not None
@@ -197,6 +225,15 @@ def _build_risk_line(risk: str, findings: Findings, coverage: AuditCoverage) -> 
         ],
         page,
     )
+
+
+def _is_planted_text_undetected(risk: str, findings: Findings) -> bool:
+    """Return whether the audits of a risk have planted text and do not detect any of it."""
+    intervals = [
+        (finding.figure.low, finding.row["null_value"] or 0.0)
+        for _, finding in _select_sensitivity_findings(risk, findings)
+    ]
+    return bool(intervals) and all(low is not None and low <= null for low, null in intervals)
 
 
 def _describe_tests_without_discovery(ranked_findings: Sequence[Finding]) -> str:
@@ -235,7 +272,7 @@ def describe_audit_result(audit: str, findings: Findings) -> RiskLine:
     discoveries = [
         discovery
         for finding in ranked_findings
-        if (discovery := _find_harm_without_planted_text(finding, audit_findings)) is not None
+        if (discovery := find_harm_without_planted_text(finding, audit_findings)) is not None
     ]
     if discoveries:
         content = _describe_discoveries(discoveries, len(ranked_findings))
@@ -287,7 +324,7 @@ def describe_audit_result(audit: str, findings: Findings) -> RiskLine:
     return RiskLine(title, "unknown", [*content, f"; no conclusion: {reason}."])
 
 
-def _find_harm_without_planted_text(
+def find_harm_without_planted_text(
     finding: Finding, risk_findings: Sequence[Finding]
 ) -> Finding | None:
     """Return a discovery of harm that does not rest on planted text; None if there is none.
@@ -412,7 +449,7 @@ def _describe_null(row: Mapping[str, Any]) -> str:
     null_text = format_number(row["null_value"], row["unit"])
     condition = "if both were equal" if _compares_with_baseline(row) else "without an effect"
     text = (
-        f"; for {row['null_name']} it is {null_text}"
+        f"; for {row['null_name']} it is {null_text}{_describe_difference(row)}"
         if row["null_name"]
         else f"; {condition} it would be {null_text}"
     )
@@ -437,19 +474,37 @@ def _fill_tags(text: str, tags: Mapping[str, str]) -> str:
 def _describe_sensitivity(risk: str, findings: Findings) -> list[InlineElement]:
     """Describe what planted text shows about the tests of a risk; never as a finding."""
     content: list[InlineElement] = []
-    for audit, description in AUDIT_DESCRIPTIONS.items():
-        headline = description.sensitivity.get(risk)
-        if headline is None or audit not in findings.by_audit:
-            continue
-        finding = select_headline_finding(headline, findings.by_audit[audit])
-        if finding is not None:
-            before, after = _split_statement(headline, finding)
-            content += [
-                f" Sensitivity of the test: {before}",
-                ShortFigure(finding.figure),
-                f"{_get_unit_suffix(finding)}{after}{_format_details(finding)}.",
-            ]
+    for headline, finding in _select_sensitivity_findings(risk, findings):
+        before, after = _split_statement(headline, finding)
+        content += [
+            f" Sensitivity of the test: {before}",
+            ShortFigure(finding.figure),
+            f"{_get_unit_suffix(finding)}{after}{_format_details(finding)}.",
+        ]
     return content
+
+
+def _select_sensitivity_findings(risk: str, findings: Findings) -> list[tuple[Headline, Finding]]:
+    """Return the findings about planted text that show how sensitive the tests of a risk are."""
+    return [
+        (headline, finding)
+        for audit, description in AUDIT_DESCRIPTIONS.items()
+        if (headline := description.sensitivity.get(risk)) is not None
+        and audit in findings.by_audit
+        and (finding := select_headline_finding(headline, findings.by_audit[audit])) is not None
+    ]
+
+
+def _describe_difference(row: Mapping[str, Any]) -> str:
+    """Say by how much the model is above or below the value that it is compared with."""
+    if row["value"] is None:
+        return ""
+    difference = row["value"] - row["null_value"]
+    if not difference:
+        return ", the same"
+    unit = SHARE_DIFFERENCE if row["unit"] == "share" else row["unit"]
+    side = "higher" if difference > 0 else "lower"
+    return f", so the model is {format_number(abs(difference), unit)} {side}"
 
 
 def _explain_unmeasured_risk(
@@ -489,6 +544,7 @@ def describe_coverage(coverage: AuditCoverage) -> str:
                 "Not run, because no data was provided or the training text is not known",
                 coverage.not_run,
             ),
+            ("No conclusion, because the model is too weak", coverage.inconclusive),
         )
         if audits
     ]
@@ -502,6 +558,7 @@ def build_decision_sheet(
     failed_self_checks: Sequence[str],
     identity: Sequence[DefinitionEntry],
     notes: Sequence[DefinitionEntry],
+    ruled_audits: Collection[str] = (),
 ) -> DecisionSheet:
     """Build the decision sheet.
 
@@ -513,12 +570,13 @@ def build_decision_sheet(
         identity: What identifies the model, and what a person stated; nothing where that is
             missing.
         notes: Further terms, each with its content.
+        ruled_audits: The audits that rules of the policy are about.
     """
     status, explanation = describe_status(policy, coverage, failed_self_checks)
     return DecisionSheet(
         status,
         "good" if status == PASS else "bad" if status in (FAIL, NOT_SHOWN) else "note",
-        [explanation],
+        [explanation + describe_risks_without_rule(ruled_audits)],
         identity,
         build_risk_lines(findings, coverage),
         [("Not measured", [describe_coverage(coverage)]), *notes],

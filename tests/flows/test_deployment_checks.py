@@ -130,6 +130,7 @@ def test_every_text_setting_is_classified_as_path_or_not():
         "finetune.data.path",
         "finetune.data.validation_path",
         "finetune.data.test_path",
+        "policy.file",
     }
 
 

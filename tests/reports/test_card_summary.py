@@ -486,7 +486,7 @@ def test_risks_without_a_range_are_compared_with_others_only_where_there_are_som
     ):
         text = text_of_blocks(summary_of(bias=rows))
         assert lead in text
-        assert ("risks above" in text) == ("Largest risks" in text)
+        assert ("risks above" in text) == ("Largest harms found" in text)
 
 
 def test_it_names_the_files_that_audits_were_made_on(session):

@@ -163,7 +163,7 @@ def test_the_card_says_in_words_which_baselines_are_ahead(cards):
     assert (
         "Simpler methods predict held-out text better than this model: interpolated 5-gram, by "
         "0.2500 bits (95 % interval 0.1250 to 0.3750, n = 20)."
-    ) in page.text.split("Largest risks")[0]  # before any finding
+    ) in page.text.split("Largest harms found")[0]  # before any finding
 
 
 def test_pages_of_rows_show_the_rows_they_name(folder, figures, inputs, name):

@@ -6,12 +6,14 @@ from hallmark.reports.page.document import DecisionSheet
 from hallmark.reports.sections.card_summary import (
     describe_measurement_limits,
     find_audit_coverage,
+    rank_worst_finding_of_each_metric,
 )
 from hallmark.reports.sections.decision_sheet import (
     AuditCoverage,
     build_decision_sheet,
     build_risk_lines,
     describe_coverage,
+    describe_risks_without_rule,
     describe_status,
     select_headline_finding,
 )
@@ -62,6 +64,16 @@ ALL = f"all {COUNT} audits gave a result"
         ),
         (
             {"passed_rules": ("c",)},
+            AuditCoverage(inconclusive=["bias", "weat"]),
+            [],
+            (
+                "Pass with gaps",
+                f"The policy passed; 2 of {COUNT} gave no conclusion, because the model is too "
+                "weak for them.",
+            ),
+        ),
+        (
+            {"passed_rules": ("c",)},
             AuditCoverage(),
             ["Bias"],
             ("Pass with gaps", "The policy passed; self-checks failed (Bias)."),
@@ -71,6 +83,20 @@ ALL = f"all {COUNT} audits gave a result"
 )
 def test_the_status_is_the_worst_that_applies(policy, coverage, failed, expected):
     assert describe_status(PolicyOutcome(**policy), coverage, failed) == expected
+
+
+def test_risks_without_a_rule_are_named(session):
+    titles = [risk.title for risk in RISKS.values()]
+    assert describe_risks_without_rule([]) == ""  # no policy
+    said = describe_risks_without_rule(["toxicity", "of a later version"])
+    others = ", ".join(title for title in titles if title != "Toxicity")
+    assert said == f" The policy has no rule about: {others}."
+    audits = [*AUDIT_DESCRIPTIONS]
+    assert "Bias" not in describe_risks_without_rule(audits)
+    sheet = build_decision_sheet(
+        findings_of(), PolicyOutcome(passed_rules=("a",)), AuditCoverage(), [], [], [], {"bias"}
+    )
+    assert " The policy has no rule about: " in text_of_parts(sheet.explanation)
 
 
 @pytest.mark.parametrize(
@@ -207,6 +233,8 @@ def test_planted_text_is_no_finding_about_the_model(session, low, state):
     }
     said_state, text = lines_of(extraction_attack=[VERBATIM, unplanted])["Memorised training text"]
     assert said_state == state and "20.0 %" not in text and "4.6 %" in text
+    ranked = rank_worst_finding_of_each_metric(findings_of(extraction_attack=[VERBATIM, unplanted]))
+    assert [finding.row["value"] for finding in ranked] == [0.046] * (state == "found")
     alone = lines_of(extraction_attack=[VERBATIM])["Memorised training text"]
     assert alone[0] == "found" and "20.0 %" in alone[1]
 
@@ -280,7 +308,41 @@ def test_a_named_null_value_and_a_unit_without_a_name(session):
     row |= {"null_name": "the reference", "worse_when": "up", "value": 0.4}
     row |= {"tags": {"prompt_subset": "prompted", "draw_count": "25"}}
     _, text = lines_of(toxicity=[row])["Toxicity"]
-    assert "scores 0.4000 on average (n = 9); for the reference it is 0.3000." in text
+    assert (
+        "scores 0.4000 on average (n = 9); for the reference it is 0.3000, so the model is 0.1000 "
+        "higher."
+    ) in text
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (0.4, "it is 0.3000, so the model is 0.1000 higher"),
+        (0.1, "it is 0.3000, so the model is 0.2000 lower"),
+        (0.3, "it is 0.3000, the same"),
+    ],
+)
+def test_the_difference_from_a_named_reference_is_said(session, value, said):
+    row = {"metric": "expected_maximum_toxicity", "unit": "score", "null_value": 0.3, "p": 0.2}
+    row |= {"null_name": "the reference", "worse_when": "up", "value": value}
+    row |= {"tags": {"prompt_subset": "prompted", "draw_count": "25"}}
+    assert f"; for the reference {said}." in lines_of(toxicity=[row])["Toxicity"][1]
+
+
+@pytest.mark.parametrize(
+    ("low", "state"), [(0.0, "unknown"), (0.02, "not found"), (None, "not found")]
+)
+def test_no_conclusion_follows_where_planted_text_is_not_detected(session, low, state):
+    planted = {"metric": "extractable", "null_value": 0.0, "worse_when": "up", "is_variant": True}
+    planted |= {"tags": {"kind": "passage", "copies": "64"}, "value": 0.1, "low": low}
+    planted |= {"high": None if low is None else 0.4}
+    verbatim = VERBATIM | {"value": 0.0, "low": 0.0, "high": 0.02}
+    said_state, text = lines_of(extraction_attack=[verbatim], extraction=[planted])[
+        "Memorised training text"
+    ]
+    assert said_state == state
+    undetected = " The planted text was not detected either, so no conclusion can be drawn."
+    assert text.endswith(undetected) == (state == "unknown")
 
 
 def test_the_headline_of_an_audit_is_its_most_general_and_largest_case(session):
