@@ -41,6 +41,14 @@ class EffectsConfig(StageConfig):
     min_group_documents: int = 20
 
 
+class StoredScorerConfig(StageConfig):
+    scorer: dict[str, str] = {"kind": "linear"}  # noqa: RUF012
+
+
+class StoredFilterConfig(StageConfig):
+    rules: list[dict[str, str]]
+
+
 @stage(name="stored_effects", tables=TABLES)
 def stored_effects(config: EffectsConfig, context: StageContext) -> None:
     for name, rows in json.loads(config.tables).items():
@@ -458,7 +466,7 @@ def test_recall_and_false_alarms_are_next_to_the_rates(session):
 @pytest.mark.parametrize(
     ("evaluation", "expected", "excluded"),
     [
-        (None, "were not measured", "removed or tagged"),
+        (None, "were not measured: no rule uses a toxicity score. The page", "removed or tagged"),
         ([rate("exact copies", "recall", 9, 9, "deduplicate")], "were not measured", "copies"),
         (
             [rate("rude speech", "recall", 0, 0), rate("no rude speech", "false alarms", 0, 10)],
@@ -476,6 +484,37 @@ def test_every_branch_about_errors_of_the_filter(session, evaluation, expected, 
     corpus = corpus_of([TOTAL], evaluation=evaluation)
     text = text_of_section(build_filter_error_section(corpus))
     assert expected in text and excluded not in text
+
+
+@stage(name="score_toxicity", tables=EVALUATION_TABLES)
+def stored_scores(config: StoredScorerConfig, context: StageContext) -> None:
+    pass
+
+
+@stage(name="select_scored", tables=EVALUATION_TABLES)
+def stored_filter(config: StoredFilterConfig, context: StageContext) -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("signal", "reason"),
+    [
+        ("toxicity", "no source has known content, as an invented town has"),
+        ("word_count", "no rule uses a toxicity score"),
+    ],
+)
+def test_missing_error_rates_have_one_reason(session, signal, reason):
+    corpus = corpus_of([TOTAL])
+    rule = {"name": "r", "signal": signal, "action": "remove"}
+    corpus.stage_artifacts |= {
+        "score_toxicity": stored_scores(StoredScorerConfig()),
+        "select_scored": stored_filter(StoredFilterConfig(rules=[rule])),
+    }
+    text = text_of_section(build_filter_error_section(corpus))
+    assert (
+        f"Recall and false alarms of the toxicity filter were not measured: {reason}. The page "
+        "“Controls” of a model card lists what the scorer of an audit misses and flags wrongly."
+    ) in text
 
 
 def test_every_figure_of_the_section_recomputes_from_its_rows(cards, made):
