@@ -429,7 +429,7 @@ class DatasheetMeasurements:
             ShortFigure(highest),
             ", median ",
             ShortFigure(median),
-            ". Rules by name:" if actions else ". No rule uses the score.",
+            "." if actions else ". No rule uses the score.",
             *actions,
             " Scorers make errors, so offensive text may remain.",
         ]
