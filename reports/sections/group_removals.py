@@ -463,7 +463,11 @@ def describe_difference(row: Row, prefix: str = "") -> str:
         return "no significant difference"
     if verdict not in ("more", "less"):
         return str(verdict)
-    return f"{verdict} often, q " + ("< 0.001" if q < 0.001 else f"= {format_number(q, 'p')}")
+    return f"{verdict} often, {format_false_discovery_rate(q)}"
+
+
+def format_false_discovery_rate(q: float) -> str:
+    return "q < 0.001" if q < 0.001 else f"q = {format_number(q, 'p')}"
 
 
 def build_ratio_chart(rows: Sequence[Row]) -> list[Block]:

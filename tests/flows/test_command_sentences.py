@@ -139,6 +139,7 @@ GROUP = {
     "ratio": 28.8,
     "low": 5.0,
     "high": 60.0,
+    "q": None,
     "is_significant": True,
 }
 
@@ -261,6 +262,9 @@ def test_removals_are_not_compared_if_no_group_is_large_enough(removed, compared
     ("changes", "end"),
     [
         ({}, "; 28.8 times as often (95 % CI 5.00–60.0)"),
+        ({"q": 0.0064}, "; 28.8 times as often (95 % CI 5.00–60.0, q = 0.0064)"),
+        ({"q": 0.0004, "low": None}, "; 28.8 times as often (q < 0.001)"),
+        ({"q": 0.0004, "ratio": None}, "; q < 0.001"),
         ({"high": None}, "; 28.8 times as often (95 % CI 5.00–∞)"),
         ({"low": None, "high": None}, "; 28.8 times as often"),
         ({"ratio": None}, ""),
@@ -268,17 +272,25 @@ def test_removals_are_not_compared_if_no_group_is_large_enough(removed, compared
             {"is_significant": False, "ratio": None},
             "; not statistically significant (near-duplicates count once)",
         ),
+        (
+            {"is_significant": False, "q": 0.2},
+            "; 28.8 times as often (95 % CI 5.00–60.0, q = 0.2000); not statistically significant "
+            "(near-duplicates count once)",
+        ),
     ],
 )
 @pytest.mark.parametrize(
-    ("key", "verb"),
-    [("groups", "removed (by any stage, duplicates included)"), ("tagged_groups", "tagged")],
+    ("key", "verb", "note"),
+    [
+        ("groups", "removed (by any stage, duplicates included)", "q: false discovery rate"),
+        ("tagged_groups", "tagged", "intervals corrected for this choice"),
+    ],
 )
-def test_a_group_is_compared_with_all_other_documents(key, verb, changes, end):
+def test_a_group_is_compared_with_all_other_documents(key, verb, note, changes, end):
     heading, line = removals(**{key: [GROUP | changes]})[1:]
     assert heading == (
         f"documents that mention these people were {verb} most often, groups with at least 20 "
-        "documents, ratios adjusted for source, intervals corrected for this choice:"
+        f"documents, ratios adjusted for source, {note}:"
     )
     others = "all other documents: 1 of 90 (1.1 %)"
     assert line == f"  they: 8 of 25 documents (32.0 %); {others}{end}"
