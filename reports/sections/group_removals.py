@@ -241,7 +241,7 @@ def describe_share_of_group(corpus: CorpusFigures, row: Row) -> InlineContent:
     other_share = format_or_dash(row["other_removal_rate"], "share")
     return [
         ShortFigure(add_share_figure(corpus, row, REMOVED)),
-        f", {interval}n = {row['documents']:,}; all other documents: {other_share}",
+        f" removed, {interval}n = {row['documents']:,}; all other documents: {other_share}",
     ]
 
 

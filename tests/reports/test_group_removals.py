@@ -272,8 +272,8 @@ def test_the_answer_names_significant_groups_with_share_interval_n_and_rate_of_o
     assert (
         "The removal rates of 2 groups of people were compared with those of all other documents "
         "of the same sources. Documents were removed significantly more often if they mention men "
-        "(30.0 %, 95 % interval 0.0 % to 100.0 %, n = 100; all other documents: 10.0 %). 1 other "
-        "group shows no significant difference. Removals without a remaining copy show no "
+        "(30.0 % removed, 95 % interval 0.0 % to 100.0 %, n = 100; all other documents: 10.0 %). "
+        "1 other group shows no significant difference. Removals without a remaining copy show no "
         "significant difference for any group."
     ) in text
     assert "town" not in text and "Jews" not in text
@@ -332,8 +332,8 @@ STRONG = [
         (
             [group("men", removed=5, **LESS), group("women"), group("Jews")],
             "same sources. Documents were removed significantly less often if they mention men "
-            "(5.0 %, 95 % interval 0.0 % to 100.0 %, n = 100; all other documents: 10.0 %). 2 "
-            "other groups show no significant difference. ",
+            "(5.0 % removed, 95 % interval 0.0 % to 100.0 %, n = 100; all other documents: "
+            "10.0 %). 2 other groups show no significant difference. ",
         ),
         (
             [group("women", removed=5, **MORE)],
@@ -344,7 +344,8 @@ STRONG = [
         ([group("men", removed=20, **LESS)], "The comparison within sources can differ"),
         (
             [group("women", removed=30, **MORE, removal_rate_low=None, other_removal_rate=None)],
-            "if they mention women (30.0 %, n = 100; all other documents: –). Removals without",
+            "if they mention women (30.0 % removed, n = 100; all other documents: –). Removals "
+            "without",
         ),
         (
             [group("women", lost_verdict="more"), group("men", lost_verdict="less")],
