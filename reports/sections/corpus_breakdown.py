@@ -13,7 +13,8 @@ from hallmark.reports.page.figures import Figure
 from hallmark.reports.sections.corpus_figures import PROFILE, CorpusFigures
 from hallmark.tasks.contract import Row, format_count
 
-UNKNOWN_VALUE = "unknown"
+#: Values of the table ``composition``: nothing is known, and all values that the profile merged.
+UNKNOWN_VALUE, OTHER_VALUES = "unknown", "other"
 
 LANGUAGE_NOTE = (
     "Languages are ISO 639 codes; zxx is text without language, such as code or numbers. Unknown "
@@ -52,7 +53,7 @@ def build_breakdown_section(
             continue
         shown_dimensions.append(dimension)
         dimension_rows.sort(
-            key=lambda row: (row["value"] in (UNKNOWN_VALUE, "other"), -row["bytes"])
+            key=lambda row: (row["value"] in (UNKNOWN_VALUE, OTHER_VALUES), -row["bytes"])
         )
         max_values = max(3, corpus.max_rows // 5)
         smaller_rows = [row for row in dimension_rows[max_values:] if row["value"] != UNKNOWN_VALUE]
@@ -62,8 +63,12 @@ def build_breakdown_section(
                 cells = _add_composition_figures(corpus, dimension, value, value)
                 table_rows.append([dimension, corpus.redact_value(value), *cells])
         if smaller_rows:
-            label = format_count(len(smaller_rows), "smaller value")
             smaller_values = [row["value"] for row in smaller_rows]
+            label = (
+                "smaller values"  # the profile does not say how many it merged
+                if OTHER_VALUES in smaller_values
+                else format_count(len(smaller_values), "smaller value")
+            )
             cells = _add_composition_figures(corpus, dimension, smaller_values, label)
             table_rows.append([dimension, label, *cells])
             has_smaller_values = True

@@ -17,7 +17,7 @@ from hallmark.flows.commands.generate import render_generation
 from hallmark.flows.commands.mitigate import render_mitigation
 from hallmark.flows.commands.prove import render_proof
 from hallmark.flows.commands.purge import render_purge
-from hallmark.flows.commands.removal_summary import render_removals
+from hallmark.flows.commands.removal_summary import _rank_overrepresented_groups, render_removals
 from hallmark.flows.commands.replay import render_replay
 from hallmark.flows.commands.runs import render_run_list
 from hallmark.flows.commands.status import render_status
@@ -296,6 +296,25 @@ def test_a_group_is_compared_with_all_other_documents(key, verb, note, changes, 
     assert line == f"  they: 8 of 25 documents (32.0 %); {others}{end}"
     *_, line = removals(**{key: [GROUP | changes | {"is_invented": True}]})
     assert line == f"  they (invented): 8 of 25 documents (32.0 %); {others}{end}"
+
+
+@pytest.mark.parametrize(
+    ("prefix", "expected"),
+    [("adjusted", (1.5, 0.006, True)), ("source_adjusted", (None, None, False))],
+)
+def test_only_intervals_of_tagged_groups_are_corrected_for_the_choice(prefix, expected):
+    rows = [
+        {"slice": f"group {n}", "documents": 50, "removed_documents": 9, "removal_rate": 0.18}
+        | {"other_documents": 90, "other_removed_documents": 3, "other_removal_rate": 1 / 30}
+        | {f"{prefix}_ratio": 5.0 - n / 10, f"{prefix}_low": 1.5, f"{prefix}_high": 30.0}
+        | {"q": 0.006, "verdict": "more"}
+        for n in range(30)
+    ]
+    first = _rank_overrepresented_groups(rows, prefix, ())[0]
+    low, q, is_significant = expected
+    assert first["group"] == "group 0"
+    assert (first["q"], first["is_significant"]) == (q, is_significant)
+    assert first["low"] == low if low else first["low"] < 1
 
 
 def control(audit, control_target, verdict="pass"):

@@ -133,6 +133,11 @@ def test_documents_of_unknown_language_have_a_row_however_many_languages(
     assert documents["3 smaller values"] == 9 and len(table.rows) == 7 + bool(unknown_documents)
     assert sum(documents.values()) == 27 + unknown_documents
     assert table.note.startswith("Languages are ISO 639 codes")
+    section = build_breakdown_section(
+        corpus_of(composition=[*languages, composed("language", "other") | {"documents": 80}])
+    )
+    rows = section.blocks[0].rows
+    assert [row[2].value for row in rows if row[1] == "smaller values"] == [89]
     section = build_breakdown_section(corpus_of(composition=[composed("licence", "CC0")]))
     assert [block.note for block in section.blocks] == [""]
 
