@@ -13,6 +13,7 @@ from typing import TypedDict
 
 from hallmark.flows.runs import Run
 from hallmark.reports.page.figures import format_number
+from hallmark.reports.sections.group_removals import format_false_discovery_rate
 from hallmark.tasks.audits.judging.selection import correct_ratio_interval_for_choice
 from hallmark.tasks.contract import Artifact, Row, format_count
 from hallmark.tasks.corpus.toxicity.actions import explain_action
@@ -83,9 +84,14 @@ class GroupRemovalRate(TypedDict):
     ratio: float | None
     """Removal ratio, adjusted for source; null if it is infinite."""
     low: float | None
-    """Ends of the interval of the ratio, corrected for the choice of the highest ratios."""
+    """Ends of the 95 % interval of the ratio. Only for a rule that tags, the interval is corrected
+    for the choice of the highest ratios."""
     high: float | None
+    q: float | None
+    """False discovery rate of the difference; null for a rule that tags, whose adjusted ratio has
+    no q."""
     is_significant: bool
+    """Whether q is below 5 %; for a rule that tags, whether the interval is above 1."""
 
 
 class RemovalSummary(TypedDict):
@@ -255,7 +261,8 @@ def _rank_overrepresented_groups(
 ) -> list[GroupRemovalRate]:
     """Return the groups with a higher rate than all other documents, the highest ratio first.
 
-    Their intervals are corrected for showing only the highest of all groups that were compared.
+    The table ``group_removals`` has q for each group. For a rule that tags there is none for the
+    adjusted ratio; its interval is corrected for showing only the highest of all groups.
 
     Args:
         group_rates: Rows of ``group_removals`` or, for a rule that tags, ``removal_rates``.
@@ -276,8 +283,11 @@ def _rank_overrepresented_groups(
             row["slice"],
         )
     )
+    has_q = column_prefix == "adjusted"
     intervals = [
-        correct_ratio_interval_for_choice(
+        (row[low_name], row[high_name])
+        if has_q
+        else correct_ratio_interval_for_choice(
             row[ratio_name] or 0.0, row[low_name], row[high_name], len(group_rates)
         )
         for row in ranked_rates
@@ -295,20 +305,11 @@ def _rank_overrepresented_groups(
             "ratio": row[ratio_name],
             "low": low,
             "high": high,
-            "is_significant": _is_significant(row, column_prefix, low),
+            "q": row["q"] if has_q else None,
+            "is_significant": row["verdict"] == "more" if has_q else low is not None and low > 1,
         }
         for row, (low, high) in zip(ranked_rates, intervals, strict=True)
     ]
-
-
-def _is_significant(row: Row, column_prefix: str, corrected_low: float | None) -> bool:
-    """Return the verdict of ``group_removals``; for a rule that tags, judge the interval.
-
-    The verdict of ``removal_rates`` is about the ratio that is not adjusted for source.
-    """
-    if column_prefix == "adjusted":
-        return bool(row["verdict"] == "more")
-    return corrected_low is not None and corrected_low > 1
 
 
 def render_removals(summary: RemovalSummary | None) -> list[str]:
@@ -340,14 +341,16 @@ def render_removals(summary: RemovalSummary | None) -> list[str]:
     if summary["total"]["documents"] and not summary["groups_compared"]:
         lines.append(f"removals by identity group are not compared: there are no {size_condition}")
     removed = "removed (by any stage, duplicates included)"
-    for groups, verb, limit in (
-        (summary["groups"], removed, MAX_REMOVED_GROUPS_SHOWN),
-        (summary["tagged_groups"], "tagged", MAX_TAGGED_GROUPS_SHOWN),
+    q_note = "q: false discovery rate"
+    choice_note = "intervals corrected for this choice"
+    for groups, verb, limit, note in (
+        (summary["groups"], removed, MAX_REMOVED_GROUPS_SHOWN, q_note),
+        (summary["tagged_groups"], "tagged", MAX_TAGGED_GROUPS_SHOWN, choice_note),
     ):
         if shown_groups := groups[:limit]:
             lines.append(
                 f"documents that mention these people were {verb} most often, {size_condition}, "
-                "ratios adjusted for source, intervals corrected for this choice:"
+                f"ratios adjusted for source, {note}:"
             )
             lines += [_render_group_line(row) for row in shown_groups]
     return lines
@@ -380,10 +383,15 @@ def _render_group_line(row: GroupRemovalRate) -> str:
     other_documents = f"{row['other_documents']:,} of {row['other_total']:,} ({other_share})"
     group_name = f"{row['group']} (invented)" if row["is_invented"] else row["group"]
     line = f"  {group_name}: {_format_document_share(row)}; all other documents: {other_documents}"
-    if row["ratio"] is not None:
+    q_text = "" if row["q"] is None else format_false_discovery_rate(row["q"])
+    if row["ratio"] is None:
+        line += f"; {q_text}" if q_text else ""
+    else:
+        line += f"; {_format_ratio(row['ratio'])} times as often"
         high = "∞" if row["high"] is None else _format_ratio(row["high"])
-        interval = "" if row["low"] is None else f" (95 % CI {_format_ratio(row['low'])}–{high})"
-        line += f"; {_format_ratio(row['ratio'])} times as often{interval}"
+        interval = "" if row["low"] is None else f"95 % CI {_format_ratio(row['low'])}–{high}"
+        if details := ", ".join(filter(None, (interval, q_text))):
+            line += f" ({details})"
     return (
         line
         if row["is_significant"]

@@ -10,6 +10,7 @@ import functools
 import hashlib
 import io
 import re
+import textwrap
 import threading
 import unicodedata
 from collections.abc import Iterator, Sequence
@@ -29,7 +30,7 @@ from hallmark.reports.page.redaction import escape_invisible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.ticker import MaxNLocator
+    from matplotlib.ticker import Locator, MaxNLocator
 
 #: Placeholder colours, and the variables of ``style.css`` that they become.
 _THEME_COLOURS = {
@@ -124,6 +125,14 @@ def _shorten_chart_label(text: str, max_characters: int = 28) -> str:
     return text.replace("$", r"\$")
 
 
+def _wrap_chart_label(text: str, line_characters: int = 26) -> str:
+    """Format the label of a row for Matplotlib on at most two lines, shortened if it is longer."""
+    lines = textwrap.wrap(escape_invisible(text), line_characters)
+    if len(lines) > 2:
+        return _shorten_chart_label(text)
+    return "\n".join(lines).replace("$", r"\$")
+
+
 class AxisTicks(NamedTuple):
     """Marks of an axis.
 
@@ -211,7 +220,9 @@ def _draw_bar_chart(chart: BarChart) -> str:
 
 
 def _draw_interval_chart(chart: IntervalChart) -> str:
-    with _open_chart_canvas(0.75 + 0.28 * len(chart.labels)) as canvas:
+    labels = [*map(_wrap_chart_label, chart.labels)]
+    row_height = 0.36 if any("\n" in label for label in labels) else 0.28
+    with _open_chart_canvas(0.75 + row_height * len(labels)) as canvas:
         axes = canvas.axes
         bounds_by_position = {
             position: bounds
@@ -244,17 +255,17 @@ def _draw_interval_chart(chart: IntervalChart) -> str:
             axes.axvline(
                 chart.reference_value, color=SECOND_COLOUR, linewidth=1, linestyle=(0, (4, 3))
             )
-        axes.set_yticks(range(len(chart.labels)), [*map(_shorten_chart_label, chart.labels)])
+        axes.set_yticks(range(len(labels)), labels)
         axes.tick_params(axis="y", length=0)
-        axes.set_ylim(len(chart.labels) - 0.4, -0.6)
+        axes.set_ylim(len(labels) - 0.4, -0.6)
         axes.margins(x=0.06)
         _set_centred_label(axes, chart.x_label)
         if chart.is_ratio:
-            from matplotlib.ticker import FuncFormatter, LogLocator
+            from matplotlib.ticker import FuncFormatter
 
             axes.set_xscale("log")
-            axes.xaxis.set_major_locator(LogLocator(10, (1, 2, 5), numticks=8))
-            axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+            axes.xaxis.set_major_locator(_make_ratio_tick_locator(*axes.get_xlim()))
+            axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.6g}"))
             axes.set_xticks([], minor=True)
         else:
             axes.xaxis.set_major_locator(_make_tick_locator())
@@ -379,6 +390,16 @@ def _make_tick_locator() -> MaxNLocator:
     from matplotlib.ticker import MaxNLocator
 
     return MaxNLocator(5)
+
+
+def _make_ratio_tick_locator(low: float, high: float) -> Locator:
+    """Return a locator of few ticks: the labels of rows leave half of the width for the axis."""
+    from matplotlib.ticker import LogLocator
+
+    if high < 4 * low:
+        return _make_tick_locator()
+    multiples = (1, 2, 5) if high < 30 * low else (1, 3) if high < 300 * low else (1,)
+    return LogLocator(10, multiples, numticks=5)
 
 
 def _measure_word_width(

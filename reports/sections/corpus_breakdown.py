@@ -11,9 +11,15 @@ from collections.abc import Sequence
 from hallmark.reports.page.document import DataTable, InlineElement, Paragraph, Section
 from hallmark.reports.page.figures import Figure
 from hallmark.reports.sections.corpus_figures import PROFILE, CorpusFigures
-from hallmark.tasks.contract import Row
+from hallmark.tasks.contract import Row, format_count
 
-UNKNOWN_VALUE = "unknown"
+#: Values of the table ``composition``: nothing is known, and all values that the profile merged.
+UNKNOWN_VALUE, OTHER_VALUES = "unknown", "other"
+
+LANGUAGE_NOTE = (
+    "Languages are ISO 639 codes; zxx is text without language, such as code or numbers. Unknown "
+    "languages include those that the detector could not determine with confidence."
+)
 
 
 def build_breakdown_section(
@@ -21,7 +27,9 @@ def build_breakdown_section(
 ) -> Section:
     """Build the table of the largest values of each dimension.
 
-    A dimension that is unknown for all documents is named in a sentence instead.
+    Unknown values always have a row, and one row sums up the smaller values, so that the rows of a
+    dimension add up to all documents. A dimension that is unknown for all documents is named in a
+    sentence instead.
 
     Args:
         corpus: The corpus and its profile.
@@ -32,7 +40,8 @@ def build_breakdown_section(
     rows = corpus.profile["composition"].read().to_pylist()
     table_rows: list[list[InlineElement]] = []
     unknown_dimensions: list[str] = []
-    omitted_count = 0
+    shown_dimensions: list[str] = []
+    has_smaller_values = False
     # Sources have a table of their own.
     dimensions = dict.fromkeys(row["dimension"] for row in rows if row["dimension"] != "source")
     for dimension in dimensions:
@@ -42,29 +51,37 @@ def build_breakdown_section(
         if {row["value"] for row in dimension_rows} == {UNKNOWN_VALUE}:
             unknown_dimensions.append(dimension)
             continue
+        shown_dimensions.append(dimension)
         dimension_rows.sort(
-            key=lambda row: (row["value"] in (UNKNOWN_VALUE, "other"), -row["bytes"])
+            key=lambda row: (row["value"] in (UNKNOWN_VALUE, OTHER_VALUES), -row["bytes"])
         )
-        shown_rows = dimension_rows[: max(3, corpus.max_rows // 5)]
-        omitted_count += len(dimension_rows) - len(shown_rows)
-        table_rows += [
-            [
-                dimension,
-                corpus.redact_value(row["value"]),
-                *_add_composition_figures(corpus, row),
-            ]
-            for row in shown_rows
-        ]
+        max_values = max(3, corpus.max_rows // 5)
+        smaller_rows = [row for row in dimension_rows[max_values:] if row["value"] != UNKNOWN_VALUE]
+        for row in dimension_rows:
+            if row not in smaller_rows:
+                value = row["value"]
+                cells = _add_composition_figures(corpus, dimension, value, value)
+                table_rows.append([dimension, corpus.redact_value(value), *cells])
+        if smaller_rows:
+            smaller_values = [row["value"] for row in smaller_rows]
+            label = (
+                "smaller values"  # the profile does not say how many it merged
+                if OTHER_VALUES in smaller_values
+                else format_count(len(smaller_values), "smaller value")
+            )
+            cells = _add_composition_figures(corpus, dimension, smaller_values, label)
+            table_rows.append([dimension, label, *cells])
+            has_smaller_values = True
     section = Section("Documents by licence, domain and other properties")
     if table_rows:
-        note = (
-            f"{omitted_count:,} smaller groups are in the table composition of the profile."
-            if omitted_count
-            else ""
-        )
+        notes = [LANGUAGE_NOTE] if "language" in shown_dimensions else []
+        if has_smaller_values:
+            notes.append("All smaller values are in the table composition of the profile.")
         columns = ["by", "value", "documents", "share of bytes"]
         caption = "Documents by metadata"
-        section.add_blocks(DataTable(caption, columns, table_rows, frozenset({2, 3}), note))
+        section.add_blocks(
+            DataTable(caption, columns, table_rows, frozenset({2, 3}), " ".join(notes))
+        )
     if "licence" in unknown_dimensions and (
         declared_licences or (stated_licence and stated_licence.strip())
     ):
@@ -84,17 +101,17 @@ def build_breakdown_section(
     return section
 
 
-def _add_composition_figures(corpus: CorpusFigures, row: Row) -> list[InlineElement]:
-    conditions = {name: row[name] for name in ("dimension", "value", "split")}
-    name, label = f"{row['dimension']}-{row['value']}", f"{row['dimension']} {row['value']}"
+def _add_composition_figures(
+    corpus: CorpusFigures, dimension: str, values: str | list[str], value_label: str
+) -> list[InlineElement]:
+    """Add the number of documents with one of these values, and their share of bytes."""
     documents, byte_share = (
         corpus.book.add_computed_figure(
-            f"composition-{column}-{name}",
-            f"{column_label}, {label}",
+            f"composition-{column}-{dimension}-{value_label}",
+            f"{column_label}, {dimension} {value_label}",
             unit,
             (PROFILE, "composition"),
-            conditions,
-            aggregate="last",
+            {"dimension": dimension, "value": values, "split": ""},
             value_column=column,
             missing_reason="the corpus has no text",
         )

@@ -16,7 +16,6 @@ from hallmark.reports.page.redaction import Redactor
 from hallmark.reports.sections.row_selection import LimitedSelection
 from hallmark.tasks.contract import Artifact
 from hallmark.tasks.corpus.selection_rules import read_tagging_rule_names
-from hallmark.tasks.corpus.toxicity.actions import explain_action
 from hallmark.tasks.measures.canaries import locate_record_identifiers
 from hallmark.tasks.measures.toxicity_heads import TOXICITY_HEADS
 
@@ -77,13 +76,13 @@ class ToxicityAction(NamedTuple):
 
     Attributes:
         rule: The name of the rule.
-        action: What it does to a document that meets it, such as "tag".
-        explanation: Why this action was chosen, in words.
+        action: What it does to a document that meets it: "tag" or "remove".
+        scorer_kind: The kind of the scorer that the rule reads.
     """
 
     rule: str
     action: str
-    explanation: str
+    scorer_kind: str
 
 
 @dataclass
@@ -131,7 +130,7 @@ class CorpusFigures:
         ]
 
     def list_toxicity_actions(self) -> list[ToxicityAction]:
-        """Return what each rule on a toxicity score does, and why."""
+        """Return what each rule on a toxicity score does, and its scorer."""
         scorer_kinds = [
             artifact.manifest["parts"]["config"]["scorer"]["kind"]
             for artifact in self.stage_artifacts.values()
@@ -140,9 +139,7 @@ class CorpusFigures:
         if not scorer_kinds or SCORE_FILTER not in self.stage_artifacts:
             return []
         return [
-            ToxicityAction(
-                rule["name"], rule["action"], explain_action(rule["action"], scorer_kinds[-1])
-            )
+            ToxicityAction(rule["name"], rule["action"], scorer_kinds[-1])
             for rule in self.stage_artifacts[SCORE_FILTER]
             .manifest["parts"]["config"]
             .get("rules", ())

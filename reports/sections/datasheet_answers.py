@@ -16,7 +16,6 @@ from hallmark.reports.sections.composition import has_canaries, list_plant_canar
 from hallmark.reports.sections.corpus_figures import PROFILE, CorpusFigures
 from hallmark.reports.sections.group_removals import (
     describe_differences,
-    describe_removal_range,
     read_group_removals,
 )
 from hallmark.reports.sections.metadata import describe_document_licences
@@ -430,7 +429,7 @@ class DatasheetMeasurements:
             ShortFigure(highest),
             ", median ",
             ShortFigure(median),
-            ". Rules by name:" if actions else ". No rule uses the score.",
+            "." if actions else ". No rule uses the score.",
             *actions,
             " Scorers make errors, so offensive text may remain.",
         ]
@@ -584,9 +583,8 @@ class DatasheetMeasurements:
             content += [planted, " were planted; remove them before you reuse the corpus. "]
         if rows := read_group_removals(self.corpus):
             content += [
-                *describe_removal_range(self.corpus, rows),
                 " ",
-                describe_differences(rows),
+                *describe_differences(self.corpus, rows),
                 " ",
             ]
         if not content:

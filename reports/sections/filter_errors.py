@@ -40,13 +40,21 @@ def build_filter_error_section(corpus: CorpusFigures) -> Section:
         section.add_blocks(
             Paragraph(
                 [
-                    "Recall and false alarms of the toxicity filter were not measured: no source "
-                    "has known content, or no rule uses a toxicity score."
+                    "Recall and false alarms of the toxicity filter were not measured: "
+                    f"{explain_missing_rates(corpus)}. The page “Controls” of a model card lists "
+                    "what the scorer of an audit misses and flags wrongly."
                 ]
             )
         )
     section.add_blocks(*map(Paragraph, describe_largest_swap_difference(corpus)))
     return section
+
+
+def explain_missing_rates(corpus: CorpusFigures) -> str:
+    """Return why the error rates of the toxicity filter are unknown."""
+    if not corpus.list_toxicity_actions():
+        return "no rule uses a toxicity score"
+    return "no source has known content, as an invented town has"
 
 
 def describe_missed_documents(corpus: CorpusFigures, source: str) -> list[InlineElement]:

@@ -34,13 +34,20 @@ from hallmark.reports.sections.curation_effects import (
     read_removal_effects_rows,
 )
 from hallmark.reports.sections.filter_errors import build_filter_error_section
-from hallmark.tasks.audits.judging.selection import correct_interval_for_choice
 from hallmark.tasks.contract import Row, format_count
 
 SECTION_TITLE = "Removal rates by group"
 
 #: Dimensions of groups of people: the answer and the chart are about them.
 PEOPLE_DIMENSIONS = ("identity", "dialect")
+
+#: How many groups a sentence of the answer names; the tables have all.
+MAX_NAMED_GROUPS = 3
+
+SOURCE_MIX_SENTENCE = (
+    "The comparison within sources can differ from that of the shares, because many documents of "
+    "a group may be in sources of which little, or much, was removed."
+)
 
 
 class Outcome(NamedTuple):
@@ -58,12 +65,14 @@ LOST = Outcome("no copy remains", "lost_", "lost_rate", "lost_documents")
 
 READING_NOTE = (
     "Removed documents were removed by any stage; exact and near duplicates are included. No copy "
-    "remains of a document that was removed for another reason than being a duplicate, or as a "
-    "duplicate of such a document. The ratio divides the removed share of the group by that of all "
-    "other documents; it compares documents within each source (Mantel–Haenszel). The column "
-    "“difference” judges this adjusted ratio, not the two shares: documents of the group were "
-    "removed more or less often than others of the same sources if q, the false discovery rate "
-    "over all rows of the table group_removals, is below 5 %. The detectable ratio is the smallest "
+    "remains of a document if a rule other than deduplication removed it, or if it is a duplicate "
+    "and such a rule removed the copy that deduplication had kept. The ratio divides the removed "
+    "share of the group by that of all other documents; it compares documents within each source "
+    "(Mantel–Haenszel). It can be above 1 although the removed share is lower, because sources "
+    "differ in how much was removed and in how often they mention the group. The column "
+    "“difference” judges this adjusted ratio: documents of the group were removed more or less "
+    "often than others of the same sources if q, the false discovery rate over all rows of the "
+    "table group_removals, is below 5 %. The detectable ratio is the smallest "
     "one that the test, without adjustment, would detect with 80 % power. All groups are shown. "
     "They are sorted by the end of the interval nearest to 1, the largest difference first."
 )
@@ -132,7 +141,7 @@ def build_group_removal_answer(corpus: CorpusFigures) -> list[Block]:
     total = next(row for row in rows if not row["dimension"])
     return [
         Paragraph(describe_total_removals(corpus, total)),
-        Paragraph([*describe_removal_range(corpus, rows), " ", describe_differences(rows)]),
+        Paragraph(describe_differences(corpus, rows)),
     ]
 
 
@@ -169,136 +178,102 @@ def describe_total_removals(corpus: CorpusFigures, total: Row) -> InlineContent:
     ]
 
 
-def select_groups_for_answer(rows: Sequence[Row], min_documents: int) -> list[Row]:
-    """Return the rows of groups of people with enough documents; all groups if none has enough."""
-    mentioned_rows = [row for row in rows if row["dimension"] == "identity" and row["documents"]]
-    large_rows = [row for row in mentioned_rows if row["documents"] >= min_documents]
-    return large_rows or mentioned_rows
-
-
-def describe_removal_range(corpus: CorpusFigures, rows: Sequence[Row]) -> InlineContent:
-    """Return the smallest and the largest removed share of the groups of people, in a sentence."""
-    min_documents = read_min_group_documents(corpus)
-    compared_rows = select_groups_for_answer(rows, min_documents)
-    if not compared_rows:
-        return ["No document mentions a group of people that the lexicons contain."]
-    if not any(row["removed_documents"] for row in compared_rows):
-        return [
-            f"Curation removed none of the documents that mention {describe_groups(compared_rows)}."
-        ]
-    by_rate = sorted(
-        compared_rows, key=lambda row: (row["removal_rate"], -row["documents"], row["slice"])
-    )
-    smallest = by_rate[0]
-    largest = next(row for row in by_rate if row["removal_rate"] == by_rate[-1]["removal_rate"])
-    choices = len(compared_rows)
-    if smallest["removal_rate"] == largest["removal_rate"]:
-        if choices == 1:
-            return [
-                "Curation removed ",
-                *describe_share_of_group(corpus, smallest, 1),
-                f" of the documents that mention {smallest['slice']}.",
-            ]
-        return [
-            "Curation removed the same share of the documents that mention "
-            f"{describe_groups(compared_rows)}: "
-            f"{format_number(smallest['removal_rate'], 'share')}."
-        ]
-    size_condition = (
-        f" that at least {format_count(min_documents, 'document')} "
-        f"mention{'s' if min_documents == 1 else ''}"
-        if smallest["documents"] >= min_documents
-        else ""
-    )
-    choice_note = f" Of {choices} groups{size_condition}, these are the extremes"
-    choice_note += "; the intervals are corrected for this choice."
-    return [
-        "Curation removed between ",
-        *describe_share_of_group(corpus, smallest, choices),
-        f" of the documents that mention {smallest['slice']} and ",
-        *describe_share_of_group(corpus, largest, choices),
-        f" of those that mention {largest['slice']}.{choice_note}",
-    ]
-
-
-def describe_groups(rows: Sequence[Row]) -> str:
-    """Return the name of a group, or how many groups there are."""
-    if len(rows) == 1:
-        return str(rows[0]["slice"])
-    return f"each of {len(rows)} groups"
-
-
-def describe_share_of_group(corpus: CorpusFigures, row: Row, choices: int) -> InlineContent:
-    """Return the removed share of a group with its interval and n.
-
-    Args:
-        choices: Number of groups among which this one was chosen for its share.
-    """
-    figure = add_share_figure(corpus, row, REMOVED)
-    interval = correct_interval_for_choice(
-        {
-            "value": row["removal_rate"],
-            "low": row["removal_rate_low"],
-            "high": row["removal_rate_high"],
-            "confidence_level": CONFIDENCE_LEVEL,
-            "clusters": row["clusters"],
-            "n": row["documents"],
-            "unit": "share",
-        },
-        choices,
-    )
-    interval_text = ""
-    if interval is not None:
-        low, high = (format_number(end, "share") for end in interval)
-        interval_text = f"{100 * CONFIDENCE_LEVEL:g} % interval {low} to {high}, "
-    return [ShortFigure(figure), f" ({interval_text}n = {row['documents']:,})"]
-
-
-def describe_differences(rows: Sequence[Row]) -> str:
+def describe_differences(corpus: CorpusFigures, rows: Sequence[Row]) -> InlineContent:
     """Return about which groups documents were removed or lost more or less often than others."""
-    compared_rows = [
-        row for row in rows if row["dimension"] == "identity" and row["verdict"] != "not compared"
-    ]
+    people_rows = [row for row in rows if row["dimension"] == "identity" and row["documents"]]
+    if not people_rows:
+        return ["No document mentions a group of people that the lexicons contain."]
+    compared_rows = [row for row in people_rows if row["verdict"] != "not compared"]
     if not compared_rows:
-        return "No group could be compared with all other documents of the same sources."
-    removed_groups = name_groups_with_difference(compared_rows, "")
-    lost_groups = name_groups_with_difference(compared_rows, "lost_")
-    comparison = "Compared with all other documents of the same sources,"
-    if removed_groups:
-        sentence = f"{comparison} documents were removed {removed_groups}."
-    else:
-        group_count = format_count(len(compared_rows), "group")
-        sentence = f"{comparison} no significant difference was shown for {group_count}."
-    if lost_groups:
-        return f"{sentence} Documents were removed without a remaining copy {lost_groups}."
-    if all(row["lost_verdict"] == "not compared" for row in compared_rows):
-        return f"{sentence} Removals without a remaining copy could not be compared."
-    if removed_groups:
-        return f"{sentence} For removals without a remaining copy, no difference was shown."
-    return f"{sentence} The same holds for removals without a remaining copy."
+        return ["No group could be compared with all other documents of the same sources."]
+    group_count = format_count(len(compared_rows), "group")
+    content: list[InlineElement] = [
+        f"The removal rates of {group_count} of people were compared with those of all other "
+        "documents of the same sources."
+    ]
+    significant_rows = [row for row in compared_rows if row["verdict"] in ("more", "less")]
+    for verdict in ("more", "less"):
+        verdict_rows = [row for row in significant_rows if row["verdict"] == verdict]
+        content += describe_groups_with_verdict(corpus, verdict_rows, verdict)
+    if any(is_share_against_verdict(row) for row in significant_rows):
+        content.append(f" {SOURCE_MIX_SENTENCE}")
+    other_count = len(compared_rows) - len(significant_rows)
+    if not significant_rows:
+        content.append(" None of them differs significantly.")
+    elif other_count:
+        verb = "shows" if other_count == 1 else "show"
+        other_groups = format_count(other_count, "other group")
+        content.append(f" {other_groups} {verb} no significant difference.")
+    return [*content, " ", describe_lost_differences(compared_rows)]
 
 
-def name_groups_with_difference(rows: Sequence[Row], prefix: str) -> str:
-    """Return "significantly more often if they mention ..." for the groups with a difference."""
+def describe_groups_with_verdict(
+    corpus: CorpusFigures, rows: Sequence[Row], verdict: str
+) -> InlineContent:
+    """Return the groups with the largest differences and their shares; empty without a group."""
+    if not rows:
+        return []
+    named_rows = sort_by_difference(rows)[:MAX_NAMED_GROUPS]
+    content: list[InlineElement] = [
+        f" Documents were removed significantly {verdict} often if they mention "
+    ]
+    for position, row in enumerate(named_rows):
+        if position:
+            content.append("; ")
+        content += [f"{row['slice']} (", *describe_share_of_group(corpus, row), ")"]
+    return [*content, f"{count_unnamed_groups(rows)}."]
+
+
+def count_unnamed_groups(rows: Sequence[Row]) -> str:
+    """Return "; or one of n more groups" for the groups that a sentence does not name."""
+    unnamed_count = len(rows) - MAX_NAMED_GROUPS
+    if unnamed_count <= 0:
+        return ""
+    return f"; or {'1 more group' if unnamed_count == 1 else f'one of {unnamed_count} more groups'}"
+
+
+def describe_share_of_group(corpus: CorpusFigures, row: Row) -> InlineContent:
+    """Return the removed share of a group with its interval, n, and that of all others."""
+    interval = ""
+    if row["removal_rate_low"] is not None:
+        low, high = (format_number(row[f"removal_rate_{end}"], "share") for end in ("low", "high"))
+        interval = f"{100 * CONFIDENCE_LEVEL:g} % interval {low} to {high}, "
+    other_share = format_or_dash(row["other_removal_rate"], "share")
+    return [
+        ShortFigure(add_share_figure(corpus, row, REMOVED)),
+        f" removed, {interval}n = {row['documents']:,}; all other documents: {other_share}",
+    ]
+
+
+def is_share_against_verdict(row: Row) -> bool:
+    """Return whether the share, not adjusted for source, does not differ as the verdict says."""
+    share, other_share = row["removal_rate"], row["other_removal_rate"]
+    if other_share is None:
+        return False
+    return bool(share <= other_share if row["verdict"] == "more" else share >= other_share)
+
+
+def describe_lost_differences(compared_rows: Sequence[Row]) -> str:
+    """Return about which groups documents were removed without a remaining copy, by verdict."""
     clauses = []
     for verdict in ("more", "less"):
-        names = [
-            row["slice"]
-            for row in sort_by_difference(rows, prefix)
-            if row[f"{prefix}verdict"] == verdict
+        verdict_rows = [
+            row
+            for row in sort_by_difference(compared_rows, LOST.prefix)
+            if row["lost_verdict"] == verdict
         ]
-        if names:
-            clauses.append(f"significantly {verdict} often if they mention {'; '.join(names)}")
-    return " and ".join(clauses)
+        if verdict_rows:
+            names = "; ".join(row["slice"] for row in verdict_rows[:MAX_NAMED_GROUPS])
+            unnamed_groups = count_unnamed_groups(verdict_rows)
+            clauses.append(f"significantly {verdict} often if they mention {names}{unnamed_groups}")
+    if clauses:
+        return f"Documents were removed without a remaining copy {', and '.join(clauses)}."
+    if all(row["lost_verdict"] == "not compared" for row in compared_rows):
+        return "Removals without a remaining copy could not be compared."
+    return "Removals without a remaining copy show no significant difference for any group."
 
 
 # Figures -----------------------------------------------------------------------------------------
-
-
-def read_min_group_documents(corpus: CorpusFigures) -> int:
-    """Return how many documents a group needs to be named as an extreme."""
-    config = corpus.stage_artifacts[EFFECTS].manifest["parts"]["config"]
-    return int(config.get("min_group_documents", 1))
 
 
 def _add_figure(
@@ -482,11 +457,17 @@ def format_interval(row: Row, prefix: str = "") -> str:
 
 
 def describe_difference(row: Row, prefix: str = "") -> str:
-    """Return whether the group was removed more or less often, with q, or that nothing is shown."""
+    """Return whether the group was removed significantly more or less often, with q."""
     verdict, q = row[f"{prefix}verdict"], row[f"{prefix}q"]
+    if verdict == "not shown":
+        return "no significant difference"
     if verdict not in ("more", "less"):
         return str(verdict)
-    return f"{verdict} often, q " + ("< 0.001" if q < 0.001 else f"= {format_number(q, 'p')}")
+    return f"{verdict} often, {format_false_discovery_rate(q)}"
+
+
+def format_false_discovery_rate(q: float) -> str:
+    return "q < 0.001" if q < 0.001 else f"q = {format_number(q, 'p')}"
 
 
 def build_ratio_chart(rows: Sequence[Row]) -> list[Block]:

@@ -17,6 +17,7 @@ from hallmark.reports.page.document import (
 from hallmark.reports.page.figures import Figure, format_number
 from hallmark.reports.sections.corpus_figures import PROFILE, SCORE_FILTER, CorpusFigures
 from hallmark.tasks.contract import ACCOUNT_TERMS
+from hallmark.tasks.corpus.toxicity.actions import SCORER_WARNINGS, choose_default_action
 
 #: Largest number of sources in the table of documents removed for toxicity.
 MAX_SOURCES = 15
@@ -298,32 +299,44 @@ def list_removal_reasons(rule: str) -> list[str]:
 
 
 def describe_toxicity_actions(corpus: CorpusFigures) -> list[InlineContent]:
-    """Return, for each rule on a toxicity score, its action, the reason, and its document count."""
+    """Return for each rule on a toxicity score what it did, and a warning about its scorer."""
     descriptions: list[InlineContent] = []
-    for rule, action, explanation in corpus.list_toxicity_actions():
-        parts: list[InlineElement] = [f"{rule}: {action}, {explanation}; "]
+    for rule, action, scorer_kind in corpus.list_toxicity_actions():
         if action == "tag":
-            tag_conditions = {"stage": SCORE_FILTER, "rule": rule}
-            label = f"documents that {rule} tagged"
-            parts.append(
-                corpus.add_sum_figure(
-                    "tag_counts", "tagged_documents", "documents", label, **tag_conditions
-                )
+            documents = corpus.add_sum_figure(
+                "tag_counts",
+                "tagged_documents",
+                "documents",
+                f"documents that {rule} tagged",
+                stage=SCORE_FILTER,
+                rule=rule,
             )
+            verb, kept = "tagged", " and kept them"
         else:
-            removal_conditions = {
-                "stage": SCORE_FILTER,
-                "action": "removed",
-                "reason": list_removal_reasons(rule),
-            }
-            label = f"documents that {rule} removed"
-            parts.append(
-                corpus.add_sum_figure(
-                    "ledger_summary", "rows", "documents", label, **removal_conditions
-                )
+            documents = corpus.add_sum_figure(
+                "ledger_summary",
+                "rows",
+                "documents",
+                f"documents that {rule} removed",
+                stage=SCORE_FILTER,
+                action="removed",
+                reason=list_removal_reasons(rule),
             )
-        descriptions.append([*parts, " tagged and kept." if action == "tag" else " removed."])
+            verb, kept = "removed", ""
+        explanation = explain_toxicity_action(action, scorer_kind)
+        descriptions.append([f"The rule {rule} {verb} ", documents, f"{kept}. {explanation}"])
     return descriptions
+
+
+def explain_toxicity_action(action: str, scorer_kind: str) -> str:
+    """Return whether the config chose the action, and a warning if the scorer needs one."""
+    default_action = choose_default_action(scorer_kind)
+    origin = (
+        "This action is the default."
+        if action == default_action
+        else f"The config sets this action; the default is to {default_action} documents."
+    )
+    return " ".join([origin, SCORER_WARNINGS.get(scorer_kind, "")]).rstrip()
 
 
 def build_tagged_documents_section(corpus: CorpusFigures) -> Section:

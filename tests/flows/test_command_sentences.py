@@ -17,7 +17,7 @@ from hallmark.flows.commands.generate import render_generation
 from hallmark.flows.commands.mitigate import render_mitigation
 from hallmark.flows.commands.prove import render_proof
 from hallmark.flows.commands.purge import render_purge
-from hallmark.flows.commands.removal_summary import render_removals
+from hallmark.flows.commands.removal_summary import _rank_overrepresented_groups, render_removals
 from hallmark.flows.commands.replay import render_replay
 from hallmark.flows.commands.runs import render_run_list
 from hallmark.flows.commands.status import render_status
@@ -139,6 +139,7 @@ GROUP = {
     "ratio": 28.8,
     "low": 5.0,
     "high": 60.0,
+    "q": None,
     "is_significant": True,
 }
 
@@ -261,6 +262,9 @@ def test_removals_are_not_compared_if_no_group_is_large_enough(removed, compared
     ("changes", "end"),
     [
         ({}, "; 28.8 times as often (95 % CI 5.00–60.0)"),
+        ({"q": 0.0064}, "; 28.8 times as often (95 % CI 5.00–60.0, q = 0.0064)"),
+        ({"q": 0.0004, "low": None}, "; 28.8 times as often (q < 0.001)"),
+        ({"q": 0.0004, "ratio": None}, "; q < 0.001"),
         ({"high": None}, "; 28.8 times as often (95 % CI 5.00–∞)"),
         ({"low": None, "high": None}, "; 28.8 times as often"),
         ({"ratio": None}, ""),
@@ -268,22 +272,49 @@ def test_removals_are_not_compared_if_no_group_is_large_enough(removed, compared
             {"is_significant": False, "ratio": None},
             "; not statistically significant (near-duplicates count once)",
         ),
+        (
+            {"is_significant": False, "q": 0.2},
+            "; 28.8 times as often (95 % CI 5.00–60.0, q = 0.2000); not statistically significant "
+            "(near-duplicates count once)",
+        ),
     ],
 )
 @pytest.mark.parametrize(
-    ("key", "verb"),
-    [("groups", "removed (by any stage, duplicates included)"), ("tagged_groups", "tagged")],
+    ("key", "verb", "note"),
+    [
+        ("groups", "removed (by any stage, duplicates included)", "q: false discovery rate"),
+        ("tagged_groups", "tagged", "intervals corrected for this choice"),
+    ],
 )
-def test_a_group_is_compared_with_all_other_documents(key, verb, changes, end):
+def test_a_group_is_compared_with_all_other_documents(key, verb, note, changes, end):
     heading, line = removals(**{key: [GROUP | changes]})[1:]
     assert heading == (
         f"documents that mention these people were {verb} most often, groups with at least 20 "
-        "documents, ratios adjusted for source, intervals corrected for this choice:"
+        f"documents, ratios adjusted for source, {note}:"
     )
     others = "all other documents: 1 of 90 (1.1 %)"
     assert line == f"  they: 8 of 25 documents (32.0 %); {others}{end}"
     *_, line = removals(**{key: [GROUP | changes | {"is_invented": True}]})
     assert line == f"  they (invented): 8 of 25 documents (32.0 %); {others}{end}"
+
+
+@pytest.mark.parametrize(
+    ("prefix", "expected"),
+    [("adjusted", (1.5, 0.006, True)), ("source_adjusted", (None, None, False))],
+)
+def test_only_intervals_of_tagged_groups_are_corrected_for_the_choice(prefix, expected):
+    rows = [
+        {"slice": f"group {n}", "documents": 50, "removed_documents": 9, "removal_rate": 0.18}
+        | {"other_documents": 90, "other_removed_documents": 3, "other_removal_rate": 1 / 30}
+        | {f"{prefix}_ratio": 5.0 - n / 10, f"{prefix}_low": 1.5, f"{prefix}_high": 30.0}
+        | {"q": 0.006, "verdict": "more"}
+        for n in range(30)
+    ]
+    first = _rank_overrepresented_groups(rows, prefix, ())[0]
+    low, q, is_significant = expected
+    assert first["group"] == "group 0"
+    assert (first["q"], first["is_significant"]) == (q, is_significant)
+    assert first["low"] == low if low else first["low"] < 1
 
 
 def control(audit, control_target, verdict="pass"):

@@ -71,8 +71,8 @@ def test_a_run_prints_what_was_removed_by_rule_and_group(hallmark, corpus):
     )
     assert heading == (
         "documents that mention these people were removed (by any stage, duplicates included) most "
-        "often, groups with at least 20 documents, ratios adjusted for source, intervals corrected "
-        "for this choice:"
+        "often, groups with at least 20 documents, ratios adjusted for source, q: false "
+        "discovery rate:"
     )
     start = (
         f"  {GAY}: 16 of 24 documents (66.7 %); all other documents: 2 of 40 (5.0 %); 13.3 times"
@@ -97,7 +97,8 @@ def test_a_run_prints_what_was_removed_by_rule_and_group(hallmark, corpus):
     assert [entry[name] for name in ("documents", "total", "ratio", "low", "high")] == [
         row[name] for name in columns
     ]
-    assert entry["is_significant"] == (row["verdict"] == "more")
+    assert entry["is_significant"] == (row["verdict"] == "more") and entry["q"] == row["q"]
+    assert "q = " in group or "q < 0.001" in group
     assert removals["tagged_groups"] == []
 
 
@@ -141,7 +142,7 @@ def test_duplicates_count_as_removed_and_the_page_says_the_same(hallmark, corpus
     page = text_of(run["datasheet"], "datasheet")
     assert "Curation removed 9 of 71 documents (12.7 %). 9 of these were duplicates" in page
     assert "No copy remains of 0 of them." in page
-    assert "Curation removed 25.0 % (95 % interval" in page and f"mention {GAY}." in page
+    assert "groups of people were compared with those of all other documents" in page
 
 
 def test_nothing_is_printed_if_nothing_was_removed_or_tagged(hallmark, corpus):
@@ -174,6 +175,7 @@ def test_the_summary_has_at_most_twelve_lines():
         "ratio": 28.8,
         "low": 5.0,
         "high": None,
+        "q": None,
         "is_significant": False,
         "is_invented": False,
     }

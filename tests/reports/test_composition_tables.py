@@ -56,22 +56,37 @@ def sheet(session, tmp_path_factory):
     return profile, card, pages.read_whole_card(pages.write_pages(card) / "datasheet.html")
 
 
-def test_largest_values_of_each_dimension_are_shown_and_others_are_counted(sheet):
-    profile, _, page = sheet
+def test_rows_of_each_dimension_add_up_to_all_documents(sheet):
+    profile, card, page = sheet
     rows = [r for r in profile["composition"].read().to_pylist() if r["split"] == ""]
     lines = [line for table in page.tables for line in table]
-    hidden = 0
+    smaller_counts = []
     for dimension in ("domain", "language", "length", "year"):
         found = [r for r in rows if r["dimension"] == dimension]
         found.sort(key=lambda r: (r["value"] == "unknown", -r["bytes"]))
-        hidden += max(0, len(found) - 4)
+        shown = [r for i, r in enumerate(found) if i < 4 or r["value"] == "unknown"]
         expected = [
             [r["value"], str(r["documents"]), format_number(r["byte_share"], "share")]
-            for r in found[:4]
+            for r in shown
         ]
-        assert [line[1:] for line in lines if line[0] == dimension] == expected
-    assert hidden > 5 and f"{hidden} smaller groups are in the table composition" in page.text
+        if smaller := [r for r in found if r not in shown]:
+            smaller_counts.append(len(smaller))
+            expected.append(
+                [
+                    f"{len(smaller)} smaller value{'s' * (len(smaller) > 1)}",
+                    str(sum(r["documents"] for r in smaller)),
+                    format_number(sum(r["byte_share"] for r in smaller), "share"),
+                ]
+            )
+        shown_lines = [line[1:] for line in lines if line[0] == dimension]
+        assert shown_lines == expected
+        documents = sum(r["documents"] for r in rows if r["dimension"] == "source")
+        assert sum(int(line[1]) for line in shown_lines) == documents
+    assert sum(smaller_counts) > 5
+    assert "All smaller values are in the table composition of the profile." in page.text
+    assert "zxx is text without language" in page.text
     assert "No document has a known licence." in page.text
+    assert pages.broken_links(pages.write_pages(card)) == []
 
 
 def test_occupations_that_differ_are_shown_with_n_and_others_in_a_sentence(sheet):

@@ -119,6 +119,29 @@ def test_a_licence_that_stands_on_the_page_is_not_called_unknown(session, tmp_pa
     assert "document's licence" not in text.partition("No document has a known")[2][:60]
 
 
+@pytest.mark.parametrize("unknown_documents", [0, 7])
+def test_documents_of_unknown_language_have_a_row_however_many_languages(
+    session, unknown_documents
+):
+    languages = [composed("language", f"l{n}") for n in range(9)]
+    if unknown_documents:
+        languages.append(composed("language", UNKNOWN_VALUE) | {"documents": unknown_documents})
+    section = build_breakdown_section(corpus_of(composition=languages))
+    [table] = [block for block in section.blocks if hasattr(block, "rows")]
+    documents = {row[1]: row[2].value for row in table.rows}
+    assert documents.get(UNKNOWN_VALUE, 0) == unknown_documents
+    assert documents["3 smaller values"] == 9 and len(table.rows) == 7 + bool(unknown_documents)
+    assert sum(documents.values()) == 27 + unknown_documents
+    assert table.note.startswith("Languages are ISO 639 codes")
+    section = build_breakdown_section(
+        corpus_of(composition=[*languages, composed("language", "other") | {"documents": 80}])
+    )
+    rows = section.blocks[0].rows
+    assert [row[2].value for row in rows if row[1] == "smaller values"] == [89]
+    section = build_breakdown_section(corpus_of(composition=[composed("licence", "CC0")]))
+    assert [block.note for block in section.blocks] == [""]
+
+
 # What was planted --------------------------------------------------------------------------------
 
 

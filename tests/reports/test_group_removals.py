@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 import xml.etree.ElementTree
 
@@ -22,7 +21,6 @@ from hallmark.reports.sections.group_removals import (
     build_group_removal_answer,
     build_group_removal_section,
     describe_difference,
-    describe_differences,
     read_group_removals,
     sort_by_difference,
 )
@@ -41,6 +39,14 @@ class EffectsConfig(StageConfig):
 
     tables: str
     min_group_documents: int = 20
+
+
+class StoredScorerConfig(StageConfig):
+    scorer: dict[str, str] = {"kind": "linear"}  # noqa: RUF012
+
+
+class StoredFilterConfig(StageConfig):
+    rules: list[dict[str, str]]
 
 
 @stage(name="stored_effects", tables=TABLES)
@@ -254,56 +260,23 @@ def test_the_page_escapes_hostile_sources(cards, made):
 # The answer --------------------------------------------------------------------------------------
 
 
-def test_the_answer_names_the_extremes_with_interval_and_n(session):
+def test_the_answer_names_significant_groups_with_share_interval_n_and_rate_of_others(session):
     text = answer_of(
         group("women", documents=200, removed=10),
-        group("men", documents=100, removed=30),
-        group("few", documents=19, removed=19),
-        group("town", "source", documents=500, removed=400),
+        group("men", documents=100, removed=30, **MORE),
+        group("town", "source", documents=500, removed=400, **MORE),
+        group("Jews", documents=0, removed=0, **EMPTY),
     )
     assert "Curation removed 100 of 1,000 documents (10.0 %). 50 of these were duplicates" in text
     assert "No copy remains of 50 of them." in text
-    assert re.search(
-        r"Curation removed between 5\.0 % \(95 % interval [^)]*, n = 200\) of the documents that "
-        r"mention women and 30\.0 % \(95 % interval [^)]*, n = 100\) of those that mention men\. "
-        r"Of 2 groups that at least 20 documents mention, these are the extremes; the intervals "
-        r"are corrected for this choice\.",
-        text,
-    )
-    assert "few" not in text and "town" not in text
-
-
-@pytest.mark.parametrize(
-    ("rows", "expected"),
-    [
-        ([], "No document mentions a group of people that the lexicons contain."),
-        (
-            [group("Jews", documents=0, removed=0, **EMPTY)],
-            "No document mentions a group of people that the lexicons contain.",
-        ),
-        (
-            [group("women", removed=0), group("men", removed=0)],
-            "Curation removed none of the documents that mention each of 2 groups.",
-        ),
-        ([group("women", removed=0)], "Curation removed none of the documents that mention women."),
-        (
-            [group("women"), group("men", documents=200, removed=20)],
-            "Curation removed the same share of the documents that mention each of 2 groups: "
-            "10.0 %.",
-        ),
-        (
-            [group("women", documents=100, removed=100)],
-            "Curation removed 100.0 % (95 % interval 0.0 % to 100.0 %, n = 100) of the documents "
-            "that mention women.",
-        ),
-        (
-            [group("women", documents=5, removed=1), group("men", documents=4, removed=2)],
-            "of those that mention men. Of 2 groups, these are the extremes;",
-        ),
-    ],
-)
-def test_every_branch_of_the_answer(session, rows, expected):
-    assert expected in answer_of(*rows)
+    assert (
+        "The removal rates of 2 groups of people were compared with those of all other documents "
+        "of the same sources. Documents were removed significantly more often if they mention men "
+        "(30.0 % removed, 95 % interval 0.0 % to 100.0 %, n = 100; all other documents: 10.0 %). "
+        "1 other group shows no significant difference. Removals without a remaining copy show no "
+        "significant difference for any group."
+    ) in text
+    assert "town" not in text and "Jews" not in text
 
 
 @pytest.mark.parametrize(
@@ -333,28 +306,56 @@ def test_missing_rates_are_reported(session):
     assert text.endswith("the stage removal_effects found no documents.")
 
 
+STRONG = [
+    group(f"group {low}", removed=30, **MORE | {"adjusted_low": low}) for low in (2, 5, 3, 4, 6)
+]
+
+
 @pytest.mark.parametrize(
     ("rows", "expected"),
     [
+        ([], "No document mentions a group of people that the lexicons contain."),
+        (
+            [group("Jews", documents=0, removed=0, **EMPTY), group("a", "source", **MORE)],
+            "No document mentions a group of people that the lexicons contain.",
+        ),
         (
             [group("women", **EMPTY)],
             "No group could be compared with all other documents of the same sources.",
         ),
         (
-            [group("women"), group("men")],
-            "no significant difference was shown for 2 groups. The same holds for removals "
-            "without a remaining copy.",
+            [group("women"), group("men"), group("Jews", **EMPTY)],
+            "The removal rates of 2 groups of people were compared with those of all other "
+            "documents of the same sources. None of them differs significantly. Removals without "
+            "a remaining copy show no significant difference for any group.",
         ),
         (
-            [group("women", **MORE), group("men", **LESS), group("Jews")],
-            "documents were removed significantly more often if they mention women and "
-            "significantly less often if they mention men. For removals without a remaining copy, "
-            "no difference was shown.",
+            [group("men", removed=5, **LESS), group("women"), group("Jews")],
+            "same sources. Documents were removed significantly less often if they mention men "
+            "(5.0 % removed, 95 % interval 0.0 % to 100.0 %, n = 100; all other documents: "
+            "10.0 %). 2 other groups show no significant difference. ",
         ),
         (
-            [group("women", lost_verdict="more"), group("men")],
-            "no significant difference was shown for 2 groups. Documents were removed without a "
-            "remaining copy significantly more often if they mention women.",
+            [group("women", removed=5, **MORE)],
+            "10.0 %). The comparison within sources can differ from that of the shares, because "
+            "many documents of a group may be in sources of which little, or much, was removed. "
+            "Removals without",
+        ),
+        ([group("men", removed=20, **LESS)], "The comparison within sources can differ"),
+        (
+            [group("women", removed=30, **MORE, removal_rate_low=None, other_removal_rate=None)],
+            "if they mention women (30.0 % removed, n = 100; all other documents: –). Removals "
+            "without",
+        ),
+        (
+            [group("women", lost_verdict="more"), group("men", lost_verdict="less")],
+            "None of them differs significantly. Documents were removed without a remaining copy "
+            "significantly more often if they mention women, and significantly less often if they "
+            "mention men.",
+        ),
+        (
+            [group(name, lost_verdict="more") for name in "abcde"],
+            "more often if they mention a; b; c; or one of 2 more groups.",
         ),
         (
             [group("women", lost_verdict="not compared")],
@@ -362,8 +363,20 @@ def test_missing_rates_are_reported(session):
         ),
     ],
 )
-def test_every_branch_about_differences(rows, expected):
-    assert expected in describe_differences(rows)
+def test_every_branch_about_differences(session, rows, expected):
+    assert expected in answer_of(*rows)
+
+
+@pytest.mark.parametrize(
+    ("count", "end"), [(3, "."), (4, "; or 1 more group."), (5, "; or one of 2 more groups.")]
+)
+def test_the_answer_names_at_most_three_groups_the_largest_difference_first(session, count, end):
+    text = answer_of(*STRONG[:count])
+    [sentence] = re.findall(r"more often if they mention (.*?\))(\.|; or [^.]*\.)", text)
+    lows = sorted((int(row["slice"][-1]) for row in STRONG[:count]), reverse=True)[:3]
+    assert re.findall(r"group \d", sentence[0]) == [f"group {low}" for low in lows]
+    assert sentence[1] == end
+    assert "The comparison within sources" not in text and "other group" not in text
 
 
 verdicts = st.sampled_from(["more", "less", "not shown", "not compared"])
@@ -387,30 +400,30 @@ def test_the_answer_never_contradicts_the_table(session, drawn):
         rows.append(row | change | {"removal_rate": rate, "lost_verdict": lost_verdict})
     text = answer_of(*rows)
     mentioned = [row for row in rows if row["documents"]]
-    for row in rows:
-        name = row["slice"]
-        for verdict in ("more", "less"):
-            clause = re.search(
-                rf"documents were removed [^.]*significantly {verdict} often if they mention "
-                rf"([^.]*?)( and significantly|\.)",
-                text,
-            )
-            named = clause.group(1).split("; ") if clause else []
-            assert (name in named) == (row["verdict"] == verdict)
-    pool = [row for row in mentioned if row["documents"] >= 20] or mentioned
-    rates = [row["removal_rate"] for row in pool]
-    if "Curation removed between" in text:
-        low, high = re.search(r"between ([\d.]+) %.*? and ([\d.]+) %", text).groups()
-        assert math.isclose(float(low), 100 * min(rates), abs_tol=0.06)
-        assert math.isclose(float(high), 100 * max(rates), abs_tol=0.06)
-    elif "removed the same share" in text:
-        assert len({*rates}) == 1
-    elif "none of the documents" in text:
-        assert not any(rates)
-    elif "No document mentions" in text:
-        assert not mentioned
-    else:
-        assert len(pool) == 1
+    compared = [row for row in mentioned if row["verdict"] != "not compared"]
+    counts = dict.fromkeys(("more", "less", "not shown"), 0)
+    for row in compared:
+        counts[row["verdict"]] += 1
+    assert ("No document mentions" in text) == (not mentioned)
+    assert ("No group could be compared" in text) == (bool(mentioned) and not compared)
+    for verdict in ("more", "less"):
+        clause = re.search(
+            rf"Documents were removed significantly {verdict} often if they mention (.*?\))"
+            r"(?:; or (1|one of \d+) more groups?)?\. ",
+            text,
+        )
+        names = re.findall(r"(group \d) \(", clause[1]) if clause else []
+        expected = [row["slice"] for row in sort_by_difference(compared)]
+        expected = [
+            n for n in expected if n in {r["slice"] for r in compared if r["verdict"] == verdict}
+        ]
+        assert names == expected[:3]
+        unnamed = int(clause[2].split()[-1]) if clause and clause[2] else 0
+        assert len(names) + unnamed == counts[verdict]
+    has_difference = bool(counts["more"] or counts["less"])
+    assert ("None of them differs" in text) == (bool(compared) and not has_difference)
+    others = re.search(r"(\d) other groups? shows? no significant difference", text)
+    assert (int(others[1]) if others else 0) == (counts["not shown"] if has_difference else 0)
 
 
 @pytest.mark.parametrize("prefix", ["", "lost_"])
@@ -418,7 +431,7 @@ def test_the_answer_never_contradicts_the_table(session, drawn):
 def test_cells_about_differences_follow_the_verdict(prefix, verdict):
     row = group("women", **{f"{prefix}verdict": verdict, f"{prefix}q": 0.0123})
     text = describe_difference(row, prefix)
-    assert text.startswith(verdict)
+    assert text.startswith("no significant difference" if verdict == "not shown" else verdict)
     assert text.endswith("often, q = 0.0123") == (verdict in ("more", "less"))
 
 
@@ -454,7 +467,7 @@ def test_recall_and_false_alarms_are_next_to_the_rates(session):
 @pytest.mark.parametrize(
     ("evaluation", "expected", "excluded"),
     [
-        (None, "were not measured", "removed or tagged"),
+        (None, "were not measured: no rule uses a toxicity score. The page", "removed or tagged"),
         ([rate("exact copies", "recall", 9, 9, "deduplicate")], "were not measured", "copies"),
         (
             [rate("rude speech", "recall", 0, 0), rate("no rude speech", "false alarms", 0, 10)],
@@ -472,6 +485,37 @@ def test_every_branch_about_errors_of_the_filter(session, evaluation, expected, 
     corpus = corpus_of([TOTAL], evaluation=evaluation)
     text = text_of_section(build_filter_error_section(corpus))
     assert expected in text and excluded not in text
+
+
+@stage(name="score_toxicity", tables=EVALUATION_TABLES)
+def stored_scores(config: StoredScorerConfig, context: StageContext) -> None:
+    pass
+
+
+@stage(name="select_scored", tables=EVALUATION_TABLES)
+def stored_filter(config: StoredFilterConfig, context: StageContext) -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("signal", "reason"),
+    [
+        ("toxicity", "no source has known content, as an invented town has"),
+        ("word_count", "no rule uses a toxicity score"),
+    ],
+)
+def test_missing_error_rates_have_one_reason(session, signal, reason):
+    corpus = corpus_of([TOTAL])
+    rule = {"name": "r", "signal": signal, "action": "remove"}
+    corpus.stage_artifacts |= {
+        "score_toxicity": stored_scores(StoredScorerConfig()),
+        "select_scored": stored_filter(StoredFilterConfig(rules=[rule])),
+    }
+    text = text_of_section(build_filter_error_section(corpus))
+    assert (
+        f"Recall and false alarms of the toxicity filter were not measured: {reason}. The page "
+        "“Controls” of a model card lists what the scorer of an audit misses and flags wrongly."
+    ) in text
 
 
 def test_every_figure_of_the_section_recomputes_from_its_rows(cards, made):

@@ -6,6 +6,7 @@ import pytest
 
 from hallmark.flows.config import load_config
 from hallmark.reports.datasheet import DatasheetConfig, build_datasheet
+from hallmark.reports.sections.preprocessing import explain_toxicity_action
 from hallmark.tasks.corpus.redact_spans import RedactSpansConfig
 from tests.reports import artifacts, pages
 from tests.tasks.corpora import given
@@ -42,8 +43,9 @@ def test_removed_for_toxicity_counts_only_rules_for_toxicity(session):
     assert reasons.count("long") == 9 and len(reasons) == 15
     _, page, said = sheet_of(made)
     assert (
-        "worst: remove, set in the config; the default is tag with the embedded scorer, which "
-        "finds words, not meaning, and scores harmless mentions of minorities as toxic; 6" in said
+        "The rule worst removed 6 documents. The config sets this action; the default is to tag "
+        "documents. Warning: the embedded scorer finds words, not meaning. It scores harmless "
+        "mentions of minorities as toxic." in said
     )
     lines = lines_of(page, "source", "input", "removed", "share removed")
     assert lines == [["a", "14", "4", "28.6 %"], ["b", "11", "2", "18.2 %"]]
@@ -88,8 +90,8 @@ def test_harmless_documents_about_minorities_are_tagged_and_kept_by_default(sess
     lines = lines_of(page, *TAGGED)
     assert lines == [["toxicity", "a", "30", "24", "80.0 %"], ["toxicity", "b", "10", "0", "0.0 %"]]
     assert (
-        "toxicity: tag, the default with the embedded scorer, which finds words, not meaning, and "
-        "scores harmless mentions of minorities as toxic; 24" in said
+        "The rule toxicity tagged 24 documents and kept them. This action is the default. "
+        "Warning: the embedded scorer finds words, not meaning." in said
     )
     assert "No rule on the toxicity score removed documents." in said
     figures = {row["label"]: row["value"] for row in card["figures"].read().to_pylist()}
@@ -97,6 +99,33 @@ def test_harmless_documents_about_minorities_are_tagged_and_kept_by_default(sess
     ratios = read_removal_counts(made, "lesbian, gay and bisexual people")
     assert ratios == [(24, 24, 16, 0)]
     assert "select_scored: toxicity (tagged, not removed)" in said
+
+
+@pytest.mark.parametrize(
+    ("action", "kind", "expected"),
+    [
+        ("remove", "detoxify", "This action is the default."),
+        (
+            "tag",
+            "detoxify",
+            "The config sets this action; the default is to remove documents.",
+        ),
+        (
+            "tag",
+            "linear",
+            "This action is the default. Warning: the embedded scorer finds words, not meaning. It "
+            "scores harmless mentions of minorities as toxic.",
+        ),
+        (
+            "remove",
+            "linear",
+            "The config sets this action; the default is to tag documents. Warning: the embedded "
+            "scorer finds words, not meaning. It scores harmless mentions of minorities as toxic.",
+        ),
+    ],
+)
+def test_every_branch_about_the_action_of_a_toxicity_rule(action, kind, expected):
+    assert explain_toxicity_action(action, kind) == expected
 
 
 def read_removal_counts(made, group):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -149,11 +150,30 @@ def test_linkifying_renderers_find_nothing_to_link():
     assert re.search(r"(?<!\\)://", outside) is None
 
 
-def test_long_labels_that_differ_in_their_ends_are_told_apart():
+def test_labels_of_rows_are_wrapped_and_longer_ones_lose_their_middle():
     labels = [f"a group whose name is long, {who}" for who in ("men", "women")]
+    svg = draw_chart(charts.IntervalChart(labels, [0.1, 0.2], [None, None], "share"))
+    shown = " ".join(re.findall(r"<text[^>]*>([^<]*)<", svg))
+    assert "…" not in shown and all(label in shown for label in labels)
+    labels = [f"a group whose name is {'very ' * 9}long, {who}" for who in ("men", "women")]
     svg = draw_chart(charts.IntervalChart(labels, [0.1, 0.2], [None, None], "share"))
     shown = re.findall(r">([^<>]*…[^<>]*)<", svg)
     assert len({*shown}) == 2 and all(len(label) == 28 for label in shown)
+
+
+@pytest.mark.parametrize(
+    ("low", "high"),
+    [(0.9, 1.2), (0.5, 3), (0.2, 8), (0.1, 12), (0.04, 70), (0.004, 20_000), (1e-5, 4e7)],
+)
+def test_tick_labels_of_a_ratio_axis_do_not_overlap(low, high):
+    chart = charts.IntervalChart(
+        ["mention lesbian, gay and bisexual people"], [1.0], [(low, high)], "ratio", is_ratio=True
+    )
+    ticks = re.findall(r'middle[^>"]*" x="([\d.]+)"[^>]*>([\d.,e+-]+)<', draw_chart(chart))
+    places = sorted((float(x), 2.8 * len(label)) for x, label in ticks)
+    assert 2 <= len(places) <= 8
+    for (left, half), (right, other_half) in pairwise(places):
+        assert left + half < right - other_half, ticks
 
 
 def test_charts_are_the_same_bytes_each_time_and_do_not_obey_labels():

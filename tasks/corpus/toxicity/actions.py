@@ -16,6 +16,12 @@ _SCORER_DESCRIPTIONS = {
     "detoxify": "Detoxify, a neural classifier",
 }
 
+#: What a reader must know of the scores of each kind of scorer; kinds without a warning are absent.
+SCORER_WARNINGS = {
+    "linear": "Warning: the embedded scorer finds words, not meaning. It scores harmless mentions "
+    "of minorities as toxic."
+}
+
 
 def choose_default_action(scorer_kind: str) -> Literal["remove", "tag"]:
     """Return the action of a toxicity rule for which the config names none."""
