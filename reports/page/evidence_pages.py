@@ -182,6 +182,8 @@ def describe_conditions(conditions: Mapping[str, Any]) -> str:
             terms.append(f"no {column}")
         elif isinstance(value, bool):
             terms.append(f"{column}: {'yes' if value else 'no'}")
+        elif name == "measure":
+            terms.append(f"{column} {value}".replace("_", " "))
         else:
             terms.append(f"{column} {value}")
     return ", ".join(terms) or "all rows"

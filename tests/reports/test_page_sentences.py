@@ -206,6 +206,10 @@ def test_a_page_without_rows_says_that_none_meets_the_conditions(session, item, 
     [
         ({}, "all rows"),
         ({"group_name": "women", "draw_count": 25}, "group name women, draw count 25"),
+        (
+            {"measure": "longest_run_tokens", "topic": "a_b"},
+            "measure longest run tokens, topic a_b",
+        ),
         ({"copies": None, "topic": ""}, "no copies, no topic"),
         ({"is_harmful": False, "is_distinct": True}, "is harmful: no, is distinct: yes"),
         ({"tokens": {"ge": 1, "lt": 5}}, "tokens at least 1, tokens less than 5"),
