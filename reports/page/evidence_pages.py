@@ -31,7 +31,7 @@ STATIC_CASES, STATIC_DOCUMENTS, STATIC_ROWS = 3, 1, 2
 _MAX_LISTED_VALUES = 8
 
 #: About how many cases a page has; each selection has at least one.
-_CASES_PER_PAGE = 100
+_CASES_PER_PAGE = 40
 
 
 @dataclass(frozen=True)
