@@ -65,7 +65,7 @@ def _label_tag(tag_words: str, value: str) -> str:
         return f"{tag_words} {match[1]} compared with {match[2]}"
     if value == "other" or re.fullmatch(r"\d+(\.\d+)?", value):
         return f"{tag_words} {value}"
-    return value
+    return value.replace("_", " ") if tag_words == "score" else value  # the name of a column
 
 
 def format_slice_as_toml(slice_tags: Mapping[str, str]) -> str:

@@ -232,6 +232,7 @@ def test_conditions_are_said_in_words(conditions, said):
         (float("nan"), "nan", 0),
         ([b"x"] * 3, "", 3),
         ([b"x"] * 4, " … (4 in all)", 3),
+        ([("part", "scripted"), ("copies", "64")], "part: scripted, copies: 64", 0),
         (["a"] * 16, ", ".join("a" * 16), 0),
         (["a"] * 17, ", ".join("a" * 16) + " … (17 in all)", 0),
     ],

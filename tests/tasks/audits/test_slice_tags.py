@@ -21,6 +21,7 @@ from hallmark.tasks.audits.slice_tags import label_part, name_slice
             "domain=lexicon town, group_name=Tamskers",
             "lexicon town, Tamskers",
         ),
+        ({"score": "min_k_plus_plus"}, "score=min_k_plus_plus", "min k plus plus"),
         ({"gotcha": "yes"}, "gotcha=yes", "gotcha: yes"),
         ({"equal_token_counts": "False"}, "equal_token_counts=False", "equal token counts: no"),
         ({"sentence_kind": "other"}, "sentence_kind=other", "sentence kind other"),
