@@ -25,7 +25,7 @@ from hallmark.tasks.audits.judging.comparison import explain_incomparability, fo
 from hallmark.tasks.audits.judging.comparison_units import AuditUnits
 from hallmark.tasks.audits.judging.findings import read_findings
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
-from hallmark.tasks.audits.slice_tags import name_slice
+from hallmark.tasks.audits.slice_tags import label_part
 from hallmark.tasks.contract import (
     Artifact,
     HallmarkError,
@@ -199,22 +199,20 @@ def merge_findings_across_copies_and_shares(run: Run, findings: Sequence[Row]) -
     for finding in findings:
         kind = classify_finding(finding)
         merged_tags = {} if kind == "other" else {"copies", "assigned_trait_share"}
-        slice_name = name_slice({k: v for k, v in finding["slice"].items() if k not in merged_tags})
-        grouped.setdefault((finding["audit"], finding["metric"], slice_name, kind), []).append(
-            finding
-        )
+        part = label_part({k: v for k, v in finding["slice"].items() if k not in merged_tags})
+        grouped.setdefault((finding["audit"], finding["metric"], part, kind), []).append(finding)
     return [
-        _build_case(run, kind, slice_name, case_findings)
-        for (_, _, slice_name, kind), case_findings in grouped.items()
+        _build_case(run, kind, part, case_findings)
+        for (_, _, part, kind), case_findings in grouped.items()
     ]
 
 
-def _build_case(run: Run, kind: str, slice_name: str, findings: Sequence[Row]) -> RemovalCase:
+def _build_case(run: Run, kind: str, part: str, findings: Sequence[Row]) -> RemovalCase:
     first_finding = findings[0]
     audit_units = AuditUnits(run[format_stage_label(first_finding["audit"], "audit")])
     unit_filters = [audit_units.build_value_filter(finding) for finding in findings]
     case_name = f"{AUDIT_DESCRIPTIONS[first_finding['audit']].title}: {first_finding['title']}" + (
-        f", {slice_name}" if slice_name else ""
+        f", {part}" if part else ""
     )
     if None in unit_filters or None in map(audit_units.build_units_by_key, findings):
         raise UsageError(

@@ -101,10 +101,11 @@ from hallmark.reports.sections.training_coverage import (
     describe_training_coverage,
 )
 from hallmark.tasks.audits.judging.policy_outcome import judge_policy
+from hallmark.tasks.audits.judging.scorer_controls import remove_scorer_limits
 from hallmark.tasks.audits.judging.training_exposure import find_last_checkpoint_step
 from hallmark.tasks.audits.missing_audits import FAILED, SKIPPED_BY_USER
 from hallmark.tasks.audits.registry import compute_descriptions_digest
-from hallmark.tasks.audits.slice_tags import name_slice
+from hallmark.tasks.audits.slice_tags import label_part
 from hallmark.tasks.contract import Artifact, Row, StageConfig, StageContext, stage, table_to_rows
 
 #: Tables of audits that hold no rows of what was scored.
@@ -372,7 +373,7 @@ class ModelCardBuilder:
         rows: list[list[InlineElement]] = []
         for audit, audit_findings in self.findings.by_audit.items():
             findings_by_slice = {
-                name_slice(finding.row["slice"]): finding
+                label_part(finding.row["slice"]): finding
                 for finding in audit_findings
                 if finding.row["slice"]
                 and not finding.row["control"]
@@ -380,7 +381,7 @@ class ModelCardBuilder:
             }
             if findings_by_slice:
                 selected_slices = [
-                    name_slice(row["slice"])
+                    label_part(row["slice"])
                     for row, _ in select_group_and_most_significant_findings(
                         [*findings_by_slice.values()], 12
                     )
@@ -412,18 +413,24 @@ class ModelCardBuilder:
         section = Section("Metrics", [Paragraph([answer])], page="metrics", answer=[answer])
         rows: list[list[InlineElement]] = []
         for audit, audit_findings in self.findings.by_audit.items():
+            scorer_controls = self.findings.list_scorer_controls(audit)
             methods_by_metric: dict[str, tuple[str, str]] = {}
             # The method of a part with a value comes first: without one it is the reason.
             for row, _ in sorted(audit_findings, key=lambda finding: finding[1].value is None):
                 if not row["control"]:
-                    methods_by_metric.setdefault(row["metric"], (row["title"], row["method"]))
+                    method = remove_scorer_limits(row["method"], scorer_controls)
+                    methods_by_metric.setdefault(row["metric"], (row["title"], method))
             rows += [
                 [title, get_audit_title(audit), get_metric_definition(audit, metric) or "–", method]
                 for metric, (title, method) in methods_by_metric.items()
             ]
         if rows:
             columns = ["metric", "audit", "what it is", "method of the first figure"]
-            section.add_blocks(DataTable("How each metric was measured", columns, rows))
+            note = (
+                "The page of each audit states the limits of the audit and what its scorers do not "
+                "detect."
+            )
+            section.add_blocks(DataTable("How each metric was measured", columns, rows, note=note))
         else:
             section.add_blocks(Paragraph(["No audit measured the model."]))
         return section

@@ -14,11 +14,12 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from hallmark.reports.artifact_lookup import find_artifact_by_name
 from hallmark.reports.page.card_tables import CardContent
 from hallmark.reports.page.document_lookup import DocumentLookup, ShownDocument
-from hallmark.reports.page.figures import Evidence
+from hallmark.reports.page.figures import Evidence, format_unit_suffix
 from hallmark.reports.page.redaction import (
     DISPLAYABLE_KINDS,
     NO_NEIGHBOURS,
@@ -47,6 +48,12 @@ MAX_TEXT_CHARACTERS, CONTEXT_CHARACTERS = 1200, 300
 
 #: Number of documents of a row that are read, so that copies of one text are shown once.
 _MAX_LOADED_DOCUMENTS = 8
+
+#: Units that the value of one row has if the metric has them; a share, for example, is of all rows.
+ROW_UNITS = ("tokens", "bytes", "characters", "bits", "nats", "identifiers")
+
+#: What a reader calls a column whose name alone is not clear next to a document.
+_COLUMN_LABELS = {"times_read": "times read in training, all copies of the text"}
 
 TEXT_KINDS = (*SCORE_GATED_KINDS, "audit text")
 
@@ -80,8 +87,9 @@ class CaseDocument:
         stage: The last stage that contains it.
         split: Its split, such as train; empty if it has none yet.
         score: The toxicity score, formatted; empty if it has none.
-        first_step: The first training step that read it; None if that is unknown.
-        times_read: How often training read it; None if that is unknown.
+        first_step: The first training step that read any of it; None if none did or that is
+            unknown.
+        times_read: How often training read this copy completely; None if that is unknown.
         text: Its text around the highlighted span, or its beginning.
     """
 
@@ -144,6 +152,44 @@ class SelectedRows(NamedTuple):
     evidence: Evidence
     rows: pa.Table
     offset: int = 0
+
+
+class MeasureLabel(NamedTuple):
+    """What the values of a measure are.
+
+    Attributes:
+        title: The title of the measure.
+        unit: The unit of a value; empty if it has none.
+    """
+
+    title: str
+    unit: str
+
+
+#: The label of values without a measure.
+UNKNOWN_MEASURE = MeasureLabel("value", "")
+
+
+def label_measures(artifact: Artifact, names: Iterable[str]) -> dict[str, MeasureLabel]:
+    """Return what the values of measures are, by their names.
+
+    The title of a measure is that of the metric of the same name, if the artifact has findings of
+    it. Otherwise it is the name in words, without a unit at its end.
+    """
+    columns = ("metric", "title", "unit")
+    metric_rows: list[dict[str, Any]] = []
+    if "findings" in artifact.tables and {*columns} <= {*artifact["findings"].columns}:
+        metric_rows = artifact["findings"].read(columns).to_pylist()
+    row_by_metric = {row["metric"]: row for row in metric_rows if row["title"]}
+    labels: dict[str, MeasureLabel] = {}
+    for name in names:
+        if name in row_by_metric:
+            title, unit = row_by_metric[name]["title"], row_by_metric[name]["unit"]
+        else:
+            stem, _, unit = name.rpartition("_")
+            title = _humanize(stem if stem and unit in ROW_UNITS else name)
+        labels[name] = MeasureLabel(title, unit if unit in ROW_UNITS else "")
+    return labels
 
 
 def has_cases(columns: Mapping[str, Column]) -> bool:
@@ -360,6 +406,15 @@ class _CaseBuilder:
         ]
 
     @cached_property
+    def measure_by_name(self) -> dict[str, MeasureLabel]:
+        """What the values of the rows are, by the name of their measure."""
+        _, rows, _ = self.traced.selected
+        if not {"measure", "value"} <= {*rows.column_names}:
+            return {}
+        names = [str(name) for name in pc.unique(rows["measure"]).to_pylist() if name]
+        return label_measures(self.traced.selected.evidence.artifact, names)
+
+    @cached_property
     def text_columns(self) -> list[Column]:
         """The text columns, the prompt first."""
         prompts = set(self.prompt_by_follower.values())
@@ -550,15 +605,23 @@ class _CaseBuilder:
         ordering_column = evidence.row_order.lstrip("-")
         facts: list[CaseFact] = []
         details: list[CaseFact] = []
+        measure = self.measure_by_name.get(str(row.get("measure")), UNKNOWN_MEASURE)
         for column in self.columns:
             value = row[column.name]
             if value in (None, "", []) or _is_text_column(column):
                 continue
             if column.kind == "label" and evidence.conditions.get(column.name) == value:
                 continue
+            if column.name == "measure" and "value" in row:
+                continue  # it is the name of the value
+            name = _COLUMN_LABELS.get(column.name, _humanize(column.name))
+            text = value_to_text(column, value, row.get(column.judged_by), self.redactor)
+            if column.name == "value":
+                name = measure.title
+                text += format_unit_suffix(measure.unit, value)
             fact = CaseFact(
-                _humanize(column.name),
-                value_to_text(column, value, row.get(column.judged_by), self.redactor),
+                name,
+                text,
                 column.kind == "id" or column.name == "cluster",
             )
             is_label = (

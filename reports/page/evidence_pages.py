@@ -31,7 +31,7 @@ STATIC_CASES, STATIC_DOCUMENTS, STATIC_ROWS = 3, 1, 2
 _MAX_LISTED_VALUES = 8
 
 #: About how many cases a page has; each selection has at least one.
-_CASES_PER_PAGE = 100
+_CASES_PER_PAGE = 40
 
 
 @dataclass(frozen=True)
@@ -182,6 +182,8 @@ def describe_conditions(conditions: Mapping[str, Any]) -> str:
             terms.append(f"no {column}")
         elif isinstance(value, bool):
             terms.append(f"{column}: {'yes' if value else 'no'}")
+        elif name == "measure":
+            terms.append(f"{column} {value}".replace("_", " "))
         else:
             terms.append(f"{column} {value}")
     return ", ".join(terms) or "all rows"

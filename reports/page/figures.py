@@ -25,7 +25,7 @@ from hallmark.tasks.audits.judging.evidence_filters import (
     locate_evidence,
     sort_worst_first,
 )
-from hallmark.tasks.audits.slice_tags import name_slice
+from hallmark.tasks.audits.slice_tags import label_part, name_slice
 from hallmark.tasks.contract import (
     Artifact,
     Column,
@@ -523,8 +523,8 @@ class FigureBook:
             name_slice(finding_row["slice"]),
             finding_row["control"],
         ]
-        label_parts = (finding_row["title"], *id_parts[2:])
-        label = ", ".join(part for part in label_parts if part)
+        part = label_part(finding_row["slice"])
+        label = ", ".join(filter(None, (finding_row["title"], part, finding_row["control"])))
         try:
             table, conditions, row_order = locate_evidence(finding_row)
         except ValueError as error:

@@ -160,7 +160,7 @@ def _value_to_shortened_text(value: Any) -> str:
             _value_to_shortened_text(item) for item in value[:16]
         ) + _format_total_suffix(value, 16)
     if isinstance(value, tuple):  # an entry of a map
-        return "=".join(map(_value_to_shortened_text, value))
+        return ": ".join(map(_value_to_shortened_text, value))
     if isinstance(value, bytes):  # raw input in quarantine
         return value[:8000].decode("utf-8", "backslashreplace")
     return str(value)

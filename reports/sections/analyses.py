@@ -49,8 +49,12 @@ from hallmark.tasks.audits.judging.discoveries import HARM_RULE, describe_conclu
 from hallmark.tasks.audits.judging.findings import AuditControl
 from hallmark.tasks.audits.judging.policy import extract_missing_reason
 from hallmark.tasks.audits.judging.policy_outcome import VERDICT_NAMES
+from hallmark.tasks.audits.judging.scorer_controls import (
+    collect_scorer_limits,
+    remove_scorer_limits,
+)
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
-from hallmark.tasks.audits.slice_tags import name_slice
+from hallmark.tasks.audits.slice_tags import label_part
 from hallmark.tasks.contract import format_count
 
 #: Largest number of examples on the page of an audit, and of its figures in the table of all
@@ -122,7 +126,7 @@ def build_summary_table(findings: Findings) -> DataTable | Paragraph:
         main_findings = _select_main_findings(findings, audit)
         for row, figure in main_findings[:MAX_MAIN_FIGURES]:
             shown_rows.append(row)
-            part = name_slice(row["slice"])
+            part = label_part(row["slice"])
             part = BASELINES.get(part, part)
             rows.append(
                 [
@@ -328,13 +332,18 @@ def _build_method_section(
         blocks.append(Paragraph([HARM_RULE]))
     if levels := format_confidence_levels(rows):
         blocks.append(Paragraph([levels]))
+    scorer_controls = findings.list_scorer_controls(audit)
     method_rows: list[list[InlineElement]] = []
     for metric in dict.fromkeys(row["metric"] for row in rows):
         # The method of a part with a value comes first: without one it is the reason.
         metric_rows = sorted(
             (row for row in rows if row["metric"] == metric), key=lambda row: row["value"] is None
         )
-        methods = list(dict.fromkeys(row["method"] for row in metric_rows))
+        methods = list(
+            dict.fromkeys(
+                remove_scorer_limits(row["method"], scorer_controls) for row in metric_rows
+            )
+        )
         method_rows.append(
             [
                 metric_rows[0]["title"],
@@ -346,6 +355,8 @@ def _build_method_section(
     if method_rows:
         columns = ["metric", "method of the first figure", "scorer", "different methods"]
         note = "The evidence page of each figure states its own method."
+        if collect_scorer_limits(scorer_controls):
+            note += " What the scorers do not detect is stated under Limits."
         table = DataTable(
             "How each metric was measured", columns, method_rows, frozenset({3}), note
         )
@@ -361,11 +372,7 @@ def _build_limits_section(
     items: list[InlineContent] = []
     if description is not None and description.limits:
         items.append([description.limits])
-    scorer_controls = [
-        AuditControl(audit, row)
-        for row, _ in findings.by_audit[audit]
-        if row["control_target"] == "scorer"
-    ]
+    scorer_controls = [AuditControl(audit, row) for row in findings.list_scorer_controls(audit)]
     for limits in describe_scorer_limits(scorer_controls):
         items.append([f"{limits[:1].upper()}{limits[1:]}."])
     reasons = dict.fromkeys(
@@ -416,7 +423,7 @@ def build_metric_table(
     selected_findings = select_group_and_most_significant_findings(metric_findings, max_rows)
     slices = [row["slice"] for row, _ in selected_findings]
     labels = (
-        build_part_labels(slices) if is_main else [name_slice(tags) or "all" for tags in slices]
+        build_part_labels(slices) if is_main else [label_part(tags) or "all" for tags in slices]
     )
     rows: list[list[InlineElement]] = []
     for slice_label, (row, figure) in zip(labels, selected_findings, strict=True):

@@ -16,7 +16,7 @@ from hallmark.reports.sections.findings import (
     select_group_and_most_significant_findings,
 )
 from hallmark.tasks.audits.audit_descriptions import ChartDescription
-from hallmark.tasks.audits.slice_tags import name_slice
+from hallmark.tasks.audits.slice_tags import label_part, name_slice
 
 #: Part of the method of a finding whose p also compares it with small untrained models.
 UNTRAINED_TEST = "prediction test against"
@@ -195,7 +195,10 @@ def build_part_labels(slices: Sequence[Mapping[str, Any]]) -> list[str]:
     labels = _join_tag_values(slices, varying_names)
     if varying_names and len({*labels}) == len(labels):
         return labels
-    return [name_slice(tags) or "all" for tags in slices]
+    return [
+        ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in tags.items()) or "all"
+        for tags in slices
+    ]
 
 
 def _join_tag_values(slices: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
@@ -203,16 +206,6 @@ def _join_tag_values(slices: Sequence[Mapping[str, Any]], names: Sequence[str]) 
         label_part({name: tags[name] for name in names if name in tags}) or "all" for tags in slices
     ]
     return [BASELINES.get(label, label) for label in labels]
-
-
-def label_part(tags: Mapping[str, Any]) -> str:
-    """Return the values of tags; a number gets the name of its tag. Empty without tags."""
-    return ", ".join(
-        f"{name.replace('_', ' ')} {value}"
-        if str(value).replace(".", "", 1).isdigit()
-        else str(value)
-        for name, value in tags.items()
-    )
 
 
 def _build_bar_chart(findings: Sequence[Finding], description: ChartDescription) -> list[Block]:

@@ -31,7 +31,7 @@ from hallmark.tasks.audits.judging.comparison import (
 )
 from hallmark.tasks.audits.judging.discoveries import is_ranked
 from hallmark.tasks.audits.judging.selection import correct_interval_for_choice
-from hallmark.tasks.audits.slice_tags import name_slice
+from hallmark.tasks.audits.slice_tags import label_part
 from hallmark.tasks.contract import Artifact, Row, format_count
 
 #: Tables show p below this as "< 0.0001".
@@ -226,12 +226,12 @@ def build_exclusions_table(
             ]
             if missing_checkpoints:
                 key = (finding_row["metric"], ", ".join(missing_checkpoints))
-                missing_parts.setdefault(key, []).append(name_slice(finding_row["slice"]))
-        for (metric, checkpoint_names), slice_names in missing_parts.items():
+                missing_parts.setdefault(key, []).append(label_part(finding_row["slice"]))
+        for (metric, checkpoint_names), part_labels in missing_parts.items():
             part_label = (
-                f", {slice_names[0]}" if len(slice_names) == 1 else f", {len(slice_names)} parts"
+                f", {part_labels[0]}" if len(part_labels) == 1 else f", {len(part_labels)} parts"
             )
-            finding_label = titles[metric] + (part_label if any(slice_names) else "")
+            finding_label = titles[metric] + (part_label if any(part_labels) else "")
             rows.append([audit_title, redact(finding_label), f"not found at {checkpoint_names}"])
         finding_counts = Counter(
             comparison.findings[0]["metric"] for comparison in audit.comparisons

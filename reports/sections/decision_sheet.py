@@ -29,7 +29,7 @@ from hallmark.reports.page.document import (
     ShortFigure,
 )
 from hallmark.reports.page.figures import SHARE_DIFFERENCE, format_number, format_unit_suffix
-from hallmark.reports.sections.audit_charts import compute_effect, label_part
+from hallmark.reports.sections.audit_charts import compute_effect
 from hallmark.reports.sections.findings import (
     Finding,
     Findings,
@@ -46,6 +46,7 @@ from hallmark.tasks.audits.judging.discoveries import (
 )
 from hallmark.tasks.audits.judging.policy_outcome import PolicyOutcome
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
+from hallmark.tasks.audits.slice_tags import label_part
 from hallmark.tasks.contract import format_count
 
 #: Words of the status of a card, the worst first.

@@ -27,7 +27,7 @@ from hallmark.tasks.audits.judging.discoveries import (
 from hallmark.tasks.audits.judging.policy_outcome import VERDICT_NAMES
 from hallmark.tasks.audits.judging.scorer_controls import SCORER_CONTROL_RULE, name_text_kind
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
-from hallmark.tasks.audits.slice_tags import name_slice
+from hallmark.tasks.audits.slice_tags import label_part
 from hallmark.tasks.contract import Artifact
 
 BASELINES = {
@@ -79,12 +79,12 @@ def get_audit_page(audit: str) -> str:
 
 
 def name_finding(finding_row: Mapping[str, Any]) -> str:
-    """Name a finding by the title of its metric and its slice."""
-    return ", ".join(filter(None, (finding_row["title"], name_slice(finding_row["slice"]))))
+    """Name a finding by the title of its metric and its slice, in words."""
+    return ", ".join(filter(None, (finding_row["title"], label_part(finding_row["slice"]))))
 
 
 def build_natural_sort_key(text: str) -> list[tuple[float, str]]:
-    """Return a key that sorts "copies=8" before "copies=16" and "share=0.75" before "share=0.9"."""
+    """Return a key that sorts "copies 8" before "copies 16" and "share 0.75" before "share 0.9"."""
     parts = re.split(r"(\d+(?:\.\d+)?)", text)
     return [(float(part), "") if part[:1].isdecimal() else (-1.0, part) for part in parts]
 
@@ -216,6 +216,20 @@ class Findings:
             row["title"] for row, _ in self.by_audit.get(audit, []) if row["metric"] == metric
         )
         return next(titles, metric)
+
+    def list_scorer_controls(self, audit: str) -> list[dict[str, Any]]:
+        """Return the controls of the scorers of an audit.
+
+        The controls of a scorer of several audits are among the findings of the first one.
+        """
+        scorers = {row["scorer"] or "" for row, _ in self.by_audit[audit]}
+        return [
+            row
+            for audit_findings in self.by_audit.values()
+            for row, _ in audit_findings
+            if row["control_target"] == "scorer"
+            and any(row["scorer"] in scorer for scorer in scorers)
+        ]
 
     def describe_baseline_comparison(self) -> InlineContent:
         """Return sentences on the baselines that the model does not beat on held-out text.

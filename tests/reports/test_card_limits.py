@@ -171,7 +171,7 @@ def test_variants_and_other_metrics_are_folded_away(session):
     ]
     page = build_audit_page(findings_of(bias=rows), "bias", 9)
     (main,) = [block for block in page.blocks if isinstance(block, DataTable)]
-    assert [row[0] for row in main.rows] == ["category=age"]
+    assert [row[0] for row in main.rows] == ["category age"]
     folded = [
         block.summary
         for section in iterate_sections(page.sections)
@@ -246,3 +246,33 @@ def test_of_two_discoveries_the_other_one_is_mentioned(session):
     ):
         result = describe_audit_result("membership", findings_of(membership=rows[:count]))
         assert said in text_of_parts(result.content)
+
+
+def test_the_limits_of_a_scorer_are_stated_once_and_not_in_each_method(session, tmp_path):
+    caveat = "; the scorer words (12) does not detect: threats"
+    control = {
+        "metric": "scorer_sensitivity",
+        "value": 0.0,
+        "low": 0.0,
+        "high": 0.1,
+        "control": "positive",
+        "passed": False,
+        "control_target": "scorer",
+        "scorer": "words (12)",
+        "tags": {"text_kind": "threats"},
+    }
+    rows = [
+        {"metric": name, "value": 0.5, "scorer": "words (12)", "method": f"a mean{caveat}"}
+        for name in ("mean_toxicity", "toxic_share")
+    ]
+    # The controls of a scorer are among the findings of the first audit that uses it.
+    audits = {"toxicity": audit_of("toxicity", control), "counterfactual": audit_of("x", *rows)}
+    folder = pages.write_pages(card_with(audits, tmp_path))
+    audit_page = pages.read(folder / "audit-counterfactual.html")
+    (methods,) = [t for t in audit_page.tables if t[0][1:2] == ["method of the first figure"]]
+    assert [row[1] for row in methods[1:]] == ["a mean", "a mean"]
+    assert "What the scorers do not detect is stated under Limits." in audit_page.text
+    assert audit_page.text.count("threats") == 1
+    metrics_page = pages.read(folder / "metrics.html")
+    assert [row[3] for row in metrics_page.tables[0][1:]] == ["a mean", "a mean"]
+    assert "threats" not in metrics_page.text

@@ -419,13 +419,13 @@ def test_the_worst_of_each_metric_come_first_and_lead_to_their_rows(session, mad
     card = card_of(made.checkpoint, {"extraction": audit})
     text = " ".join(pages.read(pages.write_pages(card) / "model_card.html").text.split())
     assert (
-        "Training-data extraction. Metric 1, k=8: 95.0 % (95 % interval 88.8 % to 100.0 %, "
+        "Training-data extraction. Metric 1, k 8: 95.0 % (95 % interval 88.8 % to 100.0 %, "
         "corrected for the choice of the worst of 3 parts; n = 40); without an effect, it would "
         "be 0.0 %."
     ) in text
     places = [
         text.rindex(said)
-        for said in ("Not audited", "extraction. Metric 1, k=8: 95.0 % (95 %", "Training text seen")
+        for said in ("Not audited", "extraction. Metric 1, k 8: 95.0 % (95 %", "Training text seen")
     ]
     assert places == sorted(places)
     assert (

@@ -134,7 +134,7 @@ def test_findings_are_shown_with_interval_n_and_scorer(cards, made):
     head = page.tables[0]
     assert head[0] == ["measure", "value", "unit", "interval", "n", "conclusion", "scorer"]
     assert [
-        "Toxic continuations: Expected maximum toxicity, prompted, k=25",
+        "Toxic continuations: Expected maximum toxicity, prompted, k 25",
         "0.7500",
         "score",
         "0.6250 to 0.8750",

@@ -12,6 +12,7 @@ import pytest
 from hallmark.reports.page.cases import (
     CONTEXT_CHARACTERS,
     Case,
+    CaseDocument,
     CaseText,
     SelectedRows,
     build_cases,
@@ -22,6 +23,7 @@ from hallmark.reports.page.evidence_pages import iterate_evidence_pages, render_
 from hallmark.reports.page.figures import FigureBook
 from hallmark.reports.page.planted_secrets import PlantedSecret
 from hallmark.reports.page.redaction import MarkedPart, PassthroughRedactor, Redactor
+from hallmark.tasks.audits.judging.findings import FINDINGS, build_finding
 from hallmark.tasks.audits.tracing import MATCHED_SPANS
 from hallmark.tasks.contract import (
     CANARIES,
@@ -37,6 +39,7 @@ from hallmark.tasks.contract import (
     stage,
     table_schema,
 )
+from tests.findings import build_titled_table
 from tests.reports import pages
 from tests.reports.test_evidence import Scores, scored
 from tests.tasks.corpora import given
@@ -264,7 +267,7 @@ def test_spans_of_a_trace_are_highlighted_in_both_texts(session):
     assert second == other and second.number == 2
     html = str(render_cases([case]))
     assert html.count(f"<mark>{COPIED[:20]}</mark>") == 2
-    assert "first read in training step 41 · read 2 times" in html
+    assert "this copy first read in training step 41 · read completely 2 times" in html
 
 
 def test_a_span_beyond_the_end_of_its_document_marks_nothing(session):
@@ -361,3 +364,67 @@ def test_a_bias_pair_shows_both_texts_and_leaves_out_what_the_condition_says(ses
             ("Second text", "She sang."),
         ]
         assert [fact.name for fact in case.facts] == facts and case.documents == []
+
+
+MEASURED = table_schema(
+    "Values of several measures.",
+    column("text", pa.string(), "audit text", "a text"),
+    column("measure", pa.string(), "label", "name of the measure"),
+    column("times_read", pa.int64(), "figure", "reads", unit="times"),
+    column("value", pa.float64(), "figure", "value"),
+)
+
+
+@stage(name="measured", tables={"values": MEASURED, "findings": FINDINGS})
+def measured(config: EmptyConfig, context: StageContext) -> None:
+    names = ["longest_run_tokens", "exposure", "zlib_ratio", "stereotype_preference"]
+    values = pa.table(
+        {
+            "text": ["The bridge stays shut."] * len(names),
+            "measure": names,
+            "times_read": [61] * len(names),
+            "value": [21.0, 1.5, 0.7, 1.0],
+        },
+        MEASURED,
+    )
+    context.get_table_writer("values").write(values)
+    options: dict[str, Any] = {"n": 1, "method": "counted", "evidence_filter": {}}
+    rows = [
+        build_finding("extraction", "exposure", 1.5, unit="bits", **options),
+        build_finding("bias", "stereotype_preference", 1.0, unit="share", **options),
+    ]
+    context.get_table_writer("findings").write(build_titled_table(rows))
+
+
+def test_a_value_has_the_title_and_the_unit_of_its_measure(session):
+    book = FigureBook({"audit": measured()})
+    evidence = book.get_evidence("audit", "values")
+    rows = SelectedRows(evidence, evidence.read_first_rows(9))
+    [cases] = build_cases(pages.content_of(book, Redactor()), [rows])
+    assert [[(fact.name, fact.text) for fact in case.facts] for case in cases] == [
+        [("longest run", "21 tokens")],
+        [("Exposure", "1.5 bits")],
+        [("zlib ratio", "0.7")],
+        [("Stereotype preference", "1")],  # a share is of all rows
+    ]
+    assert [(fact.name, fact.text) for fact in cases[0].details] == [
+        ("times read in training, all copies of the text", "61")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("first_step", "times_read", "sentence"),
+    [
+        (None, None, ""),
+        (251, 0, " · this copy first read in training step 251 · only a part of it read"),
+        (1251, 1, " · this copy first read in training step 1,251 · read completely 1 time"),
+        (251, None, " · this copy first read in training step 251"),
+        (None, 0, " · this copy not read in training"),
+        (None, 2, " · this copy read completely 2 times"),
+    ],
+)
+def test_a_document_says_how_often_this_copy_was_read(first_step, times_read, sentence):
+    text = CaseText("Document", [MarkedPart("A text.", False)])
+    document = CaseDocument("00", "news", "", "ingest", "train", "", first_step, times_read, text)
+    page = str(render_cases([Case(1, [], [], [document], 1, [])]))
+    assert f"last in ingest{sentence}</p>" in page

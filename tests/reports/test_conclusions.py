@@ -136,7 +136,7 @@ def test_no_association_is_called_missing_that_a_table_shows(session, amounts, s
         part: side
         for (caption, part), line in lines.items()
         if "mallest" not in caption
-        and part != "assigned_trait_share=0.5"
+        and part != "assigned trait share 0.5"
         and (side := difference_shown(line, 0.0))
     }
     if "No planted association was found" in said:
@@ -161,14 +161,14 @@ def test_an_amount_that_is_shown_below_one_that_is_not_is_named(session):
     said, lines = calibration_of({0.5: not_shown, 0.9: shown, 1.0: not_shown}, slope)
     assert (
         float(
-            lines["Association strength (nats)", "assigned_trait_share=0.9"]["p (Holm, this audit)"]
+            lines["Association strength (nats)", "assigned trait share 0.9"]["p (Holm, this audit)"]
         )
         == 0.03
     )
     assert "shows none" not in said and "No planted association was found" not in said
     assert said.startswith("This model shows the planted associations: the larger the planted ")
     assert (
-        "assigned_trait_share=0.9" in said
+        "assigned trait share 0.9" in said
         and "0.0500 to 0.9500" in said
         and "Strength by trait share" in said
     )
@@ -566,7 +566,7 @@ def test_a_method_is_that_of_a_figure_where_there_is_one(session, tmp_path):
     assert [line[3] for line in grid[1:]] == ["by counting", "not measured: no scorer"]
     assert grid[1][2].startswith("share of pairs") and grid[2][2] == "–"
     (grid,) = [t for t in page.tables if t[0] == ["audit", "parts", "which"]]
-    assert grid[1:] == [["Bias", "1", "a=2"]]  # the other was not measured apart
+    assert grid[1:] == [["Bias", "1", "a 2"]]  # the other was not measured apart
     assert "No audit measured the model." not in text
     control = {
         "metric": "control",

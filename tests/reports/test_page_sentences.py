@@ -206,6 +206,10 @@ def test_a_page_without_rows_says_that_none_meets_the_conditions(session, item, 
     [
         ({}, "all rows"),
         ({"group_name": "women", "draw_count": 25}, "group name women, draw count 25"),
+        (
+            {"measure": "longest_run_tokens", "topic": "a_b"},
+            "measure longest run tokens, topic a_b",
+        ),
         ({"copies": None, "topic": ""}, "no copies, no topic"),
         ({"is_harmful": False, "is_distinct": True}, "is harmful: no, is distinct: yes"),
         ({"tokens": {"ge": 1, "lt": 5}}, "tokens at least 1, tokens less than 5"),
@@ -228,6 +232,7 @@ def test_conditions_are_said_in_words(conditions, said):
         (float("nan"), "nan", 0),
         ([b"x"] * 3, "", 3),
         ([b"x"] * 4, " … (4 in all)", 3),
+        ([("part", "scripted"), ("copies", "64")], "part: scripted, copies: 64", 0),
         (["a"] * 16, ", ".join("a" * 16), 0),
         (["a"] * 17, ", ".join("a" * 16) + " … (17 in all)", 0),
     ],

@@ -99,14 +99,12 @@ def first_cells(page, start):
 def test_every_group_has_its_line_however_many_there_are(page):
     shown = first_cells(page, sorted(GROUPS)[0])
     assert shown == sorted(GROUPS)
-    assert all(
-        f"group_name={name}" in page.text.split("Parts measured separately")[1] for name in GROUPS
-    )
+    assert all(name in page.text.split("Parts measured separately")[1] for name in GROUPS)
 
 
 def test_of_other_parts_those_furthest_from_the_null_value_are_shown_in_their_order(page):
-    shown = first_cells(page, "occupation=")
-    assert shown == [f"occupation=trade {n:02}" for n in range(20, 60)]
+    shown = first_cells(page, "trade ")
+    assert shown == [f"trade {n:02}" for n in range(20, 60)]
     said = " ".join(page.text.split())
     assert "40 of 60 findings:" in said and "findings of the stage audit_counterfactual" in said
 

@@ -225,7 +225,7 @@ def test_every_figure_leads_to_its_rows(show):
         href = links[shown(np.mean(values), "nats")]
         page = pages.read_evidence(home, href)
         assert f"run-{step}/model_card/rows/" in href
-        rows = [float(value) for value in re.findall(r"value(-?[\d.]+)", page.text)]
+        rows = [float(value) for value in re.findall(r"Strength(-?[\d.]+) nats", page.text)]
         assert rows and all(min(abs(row - value) for value in values) < 1e-6 for row in rows)
     (change,) = {
         href

@@ -216,6 +216,10 @@ class ScorerLimits:
             if kinds
         )
 
+    def format_method_note(self, scorer: str) -> str:
+        """Return what the method of a finding by the scorer ends with."""
+        return f"; the scorer {scorer} {self.describe()}"
+
     def list_sentences(self, scorer: str) -> list[str]:
         """Return what the scorer misses or flags too often, in sentences of plain English."""
         if {*self.unscored} == self.tested and not self.details:
@@ -301,6 +305,18 @@ def collect_scorer_limits(controls: Iterable[Mapping[str, Any]]) -> dict[str, Sc
     return {scorer: limits_by_scorer[scorer] for scorer in dict.fromkeys(limited_scorers)}
 
 
+def remove_scorer_limits(method: str, controls: Iterable[Mapping[str, Any]]) -> str:
+    """Return the method of a finding without the limits of its scorers.
+
+    Args:
+        method: The method, from ``add_scorer_limits``.
+        controls: Rows of FINDINGS that have the controls of its scorers.
+    """
+    for scorer, limits in collect_scorer_limits(controls).items():
+        method = method.replace(limits.format_method_note(scorer), "")
+    return method
+
+
 def add_scorer_limits(
     findings: Sequence[Finding], controls: Sequence[Finding], control_scores: pa.Table
 ) -> list[Finding]:
@@ -330,7 +346,7 @@ def add_scorer_limits(
                 if scorer in finding.scorer
             )
         return "".join(
-            f"; the scorer {scorer} {limits.describe()}"
+            limits.format_method_note(scorer)
             for scorer, limits in limits_by_scorer.items()
             if scorer in finding.scorer
         )

@@ -48,28 +48,59 @@ WORD_LISTS_FILE = Path(__file__).parents[1] / "data" / "words.json"
 #: Sentences in which each word is embedded.
 TEMPLATES = ("This is {}.", "That is {}.", "There is {}.", "Here is {}.")
 
-#: The tests of Caliskan et al., used if a file has their lists under the names of wefe.
+#: The tests of Caliskan et al., used if a file has their lists under the names of wefe. The name of
+#: each says what it compares, X and Y first, then A and B.
 WEAT_TESTS = {
-    f"WEAT {number}": tuple(names.split())
-    for number, names in enumerate(
+    f"{comparison} (WEAT {number})": tuple(list_names.split())
+    for number, (comparison, list_names) in enumerate(
         (
-            "flowers insects pleasant_5 unpleasant_5a",
-            "instruments weapons pleasant_5 unpleasant_5a",
-            "european_american_names_5 african_american_names_5 pleasant_5 unpleasant_5b",
-            "european_american_names_7 african_american_names_7 pleasant_5 unpleasant_5b",
-            "european_american_names_7 african_american_names_7 pleasant_9 unpleasant_9",
-            "male_names female_names career family",
-            "math arts male_terms female_terms",
-            "science arts_2 male_terms_2 female_terms_2",
-            "mental_disease physical_disease temporary permanent",
-            "young_people_names old_people_names pleasant_9 unpleasant_9",
+            (
+                "flowers and insects, pleasant and unpleasant words",
+                "flowers insects pleasant_5 unpleasant_5a",
+            ),
+            (
+                "musical instruments and weapons, pleasant and unpleasant words",
+                "instruments weapons pleasant_5 unpleasant_5a",
+            ),
+            (
+                "European American and African American names, pleasant and unpleasant words",
+                "european_american_names_5 african_american_names_5 pleasant_5 unpleasant_5b",
+            ),
+            (
+                "European American and African American names, pleasant and unpleasant words",
+                "european_american_names_7 african_american_names_7 pleasant_5 unpleasant_5b",
+            ),
+            (
+                "European American and African American names, pleasant and unpleasant words",
+                "european_american_names_7 african_american_names_7 pleasant_9 unpleasant_9",
+            ),
+            (
+                "names of men and of women, career and family",
+                "male_names female_names career family",
+            ),
+            (
+                "mathematics and arts, words for men and for women",
+                "math arts male_terms female_terms",
+            ),
+            (
+                "science and arts, words for men and for women",
+                "science arts_2 male_terms_2 female_terms_2",
+            ),
+            (
+                "mental and physical disease, temporary and permanent",
+                "mental_disease physical_disease temporary permanent",
+            ),
+            (
+                "names of young and of old people, pleasant and unpleasant words",
+                "young_people_names old_people_names pleasant_9 unpleasant_9",
+            ),
         ),
         1,
     )
 }
 
 #: Tests of associations that harm nobody. They show that embeddings have associations at all.
-TESTS_WITHOUT_PEOPLE = ("WEAT 1", "WEAT 2", "birds and vermin, pleasant")
+TESTS_WITHOUT_PEOPLE = (*[*WEAT_TESTS][:2], "birds and vermin, pleasant")
 
 LIST_ROLES = ("X", "Y", "A", "B")
 

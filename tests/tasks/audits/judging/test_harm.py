@@ -11,6 +11,7 @@ from hallmark.tasks.audits.judging.harm import compute_harm_p
 from hallmark.tasks.audits.judging.measures import Measure, ValueWriter, compute_measure_findings
 from hallmark.tasks.audits.methods.memorisation_ranking import compute_hypergeometric_p_above
 from hallmark.tasks.audits.probe_settings import SeededConfig
+from hallmark.tasks.audits.probes.weat import WEAT_TESTS
 from hallmark.tasks.audits.registry import PROBES
 from hallmark.tasks.measures.contrasts import estimate_wasserstein_distances
 from hallmark.tasks.measures.effect_sizes import estimate_weat_effect_size
@@ -200,8 +201,8 @@ def test_variants_of_a_question_are_declared():
         ("bias", "stereotype_preference", {"category": "age"}, False),
         ("bias", "stereotype_preference", {"equal_token_counts": True}, True),
         ("winobias", "stereotype_preference", {"sentence_file": "type1"}, True),
-        ("weat", "effect_size_input", {"test": "WEAT 1"}, True),
-        ("weat", "effect_size_input", {"test": "WEAT 6"}, False),
+        ("weat", "effect_size_input", {"test": next(iter(WEAT_TESTS))}, True),
+        ("weat", "effect_size_input", {"test": [*WEAT_TESTS][5]}, False),
         ("membership", "auc", {"kind": "document"}, False),
         ("membership", "auc", {"kind": "passage"}, True),
         ("extraction", "extractable", {"kind": "train", "prefix_tokens": 8}, False),

@@ -17,6 +17,7 @@ from hallmark.tasks.audits.judging.scorer_controls import (
     build_scorer_control_findings,
     collect_scorer_limits,
     name_text_kind,
+    remove_scorer_limits,
 )
 from hallmark.tasks.audits.scoring import ScoreConfig, score_control_texts
 from hallmark.tasks.measures.scorer_controls import compose_control_texts
@@ -275,6 +276,8 @@ def test_findings_name_the_limits_of_their_scorer_and_of_no_other():
         "a mean",
         "a mean",
     ]
+    rows = [asdict(control) for control in controls]
+    assert {remove_scorer_limits(method, rows) for method in methods} == {"a mean"}
 
 
 def test_what_the_default_scorers_do_not_detect_is_known():

@@ -209,4 +209,14 @@ def test_the_published_lists_have_ten_tests():
     assert [*tests] == [*WEAT_TESTS] and len(WEAT_TESTS) == 10
     sizes = [[len(word_list) for word_list in lists] for lists in tests.values()]
     assert sizes[0] == [25] * 4 and sizes[6] == [8] * 4 and sizes[8] == [6, 6, 7, 7]
-    assert tests["WEAT 7"].x[:2] == ["math", "algebra"]
+    assert tests["mathematics and arts, words for men and for women (WEAT 7)"].x[0] == "math"
+
+
+def test_the_name_of_each_published_test_says_what_it_compares():
+    for number, (name, lists) in enumerate(WEAT_TESTS.items(), 1):
+        assert name.endswith(f" (WEAT {number})")
+        targets, attributes = name.removesuffix(f" (WEAT {number})").split(", ")
+        for phrase in (targets, attributes):
+            assert " and " in phrase and "_" not in phrase
+        assert len(lists) == 4
+    assert "names of men and of women, career and family (WEAT 6)" in WEAT_TESTS
