@@ -3,6 +3,7 @@
 import gzip
 import json
 import random
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -262,8 +263,10 @@ def test_after_a_run_every_stage_is_cached_and_nothing_is_written(smoke):
         "audit_bias",
         "model_card",
     }
-    assert "config: seed" in next(
-        r["reason"] for r in later["stages"] if r["label"] == "bias_build_requests"
+    # The newest artifact of the stage may be of another run, with further differences.
+    assert re.search(
+        "config: .*seed",
+        next(r["reason"] for r in later["stages"] if r["label"] == "bias_build_requests"),
     )
     assert later["seconds"]["value"] > 0 and not later["seconds"]["stages_without_estimate"]
     going_on = smoke.json(

@@ -156,7 +156,7 @@ def broken_links(folder: Path) -> list[str]:
             target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
             if not target.is_file():
                 broken.append(f"{path.name}: {href} is no file")
-            elif parts.fragment and parts.fragment not in pages[target].ids:
+            elif parts.fragment and parts.fragment not in (pages.get(target) or read(target)).ids:
                 broken.append(f"{path.name}: {href} has no such place")
     return broken
 
