@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import xml.etree.ElementTree
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -487,12 +488,12 @@ def test_every_branch_about_errors_of_the_filter(session, evaluation, expected, 
     assert expected in text and excluded not in text
 
 
-@stage(name="score_toxicity", tables=EVALUATION_TABLES)
+@stage(name="stored_scores", tables=EVALUATION_TABLES)
 def stored_scores(config: StoredScorerConfig, context: StageContext) -> None:
     pass
 
 
-@stage(name="select_scored", tables=EVALUATION_TABLES)
+@stage(name="stored_filter", tables=EVALUATION_TABLES)
 def stored_filter(config: StoredFilterConfig, context: StageContext) -> None:
     pass
 
@@ -507,8 +508,9 @@ def stored_filter(config: StoredFilterConfig, context: StageContext) -> None:
 def test_missing_error_rates_have_one_reason(session, signal, reason):
     corpus = corpus_of([TOTAL])
     rule = {"name": "r", "signal": signal, "action": "remove"}
+    scores = stored_scores(StoredScorerConfig())
     corpus.stage_artifacts |= {
-        "score_toxicity": stored_scores(StoredScorerConfig()),
+        "score_toxicity": replace(scores, manifest=scores.manifest | {"stage": "score_toxicity"}),
         "select_scored": stored_filter(StoredFilterConfig(rules=[rule])),
     }
     text = text_of_section(build_filter_error_section(corpus))

@@ -153,7 +153,8 @@ def test_wrong_answers_lead_to_their_rows(made):
     wrong = [row for row in made["predictions"].read().to_pylist() if not row["is_correct"]]
     numbers = re.findall(r"row number(\d+)", page.text)
     assert numbers == [str(row["row_number"]) for row in wrong[: len(numbers)]] and numbers
-    assert f"{len(wrong)} rows, of which the first {len(numbers)} are shown" in page.text
+    shown = "is" if len(numbers) == 1 else f"{len(numbers)} are"
+    assert f"{len(wrong)} rows, of which the first {shown} shown" in page.text
     assert page.text.count("[not shown: no toxicity score") >= len(numbers)
 
 
