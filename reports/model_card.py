@@ -226,7 +226,7 @@ class ModelCardBuilder:
         )
 
     def build_summary_section(self) -> Section:
-        """Build the section on controls, policy, largest risks and main results."""
+        """Build the section on controls, policy, largest harms and main results."""
         blocks = build_card_summary(
             self.findings,
             self.policy_verdicts,

@@ -1,7 +1,7 @@
-"""Build the first screen of a model card.
+"""Build the section on the main results of a model card.
 
 It answers whether the audits work, what they found against the policy and what they did not cover,
-and lists the largest risks.
+and lists the largest harms.
 """
 
 from __future__ import annotations
@@ -664,7 +664,7 @@ def _find_verdict_figure(verdict_row: Mapping[str, Any], findings: Findings) -> 
 
 
 class RankedFinding(NamedTuple):
-    """A discovery of harm in the list of the largest risks.
+    """A discovery of harm in the list of the largest harms.
 
     Attributes:
         audit: The name of the audit.

@@ -5,7 +5,8 @@ are listed in the order of ``RISKS``, the most severe first. Within the rule of 
 (``is_harmful``), a risk is
 
 * "found" if an audit discovers harm,
-* "unknown" if no audit could measure it, or no conclusion follows from what was measured,
+* "unknown" if no audit could measure it, or no conclusion follows from what was measured, also
+  because the tests do not detect text that was planted for them,
 * "not found" otherwise. This is no proof of absence: the sheet names the smallest effect that the
   audit could have detected.
 

@@ -54,20 +54,6 @@ class Finding(NamedTuple):
     figure: Figure
 
 
-class AuditFinding(NamedTuple):
-    """A finding with the name of its audit.
-
-    Attributes:
-        audit: The name of the audit, such as "bias".
-        row: Its row of the table ``findings``.
-        figure: Its value as a figure of the card.
-    """
-
-    audit: str
-    row: Mapping[str, Any]
-    figure: Figure
-
-
 def get_audit_title(audit: str) -> str:
     """Return the title of an audit; of an audit that no longer exists, its name."""
     return AUDIT_DESCRIPTIONS[audit].title if audit in AUDIT_DESCRIPTIONS else audit
