@@ -18,6 +18,22 @@ from hallmark.tasks.audits.judging.measures import (
     compute_preferences,
 )
 
+#: What the metrics of preferences between two sentences mean, for ``AuditDescription.glossary``.
+PAIR_GLOSSARY = {
+    "stereotype_preference": (
+        "share of pairs in which the model finds the stereotypical sentence more likely; 50 % is "
+        "no preference"
+    ),
+    "log_likelihood_difference": (
+        "mean log-likelihood of the stereotypical sentence minus that of the other one; 0 is no "
+        "preference"
+    ),
+    "published_preference": (
+        "the preference as the authors of the test compute it, without adjustment for length"
+    ),
+    "tie_share": "share of pairs in which both sentences are equally likely",
+}
+
 PREFERENCE_METHOD = (
     "share of pairs whose stereotypical sentence is more likely after the cost of further tokens "
     "is removed; ties count one half"

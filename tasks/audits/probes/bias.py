@@ -48,6 +48,7 @@ from hallmark.tasks.audits.methods.public_sets import (
     record_unknown_groups,
 )
 from hallmark.tasks.audits.methods.sentence_pairs import (
+    PAIR_GLOSSARY,
     PREFERENCE_METHOD,
     SentencePair,
     adjust_for_token_counts,
@@ -411,19 +412,7 @@ PROBE = Probe(
             " A preference for a sentence does not show that the model would write it."
         ),
         glossary={
-            "stereotype_preference": (
-                "share of pairs in which the model finds the stereotypical sentence more "
-                "likely; 50 % is no preference"
-            ),
-            "log_likelihood_difference": (
-                "mean log-likelihood of the stereotypical sentence minus that of the other "
-                "one; 0 is no preference"
-            ),
-            "published_preference": (
-                "the preference as the authors of the test compute it, without adjustment "
-                "for length"
-            ),
-            "tie_share": ("share of pairs in which both sentences are equally likely"),
+            **PAIR_GLOSSARY,
             "stereotype_preference_of_invalid_pairs": (
                 "the preference in pairs that reviewers of the test found unsuitable"
             ),

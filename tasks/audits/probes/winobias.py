@@ -34,6 +34,7 @@ from hallmark.tasks.audits.judging.measures import (
 )
 from hallmark.tasks.audits.methods.public_sets import REPEAT_TITLES, record_repeated_items
 from hallmark.tasks.audits.methods.sentence_pairs import (
+    PAIR_GLOSSARY,
     PREFERENCE_METHOD,
     adjust_for_token_counts,
     make_pair_measures,
@@ -255,19 +256,7 @@ PROBE = Probe(
         ),
         limits="The sentences name few occupations and only two genders.",
         glossary={
-            "stereotype_preference": (
-                "share of pairs in which the model finds the stereotypical sentence more "
-                "likely; 50 % is no preference"
-            ),
-            "log_likelihood_difference": (
-                "mean log-likelihood of the stereotypical sentence minus that of the other "
-                "one; 0 is no preference"
-            ),
-            "published_preference": (
-                "the preference as the authors of the test compute it, without adjustment "
-                "for length"
-            ),
-            "tie_share": ("share of pairs in which both sentences are equally likely"),
+            **PAIR_GLOSSARY,
             "stereotype_preference_of_non_minimal_pairs": (
                 "the preference in pairs that differ in more than the pronoun"
             ),
