@@ -96,13 +96,13 @@ def plain_calls():
 
 
 @pytest.fixture(scope="module")
-def apart(smoke, tmp_path_factory) -> Hallmark:
-    """Copy the smoke store for tests that add runs."""
+def apart(smoke, shared, tmp_path_factory) -> Hallmark:
+    """Copy the store of the smoke run, as created, for tests that need it with one run only.
+
+    Other test files of the same process add runs to `smoke`.
+    """
     store = tmp_path_factory.mktemp("apart") / "store"
-    shutil.copytree(smoke.store, store, symlinks=True)
-    for run in (store / "runs").iterdir():
-        if run.name != smoke.first:
-            shutil.rmtree(run)
+    shutil.copytree(shared / "smoke", store, symlinks=True)
     return replace(smoke, store=store)
 
 

@@ -31,13 +31,13 @@ def start(store, signer_files=SignerFiles()):  # noqa: B008
 
 
 @pytest.fixture(scope="module")
-def client(smoke):
-    return start(smoke.store)
+def client(apart):
+    return start(apart.store)
 
 
 @pytest.fixture(scope="module")
-def run(smoke):
-    return open_run(smoke.first, str(smoke.store))
+def run(apart):
+    return open_run(apart.first, str(apart.store))
 
 
 @pytest.fixture(scope="module")
@@ -54,10 +54,10 @@ def evidence(client, card):
 
 
 @pytest.fixture
-def damaged(smoke, tmp_path):
-    """Return a copy of the store that a test may damage."""
+def damaged(apart, tmp_path):
+    """Return a copy of the store, without reviews, that a test may damage."""
     store = tmp_path / "store"
-    shutil.copytree(smoke.store, store, symlinks=True)
+    shutil.copytree(apart.store, store, symlinks=True, ignore=shutil.ignore_patterns("reviews"))
     return store
 
 
@@ -244,8 +244,8 @@ def test_a_wrong_query_is_refused_in_one_sentence(client, values, query, words):
 # Memory ---------------------------------------------------------------------------------------
 
 
-def test_the_newest_cards_are_prepared_and_read_once(smoke, run, monkeypatch):
-    reader = StoreReader(open_store(str(smoke.store)))
+def test_the_newest_cards_are_prepared_and_read_once(apart, run, monkeypatch):
+    reader = StoreReader(open_store(str(apart.store)))
     card_pages = CardPages(reader)
     prepare_pages(reader, card_pages)
     monkeypatch.setattr("hallmark.flows.application.store_reader.read_card", lambda *_: 1 / 0)
@@ -363,8 +363,8 @@ def test_other_methods_and_long_forms_are_refused(client):
     assert_one_sentence(response, 400, "not encoded as UTF-8")
 
 
-def test_an_unexpected_error_is_one_sentence(smoke, monkeypatch):
-    application = start(smoke.store)
+def test_an_unexpected_error_is_one_sentence(apart, monkeypatch):
+    application = start(apart.store)
     monkeypatch.setattr(
         "hallmark.flows.application.run_pages.render_view_page",
         lambda *_, **__: 1 / 0,
@@ -503,22 +503,22 @@ def test_a_statement_about_changed_evidence_is_refused(damaged, reviewers, run):
 # The command ----------------------------------------------------------------------------------
 
 
-def test_a_port_in_use_is_named(smoke):
+def test_a_port_in_use_is_named(apart):
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        done = smoke("view", "--port", str(port), code=1)
+        done = apart("view", "--port", str(port), code=1)
         assert f"port {port} of this machine is in use" in done.stderr
         with pytest.raises(HallmarkError, match="in use"):
             bind_port(port)
 
 
-def test_wrong_arguments_are_named(smoke, tmp_path):
-    assert "a port is a number" in smoke("view", "--port", "70000", code=2).stderr
+def test_wrong_arguments_are_named(apart, tmp_path):
+    assert "a port is a number" in apart("view", "--port", "70000", code=2).stderr
     missing = str(tmp_path / "missing")
-    assert "there is no store" in smoke("view", "--store", missing, code=2).stderr
-    assert "missing" in smoke("view", "--allowed-signers", missing, code=2).stderr
+    assert "there is no store" in apart("view", "--store", missing, code=2).stderr
+    assert "missing" in apart("view", "--allowed-signers", missing, code=2).stderr
 
 
 def test_the_socket_listens_only_on_this_machine():
@@ -529,9 +529,9 @@ def test_the_socket_listens_only_on_this_machine():
 # Object storage -------------------------------------------------------------------------------
 
 
-def test_a_store_in_object_storage_is_shown(bucket, smoke, run, card, tmp_path, monkeypatch):
-    for path in sorted(smoke.store.rglob("*")):
-        key = path.relative_to(smoke.store).as_posix()
+def test_a_store_in_object_storage_is_shown(bucket, apart, run, card, tmp_path, monkeypatch):
+    for path in sorted(apart.store.rglob("*")):
+        key = path.relative_to(apart.store).as_posix()
         if path.is_file() and not key.startswith(("work/", "site/")):
             bucket.upload_file(str(path), "hallmark", f"view/{key}")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

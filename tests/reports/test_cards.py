@@ -187,8 +187,9 @@ def test_pages_of_rows_show_the_rows_they_name(folder, figures, inputs, name):
             assert 1 <= shown == min(STATIC_CASES, len(rows)) or shown < len(rows)
             case_counts[row["stage"]] += 1
             if shown < len(rows):
+                number = "is" if shown == 1 else f"{shown} are"
                 assert re.search(
-                    rf"{len(rows):,} rows, of which the (worst|first) {shown}", page.text
+                    rf"{len(rows):,} rows, of which the (worst|first) {number} shown", page.text
                 )
             continue
         limit = STATIC_ROWS
