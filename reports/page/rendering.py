@@ -49,7 +49,7 @@ TEMPLATE_FILES = tuple(
         "style.css",
     )
 )
-RENDERING_LIBRARIES = ("jinja2", "matplotlib", *REDACTION_LIBRARIES)
+RENDERING_LIBRARIES = ("jinja2", *REDACTION_LIBRARIES)
 
 #: Shown where a person stated nothing.
 NOT_STATED = "not stated"
@@ -115,7 +115,7 @@ def _is_instance(value: object, kind: type) -> bool:
 
 def _draw_safely(chart: Chart) -> markupsafe.Markup:
     """Draw a chart as SVG that needs no escaping."""
-    svg = draw_chart(chart.drawing, chart.name)
+    svg = draw_chart(chart.drawing)
     return markupsafe.Markup(svg)  # noqa: S704  # the labels are escaped
 
 
