@@ -192,6 +192,13 @@ def label_measures(artifact: Artifact, names: Iterable[str]) -> dict[str, Measur
     return labels
 
 
+def _label_measures_of_rows(artifact: Artifact, rows: pa.Table) -> dict[str, MeasureLabel]:
+    if not {"measure", "value"} <= {*rows.column_names}:
+        return {}
+    names = [str(name) for name in pc.unique(rows["measure"]).to_pylist() if name]
+    return label_measures(artifact, names)
+
+
 def has_cases(columns: Mapping[str, Column]) -> bool:
     """Return whether rows with these columns are shown as cases: they have a text or a document."""
     return any(_is_text_column(column) for column in columns.values()) or any(
@@ -252,12 +259,14 @@ class _TracedSelection:
         documents_by_row: The documents that each row names, and those with its text.
         related_ids_by_row: What other columns of each row name, maybe documents.
         exposure: How often training read the documents; None if that is not known.
+        measure_by_name: What the values of the rows are, by the name of their measure.
     """
 
     selected: SelectedRows
     documents_by_row: list[list[RowDocument]]
     related_ids_by_row: list[list[bytes]]
     exposure: TrainingExposure | None
+    measure_by_name: Mapping[str, MeasureLabel]
 
 
 def _find_documents_of_selections(
@@ -283,6 +292,7 @@ def _find_documents_of_selections(
             for document in documents[:_MAX_LOADED_DOCUMENTS]
         }
         exposure = _read_training_exposure(trace or evidence.artifact, doc_ids)
+        measure_by_name = _label_measures_of_rows(evidence.artifact, all_rows)
         start = 0
         for number in numbers:
             end = start + len(selections[number].rows)
@@ -291,6 +301,7 @@ def _find_documents_of_selections(
                 documents_by_row[start:end],
                 related_ids_by_row[start:end],
                 exposure,
+                measure_by_name,
             )
             start = end
     return [traced[number] for number in range(len(selections))]
@@ -404,15 +415,6 @@ class _CaseBuilder:
                 1,
             )
         ]
-
-    @cached_property
-    def measure_by_name(self) -> dict[str, MeasureLabel]:
-        """What the values of the rows are, by the name of their measure."""
-        _, rows, _ = self.traced.selected
-        if not {"measure", "value"} <= {*rows.column_names}:
-            return {}
-        names = [str(name) for name in pc.unique(rows["measure"]).to_pylist() if name]
-        return label_measures(self.traced.selected.evidence.artifact, names)
 
     @cached_property
     def text_columns(self) -> list[Column]:
@@ -605,7 +607,7 @@ class _CaseBuilder:
         ordering_column = evidence.row_order.lstrip("-")
         facts: list[CaseFact] = []
         details: list[CaseFact] = []
-        measure = self.measure_by_name.get(str(row.get("measure")), UNKNOWN_MEASURE)
+        measure = self.traced.measure_by_name.get(str(row.get("measure")), UNKNOWN_MEASURE)
         for column in self.columns:
             value = row[column.name]
             if value in (None, "", []) or _is_text_column(column):
