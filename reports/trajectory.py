@@ -517,9 +517,7 @@ class TrajectoryWriter:
         first_units, second_units = (
             {
                 unit_row["item"]: unit_row
-                for unit_row in average_values_by_item(
-                    side.read_rows(side.build_filter_expression())
-                ).to_pylist()
+                for unit_row in average_values_by_item(side.read_selected_rows()).to_pylist()
             }
             for side in side_evidence
         )

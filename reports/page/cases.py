@@ -235,8 +235,8 @@ def build_cases(
         max_documents: How many documents of each row are shown.
     """
     pending = _find_documents_of_selections(selections)
-    lookup = DocumentLookup(content.corpus_artifacts, content.redactor)
-    lookup.load_documents(
+    lookup = content.document_lookup
+    shown_by_id = lookup.read_documents(
         {
             document.doc_id
             for entry in pending
@@ -246,7 +246,8 @@ def build_cases(
         | {i for entry in pending for ids in entry.related_ids_by_row for i in ids}
     )
     return [
-        _CaseBuilder(content.redactor, lookup, entry, max_documents).build() for entry in pending
+        _CaseBuilder(content.redactor, lookup, shown_by_id, entry, max_documents).build()
+        for entry in pending
     ]
 
 
@@ -392,6 +393,7 @@ class _CaseBuilder:
 
     redactor: Redactor
     lookup: DocumentLookup
+    shown_by_id: Mapping[bytes, ShownDocument]
     traced: _TracedSelection
     max_documents: int
     columns: list[Column] = field(init=False)
@@ -444,7 +446,7 @@ class _CaseBuilder:
         row_documents: Sequence[RowDocument],
         related_ids: Sequence[bytes],
     ) -> Case:
-        shown_by_id = self.lookup.shown_documents_by_id
+        shown_by_id = self.shown_by_id
         named_ids = {document.doc_id for document in row_documents}
         related = [
             RowDocument(i, None)

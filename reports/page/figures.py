@@ -232,19 +232,19 @@ class Evidence:
             return self.artifact[self.table].row_count
         if isinstance(self.all_rows, ds.Dataset):
             return int(self.all_rows.count_rows(filter=self.build_filter_expression()))
-        return len(self._read_selected_rows())
+        return len(self.read_selected_rows())
 
     def read_first_rows(self, limit: int) -> pa.Table:
         """Return the first ``limit`` rows in ``row_order``."""
         if isinstance(self.all_rows, ds.Dataset) and not self.row_order:
             return self.all_rows.head(limit, filter=self.build_filter_expression())
-        return sort_worst_first(self._read_selected_rows(), self.row_order)[:limit]
+        return sort_worst_first(self.read_selected_rows(), self.row_order)[:limit]
 
     def read_column(self, name: str) -> pa.ChunkedArray:
         """Return a column of the selected rows."""
-        return self._read_selected_rows([name])[name]
+        return self.read_selected_rows([name])[name]
 
-    def _read_selected_rows(self, columns: list[str] | None = None) -> pa.Table:
+    def read_selected_rows(self, columns: list[str] | None = None) -> pa.Table:
         """Return the selected rows; those of a table in memory with all columns."""
         if self.in_memory_rows is not None:
             return self.in_memory_rows
