@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -39,7 +38,6 @@ from hallmark.reports.page.document import (
     UserStatement,
     redact_document,
 )
-from hallmark.reports.page.document_lookup import DocumentLookup
 from hallmark.reports.page.figures import EVIDENCE, FIGURES, Figure, FigureBook
 from hallmark.reports.page.redaction import Redactor
 from hallmark.tasks.contract import Artifact, StageContext, column, table_schema
@@ -110,11 +108,6 @@ class CardContent:
     redactor: Redactor
     missing_inputs: tuple[str, ...] = ()
     answers: Sequence[AnswerRow] = ()
-
-    @cached_property
-    def document_lookup(self) -> DocumentLookup:
-        """Finds the documents that rows name."""
-        return DocumentLookup(self.corpus_artifacts, self.redactor)
 
 
 def write_card_tables(content: CardContent, context: StageContext) -> None:

@@ -235,7 +235,7 @@ def build_cases(
         max_documents: How many documents of each row are shown.
     """
     pending = _find_documents_of_selections(selections)
-    lookup = content.document_lookup
+    lookup = DocumentLookup(content.corpus_artifacts, content.redactor)
     shown_by_id = lookup.read_documents(
         {
             document.doc_id

@@ -11,7 +11,8 @@ import functools
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
@@ -23,6 +24,7 @@ from hallmark.tasks.audits.judging.evidence_filters import (
     build_row_filter,
     decode_hex_if_binary,
     locate_evidence,
+    select_rows,
     sort_worst_first,
 )
 from hallmark.tasks.audits.slice_tags import label_part, name_slice
@@ -200,18 +202,22 @@ class Evidence:
         rows = self.all_rows
         if isinstance(rows, ds.Dataset):
             return rows.to_table(columns, condition)
-        # Much faster than the filter of a dataset in memory.
         matching_rows = rows if condition is None else rows.filter(condition)
         return matching_rows if columns is None else matching_rows.select(columns)
 
-    def build_filter_expression(self) -> ds.Expression | None:
+    def build_filter_expression(self) -> pc.Expression | None:
         """Return the conditions as an Arrow expression.
 
         Raises:
             HallmarkError: If a condition names a column that the table does not have.
         """
-        try:
+        with self._explain_missing_column():
             return build_row_filter(self.schema, self.conditions)
+
+    @contextmanager
+    def _explain_missing_column(self) -> Iterator[None]:
+        try:
+            yield
         except KeyError as error:
             raise HallmarkError(
                 f"the evidence of {self.stage} names a column that its table {self.table!r} does "
@@ -223,7 +229,8 @@ class Evidence:
         """Return the selected rows of a table in memory; None for a table that must be scanned."""
         if isinstance(self.all_rows, ds.Dataset):
             return None
-        return self.read_rows(self.build_filter_expression())
+        with self._explain_missing_column():
+            return select_rows(self.all_rows, self.conditions)
 
     @functools.cached_property
     def row_count(self) -> int:
