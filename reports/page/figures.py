@@ -245,7 +245,7 @@ class Evidence:
         """Return the first ``limit`` rows in ``row_order``."""
         if isinstance(self.all_rows, ds.Dataset) and not self.row_order:
             return self.all_rows.head(limit, filter=self.build_filter_expression())
-        return sort_worst_first(self.read_selected_rows(), self.row_order)[:limit]
+        return sort_worst_first(self.read_selected_rows(), self.row_order, limit)
 
     def read_column(self, name: str) -> pa.ChunkedArray:
         """Return a column of the selected rows."""

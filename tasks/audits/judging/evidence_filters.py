@@ -77,13 +77,19 @@ def locate_evidence(finding: Mapping[str, Any]) -> EvidenceLocation:
     return EvidenceLocation(finding["evidence_table"], conditions, finding["evidence_order"])
 
 
-def sort_worst_first(rows: pa.Table, evidence_order: str) -> pa.Table:
-    """Sort rows by the ``evidence_order`` of a finding, rows without a value last."""
+def sort_worst_first(rows: pa.Table, evidence_order: str, max_rows: int | None = None) -> pa.Table:
+    """Sort rows by the ``evidence_order`` of a finding, rows without a value last.
+
+    Args:
+        rows: The rows.
+        evidence_order: Column that sorts the rows, with "-" in front: the largest value first.
+        max_rows: How many of the first rows are returned; None: all.
+    """
     if not evidence_order:
-        return rows
-    return rows.sort_by(
-        [(evidence_order.removeprefix("-"), _SORT_DIRECTIONS[evidence_order.startswith("-")])]
-    )
+        return rows[:max_rows]
+    direction = _SORT_DIRECTIONS[evidence_order.startswith("-")]
+    sort_keys = [(evidence_order.removeprefix("-"), direction)]
+    return rows.take(pc.sort_indices(rows, sort_keys=sort_keys)[:max_rows])
 
 
 _SORT_DIRECTIONS = {True: "descending", False: "ascending"}
