@@ -278,7 +278,7 @@ def trace_finding(
     evidence = locate_evidence(finding)
     table = run[stage_label][evidence.table_name]
     evidence_rows = select_evidence(table.read(), evidence.conditions)
-    worst_rows = sort_worst_first(evidence_rows, evidence.row_order)[:max_rows]
+    worst_rows = sort_worst_first(evidence_rows, evidence.row_order, max_rows)
     has_model_text = any(
         any(worst_rows[column.name].to_pylist())
         for column in table.columns.values()
@@ -379,7 +379,7 @@ def find_finding_document_ids(run: Run, finding_name: str, max_rows: int) -> set
     evidence = locate_evidence(finding)
     table = run[f"audit_{finding['audit']}"][evidence.table_name]
     evidence_rows = select_evidence(table.read(), evidence.conditions)
-    worst_rows = sort_worst_first(evidence_rows, evidence.row_order)[:max_rows]
+    worst_rows = sort_worst_first(evidence_rows, evidence.row_order, max_rows)
     stage_label = f"{finding['audit']}_trace"
     training_overlap = run[stage_label] if stage_label in run.stages else None
     return {

@@ -26,11 +26,7 @@ from hallmark.reports.artifact_lookup import find_artifact_by_name
 from hallmark.reports.cards import CARD_KINDS, find_page_inputs, read_card
 from hallmark.reports.page.card_pages import write_card_pages
 from hallmark.reports.page.redaction import RedactFunction, Redactor
-from hallmark.reports.page.rendering import (
-    RENDERING_LIBRARIES,
-    TEMPLATE_FILES,
-    get_template_environment,
-)
+from hallmark.reports.page.rendering import RENDERING_LIBRARIES, get_template_environment
 from hallmark.reports.purge_notices import (
     PurgeRecord,
     collect_purged_document_ids,
@@ -53,10 +49,10 @@ from hallmark.reports.trajectory import (
 )
 from hallmark.tasks.contract import (
     ACCOUNT_TERMS,
+    PROJECT_ROOT,
     Artifact,
     HallmarkError,
     Store,
-    compute_reached_code_digests,
     read_library_versions,
     sha256_hex,
     to_canonical_json,
@@ -67,6 +63,9 @@ log = logging.getLogger("hallmark")
 JsonRecord = Mapping[str, Any]
 #: Reuses a folder of the previous site if its digest is equal; returns whether it did.
 FolderReuser = Callable[[Path, str], bool]
+
+#: The packages of the project whose code renders pages.
+RENDERING_PACKAGES = ("model", "tasks", "reports")
 
 #: File in a reusable folder that holds the digest of its contents.
 DIGEST_FILE = ".made_of"
@@ -466,7 +465,7 @@ def _compute_folder_digest(*contents: Any) -> str:
     return sha256_hex(
         to_canonical_json(
             [
-                _compute_digest_by_site_module(),
+                _compute_code_digest(),
                 read_library_versions(RENDERING_LIBRARIES),
                 *contents,
             ]
@@ -475,12 +474,19 @@ def _compute_folder_digest(*contents: Any) -> str:
 
 
 @cache
-def _compute_digest_by_site_module() -> dict[str, str]:
-    """Return the digest of each module and template that renders pages of the site."""
-    page_templates = [
-        f"reports/page/templates/site_{page_name}.html" for page_name in ("trajectory", "pairs")
-    ]
-    return compute_reached_code_digests(["hallmark.reports.site", *TEMPLATE_FILES, *page_templates])
+def _compute_code_digest() -> str:
+    """Return a digest of all code, templates and data that can change a page of the site."""
+    paths = (
+        path
+        for package in RENDERING_PACKAGES
+        for path in sorted((PROJECT_ROOT / package).rglob("*"))
+        if path.is_file() and "__pycache__" not in path.parts
+    )
+    return sha256_hex(
+        to_canonical_json(
+            [[str(path.relative_to(PROJECT_ROOT)), sha256_hex(path.read_bytes())] for path in paths]
+        )
+    )
 
 
 def _collect_content_identity_by_label(

@@ -517,9 +517,7 @@ class TrajectoryWriter:
         first_units, second_units = (
             {
                 unit_row["item"]: unit_row
-                for unit_row in average_values_by_item(
-                    side.dataset.to_table(filter=side.build_filter_expression())
-                ).to_pylist()
+                for unit_row in average_values_by_item(side.read_selected_rows()).to_pylist()
             }
             for side in side_evidence
         )
@@ -532,7 +530,7 @@ class TrajectoryWriter:
         column_names = [
             column_name
             for column_name in ("item", "cluster", "text")
-            if column_name in side_evidence[0].dataset.schema.names
+            if column_name in side_evidence[0].schema.names
         ]
         columns = [
             side_evidence[0].get_column_description(column_name) for column_name in column_names

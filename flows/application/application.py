@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import threading
 from contextlib import suppress
 
@@ -81,13 +82,17 @@ def create_application(
 
 
 def prepare_pages(reader: StoreReader, card_pages: CardPages) -> None:
-    """Read the summaries of the newest runs and the cards of the newest into memory."""
+    """Read the summaries of the newest runs and the cards of the newest into memory.
+
+    The libraries of comparisons are also imported, which takes about a second.
+    """
     # Whatever fails here, the page that shows it says so.
     with suppress(Exception):
         runs, _ = reader.read_runs()
         for listed in reader.list_runs(runs[:RUNS_PER_PAGE])[:1]:
             for card in listed.cards:
                 card_pages.show_card(listed.run.id, card, f"{card}.html")
+        importlib.import_module("scipy.stats")
 
 
 def show_static_file(name: str) -> Response:

@@ -37,7 +37,8 @@ Value = TypeVar("Value")
 #: How many cards and summaries of runs are kept in memory.
 MAX_CARDS, MAX_SUMMARIES = 8, 1000
 
-#: Number of objects that are read at the same time.
+#: Number of runs that are read at the same time from object storage. Reading local files is mostly
+#: work of the interpreter, which several threads would only slow down.
 READERS = 16
 
 
@@ -109,13 +110,15 @@ class StoreReader:
         self.store = store
         self._cards: RecentValues[tuple[CardContent, str]] = RecentValues(MAX_CARDS)
         self._summaries: RecentValues[RunSummary] = RecentValues(MAX_SUMMARIES)
-        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="store reader")
+        self._map: Any = map
+        if store.root_folder is None:
+            self._map = ThreadPoolExecutor(READERS, thread_name_prefix="store reader").map
 
     def read_runs(self) -> tuple[list[Run], list[str]]:
         """Read all runs, newest first, and the sentences about those that are damaged."""
         runs: list[Run] = []
         problems = []
-        for outcome in self._readers.map(self._try_open_run, reversed(list_run_ids(self.store))):
+        for outcome in self._map(self._try_open_run, reversed(list_run_ids(self.store))):
             if isinstance(outcome, Run):
                 runs.append(outcome)
             else:
@@ -139,12 +142,15 @@ class StoreReader:
 
     def list_runs(self, runs: list[Run]) -> list[ListedRun]:
         """Summarize runs for the list."""
-        return [*self._readers.map(self._summarize, runs)]
+        return [*self._map(self._summarize, runs)]
 
     def _summarize(self, run: Run) -> ListedRun:
         cards = {label: kind.title for label, kind in CARD_KINDS.items() if label in run.stages}
         entries = run.stages
-        key = (run.id, *((label, entry["content"]) for label, entry in entries.items()))
+        # Runs that computed nothing new have the same summary.
+        key = tuple(
+            (label, entry["artifact"], entry["content"]) for label, entry in entries.items()
+        )
         summary = self._summaries.get(key, lambda: self._read_summary(run))
         computed_count = sum(not entry["cached"] for entry in entries.values())
         return ListedRun(run, summary, cards, computed_count)

@@ -192,6 +192,13 @@ def label_measures(artifact: Artifact, names: Iterable[str]) -> dict[str, Measur
     return labels
 
 
+def _label_measures_of_rows(artifact: Artifact, rows: pa.Table) -> dict[str, MeasureLabel]:
+    if not {"measure", "value"} <= {*rows.column_names}:
+        return {}
+    names = [str(name) for name in pc.unique(rows["measure"]).to_pylist() if name]
+    return label_measures(artifact, names)
+
+
 def has_cases(columns: Mapping[str, Column]) -> bool:
     """Return whether rows with these columns are shown as cases: they have a text or a document."""
     return any(_is_text_column(column) for column in columns.values()) or any(
@@ -229,7 +236,7 @@ def build_cases(
     """
     pending = _find_documents_of_selections(selections)
     lookup = DocumentLookup(content.corpus_artifacts, content.redactor)
-    lookup.load_documents(
+    shown_by_id = lookup.read_documents(
         {
             document.doc_id
             for entry in pending
@@ -239,7 +246,8 @@ def build_cases(
         | {i for entry in pending for ids in entry.related_ids_by_row for i in ids}
     )
     return [
-        _CaseBuilder(content.redactor, lookup, entry, max_documents).build() for entry in pending
+        _CaseBuilder(content.redactor, lookup, shown_by_id, entry, max_documents).build()
+        for entry in pending
     ]
 
 
@@ -252,12 +260,14 @@ class _TracedSelection:
         documents_by_row: The documents that each row names, and those with its text.
         related_ids_by_row: What other columns of each row name, maybe documents.
         exposure: How often training read the documents; None if that is not known.
+        measure_by_name: What the values of the rows are, by the name of their measure.
     """
 
     selected: SelectedRows
     documents_by_row: list[list[RowDocument]]
     related_ids_by_row: list[list[bytes]]
     exposure: TrainingExposure | None
+    measure_by_name: Mapping[str, MeasureLabel]
 
 
 def _find_documents_of_selections(
@@ -283,6 +293,7 @@ def _find_documents_of_selections(
             for document in documents[:_MAX_LOADED_DOCUMENTS]
         }
         exposure = _read_training_exposure(trace or evidence.artifact, doc_ids)
+        measure_by_name = _label_measures_of_rows(evidence.artifact, all_rows)
         start = 0
         for number in numbers:
             end = start + len(selections[number].rows)
@@ -291,6 +302,7 @@ def _find_documents_of_selections(
                 documents_by_row[start:end],
                 related_ids_by_row[start:end],
                 exposure,
+                measure_by_name,
             )
             start = end
     return [traced[number] for number in range(len(selections))]
@@ -381,6 +393,7 @@ class _CaseBuilder:
 
     redactor: Redactor
     lookup: DocumentLookup
+    shown_by_id: Mapping[bytes, ShownDocument]
     traced: _TracedSelection
     max_documents: int
     columns: list[Column] = field(init=False)
@@ -404,15 +417,6 @@ class _CaseBuilder:
                 1,
             )
         ]
-
-    @cached_property
-    def measure_by_name(self) -> dict[str, MeasureLabel]:
-        """What the values of the rows are, by the name of their measure."""
-        _, rows, _ = self.traced.selected
-        if not {"measure", "value"} <= {*rows.column_names}:
-            return {}
-        names = [str(name) for name in pc.unique(rows["measure"]).to_pylist() if name]
-        return label_measures(self.traced.selected.evidence.artifact, names)
 
     @cached_property
     def text_columns(self) -> list[Column]:
@@ -442,7 +446,7 @@ class _CaseBuilder:
         row_documents: Sequence[RowDocument],
         related_ids: Sequence[bytes],
     ) -> Case:
-        shown_by_id = self.lookup.shown_documents_by_id
+        shown_by_id = self.shown_by_id
         named_ids = {document.doc_id for document in row_documents}
         related = [
             RowDocument(i, None)
@@ -605,7 +609,7 @@ class _CaseBuilder:
         ordering_column = evidence.row_order.lstrip("-")
         facts: list[CaseFact] = []
         details: list[CaseFact] = []
-        measure = self.measure_by_name.get(str(row.get("measure")), UNKNOWN_MEASURE)
+        measure = self.traced.measure_by_name.get(str(row.get("measure")), UNKNOWN_MEASURE)
         for column in self.columns:
             value = row[column.name]
             if value in (None, "", []) or _is_text_column(column):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -51,10 +51,9 @@ class DocumentLookup:
 
     corpus_artifacts: Mapping[str, Artifact]
     redactor: Redactor
-    shown_documents_by_id: dict[bytes, ShownDocument] = field(default_factory=dict)
 
-    def load_documents(self, doc_ids: set[bytes]) -> None:
-        """Read documents with one scan of each artifact."""
+    def read_documents(self, doc_ids: set[bytes]) -> dict[bytes, ShownDocument]:
+        """Read documents by id, with one scan of each artifact."""
         scores = self._read_toxicity_scores(doc_ids)
         rows: dict[bytes, dict[str, Any]] = {}
         for stage, artifact in reversed([*self.corpus_artifacts.items()]):
@@ -73,11 +72,12 @@ class DocumentLookup:
             if doc_id in rows:
                 words = tuple(rows[doc_id]["text"].split())
                 score_by_words[words] = max(score, score_by_words.get(words, score))
+        documents: dict[bytes, ShownDocument] = {}
         for doc_id, row in rows.items():
             toxicity = scores.get(doc_id)
             if toxicity is None and score_by_words:
                 toxicity = score_by_words.get(tuple(row["text"].split()))
-            self.shown_documents_by_id[doc_id] = ShownDocument(
+            documents[doc_id] = ShownDocument(
                 row["text"],
                 "audit text" if doc_id in self._invented_doc_ids else "corpus text",
                 toxicity,
@@ -86,6 +86,7 @@ class DocumentLookup:
                 row["stage"],
                 row["split"] or "",
             )
+        return documents
 
     def list_invented_texts(self, canary_ids: Iterable[bytes]) -> list[ShownDocument]:
         """Return the planted texts with these ids that the project invented."""
@@ -116,21 +117,25 @@ class DocumentLookup:
     def _find_licence(self, row: Mapping[str, Any]) -> str | None:
         return find_document_licence(row, self._licence_by_source)
 
-    def _iterate_invented_canaries(self) -> Iterator[dict[str, Any]]:
-        for artifact in self.corpus_artifacts.values():
-            if artifact.stage == "plant_canaries" and "canaries" in artifact.tables:
-                rows = artifact["canaries"].read(["canary_id", "kind", "text", "doc_ids"])
-                yield from (row for row in rows.to_pylist() if row["kind"] != _NATURAL_CANARY)
+    @cached_property
+    def _invented_canaries(self) -> list[dict[str, Any]]:
+        return [
+            row
+            for artifact in self.corpus_artifacts.values()
+            if artifact.stage == "plant_canaries" and "canaries" in artifact.tables
+            for row in artifact["canaries"]
+            .read(["canary_id", "kind", "text", "doc_ids"])
+            .to_pylist()
+            if row["kind"] != _NATURAL_CANARY
+        ]
 
     @cached_property
     def _invented_doc_ids(self) -> frozenset[bytes]:
-        return frozenset(
-            i for canary in self._iterate_invented_canaries() for i in canary["doc_ids"] or ()
-        )
+        return frozenset(i for canary in self._invented_canaries for i in canary["doc_ids"] or ())
 
     @cached_property
     def _invented_texts_by_id(self) -> dict[bytes, str]:
-        return {row["canary_id"]: row["text"] for row in self._iterate_invented_canaries()}
+        return {row["canary_id"]: row["text"] for row in self._invented_canaries}
 
     def _redact_label(self, text: str) -> str:
         return self.redactor.redact_by_kind(text, "label", max_characters=_MAX_LABEL_CHARACTERS)

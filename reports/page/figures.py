@@ -11,9 +11,10 @@ import functools
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,6 +24,7 @@ from hallmark.tasks.audits.judging.evidence_filters import (
     build_row_filter,
     decode_hex_if_binary,
     locate_evidence,
+    select_rows,
     sort_worst_first,
 )
 from hallmark.tasks.audits.slice_tags import label_part, name_slice
@@ -106,6 +108,9 @@ Conditions = Mapping[str, Any]
 #: The label of a stage, and the name of one of its tables or files.
 StageAndTable = tuple[str, str]
 
+#: A table in memory, or one that must be scanned.
+OpenTable: TypeAlias = "pa.Table | ds.Dataset"
+
 #: Tables of at most this many bytes stay in memory while a card is built.
 MAX_IN_MEMORY_BYTES = 1 << 21
 
@@ -121,7 +126,7 @@ class Evidence:
         conditions: Conditions on columns, as in findings; empty means the whole table.
         file_rows: The rows that were read from a file.
         row_order: Which rows come first, as in findings.
-        open_datasets: Tables that were opened for the card, by stage and name.
+        open_tables: Tables that were opened for the card, by stage and name.
     """
 
     stage: str
@@ -130,7 +135,7 @@ class Evidence:
     conditions: Conditions
     file_rows: pa.Table | None = None
     row_order: str = ""
-    open_datasets: dict[tuple[str, str], ds.Dataset] = field(default_factory=dict, compare=False)
+    open_tables: dict[StageAndTable, OpenTable] = field(default_factory=dict, compare=False)
 
     @property
     def sha256(self) -> str:
@@ -173,74 +178,84 @@ class Evidence:
         return json.dumps(dict(self.conditions), sort_keys=True)
 
     @functools.cached_property
-    def dataset(self) -> ds.Dataset:
-        """Return the table as a dataset; small tables are read into memory."""
+    def all_rows(self) -> OpenTable:
+        """Return all rows of the table; small tables are read into memory."""
         if self.file_rows is not None:
-            return ds.dataset(self.file_rows)
+            return self.file_rows
         key = (self.stage, self.table)
-        if key not in self.open_datasets:
+        if key not in self.open_tables:
             table = self.artifact[self.table]
             # Hundreds of figures are computed from a few small tables.
             fits_in_memory = table.byte_size <= MAX_IN_MEMORY_BYTES
-            self.open_datasets[key] = (
-                ds.dataset(table.read()) if fits_in_memory else table.to_dataset()
-            )
-        return self.open_datasets[key]
+            self.open_tables[key] = table.read() if fits_in_memory else table.to_dataset()
+        return self.open_tables[key]
 
-    def build_filter_expression(self) -> ds.Expression | None:
+    @property
+    def schema(self) -> pa.Schema:
+        """Return the names and types of the columns of the table."""
+        return self.all_rows.schema
+
+    def read_rows(
+        self, condition: pc.Expression | None, columns: list[str] | None = None
+    ) -> pa.Table:
+        """Return the rows of the table, not only the selected ones, that meet a condition."""
+        rows = self.all_rows
+        if isinstance(rows, ds.Dataset):
+            return rows.to_table(columns, condition)
+        matching_rows = rows if condition is None else rows.filter(condition)
+        return matching_rows if columns is None else matching_rows.select(columns)
+
+    def build_filter_expression(self) -> pc.Expression | None:
         """Return the conditions as an Arrow expression.
 
         Raises:
             HallmarkError: If a condition names a column that the table does not have.
         """
+        with self._explain_missing_column():
+            return build_row_filter(self.schema, self.conditions)
+
+    @contextmanager
+    def _explain_missing_column(self) -> Iterator[None]:
         try:
-            return build_row_filter(self.dataset.schema, self.conditions)
+            yield
         except KeyError as error:
             raise HallmarkError(
                 f"the evidence of {self.stage} names a column that its table {self.table!r} does "
-                f"not have: {error!s:.120}; valid columns: {self.dataset.schema.names}"
+                f"not have: {error!s:.120}; valid columns: {self.schema.names}"
             ) from error
 
     @functools.cached_property
     def in_memory_rows(self) -> pa.Table | None:
         """Return the selected rows of a table in memory; None for a table that must be scanned."""
-        is_in_memory = isinstance(self.dataset, ds.InMemoryDataset)
-        return (
-            self.dataset.to_table(filter=self.build_filter_expression()) if is_in_memory else None
-        )
+        if isinstance(self.all_rows, ds.Dataset):
+            return None
+        with self._explain_missing_column():
+            return select_rows(self.all_rows, self.conditions)
 
     @functools.cached_property
     def row_count(self) -> int:
         """Return the number of selected rows."""
         if not self.conditions and self.file_rows is None:
             return self.artifact[self.table].row_count
-        matching_rows = self.in_memory_rows
-        return (
-            self.dataset.count_rows(filter=self.build_filter_expression())
-            if matching_rows is None
-            else len(matching_rows)
-        )
+        if isinstance(self.all_rows, ds.Dataset):
+            return int(self.all_rows.count_rows(filter=self.build_filter_expression()))
+        return len(self.read_selected_rows())
 
     def read_first_rows(self, limit: int) -> pa.Table:
         """Return the first ``limit`` rows in ``row_order``."""
-        matching_rows = self.in_memory_rows
-        if matching_rows is None and not self.row_order:
-            return self.dataset.head(limit, filter=self.build_filter_expression())
-        sortable_rows = (
-            self.dataset.to_table(filter=self.build_filter_expression())
-            if matching_rows is None
-            else matching_rows
-        )
-        return sort_worst_first(sortable_rows, self.row_order)[:limit]
+        if isinstance(self.all_rows, ds.Dataset) and not self.row_order:
+            return self.all_rows.head(limit, filter=self.build_filter_expression())
+        return sort_worst_first(self.read_selected_rows(), self.row_order, limit)
 
     def read_column(self, name: str) -> pa.ChunkedArray:
         """Return a column of the selected rows."""
-        matching_rows = self.in_memory_rows
-        return (
-            self.dataset.to_table([name], self.build_filter_expression())
-            if matching_rows is None
-            else matching_rows
-        )[name]
+        return self.read_selected_rows([name])[name]
+
+    def read_selected_rows(self, columns: list[str] | None = None) -> pa.Table:
+        """Return the selected rows; those of a table in memory with all columns."""
+        if self.in_memory_rows is not None:
+            return self.in_memory_rows
+        return self.read_rows(self.build_filter_expression(), columns)
 
     def format_python_code(self) -> str:
         """Return Python code that reads all of these rows from the store."""
@@ -260,7 +275,7 @@ class Evidence:
         """Return Python code that selects these rows of ``table``."""
         filter_terms = []
         for column_name, value in self.conditions.items():
-            data_type = self.dataset.schema.field(column_name).type
+            data_type = self.schema.field(column_name).type
             field_expression = f"pc.field({column_name!r})"
             if isinstance(value, Mapping):
                 operators = {"ge": ">=", "lt": "<"}
@@ -453,7 +468,7 @@ class FigureBook:
     artifacts: Mapping[str, Artifact]
     figures: dict[str, Figure] = field(default_factory=dict)
     evidence_by_id: dict[str, Evidence] = field(default_factory=dict)
-    _open_datasets: dict[tuple[str, str], ds.Dataset] = field(default_factory=dict)
+    _open_tables: dict[StageAndTable, OpenTable] = field(default_factory=dict)
 
     def get_evidence(
         self,
@@ -471,7 +486,7 @@ class FigureBook:
             conditions or {},
             file_rows,
             row_order,
-            self._open_datasets,
+            self._open_tables,
         )
         return self.evidence_by_id.setdefault(new_evidence.id, new_evidence)
 

@@ -34,22 +34,7 @@ from hallmark.reports.page.drawing import draw_chart
 from hallmark.reports.page.figures import Figure
 from hallmark.reports.page.redaction import REDACTION_LIBRARIES, escape_invisible
 
-#: Data files of every card, for ``@stage(extra_code=...)``.
-TEMPLATE_FILES = tuple(
-    f"reports/page/templates/{name}"
-    for name in (
-        "base.html",
-        "blocks.html",
-        "card.html",
-        "card_page.html",
-        "cases.css",
-        "cases.html",
-        "plain_rows.html",
-        "rows.html",
-        "style.css",
-    )
-)
-RENDERING_LIBRARIES = ("jinja2", "matplotlib", *REDACTION_LIBRARIES)
+RENDERING_LIBRARIES = ("jinja2", *REDACTION_LIBRARIES)
 
 #: Shown where a person stated nothing.
 NOT_STATED = "not stated"
@@ -95,6 +80,7 @@ def get_template_environment() -> jinja2.Environment:
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         keep_trailing_newline=True,
+        auto_reload=False,
     )
     jinja_environment.filters["visible"] = escape_invisible
     jinja_environment.filters["draw"] = _draw_safely
@@ -115,7 +101,7 @@ def _is_instance(value: object, kind: type) -> bool:
 
 def _draw_safely(chart: Chart) -> markupsafe.Markup:
     """Draw a chart as SVG that needs no escaping."""
-    svg = draw_chart(chart.drawing, chart.name)
+    svg = draw_chart(chart.drawing)
     return markupsafe.Markup(svg)  # noqa: S704  # the labels are escaped
 
 

@@ -160,15 +160,14 @@ class RowView:
 
     def __post_init__(self) -> None:
         columns = {
-            name: self.evidence.get_column_description(name)
-            for name in self.evidence.dataset.schema.names
+            name: self.evidence.get_column_description(name) for name in self.evidence.schema.names
         }
         object.__setattr__(self, "columns", columns)
 
     @property
     def selectable_columns(self) -> list[str]:
         """The names of the columns that rows can be sorted and filtered by."""
-        schema = self.evidence.dataset.schema
+        schema = self.evidence.schema
         return [
             name
             for name, column in self.columns.items()
@@ -188,7 +187,7 @@ class RowView:
         sort_column = query.sort.removeprefix("-")
         if sort_column:
             self._check_selectable(sort_column)
-        rows = self.evidence.dataset.to_table(filter=condition)
+        rows = self.evidence.read_rows(condition)
         rows = sort_worst_first(rows, query.sort or self.evidence.row_order)
         return self._search(rows, query.search) if query.search else SelectedRows(rows)
 
@@ -205,7 +204,7 @@ class RowView:
         column = pc.field(row_filter.column)
         if not row_filter.value:
             return column.is_null() if row_filter.operator != "is-not" else column.is_valid()
-        data_type = self.evidence.dataset.schema.field(row_filter.column).type
+        data_type = self.evidence.schema.field(row_filter.column).type
         value = _parse_value(row_filter, data_type)
         return {
             "is": column == value,
@@ -293,7 +292,7 @@ class RowView:
             )
 
     def _is_plain_number(self, name: str) -> bool:
-        data_type = self.evidence.dataset.schema.field(name).type
+        data_type = self.evidence.schema.field(name).type
         is_number = (
             pa.types.is_integer(data_type)
             or pa.types.is_floating(data_type)

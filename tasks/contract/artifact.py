@@ -181,6 +181,25 @@ class TablePart:
                     )
                 yield from row_group.combine_chunks().to_batches()
 
+    def iter_document_rows(
+        self, doc_ids: pa.Array, columns: Sequence[str] | None = None
+    ) -> Iterator[pa.Table]:
+        """Yield the rows about these documents, one table per row group that has any.
+
+        Other columns than ``doc_id`` are read only from these row groups.
+        """
+        path = self.path
+        with (
+            self._translate_read_errors(path),
+            pq.ParquetFile(path, page_checksum_verification=True) as file,
+        ):
+            self._check_columns_exist(columns, file.schema_arrow.names)
+            for group_index in range(file.num_row_groups):
+                read_row_group = partial(file.read_row_group, group_index, use_threads=False)
+                is_wanted = pc.is_in(read_row_group(["doc_id"])["doc_id"], value_set=doc_ids)
+                if pc.any(is_wanted).as_py():
+                    yield read_row_group(_to_optional_list(columns)).filter(is_wanted)
+
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
         """Read the whole part, or some columns of it in the given order.
 
@@ -370,9 +389,7 @@ def _read_document_rows_of_segment(
     yield segment_parts[min(ids_by_part, default=0)].read_empty_table(columns)
     for part_index, part_ids in sorted(ids_by_part.items()):
         id_array = pa.array(sorted(part_ids), pa.binary(16))
-        for batch in segment_parts[part_index].iter_batches(columns):
-            matching_rows = batch.filter(pc.is_in(batch["doc_id"], value_set=id_array))
-            yield pa.Table.from_batches([matching_rows])
+        yield from segment_parts[part_index].iter_document_rows(id_array, columns)
 
 
 def doc_id_to_part_index(doc_id: bytes, part_count: int) -> int:

@@ -222,7 +222,7 @@ def test_steps_with_even_logarithms_have_a_logarithmic_axis(steps, expected):
 
 def _places(svg):
     """List the positions of the marks of values, from left to right."""
-    mark = r'<use xlink:href="#[\w-]+" x="([\d.]+)" y="[\d.]+" style="fill: var\(--chart-one'
+    mark = r'<circle cx="([\d.]+)" cy="[\d.]+" r="2.5" style="fill: var\(--chart-one'
     return sorted({float(x) for x in re.findall(mark, svg)})
 
 

@@ -42,8 +42,8 @@ def look_up(texts, scores):
     corpus = {"ingest": given(texts), "score_toxicity": scored(Scores(scores=scores))}
     lookup = DocumentLookup(corpus, Redactor())
     ids = hash_to_ids(f"document {i}" for i in range(len(texts))).to_pylist()
-    lookup.load_documents({*ids})
-    return [lookup.shown_documents_by_id[i] for i in ids]
+    documents = lookup.read_documents({*ids})
+    return [documents[i] for i in ids]
 
 
 def test_a_score_that_failed_is_none(session):

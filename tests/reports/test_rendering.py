@@ -195,6 +195,7 @@ def test_charts_are_the_same_bytes_each_time_and_do_not_obey_labels():
     for svg in once:
         assert "<b>" not in svg and "\u202e" not in svg and "<metadata" not in svg
         assert "var(--chart-one)" in svg and "<style" not in svg
+        assert "id=" not in svg  # a page may have several charts
     assert "$x^2$" in once[0] and "&lt;b&gt;&amp;amp;" in once[0]
 
 
@@ -234,14 +235,6 @@ def test_links_of_figures_lead_where_the_caller_says(session):
     for page, count in (("", 2), ("audit-bias", 1)):
         html = pages.Page(render_card_page(content, page, lambda figure: f"/e/{figure.id}"))
         assert [href for href, _ in html.figures] == ["/e/bias"] * count
-
-
-def test_ids_of_two_charts_on_a_page_differ():
-    drawing = charts.LineChart([charts.Curve("a", [1, 2], [3, 4])], "step", "loss")
-    first, second = (set(re.findall(r'id="([^"]*)"', draw_chart(drawing, n))) for n in "ab")
-    assert first and second and not first & second
-    svg = draw_chart(drawing, "a")
-    assert set(re.findall(r"(?:href=\"|url\()#([^\")]*)", svg)) == first
 
 
 def test_each_row_of_an_interval_chart_can_have_its_own_null_value():

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from hallmark.reports import trajectory
 from hallmark.reports.model_card import ModelCardConfig, build_model_card
 from hallmark.reports.page.figures import FIGURES
 from hallmark.reports.run_summary import read_checkpoint_step, read_key_figure
-from hallmark.reports.site import _compute_digest_by_site_module, build_site
+from hallmark.reports.site import build_site
 from hallmark.tasks.audits.judging.policy import PolicyConfig, write_rule_verdicts
 from hallmark.tasks.contract import Artifact, EmptyConfig, HallmarkError, StageContext, stage
 from tests.reports import finetuning_artifacts, pages
@@ -424,10 +422,7 @@ def test_cards_are_taken_from_the_site_before_if_they_are_made_of_the_same(
         assert page not in taken(str(number))
     (site / made_of).write_bytes(whole[made_of])
     assert page in taken("as it was")
-    monkeypatch.setattr(
-        "hallmark.reports.site._compute_digest_by_site_module",
-        lambda: {"hallmark.reports.site": "another version"},
-    )
+    monkeypatch.setattr("hallmark.reports.site._compute_code_digest", lambda: "another version")
     other = build_site(session.store, records, tmp_path / "other", previous_site=site).parent
     assert not os.path.samefile(other / page, site / page)
 
@@ -453,14 +448,6 @@ def test_rows_that_come_back_are_shown(session, records, made, site, tmp_path, i
         aside.rename(path)
     again = build_site(session.store, records, tmp_path / "again", previous_site=lacking).parent
     assert files(again) == files(site)
-
-
-def test_all_templates_of_a_trajectory_decide_whether_it_is_taken():
-    named = re.findall(r'get_template\("(.*?)"\)', Path(trajectory.__file__).read_text())
-    assert len(named) == 2
-    assert {
-        f"reports/page/templates/{name}" for name in named
-    } <= _compute_digest_by_site_module().keys()
 
 
 def test_no_runs_and_bad_ids(session, records, tmp_path):

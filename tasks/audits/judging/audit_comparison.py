@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Generic, TypeVar
 
 from hallmark.tasks.audits.judging.change_verdicts import ChangeVerdict
@@ -55,7 +56,7 @@ class AuditComparison(Generic[CheckpointT]):
     is_unreadable: bool = False
     checkpoint_index_pairs: Sequence[tuple[int, int]] = ()
 
-    @property
+    @cached_property
     def artifacts(self) -> list[Artifact]:
         """Return the outputs of the audit at its checkpoints."""
         checkpoint_artifacts = [

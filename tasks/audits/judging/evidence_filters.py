@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from functools import reduce
-from operator import and_, ge, lt
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -41,9 +40,25 @@ def build_row_filter(schema: pa.Schema, conditions: RowConditions) -> pc.Express
     terms = [
         term
         for name, value in conditions.items()
-        for term in _build_filter_terms(schema, name, value)
+        for term in _build_filter_terms(schema.field(name).type, pc.field(name), value)
     ]
-    return reduce(and_, terms) if terms else None
+    return reduce(pc.and_kleene, terms) if terms else None
+
+
+def select_rows(table: pa.Table, conditions: RowConditions) -> pa.Table:
+    """Return the rows of a table that meet all conditions, as ``build_row_filter`` takes them.
+
+    This is several times faster than to filter a small table by an expression.
+
+    Raises:
+        KeyError: There is no such column.
+    """
+    terms = [
+        term
+        for name, value in conditions.items()
+        for term in _build_filter_terms(table.schema.field(name).type, table[name], value)
+    ]
+    return table.filter(reduce(pc.and_kleene, terms)) if terms else table
 
 
 def locate_evidence(finding: Mapping[str, Any]) -> EvidenceLocation:
@@ -62,35 +77,40 @@ def locate_evidence(finding: Mapping[str, Any]) -> EvidenceLocation:
     return EvidenceLocation(finding["evidence_table"], conditions, finding["evidence_order"])
 
 
-def sort_worst_first(rows: pa.Table, evidence_order: str) -> pa.Table:
-    """Sort rows by the ``evidence_order`` of a finding, rows without a value last."""
+def sort_worst_first(rows: pa.Table, evidence_order: str, max_rows: int | None = None) -> pa.Table:
+    """Sort rows by the ``evidence_order`` of a finding, rows without a value last.
+
+    Args:
+        rows: The rows.
+        evidence_order: Column that sorts the rows, with "-" in front: the largest value first.
+        max_rows: How many of the first rows are returned; None: all.
+    """
     if not evidence_order:
-        return rows
-    return rows.sort_by(
-        [(evidence_order.removeprefix("-"), _SORT_DIRECTIONS[evidence_order.startswith("-")])]
-    )
+        return rows[:max_rows]
+    direction = _SORT_DIRECTIONS[evidence_order.startswith("-")]
+    sort_keys = [(evidence_order.removeprefix("-"), direction)]
+    return rows.take(pc.sort_indices(rows, sort_keys=sort_keys)[:max_rows])
 
 
 _SORT_DIRECTIONS = {True: "descending", False: "ascending"}
 
 
-def _build_filter_terms(schema: pa.Schema, column_name: str, value: Any) -> list[pc.Expression]:
-    data_type, column_field = schema.field(column_name).type, pc.field(column_name)
+def _build_filter_terms(
+    data_type: pa.DataType, column: pc.Expression | pa.ChunkedArray, value: Any
+) -> list[Any]:
+    """Return the terms of a condition: expressions or masks, like the column."""
     if isinstance(value, Mapping):
-        comparisons = {"ge": ge, "lt": lt}
+        comparisons = {"ge": pc.greater_equal, "lt": pc.less}
         return [
-            comparisons[operator_name](column_field, pa.scalar(bound, data_type))
+            comparisons[operator_name](column, pa.scalar(bound, data_type))
             for operator_name, bound in value.items()
         ]
     if value is None:
-        return [column_field.is_null()]
+        return [pc.is_null(column)]
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return [
-            column_field.isin(
-                pa.array([decode_hex_if_binary(v, data_type) for v in value], data_type)
-            )
-        ]
-    return [column_field == pa.scalar(decode_hex_if_binary(value, data_type), data_type)]
+        allowed_values = [decode_hex_if_binary(item, data_type) for item in value]
+        return [pc.is_in(column, value_set=pa.array(allowed_values, data_type))]
+    return [pc.equal(column, pa.scalar(decode_hex_if_binary(value, data_type), data_type))]
 
 
 def decode_hex_if_binary(value: Any, data_type: pa.DataType) -> Any:

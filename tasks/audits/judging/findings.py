@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 import pyarrow as pa
 
 from hallmark.tasks.audits.audit_tables import hash_json_values
-from hallmark.tasks.audits.judging.evidence_filters import RowConditions, build_row_filter
+from hallmark.tasks.audits.judging.evidence_filters import RowConditions, select_rows
 from hallmark.tasks.audits.judging.harm import Direction, compute_harm_p
 from hallmark.tasks.audits.slice_tags import SLICE_TYPE, tags_to_slice
 from hallmark.tasks.contract import (
@@ -443,8 +443,7 @@ def select_evidence(table: pa.Table, evidence_filter: str | RowConditions) -> pa
     conditions: RowConditions = (
         json.loads(evidence_filter) if isinstance(evidence_filter, str) else evidence_filter
     )
-    row_filter = build_row_filter(table.schema, conditions)
-    return table if row_filter is None else table.filter(row_filter)
+    return select_rows(table, conditions)
 
 
 def choose_evidence_order(value: float, null_value: float, column: str) -> str:
