@@ -30,8 +30,8 @@ from hallmark.tasks.contract import Row, format_count
 EFFECTS = "removal_effects"
 
 GROUP_TEMPLATES = {
-    "identity": "mention {}",
-    "dialect": "markers of {}",
+    "identity": "mentioning {}",
+    "dialect": "with markers of {}",
     "language": "in {}",
     "length": "{}",
     "source": "from {}",
