@@ -62,6 +62,7 @@ from hallmark.reports.sections.preprocessing import (
     describe_toxicity_actions,
 )
 from hallmark.reports.sections.redistribution import describe_redistribution
+from hallmark.reports.sections.stage_titles import name_corpus_stage
 from hallmark.reports.sections.unmeasured import describe_unmeasured_properties
 from hallmark.tasks.contract import Artifact, StageConfig, StageContext, stage
 
@@ -263,7 +264,9 @@ class DatasheetBuilder:
             sentence_end = "." if later_quarantines else "; the quarantine is empty."
             section.add_blocks(Paragraph([f"Every record could be read{sentence_end}"]))
         if later_quarantines:
-            stage_names = ", ".join(dict.fromkeys(row["stage"] for row in later_quarantines))
+            stage_names = ", ".join(
+                dict.fromkeys(name_corpus_stage(row["stage"]) for row in later_quarantines)
+            )
             quarantined_rows = sum(row["rows"] for row in later_quarantines)
             message = (
                 f"Later stages put documents into quarantine: {quarantined_rows:,} ledger rows, "

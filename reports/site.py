@@ -38,6 +38,7 @@ from hallmark.reports.purge_notices import (
     insert_purge_notice,
     read_purge_record,
 )
+from hallmark.reports.run_page import describe_duration, group_stages
 from hallmark.reports.run_summary import (
     KEY_FIGURE_LABELS,
     RunSummary,
@@ -232,10 +233,12 @@ def build_site(
             "site_run.html",
             run=record,
             stages=stages,
+            groups=group_stages(stages, lambda stage: stage.entry),
+            duration=describe_duration(record),
+            summary=run_summary,
             cards=cards,
             config=format_run_config(record.get("config"), redact),
             purged=format_purge_notice(purged_ids),
-            policy=run_summary.policy,
             **redacted_fields,
         )
         computed_count = sum(not entry["cached"] for entry in record["stages"])

@@ -36,6 +36,7 @@ from hallmark.reports.sections.curation_effects import (
     read_removal_effects_rows,
 )
 from hallmark.reports.sections.filter_errors import build_filter_error_section
+from hallmark.reports.sections.stage_titles import name_corpus_stage
 from hallmark.tasks.contract import Row, format_count
 
 SECTION_TITLE = "Removal rates by group"
@@ -570,7 +571,8 @@ def build_stage_section(corpus: CorpusFigures, rows: Sequence[Row]) -> Section:
                 f"{row['unique_documents']:,}",
             ]
         )
-    columns = ["documents", "read", *stages, "removed", "kept", "unique"]
+    stage_names = map(name_corpus_stage, stages)
+    columns = ["documents", "read", *stage_names, "removed", "kept", "unique"]
     note = (
         "Number of documents that each stage removed or put into quarantine. Read = removed + "
         "kept. Unique: read, without exact and near duplicates of other documents. For documents "

@@ -236,9 +236,10 @@ def test_removals_by_stage_add_up(session):
     [stages] = [s for s in iterate_sections([section]) if s.title == "Removed documents by stage"]
     [table] = get_tables(stages)
     everything, women = (dict(zip(table.columns, row, strict=True)) for row in table.rows)
-    assert (everything["deduplicate"], everything["select"]) == ("60 (6.0 %)", "40 (4.0 %)")
+    duplicates, rules = "exact duplicates (deduplicate)", "filter by rules (select)"
+    assert (everything[duplicates], everything[rules]) == ("60 (6.0 %)", "40 (4.0 %)")
     assert everything["removed"].value == 100 and everything["kept"] == "900"
-    assert (women["deduplicate"], women["select"]) == ("6 (6.0 %)", "4 (4.0 %)")
+    assert (women[duplicates], women[rules]) == ("6 (6.0 %)", "4 (4.0 %)")
     assert women["removed"].value == 10 and women["read"] == "100"
 
 
