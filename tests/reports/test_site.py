@@ -100,6 +100,16 @@ def test_the_index_says_which_model_and_which_controls_failed(site, made, cards)
     assert cell["failed controls"] == (said if failed else f"none of {carried}")
 
 
+def test_the_cards_of_a_corpus_link_to_each_other(site):
+    for card, other, text in (
+        ("model_card", "datasheet", "Datasheet of the training corpus"),
+        ("datasheet", "model_card", "Model card of the model trained on this corpus"),
+    ):
+        run = "20260101-100000-aaaa"
+        page = pages.read(site / "runs" / run / card / f"{card}.html")
+        assert (f"../../{run}/{other}/{other}.html", text) in page.links[:4]
+
+
 @pytest.mark.parametrize("card", ["model_card", "task_card"])
 def test_a_model_whose_card_has_no_title_is_called_untitled(session, made, records, tmp_path, card):
     found = (
