@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from hallmark.reports.forms.answers_file import DatasheetAnswers
 from hallmark.reports.forms.questions import QUESTION_FILES
@@ -29,6 +29,7 @@ from hallmark.reports.page.document import (
     Document,
     InlineContent,
     InlineElement,
+    Link,
     Paragraph,
     Section,
     format_user_statement,
@@ -60,11 +61,18 @@ from hallmark.reports.sections.preprocessing import (
     build_preprocessing_section,
     describe_toxicity_actions,
 )
+from hallmark.reports.sections.redistribution import describe_redistribution
+from hallmark.reports.sections.stage_titles import name_corpus_stage
+from hallmark.reports.sections.unmeasured import describe_unmeasured_properties
 from hallmark.tasks.contract import Artifact, StageConfig, StageContext, stage
 
 
 class DatasheetConfig(StageConfig):
-    """Facts about the corpus that only a person knows; missing ones are "not stated"."""
+    """Facts about the corpus that only a person knows; missing ones are "not stated".
+
+    Raises:
+        ValueError: If a reason is stated without the decision that it explains.
+    """
 
     title: str | None = Field(
         None, description="name of the corpus; by default the name of the config"
@@ -88,6 +96,12 @@ class DatasheetConfig(StageConfig):
         None, description="who maintains the corpus, and how it is updated and corrected"
     )
     contact: str | None = Field(None, description="contact for questions and complaints")
+    redistribution: Literal["yes", "no"] | None = Field(
+        None, description='whether the corpus may be redistributed: "yes" or "no"'
+    )
+    redistribution_reason: str | None = Field(
+        None, description="why the corpus may, or may not, be redistributed"
+    )
     max_table_rows: int = Field(
         30,
         ge=1,
@@ -107,6 +121,15 @@ class DatasheetConfig(StageConfig):
         {},
         description="answers of a person by id of the question; answers.file sets them",
     )
+
+    @model_validator(mode="after")
+    def _check_redistribution(self) -> Self:
+        if self.redistribution_reason and self.redistribution is None:
+            raise ValueError(
+                "redistribution_reason explains a decision that is missing; set redistribution "
+                'to "yes" or "no"'
+            )
+        return self
 
 
 @dataclass
@@ -139,20 +162,30 @@ class DatasheetBuilder:
             build_canary_callout(self.corpus_figures),
             DefinitionList(
                 [
-                    ("Documents by split", self.format_split_counts(splits)),
+                    ("Redistribution", self.describe_redistribution()),
+                    ("Licences", describe_licences(self.corpus_figures, self.config.licence)),
+                    (
+                        "Contents",
+                        [
+                            Link("Sources, languages, licences, lengths", "composition.html"),
+                            "; by split: ",
+                            *self.format_split_counts(splits),
+                        ],
+                    ),
                     *(
-                        ("Toxicity rule", rule_description)
+                        ("Toxicity filter", rule_description)
                         for rule_description in describe_toxicity_actions(self.corpus_figures)
                     ),
-                    ("Licences", describe_licences(self.corpus_figures, self.config.licence)),
+                    ("Not measured", [describe_unmeasured_properties(self.corpus_figures)]),
                     ("Contact", format_user_statement(self.config.contact)),
-                    (
-                        "Created from",
-                        ["profile with content ", Code(self.corpus_figures.profile.content_digest)],
-                    ),
                 ]
             ),
         ]
+
+    def describe_redistribution(self) -> InlineContent:
+        return describe_redistribution(
+            self.corpus_figures, self.config.redistribution, self.config.redistribution_reason
+        )
 
     def format_split_counts(self, splits: Sequence[str]) -> InlineContent:
         """Return the number of documents of each split."""
@@ -231,7 +264,9 @@ class DatasheetBuilder:
             sentence_end = "." if later_quarantines else "; the quarantine is empty."
             section.add_blocks(Paragraph([f"Every record could be read{sentence_end}"]))
         if later_quarantines:
-            stage_names = ", ".join(dict.fromkeys(row["stage"] for row in later_quarantines))
+            stage_names = ", ".join(
+                dict.fromkeys(name_corpus_stage(row["stage"]) for row in later_quarantines)
+            )
             quarantined_rows = sum(row["rows"] for row in later_quarantines)
             message = (
                 f"Later stages put documents into quarantine: {quarantined_rows:,} ledger rows, "
@@ -265,6 +300,7 @@ class DatasheetBuilder:
                 "To whom is the corpus distributed, and how?",
                 format_user_statement(self.config.distribution),
             ),
+            ("May it be redistributed?", self.describe_redistribution()),
             ("Under which licences?", describe_licences(self.corpus_figures, self.config.licence)),
         ]
         licence_note = (
@@ -277,6 +313,10 @@ class DatasheetBuilder:
         entries = [
             ("Who maintains the corpus?", format_user_statement(self.config.maintenance)),
             ("Contact", format_user_statement(self.config.contact)),
+            (
+                "Which data is this card about?",
+                ["A profile with the content ", Code(self.corpus_figures.profile.content_digest)],
+            ),
         ]
         return Section("Maintenance", [DefinitionList(entries)])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hallmark.reports.page.document import DecisionSheet
 from hallmark.reports.page.figures import format_number, get_evidence_place
 from hallmark.reports.page.redaction import RedactFunction
 from hallmark.reports.sections.training_coverage import describe_training_arm
@@ -31,8 +33,9 @@ def summarize_run(artifacts: Mapping[str, Artifact | None], redact: RedactFuncti
             _summarize_controls(artifacts),
             _read_key_figures_or_blanks(artifacts.get("model_card")),
             _read_policy_outcome(artifacts, redact),
+            read_decision_status(artifacts.get("model_card")),
         )
-    except (HallmarkError, LookupError, TypeError, AttributeError):
+    except (HallmarkError, LookupError, TypeError, ValueError, AttributeError):
         return RunSummary(
             ModelSummary(),
             ControlSummary(0, 0, ()),
@@ -58,6 +61,34 @@ def _read_policy_outcome(
         return PolicyOutcome()
     verdict_rows = policy_verdicts["verdicts"].read(["rule", "verdict"]).to_pylist()
     return judge_policy({**row, "rule": redact(row["rule"])} for row in verdict_rows)
+
+
+@dataclass(frozen=True)
+class DecisionStatus:
+    """The status on the decision sheet of a model card.
+
+    Attributes:
+        status: The status in one to three words.
+        look: How it is coloured: "good", "bad" or "note".
+        explanation: One sentence that explains the status.
+    """
+
+    status: str
+    look: str
+    explanation: str
+
+
+def read_decision_status(card: Artifact | None) -> DecisionStatus | None:
+    """Return the status on a model card, whose text is redacted; None if there is none."""
+    if card is None:
+        return None
+    rows = card["sections"].read(["kind", "content"])
+    sheets = rows.filter(pc.equal(rows["kind"], DecisionSheet.__name__))["content"].to_pylist()
+    if not sheets or not sheets[0]:  # a purge empties the content
+        return None
+    sheet = json.loads(sheets[0])
+    explanation = "".join(part for part in sheet["explanation"] if isinstance(part, str))
+    return DecisionStatus(sheet["status"], sheet["look"], explanation)
 
 
 @dataclass(frozen=True)
@@ -175,12 +206,14 @@ class RunSummary:
         controls: Its controls.
         figures: The key figures of its model card.
         policy: The rules of its policy by verdict, with redacted names.
+        decision: The status on its model card; None without one.
     """
 
     model: ModelSummary
     controls: ControlSummary
     figures: Sequence[KeyFigure]
     policy: PolicyOutcome
+    decision: DecisionStatus | None = None
 
 
 def _read_key_figures_or_blanks(card: Artifact | None) -> list[KeyFigure]:

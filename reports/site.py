@@ -23,6 +23,13 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from hallmark.reports.artifact_lookup import find_artifact_by_name
+from hallmark.reports.card_links import (
+    DATASHEET,
+    MODEL_CARD,
+    find_related_cards,
+    insert_related_links,
+    read_datasheet_name,
+)
 from hallmark.reports.cards import CARD_KINDS, find_page_inputs, read_card
 from hallmark.reports.page.card_pages import write_card_pages
 from hallmark.reports.page.redaction import RedactFunction, Redactor
@@ -34,6 +41,7 @@ from hallmark.reports.purge_notices import (
     insert_purge_notice,
     read_purge_record,
 )
+from hallmark.reports.run_page import describe_duration, group_stages
 from hallmark.reports.run_summary import (
     KEY_FIGURE_LABELS,
     RunSummary,
@@ -231,10 +239,12 @@ def build_site(
             "site_run.html",
             run=record,
             stages=stages,
+            groups=group_stages(stages, lambda stage: stage.entry),
+            duration=describe_duration(record),
+            summary=run_summary,
             cards=cards,
             config=format_run_config(record.get("config"), redact),
             purged=format_purge_notice(purged_ids),
-            policy=run_summary.policy,
             **redacted_fields,
         )
         computed_count = sum(not entry["cached"] for entry in record["stages"])
@@ -242,6 +252,7 @@ def build_site(
         runs.append(
             IndexedRun(record, cards, computed_count, len(purged_ids), training_arm, run_summary)
         )
+    _link_related_cards(store, runs, site_folder)
     index_page = site_folder / "index.html"
     _write_page(
         index_page,
@@ -441,6 +452,24 @@ def _write_cards(
                 (target / DIGEST_FILE).write_text(folder_digest)
         titles_by_page[f"{label}/{label}.html"] = kind.title
     return titles_by_page
+
+
+def _link_related_cards(store: Store, runs: Sequence[IndexedRun], site_folder: Path) -> None:
+    """Link the datasheets and the model cards of the site with each other."""
+    names_by_run = {
+        run.record["run"]: {
+            stage.label: stage.artifact_name
+            for stage in _list_stage_artifacts(run)
+            if f"{stage.label}/{stage.label}.html" in run.cards
+        }
+        for run in runs
+    }
+    find_datasheet_name = cache(partial(read_datasheet_name, store))
+    for run_id, names in names_by_run.items():
+        for card in {DATASHEET, MODEL_CARD} & names.keys():
+            page = site_folder / "runs" / run_id / card / f"{card}.html"
+            links = find_related_cards(run_id, card, names_by_run, find_datasheet_name)
+            insert_related_links(page, links)
 
 
 def _reuse_previous_folder(

@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 
 from hallmark.flows.application.requests import InvalidRequestError
 from hallmark.flows.application.store_reader import CardView, RecentValues, StoreReader
+from hallmark.reports.card_links import CardLink
 from hallmark.reports.page.card_pages import redact_card_page
 from hallmark.reports.page.cases import SelectedRows as CaseRows
 from hallmark.reports.page.cases import build_cases, has_cases
@@ -68,8 +69,9 @@ class CardPages:
         names = {section.page for section in view.content.document.list_pages()}
         if suffix != "html" or section_name not in {"", *names}:
             raise HTTPException(404)
-        key = (view.run.id, section_name, view.key)
-        return HTMLResponse(self._pages.get(key, lambda: _render_card(view, section_name)))
+        related = [] if section_name else self.reader.find_related_cards(view)
+        key = (view.run.id, section_name, view.key, *related)
+        return HTMLResponse(self._pages.get(key, lambda: _render_card(view, section_name, related)))
 
     def show_rows(self, request: Request, run: str, card: str, page: str) -> Response:
         """Show the rows of figures as a page, or write them as CSV or parquet."""
@@ -137,7 +139,7 @@ def link_figure(figure: Figure) -> str:
     return f"rows/{figure.evidence_id}.html"
 
 
-def _render_card(view: CardView, section_name: str) -> str:
+def _render_card(view: CardView, section_name: str, related: list[CardLink]) -> str:
     document = redact_card_page(view.content, section_name)
     if view.purge_notice:
         document.lead = [Callout("note", [view.purge_notice]), *document.lead]
@@ -149,6 +151,7 @@ def _render_card(view: CardView, section_name: str) -> str:
         link_figure=link_figure,
         run=view.run,
         card=view.content.name,
+        related=related,
     )
 
 

@@ -15,12 +15,14 @@ from hallmark.reports.artifact_lookup import find_artifact_by_name
 from hallmark.reports.cards import CARD_KINDS
 from hallmark.reports.page.redaction import Redactor
 from hallmark.reports.purge_notices import format_purge_notice
+from hallmark.reports.run_page import describe_duration, group_stages
 from hallmark.reports.run_summary import (
     KEY_FIGURE_LABELS,
     describe_training_arm_of_run,
     summarize_run,
 )
 from hallmark.reports.site import (
+    RunStage,
     format_run_config,
     read_phone_regions,
     summarize_stage_artifact,
@@ -86,23 +88,26 @@ class RunPages:
         purged_ids = frozenset[str]().union(
             *(artifact.purge_time_by_doc_id for artifact in artifacts.values() if artifact)
         )
+        stages = [
+            RunStage(entry, summarize_stage_artifact(artifacts[label]))
+            for label, entry in opened_run.stages.items()
+        ]
         return HTMLResponse(
             render_view_page(
                 "run.html",
                 run=opened_run,
                 training=read_training(opened_run),
                 has_trajectory=self.find_training(opened_run.id) is not None,
-                stages=[
-                    (entry, summarize_stage_artifact(artifacts[label]))
-                    for label, entry in opened_run.stages.items()
-                ],
+                stages=stages,
+                groups=group_stages(stages, lambda stage: stage.entry),
+                duration=describe_duration(record),
                 cards={
                     label: kind.title for label, kind in CARD_KINDS.items() if artifacts.get(label)
                 },
                 picture=draw_flow_picture(_list_flow_stages(opened_run, artifacts)),
                 config=format_run_config(record["config"], redact),
                 purge_notice=format_purge_notice(purged_ids),
-                policy=summarize_run(artifacts, redact).policy,
+                summary=summarize_run(artifacts, redact),
                 error=redact(record["error"] or ""),
                 checkpoint=redact(record["checkpoint"] or ""),
                 terms=[term.replace("_", " ") for term in ACCOUNT_TERMS],

@@ -15,6 +15,13 @@ from typing import Any, Generic, TypeVar
 
 from hallmark.flows.runs import Run, list_run_ids, open_run, read_run_record
 from hallmark.reports.artifact_lookup import find_artifact_by_name
+from hallmark.reports.card_links import (
+    DATASHEET,
+    MODEL_CARD,
+    CardLink,
+    find_related_cards,
+    read_datasheet_name,
+)
 from hallmark.reports.cards import CARD_KINDS, read_card
 from hallmark.reports.page.card_tables import CardContent
 from hallmark.reports.page.redaction import Redactor
@@ -110,6 +117,7 @@ class StoreReader:
         self.store = store
         self._cards: RecentValues[tuple[CardContent, str]] = RecentValues(MAX_CARDS)
         self._summaries: RecentValues[RunSummary] = RecentValues(MAX_SUMMARIES)
+        self._datasheet_names: RecentValues[str | None] = RecentValues(MAX_SUMMARIES)
         self._map: Any = map
         if store.root_folder is None:
             self._map = ThreadPoolExecutor(READERS, thread_name_prefix="store reader").map
@@ -178,6 +186,26 @@ class StoreReader:
         key = self._identify_contents(artifact)
         content, purge_notice = self._cards.get(key, lambda: self._read_card(artifact))
         return CardView(run, artifact, content, purge_notice, key)
+
+    def find_related_cards(self, view: CardView) -> list[CardLink]:
+        """Find the datasheet of a model card's corpus, or the model cards of a corpus."""
+        runs = self.read_runs()[0] if view.content.name in (DATASHEET, MODEL_CARD) else []
+        names_by_run = {
+            run.id: {
+                label: run.stages[label]["artifact"]
+                for label in (DATASHEET, MODEL_CARD)
+                if label in run.stages
+            }
+            for run in runs
+        }
+        return find_related_cards(
+            view.run.id, view.content.name, names_by_run, self._find_datasheet_name
+        )
+
+    def _find_datasheet_name(self, model_card_name: str) -> str | None:
+        return self._datasheet_names.get(
+            model_card_name, lambda: read_datasheet_name(self.store, model_card_name)
+        )
 
     def _identify_contents(self, artifact: Artifact) -> Hashable:
         """Return what identifies the contents of an artifact.

@@ -36,6 +36,7 @@ CARD_TABLES = (
     "documents",
     "duplicates",
     "errors",
+    "evaluation_sets",
     "group_removals",
     "group_removals_by_reason",
     "group_sentences",

@@ -23,6 +23,7 @@ from hallmark.reports.sections.row_selection import (
     select_first_pairs_covering_all_groups,
     select_first_rows_and_all_group_rows,
 )
+from hallmark.reports.sections.stage_titles import name_corpus_stage
 from hallmark.tasks.audits.audit_descriptions import SIGNIFICANCE_LEVEL
 from hallmark.tasks.audits.judging.selection import correct_interval_for_choice
 from hallmark.tasks.contract import Row, format_count
@@ -30,8 +31,8 @@ from hallmark.tasks.contract import Row, format_count
 EFFECTS = "removal_effects"
 
 GROUP_TEMPLATES = {
-    "identity": "mention {}",
-    "dialect": "markers of {}",
+    "identity": "mentioning {}",
+    "dialect": "with markers of {}",
     "language": "in {}",
     "length": "{}",
     "source": "from {}",
@@ -529,7 +530,13 @@ def build_removed_examples_section(corpus: CorpusFigures) -> Section:
         ratio_text = INFINITE_RATIO if row["no_other_removed"] else ratio_text
         rule_name = format_rule_name(corpus, row["stage"], row["reason"])
         table_rows.append(
-            [describe_document_group(row), row["stage"], rule_name, ratio_text, figure]
+            [
+                describe_document_group(row),
+                name_corpus_stage(row["stage"]),
+                rule_name,
+                ratio_text,
+                figure,
+            ]
         )
     if not table_rows:
         section.add_blocks(Paragraph(["No example documents were stored."]))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from hallmark.reports.page.document import DataTable, InlineElement, Paragraph, Section
 from hallmark.reports.page.figures import Figure
 from hallmark.reports.sections.corpus_figures import CorpusFigures
+from hallmark.reports.sections.stage_titles import name_corpus_stage
 from hallmark.tasks.contract import Artifact, Row
 
 CURATION_EVALUATION = "evaluate_curation"
@@ -83,7 +84,12 @@ def build_detection_rate_table(
     for row in rows:
         figure = add_detection_rate_figure(corpus, row)
         table_rows.append(
-            [row["stage"], row["target"], row["measure"], *_format_share_cells(figure, row)]
+            [
+                name_corpus_stage(row["stage"]),
+                row["target"],
+                row["measure"],
+                *_format_share_cells(figure, row),
+            ]
         )
     note = (
         "Recall: share of the known cases that the stage found. Precision: share of the reported "

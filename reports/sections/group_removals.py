@@ -15,6 +15,8 @@ from hallmark.reports.page.document import (
     Block,
     Chart,
     DataTable,
+    DefinitionEntry,
+    DefinitionList,
     InlineContent,
     InlineElement,
     Paragraph,
@@ -34,6 +36,7 @@ from hallmark.reports.sections.curation_effects import (
     read_removal_effects_rows,
 )
 from hallmark.reports.sections.filter_errors import build_filter_error_section
+from hallmark.reports.sections.stage_titles import name_corpus_stage
 from hallmark.tasks.contract import Row, format_count
 
 SECTION_TITLE = "Removal rates by group"
@@ -64,21 +67,21 @@ REMOVED = Outcome("removed", "", "removal_rate", "removed_documents")
 LOST = Outcome("no copy remains", "lost_", "lost_rate", "lost_documents")
 
 READING_NOTE = (
-    "Removed documents were removed by any stage; exact and near duplicates are included. No copy "
-    "remains of a document if a rule other than deduplication removed it, or if it is a duplicate "
-    "and such a rule removed the copy that deduplication had kept. The ratio divides the removed "
-    "share of the group by that of all other documents; it compares documents within each source "
+    "A document counts as removed if any stage removed it, also as an exact or near duplicate. No "
+    "copy remains of a document if a rule other than deduplication removed it, or if it is a "
+    "duplicate and such a rule removed the copy that deduplication had kept. The ratio divides the "
+    "removed share of the group by that of all other documents, within each source "
     "(Mantel–Haenszel). It can be above 1 although the removed share is lower, because sources "
-    "differ in how much was removed and in how often they mention the group. The column "
-    "“difference” judges this adjusted ratio: documents of the group were removed more or less "
-    "often than others of the same sources if q, the false discovery rate over all rows of the "
-    "table group_removals, is below 5 %. The detectable ratio is the smallest "
-    "one that the test, without adjustment, would detect with 80 % power. All groups are shown. "
-    "They are sorted by the end of the interval nearest to 1, the largest difference first."
+    "differ in how much was removed and in how often they mention the group. The column “compared "
+    "with others” judges this ratio: “more often” and “less often” mean that q, the false "
+    "discovery rate over all rows of the table group_removals, is below 5 %. The detectable "
+    "ratio is the smallest one that the test, without adjustment, would detect with 80 % power. "
+    "All groups are shown, sorted by the end of the interval nearest to 1, the largest "
+    "difference first."
 )
 SOURCE_NOTE = (
     "Sources are compared with all other sources; their ratios are not adjusted, and the column "
-    "“difference” judges them as they are."
+    "“compared with others” judges them as they are."
 )
 PEOPLE_NOTE = (
     "A high ratio does not prove that a filter is unfair: documents that mention a group also "
@@ -408,7 +411,7 @@ def build_rate_table(
         f"{outcome.label} (all other documents)",
         "ratio" if is_about_sources else "ratio adjusted for source",
         "95 % interval",
-        "difference",
+        "compared with others",
     ]
     if outcome is REMOVED:
         columns.append("detectable ratio")
@@ -497,28 +500,25 @@ def build_ratio_chart(rows: Sequence[Row]) -> list[Block]:
     )
     if omitted_count := len(rows) - len(drawn_rows):
         caption += (
-            f" {format_count(omitted_count, 'group')} of which none or no other document was "
-            "removed cannot be drawn."
+            f" Only in the table: {format_count(omitted_count, 'group')} without a ratio, with a "
+            "ratio of zero, or with an interval that reaches zero or has no upper end."
         )
     return [Chart("group-removals", drawing, alt, caption)]
 
 
 def describe_groups_without_documents(rows: Sequence[Row]) -> list[Block]:
     """Name the groups of people that no document mentions, and dialects without markers."""
-    empty_rows = [row for row in rows if row["dimension"] in PEOPLE_DIMENSIONS]
-    sentences = []
-    for dimension, beginning in (
-        ("identity", "No document mentions"),
-        ("dialect", "No document has markers of"),
+    entries: list[DefinitionEntry] = []
+    for dimension, term in (
+        ("identity", "Groups that no document mentions"),
+        ("dialect", "Dialects of which no document has markers"),
     ):
         names = [
-            row["slice"]
-            for row in empty_rows
-            if row["dimension"] == dimension and not row["documents"]
+            row["slice"] for row in rows if row["dimension"] == dimension and not row["documents"]
         ]
         if names:
-            sentences.append(f"{beginning} {'; '.join(names)}.")
-    return [Paragraph([" ".join(sentences)])] if sentences else []
+            entries.append((term, [f"{'; '.join(sorted(names, key=str.casefold))}."]))
+    return [DefinitionList(entries)] if entries else []
 
 
 def format_count_and_share(count: int, total: int) -> str:
@@ -571,7 +571,8 @@ def build_stage_section(corpus: CorpusFigures, rows: Sequence[Row]) -> Section:
                 f"{row['unique_documents']:,}",
             ]
         )
-    columns = ["documents", "read", *stages, "removed", "kept", "unique"]
+    stage_names = map(name_corpus_stage, stages)
+    columns = ["documents", "read", *stage_names, "removed", "kept", "unique"]
     note = (
         "Number of documents that each stage removed or put into quarantine. Read = removed + "
         "kept. Unique: read, without exact and near duplicates of other documents. For documents "

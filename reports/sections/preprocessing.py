@@ -16,6 +16,7 @@ from hallmark.reports.page.document import (
 )
 from hallmark.reports.page.figures import Figure, format_number
 from hallmark.reports.sections.corpus_figures import PROFILE, SCORE_FILTER, CorpusFigures
+from hallmark.reports.sections.stage_titles import name_corpus_stage
 from hallmark.tasks.contract import ACCOUNT_TERMS
 from hallmark.tasks.corpus.toxicity.actions import SCORER_WARNINGS, choose_default_action
 
@@ -79,7 +80,7 @@ def build_stage_counts_section(corpus: CorpusFigures) -> Section:
                 value_column="removed_rows+removed_spans/input",
                 missing_reason="the stage had no input",
             )
-            rows.append([stage_label, *cells, removed_share])
+            rows.append([name_corpus_stage(stage_label), *cells, removed_share])
             if unit == "rows":
                 kept_documents.append((stage_label, cells[ACCOUNT_TERMS.index("kept")]))
         numeric = frozenset(range(1, len(columns)))
@@ -143,7 +144,7 @@ def build_ledger_reasons_section(corpus: CorpusFigures) -> Section:
         source = (row["stage"], "ledger")
         rows.append(
             [
-                row["stage"],
+                name_corpus_stage(row["stage"]),
                 row["action"],
                 row["reason"],
                 corpus.book.add_computed_figure(
@@ -390,7 +391,7 @@ def build_near_duplicates_section(corpus: CorpusFigures) -> Section:
         rows.append(
             [
                 bucket_label,
-                row["stage"],
+                name_corpus_stage(row["stage"]),
                 corpus.add_sum_figure("duplicates", "pairs", "pairs", label, **conditions),
             ]
         )

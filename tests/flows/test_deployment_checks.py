@@ -56,6 +56,7 @@ NO_PATHS = {
     "intended_uses",
     "uses_to_avoid",
     "distribution",
+    "redistribution_reason",
     "maintenance",
     "contact",
     "source_column",

@@ -135,14 +135,14 @@ def test_no_group_and_no_source_is_cut(session):
     section = build_group_removal_section(corpus_of([TOTAL, *rows]))
     people, lost = get_tables(section)
     assert {row[0] for row in people.rows} == {row[0] for row in lost.rows}
-    assert {row[0] for row in people.rows} == {f"mention {name}" for name in GROUPS}
+    assert {row[0] for row in people.rows} == {f"mentioning {name}" for name in GROUPS}
     by_title = {each.title: each for each in iterate_sections([section])}
     for title in ("Removal rates by language and length", "Removal rates by source"):
         assert [len(table.rows) for table in get_tables(by_title[title])] == [40, 40]
     [chart] = [block for block in section.blocks if isinstance(block, Chart)]
     assert "".join(chart.alt_text).count(" to ") == len(GROUPS)
     svg = draw_chart(chart.drawing)
-    assert svg.count("mention group") == 45
+    assert svg.count("mentioning group") == 45
 
 
 def test_rows_are_sorted_by_the_end_of_the_interval_nearest_to_one():
@@ -175,23 +175,30 @@ def test_cells_show_shares_ratios_and_intervals(session):
         {row[0]: dict(zip(table.columns, row, strict=True)) for row in table.rows}
         for table in tables
     )
-    women, men, alone = (people[f"mention {name}"] for name in ("women", "men", "alone"))
-    assert [row[0] for row in tables[0].rows] == ["mention women", "mention men", "mention alone"]
+    women, men, alone = (people[f"mentioning {name}"] for name in ("women", "men", "alone"))
+    assert [row[0] for row in tables[0].rows] == [
+        "mentioning women",
+        "mentioning men",
+        "mentioning alone",
+    ]
     assert women["n"] == "200" and women["removed"].value == 0.2
     assert women["removed (all other documents)"] == "10.0 %"
     assert women["ratio adjusted for source"].value == 3 and women["95 % interval"] == (
         "2.000 to 4.500"
     )
-    assert women["difference"] == "more often, q < 0.001" and women["detectable ratio"] == "1.800"
+    assert (
+        women["compared with others"] == "more often, q < 0.001"
+        and women["detectable ratio"] == "1.800"
+    )
     assert men["ratio adjusted for source"] == "∞" and men["95 % interval"] == "2.000 to any"
-    assert men["difference"] == "more often, q = 0.0200"
+    assert men["compared with others"] == "more often, q = 0.0200"
     assert all("∞: the share of all other documents is 0." in table.note for table in tables)
     assert alone["ratio adjusted for source"] == "–" == alone["95 % interval"]
-    assert alone["difference"] == "not compared"
-    assert lost["mention women"]["no copy remains"].value == 0.05
-    assert lost["mention women"]["no copy remains (all other documents)"] == "1.0 %"
-    assert lost["mention men"]["ratio adjusted for source"] == "∞"
-    assert lost["mention men"]["95 % interval"] == "0.5000 to any"
+    assert alone["compared with others"] == "not compared"
+    assert lost["mentioning women"]["no copy remains"].value == 0.05
+    assert lost["mentioning women"]["no copy remains (all other documents)"] == "1.0 %"
+    assert lost["mentioning men"]["ratio adjusted for source"] == "∞"
+    assert lost["mentioning men"]["95 % interval"] == "0.5000 to any"
 
 
 def test_groups_without_documents_are_named_and_not_in_the_table(session):
@@ -203,12 +210,12 @@ def test_groups_without_documents_are_named_and_not_in_the_table(session):
     ]
     section = build_group_removal_section(corpus_of([TOTAL, *rows]))
     assert [[row[0] for row in table.rows] for table in get_tables(section)] == [
-        ["mention women"],
-        ["mention women"],
+        ["mentioning women"],
+        ["mentioning women"],
     ]
     text = text_of_blocks(section.blocks)
-    assert "No document mentions Jews; Hindus, Buddhists and Sikhs." in text
-    assert "No document has markers of Scottish English." in text
+    assert "Groups that no document mentions: Hindus, Buddhists and Sikhs; Jews." in text
+    assert "Dialects of which no document has markers: Scottish English." in text
 
 
 def test_removals_by_stage_add_up(session):
@@ -229,9 +236,10 @@ def test_removals_by_stage_add_up(session):
     [stages] = [s for s in iterate_sections([section]) if s.title == "Removed documents by stage"]
     [table] = get_tables(stages)
     everything, women = (dict(zip(table.columns, row, strict=True)) for row in table.rows)
-    assert (everything["deduplicate"], everything["select"]) == ("60 (6.0 %)", "40 (4.0 %)")
+    duplicates, rules = "exact duplicates (deduplicate)", "filter by rules (select)"
+    assert (everything[duplicates], everything[rules]) == ("60 (6.0 %)", "40 (4.0 %)")
     assert everything["removed"].value == 100 and everything["kept"] == "900"
-    assert (women["deduplicate"], women["select"]) == ("6 (6.0 %)", "4 (4.0 %)")
+    assert (women[duplicates], women[rules]) == ("6 (6.0 %)", "4 (4.0 %)")
     assert women["removed"].value == 10 and women["read"] == "100"
 
 

@@ -238,13 +238,13 @@ def corpus(session):
 def test_by_rule_and_along_thresholds_every_group_has_a_line(corpus):
     _, grid = build_removal_rates_by_rule(corpus).blocks
     shown = {row[0] for row in grid.rows}
-    assert {f"mention {name}" for name in GROUPS} <= shown and len(shown) == len(GROUPS) + 10
+    assert {f"mentioning {name}" for name in GROUPS} <= shown and len(shown) == len(GROUPS) + 10
     assert (
         f"{len(shown)} of {len(GROUPS) + 40} rows:" in grid.note
         and "table removal_rates" in grid.note
     )
     [grid] = build_threshold_rates_section(corpus).blocks
-    assert {row[0] for row in grid.rows} == {f"mention {name}" for name in GROUPS}
+    assert {row[0] for row in grid.rows} == {f"mentioning {name}" for name in GROUPS}
 
 
 def test_swapped_sentences_show_the_largest_pairs_and_one_of_every_group(corpus):

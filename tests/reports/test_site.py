@@ -98,6 +98,16 @@ def test_the_index_says_which_model_and_which_controls_failed(site, made, cards)
     assert cell["failed controls"] == (said if failed else f"none of {carried}")
 
 
+def test_the_cards_of_a_corpus_link_to_each_other(site):
+    for card, other, text in (
+        ("model_card", "datasheet", "Datasheet of the training corpus"),
+        ("datasheet", "model_card", "Model card of the model trained on this corpus"),
+    ):
+        run = "20260101-100000-aaaa"
+        page = pages.read(site / "runs" / run / card / f"{card}.html")
+        assert (f"../../{run}/{other}/{other}.html", text) in page.links[:4]
+
+
 @pytest.mark.parametrize("card", ["model_card", "task_card"])
 def test_a_model_whose_card_has_no_title_is_called_untitled(session, made, records, tmp_path, card):
     found = (
@@ -195,9 +205,10 @@ def test_a_broken_policy_stands_beside_completed(session, made, records, tmp_pat
     site = build_site(session.store, [broken], tmp_path / "site").parent
     head, line = pages.read(site / "index.html").tables[0]
     status = dict(zip(head, line, strict=True))["status"]
-    assert status.startswith("completedpolicy failedtold")
-    run = (site / "runs" / broken["run"] / "index.html").read_text()
-    assert "policy failed</span> told</dd>" in run
+    assert status.startswith("completedNot judged No acceptance policy is configured; 15 of 17")
+    assert "policy failed told" in status
+    run = pages.read(site / "runs" / broken["run"] / "index.html")
+    assert "completedpolicy failed told" in run.text
 
 
 def test_names_that_climb_are_not_followed(session, records, tmp_path):
@@ -209,7 +220,8 @@ def test_names_that_climb_are_not_followed(session, records, tmp_path):
     ]
     site = build_site(session.store, [records[0] | {"stages": entries}], tmp_path / "site").parent
     page = pages.read(site / "runs" / records[0]["run"] / "index.html")
-    assert page.text.count("no longer in the store") == 2
+    # Each stage says so, and each group that has such a stage.
+    assert page.text.count("no longer in the store") == 4
 
 
 def test_key_figures_say_interval_n_and_scorer_as_far_as_they_have_them():
@@ -262,14 +274,20 @@ def test_the_site_can_be_moved(site, tmp_path):
     assert pages.broken_links(moved) == []
 
 
+def find_label(cell):
+    """Return the label of a stage from its cell, which may start with the title."""
+    title_and_label = re.fullmatch(r".+ \((\w+)\)", cell)
+    return title_and_label[1] if title_and_label else cell
+
+
 def test_a_run_page_shows_stages_tables_and_accounts(site, made):
     page = pages.read(site / "runs" / "20260101-100000-aaaa" / "index.html")
-    stages, accounts = page.tables
-    lines = {line[0]: line for line in stages[1:]}
-    assert lines["ingest"][2] == "cached" and lines["redact_spans"][2] == "1.3"
-    assert made.corpus["redact_spans"].name in lines["redact_spans"][1]
+    *groups, accounts = page.tables
+    lines = {find_label(line[0]): line for table in groups for line in table[1:]}
+    assert lines["ingest"][1] == "cached" and lines["redact_spans"][1] == "1.3"
+    assert made.corpus["redact_spans"].name in lines["redact_spans"][4]
     documents = made.corpus["plant_canaries"]["documents"].row_count
-    assert f"documents\xa0{documents:,}" in lines["plant_canaries"][3]
+    assert f"documents\xa0{documents:,}" in lines["plant_canaries"][2]
     books = {
         (line[0], line[1]): [int(c.replace(",", "")) for c in line[2:]] for line in accounts[1:]
     }

@@ -1,23 +1,40 @@
 """Sentences of the site follow from the records, verdicts and pairs that they are about."""
 
+import json
 import re
 from dataclasses import replace
 from types import SimpleNamespace
 
+import pyarrow as pa
 import pytest
 
+from hallmark.flows import curation
+from hallmark.flows.audit_execution import map_step_labels_to_stage_names
+from hallmark.flows.config import Config
+from hallmark.flows.flow_registry import register_all_stages
+from hallmark.reports.page.card_tables import SECTIONS
 from hallmark.reports.page.rendering import get_template_environment
 from hallmark.reports.purge_notices import format_purge_notice
+from hallmark.reports.run_page import (
+    describe_duration,
+    describe_stage_counts,
+    find_stage_title,
+    group_stages,
+)
 from hallmark.reports.run_summary import (
     ControlSummary,
+    DecisionStatus,
     KeyFigure,
     ModelSummary,
     RunSummary,
     _summarize_controls,
+    read_decision_status,
 )
 from hallmark.reports.site import IndexedRun, RunStage, StageSummary
 from hallmark.reports.trajectory import _build_harm_sort_key, _compute_pair_change
 from hallmark.tasks.audits.judging.policy_outcome import PolicyOutcome
+from hallmark.tasks.audits.registry import PROBES
+from hallmark.tasks.contract import STAGES, Stage
 
 # Template helpers --------------------------------------------------------------------------------
 
@@ -40,13 +57,8 @@ RECORD = {
 
 
 def index_of(runs=None, **changes):
-    summary = {
-        "policy": PolicyOutcome(),
-        "model": ModelSummary(),
-        "controls": ControlSummary(0, 0, ()),
-        "figures": [KeyFigure("bits per byte")],
-    }
-    summary |= {name: changes.pop(name) for name in summary.keys() & changes.keys()}
+    fields = {"policy", "model", "controls", "figures", "decision"}
+    summary = build_summary(**{name: changes.pop(name) for name in fields & changes.keys()})
     run = {
         "record": RECORD | {"stages": [1, 2, 3]},
         "computed_count": 1,
@@ -56,7 +68,7 @@ def index_of(runs=None, **changes):
     }
     return render(
         "site_index.html",
-        runs=[IndexedRun(**run | changes, summary=RunSummary(**summary))] if runs is None else runs,
+        runs=[IndexedRun(**run | changes, summary=summary)] if runs is None else runs,
         key_figures=["bits per byte"],
     )
 
@@ -65,13 +77,25 @@ def run_page_of(record=None, stages=(), **changes):
     values = {
         "purged": "",
         "checkpoint": "",
-        "policy": PolicyOutcome(),
+        "summary": build_summary(),
         "error": "",
         "cards": {},
         "config": "",
         "terms": [],
+        "duration": "",
+        "groups": group_stages(stages, lambda stage: stage.entry),
     }
     return render("site_run.html", run=RECORD | (record or {}), stages=stages, **values | changes)
+
+
+def build_summary(**changes):
+    values = {
+        "policy": PolicyOutcome(),
+        "model": ModelSummary(),
+        "controls": ControlSummary(0, 0, ()),
+        "figures": [KeyFigure("bits per byte")],
+    }
+    return RunSummary(**values | changes)
 
 
 # The index ---------------------------------------------------------------------------------------
@@ -82,10 +106,19 @@ def run_page_of(record=None, stages=(), **changes):
 @pytest.mark.parametrize("passed", [[], ["kind"]])
 def test_the_index_and_the_run_name_the_outcome_of_the_policy(failed, not_shown, passed):
     policy = PolicyOutcome(tuple(failed), tuple(not_shown), tuple(passed))
-    for text in (index_of(policy=policy), run_page_of(policy=policy)):
-        assert ("policy failed polite" in text) == bool(failed)
-        assert ("policy not shown to pass fair, safe" in text) == bool(not_shown)
-        assert ("policy passed" in text) == bool(passed and not failed and not not_shown)
+    decision = DecisionStatus("Pass with gaps", "note", "1 of 17 audits gave no result.")
+    for card_status in (None, decision):
+        summary = build_summary(policy=policy, decision=card_status)
+        for text in (
+            index_of(policy=policy, decision=card_status),
+            run_page_of(summary=summary),
+        ):
+            assert ("policy failed polite" in text) == bool(failed)
+            assert ("policy not shown to pass fair, safe" in text) == bool(not_shown)
+            has_passed = passed and not failed and not not_shown and card_status is None
+            assert ("policy passed" in text) == bool(has_passed)
+            status = "Pass with gaps 1 of 17 audits gave no result."
+            assert (status in text) == (card_status is not None)
 
 
 class Findings:
@@ -189,8 +222,8 @@ def test_an_index_without_runs_says_so():
 def test_what_a_run_did_with_its_checkpoint_follows_from_its_flow(flow, label):
     """A proof trains from the beginning: it does not start from the checkpoint."""
     text = run_page_of({"flow": flow}, checkpoint="r0@9")
-    assert f"Config demo {label} r0@9 Status" in text
-    assert "Config demo Status" in run_page_of({"flow": flow})
+    assert f"Config demo {label} r0@9 Stages" in text
+    assert "Config demo Stages" in run_page_of({"flow": flow})
 
 
 @pytest.mark.parametrize("found", [True, False])
@@ -215,14 +248,133 @@ def test_a_stage_says_whether_it_ran_and_whether_its_artifact_can_be_read(found,
 
 def test_a_run_page_shows_only_what_its_record_has():
     bare = run_page_of({"ended": None, "status": "running"})
-    assert "Ended – Cards none" in bare and "Error" not in bare and "{" not in bare
+    assert (
+        "Cards none Run running" in bare
+        and "Duration –" in bare
+        and "Error" not in bare
+        and "{" not in bare
+    )
     full = run_page_of(
         error="it broke",
         cards={"a.html": "Datasheet", "b.html": "Removal experiment"},
         config='{"n": 1}',
     )
-    assert "Error it broke" in full and "Cards Datasheet , Removal experiment" in full
-    assert "Config {&#34;n&#34;: 1}" in full
+    assert (
+        "Run completed Error it broke Started 2026-01-01 10:00:00 UTC" in full
+        and "Cards Datasheet , Removal experiment" in full
+    )
+    assert "Config Show the config with all settings {&#34;n&#34;: 1}" in full
+
+
+def test_the_page_of_a_run_starts_with_the_status_of_its_model():
+    decision = DecisionStatus("Fail", "bad", "1 of 2 rules of the policy failed.")
+    summary = build_summary(decision=decision, model=ModelSummary("A model", 1234, 450))
+    text = run_page_of(summary=summary, duration="9.0 seconds")
+    assert (
+        "Run r1 Fail 1 of 2 rules of the policy failed. Cards none Model A model, 1,234 "
+        "parameters, step 450 Run completed Started 2026-01-01 10:00:00 UTC Duration 9.0 seconds "
+        "Flow pipeline Config demo Stages"
+    ) in text
+    assert "Cards none Run completed" in run_page_of()
+
+
+class Sections(Findings):
+    """Stands for a model card whose table ``sections`` has these rows."""
+
+    def __init__(self, *rows):
+        self.rows = rows
+
+    def read(self, columns):
+        return pa.Table.from_pylist([*self.rows], schema=SECTIONS)
+
+
+SHEET = {"status": "Fail", "look": "bad", "explanation": ["1 rule ", {"figure": "f"}, "failed."]}
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([], None),
+        ([{"kind": "Paragraph", "content": "{}"}], None),
+        ([{"kind": "DecisionSheet", "content": None}], None),
+        (
+            [
+                {"kind": "Paragraph", "content": "{}"},
+                {"kind": "DecisionSheet", "content": json.dumps(SHEET)},
+            ],
+            DecisionStatus("Fail", "bad", "1 rule failed."),
+        ),
+    ],
+)
+def test_the_status_of_a_run_is_that_of_its_decision_sheet(rows, expected):
+    assert read_decision_status(Sections(*rows)) == expected
+    assert read_decision_status(None) is None
+
+
+# Stages of a run ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("label", "group", "title"),
+    [
+        ("ingest", "Corpus", "reading of the sources"),
+        ("pretrain", "Training", "training of the model"),
+        ("model_card", "Cards", "model card"),
+        ("policy", "Audits", "verdicts of the policy"),
+        ("audit_bias", "Audits", "Bias: findings"),
+        ("bias_respond", "Audits", "Bias: responses of the model"),
+        (
+            "extraction_attack_trace",
+            "Audits",
+            "Training text in generated texts: search in the training text",
+        ),
+        ("bias_unknown", "Other stages", ""),
+        ("other", "Other stages", ""),
+    ],
+)
+def test_every_stage_has_a_group_and_a_title_where_one_is_known(label, group, title):
+    entry = {"label": label, "cached": True, "seconds": None}
+    (found,) = group_stages([entry], lambda each: each)
+    assert (found.title, found.stages[0].title) == (group, title)
+
+
+def test_every_stage_of_a_pipeline_has_a_title():
+    register_all_stages()
+    steps = {"respond", "score", "trace"}  # their label begins with the name of the audit
+    labels = {name for name in Config.model_fields if name in STAGES} - steps
+    labels |= {use.label for use in vars(curation).values() if isinstance(use, Stage) and use.label}
+    labels |= {"evaluate_detectors", "model_card", *map_step_labels_to_stage_names(PROBES)}
+    assert {label for label in labels if not find_stage_title(label)} == set()
+
+
+@pytest.mark.parametrize(
+    ("cached", "expected"),
+    [
+        ([True], "1 stage, cached"),
+        ([True, True], "2 stages, all cached"),
+        ([False], "1 stage, 1 computed in 1.5 seconds"),
+        ([False, True, False], "3 stages, 2 computed in 3.0 seconds"),
+    ],
+)
+def test_stages_are_counted_with_the_time_of_those_computed(cached, expected):
+    entries = [{"cached": each, "seconds": 1.5} for each in cached]
+    assert describe_stage_counts(entries) == expected
+
+
+@pytest.mark.parametrize(
+    ("ended", "expected"),
+    [
+        ("2026-01-01T10:00:09+00:00", "9.0 seconds"),
+        ("2026-01-01T10:00:59+00:00", "59 seconds"),
+        ("2026-01-01T10:01:01+00:00", "1 minute 1 second"),
+        ("2026-01-02T12:01:00+00:00", "26 hours 1 minute"),
+        (None, ""),
+        ("soon", ""),
+        ("2026-01-01T10:00:09", ""),
+    ],
+)
+def test_the_duration_of_a_run_is_in_words(ended, expected):
+    assert describe_duration(RECORD | {"ended": ended}) == expected
 
 
 # Purged documents --------------------------------------------------------------------------------

@@ -1,0 +1,95 @@
+"""The datasheet of a corpus and the model cards of the models trained on it link to each other."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from hallmark.reports.card_links import (
+    CardLink,
+    find_related_cards,
+    insert_related_links,
+    read_datasheet_name,
+)
+from tests.reports.artifacts import SCRIPT
+
+#: The datasheet that each model card names.
+DATASHEET_BY_MODEL_CARD = {"model_card/1": "datasheet/a", "model_card/2": "datasheet/a"}
+
+TWO_CARDS = {"datasheet": "datasheet/a", "model_card": "model_card/1"}
+
+
+@pytest.mark.parametrize(
+    ("run", "card", "names_by_run", "expected"),
+    [
+        (
+            "r1",
+            "model_card",
+            {"r2": {"datasheet": "datasheet/a"}, "r1": TWO_CARDS},
+            [("Datasheet of the training corpus", "r1")],
+        ),
+        (
+            "r1",
+            "model_card",
+            {
+                "r3": {"datasheet": "datasheet/a"},
+                "r2": {"datasheet": "datasheet/a"},
+                "r1": {"model_card": "model_card/1"},
+            },
+            [("Datasheet of the training corpus", "r3")],
+        ),
+        ("r1", "model_card", {"r1": TWO_CARDS | {"datasheet": "datasheet/b"}}, []),
+        ("r1", "model_card", {"r1": TWO_CARDS | {"model_card": "model_card/9"}}, []),
+        (
+            "r1",
+            "datasheet",
+            {"r2": TWO_CARDS, "r1": TWO_CARDS},
+            [("Model card of the model trained on this corpus", "r1")],
+        ),
+        (
+            "r1",
+            "datasheet",
+            {"r2": {"model_card": "model_card/2"}, "r1": TWO_CARDS},
+            [("Model card of run r1", "r1"), ("Model card of run r2", "r2")],
+        ),
+        ("r1", "datasheet", {"r1": {"datasheet": "datasheet/b"}, "r2": TWO_CARDS}, []),
+        ("r1", "datasheet", {"r1": {}}, []),
+        ("r1", "task_card", {"r1": TWO_CARDS | {"task_card": "task_card/1"}}, []),
+        ("r9", "datasheet", {"r1": TWO_CARDS}, []),
+    ],
+)
+def test_a_card_is_linked_with_those_of_the_same_corpus(run, card, names_by_run, expected):
+    links = find_related_cards(run, card, names_by_run, DATASHEET_BY_MODEL_CARD.get)
+    assert [(link.text, link.run_id) for link in links] == expected
+    assert {link.card for link in links} <= {"datasheet", "model_card"} - {card}
+
+
+def test_a_datasheet_names_at_most_five_model_cards():
+    names = {f"r{n}": {"model_card": f"model_card/{n}"} for n in range(9)}
+    names["r0"]["datasheet"] = "datasheet/a"
+    links = find_related_cards("r0", "datasheet", names, lambda name: "datasheet/a")
+    assert [link.run_id for link in links] == ["r0", "r1", "r2", "r3", "r4"]
+
+
+def test_the_datasheet_of_a_model_card_is_in_its_lineage(session, cards):
+    assert read_datasheet_name(session.store, cards["model_card"].name) == cards["datasheet"].name
+    assert read_datasheet_name(session.store, cards["datasheet"].name) is None
+    assert read_datasheet_name(session.store, "model_card/0000000000000000") is None
+
+
+def test_links_replace_those_of_an_earlier_site_and_no_hard_link_changes(tmp_path):
+    page, earlier = tmp_path / "card.html", tmp_path / "earlier.html"
+    earlier.write_text('<p class="kind">Runs · Datasheet</p><p class="kind">b</p>')
+    os.link(earlier, page)
+    insert_related_links(page, [CardLink(SCRIPT, "r 1", "model_card")])
+    assert page.read_text() == (
+        '<p class="kind">Runs · Datasheet<span class="related"> · '
+        '<a href="../../r%201/model_card/model_card.html">&lt;script&gt;alert(1)&lt;/script&gt;'
+        '</a></span></p><p class="kind">b</p>'
+    )
+    assert "related" not in earlier.read_text()
+    insert_related_links(page, [CardLink("new", "r2", "model_card")])
+    assert page.read_text().count("<a ") == 1 and ">new</a>" in page.read_text()
+    insert_related_links(page, [])
+    assert page.read_text() == earlier.read_text()
