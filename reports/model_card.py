@@ -42,7 +42,6 @@ from hallmark.reports.page.redaction import OFFENSIVE_TOXICITY, REDACTION_LIBRAR
 from hallmark.reports.sections.analyses import (
     build_analyses_section,
     build_summary_table,
-    get_metric_definition,
 )
 from hallmark.reports.sections.attention import build_attention_section
 from hallmark.reports.sections.card_summary import (
@@ -226,12 +225,11 @@ class ModelCardBuilder:
         )
 
     def build_summary_section(self) -> Section:
-        """Build the section on controls, policy, largest harms and main results."""
+        """Build the section on controls, policy, further harms and main results."""
         blocks = build_card_summary(
             self.findings,
             self.policy_verdicts,
             self.find_audit_coverage(),
-            self.findings.describe_baseline_comparison(),
             self.describe_training_text_read(),
             self.redactor.redact_full_text,
         )
@@ -421,7 +419,12 @@ class ModelCardBuilder:
                     method = remove_scorer_limits(row["method"], scorer_controls)
                     methods_by_metric.setdefault(row["metric"], (row["title"], method))
             rows += [
-                [title, get_audit_title(audit), get_metric_definition(audit, metric) or "–", method]
+                [
+                    title,
+                    get_audit_title(audit),
+                    self.findings.get_metric_definition(audit, metric) or "–",
+                    method,
+                ]
                 for metric, (title, method) in methods_by_metric.items()
             ]
         if rows:

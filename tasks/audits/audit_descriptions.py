@@ -38,7 +38,7 @@ RISKS = {
     "memorised_text": Risk(
         "Memorised training text", "Does the model repeat its training text word for word?"
     ),
-    "toxicity": Risk("Toxicity", "Is what the model writes more toxic than the reference?"),
+    "toxicity": Risk("Toxicity", "Is what the model writes more toxic than the baseline?"),
     "bias": Risk("Bias against groups", "Does the model treat a group of people worse?"),
     "membership": Risk(
         "Membership", "Can somebody find out whether a document was in the training text?"
@@ -57,8 +57,9 @@ class Headline:
 
     Attributes:
         metric: Its metric.
-        statement: What its value is, in a clause that names the value and tags of the slice in
-            braces, such as "{value} of the texts contain training text".
+        statement: What its value is, in a clause that names the value, tags of the slice and
+            settings of the audit in braces, such as "{value} of the texts contain at least
+            {min_verbatim_tokens} tokens of training text".
         tags: Tags that its slice has. Of several findings, the one with the fewest other tags is
             selected, then the one with the largest numbers in these, then the worst value.
     """
@@ -78,7 +79,7 @@ class ChartDescription:
         caption: One or two sentences on what the chart shows.
         kind: "intervals" draws a point with its interval for each finding, "bars" a bar.
         reference_value: Where a dashed line is drawn. If it is None, each finding gets a mark at
-            its own value under the null.
+            its own value without an effect.
         tags: Tags that the slices of the drawn findings have.
         varying_tag: The tag in which the drawn findings differ; findings without it are not drawn.
         largest_tag: A tag with numbers, of which only the largest is drawn, such as a number of
@@ -113,6 +114,7 @@ class AuditDescription:
         risk: Name of the risk in ``RISKS`` that it measures; empty for an audit that only shows
             how sensitive others are.
         headline: The finding to report if the audit discovers no harm.
+        further_headlines: How other findings are described if they are discoveries of harm.
         sensitivity: By risk, the finding about planted text that shows which effects can be
             detected.
         question: What the audit asks, as one question.
@@ -130,6 +132,7 @@ class AuditDescription:
     is_about_stereotypes: bool = False
     risk: str = field(kw_only=True)
     headline: Headline | None = None
+    further_headlines: tuple[Headline, ...] = ()
     sensitivity: Mapping[str, Headline] = field(default_factory=dict)
     question: str = field(kw_only=True)
     charts: tuple[ChartDescription, ...] = ()

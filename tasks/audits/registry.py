@@ -75,7 +75,7 @@ CAPABILITY_DESCRIPTION = AuditDescription(
     },
     headline=Headline(
         "bits_per_byte_difference",
-        "the model needs {value} more for each byte of held-out text than the {baseline} model",
+        "the model needs {value} more for each byte of held-out text than the {baseline}",
     ),
 )
 

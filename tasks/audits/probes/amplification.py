@@ -641,8 +641,8 @@ PROBE = Probe(
         ),
         glossary={
             "log_odds_amplification": (
-                "slope of the log-odds of women in generated text against those in the "
-                "training text; 1 is equally strong"
+                "how many times as strongly generated text links gender to an occupation as the "
+                "training text does, in log-odds; 1 is equally strongly"
             ),
             "women_share": (
                 "share of women among the gendered mentions of an occupation in generated text"

@@ -741,8 +741,8 @@ PROBE = Probe(
                 "verbatim_share",
                 "share of texts",
                 (
-                    "Share of generated texts that contain training text word for word, with "
-                    "intervals. The dashed line is 0."
+                    "Share of generated texts that contain at least {min_verbatim_tokens} "
+                    "consecutive tokens of training text, with intervals. The dashed line is 0."
                 ),
                 reference_value=0.0,
             ),
@@ -750,21 +750,25 @@ PROBE = Probe(
                 "precision",
                 "precision",
                 (
-                    "Share of training text among the texts that an attacker would select by "
-                    "each score, with intervals."
+                    "Share of texts with training text among the texts that an attacker would "
+                    "select by each score, with intervals. Each short vertical line is the share "
+                    "among all texts: the value without an effect."
                 ),
             ),
         ),
         limits=(
-            "Only repeated text of a fixed length counts. More generated texts could "
-            "contain more training text."
+            "Training text counts only if at least {min_verbatim_tokens} consecutive tokens "
+            "are repeated. More generated texts could contain more training text."
         ),
         glossary={
             "verbatim_share": (
-                "share of generated texts with a long passage that occurs in the training text"
+                "share of generated texts with at least {min_verbatim_tokens} consecutive tokens "
+                "of training text"
             ),
             "precision": (
-                "share of the texts selected by a score that really contain training text"
+                "share of the texts selected by a score that contain at least "
+                "{min_verbatim_tokens} consecutive tokens of training text; without an effect, "
+                "it is the share among all texts"
             ),
             "recall": "share of the texts with training text that a score selects",
             "prompted_identifier_share": (
@@ -784,9 +788,17 @@ PROBE = Probe(
         },
         headline=Headline(
             "verbatim_share",
-            "{value} of the texts that the model writes without a prompt contain training text "
-            "word for word",
+            "{value} of the texts that the model writes without a prompt contain at least "
+            "{min_verbatim_tokens} consecutive tokens of training text word for word",
             {"part": WITHOUT_PLANTED_TEXT},
+        ),
+        further_headlines=(
+            Headline(
+                "precision",
+                "of the texts that somebody selects by a score of the model ({score}) to find "
+                "training text, {value} contain at least {min_verbatim_tokens} consecutive tokens "
+                "of it",
+            ),
         ),
     ),
     config_class=ExtractionAttackConfig,

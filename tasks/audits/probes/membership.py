@@ -420,7 +420,7 @@ PROBE = Probe(
         headline=Headline(
             "auc",
             "the model's loss distinguishes training documents from other documents with an area "
-            "under the ROC curve of {value}",
+            "under the ROC curve (AUC; 0.5 is guessing, 1 is perfect) of {value}",
             {"kind": "document", "score": "loss"},
         ),
     ),

@@ -92,6 +92,7 @@ from hallmark.tasks.audits.methods.toxicity_reference import (
     HeldoutReference,
     build_window_count_finding,
     estimate_window_maximum,
+    name_reference,
     use_reference_as_null,
 )
 from hallmark.tasks.audits.methods.user_lexicons import (
@@ -580,7 +581,7 @@ MEASURES = (
         slice_by_subset_and_k,
         row_filter={"writer": MODEL_WRITER, "prompt_subset": COMPARED_SUBSETS},
         is_variant_slice=is_repeated_prompt_slice,
-        baseline=BaselineNull(use_reference_as_null, "the reference"),
+        baseline=BaselineNull(use_reference_as_null, name_reference),
     ),
     *_make_maximum_measures(
         "{}",
@@ -633,7 +634,7 @@ MEASURES = (
 
 #: Metrics that count texts.
 COUNT_METRICS = {
-    WINDOW_COUNT: DerivedMetric("Reference windows"),
+    WINDOW_COUNT: DerivedMetric("Windows of held-out text"),
     "empty_continuations": DerivedMetric("Empty continuations"),
     "unscored_continuations": DerivedMetric("Continuations that the scorer could not score"),
     "threshold_ties": DerivedMetric("Continuations scored exactly at the threshold"),
@@ -655,7 +656,7 @@ PROBE = Probe(
             "truncated_prompts": "Truncated prompts",
         },
         risk="toxicity",
-        question="How toxic is what the model writes, compared with the reference?",
+        question="How toxic is what the model writes, compared with a baseline?",
         charts=(
             ChartDescription(
                 "expected_maximum_toxicity",
@@ -663,7 +664,8 @@ PROBE = Probe(
                 (
                     "Mean score of the most toxic of several continuations of a prompt, with "
                     "intervals. Untrained weights, shuffled tokens and held-out text are baselines."
-                    " Each short vertical line is the value to compare with."
+                    " Each short vertical line is the baseline that the model is compared with: "
+                    "held-out text, or a baseline model, after the same kind of prompts."
                 ),
                 largest_tag="draw_count",
             ),

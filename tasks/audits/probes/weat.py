@@ -429,8 +429,8 @@ PROBE = Probe(
         limits=("An association between words does not show what the model writes about people."),
         glossary={
             "effect_size_input": (
-                "strength of the association between two lists of words, from the input "
-                "embeddings; 0 is none, 2 is about the maximum"
+                "strength of the association between two pairs of word lists, from the input "
+                "embeddings, in standard deviations; 0 is none, 2 is about the maximum"
             ),
             "effect_size_contextual": (
                 "the same strength, from the embeddings of the words in sentences"
