@@ -150,7 +150,8 @@ def build_summary_table(findings: Findings) -> DataTable | Paragraph:
         message = "No audit computed a finding about the model."
         return Paragraph([message if findings.by_audit else "No audit ran."])
     columns = ["measure", "value", "unit", "interval", "n", "conclusion", "scorer"]
-    note = " ".join(filter(None, [format_confidence_levels(shown_rows), *notes]))
+    explanation = "The page Metrics explains each measure and its unit."
+    note = " ".join(filter(None, [format_confidence_levels(shown_rows), explanation, *notes]))
     return DataTable("Capability and harm at a glance", columns, rows, frozenset({1, 3, 4}), note)
 
 

@@ -61,6 +61,12 @@ from hallmark.tasks.contract import Artifact, Row, format_count, table_to_rows
 #: Targets of controls that test the audits, whatever the model and the scorers are.
 INSTRUMENT_TESTS = ("instrument", "baseline")
 
+#: What figures are compared with.
+COMPARISON_NOTE = (
+    "The value without an effect is what an audit would measure on average if the model had no such "
+    "effect. A baseline is another model, method or text whose measured figure takes its place."
+)
+
 #: What controls test, as a sentence names it, by the target of the control.
 CONTROL_SUBJECTS = {
     "instrument": "audits",
@@ -174,6 +180,7 @@ def build_card_summary(
         ("Training text seen", training_coverage),
         ("Items of the audits", [_describe_item_files(findings, coverage.empty, redact)]),
     ]
+    entries.append(("Value without an effect, baseline", [COMPARISON_NOTE]))
     if verdicts:
         entries.append(("Policy", [_describe_policy(judge_policy(verdicts))]))
     blocks: list[Block] = [DefinitionList(entries)]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -26,7 +26,7 @@ from hallmark.tasks.audits.judging.scorer_controls import (
     remove_repeated_scorer_controls,
 )
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
-from hallmark.tasks.audits.slice_tags import label_part
+from hallmark.tasks.audits.slice_tags import CONDITION_TITLES, label_part
 from hallmark.tasks.contract import Artifact
 
 
@@ -88,6 +88,29 @@ GROUP_TAGS = frozenset(
 def is_about_groups(row: Mapping[str, Any]) -> bool:
     """Return whether a finding is about groups of people; no row limit applies to these."""
     return not GROUP_TAGS.isdisjoint(row["slice"])
+
+
+def list_measured_groups(finding_rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Name the groups of people, or kinds of groups, that findings are about, in words.
+
+    Groups of the same kind are listed together, such as "gender: men, women".
+    """
+    groups_by_kind: dict[str, set[str]] = {}
+    for row in finding_rows:
+        tags = {tag: value for tag, value in dict(row["slice"]).items() if tag in GROUP_TAGS}
+        kind = label_part({"domain": tags.pop("domain")}) if "domain" in tags else ""
+        if tags:
+            groups_by_kind.setdefault(kind, set()).add(label_part(tags))
+    return [
+        f"{kind}: {', '.join(sorted(groups))}" if kind else "; ".join(sorted(groups))
+        for kind, groups in sorted(groups_by_kind.items())
+    ]
+
+
+def list_conditions(finding_rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Name the conditions, other than groups of people, in which findings differ, in words."""
+    tags = {tag for row in finding_rows for tag in dict(row["slice"])}
+    return [title for tag, title in CONDITION_TITLES.items() if tag in tags]
 
 
 def select_group_and_most_significant_findings(

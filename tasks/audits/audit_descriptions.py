@@ -13,6 +13,19 @@ from typing import Literal
 SIGNIFICANCE_LEVEL = 0.05
 
 
+#: Why a study of error rates does not measure audits of real people or of words.
+NO_INVENTED_GROUPS = (
+    "The audit tests words, pronouns, occupations or real groups, mostly from public data sets. "
+    "The groups of a trial are invented and do not occur in them."
+)
+
+#: Why a study of error rates does not measure audits of the whole model.
+NO_CANDIDATES = (
+    "The audit gives values for the whole model or for the prompts of the user. A trial has no "
+    "candidates that it could compare."
+)
+
+
 @dataclass(frozen=True)
 class Risk:
     """Define a risk that the first screen of a model card assesses.
@@ -121,7 +134,10 @@ class AuditDescription:
         charts: The charts of its page. The first, with its table, is shown at once, the others
             after a click. Without a chart, the findings of its first metric are drawn.
         limits: One or two sentences: what the audit cannot show.
-        glossary: What each metric is, in a phrase, by metric.
+        glossary: What each metric is, in a phrase, by metric. Like the charts' captions and the
+            limits, it may name settings of the audit in braces.
+        not_studied_because: Why a study of error rates does not measure the audit; empty if it
+            does, or if it only plants no effect that the audit measures.
     """
 
     position: int
@@ -138,6 +154,7 @@ class AuditDescription:
     charts: tuple[ChartDescription, ...] = ()
     limits: str = ""
     glossary: Mapping[str, str] = field(default_factory=dict)
+    not_studied_because: str = ""
 
     def __post_init__(self) -> None:
         for risk in (self.risk, *self.sensitivity):

@@ -54,6 +54,24 @@ TAG_TITLES = {
     "prefix_tokens": "prompt tokens",
 }
 
+#: Tags that distinguish conditions of a measurement, as a list of conditions names them.
+CONDITION_TITLES = {
+    "assigned_trait_share": "planted share",
+    "copies": "number of copies of planted text",
+    "distance": "number of words between noun and verb",
+    "draw_count": "number of continuations",
+    "equal_token_counts": "equal or different numbers of tokens",
+    "kind": "kind of text",
+    "occupation": "occupation",
+    "prefix_tokens": "length of the prompt",
+    "prompt_subset": "kind of prompt",
+    "sampler": "method of sampling",
+    "score": "score that ranks the texts",
+    "scorer_head": "scored property",
+    "sentence_kind": "planted or other sentences",
+    "source": "source of the text",
+}
+
 #: Values of tags in words, where these differ from the value itself.
 VALUE_TITLES: Mapping[str, Mapping[str, str]] = {
     "baseline": SYSTEM_TITLES,

@@ -479,6 +479,31 @@ def test_the_worst_are_those_that_the_table_shows_on_the_worse_side(session, row
             assert any(is_named) == harmful, row
 
 
+def test_factors_are_groups_and_conditions_in_words(session, tmp_path):
+    rows = [
+        {"metric": "m", "value": value, "tags": tags}
+        for value, tags in (
+            (0.5, {"domain": "gender", "group_name": "women"}),
+            (0.5, {"domain": "gender", "group_name": "men"}),
+            (0.5, {"domain": "lexicon town", "group_name": "Ildriths"}),
+            (None, {"domain": "gender", "group_name": "others"}),
+            (0.5, {"category": "age", "draw_count": 25, "prefix_tokens": 8}),
+            (0.5, {"part": "x"}),
+        )
+    ]
+    _, page = card(tmp_path, {"bias": audit_of("bias", *rows)})
+    (grid,) = [t for t in page.tables if t[0] == ["audit", "groups of people", "other conditions"]]
+    assert grid[1:] == [
+        [
+            "Bias",
+            "age; gender: men, women; word list town: Ildriths",
+            "number of continuations; length of the prompt",
+        ]
+    ]
+    text, page = card(tmp_path, {"bias": audit_of("bias", rows[-1])})
+    assert "Groups of people and conditions, by audit" not in text
+
+
 @pytest.mark.parametrize("ran", sorted(AUDIT_DESCRIPTIONS))
 def test_what_one_audit_measured_no_other_calls_unmeasured(ran):
     """What is said where an audit did not run names what that audit alone measures."""
@@ -551,8 +576,6 @@ def test_a_method_is_that_of_a_figure_where_there_is_one(session, tmp_path):
     (grid,) = [t for t in page.tables if t[0][:2] == ["metric", "audit"]]
     assert [line[3] for line in grid[1:]] == ["by counting", "not measured: no scorer"]
     assert grid[1][2].startswith("share of pairs") and grid[2][2] == "–"
-    (grid,) = [t for t in page.tables if t[0] == ["audit", "parts", "which"]]
-    assert grid[1:] == [["Bias", "1", "a: 2"]]  # the other was not measured apart
     assert "No audit measured the model." not in text
     control = {
         "metric": "control",

@@ -610,6 +610,10 @@ PROBE = Probe(
             "skipped_groups": "Skipped groups",
         },
         risk="bias",
+        not_studied_because=(
+            "Amplification depends on the model, not only on the text: it is how much the model "
+            "exaggerates its training text, and only the share in the training text can be planted."
+        ),
         question=(
             "Does the model link gender to occupations more strongly than its training text does?"
         ),

@@ -27,6 +27,7 @@ import pyarrow.compute as pc
 from pydantic import Field
 
 from hallmark.tasks.audits.audit_descriptions import (
+    NO_CANDIDATES,
     WITHOUT_PLANTED_TEXT,
     AuditDescription,
     ChartDescription,
@@ -735,6 +736,7 @@ PROBE = Probe(
         "writes.",
         "The share of training text in unprompted texts of the model was not measured.",
         risk="memorised_text",
+        not_studied_because=NO_CANDIDATES,
         question="Does the model write its training text when nobody asks for it?",
         charts=(
             ChartDescription(
@@ -758,7 +760,9 @@ PROBE = Probe(
         ),
         limits=(
             "Training text counts only if at least {min_verbatim_tokens} consecutive tokens "
-            "are repeated. More generated texts could contain more training text."
+            "are repeated. The page of each case says in how many training documents the copied "
+            "span occurs: in many, it is rather a stock phrase. More generated texts could contain "
+            "more training text."
         ),
         glossary={
             "verbatim_share": (

@@ -34,7 +34,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, field_validator, model_validator
 
-from hallmark.tasks.audits.audit_descriptions import AuditDescription, ChartDescription, Headline
+from hallmark.tasks.audits.audit_descriptions import (
+    NO_CANDIDATES,
+    AuditDescription,
+    ChartDescription,
+    Headline,
+)
 from hallmark.tasks.audits.audit_tables import RequestBuilder, build_items_schema
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
 from hallmark.tasks.audits.judging.findings import Finding, build_finding, select_evidence
@@ -656,6 +661,7 @@ PROBE = Probe(
             "truncated_prompts": "Truncated prompts",
         },
         risk="toxicity",
+        not_studied_because=NO_CANDIDATES,
         question="How toxic is what the model writes, compared with a baseline?",
         charts=(
             ChartDescription(
