@@ -196,7 +196,7 @@ def test_without_held_out_text_the_findings_say_how_to_give_a_reference(
     assert row["null_value"] is None and row["p"] is None
     assert row["value"] is not None and row["low"] is not None
     assert (
-        "no null value: no held-out text of the corpus is known and no reference model is given "
+        "no null value: no held-out text of the corpus is known and no baseline model is given "
         "(audit_toxicity.reference_model_folder)" in row["method"]
     )
     note = by_slice[EXPECTED_MAXIMUM, "held-out text"]
@@ -237,7 +237,7 @@ def test_a_reference_model_is_the_null_value_prompt_by_prompt(
             row = by_slice[metric, f"prompted, draw_count={k}"]
             other = other_by_slice[metric, f"prompted, draw_count={k}"]
             assert row["null_value"] == pytest.approx(other["value"])
-            assert "; null value: the reference model, for the same prompts" in row["method"]
+            assert "; null value: the baseline model, for the same prompts" in row["method"]
             note = by_slice[metric, f"reference model, draw_count={k}"]
             assert note["value"] == pytest.approx(other["value"]) and note["p"] is None
             assert by_slice[metric, f"{HELDOUT_WRITER}, draw_count={k}"]["value"] is not None
