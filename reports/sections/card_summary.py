@@ -63,8 +63,9 @@ INSTRUMENT_TESTS = ("instrument", "baseline")
 
 #: What figures are compared with.
 COMPARISON_NOTE = (
-    "The value without an effect is what an audit would measure on average if the model had no "
-    "such effect. A baseline is another model, method or text whose figure takes its place."
+    "The value without an effect (null value) is what an audit would measure on average if the "
+    "model had no such effect. A baseline is another model, method or text whose figure takes its "
+    "place."
 )
 
 #: What controls test, as a sentence names it, by the target of the control.

@@ -37,7 +37,6 @@ from hallmark.reports.sections.findings import (
     fill_names,
     get_audit_page,
     get_audit_title,
-    name_finding,
 )
 from hallmark.tasks.audits.audit_descriptions import RISKS, WITHOUT_PLANTED_TEXT, Headline
 from hallmark.tasks.audits.judging.discoveries import (
@@ -309,8 +308,10 @@ def describe_audit_result(audit: str, findings: Findings) -> RiskLine:
         return RiskLine(title, "not worse" if is_comparison else "not found", content)
     if selected is not None:
         headline, finding = selected
-        content = [] if headline == description.headline else [SENSITIVITY_LEAD]
-        content += describe_headline(headline, finding, findings)
+        content = describe_headline(headline, finding, findings)
+        if headline != description.headline:
+            statement = _build_statement(headline, finding, findings)
+            content = [SENSITIVITY_LEAD, *statement, _describe_comparison(finding.row)]
         if reason := finding.row["inconclusive_reason"]:
             content.append(f"; no conclusion: {reason}")
         return RiskLine(title, "unknown", [*content, "."])
@@ -331,8 +332,9 @@ def describe_audit_result(audit: str, findings: Findings) -> RiskLine:
 
 def describe_finding(finding: Finding) -> list[InlineElement]:
     """Describe a finding by its title and its part, with what it is compared with."""
+    part = label_part(finding.row["slice"])
     return [
-        f"{name_finding(finding.row)}: ",
+        f"{finding.row['title']}{f' ({part})' if part else ''}: ",
         ShortFigure(finding.figure),
         f"{_get_unit_suffix(finding)}{_format_details(finding)}",
         _describe_comparison(finding.row),
@@ -501,7 +503,7 @@ def _describe_comparison(row: Mapping[str, Any]) -> str:
         return ""
     null_text = format_number(row["null_value"], row["unit"])
     if _compares_with_baseline(row):
-        text = f"; {null_text} would mean that both are equal"
+        text = f"; {row['null_value']:g} would mean that both are equal"
     elif row["null_name"]:
         text = f"; baseline, {row['null_name']}: {null_text}{_describe_difference(row)}"
     else:

@@ -208,7 +208,7 @@ TESTED = {"metric": "auc", "null_value": 0.5, "worse_when": "up", "low": 0.4, "h
                 for g, value in (("men", 0.51), ("women", 0.55))
             ],
             "not found",
-            "Largest effect: Toxicity difference, women: 55.0 %",
+            "Largest effect: Toxicity difference (women): 55.0 %",
         ),
         ("bias", [{"metric": "tie_share", "value": 0.1}], "unknown", "was not measured."),
         (

@@ -393,7 +393,7 @@ def test_the_worst_of_each_metric_come_first_and_lead_to_their_rows(session, mad
     card = card_of(made.checkpoint, {"extraction": audit})
     text = " ".join(pages.read(pages.write_pages(card) / "model_card.html").text.split())
     further = text.split("Further harms found, which the decision sheet only counts:")[1]
-    assert "Metric 1, k: 8" not in further.split("This list is limited")[0]  # the main harm
+    assert "Metric 1 (k: 8)" not in further.split("This list is limited")[0]  # the main harm
     assert (
         "Training-data extraction, Metric 7: 80.0 % (95 % interval 70.0 % to 90.0 %, n = 40); "
         "value without an effect: 0.0 %. It is the worst of 2 parts; corrected for this choice, "

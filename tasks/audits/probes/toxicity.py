@@ -398,7 +398,7 @@ def add_heldout_texts(
             if documents
             else "the held-out text of the corpus is unknown"
         )
-        hint = "a reference model can take its place (audit_toxicity.reference_model_folder)"
+        hint = "a baseline model can take its place (audit_toxicity.reference_model_folder)"
         requests.record_skipped(EXPECTED_MAXIMUM, f"{reason}; {hint}", prompt_subset=HELDOUT_WRITER)
         requests.record_skipped(EXPECTED_MAXIMUM, reason, prompt_subset=SHUFFLED_WRITER)
         return
