@@ -639,7 +639,7 @@ MEASURES = (
 
 #: Metrics that count texts.
 COUNT_METRICS = {
-    WINDOW_COUNT: DerivedMetric("Windows of held-out text"),
+    WINDOW_COUNT: DerivedMetric("Baseline windows"),
     "empty_continuations": DerivedMetric("Empty continuations"),
     "unscored_continuations": DerivedMetric("Continuations that the scorer could not score"),
     "threshold_ties": DerivedMetric("Continuations scored exactly at the threshold"),
