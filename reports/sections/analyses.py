@@ -436,6 +436,9 @@ def build_metric_table(
             ]
         )
     columns = ["part", "value", "interval", "n", *NULL_TEST_COLUMNS, "not measured because"]
+    baselines = {row["null_name"] for row, _ in metric_findings if row["null_value"] is not None}
+    if len(baselines) == 1 and (baseline := baselines.pop()):
+        columns[columns.index(NULL_TEST_COLUMNS[0])] = f"baseline: {baseline}"
     # A column that is empty in every row is dropped.
     shown_columns = [
         i for i in range(len(columns)) if i < 4 or any(row[i] not in ("", "–") for row in rows)

@@ -8,6 +8,7 @@ import pytest
 
 from hallmark.reports.model_card import ModelCardConfig, build_model_card
 from hallmark.reports.page.figures import Evidence, Figure
+from hallmark.reports.sections.analyses import build_metric_table
 from hallmark.reports.sections.audit_charts import build_interval_chart
 from hallmark.reports.sections.findings import Finding
 from hallmark.tasks.audits.ability.capability_baselines import TRAINING_SIZES
@@ -28,6 +29,7 @@ from hallmark.tasks.measures.estimates import estimate_mean_or_share
 from tests.findings import build_titled_table
 from tests.reports import artifacts, pages
 from tests.reports.artifacts import PARTS
+from tests.reports.conclusions import findings_of
 
 
 @stage(name="findings_with_p", tables={"values": PARTS, "findings": FINDINGS})
@@ -170,6 +172,25 @@ def rated_by_people(config: Seen, context: StageContext) -> None:
         evidence_filter={"part": "pair"},
     )
     context.get_table_writer("findings").write(build_titled_table([rating]))
+
+
+@pytest.mark.parametrize(
+    ("names", "column"),
+    [
+        (["held-out text", "held-out text"], "baseline: held-out text"),
+        (["held-out text", "the baseline model"], "value without an effect"),
+        (["", ""], "value without an effect"),
+    ],
+)
+def test_a_table_names_the_baseline_that_all_its_rows_have(session, names, column):
+    rows = [
+        {"metric": "expected_maximum_toxicity", "value": 0.4, "null_value": 0.3, "null_name": name}
+        | {"tags": {"k": number}}
+        for number, name in enumerate(names)
+    ]
+    findings = findings_of(toxicity=rows)
+    table = build_metric_table(findings, "toxicity", findings.by_audit["toxicity"], 9)
+    assert table.columns[4] == column
 
 
 def test_a_chart_of_some_parts_says_of_how_many():

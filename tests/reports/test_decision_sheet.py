@@ -317,10 +317,10 @@ def test_a_named_null_value_and_a_unit_without_a_name(session):
 @pytest.mark.parametrize(
     ("value", "p", "said"),
     [
-        (0.4, 0.4, "0.3000. The model is 0.1000 higher, which is not significant (q = 0.2000)."),
-        (0.4, 0.01, "0.3000. The model is 0.1000 higher, which is significant (q = 0.0050)."),
-        (0.4, None, "0.3000. The model is 0.1000 higher; whether this is significant was not test"),
-        (0.1, 0.4, "0.3000. The model is 0.2000 lower."),
+        (0.4, 0.4, "0.3000, so the model is 0.1000 higher (not significant, q = 0.2000)."),
+        (0.4, 0.01, "0.3000, so the model is 0.1000 higher (significant, q = 0.0050)."),
+        (0.4, None, "0.3000, so the model is 0.1000 higher (significance not tested)."),
+        (0.1, 0.4, "0.3000, so the model is 0.2000 lower."),
         (0.3, 0.4, "0.3000, the same."),
     ],
 )
@@ -375,9 +375,9 @@ def test_an_audit_of_planted_text_alone_says_that_it_is_no_finding(session, inco
     line = describe_audit_result("associations", findings)
     assert line.state == "unknown"
     assert text_of_parts(line.content) == (
-        "Test sensitivity (planted text, not a finding): the model's log-odds for a planted "
-        "association grow by 3.600 nats (natural logarithms) if the share of sentences that state "
-        "it grows from 0 % to 100 % (95 % interval 0.2000 to 7.000, n = 9); value without an "
+        "Test sensitivity (planted text, not a finding): the model's preference for a planted "
+        "association grows by 3.600 nats (natural-log odds) from a planted share of 0 % to one of "
+        "100 % (95 % interval 0.2000 to 7.000, n = 9); value without an "
         f"effect: 0.000{inconclusive and f'; no conclusion: {inconclusive}'}."
     )
 

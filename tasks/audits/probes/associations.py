@@ -423,8 +423,8 @@ PROBE = Probe(
         sensitivity={
             "bias": Headline(
                 "strength_by_trait_share",
-                "the model's log-odds for a planted association grow by {value} (natural "
-                "logarithms) if the share of sentences that state it grows from 0 % to 100 %",
+                "the model's preference for a planted association grows by {value} (natural-log "
+                "odds) from a planted share of 0 % to one of 100 %",
             )
         },
     ),

@@ -425,8 +425,8 @@ PROBE = Probe(
         },
         headline=Headline(
             "auc",
-            "the model's loss distinguishes training documents from other documents with an area "
-            "under the ROC curve (AUC; 0.5 is guessing, 1 is perfect) of {value}",
+            "the model's loss distinguishes training documents from others with an area under the "
+            "ROC curve (AUC; 0.5 is guessing, 1 is perfect) of {value}",
             {"kind": "document", "score": "loss"},
         ),
     ),
