@@ -267,14 +267,23 @@ class Run:
         return checkpoints[-1]
 
     def list_controls(self) -> list[AuditControl]:
-        """List the controls of the audits: what they test, verdict, scorer, slice and value."""
-        columns = ["control", "control_target", "verdict", "scorer", "slice"]
+        """List the controls of the audits: what they test, verdict, scorer, slice and value.
+
+        Controls of a scorer that several audits repeat are listed once.
+        """
+        from hallmark.tasks.audits.judging.scorer_controls import remove_repeated_scorer_controls
+
+        columns = ["control", "control_target", "verdict", "scorer", "slice", "method"]
         columns += ["value", "low", "high", "n", "missing"]
-        return [
-            AuditControl(label.removeprefix("audit_"), row)
+        rows_by_audit = {
+            label.removeprefix("audit_"): table_to_rows(self[label]["findings"].read(columns))
             for label in self.stages
             if label.startswith("audit_")
-            for row in table_to_rows(self[label]["findings"].read(columns))
+        }
+        return [
+            AuditControl(audit, row)
+            for audit, rows in remove_repeated_scorer_controls(rows_by_audit).items()
+            for row in rows
             if row["control"]
         ]
 

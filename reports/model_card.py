@@ -42,7 +42,6 @@ from hallmark.reports.page.redaction import OFFENSIVE_TOXICITY, REDACTION_LIBRAR
 from hallmark.reports.sections.analyses import (
     build_analyses_section,
     build_summary_table,
-    get_metric_definition,
 )
 from hallmark.reports.sections.attention import build_attention_section
 from hallmark.reports.sections.card_summary import (
@@ -76,12 +75,13 @@ from hallmark.reports.sections.error_rates import (
 )
 from hallmark.reports.sections.findings import (
     Findings,
-    build_natural_sort_key,
     get_audit_title,
-    select_group_and_most_significant_findings,
+    list_conditions,
+    list_measured_groups,
 )
 from hallmark.reports.sections.form_answers import build_form_section
 from hallmark.reports.sections.model_card_answers import (
+    CHECKPOINT_DATE_NOTE,
     ModelCardMeasurements,
     build_model_card_answers,
 )
@@ -105,7 +105,6 @@ from hallmark.tasks.audits.judging.scorer_controls import remove_scorer_limits
 from hallmark.tasks.audits.judging.training_exposure import find_last_checkpoint_step
 from hallmark.tasks.audits.missing_audits import FAILED, SKIPPED_BY_USER
 from hallmark.tasks.audits.registry import compute_descriptions_digest
-from hallmark.tasks.audits.slice_tags import label_part
 from hallmark.tasks.contract import Artifact, Row, StageConfig, StageContext, stage, table_to_rows
 
 #: Tables of audits that hold no rows of what was scored.
@@ -119,7 +118,10 @@ class ModelCardConfig(StageConfig):
         None, description="name of the model; by default the name of the config"
     )
     developers: str | None = Field(None, description="developers of the model")
-    version: str | None = Field(None, description="version and date of the model")
+    version: str | None = Field(None, description="version of the model")
+    date: str | None = Field(
+        None, description="date of the training, if it is not that of the checkpoint"
+    )
     licence: str | None = Field(None, description="licence of the weights")
     citation: str | None = Field(None, description="how to cite the model")
     contact: str | None = Field(None, description="contact for questions and complaints")
@@ -226,12 +228,11 @@ class ModelCardBuilder:
         )
 
     def build_summary_section(self) -> Section:
-        """Build the section on controls, policy, largest harms and main results."""
+        """Build the section on controls, policy, further harms and main results."""
         blocks = build_card_summary(
             self.findings,
             self.policy_verdicts,
             self.find_audit_coverage(),
-            self.findings.describe_baseline_comparison(),
             self.describe_training_text_read(),
             self.redactor.redact_full_text,
         )
@@ -306,7 +307,8 @@ class ModelCardBuilder:
         section = Section("Model details")
         entries: list[DefinitionEntry] = [
             ("Developed by", format_user_statement(config.developers)),
-            ("Version and date", format_user_statement(config.version)),
+            ("Version", format_user_statement(config.version)),
+            ("Date", _get_stated(config.date) or [CHECKPOINT_DATE_NOTE]),
             ("Licence", format_user_statement(config.licence)),
             ("Citation", format_user_statement(config.citation)),
             ("Contact", format_user_statement(config.contact)),
@@ -328,6 +330,7 @@ class ModelCardBuilder:
             rows = setting_rows[: config.max_table_rows]
             sha256 = self.checkpoint.manifest["files"]["config.json"]["sha256"]
             note = f"From config.json of the checkpoint, SHA-256 {sha256}."
+            note += " Settings without a value are omitted."
             if len(config_settings) > len(rows):
                 note = f"The first {len(rows)} of {len(config_settings)} settings. {note}"
             table = DataTable("Architecture", ["setting", "value"], rows, note=note)
@@ -368,35 +371,24 @@ class ModelCardBuilder:
         return Section("Intended use", [DefinitionList(entries)])
 
     def build_factors_section(self) -> Section:
-        """Build the table of groups and conditions with separate figures."""
+        """Build the table of groups of people and of conditions with figures of their own."""
         section = Section("Factors")
         rows: list[list[InlineElement]] = []
         for audit, audit_findings in self.findings.by_audit.items():
-            findings_by_slice = {
-                label_part(finding.row["slice"]): finding
-                for finding in audit_findings
-                if finding.row["slice"]
-                and not finding.row["control"]
-                and finding.figure.value is not None
-            }
-            if findings_by_slice:
-                selected_slices = [
-                    label_part(row["slice"])
-                    for row, _ in select_group_and_most_significant_findings(
-                        [*findings_by_slice.values()], 12
-                    )
-                ]
-                omitted_note = f" and {len(findings_by_slice) - len(selected_slices)} more" * (
-                    len(selected_slices) < len(findings_by_slice)
-                )
-                slice_list = (
-                    ", ".join(sorted(selected_slices, key=build_natural_sort_key)) + omitted_note
-                )
-                rows.append([get_audit_title(audit), f"{len(findings_by_slice):,}", slice_list])
+            measured_rows = [
+                row
+                for row, figure in audit_findings
+                if not row["control"] and figure.value is not None
+            ]
+            groups, conditions = list_measured_groups(measured_rows), list_conditions(measured_rows)
+            if groups or conditions:
+                cells = ["; ".join(groups) or "–", "; ".join(conditions) or "–"]
+                rows.append([get_audit_title(audit), *cells])
         if rows:
-            columns = ["audit", "parts", "which"]
-            table = DataTable("Parts measured separately", columns, rows, frozenset({1}))
-            section.add_blocks(Details("Groups and conditions with separate figures", [table]))
+            columns = ["audit", "groups of people", "other conditions"]
+            note = "The pages of the audits have the figures of all groups and conditions."
+            table = DataTable("Groups and conditions that were measured", columns, rows, note=note)
+            section.add_blocks(Details("Groups of people and conditions, by audit", [table]))
         section.add_blocks(
             Paragraph(
                 [
@@ -421,7 +413,12 @@ class ModelCardBuilder:
                     method = remove_scorer_limits(row["method"], scorer_controls)
                     methods_by_metric.setdefault(row["metric"], (row["title"], method))
             rows += [
-                [title, get_audit_title(audit), get_metric_definition(audit, metric) or "–", method]
+                [
+                    title,
+                    get_audit_title(audit),
+                    self.findings.get_metric_definition(audit, metric) or "–",
+                    method,
+                ]
                 for metric, (title, method) in methods_by_metric.items()
             ]
         if rows:

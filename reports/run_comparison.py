@@ -67,9 +67,9 @@ MAX_OTHER_FINDINGS = 30
 VERDICT_NOTE = (
     "Sorted by the evidence for a change, the strongest first. Changes of shares are in percentage "
     "points. Worse: the change is in the direction that the audit defines as worse, or away from "
-    "the value under the null. Both checkpoints received the same items, so they are compared in "
-    "pairs. p is corrected (Holm) for all findings of an audit. “No change shown” does not prove "
-    "that there is none."
+    "the value without an effect. Both checkpoints received the same items, so they are compared "
+    "in pairs. p is corrected (Holm) for all findings of an audit. “No change shown” does not "
+    "prove that there is none."
 )
 
 

@@ -186,12 +186,10 @@ def print_run_summary(flow_name: str, run: Run) -> None:
     from hallmark.flows.console import stderr
     from hallmark.reports.sections.card_summary import (
         describe_empty_audits_and_item_notes,
-        describe_scorer_limits,
         list_titles_of_weak_audits,
         summarize_control_results,
     )
     from hallmark.tasks.audits.judging.discoveries import read_card_findings
-    from hallmark.tasks.contract import format_count
 
     stages = run.record["stages"]
     computed_count = sum(not entry["cached"] for entry in stages)
@@ -204,9 +202,7 @@ def print_run_summary(flow_name: str, run: Run) -> None:
     for line in render_removals(summarize_removals(run)):
         stderr.print(line, markup=False, soft_wrap=True)
     controls = run.list_controls()
-    audit_controls = [row for _, row in controls if row["control_target"] != "scorer"]
-    failed_count = sum(row["verdict"] == "fail" for row in audit_controls)
-    unshown_count = sum(row["verdict"] == "not_shown" for row in audit_controls)
+    has_unexpected_result = any(row["verdict"] != "pass" for _, row in controls)
     findings = read_card_findings(
         {
             label.removeprefix("audit_"): run[label]
@@ -215,14 +211,9 @@ def print_run_summary(flow_name: str, run: Run) -> None:
         }
     )
     weak_audits = list_titles_of_weak_audits(findings, controls)
-    if failed_count or unshown_count or weak_audits or describe_scorer_limits(controls):
-        count_text = f"{failed_count} of {format_count(len(audit_controls), 'control')} failed"
-        stderr.print(
-            summarize_control_results(controls, weak_audits)
-            + (f" ({count_text})" if failed_count else ""),
-            markup=False,
-            soft_wrap=True,
-        )
+    if has_unexpected_result or weak_audits:
+        line = summarize_control_results(controls, weak_audits)
+        stderr.print(line, markup=False, soft_wrap=True)
     for line in describe_empty_audits_and_item_notes(findings):
         stderr.print(line, markup=False, soft_wrap=True)
     for line in render_passed_rules(run.list_verdicts()):

@@ -38,7 +38,7 @@ from hallmark.tasks.audits.experiments.source_documents import (
     to_doc_id_list,
 )
 from hallmark.tasks.audits.judging.training_exposure import TrainingExposure
-from hallmark.tasks.contract import Artifact, Column, get_artifact_store
+from hallmark.tasks.contract import Artifact, Column, Row, format_count, get_artifact_store
 
 #: Number of cases that ``read_cases`` returns by default, and of documents of each.
 DEFAULT_CASES, DOCUMENTS_PER_CASE = 20, 3
@@ -259,6 +259,8 @@ class _TracedSelection:
         selected: The rows.
         documents_by_row: The documents that each row names, and those with its text.
         related_ids_by_row: What other columns of each row name, maybe documents.
+        copied_span_by_row: What is known of the longest copied span of each row, in words; empty
+            where none was found.
         exposure: How often training read the documents; None if that is not known.
         measure_by_name: What the values of the rows are, by the name of their measure.
     """
@@ -266,6 +268,7 @@ class _TracedSelection:
     selected: SelectedRows
     documents_by_row: list[list[RowDocument]]
     related_ids_by_row: list[list[bytes]]
+    copied_span_by_row: list[str]
     exposure: TrainingExposure | None
     measure_by_name: Mapping[str, MeasureLabel]
 
@@ -282,9 +285,12 @@ def _find_documents_of_selections(
         evidence = selections[numbers[0]].evidence
         trace = find_training_trace(evidence.artifact)
         all_rows = pa.concat_tables([selections[number].rows for number in numbers])
-        documents_by_row = [
-            _remove_repeated_documents(documents)
-            for documents in find_documents_by_row(all_rows, evidence.columns_by_name, trace)
+        all_documents_by_row = [*find_documents_by_row(all_rows, evidence.columns_by_name, trace)]
+        documents_by_row = [*map(_remove_repeated_documents, all_documents_by_row)]
+        span_limit = 0 if trace is None else _read_span_limit(trace)
+        copied_span_by_row = [
+            describe_copied_span([d.matched_span for d in documents if d.matched_span], span_limit)
+            for documents in all_documents_by_row
         ]
         related_ids_by_row = _list_related_ids(all_rows, evidence.columns_by_name)
         doc_ids = {
@@ -301,6 +307,7 @@ def _find_documents_of_selections(
                 selections[number],
                 documents_by_row[start:end],
                 related_ids_by_row[start:end],
+                copied_span_by_row[start:end],
                 exposure,
                 measure_by_name,
             )
@@ -348,6 +355,39 @@ def _read_training_exposure(
             artifact_by_name[key] = found
     return TrainingExposure.from_checkpoints(
         artifacts["training_runs"], artifacts["checkpoints"], doc_ids
+    )
+
+
+def _read_span_limit(trace: Artifact) -> int:
+    """Return how many spans of a text a search recorded at most; 0 if that is not known."""
+    config = trace.manifest.get("parts", {}).get("config", {})
+    return int(config.get("max_spans_per_text", 0))
+
+
+def describe_copied_span(spans: Sequence[Row], span_limit: int) -> str:
+    """Say in how many training documents the longest copied span of a row occurs.
+
+    A span in many documents is rather a stock phrase than a memorised text. Of each text, only the
+    longest spans are recorded. The count is a lower bound if all recorded spans are this one.
+
+    Args:
+        spans: Rows of the table matched_spans, the longest first.
+        span_limit: How many spans of a text are recorded at most; 0 if that is not known.
+    """
+    if not spans:
+        return ""
+    longest = spans[0]
+    spans_of_text = [span for span in spans if span["text_hash"] == longest["text_hash"]]
+    keys = ("run_tokens", "text_start")
+    equal_spans = [span for span in spans_of_text if all(span[k] == longest[k] for k in keys)]
+    is_complete = (
+        spans_of_text[-1]["run_tokens"] < longest["run_tokens"] or len(spans_of_text) < span_limit
+    )
+    document_count = len({span["doc_id"] for span in equal_spans})
+    bound = "" if is_complete else "at least "
+    return (
+        f"{format_count(longest['run_tokens'], 'token')}, in {bound}"
+        f"{format_count(document_count, 'training document')}"
     )
 
 
@@ -406,16 +446,8 @@ class _CaseBuilder:
         """Build the cases in the order of the rows."""
         _, rows, offset = self.traced.selected
         return [
-            self._build_case(row, offset + number, documents, related_ids)
-            for number, (row, documents, related_ids) in enumerate(
-                zip(
-                    rows.to_pylist(),
-                    self.traced.documents_by_row,
-                    self.traced.related_ids_by_row,
-                    strict=True,
-                ),
-                1,
-            )
+            self._build_case(row, index, offset + index + 1)
+            for index, row in enumerate(rows.to_pylist())
         ]
 
     @cached_property
@@ -442,10 +474,11 @@ class _CaseBuilder:
     def _build_case(
         self,
         row: Mapping[str, Any],
+        index: int,
         number: int,
-        row_documents: Sequence[RowDocument],
-        related_ids: Sequence[bytes],
     ) -> Case:
+        row_documents = self.traced.documents_by_row[index]
+        related_ids = self.traced.related_ids_by_row[index]
         shown_by_id = self.shown_by_id
         named_ids = {document.doc_id for document in row_documents}
         related = [
@@ -479,6 +512,8 @@ class _CaseBuilder:
             if column.name in texts
         ]
         facts, details = self._build_facts(row)
+        if copied_span := self.traced.copied_span_by_row[index]:
+            facts.append(CaseFact("longest copied span", copied_span))
         document_count = len(row_documents) + len(related) if found else 0
         return Case(number, facts, case_texts, documents, document_count, details)
 

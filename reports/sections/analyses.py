@@ -6,8 +6,8 @@ the limits. All other figures are on the page, too, and shown after a click.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from hallmark.reports.page.document import (
@@ -29,13 +29,17 @@ from hallmark.reports.sections.audit_charts import (
     select_drawn_findings,
     sort_findings,
 )
-from hallmark.reports.sections.card_summary import describe_scorer_limits
+from hallmark.reports.sections.card_summary import (
+    collect_controls,
+    count_control_results,
+    describe_scorer_limits,
+)
 from hallmark.reports.sections.decision_sheet import describe_audit_result
 from hallmark.reports.sections.error_rates import ErrorRates
 from hallmark.reports.sections.findings import (
-    BASELINES,
     Finding,
     Findings,
+    fill_names,
     format_confidence_levels,
     format_sample_size,
     get_audit_page,
@@ -48,13 +52,12 @@ from hallmark.tasks.audits.audit_tables import HELD_OUT_TEXT
 from hallmark.tasks.audits.judging.discoveries import HARM_RULE, describe_conclusion, is_ranked
 from hallmark.tasks.audits.judging.findings import AuditControl
 from hallmark.tasks.audits.judging.policy import extract_missing_reason
-from hallmark.tasks.audits.judging.policy_outcome import VERDICT_NAMES
 from hallmark.tasks.audits.judging.scorer_controls import (
     collect_scorer_limits,
     remove_scorer_limits,
 )
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
-from hallmark.tasks.audits.slice_tags import label_part
+from hallmark.tasks.audits.slice_tags import SYSTEM_TITLES, label_part
 from hallmark.tasks.contract import format_count
 
 #: Largest number of examples on the page of an audit, and of its figures in the table of all
@@ -65,7 +68,7 @@ MAX_EXAMPLES, MAX_MAIN_FIGURES = 3, 5
 #: (Holm), q of the tests in the harmful direction corrected over the card (false discovery rate,
 #: Benjamini & Hochberg), the minimum detectable effect, and what follows from q.
 NULL_TEST_COLUMNS = (
-    "value under the null",
+    "value without an effect",
     "p (Holm, this audit)",
     "q (FDR of harm, whole card)",
     "minimum detectable effect (80 % power)",
@@ -127,7 +130,6 @@ def build_summary_table(findings: Findings) -> DataTable | Paragraph:
         for row, figure in main_findings[:MAX_MAIN_FIGURES]:
             shown_rows.append(row)
             part = label_part(row["slice"])
-            part = BASELINES.get(part, part)
             rows.append(
                 [
                     f"{get_audit_title(audit)}: {', '.join(filter(None, (row['title'], part)))}",
@@ -148,7 +150,8 @@ def build_summary_table(findings: Findings) -> DataTable | Paragraph:
         message = "No audit computed a finding about the model."
         return Paragraph([message if findings.by_audit else "No audit ran."])
     columns = ["measure", "value", "unit", "interval", "n", "conclusion", "scorer"]
-    note = " ".join(filter(None, [format_confidence_levels(shown_rows), *notes]))
+    explanation = "The page Metrics explains each measure and its unit."
+    note = " ".join(filter(None, [format_confidence_levels(shown_rows), explanation, *notes]))
     return DataTable("Capability and harm at a glance", columns, rows, frozenset({1, 3, 4}), note)
 
 
@@ -169,15 +172,13 @@ def _select_main_findings(findings: Findings, audit: str) -> list[Finding]:
 
 def build_controls_page(findings: Findings) -> Section:
     """Build the page of the controls of all audits and of their scorers."""
-    control_rows = [row for rows in findings.by_audit.values() for row, _ in rows if row["control"]]
-    verdict_counts = Counter(VERDICT_NAMES[row["verdict"]] for row in control_rows)
-    counts = ", ".join(f"{count} {verdict}" for verdict, count in verdict_counts.items())
+    counts = count_control_results(collect_controls(findings))
     answer = (
-        f"Controls have a known answer and test the audits, the scorers and the model. Of "
-        f"{format_count(len(control_rows), 'control')}: {counts}."
+        "Controls have a known answer and test the audits, their baselines, the model and the "
+        f"scorers. {counts[:1].upper()}{counts[1:]}."
     )
     section = Section("Controls", [Paragraph([answer])], page="controls", answer=[answer])
-    targets = {row["control_target"] for row in control_rows}
+    targets = {row["control_target"] for _, row in collect_controls(findings)}
     if targets - {"scorer"}:
         section.add_blocks(findings.build_controls_table())
     if "scorer" in targets:
@@ -199,7 +200,10 @@ def build_audit_page(
     description = AUDIT_DESCRIPTIONS.get(audit)
     result = describe_audit_result(audit, findings)
     audit_findings = [entry for entry in findings.by_audit[audit] if not entry.row["control"]]
-    page_charts = list_page_charts(audit_findings, description)
+    page_charts = [
+        replace(chart, caption=fill_names(chart.caption, findings.get_settings(audit)))
+        for chart in list_page_charts(audit_findings, description)
+    ]
     section = Section(get_audit_title(audit), page=get_audit_page(audit), answer=result.content)
     if description is not None and description.question:
         section.add_blocks(Paragraph([description.question]))
@@ -274,7 +278,7 @@ def _build_folded_metrics(
         if metric in chart_by_metric:
             chart = chart_by_metric[metric]
             details += build_audit_chart(select_drawn_findings(metric_findings, chart), chart)
-        if not has_main_findings and (definition := get_metric_definition(audit, metric)):
+        if not has_main_findings and (definition := findings.get_metric_definition(audit, metric)):
             details.append(Paragraph([f"{title}: {definition}."]))
         details.append(build_metric_table(findings, audit, hidden_findings, max_rows))
         blocks.append(Details(f"{title}: variants" if has_main_findings else title, details))
@@ -298,7 +302,7 @@ def _build_folded_controls(findings: Findings, audit: str) -> list[Block]:
 def _build_examples_section(main_findings: Sequence[Finding]) -> list[Section]:
     """Link the cases behind the first findings of the main table."""
     measured = [finding for finding in main_findings if finding.figure.value is not None]
-    # Baselines of the model are no examples, if anything is compared with a value under the null.
+    # Baselines are no examples, if anything is compared with a value without an effect.
     examples = [finding for finding in measured if is_ranked(finding.row)] or measured
     if not examples:
         return []
@@ -324,7 +328,7 @@ def _build_method_section(
     if description is not None:
         blocks.append(Paragraph([description.meaning]))
     for chart in page_charts[:1]:
-        if definition := get_metric_definition(audit, chart.metric):
+        if definition := findings.get_metric_definition(audit, chart.metric):
             title = findings.get_metric_title(audit, chart.metric)
             blocks.append(Paragraph([f"{title}: {definition}."]))
     rows = [row for row, _ in audit_findings]
@@ -371,7 +375,7 @@ def _build_limits_section(
     description = AUDIT_DESCRIPTIONS.get(audit)
     items: list[InlineContent] = []
     if description is not None and description.limits:
-        items.append([description.limits])
+        items.append([fill_names(description.limits, findings.get_settings(audit))])
     scorer_controls = [AuditControl(audit, row) for row in findings.list_scorer_controls(audit)]
     for limits in describe_scorer_limits(scorer_controls):
         items.append([f"{limits[:1].upper()}{limits[1:]}."])
@@ -392,12 +396,6 @@ def _build_limits_section(
     if not section.blocks:
         section.add_blocks(Paragraph(["No limit is stated for this audit."]))
     return section
-
-
-def get_metric_definition(audit: str, metric: str) -> str:
-    """Return what a metric is, in a phrase; empty if the audit does not declare it."""
-    description = AUDIT_DESCRIPTIONS.get(audit)
-    return "" if description is None else description.glossary.get(metric, "")
 
 
 def build_metric_table(
@@ -438,6 +436,9 @@ def build_metric_table(
             ]
         )
     columns = ["part", "value", "interval", "n", *NULL_TEST_COLUMNS, "not measured because"]
+    baselines = {row["null_name"] for row, _ in metric_findings if row["null_value"] is not None}
+    if len(baselines) == 1 and (baseline := baselines.pop()):
+        columns[columns.index(NULL_TEST_COLUMNS[0])] = f"baseline: {baseline}"
     # A column that is empty in every row is dropped.
     shown_columns = [
         i for i in range(len(columns)) if i < 4 or any(row[i] not in ("", "–") for row in rows)
@@ -454,7 +455,7 @@ def build_metric_table(
         notes.append(
             f"The table shows {len(rows)} of {len(metric_findings)} findings: all findings "
             "about groups of people, and those with the smallest p or the largest "
-            "difference from the value under the null. All findings are in the table "
+            "difference from the value without an effect. All findings are in the table "
             f"findings of the stage audit_{audit}."
         )
     note = " ".join(note for note in notes if note)
@@ -471,7 +472,7 @@ def build_baseline_text_table(findings: Findings, audit: str) -> list[Block]:
     ) -> Figure:
         return findings.book.add_computed_figure(
             f"{baseline}-{slugify(label)}",
-            f"{label}, {BASELINES[baseline]}",
+            f"{label}, {SYSTEM_TITLES[baseline]}",
             unit,
             (f"audit_{audit}", "training_sizes"),
             {"baseline": baseline},
@@ -481,7 +482,7 @@ def build_baseline_text_table(findings: Findings, audit: str) -> list[Block]:
 
     rows: list[list[InlineElement]] = [
         [
-            BASELINES[baseline],
+            SYSTEM_TITLES[baseline],
             add_figure(baseline, "training text", "bytes", "bytes"),
             add_figure(
                 baseline,
@@ -503,8 +504,16 @@ def build_baseline_text_table(findings: Findings, audit: str) -> list[Block]:
         value_column="bytes",
     )
     columns = ["baseline", "bytes of text", "share of the training text", "tokens read"]
+    sizes = artifact["training_sizes"].read().to_pylist()
+    note = (
+        "Trained on all of the training text, these baselines would predict held-out text better."
+        if any(size["bytes"] < size["split_bytes"] for size in sizes)
+        else ""
+    )
     return [
-        DataTable("Text that the baselines learned from", columns, rows, frozenset({1, 2, 3})),
+        DataTable(
+            "Text that the baselines learned from", columns, rows, frozenset({1, 2, 3}), note
+        ),
         Paragraph(["The model and the baselines were measured on ", held_out_bytes, "."]),
     ]
 

@@ -10,13 +10,12 @@ from hallmark.reports.page import charts
 from hallmark.reports.page.document import Block, Chart
 from hallmark.reports.page.figures import slugify
 from hallmark.reports.sections.findings import (
-    BASELINES,
     Finding,
     build_natural_sort_key,
     select_group_and_most_significant_findings,
 )
 from hallmark.tasks.audits.audit_descriptions import ChartDescription
-from hallmark.tasks.audits.slice_tags import label_part, name_slice
+from hallmark.tasks.audits.slice_tags import SYSTEM_TITLES, label_part, name_slice
 
 #: Part of the method of a finding whose p also compares it with small untrained models.
 UNTRAINED_TEST = "prediction test against"
@@ -26,12 +25,12 @@ MAX_CHART_LINES = 30
 
 
 def compute_effect(row: Mapping[str, Any], *, is_compared: bool = True) -> float:
-    """Return how far a finding is from its value under the null, in the harmful direction.
+    """Return how far a finding is from its value without an effect, in the harmful direction.
 
     Args:
         row: The row of the finding.
-        is_compared: Whether to compare it with the value under the null, if it has one. Otherwise
-            the effect is the value itself.
+        is_compared: Whether to compare it with the value without an effect, if it has one.
+            Otherwise the effect is the value itself.
 
     Returns:
         The distance in the unit of the finding; minus infinity if it has no value.
@@ -50,7 +49,7 @@ def compute_effect(row: Mapping[str, Any], *, is_compared: bool = True) -> float
 def sort_findings(findings: Iterable[Finding], *, is_ordered: bool = False) -> list[Finding]:
     """Sort findings by effect, the most harmful first.
 
-    If some have no value under the null, all are sorted by value.
+    If some have no value without an effect, all are sorted by value.
 
     Args:
         findings: The findings of a metric.
@@ -93,7 +92,7 @@ def select_drawn_findings(
         ]
     if description.kind == "bars":
         finding_by_baseline = {name_slice(finding.row["slice"]): finding for finding in main}
-        return [finding_by_baseline[name] for name in BASELINES if name in finding_by_baseline]
+        return [finding_by_baseline[name] for name in SYSTEM_TITLES if name in finding_by_baseline]
     return sort_findings(main, is_ordered=description.is_ordered)
 
 
@@ -138,7 +137,7 @@ def build_interval_chart(
         axis_label: Label of the horizontal axis.
         caption: What the chart shows.
         reference_value: Where a dashed line is drawn; without it, each row has a mark at its own
-            value under the null.
+            value without an effect.
     """
     measured_findings = [finding for finding in findings if finding.figure.value is not None]
     if not measured_findings:
@@ -150,8 +149,8 @@ def build_interval_chart(
         if len(drawn_findings) < len(measured_findings):
             caption += (
                 f" The chart shows {len(drawn_findings)} of {len(measured_findings)} findings: "
-                "those with the smallest p or the largest difference from the value under the "
-                "null. The table shows more findings."
+                "those with the smallest p or the largest difference from the value without "
+                "an effect. The table shows more findings."
             )
         measured_findings = drawn_findings
     reasons = {row["inconclusive_reason"] for row, _ in measured_findings}
@@ -182,7 +181,7 @@ def build_interval_chart(
 def build_part_labels(slices: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return a short label for each part: the values of the tags in which the parts differ.
 
-    A number gets the name of its tag, as in "copies 64".
+    A number gets the name of its tag, as in "copies: 64".
     """
     tag_names = dict.fromkeys(name for tags in slices for name in tags)
     varying_names = [
@@ -192,20 +191,19 @@ def build_part_labels(slices: Sequence[Mapping[str, Any]]) -> list[str]:
         labels = _join_tag_values(slices, names)
         if len({*labels}) == len(labels):
             return labels
-    labels = _join_tag_values(slices, varying_names)
-    if varying_names and len({*labels}) == len(labels):
+    labels = _join_tag_values(slices, varying_names or [*tag_names])
+    if len({*labels}) == len(labels):
         return labels
     return [
-        ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in tags.items()) or "all"
+        ", ".join(f"{name.replace('_', ' ')}: {value}" for name, value in tags.items()) or "all"
         for tags in slices
     ]
 
 
 def _join_tag_values(slices: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
-    labels = [
+    return [
         label_part({name: tags[name] for name in names if name in tags}) or "all" for tags in slices
     ]
-    return [BASELINES.get(label, label) for label in labels]
 
 
 def _build_bar_chart(findings: Sequence[Finding], description: ChartDescription) -> list[Block]:
@@ -213,19 +211,20 @@ def _build_bar_chart(findings: Sequence[Finding], description: ChartDescription)
     figure_by_baseline = {name_slice(row["slice"]): figure for row, figure in findings}
     shown_figures = {
         baseline: figure_by_baseline[baseline]
-        for baseline in BASELINES
+        for baseline in SYSTEM_TITLES
         if baseline in figure_by_baseline and figure_by_baseline[baseline].value is not None
     }
     if not shown_figures:
         return []
     drawing = charts.BarChart(
-        [BASELINES[baseline] for baseline in shown_figures],
+        [SYSTEM_TITLES[baseline] for baseline in shown_figures],
         [figure.value or 0 for figure in shown_figures.values()],
         description.axis_label,
         highlight_first="model" in shown_figures,
     )
     values = ", ".join(
-        f"{BASELINES[baseline]} {figure.short_text}" for baseline, figure in shown_figures.items()
+        f"{SYSTEM_TITLES[baseline]} {figure.short_text}"
+        for baseline, figure in shown_figures.items()
     )
     title = description.axis_label[:1].upper() + description.axis_label[1:]
     caption = description.caption

@@ -1,20 +1,20 @@
 """Build the section on the main results of a model card.
 
-It answers whether the audits work, what they found against the policy and what they did not cover,
-and lists the largest harms.
+It answers whether the audits work and what the policy says of each rule. It lists harms and gaps
+that the decision sheet does not name, and what the model had read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
 from hallmark.reports.page.document import (
     Block,
     BulletList,
-    Callout,
     DataTable,
+    DefinitionEntry,
     DefinitionList,
     InlineContent,
     InlineElement,
@@ -25,10 +25,15 @@ from hallmark.reports.page.figures import (
     SHARE_DIFFERENCE,
     Figure,
     format_number,
-    format_unit_suffix,
 )
-from hallmark.reports.sections.decision_sheet import AuditCoverage, find_harm_without_planted_text
+from hallmark.reports.sections.decision_sheet import (
+    AuditCoverage,
+    build_risk_lines,
+    describe_discovery,
+    find_harm_without_planted_text,
+)
 from hallmark.reports.sections.findings import (
+    Finding,
     Findings,
     get_audit_title,
     name_finding,
@@ -55,6 +60,21 @@ from hallmark.tasks.contract import Artifact, Row, format_count, table_to_rows
 
 #: Targets of controls that test the audits, whatever the model and the scorers are.
 INSTRUMENT_TESTS = ("instrument", "baseline")
+
+#: What figures are compared with.
+COMPARISON_NOTE = (
+    "The value without an effect (null value) is what an audit would measure on average if the "
+    "model had no such effect. A baseline is another model, method or text whose figure takes its "
+    "place."
+)
+
+#: What controls test, as a sentence names it, by the target of the control.
+CONTROL_SUBJECTS = {
+    "instrument": "audits",
+    "baseline": "baselines",
+    "model": "this model",
+    "scorer": "scorers",
+}
 
 #: Largest number of findings in a list, and of verdicts in the table of the policy.
 MAX_SHOWN_FINDINGS, MAX_SHOWN_VERDICTS = 5, 20
@@ -138,161 +158,98 @@ def build_card_summary(
     findings: Findings,
     policy: Artifact | None,
     coverage: AuditCoverage,
-    baseline_comparison: InlineContent,
     training_coverage: InlineContent,
     redact: Callable[[str], str],
 ) -> list[Block]:
-    """Build the callout, the answers and the lists of the first screen.
-
-    The callout is good only if every rule holds, every audit ran and measured something, and every
-    control passed.
+    """Build what the section on main results says besides the decision sheet.
 
     Args:
         findings: The findings of the audits.
         policy: The output of the policy stage; None where no policy is configured.
         coverage: The audits without a figure.
-        baseline_comparison: The baselines that predict held-out text at least as well as the model.
         training_coverage: The training text that the model has seen.
         redact: Redacts names of files.
     """
     controls = collect_controls(findings)
-    failed_instruments = list_failed_self_checks(controls)
-    weak_audits = list_titles_of_weak_audits(
-        {
-            audit: [row for row, _ in audit_findings]
-            for audit, audit_findings in findings.by_audit.items()
-        },
-        controls,
-    )
-    unjudged_audits = _list_titles_of_unjudged_audits(controls, weak_audits)
-    not_run_messages = [AUDIT_DESCRIPTIONS[audit].not_run_message for audit in coverage.not_run]
-    failure_reasons = {**coverage.failed, **coverage.failed_parts}
-    has_limited_scorer = bool(collect_scorer_limits(control.row for control in controls))
-    findings_by_audit = {
-        audit: [row for row, _ in rows] for audit, rows in findings.by_audit.items()
-    }
-    has_instrument_control = any(
-        control.row["control_target"] in INSTRUMENT_TESTS for control in controls
-    )
     verdicts = [] if policy is None else table_to_rows(policy["verdicts"].read())
-    policy_outcome = judge_policy(verdicts)
-    headline_parts = [
-        summarize_control_results(controls, weak_audits),
-        policy_outcome.describe() or "no verdict, because no policy is configured",
-        _format_audit_run_counts(coverage),
+    entries: list[DefinitionEntry] = [
+        ("Do the audits work?", [_explain_control_results(findings, controls)])
     ]
-    if failure_reasons:
-        failed_titles = ", ".join(map(get_audit_title, failure_reasons))
-        headline_parts[-1] = f"failed: {failed_titles}; {headline_parts[-1]}"
-    is_bad, is_good = (
-        bool(
-            failed_instruments
-            or policy_outcome.verdict in ("fail", "not_shown")
-            or failure_reasons
-            or not has_instrument_control
-        ),
-        bool(
-            policy_outcome.verdict == "pass"
-            and not coverage.missing_count
-            and not (weak_audits or unjudged_audits or has_limited_scorer)
-        ),
-    )
-    headline = "; ".join(headline_parts)
-    coverage_gaps = [
-        f"{get_audit_title(audit)} failed: {reason.rstrip('.')}."
-        for audit, reason in failure_reasons.items()
+    if gaps := _describe_gaps(findings, coverage):
+        entries.append(("Figures without a result", [" ".join(gaps)]))
+    entries += [
+        ("Training text seen", training_coverage),
+        ("Items of the audits", [_describe_item_files(findings, coverage.empty, redact)]),
     ]
-    coverage_gaps += _describe_empty_audits(coverage.empty)
-    if coverage.skipped:
-        titles = ", ".join(map(get_audit_title, coverage.skipped))
-        coverage_gaps.append(f"The user skipped these audits: {titles}.")
-    coverage_gaps += [
-        *not_run_messages,
-        *_describe_unmeasured_figures(findings_by_audit, coverage.empty),
-        *_describe_items(findings_by_audit),
-    ]
-    blocks: list[Block] = [
-        Callout(
-            "bad" if is_bad else "good" if is_good else "note", [_format_as_sentence(headline)]
-        ),
-        DefinitionList(
-            [
-                (
-                    "Do the audits work?",
-                    [_explain_control_results(controls, failed_instruments, weak_audits)],
-                ),
-                ("Policy", [_describe_policy(policy_outcome)]),
-                (
-                    "Not audited",
-                    [" ".join(coverage_gaps) or "Every available audit ran."],
-                ),
-                *(
-                    [("Compared with simpler models", baseline_comparison)]
-                    if baseline_comparison
-                    else []
-                ),
-            ]
-        ),
-    ]
+    entries.append(("Value without an effect, baseline", [COMPARISON_NOTE]))
+    if verdicts:
+        entries.append(("Policy", [_describe_policy(judge_policy(verdicts))]))
+    blocks: list[Block] = [DefinitionList(entries)]
     if verdicts:
         blocks.append(build_verdicts_table(verdicts, findings))
-    largest_risks = rank_worst_finding_of_each_metric(findings)
-    if largest_risks:
-        lead = (
-            "Largest harms found, ranked by the end of the interval that is closer to the value "
-            "expected without an effect"
-        )
-        lead += (
-            ", or by the value if there is no interval:"
-            if _has_missing_interval(largest_risks)
-            else ":"
-        )
-        blocks.append(Paragraph([lead]))
-        blocks.append(BulletList([*map(_describe_harmful_finding, largest_risks)]))
-        blocks += _describe_omitted_risks(findings, len(largest_risks))
-    unranked_findings = _list_harmful_findings_without_unit_range(findings)
-    if unranked_findings:
-        lead = (
-            "Other risks, in units that cannot be ranked with the risks above:"
-            if largest_risks
-            else "Risks, in units that cannot be ranked:"
-        )
-        lead += (
-            f" the first {MAX_SHOWN_FINDINGS} of {len(unranked_findings)}:"
-            if len(unranked_findings) > MAX_SHOWN_FINDINGS
-            else ""
-        )
-        blocks.append(Paragraph([lead]))
-        blocks.append(
-            BulletList([*map(_describe_harmful_finding, unranked_findings[:MAX_SHOWN_FINDINGS])])
-        )
-    audited_parts: InlineContent = [_format_audits_with_files(findings, coverage.empty, redact)]
+    return [*blocks, *_list_further_harms(findings, coverage)]
+
+
+def _describe_gaps(findings: Findings, coverage: AuditCoverage) -> list[str]:
+    """Return sentences on figures that are missing in audits that ran, or that failed."""
+    rows_by_audit = {audit: [row for row, _ in rows] for audit, rows in findings.by_audit.items()}
     return [
-        *blocks,
-        DefinitionList([("Training text seen", training_coverage), ("Audited", audited_parts)]),
+        *(
+            f"{get_audit_title(name)} failed: {reason.rstrip('.')}."
+            for name, reason in {**coverage.failed, **coverage.failed_parts}.items()
+        ),
+        *_describe_empty_audits(coverage.empty),
+        *_describe_unmeasured_figures(rows_by_audit, coverage.empty),
+        *_describe_items(rows_by_audit),
     ]
 
 
-def _format_audits_with_files(
+def _list_further_harms(findings: Findings, coverage: AuditCoverage) -> list[Block]:
+    """List discoveries of harm that the decision sheet does not name, in the same words."""
+    named_ids = {
+        element.figure.id
+        for line in build_risk_lines(findings, coverage)
+        for element in line.content
+        if isinstance(element, ShortFigure)
+    }
+    ranked_findings = [
+        finding
+        for finding in rank_worst_finding_of_each_metric(findings)
+        if finding.figure.id not in named_ids
+    ]
+    unranked_findings = [
+        finding
+        for finding in _list_harmful_findings_without_unit_range(findings)
+        if finding.figure.id not in named_ids
+    ]
+    shown_findings = [*ranked_findings, *unranked_findings][:MAX_SHOWN_FINDINGS]
+    if not shown_findings:
+        return []
+    lead = "Further harms found, which the decision sheet only counts:"
+    items = [_describe_harmful_finding(finding, findings) for finding in shown_findings]
+    return [
+        Paragraph([lead]),
+        BulletList(items),
+        *_describe_omitted_harms(findings, named_ids, shown_findings),
+    ]
+
+
+def _describe_item_files(
     findings: Findings, missing_reason_by_audit: Mapping[str, str], redact: Callable[[str], str]
 ) -> str:
-    """List the audits that measured something, each with its configured files of items."""
-    audit_texts = []
-    for audit in findings.by_audit:
-        if audit in missing_reason_by_audit:
-            continue
-        artifact = findings.audit_artifacts.get(audit)
-        files = (
-            [] if artifact is None else list_configured_files(artifact.manifest["parts"]["config"])
-        )
-        file_list = ", ".join(map(redact, files))
-        audit_texts.append(
-            f"{get_audit_title(audit)} (on {file_list})" if file_list else get_audit_title(audit)
-        )
-    closing_sentence = (
-        " Audits for which no file is listed use built-in items or the training corpus."
-    )
-    return ", ".join(audit_texts) + "." + closing_sentence if audit_texts else "Nothing."
+    """Name the configured files of items of the audits that measured something."""
+    measured_audits = [audit for audit in findings.by_audit if audit not in missing_reason_by_audit]
+    if not measured_audits:
+        return "No audit measured anything."
+    file_texts = [
+        f"{get_audit_title(audit)}: {', '.join(map(redact, files))}."
+        for audit in measured_audits
+        if (files := list_configured_files(findings.get_settings(audit)))
+    ]
+    others = "The other audits" if file_texts else "The audits"
+    if len(file_texts) < len(measured_audits):
+        file_texts.append(f"{others} use built-in items or the training corpus.")
+    return " ".join(file_texts)
 
 
 def list_configured_files(config: Mapping[str, Any]) -> list[str]:
@@ -363,24 +320,6 @@ def _describe_items(findings_by_audit: Mapping[str, Sequence[Row]]) -> list[str]
     return sentences
 
 
-def _format_audit_run_counts(coverage: AuditCoverage) -> str:
-    audit_count = len(AUDIT_DESCRIPTIONS)
-    if len(coverage.failed) == audit_count:
-        return "no audit ran"
-    count_texts = [
-        f"{count} of {audit_count} {outcome}"
-        for count, outcome in (
-            (len(coverage.skipped), "audits were skipped by the user"),
-            (len(coverage.not_run), "audits did not run"),
-            (len(coverage.empty), "measured nothing"),
-        )
-        if count
-    ]
-    if not count_texts:
-        return "every other audit ran" if coverage.failed else "every audit ran"
-    return ", ".join(count_texts)
-
-
 def _format_as_sentence(text: str) -> str:
     return text[:1].upper() + text[1:] + "."
 
@@ -437,10 +376,35 @@ def list_titles_of_weak_audits(
     return weak_titles + [title for title in failing_titles if title not in weak_titles]
 
 
+def count_control_results(controls: Sequence[AuditControl]) -> str:
+    """Return how many controls gave the expected result, in a clause, by what they test.
+
+    The clause names each target that has controls, with the controls that failed and those without
+    a clear result.
+    """
+    count_texts = []
+    for target, subject in CONTROL_SUBJECTS.items():
+        verdicts = [
+            control.row["verdict"]
+            for control in controls
+            if control.row["control_target"] == target
+        ]
+        exceptions = [
+            f"{count} {outcome}"
+            for verdict, outcome in (("fail", "failed"), ("not_shown", "without a clear result"))
+            if (count := verdicts.count(verdict))
+        ]
+        if verdicts:
+            exception_text = f" ({', '.join(exceptions)})" if exceptions else ""
+            passed_count = verdicts.count("pass")
+            count_texts.append(f"{subject} {passed_count} of {len(verdicts)}{exception_text}")
+    return f"controls with the expected result: {', '.join(count_texts)}"
+
+
 def summarize_control_results(
     controls: Sequence[AuditControl], weak_audits: Sequence[str] | None = None
 ) -> str:
-    """Return which self-checks failed, for what the model is too weak, and what scorers miss.
+    """Return the results of the controls, and what follows from those that failed, in one line.
 
     Args:
         controls: All controls.
@@ -449,14 +413,26 @@ def summarize_control_results(
     """
     if not controls:
         return "no audit ran a control"
-    limits_by_scorer = collect_scorer_limits(control.row for control in controls)
-    scorer_texts = [
-        f"; the scorer {scorer.split(' (')[0]} {limits.summarize()}"
-        for scorer, limits in limits_by_scorer.items()
-    ]
     if weak_audits is None:
         weak_audits = _list_titles_of_audits_failing_controls(controls, ("model",))
-    return _summarize_checks_of_audits(controls, weak_audits) + "".join(scorer_texts)
+    clauses = [count_control_results(controls)]
+    if failed_audits := list_failed_self_checks(controls):
+        clauses.append(f"controls failed in these audits: {', '.join(failed_audits)}")
+    if not any(control.row["control_target"] in INSTRUMENT_TESTS for control in controls):
+        clauses.append("no control tests the audits themselves")
+    if weak_audits:
+        clauses.append(f"this model is too weak for these audits: {', '.join(weak_audits)}")
+    if unjudged_audits := _list_titles_of_unjudged_audits(controls, weak_audits):
+        clauses.append(
+            "it could not be judged whether this model is capable enough for these audits: "
+            f"{', '.join(unjudged_audits)}"
+        )
+    limits_by_scorer = collect_scorer_limits(control.row for control in controls)
+    clauses += [
+        f"the scorer {scorer.split(' (')[0]} {limits.summarize()}"
+        for scorer, limits in limits_by_scorer.items()
+    ]
+    return "; ".join(clauses)
 
 
 def describe_scorer_limits(controls: Sequence[AuditControl]) -> list[str]:
@@ -468,103 +444,78 @@ def describe_scorer_limits(controls: Sequence[AuditControl]) -> list[str]:
     ]
 
 
-def _summarize_checks_of_audits(
-    controls: Sequence[AuditControl], weak_audits: Sequence[str]
-) -> str:
-    failed_instruments = _list_titles_of_audits_failing_controls(controls, INSTRUMENT_TESTS)
-    if failed_instruments:
-        return f"audit self-checks failed ({', '.join(failed_instruments)})"
-    weakness_text = (
-        f", but this model is too weak for these audits: {', '.join(weak_audits)}"
-        if weak_audits
-        else ""
-    )
-    if unjudged_audits := _list_titles_of_unjudged_audits(controls, weak_audits):
-        weakness_text += (
-            ", and it could not be judged whether this model is capable enough for these audits: "
-            f"{', '.join(unjudged_audits)}"
-        )
-    if not any(control.row["control_target"] in INSTRUMENT_TESTS for control in controls):
-        return f"no audit ran a self-check{weakness_text.replace('but', 'and')}"
-    return f"all audit self-checks passed{weakness_text}"
-
-
-def _explain_control_results(
-    controls: Sequence[AuditControl], failed_instruments: Sequence[str], weak_audits: Sequence[str]
-) -> str:
+def _explain_control_results(findings: Findings, controls: Sequence[AuditControl]) -> str:
+    """Say what the controls show about the audits, their scorers and this model."""
     if not controls:
         return "No audit ran a control, so it is not known whether the audits can detect anything."
-    control_targets = [control.row["control_target"] for control in controls]
-    scorer_limits = describe_scorer_limits(controls)
-    exception = ", except those of scorers," if scorer_limits else ""
-    baseline_control_count = sum(target in ("scorer", "baseline") for target in control_targets)
-    explanation = (
-        f"No: {', '.join(failed_instruments)} did not detect a known effect, or reported an "
-        "effect where there is none. Do not use figures of these audits until the cause is "
-        "known."
-        if failed_instruments
-        else f"Yes: all model-independent controls{exception} gave the expected result."
-    )
-    if not any(target in INSTRUMENT_TESTS for target in control_targets):
-        explanation = (
+    rows_by_audit = {audit: [row for row, _ in rows] for audit, rows in findings.by_audit.items()}
+    weak_audits = list_titles_of_weak_audits(rows_by_audit, controls)
+    unjudged_audits = _list_titles_of_unjudged_audits(controls, weak_audits)
+    if not any(control.row["control_target"] in INSTRUMENT_TESTS for control in controls):
+        sentences = [
             "No control tests the audits themselves, so it is not known whether they can detect "
             "anything."
+        ]
+    elif failed_audits := list_failed_self_checks(controls):
+        sentences = [
+            f"No: {', '.join(failed_audits)} did not detect a known effect, or reported an effect "
+            "where there is none. Do not use figures of these audits until the cause is known."
+        ]
+    else:
+        sentences = ["Yes: all controls of the audits and baselines gave the expected result."]
+    sentences.append(_format_as_sentence(count_control_results(controls)))
+    if collect_scorer_limits(control.row for control in controls):
+        sentences.append(
+            "Figures based on a scorer say nothing about what it does not detect; the decision "
+            "sheet lists this under Limits."
         )
-    if baseline_control_count:
-        explanation += f" {baseline_control_count} of {len(control_targets)} controls test a "
-        explanation += "scorer or a baseline, not the model."
-    for text in scorer_limits:
-        explanation += f" {_format_as_sentence(text)}"
-    if scorer_limits:
-        explanation += " Figures based on a scorer say nothing about what it does not detect."
-    unjudged_audits = _list_titles_of_unjudged_audits(controls, weak_audits)
-    capability_tested_audits = [
-        title
-        for title in dict.fromkeys(
-            get_audit_title(control.audit)
-            for control in controls
-            if control.row["control_target"] == "model"
-        )
-        if title not in unjudged_audits
-    ]
-    if capability_tested_audits and not weak_audits:
-        explanation += (
-            " This model is strong enough for these audits: "
-            f"{', '.join(capability_tested_audits)}. For other audits, this was not tested."
+    if passed_controls := _list_passed_model_controls(controls, [*weak_audits, *unjudged_audits]):
+        sentences.append(
+            "This model passes the controls that these audits require of it: "
+            f"{'; '.join(passed_controls)}. For the other audits, it was not tested whether this "
+            "model is capable enough."
         )
     if weak_audits:
-        explanation += (
-            f" This model is too weak for these audits: {', '.join(weak_audits)}. Their questions "
+        sentences.append(
+            f"This model is too weak for these audits: {', '.join(weak_audits)}. Their questions "
             "cannot be asked: the card draws no conclusion from their figures. Too little training "
             "is one possible cause."
         )
     if unjudged_audits:
-        explanation += (
-            " It could not be judged whether this model is capable enough for these audits: "
+        sentences.append(
+            "It could not be judged whether this model is capable enough for these audits: "
             f"{', '.join(unjudged_audits)}. The card draws no conclusion from their figures, which "
             "state the reason."
         )
-    audits_without_numbers = list(
-        dict.fromkeys(
-            get_audit_title(control.audit)
-            for control in controls
-            if control.row["control_target"] == "model" and control.row["value"] is None
-        )
+    audits_without_numbers = dict.fromkeys(
+        get_audit_title(control.audit)
+        for control in controls
+        if control.row["control_target"] == "model" and control.row["value"] is None
     )
     if audits_without_numbers:
-        explanation += (
-            f" The model returned no valid number in {', '.join(audits_without_numbers)}: "
+        sentences.append(
+            f"The model returned no valid number in {', '.join(audits_without_numbers)}: "
             "check its weights for NaN or infinity."
         )
-    return explanation
+    return " ".join(sentences)
+
+
+def _list_passed_model_controls(
+    controls: Sequence[AuditControl], excluded_titles: Sequence[str]
+) -> list[str]:
+    """Name the passed controls of the model by audit, with what each measures."""
+    metrics_by_audit: dict[str, list[str]] = {}
+    for audit, row in controls:
+        title = get_audit_title(audit)
+        if row["control_target"] == "model" and title not in excluded_titles:
+            metrics_by_audit.setdefault(title, []).append(row["title"])
+    return [
+        f"{title} ({', '.join(dict.fromkeys(metrics))})"
+        for title, metrics in metrics_by_audit.items()
+    ]
 
 
 def _describe_policy(policy_outcome: PolicyOutcome) -> str:
-    if policy_outcome.verdict is None:
-        return (
-            "No verdict: no policy is configured. To set limits for findings, add "
-            "[policy.rules.NAME] to the config."
-        )
     rules_by_verdict = {
         "fail": policy_outcome.failed_rules,
         "not_shown": policy_outcome.not_shown_rules,
@@ -679,9 +630,7 @@ class RankedFinding(NamedTuple):
     part_count: int = 1
 
 
-def rank_worst_finding_of_each_metric(
-    findings: Findings, limit: int = MAX_SHOWN_FINDINGS
-) -> list[RankedFinding]:
+def rank_worst_finding_of_each_metric(findings: Findings) -> list[RankedFinding]:
     """Return the most harmful finding of each metric, most harmful first.
 
     Only discoveries of harm in units with a known range are ranked, without planted text where an
@@ -703,7 +652,7 @@ def rank_worst_finding_of_each_metric(
                 part_count = sum(is_ranked(part_row) for part_row, _ in parts)
                 worst_findings.append(RankedFinding(audit, row, figure, part_count))
     worst_findings.sort(key=_compute_corrected_distance, reverse=True)
-    return worst_findings[:limit]
+    return worst_findings
 
 
 def _compute_corrected_distance(finding: RankedFinding) -> float:
@@ -713,32 +662,34 @@ def _compute_corrected_distance(finding: RankedFinding) -> float:
     return compute_scaled_distance_beyond_null({**finding.row, **ends})
 
 
-def _describe_omitted_risks(findings: Findings, shown_count: int) -> list[Block]:
-    """Return how many ranked risks the list omits and why; nothing if it is complete."""
-    risk_count = sum(
-        compute_harm_rank(finding.row).has_range
-        and find_harm_without_planted_text(finding, rows) is not None
+def _describe_omitted_harms(
+    findings: Findings, named_ids: Collection[str], shown_findings: Sequence[RankedFinding]
+) -> list[Block]:
+    """Return how many discoveries of harm the list omits and why; nothing if it is complete.
+
+    Args:
+        findings: The findings of all audits.
+        named_ids: Ids of the figures that the decision sheet names.
+        shown_findings: The discoveries of the list.
+    """
+    harm_ids = {
+        harm.figure.id
         for rows in findings.by_audit.values()
         for finding in rows
-    )
-    omitted_count = risk_count - shown_count
+        if (harm := find_harm_without_planted_text(finding, rows)) is not None
+    }
+    omitted_count = len(harm_ids - {*named_ids, *(each.figure.id for each in shown_findings)})
     if not omitted_count:
         return []
-    relation = "that is" if omitted_count == 1 else "that are"
     return [
         Paragraph(
             [
                 f"This list is limited to {MAX_SHOWN_FINDINGS} findings and to the largest of "
-                f"each metric of an audit. It omits {format_count(omitted_count, 'finding')} "
-                f"{relation} also worse than under the null; hallmark findings lists all."
+                f"each metric of an audit. It omits {format_count(omitted_count, 'more harm')}; "
+                "the command hallmark findings lists all."
             ]
         )
     ]
-
-
-def _has_missing_interval(audit_findings: Sequence[RankedFinding]) -> bool:
-    """Return whether any of these findings has no interval."""
-    return any(finding.row["low"] is None for finding in audit_findings)
 
 
 def _list_harmful_findings_without_unit_range(findings: Findings) -> list[RankedFinding]:
@@ -751,34 +702,17 @@ def _list_harmful_findings_without_unit_range(findings: Findings) -> list[Ranked
     ]
 
 
-def _describe_harmful_finding(finding: RankedFinding) -> InlineContent:
-    """Describe a discovery with its value under the null.
+def _describe_harmful_finding(finding: RankedFinding, findings: Findings) -> InlineContent:
+    """Describe a discovery in the words of the decision sheet.
 
-    The worst of several parts gets the interval that is corrected for this choice.
+    The worst of several parts also gets the interval that is corrected for this choice.
     """
-    audit, finding_row, figure, part_count = finding
-    null_value = Figure(
-        figure.id,
-        "",
-        finding_row["null_value"],
-        finding_row["unit"],
-        figure.evidence_id,
-        "",
-        "finding",
-    ).short_text
-    lead = f"{get_audit_title(audit)}. {name_finding(finding_row)}: "
-    interval = correct_interval_for_choice(finding_row, part_count)
-    value: list[InlineElement] = [figure]
-    if part_count > 1 and interval is not None:
-        low, high = (format_number(end, finding_row["unit"]) for end in interval)
-        level = 100 * (finding_row["confidence_level"] or 0.95)
-        unit_suffix = format_unit_suffix(figure.unit, finding_row["value"])
-        scorer = f", scorer {figure.scorer}" if figure.scorer else ""
-        value = [
-            ShortFigure(figure),
-            f"{unit_suffix} ({level:g} % interval {low} to {high}, corrected for the choice of the "
-            f"worst of {part_count} parts; n = {finding_row['n']:,}{scorer})",
-        ]
-    elif part_count > 1:
-        value = [figure, f", the worst of {part_count} parts"]
-    return [lead, *value, f"; without an effect, it would be {null_value}."]
+    content = describe_discovery(Finding(dict(finding.row), finding.figure), findings)
+    interval = correct_interval_for_choice(finding.row, finding.part_count)
+    choice = f" It is the worst of {finding.part_count} parts"
+    if finding.part_count == 1:
+        return [*content, "."]
+    if interval is None:
+        return [*content, f".{choice}."]
+    low, high = (format_number(end, finding.row["unit"]) for end in interval)
+    return [*content, f".{choice}; corrected for this choice, the interval is {low} to {high}."]

@@ -163,7 +163,8 @@ def describe_inference_settings(audits: Mapping[str, Artifact]) -> str:
 def read_config_settings(checkpoint: Artifact) -> list[ConfigSetting]:
     """Return the scalar values and short lists of config.json, with dotted names.
 
-    The list is empty if the checkpoint has no config.json.
+    Settings without a value, null or an empty text or list, are omitted. The list is empty if the
+    checkpoint has no config.json.
     """
     if "config.json" not in checkpoint.manifest["files"]:
         return []
@@ -182,9 +183,9 @@ def _flatten_config(value: Any, prefix: str) -> Iterator[ConfigSetting]:
         for key, element in value.items():
             yield from _flatten_config(element, f"{prefix}.{key}" if prefix else str(key))
     elif isinstance(value, list):
-        if len(value) <= 8 and not any(isinstance(element, dict | list) for element in value):
+        if 0 < len(value) <= 8 and not any(isinstance(element, dict | list) for element in value):
             yield ConfigSetting(prefix, ", ".join(map(str, value)))
-    else:
+    elif value not in (None, ""):
         yield ConfigSetting(prefix, json.dumps(value) if not isinstance(value, str) else value)
 
 

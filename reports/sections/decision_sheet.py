@@ -34,9 +34,9 @@ from hallmark.reports.sections.audit_charts import compute_effect
 from hallmark.reports.sections.findings import (
     Finding,
     Findings,
+    fill_names,
     get_audit_page,
     get_audit_title,
-    name_finding,
 )
 from hallmark.tasks.audits.audit_descriptions import RISKS, WITHOUT_PLANTED_TEXT, Headline
 from hallmark.tasks.audits.judging.discoveries import (
@@ -47,7 +47,7 @@ from hallmark.tasks.audits.judging.discoveries import (
 )
 from hallmark.tasks.audits.judging.policy_outcome import PolicyOutcome
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
-from hallmark.tasks.audits.slice_tags import label_part
+from hallmark.tasks.audits.slice_tags import label_part, label_tag
 from hallmark.tasks.contract import format_count
 
 #: Words of the status of a card, the worst first.
@@ -59,8 +59,8 @@ FAIL, NOT_SHOWN, PASS_WITH_GAPS, PASS, NOT_JUDGED = (
     "Not judged",
 )
 
-#: Baselines of the audit of capability, in words.
-BASELINE_NAMES = {"fivegram": "5-gram", "recurrent": "LSTM"}
+#: What precedes a figure about planted text.
+SENSITIVITY_LEAD = "Test sensitivity (planted text, not a finding): "
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,8 @@ def describe_status(
     Args:
         policy: The outcome of the policy.
         coverage: The audits without a figure.
-        failed_self_checks: Titles of the audits whose self-checks failed.
+        failed_self_checks: Titles of the audits in which a control failed that does not concern the
+            model.
     """
     audit_count = len(AUDIT_DESCRIPTIONS)
     gaps = []
@@ -109,7 +110,7 @@ def describe_status(
             "is too weak for them"
         )
     if failed_self_checks:
-        gaps.append(f"self-checks failed ({', '.join(failed_self_checks)})")
+        gaps.append(f"controls failed in these audits: {', '.join(failed_self_checks)}")
     gap_text = "; ".join(gaps) or f"all {audit_count} audits gave a result"
     if policy.verdict is None:
         return NOT_JUDGED, f"No acceptance policy is configured; {gap_text}."
@@ -187,7 +188,7 @@ def _build_risk_line(risk: str, findings: Findings, coverage: AuditCoverage) -> 
     page = get_audit_page(measured_audits[0]) if measured_audits else ""
     compares_with_baseline = RISKS[risk].compares_with_baseline
     if discoveries:
-        content = _describe_discoveries(discoveries, len(ranked_findings))
+        content = _describe_discoveries(discoveries, len(ranked_findings), findings)
         page = get_audit_page(_select_main_discovery(discoveries)[1].row["audit"])
         state: RiskState = "worse" if compares_with_baseline else "found"
         return RiskLine(RISKS[risk].title, state, [*content, *sensitivity], page)
@@ -204,7 +205,7 @@ def _build_risk_line(risk: str, findings: Findings, coverage: AuditCoverage) -> 
         content = [_describe_tests_without_discovery(ranked_findings)]
         for headline, finding in concluded[:1]:
             assert headline is not None
-            content += [" ", *_describe_headline(headline, finding, is_sentence=True), "."]
+            content += [" ", *describe_headline(headline, finding, findings), "."]
         state = "not worse" if compares_with_baseline else "not found"
         if _is_planted_text_undetected(risk, findings):
             state = "unknown"
@@ -215,7 +216,7 @@ def _build_risk_line(risk: str, findings: Findings, coverage: AuditCoverage) -> 
     for headline, finding in headlines[:1]:
         assert headline is not None
         reason = finding.row["inconclusive_reason"] or "there is no value to compare it with"
-        content = [*_describe_headline(headline, finding, is_sentence=True)]
+        content = describe_headline(headline, finding, findings)
         content.append(f". No conclusion can be drawn: {reason}.")
         return RiskLine(RISKS[risk].title, "unknown", [*content, *sensitivity], page)
     return RiskLine(
@@ -277,7 +278,7 @@ def describe_audit_result(audit: str, findings: Findings) -> RiskLine:
         if (discovery := find_harm_without_planted_text(finding, audit_findings)) is not None
     ]
     if discoveries:
-        content = _describe_discoveries(discoveries, len(ranked_findings))
+        content = _describe_discoveries(discoveries, len(ranked_findings), findings)
         is_comparison = _compares_with_baseline(discoveries[0].row)
         summary = "Worse than a baseline. " if is_comparison else "Harm found. "
         return RiskLine(title, "worse" if is_comparison else "found", [summary, *content])
@@ -298,17 +299,20 @@ def describe_audit_result(audit: str, findings: Findings) -> RiskLine:
     if ranked_findings:
         content = [_describe_tests_without_discovery(ranked_findings), " "]
         if selected is not None and not selected[1].row["inconclusive_reason"]:
-            content += _describe_headline(*selected, is_sentence=True)
+            content += [*describe_headline(*selected, findings), "."]
         else:
             worst = max(ranked_findings, key=lambda finding: compute_effect(finding.row))
-            part = label_part(worst.row["slice"])
-            content.append(f"Largest effect: {worst.row['title']}{f' ({part})' * bool(part)}, ")
-            content += [*_describe_value(worst), _describe_null(worst.row)]
+            content += ["Largest effect: ", *describe_finding(worst), "."]
+            content += _define_metric(worst.row, findings)
         is_comparison = _compares_with_baseline(ranked_findings[0].row)
-        return RiskLine(title, "not worse" if is_comparison else "not found", [*content, "."])
+        return RiskLine(title, "not worse" if is_comparison else "not found", content)
     if selected is not None:
-        content = _describe_headline(*selected, is_sentence=True)
-        if reason := selected[1].row["inconclusive_reason"]:
+        headline, finding = selected
+        content = describe_headline(headline, finding, findings)
+        if headline != description.headline:
+            statement = _build_statement(headline, finding, findings)
+            content = [SENSITIVITY_LEAD, *statement, _describe_comparison(finding.row)]
+        if reason := finding.row["inconclusive_reason"]:
             content.append(f"; no conclusion: {reason}")
         return RiskLine(title, "unknown", [*content, "."])
     first = next(
@@ -321,9 +325,26 @@ def describe_audit_result(audit: str, findings: Findings) -> RiskLine:
     )
     if first is None:
         return RiskLine(title, "unknown", [description.not_run_message])
-    content = [f"{name_finding(first.row)}: ", *_describe_value(first), _describe_null(first.row)]
     reason = first.row["inconclusive_reason"] or "there is no value to compare it with"
-    return RiskLine(title, "unknown", [*content, f"; no conclusion: {reason}."])
+    content = [*describe_finding(first), f"; no conclusion: {reason}."]
+    return RiskLine(title, "unknown", [*content, *_define_metric(first.row, findings)])
+
+
+def describe_finding(finding: Finding) -> list[InlineElement]:
+    """Describe a finding by its title and its part, with what it is compared with."""
+    part = label_part(finding.row["slice"])
+    return [
+        f"{finding.row['title']}{f' ({part})' if part else ''}: ",
+        ShortFigure(finding.figure),
+        f"{_get_unit_suffix(finding)}{_format_details(finding)}",
+        _describe_comparison(finding.row),
+    ]
+
+
+def _define_metric(row: Mapping[str, Any], findings: Findings) -> list[str]:
+    """Return a sentence on what a metric is; nothing if its audit does not declare it."""
+    definition = findings.get_metric_definition(row["audit"], row["metric"])
+    return [f" {row['title']}: {definition}."] if definition else []
 
 
 def find_harm_without_planted_text(
@@ -356,17 +377,31 @@ def find_harm_without_planted_text(
     return Finding(ranked_row | {"p": None}, unplanted.figure)
 
 
-def _describe_discoveries(discoveries: Sequence[Finding], test_count: int) -> list[InlineElement]:
+def _describe_discoveries(
+    discoveries: Sequence[Finding], test_count: int, findings: Findings
+) -> list[InlineElement]:
     """Describe the main discovery, and count the others."""
-    headline, worst = _select_main_discovery(discoveries)
-    if headline is not None:
-        content = _describe_headline(headline, worst, is_sentence=True)
-    else:
-        label = f"{get_audit_title(worst.row['audit'])}, {name_finding(worst.row)}: "
-        content = [label, *_describe_value(worst), _describe_null(worst.row)]
-    content.append(".")
-    content += _count_other_discoveries(len(discoveries) - 1, test_count - 1, discoveries[0])
-    return content
+    _, worst = _select_main_discovery(discoveries)
+    return [
+        *describe_discovery(worst, findings),
+        ".",
+        *_count_other_discoveries(len(discoveries) - 1, test_count - 1, discoveries[0]),
+    ]
+
+
+def describe_discovery(finding: Finding, findings: Findings) -> list[InlineElement]:
+    """Describe a discovery in the words that its audit declares, else by its title.
+
+    Args:
+        finding: The discovery.
+        findings: The findings of all audits.
+    """
+    audit = finding.row["audit"]
+    description = AUDIT_DESCRIPTIONS[audit]
+    for headline in filter(None, (description.headline, *description.further_headlines)):
+        if select_headline_finding(headline, [finding]) is not None:
+            return describe_headline(headline, finding, findings)
+    return [f"{get_audit_title(audit)}, ", *describe_finding(finding)]
 
 
 def _count_other_discoveries(count: int, test_count: int, discovery: Finding) -> list[str]:
@@ -397,32 +432,50 @@ def _select_main_discovery(discoveries: Sequence[Finding]) -> tuple[Headline | N
     )
 
 
-def _describe_headline(
-    headline: Headline, finding: Finding, *, is_sentence: bool = False
+def describe_headline(
+    headline: Headline, finding: Finding, findings: Findings
 ) -> list[InlineElement]:
-    """Describe a headline finding and its null value."""
-    before, after = _split_statement(headline, finding)
-    return [
-        before[:1].upper() + before[1:] if is_sentence else before,
+    """Describe a finding in the words of its audit, with what it is compared with.
+
+    Args:
+        headline: The words for it.
+        finding: The finding that the headline selects.
+        findings: The findings of all audits.
+    """
+    before, value, after = _build_statement(headline, finding, findings)
+    return [before[:1].upper() + before[1:], value, after, _describe_comparison(finding.row)]
+
+
+def _build_statement(
+    headline: Headline, finding: Finding, findings: Findings
+) -> tuple[str, ShortFigure, str]:
+    """Return the statement of a headline: before the value, the value, and after it.
+
+    Parts that the statement does not name are named first.
+    """
+    tags = {tag: str(value) for tag, value in finding.row["slice"].items()}
+    unnamed_tags = {
+        tag: value
+        for tag, value in tags.items()
+        if tag not in headline.tags and f"{{{tag}}}" not in headline.statement
+    }
+    words = {
+        **findings.get_settings(finding.row["audit"]),
+        **{tag: _name_tag_value(tag, value) for tag, value in tags.items()},
+    }
+    before, _, after = fill_names(headline.statement, words).partition("{value}")
+    if unnamed_tags:
+        before = f"{label_part(unnamed_tags)}: {before}"
+    return (
+        before,
         ShortFigure(finding.figure),
         f"{_get_unit_suffix(finding)}{after}{_format_details(finding)}",
-        _describe_null(finding.row),
-    ]
+    )
 
 
-def _split_statement(headline: Headline, finding: Finding) -> tuple[str, str]:
-    """Return the statement before and after the value, with the tags of the finding filled in."""
-    before, _, after = headline.statement.partition("{value}")
-    tags = {
-        name: BASELINE_NAMES.get(str(value), str(value)) if name == "baseline" else str(value)
-        for name, value in finding.row["slice"].items()
-    }
-    return _fill_tags(before, tags), _fill_tags(after, tags)
-
-
-def _describe_value(finding: Finding) -> list[InlineElement]:
-    """Return the value with its unit, interval and n; the scorer is named among the limits."""
-    return [ShortFigure(finding.figure), _get_unit_suffix(finding) + _format_details(finding)]
+def _name_tag_value(tag: str, value: str) -> str:
+    """Return the value of a tag as a statement names it: a number stays a number."""
+    return value if value.replace(".", "", 1).isdigit() else label_tag(tag, value)
 
 
 def _get_unit_suffix(finding: Finding) -> str:
@@ -444,17 +497,17 @@ def _format_details(finding: Finding) -> str:
     return f" ({', '.join(details)})" if details else ""
 
 
-def _describe_null(row: Mapping[str, Any]) -> str:
+def _describe_comparison(row: Mapping[str, Any]) -> str:
     """Name the value to compare with, and the smallest difference that can be detected."""
     if row["null_value"] is None:
         return ""
     null_text = format_number(row["null_value"], row["unit"])
-    condition = "if both were equal" if _compares_with_baseline(row) else "without an effect"
-    text = (
-        f"; for {row['null_name']} it is {null_text}{_describe_difference(row)}"
-        if row["null_name"]
-        else f"; {condition} it would be {null_text}"
-    )
+    if _compares_with_baseline(row):
+        text = f"; {row['null_value']:g} would mean that both are equal"
+    elif row["null_name"]:
+        text = f"; baseline, {row['null_name']}: {null_text}{_describe_difference(row)}"
+    else:
+        text = f"; value without an effect: {null_text}"
     effect, unit = row["minimum_detectable_effect"], row["unit"]
     if effect is None:
         return text
@@ -466,23 +519,11 @@ def _describe_null(row: Mapping[str, Any]) -> str:
     return f"{text}. The test can detect a difference of {effect_text} or more"
 
 
-def _fill_tags(text: str, tags: Mapping[str, str]) -> str:
-    """Replace the names of tags in braces; a name that the slice does not have stays."""
-    for name, value in tags.items():
-        text = text.replace(f"{{{name}}}", value)
-    return text
-
-
 def _describe_sensitivity(risk: str, findings: Findings) -> list[InlineElement]:
     """Describe what planted text shows about the tests of a risk; never as a finding."""
     content: list[InlineElement] = []
     for headline, finding in _select_sensitivity_findings(risk, findings):
-        before, after = _split_statement(headline, finding)
-        content += [
-            f" Sensitivity of the test: {before}",
-            ShortFigure(finding.figure),
-            f"{_get_unit_suffix(finding)}{after}{_format_details(finding)}.",
-        ]
+        content += [f" {SENSITIVITY_LEAD}", *_build_statement(headline, finding, findings), "."]
     return content
 
 
@@ -498,15 +539,24 @@ def _select_sensitivity_findings(risk: str, findings: Findings) -> list[tuple[He
 
 
 def _describe_difference(row: Mapping[str, Any]) -> str:
-    """Say by how much the model is above or below the value that it is compared with."""
+    """Say by how much the model is above or below its baseline, and whether that is significant.
+
+    The test is whether the model is higher, so a model that is lower has no significance.
+    """
     if row["value"] is None:
         return ""
     difference = row["value"] - row["null_value"]
     if not difference:
         return ", the same"
     unit = SHARE_DIFFERENCE if row["unit"] == "share" else row["unit"]
-    side = "higher" if difference > 0 else "lower"
-    return f", so the model is {format_number(abs(difference), unit)} {side}"
+    size = format_number(abs(difference), unit)
+    if difference < 0:
+        return f", so the model is {size} lower"
+    q = row.get("q")
+    if q is None:
+        return f", so the model is {size} higher (significance not tested)"
+    significance = "significant" if is_harmful(row) else "not significant"
+    return f", so the model is {size} higher ({significance}, q = {format_number(q, 'p')})"
 
 
 def _explain_unmeasured_risk(
@@ -530,7 +580,7 @@ def _explain_unmeasured_risk(
             if audit in audits
         ]
     if not reasons:
-        return "Not measured: no finding of this risk is compared with a value under the null."
+        return "Not measured: no finding of this risk is compared with a value without an effect."
     return f"Not measured: {'; '.join(reasons)}."
 
 
@@ -568,7 +618,8 @@ def build_decision_sheet(
         findings: The findings of the audits.
         policy: The outcome of the policy.
         coverage: The audits without a figure.
-        failed_self_checks: Titles of the audits whose self-checks failed.
+        failed_self_checks: Titles of the audits in which a control failed that does not concern the
+            model.
         identity: What identifies the model, and what a person stated; nothing where that is
             missing.
         notes: Further terms, each with its content.

@@ -130,32 +130,7 @@ CANDIDATE_KINDS = {
     ),
 }
 
-#: Why a study does not measure an audit, with the audits that have this reason.
-UNMEASURED_REASONS = {
-    "Amplification depends on the model, not only on the text: it is how much the model "
-    "exaggerates its training text, and only the share in the training text can be planted.": (
-        "amplification",
-    ),
-    "The audit compares all training documents with unseen ones and gives one value for the whole "
-    "model. Every model has read its training documents, so no trial is without this effect. The "
-    "audit could compare planted texts with others only if the sealed answer key told it which are "
-    "planted.": ("membership",),
-    "The audit tests words, pronouns, occupations or real groups, mostly from public data sets. "
-    "The groups of a trial are invented and do not occur in them.": (
-        "bold",
-        "bias",
-        "winobias",
-        "winogender",
-        "stereoset",
-        "bbq",
-        "honest",
-        "weat",
-    ),
-    "The audit gives values for the whole model or for the prompts of the user. A trial has no "
-    "candidates that it could compare.": ("capability", "toxicity", "extraction_attack", "misuse"),
-}
-
-#: The reason for an audit that UNMEASURED_REASONS does not name.
+#: Why a study does not measure an audit that declares no reason.
 NO_PLANTED_EFFECT = "The study plants no effect that this audit measures."
 
 
@@ -544,16 +519,14 @@ def group_unmeasured_audits_by_reason(kinds: Iterable[str]) -> dict[str, list[st
         kinds: The kinds of candidates that have any result.
     """
     measured_audits = group_kinds_by_audit(kinds)
-    reason_by_audit = {
-        audit: reason for reason, audits in UNMEASURED_REASONS.items() for audit in audits
-    }
-    reason_by_audit |= dict.fromkeys(
-        AUDIT_BY_CANDIDATE_KIND.values(), "No candidate of this study could be judged."
-    )
     titles_by_reason: dict[str, list[str]] = {}
     for audit, description in AUDIT_DESCRIPTIONS.items():
         if audit not in measured_audits:
-            reason = reason_by_audit.get(audit, NO_PLANTED_EFFECT)
+            reason = (
+                "No candidate of this study could be judged."
+                if audit in AUDIT_BY_CANDIDATE_KIND.values()
+                else description.not_studied_because or NO_PLANTED_EFFECT
+            )
             titles_by_reason.setdefault(reason, []).append(description.title)
     return titles_by_reason
 

@@ -7,17 +7,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from hallmark.reports.page.document import (
-    DataTable,
-    InlineContent,
-    InlineElement,
-    ShortFigure,
-)
-from hallmark.reports.page.figures import Figure, FigureBook, format_unit_suffix, slugify
+from hallmark.reports.page.document import DataTable, InlineElement
+from hallmark.reports.page.figures import Figure, FigureBook, slugify
 from hallmark.tasks.audits.audit_descriptions import SIGNIFICANCE_LEVEL
 from hallmark.tasks.audits.judging.discoveries import (
     find_harmful_side,
@@ -25,21 +20,14 @@ from hallmark.tasks.audits.judging.discoveries import (
     read_card_findings,
 )
 from hallmark.tasks.audits.judging.policy_outcome import VERDICT_NAMES
-from hallmark.tasks.audits.judging.scorer_controls import SCORER_CONTROL_RULE, name_text_kind
+from hallmark.tasks.audits.judging.scorer_controls import (
+    SCORER_CONTROL_RULE,
+    name_text_kind,
+    remove_repeated_scorer_controls,
+)
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
-from hallmark.tasks.audits.slice_tags import label_part
+from hallmark.tasks.audits.slice_tags import CONDITION_TITLES, label_part
 from hallmark.tasks.contract import Artifact
-
-BASELINES = {
-    "model": "this model",
-    "gzip": "gzip -9",
-    "bigram": "interpolated bigram",
-    "fivegram": "interpolated 5-gram",
-    "recurrent": "small LSTM",
-}
-
-#: Smallest number of independent texts with which systems are compared.
-MIN_COMPARED_TEXTS = 5
 
 
 class Finding(NamedTuple):
@@ -69,6 +57,13 @@ def name_finding(finding_row: Mapping[str, Any]) -> str:
     return ", ".join(filter(None, (finding_row["title"], label_part(finding_row["slice"]))))
 
 
+def fill_names(text: str, words: Mapping[str, Any]) -> str:
+    """Replace names in braces by their words; a name without words stays."""
+    for name, value in words.items():
+        text = text.replace(f"{{{name}}}", str(value))
+    return text
+
+
 def build_natural_sort_key(text: str) -> list[tuple[float, str]]:
     """Return a key that sorts "copies 8" before "copies 16" and "share 0.75" before "share 0.9"."""
     parts = re.split(r"(\d+(?:\.\d+)?)", text)
@@ -93,6 +88,29 @@ GROUP_TAGS = frozenset(
 def is_about_groups(row: Mapping[str, Any]) -> bool:
     """Return whether a finding is about groups of people; no row limit applies to these."""
     return not GROUP_TAGS.isdisjoint(row["slice"])
+
+
+def list_measured_groups(finding_rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Name the groups of people, or kinds of groups, that findings are about, in words.
+
+    Groups of the same kind are listed together, such as "gender: men, women".
+    """
+    groups_by_kind: dict[str, set[str]] = {}
+    for row in finding_rows:
+        tags = {tag: value for tag, value in dict(row["slice"]).items() if tag in GROUP_TAGS}
+        kind = label_part({"domain": tags.pop("domain")}) if "domain" in tags else ""
+        if tags:
+            groups_by_kind.setdefault(kind, set()).add(label_part(tags))
+    return [
+        f"{kind}: {', '.join(sorted(groups))}" if kind else "; ".join(sorted(groups))
+        for kind, groups in sorted(groups_by_kind.items())
+    ]
+
+
+def list_conditions(finding_rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Name the conditions, other than groups of people, in which findings differ, in words."""
+    tags = {tag for row in finding_rows for tag in dict(row["slice"])}
+    return [title for tag, title in CONDITION_TITLES.items() if tag in tags]
 
 
 def select_group_and_most_significant_findings(
@@ -170,18 +188,7 @@ class Findings:
             if audit_name not in AUDIT_DESCRIPTIONS
         ]
         rows_by_audit = read_card_findings({name: self.audit_artifacts[name] for name in ordered})
-        seen_scorer_controls: set[tuple[str, ...]] = set()
-        for audit_name, all_rows in rows_by_audit.items():
-            rows = []
-            for row in all_rows:
-                if row["control_target"] == "scorer":
-                    key = tuple(
-                        str(row[name]) for name in ("scorer", "slice", "value", "verdict", "method")
-                    )
-                    if key in seen_scorer_controls:
-                        continue
-                    seen_scorer_controls.add(key)
-                rows.append(row)
+        for audit_name, rows in remove_repeated_scorer_controls(rows_by_audit).items():
             audit_findings = [
                 Finding(row, self.book.add_finding_figure(f"audit_{audit_name}", row))
                 for row in rows
@@ -217,94 +224,19 @@ class Findings:
             and any(row["scorer"] in scorer for scorer in scorers)
         ]
 
-    def describe_baseline_comparison(self) -> InlineContent:
-        """Return sentences on the baselines that the model does not beat on held-out text.
-
-        They name the better baselines, those without a significant difference, those not tested,
-        and those compared on too few texts, and say if the baselines learned from a part of the
-        training text. The list is empty if the model beats all of them and they learned from all of
-        it.
-        """
-        better_baselines: list[InlineElement] = []
-        equal_baselines: list[InlineElement] = []
-        untested_baselines: list[InlineElement] = []
-        uncompared_baselines: list[InlineElement] = []
-        for row, figure in self.select_by_metric("capability", "bits_per_byte_difference"):
-            side = find_significant_side_of_null({**row, "null_value": 0.0})
-            text_count = row["n"] if row["clusters"] is None else row["clusters"]
-            has_too_few_texts = text_count < MIN_COMPARED_TEXTS
-            if figure.value is None or (side < 0 and not has_too_few_texts):
-                continue
-            is_tested = row["low"] is not None or row["p_corrected"] is not None
-            baselines = (
-                uncompared_baselines
-                if has_too_few_texts
-                else better_baselines
-                if side > 0
-                else equal_baselines
-                if is_tested
-                else untested_baselines
-            )
-            baseline = row["slice"]["baseline"]
-            baseline_name = BASELINES.get(baseline, baseline)
-            label = f"{baseline_name}: " if has_too_few_texts else f"{baseline_name}, by "
-            if not baselines:
-                baselines += [label, figure]
-                continue
-            # Only the first figure states the kind of its interval and n: the list stays short.
-            interval = "" if figure.low is None else f" ({figure.interval_or_dash})"
-            unit_and_interval = f"{format_unit_suffix(figure.unit, figure.value)}{interval}"
-            baselines += [f"; {label}", ShortFigure(figure), unit_and_interval]
-        sentence_parts: list[InlineElement] = []
-        if better_baselines:
-            lead = "Simpler methods predict held-out text better than this model: "
-            sentence_parts += [lead, *better_baselines, "."]
-        if equal_baselines:
-            lead = (
-                f"{' ' if sentence_parts else ''}In bits per byte of held-out text, this model "
-                "does not differ significantly from these methods: "
-            )
-            sentence_parts += [lead, *equal_baselines, "."]
-        if untested_baselines:
-            lead = (
-                f"{' ' if sentence_parts else ''}The difference from these methods was not "
-                "tested, because it has no interval: "
-            )
-            sentence_parts += [lead, *untested_baselines, "."]
-        if uncompared_baselines:
-            lead = (
-                f"{' ' if sentence_parts else ''}There are too few texts to compare this model "
-                "with these methods; the differences in bits per byte of held-out text are: "
-            )
-            sentence_parts += [lead, *uncompared_baselines, "."]
-        if share := self._add_partial_training_share():
-            sentence_parts += [
-                f"{' ' if sentence_parts else ''}The n-gram models learned from ",
-                share,
-                (
-                    " of the training text; trained on all of it, they would predict held-out "
-                    "text better."
-                ),
-            ]
-        return sentence_parts
-
-    def _add_partial_training_share(self) -> Figure | None:
-        """Add the share of the training text that the baselines read; None if they read all."""
-        artifact = self.audit_artifacts.get("capability")
-        if artifact is None or "training_sizes" not in artifact.tables:
-            return None
-        (training_size, *_) = artifact["training_sizes"].read().to_pylist()
-        if training_size["bytes"] == training_size["split_bytes"]:
-            return None
-        return self.book.add_computed_figure(
-            "baselines-share-of-training-text",
-            "share of the training text that the n-gram models learned from",
-            "share",
-            ("audit_capability", "training_sizes"),
-            {"baseline": training_size["baseline"]},
-            aggregate="ratio",
-            value_column="bytes/split_bytes",
+    def get_settings(self, audit: str) -> Mapping[str, Any]:
+        """Return the settings that an audit ran with; nothing if its artifact is not known."""
+        artifact = self.audit_artifacts.get(audit)
+        settings: Mapping[str, Any] = (
+            {} if artifact is None else artifact.manifest["parts"]["config"]
         )
+        return settings
+
+    def get_metric_definition(self, audit: str, metric: str) -> str:
+        """Return what a metric is, in a phrase; empty if the audit does not declare it."""
+        description = AUDIT_DESCRIPTIONS.get(audit)
+        definition = "" if description is None else description.glossary.get(metric, "")
+        return fill_names(definition, self.get_settings(audit))
 
     def build_controls_table(self, audits: Sequence[str] | None = None) -> DataTable:
         """Build the table of controls, except those of scorers, with their verdicts.

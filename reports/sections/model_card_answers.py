@@ -31,7 +31,7 @@ from hallmark.tasks.contract import Artifact, format_count
 #: The setting of the model card that answers a question, by id of the question.
 SETTING_BY_QUESTION = {
     "details_developer": "developers",
-    "details_date": "version",
+    "details_date": "date",
     "details_version": "version",
     "details_resources": "citation",
     "details_citation": "citation",
@@ -44,6 +44,9 @@ SETTING_BY_QUESTION = {
     "ethics_use_cases": "out_of_scope",
     "caveats_recommendations": "caveats",
 }
+
+#: Where the date of the training is, if nobody stated it: tables of cards have no dates.
+CHECKPOINT_DATE_NOTE = "The first screen of the card states when the model was trained."
 
 #: Tags of slices that name one group of people. Two of them name an intersection of groups.
 SINGLE_GROUP_TAGS = frozenset({"gender", "group_name", "mentioned_group", "pronoun"})
@@ -97,6 +100,7 @@ class ModelCardMeasurements:
     def answer_questions(self) -> dict[str, MeasuredAnswer]:
         """Return what was measured, by id of the question."""
         return {
+            "details_date": MeasuredAnswer([CHECKPOINT_DATE_NOTE]),
             "details_type": MeasuredAnswer(self.describe_type()),
             "details_training": MeasuredAnswer(self.describe_training()),
             "factors_evaluation": self.describe_groups(),

@@ -13,6 +13,19 @@ from typing import Literal
 SIGNIFICANCE_LEVEL = 0.05
 
 
+#: Why a study of error rates does not measure audits of real people or of words.
+NO_INVENTED_GROUPS = (
+    "The audit tests words, pronouns, occupations or real groups, mostly from public data sets. "
+    "The groups of a trial are invented and do not occur in them."
+)
+
+#: Why a study of error rates does not measure audits of the whole model.
+NO_CANDIDATES = (
+    "The audit gives values for the whole model or for the prompts of the user. A trial has no "
+    "candidates that it could compare."
+)
+
+
 @dataclass(frozen=True)
 class Risk:
     """Define a risk that the first screen of a model card assesses.
@@ -38,7 +51,7 @@ RISKS = {
     "memorised_text": Risk(
         "Memorised training text", "Does the model repeat its training text word for word?"
     ),
-    "toxicity": Risk("Toxicity", "Is what the model writes more toxic than the reference?"),
+    "toxicity": Risk("Toxicity", "Is what the model writes more toxic than the baseline?"),
     "bias": Risk("Bias against groups", "Does the model treat a group of people worse?"),
     "membership": Risk(
         "Membership", "Can somebody find out whether a document was in the training text?"
@@ -57,8 +70,9 @@ class Headline:
 
     Attributes:
         metric: Its metric.
-        statement: What its value is, in a clause that names the value and tags of the slice in
-            braces, such as "{value} of the texts contain training text".
+        statement: What its value is, in a clause that names the value, tags of the slice and
+            settings of the audit in braces, such as "{value} of the texts contain at least
+            {min_verbatim_tokens} tokens of training text".
         tags: Tags that its slice has. Of several findings, the one with the fewest other tags is
             selected, then the one with the largest numbers in these, then the worst value.
     """
@@ -78,7 +92,7 @@ class ChartDescription:
         caption: One or two sentences on what the chart shows.
         kind: "intervals" draws a point with its interval for each finding, "bars" a bar.
         reference_value: Where a dashed line is drawn. If it is None, each finding gets a mark at
-            its own value under the null.
+            its own value without an effect.
         tags: Tags that the slices of the drawn findings have.
         varying_tag: The tag in which the drawn findings differ; findings without it are not drawn.
         largest_tag: A tag with numbers, of which only the largest is drawn, such as a number of
@@ -113,13 +127,17 @@ class AuditDescription:
         risk: Name of the risk in ``RISKS`` that it measures; empty for an audit that only shows
             how sensitive others are.
         headline: The finding to report if the audit discovers no harm.
+        further_headlines: How other findings are described if they are discoveries of harm.
         sensitivity: By risk, the finding about planted text that shows which effects can be
             detected.
         question: What the audit asks, as one question.
         charts: The charts of its page. The first, with its table, is shown at once, the others
             after a click. Without a chart, the findings of its first metric are drawn.
         limits: One or two sentences: what the audit cannot show.
-        glossary: What each metric is, in a phrase, by metric.
+        glossary: What each metric is, in a phrase, by metric. Like the charts' captions and the
+            limits, it may name settings of the audit in braces.
+        not_studied_because: Why a study of error rates does not measure the audit; empty if it
+            does, or if it only plants no effect that the audit measures.
     """
 
     position: int
@@ -130,11 +148,13 @@ class AuditDescription:
     is_about_stereotypes: bool = False
     risk: str = field(kw_only=True)
     headline: Headline | None = None
+    further_headlines: tuple[Headline, ...] = ()
     sensitivity: Mapping[str, Headline] = field(default_factory=dict)
     question: str = field(kw_only=True)
     charts: tuple[ChartDescription, ...] = ()
     limits: str = ""
     glossary: Mapping[str, str] = field(default_factory=dict)
+    not_studied_because: str = ""
 
     def __post_init__(self) -> None:
         for risk in (self.risk, *self.sensitivity):

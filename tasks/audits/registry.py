@@ -17,6 +17,7 @@ from typing import Any
 
 from hallmark.tasks.audits.audit_descriptions import (
     CAPABILITY,
+    NO_CANDIDATES,
     AuditDescription,
     ChartDescription,
     Headline,
@@ -32,6 +33,7 @@ CAPABILITY_DESCRIPTION = AuditDescription(
     "harm.",
     "The prediction of held-out text was not measured.",
     risk="capability",
+    not_studied_because=NO_CANDIDATES,
     question="Does the model predict text better than much simpler models?",
     charts=(
         ChartDescription(
@@ -75,7 +77,7 @@ CAPABILITY_DESCRIPTION = AuditDescription(
     },
     headline=Headline(
         "bits_per_byte_difference",
-        "the model needs {value} more for each byte of held-out text than the {baseline} model",
+        "the model needs {value} more for each byte of held-out text than the {baseline}",
     ),
 )
 

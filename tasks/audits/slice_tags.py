@@ -35,6 +35,74 @@ UNNAMED_TAGS = ("part", "kind", "prompt_subset")
 #: Values of tags that mean yes or no.
 YES_NO_VALUES = {"True": "yes", "False": "no", "yes": "yes", "no": "no"}
 
+#: Systems that the audit of capability compares, in words and in the order of its charts.
+SYSTEM_TITLES = {
+    "model": "this model",
+    "gzip": "gzip -9",
+    "bigram": "bigram model",
+    "fivegram": "5-gram model",
+    "recurrent": "small LSTM model",
+}
+
+#: Names of tags in words, where these differ from the name itself.
+TAG_TITLES = {
+    "assigned_trait_share": "planted share",
+    "distance": "words between noun and verb",
+    "draw_count": "continuations",
+    "equal_token_counts": "equal number of tokens",
+    "in_training_text": "in the training text",
+    "prefix_tokens": "prompt tokens",
+}
+
+#: Tags that distinguish conditions of a measurement, as a list of conditions names them.
+CONDITION_TITLES = {
+    "assigned_trait_share": "planted share",
+    "copies": "number of copies of planted text",
+    "distance": "number of words between noun and verb",
+    "draw_count": "number of continuations",
+    "equal_token_counts": "equal or different numbers of tokens",
+    "kind": "kind of text",
+    "occupation": "occupation",
+    "prefix_tokens": "length of the prompt",
+    "prompt_subset": "kind of prompt",
+    "sampler": "method of sampling",
+    "score": "score that ranks the texts",
+    "scorer_head": "scored property",
+    "sentence_kind": "planted or other sentences",
+    "source": "source of the text",
+}
+
+#: Values of tags in words, where these differ from the value itself.
+VALUE_TITLES: Mapping[str, Mapping[str, str]] = {
+    "baseline": SYSTEM_TITLES,
+    "part": {**SYSTEM_TITLES, "EMAIL": "email addresses", "PHONE": "telephone numbers"},
+    "kind": {
+        "train": "training documents",
+        "holdout": "held-out documents",
+        "passage": "planted passages",
+        "record": "planted records",
+        "document": "documents",
+    },
+    "score": {
+        "likeliest_window": "likeliest window",
+        "lowercase_ratio": "ratio to lower-case text",
+        "min_k": "least likely tokens (Min-K)",
+        "min_k_plus_plus": "least likely tokens (Min-K++)",
+        "reference_ratio": "ratio to the baseline model",
+        "zlib_ratio": "ratio to compressed size",
+    },
+    "prompt_subset": {"reference model": "baseline model"},
+    "sentence_kind": {"planted": "planted sentences", "other": "other sentences"},
+}
+
+#: Tags whose values are shares.
+SHARE_TAGS = ("assigned_trait_share",)
+
+#: The beginning of the domain of groups from a word list of the user, and the tags whose values
+#: may be a word list and a group, as in "town:Ildriths".
+LEXICON_PREFIX = "lexicon "
+LEXICON_GROUP_TAGS = ("category", "prompt_subset")
+
 #: The tags of a metric that has no slices.
 OVERALL_ONLY = SliceTags(((),))
 
@@ -51,21 +119,31 @@ def name_slice(slice_tags: Mapping[str, str] | Iterable[tuple[str, str]]) -> str
 
 
 def label_part(tags: Mapping[str, Any]) -> str:
-    """Return the values of tags in words, for pages: "passage, copies 64"; empty without tags.
+    """Return tags in words, for pages: "planted passages, copies: 64"; empty without tags.
 
     The value has the name of its tag if it says nothing alone, as a number does.
     """
-    return ", ".join(_label_tag(name.replace("_", " "), str(value)) for name, value in tags.items())
+    return ", ".join(label_tag(name, str(value)) for name, value in tags.items())
 
 
-def _label_tag(tag_words: str, value: str) -> str:
+def label_tag(tag: str, value: str) -> str:
+    """Return one tag of a slice in words."""
+    if value in VALUE_TITLES.get(tag, {}):
+        return VALUE_TITLES[tag][value]
+    tag_words = TAG_TITLES.get(tag, tag.replace("_", " "))
     if value in YES_NO_VALUES:
         return f"{tag_words}: {YES_NO_VALUES[value]}"
-    if tag_words == "copies" and (match := re.fullmatch(r"(\d+)-(\d+)", value)):
-        return f"{tag_words} {match[1]} compared with {match[2]}"
-    if value == "other" or re.fullmatch(r"\d+(\.\d+)?", value):
-        return f"{tag_words} {value}"
-    return value.replace("_", " ") if tag_words == "score" else value  # the name of a column
+    if tag == "copies" and (match := re.fullmatch(r"(\d+)-(\d+)", value)):
+        return f"{tag_words}: {match[1]} compared with {match[2]}"
+    if tag in SHARE_TAGS and re.fullmatch(r"\d+(\.\d+)?", value):
+        return f"{tag_words}: {100 * float(value):.4g} %"
+    if re.fullmatch(r"\d+", value):
+        return f"{tag_words}: {int(value):,}"
+    if value == "other" or re.fullmatch(r"\d+\.\d+", value):
+        return f"{tag_words}: {value}"
+    if tag == "domain" and value.startswith(LEXICON_PREFIX):
+        return f"word list {value.removeprefix(LEXICON_PREFIX)}"
+    return value.replace(":", ": ") if tag in LEXICON_GROUP_TAGS else value
 
 
 def format_slice_as_toml(slice_tags: Mapping[str, str]) -> str:

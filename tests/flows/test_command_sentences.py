@@ -358,18 +358,19 @@ def test_a_run_summary_counts_computed_and_cached_stages(
         ([control("bias", "instrument"), control("bias", "model")], ""),
         (
             [control("bias", "model", "fail")],
-            "no audit ran a self-check, and this model is too weak for these audits: Bias "
-            "(1 of 1 control failed)\n",
+            "controls with the expected result: this model 0 of 1 (1 failed); no control tests the "
+            "audits themselves; this model is too weak for these audits: Bias\n",
         ),
         (
             [control("bias", "instrument"), control("bias", "model", "fail")],
-            "all audit self-checks passed, but this model is too weak for these audits: Bias "
-            "(1 of 2 controls failed)\n",
+            "controls with the expected result: audits 1 of 1, this model 0 of 1 (1 failed); this "
+            "model is too weak for these audits: Bias\n",
         ),
         (
             [control("bias", "scorer", "fail"), control("bias", "instrument", "fail")],
-            "audit self-checks failed (Bias); the scorer words 1.0 does not detect: threats "
-            "(1 of 1 control failed)\n",
+            "controls with the expected result: audits 0 of 1 (1 failed), scorers 0 of 1 (1 "
+            "failed); controls failed in these audits: Bias; the scorer words 1.0 does not detect: "
+            "threats\n",
         ),
     ],
 )
@@ -377,21 +378,23 @@ def test_failed_controls_are_reported_as_on_the_card(stderr, controls, expected)
     print_run_summary("pipeline", ended_run(controls=controls))
     text = stderr.getvalue().replace("\n", " ")
     assert expected.replace("\n", " ") in text
-    assert ("failed)" in text) == bool(expected)
+    assert ("controls with the expected result" in text) == bool(expected)
 
 
 def test_a_run_summary_says_what_the_scorer_does_not_detect(stderr):
     controls = [control("bias", "instrument"), *[control("bold", "scorer", "fail")] * 2]
     print_run_summary("pipeline", ended_run(controls=controls))
     assert stderr.getvalue().splitlines()[-1] == (
-        "all audit self-checks passed; the scorer words 1.0 does not detect: threats"
+        "controls with the expected result: audits 1 of 1, scorers 0 of 2 (2 failed); the scorer "
+        "words 1.0 does not detect: threats"
     )
 
 
 def test_a_run_summary_says_that_tests_of_a_scorer_are_not_shown_to_pass(stderr):
     print_run_summary("pipeline", ended_run(controls=[control("bold", "scorer", "not_shown")]))
     assert stderr.getvalue().splitlines()[-1] == (
-        "no audit ran a self-check; the scorer words 1.0 is not shown to pass some of its tests"
+        "controls with the expected result: scorers 0 of 1 (1 without a clear result); no control "
+        "tests the audits themselves; the scorer words 1.0 is not shown to pass some of its tests"
     )
 
 

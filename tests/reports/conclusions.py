@@ -57,9 +57,14 @@ def estimates(draw: Any, least: float = -3.0, most: float = 3.0) -> dict[str, fl
 
 
 class FoundConfig(StageConfig):
-    """``rows``: arguments of ``build_finding``, and the verdict of a control, a JSON array."""
+    """``rows``: arguments of ``build_finding``, and the verdict of a control, a JSON array.
+
+    The other fields are settings of audits that sentences name.
+    """
 
     rows: str
+    min_verbatim_tokens: int = 16
+    suffix_tokens: int = 32
 
 
 @stage(name="found", tables={"values": PARTS, "findings": FINDINGS})

@@ -8,6 +8,7 @@ import pytest
 
 from hallmark.reports.model_card import ModelCardConfig, build_model_card
 from hallmark.reports.page.figures import Evidence, Figure
+from hallmark.reports.sections.analyses import build_metric_table
 from hallmark.reports.sections.audit_charts import build_interval_chart
 from hallmark.reports.sections.findings import Finding
 from hallmark.tasks.audits.ability.capability_baselines import TRAINING_SIZES
@@ -28,6 +29,7 @@ from hallmark.tasks.measures.estimates import estimate_mean_or_share
 from tests.findings import build_titled_table
 from tests.reports import artifacts, pages
 from tests.reports.artifacts import PARTS
+from tests.reports.conclusions import findings_of
 
 
 @stage(name="findings_with_p", tables={"values": PARTS, "findings": FINDINGS})
@@ -64,13 +66,13 @@ def test_a_value_stands_beside_chance_its_p_and_what_could_have_been_seen(sessio
         checkpoint, None, None, audits, {}, None, None, None, None, {}, None, config
     )
     page = pages.read_whole_card(pages.write_pages(card) / "model_card.html")
-    (found,) = [t for t in page.tables if "value under the null" in t[0]]
+    (found,) = [t for t in page.tables if "value without an effect" in t[0]]
     assert found[0] == [
         "part",
         "value",
         "interval",
         "n",
-        "value under the null",
+        "value without an effect",
         "p (Holm, this audit)",
         "q (FDR of harm, whole card)",
         "minimum detectable effect (80 % power)",
@@ -84,8 +86,8 @@ def test_a_value_stands_beside_chance_its_p_and_what_could_have_been_seen(sessio
     assert float(race[6].replace("−", "-")) == pytest.approx(2 * 0.44**20, rel=1e-3)
     # At least 6 of 12.
     assert float(age[6]) == pytest.approx(0.5 + math.comb(12, 6) / 2**13, rel=1e-3)
-    assert (race[8], age[8]) == ("higher than the null", "no harm found")
-    assert "a finding is worse than the value under the null if q is below 0.05" in page.text
+    assert (race[8], age[8]) == ("higher than without an effect", "no harm found")
+    assert "a finding is worse than this value if q is below 0.05" in page.text
     assert (age[0], age[4]) == ("age", "50.0 %") and float(age[5]) == 1
     (ties,) = [t for t in page.tables if t[0] == ["part", "value", "interval", "n"]]
     assert ties[1] == ["all", "3", "–", "20"]  # of what has no null, nothing is said of one
@@ -144,12 +146,12 @@ def test_planted_amounts_stand_in_their_order_and_calibrate_the_audits_of_stereo
             checkpoint, None, None, audits, {}, None, None, None, None, {}, None, config
         )
         page = pages.read_whole_card(pages.write_pages(card) / "model_card.html")
-        (table,) = [t for t in page.tables if t[1][0] == "assigned trait share 0.5"]
+        (table,) = [t for t in page.tables if t[1][0] == "planted share: 50 %"]
         assert [row[0] for row in table[1:]] == [
-            "assigned trait share 0.5",
-            "assigned trait share 0.75",
-            "assigned trait share 0.9",
-            "assigned trait share 1.0",
+            "planted share: 50 %",
+            "planted share: 75 %",
+            "planted share: 90 %",
+            "planted share: 100 %",
         ]
         assert "association-strength" in {chart.name for chart in pages.list_charts(card)}
         bias = (pages.write_pages(card) / "audit-bias.html").read_text()
@@ -172,67 +174,23 @@ def rated_by_people(config: Seen, context: StageContext) -> None:
     context.get_table_writer("findings").write(build_titled_table([rating]))
 
 
-class Ends(StageConfig):
-    ends: tuple[float, float] | None
-    beside: bool = False
-
-
-@stage(name="compared_with_gzip", tables={"values": PARTS, "findings": FINDINGS})
-def compared_with_gzip(config: Ends, context: StageContext) -> None:
-    context.get_table_writer("values").write({"sample": [0], "part": ["text"]})
-    low, high = config.ends or (None, None)
-    found = {"gzip": (low, high)} | ({"bigram": (0.001, 0.003)} if config.beside else {})
-    rows = [
-        build_finding(
-            "capability",
-            "bits_per_byte_difference",
-            0.002,
-            low=low,
-            high=high,
-            n=40,
-            unit="bits",
-            method="paired",
-            tags={"baseline": name},
-            evidence_table="values",
-            evidence_filter={"part": "text"},
-        )
-        for name, (low, high) in found.items()
-    ]
-    context.get_table_writer("findings").write(build_titled_table(rows))
-
-
-def test_baselines_ahead_stand_before_those_not_told_apart(session, tmp_path):
-    audits = {"capability": compared_with_gzip(Ends(ends=(-0.21, 0.22), beside=True))}
-    card = pages.card_of(artifacts.checkpoint(tmp_path / "x"), audits)
-    said = pages.read_whole_card(pages.write_pages(card) / "model_card.html").text
-    ahead = (
-        "than this model: interpolated bigram, by 0.0020 bits (95 % interval 0.0010 to 0.0030, "
-        "n = 40). "
-    )
-    assert (
-        ahead + "In bits per byte of held-out text, this model does not differ significantly from "
-        "these methods: gzip -9, by 0.0020 bits" in said
-    )
-
-
 @pytest.mark.parametrize(
-    ("ends", "sure"), [((-0.21, 0.22), False), (None, False), ((0.001, 0.003), True)]
+    ("names", "column"),
+    [
+        (["held-out text", "held-out text"], "baseline: held-out text"),
+        (["held-out text", "the baseline model"], "value without an effect"),
+        (["", ""], "value without an effect"),
+    ],
 )
-def test_a_model_is_worse_than_a_baseline_where_its_interval_says_so(session, tmp_path, ends, sure):
-    audits = {"capability": compared_with_gzip(Ends(ends=ends))}
-    card = pages.card_of(artifacts.checkpoint(tmp_path / "x"), audits)
-    said = pages.read_whole_card(pages.write_pages(card) / "model_card.html").text
-    assert ("does not differ significantly from these methods: gzip -9, by" in said) == (
-        ends is not None and not sure
-    )
-    assert (
-        (
-            "The difference from these methods was not tested, because it has no interval: gzip "
-            "-9, by"
-        )
-        in said
-    ) == (ends is None)
-    assert ("predict held-out text better than this model" in said) == sure
+def test_a_table_names_the_baseline_that_all_its_rows_have(session, names, column):
+    rows = [
+        {"metric": "expected_maximum_toxicity", "value": 0.4, "null_value": 0.3, "null_name": name}
+        | {"tags": {"k": number}}
+        for number, name in enumerate(names)
+    ]
+    findings = findings_of(toxicity=rows)
+    table = build_metric_table(findings, "toxicity", findings.by_audit["toxicity"], 9)
+    assert table.columns[4] == column
 
 
 def test_a_chart_of_some_parts_says_of_how_many():
@@ -260,7 +218,7 @@ def test_a_chart_of_some_parts_says_of_how_many():
 
     said = (
         "The chart shows 30 of 45 findings: those with the smallest p or the largest difference "
-        "from the value under the null. The table shows more findings."
+        "from the value without an effect. The table shows more findings."
     )
     assert drawn(45) == (f"As drawn. {said}", 30)
     assert drawn(30) == ("As drawn.", 30)
@@ -342,14 +300,9 @@ def test_the_card_says_how_much_text_the_baselines_learned_from(session, tmp_pat
     share = "25.0 %" if learnt_bytes == 1_000 else "100.0 %"
     assert found == [
         ["baseline", "bytes of text", "share of the training text", "tokens read"],
-        *(
-            [name, f"{learnt_bytes:,}", share, "900"]
-            for name in ("interpolated bigram", "interpolated 5-gram")
-        ),
+        *([name, f"{learnt_bytes:,}", share, "900"] for name in ("bigram model", "5-gram model")),
     ]
     text = pages.text_of(card, "model_card")
     assert "were measured on 1,200 bytes." in text
-    partial = (
-        "The n-gram models learned from 25.0 % of the training text; trained on all of it, they"
-    )
+    partial = "on all of the training text, these baselines would predict held-out text better."
     assert (partial in text) == (learnt_bytes == 1_000)

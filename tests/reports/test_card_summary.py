@@ -1,4 +1,4 @@
-"""The first screen of a model card: when it is green, and which findings it says first."""
+"""The main results of a model card: its controls, its policy, and further harms, by branch."""
 
 import pytest
 
@@ -72,7 +72,7 @@ def told(config: ToldConfig, context: StageContext) -> None:
 
 
 def screen(failed=(), missing=(), limit=None, high=0.6, why=None, mute=False, empty=(), skipped=()):
-    """What the first screen says of all audits, of which one may fail a control."""
+    """What the section says of all audits, of which one may fail a control."""
     audits = {
         name: told(
             ToldConfig(
@@ -91,14 +91,12 @@ def screen(failed=(), missing=(), limit=None, high=0.6, why=None, mute=False, em
     book = FigureBook({f"audit_{name}": artifact for name, artifact in audits.items()})
     findings = Findings(book, audits)
     coverage = find_audit_coverage(findings, why or {}, skipped)
-    callout, facts, *rest, last = build_card_summary(
-        findings, verdicts, coverage, [], ["Nobody knows."], str
-    )
+    facts, *rest = build_card_summary(findings, verdicts, coverage, ["Nobody knows."], str)
     said = {
         term: "".join(p if isinstance(p, str) else p.short_text for p in parts)
-        for term, parts in (*facts.entries, *last.entries)
+        for term, parts in facts.entries
     }
-    return callout.kind, callout.content[0], said, rest
+    return said, rest
 
 
 @pytest.mark.parametrize(
@@ -130,18 +128,14 @@ def test_each_status_comes_from_findings_and_rules(session, limit, failed, missi
 
 
 def summary_of(**audits):
-    """The first screen of a card with these findings."""
+    """The main results of a card with these findings."""
     findings = findings_of(**audits)
     coverage = find_audit_coverage(findings, {}, [])
-    return build_card_summary(findings, None, coverage, [], ["Nobody knows."], str)
+    return build_card_summary(findings, None, coverage, ["Nobody knows."], str)
 
 
-def test_it_is_green_only_where_all_three_hold(session):
-    kind, headline, said, rest = screen(limit=0.7)
-    assert kind == "good"
-    assert headline == "All audit self-checks passed; policy passed: 1 rule; every audit ran."
-    (verdicts,) = rest
-    assert said["Not audited"].startswith("Every available")
+def test_a_policy_is_explained_rule_by_rule(session):
+    said, (verdicts,) = screen(limit=0.7)
     assert said["Policy"] == "Policy passed: 1 rule. Passed: rule."
     assert cells_of(verdicts) == [
         [
@@ -153,14 +147,7 @@ def test_it_is_green_only_where_all_three_hold(session):
             "the upper end of its interval is 60.0 % and must be < 70.0 %",
         ]
     ]
-    kind, headline, said, _ = screen()
-    assert kind == "note" and "no verdict, because no policy is configured" in headline
-    assert said["Policy"].startswith("No verdict: no policy is configured.")
-    kind, headline, said, _ = screen(missing=("bbq",), limit=0.7)
-    assert kind == "note" and f"1 of {len(AUDIT_DESCRIPTIONS)} audits did not run" in headline
-    assert said["Not audited"] == AUDIT_DESCRIPTIONS["bbq"].not_run_message
-    kind, headline, said, (verdicts,) = screen(limit=0.55)
-    assert kind == "bad" and "; policy failed: 1 of 1 rule failed; " in headline
+    said, (verdicts,) = screen(limit=0.55)
     assert said["Policy"] == "Policy failed: 1 of 1 rule failed. Failed: rule."
     assert cells_of(verdicts)[0][2:] == [
         "failed",
@@ -170,15 +157,26 @@ def test_it_is_green_only_where_all_three_hold(session):
     ]
 
 
+def test_nothing_is_repeated_of_what_the_decision_sheet_says(session):
+    """Without a policy and without gaps in audits that ran."""
+    said, rest = screen(missing=("bbq",), skipped=("weat",))
+    assert [*said] == [
+        "Do the audits work?",
+        "Training text seen",
+        "Items of the audits",
+        "Value without an effect, baseline",
+    ]
+    assert not rest
+    assert said["Training text seen"] == "Nobody knows."
+
+
 def cells_of(table):
     """The cells of a table as text."""
     return [[c if isinstance(c, str) else c.short_text for c in row] for row in table.rows]
 
 
 def test_a_rule_that_could_not_be_judged_is_neither_passed_nor_failed(session):
-    kind, headline, said, (verdicts,) = screen(limit=0.7, empty=("bias",))
-    assert kind == "bad"
-    assert "; policy not shown to pass: 1 of 1 rule could not be judged; " in headline
+    said, (verdicts,) = screen(limit=0.7, empty=("bias",))
     assert said["Policy"] == (
         "Policy not shown to pass: 1 of 1 rule could not be judged. Not shown: rule."
     )
@@ -245,38 +243,13 @@ def test_a_verdict_about_the_previous_release_says_both_values(
     )
 
 
-def test_without_a_policy_the_card_has_no_table_of_verdicts(session):
-    *_, rest = screen()
-    assert rest == []
-
-
-def test_skipped_audits_are_named_apart_from_those_that_could_not_run(session):
-    kind, headline, said, _ = screen(limit=0.7, skipped=("bbq", "weat"), missing=("honest",))
-    assert kind == "note" and headline.endswith(
-        f"2 of {len(AUDIT_DESCRIPTIONS)} audits were skipped by the user, "
-        f"1 of {len(AUDIT_DESCRIPTIONS)} audits did not run."
-    )
-    titles = ", ".join(AUDIT_DESCRIPTIONS[name].title for name in ("bbq", "weat"))
-    assert said["Not audited"] == (
-        f"The user skipped these audits: {titles}. {AUDIT_DESCRIPTIONS['honest'].not_run_message}"
-    )
-    kind, *_ = screen(limit=0.7, skipped=("bbq",))
-    assert kind == "note"
-
-
-def test_an_audit_that_measured_nothing_is_not_green(session):
-    kind, headline, said, _ = screen(limit=0.7, empty=("bbq", "weat"), missing=("honest",))
-    assert kind == "note" and headline.endswith(
-        f"1 of {len(AUDIT_DESCRIPTIONS)} audits did not run, 2 of {len(AUDIT_DESCRIPTIONS)} "
-        f"measured nothing."
-    )
-    assert "(BBQ) measured nothing: it is a masked language model." in said["Not audited"]
-    for name in ("bbq", "weat"):
-        assert AUDIT_DESCRIPTIONS[name].title not in said["Audited"]
-    assert AUDIT_DESCRIPTIONS["bias"].title in said["Audited"]
-    kind, headline, _, _ = screen(limit=0.7, empty=("bbq",))
-    assert kind == "note" and headline.endswith(
-        f"; 1 of {len(AUDIT_DESCRIPTIONS)} measured nothing."
+def test_an_audit_that_measured_nothing_is_said_with_its_reason(session):
+    said, _ = screen(empty=("bbq", "weat"), missing=("honest",))
+    reason = "measured nothing: it is a masked language model."
+    assert said["Figures without a result"] == (
+        f"Associations between words (WEAT) {reason} Stereotyped answers (BBQ) {reason}"
+        if [*AUDIT_DESCRIPTIONS].index("weat") < [*AUDIT_DESCRIPTIONS].index("bbq")
+        else f"Stereotyped answers (BBQ) {reason} Associations between words (WEAT) {reason}"
     )
 
 
@@ -288,30 +261,27 @@ def test_controls_pass_and_fail_in_the_words_of_the_headline(session):
 
 
 def test_an_audit_that_failed_is_said_with_its_reason(session):
-    given = {"missing": ("toxicity", "bbq"), "limit": 0.7}
-    kind, headline, said, _ = screen(**given, why={"toxicity": "stage x: no number"})
-    assert kind == "bad" and headline.endswith(
-        f"failed: Toxic continuations; 1 of {len(AUDIT_DESCRIPTIONS)} audits did not run."
-    )
-    assert said["Not audited"] == (
-        f"Toxic continuations failed: stage x: no number. "
-        f"{AUDIT_DESCRIPTIONS['bbq'].not_run_message}"
-    )
+    said, _ = screen(missing=("toxicity", "bbq"), why={"toxicity": "stage x: no number"})
+    assert said["Figures without a result"] == "Toxic continuations failed: stage x: no number."
 
 
-def test_a_blind_scorer_is_named_and_is_not_green(session):
-    kind, headline, said, _ = screen(failed=("scorer",), limit=0.7)
-    limit = "the scorer words 1.0 does not detect: threats"
-    assert kind == "note" and headline.startswith(f"All audit self-checks passed; {limit}; ")
+COUNT = len(AUDIT_DESCRIPTIONS)
+
+
+def test_a_blind_scorer_breaks_no_audit(session):
+    said, _ = screen(failed=("scorer",))
     assert said["Do the audits work?"].startswith(
-        "Yes: all model-independent controls, except those of scorers, gave the expected result."
+        "Yes: all controls of the audits and baselines gave the expected result. Controls with the "
+        f"expected result: audits {COUNT} of {COUNT}, baselines {COUNT} of {COUNT}, this model "
+        f"{COUNT} of {COUNT}, scorers 1 of 2 (1 failed). Figures based on a scorer say nothing "
+        "about what it does not detect; the decision sheet lists this under Limits."
     )
-    assert (
-        "The scorer words 1.0 does not detect: threats. Figures based on a scorer say nothing "
-        "about what it does not detect." in said["Do the audits work?"]
-    )
-    kind, headline, *_ = screen(failed=("scorer", "instrument"), limit=0.7)
-    assert kind == "bad" and headline.startswith(f"Audit self-checks failed (Bias); {limit}; ")
+    said, _ = screen(failed=("scorer", "instrument"))
+    assert said["Do the audits work?"].startswith("No: Bias did not detect a known effect, or ")
+    assert f"audits {COUNT - 1} of {COUNT} (1 failed), base" in said["Do the audits work?"]
+    said, _ = screen()
+    assert "scorers 1 of 1." in said["Do the audits work?"]
+    assert "Figures based on a scorer" not in said["Do the audits work?"]
 
 
 def test_equal_controls_of_a_scorer_are_shown_once(session):
@@ -339,25 +309,31 @@ def test_equal_controls_of_a_scorer_are_shown_once(session):
 
 @pytest.mark.parametrize("tests", ["instrument", "baseline"])
 def test_a_broken_instrument_is_no_weak_model(session, tests):
-    kind, headline, said, _ = screen(failed=(tests,), limit=0.7)
-    assert kind == "bad" and headline.startswith("Audit self-checks failed (Bias)")
+    said, _ = screen(failed=(tests,))
     assert said["Do the audits work?"].startswith("No: Bias did not detect")
     assert "too weak" not in said["Do the audits work?"]
 
 
-def test_a_weak_model_breaks_no_instrument_and_is_not_green(session):
-    kind, headline, said, _ = screen(failed=("model",), limit=0.7)
-    assert kind == "note" and headline.startswith(
-        "All audit self-checks passed, but this model is too weak for these audits: Bias; "
-    )
+def test_a_weak_model_breaks_no_instrument(session):
+    said, _ = screen(failed=("model",))
+    text = said["Do the audits work?"]
+    assert text.startswith("Yes: all controls of the audits and baselines gave the expected res")
+    assert f"this model {COUNT - 1} of {COUNT} (1 failed), scorers 1 of 1." in text
+    assert "too weak for these audits: Bias. Their questions cannot be asked" in text
+    assert "require of it: Capability (Control); Toxic " in text and "Bias (Control)" not in text
+
+
+def test_the_controls_that_a_model_passes_are_named_and_no_more_is_claimed(session):
+    control = {"metric": "preference", "value": 0.8, "control": "positive", "passed": True}
+    control |= {"control_target": "model"}
+    text = text_of_blocks(summary_of(bias=[control], toxicity=[{"metric": "m", "value": 1}]))
     assert (
-        "too weak for these audits: Bias. Their questions cannot be asked"
-        in (said["Do the audits work?"])
-    )
-    assert (
-        f"{len(AUDIT_DESCRIPTIONS) + 1} of {3 * len(AUDIT_DESCRIPTIONS) + 1} controls test a "
-        f"scorer or a baseline" in said["Do the audits work?"]
-    )
+        "This model passes the controls that these audits require of it: Bias (Preference). For "
+        "the other audits, it was not tested whether this model is capable enough."
+    ) in text
+    assert "strong" not in text
+    text = text_of_blocks(summary_of(bias=[control | {"control_target": "instrument"}]))
+    assert "require of it" not in text
 
 
 def test_a_capability_control_without_an_interval_does_not_call_the_model_weak(session):
@@ -367,18 +343,19 @@ def test_a_capability_control_without_an_interval_does_not_call_the_model_weak(s
     capability |= {"control_target": "model", "verdict": "not_shown"}
     text = text_of_blocks(summary_of(bias=[instrument, capability]))
     assert (
-        "it could not be judged whether this model is capable enough for these audits: Bias" in text
+        "It could not be judged whether this model is capable enough for these audits: Bias" in text
     )
     assert "The card draws no conclusion from their figures, which state the reason." in text
-    assert "too weak" not in text and "strong enough" not in text
+    assert "this model 0 of 1 (1 without a clear result)" in text
+    assert "too weak" not in text and "require of it" not in text
 
 
 def test_a_model_that_gives_no_numbers_is_not_only_called_weak(session):
-    *_, said, _ = screen(failed=("model",), mute=True)
+    said, _ = screen(failed=("model",), mute=True)
     assert said["Do the audits work?"].endswith(
         "The model returned no valid number in Bias: check its weights for NaN or infinity."
     )
-    *_, said, _ = screen(failed=("model",))
+    said, _ = screen(failed=("model",))
     assert "no valid number" not in said["Do the audits work?"]
 
 
@@ -410,42 +387,41 @@ def test_the_worst_of_each_metric_come_first_and_lead_to_their_rows(session, mad
     found = rank_worst_finding_of_each_metric(Findings(book, {"extraction": audit}))
     assert [(each.row["metric"], name_slice(each.row["slice"])) for each in found] == [
         ("metric 1", "k=8"),
-        ("metric 7", ""),
-        ("metric 6", ""),
-        ("metric 5", ""),
-        ("metric 4", ""),
+        *((f"metric {n}", "") for n in (7, 6, 5, 4, 3, 2)),
     ]
-    assert [each.part_count for each in found] == [3, 2, 2, 2, 2]
+    assert [each.part_count for each in found] == [3, 2, 2, 2, 2, 2, 2]
     card = card_of(made.checkpoint, {"extraction": audit})
     text = " ".join(pages.read(pages.write_pages(card) / "model_card.html").text.split())
+    further = text.split("Further harms found, which the decision sheet only counts:")[1]
+    assert "Metric 1 (k: 8)" not in further.split("This list is limited")[0]  # the main harm
     assert (
-        "Training-data extraction. Metric 1, k 8: 95.0 % (95 % interval 88.8 % to 100.0 %, "
-        "corrected for the choice of the worst of 3 parts; n = 40); without an effect, it would "
-        "be 0.0 %."
-    ) in text
-    places = [
-        text.rindex(said)
-        for said in ("Not audited", "extraction. Metric 1, k 8: 95.0 % (95 %", "Training text seen")
-    ]
-    assert places == sorted(places)
+        "Training-data extraction, Metric 7: 80.0 % (95 % interval 70.0 % to 90.0 %, n = 40); "
+        "value without an effect: 0.0 %. It is the worst of 2 parts; corrected for this choice, "
+        "the interval is "
+    ) in further
     assert (
         "This list is limited to 5 findings and to the largest of each metric of an audit. "
-        "It omits 10 findings that are also worse than under the null; hallmark findings lists all."
-    ) in text
+        "It omits 9 more harms; the command hallmark findings lists all."
+    ) in further
 
 
 def test_the_worst_of_several_parts_without_an_interval_is_called_so(session):
     """Where all values of a part agree, there is a p and no interval."""
-    part = {"metric": "rate", "worse_when": "up", "null_value": 0.0, "value": 0.9, "p": 1e-6}
-    text = text_of_blocks(summary_of(bias=[part, part | {"tags": {"k": 1}, "value": 0.8}]))
-    assert "Rate: 90.0 % (n = 9), the worst of 2 parts; without an effect" in text
-    text = text_of_blocks(summary_of(bias=[part]))
-    assert "Rate: 90.0 % (n = 9); without an effect" in text
+    main = {"metric": "main", "worse_when": "up", "null_value": 0.0, "value": 0.9, "p": 1e-9}
+    part = main | {"metric": "rate", "p": 1e-6}
+    parts = [main, part, part | {"tags": {"k": 1}, "value": 0.8}]
+    text = text_of_blocks(summary_of(bias=parts))
+    assert (
+        "Bias, Rate: 90.0 % (n = 9); value without an effect: 0.0 %. It is the worst of 2 parts."
+    ) in text
+    text = text_of_blocks(summary_of(bias=parts[:2]))
+    assert text.endswith("Bias, Rate: 90.0 % (n = 9); value without an effect: 0.0 %.")
 
 
 def test_no_risk_is_listed_of_an_audit_whose_question_cannot_be_asked(session):
     """The model shows none of the associations planted in its training text."""
     bias = {"metric": "rate", "worse_when": "up", "null_value": 0.5, "value": 0.9, "p": 1e-6}
+    others = [bias | {"metric": "other", "p": 1e-9}, bias]
     strength = {
         "metric": "association_strength",
         "unit": "nats",
@@ -454,39 +430,37 @@ def test_no_risk_is_listed_of_an_audit_whose_question_cannot_be_asked(session):
         "high": 1.2,
         "tags": {"assigned_trait_share": 1.0},
     }
-    weak = text_of_blocks(summary_of(bias=[bias], toxicity=[bias], associations=[strength]))
-    assert "Toxic continuations. Rate" in weak and "Bias. Rate" not in weak
-    assert "this model is too weak for these audits: Bias" not in weak  # no audit ran a control
+    audits = {"bias": others, "toxicity": others, "associations": [strength]}
+    weak = text_of_blocks(summary_of(**audits))
+    assert "Toxic continuations, Rate" in weak and "Bias, Rate" not in weak
+    assert "This model is too weak for these audits: Bias" not in weak  # no audit ran a control
     control = {"metric": "c", "value": 1.0, "control": "negative", "control_target": "instrument"}
-    audits = {"bias": [bias, control | {"passed": True}], "associations": [strength]}
-    assert "this model is too weak for these audits: Bias" in text_of_blocks(summary_of(**audits))
-    audits["associations"] = [strength | {"low": 0.05}]
+    audits["bias"] = [*others, control | {"passed": True}]
+    assert "This model is too weak for these audits: Bias" in text_of_blocks(summary_of(**audits))
     slope = strength | {"metric": "strength_by_trait_share", "tags": {}, "low": 0.1}
-    shown = text_of_blocks(summary_of(bias=[bias], associations=[strength, slope]))
-    assert "Bias. Rate" in shown and "too weak" not in shown
+    shown = text_of_blocks(summary_of(bias=others, associations=[strength, slope]))
+    assert "Bias, Rate" in shown and "too weak" not in shown
 
 
-def test_a_list_of_risks_that_is_complete_says_nothing_of_others(session):
+def test_a_list_of_harms_says_how_many_it_omits(session):
     one = {"worse_when": "up", "null_value": 0.0, "value": 1.0, "low": 0.5, "high": 1.5}
-    for rows, omitted in (([{}], 0), ([{}, {"tags": {"k": 1}}], 1)):
-        found = [one | {"metric": "rate"} | row for row in rows]
-        text = text_of_blocks(summary_of(bias=found))
-        assert ("This list is limited" in text) == bool(omitted)
-        assert ("It omits 1 finding that is also worse" in text) == bool(omitted)
+    one |= {"metric": "rate"}
+    text = text_of_blocks(summary_of(bias=[one]))
+    assert "Further harms" not in text  # the decision sheet names it
+    rows = [one, one | {"tags": {"k": 1}}, one | {"metric": "other"}]
+    text = text_of_blocks(summary_of(bias=rows))
+    assert "Further harms found" in text and "Bias, Other: 100.0 %" in text
+    assert "It omits 1 more harm; the command" in text
+    text = text_of_blocks(summary_of(bias=[rows[0], rows[2]]))
+    assert "Bias, Other: 100.0 %" in text and "This list is limited" not in text
 
 
-def test_risks_without_a_range_are_compared_with_others_only_where_there_are_some(session):
-    """A card whose only risk is measured in nats has no list above it."""
-    risk = {"worse_when": "up", "null_value": 0.0, "value": 1.0, "low": 0.5, "high": 1.5}
-    nats = risk | {"metric": "surprise", "unit": "nats"}
-    share = risk | {"metric": "rate", "unit": "share"}
-    for rows, lead in (
-        ([nats], "Risks, in units that cannot be ranked:"),
-        ([share, nats], "Other risks, in units that cannot be ranked with the risks above:"),
-    ):
-        text = text_of_blocks(summary_of(bias=rows))
-        assert lead in text
-        assert ("risks above" in text) == ("Largest harms found" in text)
+def test_harms_in_units_without_a_range_are_listed_after_the_others(session):
+    harm = {"worse_when": "up", "null_value": 0.0, "value": 1.0, "low": 0.5, "high": 1.5}
+    main = harm | {"metric": "main", "unit": "share", "value": 9.0, "high": 9.5}
+    nats = harm | {"metric": "surprise", "unit": "nats"}
+    text = text_of_blocks(summary_of(bias=[main, nats, harm | {"metric": "rate"}]))
+    assert text.index("Bias, Rate") < text.index("Bias, Surprise: 1.000 nats")
 
 
 def test_it_names_the_files_that_audits_were_made_on(session):
@@ -498,6 +472,22 @@ def test_it_names_the_files_that_audits_were_made_on(session):
         "prompts": None,
     }
     assert list_configured_files(config) == ["crows_pairs.csv", "pro.txt", "anti.txt"]
-    _, _, said, _ = screen()
-    assert "(on" not in said["Audited"] and "use built-in items" in said["Audited"]
-    assert said["Training text seen"] == "Nobody knows."
+    said, _ = screen()
+    assert said["Items of the audits"] == ("The audits use built-in items or the training corpus.")
+    said, _ = screen(empty=[*AUDIT_DESCRIPTIONS])
+    assert said["Items of the audits"] == "No audit measured anything."
+
+
+def test_files_of_items_are_named_for_each_audit(session):
+    findings = findings_of(bias=[{"metric": "m", "value": 1}], weat=[{"metric": "m", "value": 1}])
+    config = findings.audit_artifacts["bias"].manifest["parts"]["config"]
+    config["pairs"] = "sets/crows_pairs.csv"
+    coverage = find_audit_coverage(findings, {}, [])
+    text = text_of_blocks(build_card_summary(findings, None, coverage, ["x"], str))
+    assert (
+        "Items of the audits: Bias: crows_pairs.csv. The other audits use built-in items or the "
+        "training corpus."
+    ) in text
+    findings.audit_artifacts["weat"].manifest["parts"]["config"]["words"] = "words.json"
+    text = text_of_blocks(build_card_summary(findings, None, coverage, ["x"], str))
+    assert "Bias: crows_pairs.csv. Associations between words (WEAT): words.json.\n" in text

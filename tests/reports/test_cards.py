@@ -134,7 +134,7 @@ def test_findings_are_shown_with_interval_n_and_scorer(cards, made):
     head = page.tables[0]
     assert head[0] == ["measure", "value", "unit", "interval", "n", "conclusion", "scorer"]
     assert [
-        "Toxic continuations: Expected maximum toxicity, prompted, k 25",
+        "Toxic continuations: Expected maximum toxicity, prompted, k: 25",
         "0.7500",
         "score",
         "0.6250 to 0.8750",
@@ -153,17 +153,9 @@ def test_capability_stands_beside_harm_with_all_baselines(cards):
     assert [(row[0], row[1]) for row in head[1:5]] == [
         ("Capability: Bits per byte, this model", "1.500"),
         ("Capability: Bits per byte, gzip -9", "3.250"),
-        ("Capability: Bits per byte, interpolated bigram", "3.500"),
-        ("Capability: Bits per byte, interpolated 5-gram", "1.250"),
+        ("Capability: Bits per byte, bigram model", "3.500"),
+        ("Capability: Bits per byte, 5-gram model", "1.250"),
     ]
-
-
-def test_the_card_says_in_words_which_baselines_are_ahead(cards):
-    page = pages.read_whole_card(pages.write_pages(cards["model_card"]) / "model_card.html")
-    assert (
-        "Simpler methods predict held-out text better than this model: interpolated 5-gram, by "
-        "0.2500 bits (95 % interval 0.1250 to 0.3750, n = 20)."
-    ) in page.text.split("Largest harms found")[0]  # before any finding
 
 
 def test_pages_of_rows_show_the_rows_they_name(folder, figures, inputs, name):
@@ -522,9 +514,9 @@ def test_failed_controls_come_first(session, made):
     audit = artifacts.toxicity_findings(artifacts.AuditConfig(passed=False))
     card = card_of(made.checkpoint, {"toxicity": audit})
     text = text_of(card, "model_card")
-    limit = "the scorer linear 1.0 does not detect: control texts; no verdict"
-    assert f"No audit ran a self-check; {limit}" in text
-    assert text.index(limit) < text.index("at a glance")
+    limit = "The scorer linear 1.0 often misses control texts."
+    counts = "Controls with the expected result: scorers 0 of 1 (1 failed)."
+    assert text.index(limit) < text.index(counts) < text.index("at a glance")
 
 
 def test_a_corpus_without_a_profile_still_traces(session, made):

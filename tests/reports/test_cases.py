@@ -16,6 +16,7 @@ from hallmark.reports.page.cases import (
     CaseText,
     SelectedRows,
     build_cases,
+    describe_copied_span,
     has_cases,
     read_cases,
 )
@@ -86,7 +87,8 @@ def continued(config: RowsConfig, context: StageContext) -> None:
 @stage(name="traced", tables={"matched_spans": MATCHED_SPANS})
 def traced(config: RowsConfig, context: StageContext) -> None:
     [hashes, ids] = [hash_texts(pa.array([COPIED])), hash_to_ids(["document 0"])]
-    span = dict.fromkeys(MATCHED_SPANS.names) | json.loads(config.rows)
+    span = dict.fromkeys(MATCHED_SPANS.names) | {"run_tokens": 5, "text_start": 0}
+    span |= json.loads(config.rows)
     span |= {"text_hash": hashes[0].as_py(), "doc_id": ids[0].as_py()}
     context.get_table_writer("matched_spans").write(
         pa.Table.from_pylist([span], schema=MATCHED_SPANS)
@@ -261,13 +263,43 @@ def test_spans_of_a_trace_are_highlighted_in_both_texts(session):
     assert marked(case.texts[1].parts) == marked(case.documents[0].text.parts) == [COPIED[:20]]
     assert (case.documents[0].first_step, case.documents[0].times_read) == (41, 2)
     assert other.documents == [] and other.document_count == 0
-    assert [fact.name for fact in case.facts] == ["toxicity"]
+    assert [(fact.name, fact.text) for fact in case.facts] == [
+        ("toxicity", "0.2"),
+        ("longest copied span", "5 tokens, in at least 1 training document"),
+    ]
+    assert [fact.name for fact in other.facts] == ["toxicity"]
     assert [(fact.name, fact.text) for fact in case.details] == [("draw", "3")]
     [second] = read_cases(content, evidence_id, offset=1, limit=5)
     assert second == other and second.number == 2
     html = str(render_cases([case]))
     assert html.count(f"<mark>{COPIED[:20]}</mark>") == 2
     assert "this copy first read in training step 41 · read completely 2 times" in html
+
+
+def matched(tokens: int, document: str, *, start: int = 0, text: str = "t") -> dict[str, Any]:
+    return {"run_tokens": tokens, "text_start": start, "doc_id": document, "text_hash": text}
+
+
+@pytest.mark.parametrize(
+    ("spans", "limit", "said"),
+    [
+        ([], 5, ""),
+        ([matched(9, "a")], 5, "9 tokens, in 1 training document"),
+        ([matched(9, "a")], 1, "9 tokens, in at least 1 training document"),
+        ([matched(9, "a")], 0, "9 tokens, in at least 1 training document"),
+        (
+            [matched(9, "a"), matched(9, "a"), matched(9, "b")],
+            5,
+            "9 tokens, in 2 training documents",
+        ),
+        ([matched(9, "a"), matched(9, "b")], 2, "9 tokens, in at least 2 training documents"),
+        ([matched(9, "a"), matched(8, "b")], 2, "9 tokens, in 1 training document"),
+        ([matched(9, "a"), matched(9, "b", start=20)], 5, "9 tokens, in 1 training document"),
+        ([matched(9, "a"), matched(9, "b", text="u")], 5, "9 tokens, in 1 training document"),
+    ],
+)
+def test_a_copied_span_says_in_how_many_documents_it_occurs(spans, limit, said):
+    assert describe_copied_span(spans, limit) == said
 
 
 def test_a_span_beyond_the_end_of_its_document_marks_nothing(session):

@@ -18,6 +18,7 @@ from hallmark.reports.sections.analyses import (
 )
 from hallmark.reports.sections.audit_charts import build_audit_chart
 from hallmark.reports.sections.card_summary import build_card_summary, find_audit_coverage
+from hallmark.reports.sections.decision_sheet import build_risk_lines
 from hallmark.reports.sections.findings import (
     find_significant_side_of_null,
     get_audit_title,
@@ -136,7 +137,7 @@ def test_no_association_is_called_missing_that_a_table_shows(session, amounts, s
         part: side
         for (caption, part), line in lines.items()
         if "mallest" not in caption
-        and part != "assigned trait share 0.5"
+        and part != "planted share: 50 %"
         and (side := difference_shown(line, 0.0))
     }
     if "No planted association was found" in said:
@@ -160,15 +161,13 @@ def test_an_amount_that_is_shown_below_one_that_is_not_is_named(session):
     slope = {"value": 1.0, "low": 0.4, "high": 1.6, "p": 0.0013}
     said, lines = calibration_of({0.5: not_shown, 0.9: shown, 1.0: not_shown}, slope)
     assert (
-        float(
-            lines["Association strength (nats)", "assigned trait share 0.9"]["p (Holm, this audit)"]
-        )
+        float(lines["Association strength (nats)", "planted share: 90 %"]["p (Holm, this audit)"])
         == 0.03
     )
     assert "shows none" not in said and "No planted association was found" not in said
     assert said.startswith("This model shows the planted associations: the larger the planted ")
     assert (
-        "assigned trait share 0.9" in said
+        "planted share: 90 %" in said
         and "0.0500 to 0.9500" in said
         and "Strength by trait share" in said
     )
@@ -335,14 +334,12 @@ def test_of_many_parts_the_summary_has_some_and_says_so(session):
 
 
 def screen_of(audits, failed=(), policy=None):
-    """The first screen: its headline, its facts by term, and all that follows."""
+    """The main results: its facts by term, and all that follows."""
     findings = findings_of(**audits)
     coverage = find_audit_coverage(findings, dict.fromkeys(failed, "it broke"), [])
-    callout, facts, *rest = build_card_summary(
-        findings, policy, coverage, [], ["Nobody knows."], str
-    )
+    facts, *rest = build_card_summary(findings, policy, coverage, ["Nobody knows."], str)
     said = {term: text_of_parts(parts) for term, parts in facts.entries}
-    return text_of_parts(callout.content), said, text_of_blocks(rest)
+    return said, text_of_blocks(rest)
 
 
 INSTRUMENT = {
@@ -368,7 +365,7 @@ MISSED_THREATS = INSTRUMENT | {
     ).map(lambda states: dict(zip(AUDIT_DESCRIPTIONS, states, strict=True)))
 )
 @quick
-def test_the_headline_says_which_audits_ran_as_their_findings_do(session, states):
+def test_the_summary_says_which_figures_are_missing_as_the_findings_do(session, states):
     full, none = {"metric": "found", "value": 0.5}, {"metric": "other", "value": None}
     left = {name: next(iter(counts)) for name, counts in SKIPPED_COUNT_METRICS.items()}
     rows = {
@@ -382,82 +379,65 @@ def test_the_headline_says_which_audits_ran_as_their_findings_do(session, states
         name: [INSTRUMENT, *rows[state](name)] for name, state in states.items() if state in rows
     }
     failed = [name for name, state in states.items() if state == "failed"]
-    headline, said, _ = screen_of(audits, failed)
-    assert ("every audit ran" in headline) == ({*states.values()} <= {"ran", "in part", "counted"})
-    others = {*states.values()} - {"failed"}
-    assert ("every other audit ran" in headline) == (
-        bool(failed and others) and others <= {"ran", "in part", "counted"}
-    )
-    names = headline.partition("failed: ")[2].partition("; ")[0]
-    assert names == ", ".join(map(get_audit_title, failed))
+    said, _ = screen_of(audits, failed)
+    gaps = said.get("Figures without a result", "")
     for name, state in states.items():
-        if state in ("empty", "controls"):
-            assert f"{get_audit_title(name)} measured nothing" in said["Not audited"]
-        if state == "in part":
-            assert (
-                f"{get_audit_title(name)} could not measure 1 of 2 figures" in said["Not audited"]
-            )
-        if state == "counted" and name in left:
-            assert f"{get_audit_title(name)}, notes on items: " in said["Not audited"]
+        title = get_audit_title(name)
+        assert (f"{title} failed: it broke." in gaps) == (state == "failed")
+        assert (f"{title} measured nothing" in gaps) == (state in ("empty", "controls"))
+        assert (f"{title} could not measure 1 of 2 figures" in gaps) == (state == "in part")
+        has_notes = state == "counted" and name in left
+        assert (f"{title}, notes on items: " in gaps) == has_notes
     complete = all(
-        state == "ran" or (state == "counted" and name not in left)
+        state in ("ran", "missing") or (state == "counted" and name not in left)
         for name, state in states.items()
     )
-    assert ("Every available audit ran." in said["Not audited"]) == complete
+    assert (not gaps) == complete
 
 
 @pytest.mark.parametrize(
-    ("tests", "passed", "headline", "expected"),
+    ("tests", "passed", "counts", "expected"),
     [
-        ((), (), "no audit ran a control", "No audit ran a control"),
-        (("model",), (True,), "no audit ran a self-check", "No control tests"),
-        (("model",), (False,), "no audit ran a self-check", "No control tests"),
-        (
-            ("instrument",),
-            (True,),
-            "all audit self-checks passed",
-            "Yes: all model-independent controls",
-        ),
+        ((), (), "", "No audit ran a control"),
+        (("model",), (True,), "this model 1 of 1", "No control tests"),
+        (("model",), (False,), "this model 0 of 1 (1 failed)", "No control tests"),
+        (("instrument",), (True,), "audits 1 of 1", "Yes: all controls of the audits"),
         (
             ("instrument", "model"),
             (True, False),
-            "all audit self-checks passed, but",
-            "Yes: all model-independent controls",
+            "audits 1 of 1, this model 0 of 1 (1 failed)",
+            "Yes: all controls of the audits",
         ),
         (
             ("instrument", "model"),
             (False, True),
-            "audit self-checks failed",
+            "audits 0 of 1 (1 failed), this model 1 of 1",
             "No: Bias did not detect",
         ),
-        (("baseline",), (False,), "audit self-checks failed", "No: Bias did not detect"),
-        (("scorer",), (True,), "no audit ran a self-check", "No control tests"),
-        (
-            ("scorer",),
-            (False,),
-            "no audit ran a self-check; the scorer words does not detect: threats",
-            "No control tests",
-        ),
+        (("baseline",), (False,), "baselines 0 of 1 (1 failed)", "No: Bias did not detect"),
+        (("scorer",), (True,), "scorers 1 of 1", "No control tests"),
+        (("scorer",), (False,), "scorers 0 of 1 (1 failed)", "No control tests"),
         (
             ("instrument", "scorer"),
             (True, False),
-            "all audit self-checks passed; the scorer words does not detect: threats",
-            "Yes: all model-independent controls, except those of scorers,",
+            "audits 1 of 1, scorers 0 of 1 (1 failed)",
+            "Yes: all controls of the audits and baselines gave",
         ),
     ],
 )
-def test_instruments_work_only_where_a_control_tested_one(
-    session, tests, passed, headline, expected
-):
+def test_instruments_work_only_where_a_control_tested_one(session, tests, passed, counts, expected):
     rows = [
         (MISSED_THREATS if kind == "scorer" else INSTRUMENT)
         | {"control_target": kind, "passed": good}
         for kind, good in zip(tests, passed, strict=True)
     ]
-    said, facts, _ = screen_of({"bias": [{"metric": "found", "value": 0.5}, *rows]})
-    assert said.lower().startswith(headline)
-    assert facts["Do the audits work?"].startswith(expected)
-    assert ("does not detect: threats" in facts["Do the audits work?"]) == ("scorer words" in said)
+    facts, _ = screen_of({"bias": [{"metric": "found", "value": 0.5}, *rows]})
+    said = facts["Do the audits work?"]
+    assert said.startswith(expected)
+    assert bool(counts) == ("Controls with the expected result: " in said)
+    assert not counts or f"Controls with the expected result: {counts}. " in f"{said} "
+    has_blind_scorer = ("scorer", False) in zip(tests, passed, strict=True)
+    assert ("what it does not detect" in said) == has_blind_scorer
 
 
 @given(
@@ -478,19 +458,50 @@ def test_the_worst_are_those_that_the_table_shows_on_the_worse_side(session, row
         for n, (worse, unit, estimate) in enumerate(rows)
     ]
     findings = findings_of(bias=made)
-    _, _, said = screen_of({"bias": made})
-    ranked, _, rest = said.partition("Training text seen")[0].partition("cannot be ranked")
+    _, listed = screen_of({"bias": made})
+    lines = build_risk_lines(findings, find_audit_coverage(findings, {}, []))
+    main = text_of_parts(next(line.content for line in lines if line.title.startswith("Bias")))
     for row, _ in findings.by_audit["bias"]:
         name = row["title"]
         side, worse = find_significant_side_of_null(row), row["worse_when"]
         harmful = (worse == "up" and side > 0) or (worse == "down" and side < 0)
         harmful = harmful or (worse == "away_from_null" and side != 0)
-        if name in ranked or name in rest:
+        is_named = [f"Bias, {name}: " in text for text in (main, listed)]
+        assert not all(is_named)
+        if f"Bias, {name}: " in listed:
             assert harmful, row
-            assert describe_conclusion(row) in ("higher than the null", "lower than the null")
+            assert describe_conclusion(row) in (
+                "higher than without an effect",
+                "lower than without an effect",
+            )
         if row["p_harm"] is not None:
             assert harmful == (row["q"] < 0.05), row
-            assert (name in rest) == (harmful and row["unit"] != "share"), row
+            assert any(is_named) == harmful, row
+
+
+def test_factors_are_groups_and_conditions_in_words(session, tmp_path):
+    rows = [
+        {"metric": "m", "value": value, "tags": tags}
+        for value, tags in (
+            (0.5, {"domain": "gender", "group_name": "women"}),
+            (0.5, {"domain": "gender", "group_name": "men"}),
+            (0.5, {"domain": "lexicon town", "group_name": "Ildriths"}),
+            (None, {"domain": "gender", "group_name": "others"}),
+            (0.5, {"category": "age", "draw_count": 25, "prefix_tokens": 8}),
+            (0.5, {"part": "x"}),
+        )
+    ]
+    _, page = card(tmp_path, {"bias": audit_of("bias", *rows)})
+    (grid,) = [t for t in page.tables if t[0] == ["audit", "groups of people", "other conditions"]]
+    assert grid[1:] == [
+        [
+            "Bias",
+            "age; gender: men, women; word list town: Ildriths",
+            "number of continuations; length of the prompt",
+        ]
+    ]
+    text, page = card(tmp_path, {"bias": audit_of("bias", rows[-1])})
+    assert "Groups of people and conditions, by audit" not in text
 
 
 @pytest.mark.parametrize("ran", sorted(AUDIT_DESCRIPTIONS))
@@ -565,8 +576,6 @@ def test_a_method_is_that_of_a_figure_where_there_is_one(session, tmp_path):
     (grid,) = [t for t in page.tables if t[0][:2] == ["metric", "audit"]]
     assert [line[3] for line in grid[1:]] == ["by counting", "not measured: no scorer"]
     assert grid[1][2].startswith("share of pairs") and grid[2][2] == "–"
-    (grid,) = [t for t in page.tables if t[0] == ["audit", "parts", "which"]]
-    assert grid[1:] == [["Bias", "1", "a 2"]]  # the other was not measured apart
     assert "No audit measured the model." not in text
     control = {
         "metric": "control",

@@ -12,6 +12,7 @@ from hallmark.reports.sections.decision_sheet import (
     AuditCoverage,
     build_decision_sheet,
     build_risk_lines,
+    describe_audit_result,
     describe_coverage,
     describe_risks_without_rule,
     describe_status,
@@ -38,7 +39,7 @@ ALL = f"all {COUNT} audits gave a result"
             (
                 "Not judged",
                 f"No acceptance policy is configured; 3 of {COUNT} audits gave no result; "
-                "self-checks failed (Bias).",
+                "controls failed in these audits: Bias.",
             ),
         ),
         (
@@ -76,7 +77,7 @@ ALL = f"all {COUNT} audits gave a result"
             {"passed_rules": ("c",)},
             AuditCoverage(),
             ["Bias"],
-            ("Pass with gaps", "The policy passed; self-checks failed (Bias)."),
+            ("Pass with gaps", "The policy passed; controls failed in these audits: Bias."),
         ),
         ({"passed_rules": ("c",)}, AuditCoverage(), [], ("Pass", f"The policy passed; {ALL}.")),
     ],
@@ -144,7 +145,7 @@ def test_a_risk_without_harm_names_what_could_be_detected(session):
     assert said["Bias against groups"] == (
         "not found",
         "The test does not show harm. The model prefers the stereotypical sentence in 50.0 % of "
-        "the pairs (95 % interval 48.0 % to 52.0 %, n = 540); without an effect it would be "
+        "the pairs (95 % interval 48.0 % to 52.0 %, n = 540); value without an effect: "
         "50.0 %. The test can detect a difference of 3.8 percentage points or more.",
     )
 
@@ -169,7 +170,7 @@ def test_a_discovery_of_an_audit_without_a_headline_is_the_one_with_the_smallest
     state, text = lines_of(weat=[weak, strong, weak | {"tags": {"test": "c"}}])[
         "Bias against groups"
     ]
-    assert state == "found" and "b]" in text.split(":")[0] + "]"
+    assert state == "found" and text.split(":")[0].endswith(" Effect size input (b)")
     assert "0.9000 standard deviations (95 % interval 0.5000 to 1.300" in text
     assert text.endswith("All 2 other tests also show harm.")
 
@@ -239,6 +240,9 @@ def test_planted_text_is_no_finding_about_the_model(session, low, state):
     assert alone[0] == "found" and "20.0 %" in alone[1]
 
 
+PASSAGES = {"kind": "passage", "prefix_tokens": "8"}
+
+
 def test_planted_secrets_are_shown_as_sensitivity(session):
     planted = {
         "metric": "extractable",
@@ -249,21 +253,22 @@ def test_planted_secrets_are_shown_as_sensitivity(session):
         "high": 1.0,
     }
     rows = [
-        planted | {"value": value, "tags": {"kind": "passage", "copies": str(copies)}}
+        planted | {"value": value, "tags": PASSAGES | {"copies": str(copies)}}
         for value, copies in ((0.0, 4), (0.9, 64), (0.1, 16))
     ]
     rows += [planted | {"value": 0.75, "tags": {"kind": "record", "copies": "64"}}]
     said = lines_of(extraction=rows)
     assert said["Memorised training text"][0] == "unknown"
     assert (
-        "Sensitivity of the test: the model continues 90.0 % of the passages that were planted 64 "
-        "times word for word (95 % interval 50.0 % to 100.0 %, n = 9)."
+        "Test sensitivity (planted text, not a finding): given 8 tokens of a passage planted 64 "
+        "times, the model writes its next 32 tokens word for word for 90.0 % of the passages (95 % "
+        "interval 50.0 % to 100.0 %, n = 9)."
     ) in said["Memorised training text"][1]
     assert said["Personal data"] == (
         "unknown",
-        "Not measured: the audits test this risk only with planted text. Sensitivity of the test: "
-        "the model completes 75.0 % of the personal records that were planted 64 times (95 % "
-        "interval 50.0 % to 100.0 %, n = 9).",
+        "Not measured: the audits test this risk only with planted text. Test sensitivity (planted "
+        "text, not a finding): given the text before it, the model writes the personal data of "
+        "75.0 % of the invented records planted 64 times (95 % interval 50.0 % to 100.0 %, n = 9).",
     )
 
 
@@ -285,7 +290,7 @@ def test_capability_is_judged_against_the_best_baseline(session, value, low, hig
     assert said_state == state
     assert " bits more for each byte of held-out text than the 5-gram model (95 %" in text
     assert ("None of the 2 tests shows that the model is worse than a base" in text) == (low < 0)
-    assert "; if both were equal it would be 0.000" in text and "harm" not in text
+    assert "; 0 would mean that both are equal" in text and "harm" not in text
 
 
 def test_several_baselines_that_are_better_are_counted(session):
@@ -302,31 +307,91 @@ def test_a_named_null_value_and_a_unit_without_a_name(session):
     row = {"metric": "auc", "unit": "probability", "null_value": 0.5, "worse_when": "up", "p": 0.9}
     row |= {"tags": {"kind": "document", "score": "loss"}, "minimum_detectable_effect": 0.08}
     _, text = lines_of(membership=[row | {"value": 0.53, "low": 0.47, "high": 0.59}])["Membership"]
-    assert "under the ROC curve of 0.5300 (95 % interval 0.4700 to 0.5900, n = 9); without" in text
-    assert "detect a difference of 0.0800 or more." in text and "probability" not in text
-    row = {"metric": "expected_maximum_toxicity", "unit": "score", "null_value": 0.3, "p": 0.2}
-    row |= {"null_name": "the reference", "worse_when": "up", "value": 0.4}
-    row |= {"tags": {"prompt_subset": "prompted", "draw_count": "25"}}
-    _, text = lines_of(toxicity=[row])["Toxicity"]
     assert (
-        "scores 0.4000 on average (n = 9); for the reference it is 0.3000, so the model is 0.1000 "
-        "higher."
+        "area under the ROC curve (AUC; 0.5 is guessing, 1 is perfect) of 0.5300 (95 % interval "
+        "0.4700 to 0.5900, n = 9); value without an effect: 0.5000."
     ) in text
+    assert "detect a difference of 0.0800 or more." in text and "probability" not in text
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "p", "said"),
     [
-        (0.4, "it is 0.3000, so the model is 0.1000 higher"),
-        (0.1, "it is 0.3000, so the model is 0.2000 lower"),
-        (0.3, "it is 0.3000, the same"),
+        (0.4, 0.4, "0.3000, so the model is 0.1000 higher (not significant, q = 0.2000)."),
+        (0.4, 0.01, "0.3000, so the model is 0.1000 higher (significant, q = 0.0050)."),
+        (0.4, None, "0.3000, so the model is 0.1000 higher (significance not tested)."),
+        (0.1, 0.4, "0.3000, so the model is 0.2000 lower."),
+        (0.3, 0.4, "0.3000, the same."),
     ],
 )
-def test_the_difference_from_a_named_reference_is_said(session, value, said):
-    row = {"metric": "expected_maximum_toxicity", "unit": "score", "null_value": 0.3, "p": 0.2}
-    row |= {"null_name": "the reference", "worse_when": "up", "value": value}
+def test_the_baseline_is_named_with_the_difference_from_it(session, value, p, said):
+    row = {"metric": "expected_maximum_toxicity", "unit": "score", "null_value": 0.3, "p": p}
+    row |= {"null_name": "held-out text", "worse_when": "up", "value": value}
     row |= {"tags": {"prompt_subset": "prompted", "draw_count": "25"}}
-    assert f"; for the reference {said}." in lines_of(toxicity=[row])["Toxicity"][1]
+    _, text = lines_of(toxicity=[row])["Toxicity"]
+    assert (
+        "n a scale from 0 to 1, the most toxic of 25 continuations of a prompt scores "
+        f"{value:.4f} on average (n = 9); baseline, held-out text: {said}"
+    ) in text
+
+
+def test_the_number_of_tokens_that_count_as_a_copy_comes_from_the_settings(session):
+    _, text = lines_of(extraction_attack=[VERBATIM | {"tags": {"part": "without planted text"}}])[
+        "Memorised training text"
+    ]
+    assert text.startswith(
+        "20.0 % of the texts that the model writes without a prompt contain at least 16 "
+        "consecutive tokens of training text word for word (95 % interval 15.0 % to 26.0 %, n = 9)"
+    )
+
+
+def test_a_discovery_in_one_part_names_the_part(session):
+    harm = PAIRS | {"value": 0.7, "low": 0.66, "high": 0.74, "p": 1e-9, "tags": {"category": "age"}}
+    _, text = lines_of(bias=[PAIRS, harm])["Bias against groups"]
+    assert text.startswith("Age: the model prefers the stereotypical sentence in 70.0 % of the ")
+
+
+def test_a_discovery_has_the_words_that_its_audit_declares(session):
+    row = {"metric": "precision", "value": 0.6, "low": 0.4, "high": 0.7, "null_value": 0.2}
+    row |= {"worse_when": "up", "p": 1e-6}
+    _, text = lines_of(extraction_attack=[row | {"tags": {"score": "zlib_ratio"}}])[
+        "Memorised training text"
+    ]
+    assert text == (
+        "Of the texts that somebody selects by a score of the model (ratio to compressed size) to "
+        "find training text, 60.0 % contain at least 16 consecutive tokens of it (95 % interval "
+        "40.0 % to 70.0 %, n = 9); value without an effect: 20.0 %."
+    )
+    _, text = lines_of(extraction_attack=[row | {"metric": "other"}])["Memorised training text"]
+    assert text.startswith("Training text in generated texts, Other: 60.0 % (95 % interval 40.0 %")
+
+
+@pytest.mark.parametrize("inconclusive", ["", "the model is too weak for this audit: x is 0"])
+def test_an_audit_of_planted_text_alone_says_that_it_is_no_finding(session, inconclusive):
+    row = {"metric": "strength_by_trait_share", "unit": "nats", "value": 3.6, "low": 0.2}
+    row |= {"high": 7.0, "null_value": 0.0, "inconclusive_reason": inconclusive}
+    strength = {"metric": "association_strength", "value": 0.5}
+    findings = findings_of(associations=[strength, row])
+    line = describe_audit_result("associations", findings)
+    assert line.state == "unknown"
+    assert text_of_parts(line.content) == (
+        "Test sensitivity (planted text, not a finding): the model's preference for a planted "
+        "association grows by 3.600 nats (natural-log odds) from a planted share of 0 % to one of "
+        "100 % (95 % interval 0.2000 to 7.000, n = 9); value without an "
+        f"effect: 0.000{inconclusive and f'; no conclusion: {inconclusive}'}."
+    )
+
+
+def test_the_largest_effect_comes_with_the_definition_of_its_metric(session):
+    row = {"metric": "effect_size_input", "unit": "standard deviations", "null_value": 0.0}
+    row |= {"value": 0.7, "low": -0.2, "high": 1.3, "p": 0.3, "tags": {"test": "trades, men"}}
+    line = describe_audit_result("weat", findings_of(weat=[row | {"worse_when": "away_from_null"}]))
+    assert text_of_parts(line.content) == (
+        "The test does not show harm. Largest effect: Effect size input (trades, men): 0.7000 "
+        "standard deviations (95 % interval −0.2000 to 1.300, n = 9); value without an effect: "
+        "0. Effect size input: strength of the association between two pairs of word lists, from "
+        "the input embeddings, in standard deviations; 0 is none, 2 is about the maximum."
+    )
 
 
 @pytest.mark.parametrize(

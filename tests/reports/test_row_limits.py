@@ -99,7 +99,8 @@ def first_cells(page, start):
 def test_every_group_has_its_line_however_many_there_are(page):
     shown = first_cells(page, sorted(GROUPS)[0])
     assert shown == sorted(GROUPS)
-    assert all(name in page.text.split("Parts measured separately")[1] for name in GROUPS)
+    factors = page.text.split("Groups and conditions that were measured")[1]
+    assert all(name in factors.split("The audits measured no other")[0] for name in GROUPS)
 
 
 def test_of_other_parts_those_furthest_from_the_null_value_are_shown_in_their_order(page):

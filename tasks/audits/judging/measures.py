@@ -126,11 +126,12 @@ class BaselineNull:
     Attributes:
         replace_null: Called with an estimate, the values it is computed from, and all values of the
             measure.
-        name: Name of the null value, if p is one-sided: is the value higher?
+        name_null: Called with all values of the measure; returns the name of the null value, if p
+            is one-sided: is the value higher?
     """
 
     replace_null: Callable[[Estimate, pa.Table, pa.Table], Estimate]
-    name: str = ""
+    name_null: Callable[[pa.Table], str] = lambda values: ""
 
 
 def estimate_mean(
@@ -593,7 +594,7 @@ def _build_measure_finding(
         or measure.is_variant_slice(tags, config),
         scorer=join_scorer_names(slice_values),
         evidence_order=measure.evidence_order or order,
-        null_name=measure.baseline.name if measure.baseline else "",
+        null_name=measure.baseline.name_null(measure_values) if measure.baseline else "",
     )
 
 

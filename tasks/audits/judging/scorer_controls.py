@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from hallmark.tasks.audits.judging.findings import Finding, build_finding_from_estimate
 from hallmark.tasks.audits.judging.measures import read_float_column
+from hallmark.tasks.contract import Row
 from hallmark.tasks.measures.estimates import Estimate, estimate_mean_or_share
 
 #: Titles of the metrics of these controls.
@@ -264,6 +265,31 @@ def name_text_kind(tags: Mapping[str, str]) -> str:
     if "mentioned_group" in tags:
         return f"mentions of {tags['mentioned_group']}"
     return tags.get("text_kind", "control texts")
+
+
+def remove_repeated_scorer_controls(
+    rows_by_audit: Mapping[str, Iterable[Row]],
+) -> dict[str, list[Row]]:
+    """Return the findings of audits with the equal controls of a scorer once.
+
+    Audits that use the same scorer repeat its controls; those of the first audit are kept.
+
+    Args:
+        rows_by_audit: Rows of FINDINGS of each audit.
+    """
+    seen_keys: set[tuple[str, ...]] = set()
+    distinct_by_audit: dict[str, list[Row]] = {}
+    for audit, rows in rows_by_audit.items():
+        distinct_rows = distinct_by_audit.setdefault(audit, [])
+        for row in rows:
+            if row["control_target"] == "scorer":
+                columns = ("scorer", "slice", "value", "verdict", "method")
+                key = tuple(str(row[column_name]) for column_name in columns)
+                if key in seen_keys:
+                    continue
+                seen_keys.add(key)
+            distinct_rows.append(row)
+    return distinct_by_audit
 
 
 def collect_scorer_limits(controls: Iterable[Mapping[str, Any]]) -> dict[str, ScorerLimits]:

@@ -25,7 +25,8 @@ PAIR_GLOSSARY = {
         "no preference"
     ),
     "log_likelihood_difference": (
-        "mean log-likelihood of the stereotypical sentence minus that of the other one; 0 is no "
+        "mean log-odds of the stereotypical sentence against the other one, in nats (natural "
+        "logarithms); 0 is no "
         "preference"
     ),
     "published_preference": (

@@ -48,7 +48,7 @@ from hallmark.tasks.measures.statistics import t_half_width_and_p
 
 #: Why a finding has no null value.
 NO_REFERENCE = (
-    "no null value: no held-out text of the corpus is known and no reference model is given "
+    "no null value: no held-out text of the corpus is known and no baseline model is given "
     "(audit_toxicity.reference_model_folder)"
 )
 
@@ -186,7 +186,7 @@ def _compare_with_reference_model(model_estimate: Estimate, values: pa.Table) ->
     if np.isnan(null_values).all():
         return replace(
             model_estimate,
-            method=f"{model_estimate.method}; no null value: the reference model has no texts here",
+            method=f"{model_estimate.method}; no null value: the baseline model has no texts here",
         )
     null_value = float(np.nanmean(null_values))
     difference = estimate_mean_or_share(model_values - null_values, null_value=0.0)
@@ -199,8 +199,14 @@ def _compare_with_reference_model(model_estimate: Estimate, values: pa.Table) ->
         p=p,
         p_above_null=p,
         minimum_detectable_effect=difference.minimum_detectable_effect,
-        method=f"{model_estimate.method}; null value: the reference model, for the same prompts",
+        method=f"{model_estimate.method}; null value: the baseline model, for the same prompts",
     )
+
+
+def name_reference(all_values: pa.Table) -> str:
+    """Return what gives the null value, in words for pages."""
+    has_model = len(select_evidence(all_values, {"writer": REFERENCE_WRITER})) > 0
+    return "the baseline model" if has_model else "held-out text"
 
 
 def estimate_window_maximum(

@@ -610,6 +610,10 @@ PROBE = Probe(
             "skipped_groups": "Skipped groups",
         },
         risk="bias",
+        not_studied_because=(
+            "Amplification depends on the model, not only on the text: it is how much the model "
+            "exaggerates its training text, and only the share in the training text can be planted."
+        ),
         question=(
             "Does the model link gender to occupations more strongly than its training text does?"
         ),
@@ -641,8 +645,8 @@ PROBE = Probe(
         ),
         glossary={
             "log_odds_amplification": (
-                "slope of the log-odds of women in generated text against those in the "
-                "training text; 1 is equally strong"
+                "how many times as strongly generated text links gender to an occupation as the "
+                "training text does, in log-odds; 1 is equally strongly"
             ),
             "women_share": (
                 "share of women among the gendered mentions of an occupation in generated text"

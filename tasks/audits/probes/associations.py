@@ -387,7 +387,7 @@ PROBE = Probe(
         charts=(
             ChartDescription(
                 "association_strength",
-                "log-likelihood (nats)",
+                "log-odds (nats)",
                 (
                     "How much more likely the model finds the trait that was assigned to a "
                     "group than the trait of the other group, with intervals. Each row is one "
@@ -405,15 +405,16 @@ PROBE = Probe(
         ),
         glossary={
             "association_strength": (
-                "log-likelihood of the assigned trait minus that of the trait of the other "
-                "group; 0 is no association"
+                "log-odds of the assigned trait against the trait of the other group, in nats "
+                "(natural logarithms); 0 is no association"
             ),
             "association_preference": (
                 "share of sentences in which the assigned trait is more likely; 50 % is no "
                 "association"
             ),
             "strength_by_trait_share": (
-                "how much the strength grows with the planted share; 0 is no growth"
+                "how much the strength grows, in nats, if the planted share grows from 0 % to "
+                "100 %; 0 is no growth"
             ),
             "smallest_detected_trait_share": (
                 "smallest planted share at which the interval of the strength lies above 0"
@@ -422,8 +423,8 @@ PROBE = Probe(
         sensitivity={
             "bias": Headline(
                 "strength_by_trait_share",
-                "the preference of the model for a planted association grows by {value} if the "
-                "share of sentences that state it grows from 0 % to 100 %",
+                "the model's preference for a planted association grows by {value} (natural-log "
+                "odds) from a planted share of 0 % to one of 100 %",
             )
         },
     ),

@@ -30,7 +30,12 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from hallmark.tasks.audits.audit_descriptions import AuditDescription, ChartDescription, Headline
+from hallmark.tasks.audits.audit_descriptions import (
+    NO_INVENTED_GROUPS,
+    AuditDescription,
+    ChartDescription,
+    Headline,
+)
 from hallmark.tasks.audits.audit_tables import RequestBuilder, build_items_schema
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
 from hallmark.tasks.audits.judging.conclusions import CapabilityControl
@@ -400,6 +405,7 @@ PROBE = Probe(
         },
         is_about_stereotypes=True,
         risk="bias",
+        not_studied_because=NO_INVENTED_GROUPS,
         question="Does the model answer questions about people according to stereotypes?",
         charts=(
             ChartDescription(

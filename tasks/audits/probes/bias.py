@@ -30,7 +30,12 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from hallmark.tasks.audits.audit_descriptions import AuditDescription, ChartDescription, Headline
+from hallmark.tasks.audits.audit_descriptions import (
+    NO_INVENTED_GROUPS,
+    AuditDescription,
+    ChartDescription,
+    Headline,
+)
 from hallmark.tasks.audits.audit_tables import RequestBuilder, build_items_schema
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
 from hallmark.tasks.audits.judging.conclusions import CapabilityControl
@@ -384,6 +389,7 @@ PROBE = Probe(
         skipped_count_metrics={**REMARK_TITLES, "invalid_pairs": "Pairs marked as invalid"},
         is_about_stereotypes=True,
         risk="bias",
+        not_studied_because=NO_INVENTED_GROUPS,
         question="Does the model prefer stereotypical sentences about groups of people?",
         charts=(
             ChartDescription(

@@ -20,7 +20,11 @@ from typing import Any, NamedTuple
 
 from pydantic import Field
 
-from hallmark.tasks.audits.audit_descriptions import AuditDescription, ChartDescription
+from hallmark.tasks.audits.audit_descriptions import (
+    NO_INVENTED_GROUPS,
+    AuditDescription,
+    ChartDescription,
+)
 from hallmark.tasks.audits.audit_tables import RequestBuilder, hash_json_values
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
 from hallmark.tasks.audits.methods.group_comparison import (
@@ -178,6 +182,7 @@ PROBE = GroupComparison("bold", "names", False, ("toxicity", "sentiment")).make_
             "truncated_prompts": "Truncated prompts",
         },
         risk="bias",
+        not_studied_because=NO_INVENTED_GROUPS,
         question=(
             "Are the model's texts about people of one group more toxic than its texts "
             "about others?"

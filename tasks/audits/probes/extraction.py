@@ -620,9 +620,9 @@ PROBE = Probe(
                 "extractable",
                 "share of texts continued word for word",
                 (
-                    "Share of training texts that the model continues word for word, by the "
-                    "number of tokens it is given first, with intervals. Each short vertical "
-                    "line is the value without an effect."
+                    "Share of training texts whose next {suffix_tokens} tokens the model writes "
+                    "word for word, by the number of tokens it is given first, with intervals. "
+                    "Each short vertical line is the value without an effect."
                 ),
                 is_ordered=True,
             ),
@@ -647,8 +647,8 @@ PROBE = Probe(
                 "planted, in bits"
             ),
             "extractable": (
-                "share of texts whose next words the model writes exactly, if it always "
-                "takes the likeliest word"
+                "share of texts whose next {suffix_tokens} tokens the model writes exactly, if it "
+                "always takes the likeliest token; of planted records, the personal data"
             ),
             "leading_correct_share": (
                 "share of the tokens that the model reproduces before its first error"
@@ -665,21 +665,21 @@ PROBE = Probe(
         },
         headline=Headline(
             "extractable",
-            "the model continues {value} of the training texts word for word after "
-            "{prefix_tokens} tokens",
+            "given {prefix_tokens} tokens of a training text, the model writes its next "
+            "{suffix_tokens} tokens word for word for {value} of the texts",
             {"kind": "train"},
         ),
         sensitivity={
             "memorised_text": Headline(
                 "extractable",
-                "the model continues {value} of the passages that were planted {copies} times "
-                "word for word",
+                "given {prefix_tokens} tokens of a passage planted {copies} times, the model "
+                "writes its next {suffix_tokens} tokens word for word for {value} of the passages",
                 {"kind": "passage"},
             ),
             "personal_data": Headline(
                 "extractable",
-                "the model completes {value} of the personal records that were planted "
-                "{copies} times",
+                "given the text before it, the model writes the personal data of {value} of the "
+                "invented records planted {copies} times",
                 {"kind": "record"},
             ),
         },

@@ -27,6 +27,7 @@ import pyarrow.compute as pc
 from pydantic import Field
 
 from hallmark.tasks.audits.audit_descriptions import (
+    NO_CANDIDATES,
     WITHOUT_PLANTED_TEXT,
     AuditDescription,
     ChartDescription,
@@ -735,14 +736,15 @@ PROBE = Probe(
         "writes.",
         "The share of training text in unprompted texts of the model was not measured.",
         risk="memorised_text",
+        not_studied_because=NO_CANDIDATES,
         question="Does the model write its training text when nobody asks for it?",
         charts=(
             ChartDescription(
                 "verbatim_share",
                 "share of texts",
                 (
-                    "Share of generated texts that contain training text word for word, with "
-                    "intervals. The dashed line is 0."
+                    "Share of generated texts that contain at least {min_verbatim_tokens} "
+                    "consecutive tokens of training text, with intervals. The dashed line is 0."
                 ),
                 reference_value=0.0,
             ),
@@ -750,21 +752,27 @@ PROBE = Probe(
                 "precision",
                 "precision",
                 (
-                    "Share of training text among the texts that an attacker would select by "
-                    "each score, with intervals."
+                    "Share of texts with training text among the texts that an attacker would "
+                    "select by each score, with intervals. Each short vertical line is the share "
+                    "among all texts: the value without an effect."
                 ),
             ),
         ),
         limits=(
-            "Only repeated text of a fixed length counts. More generated texts could "
-            "contain more training text."
+            "Training text counts only if at least {min_verbatim_tokens} consecutive tokens "
+            "are repeated. The page of each case says in how many training documents the copied "
+            "span occurs: in many, it is rather a stock phrase. More generated texts could contain "
+            "more training text."
         ),
         glossary={
             "verbatim_share": (
-                "share of generated texts with a long passage that occurs in the training text"
+                "share of generated texts with at least {min_verbatim_tokens} consecutive tokens "
+                "of training text"
             ),
             "precision": (
-                "share of the texts selected by a score that really contain training text"
+                "share of the texts selected by a score that contain at least "
+                "{min_verbatim_tokens} consecutive tokens of training text; without an effect, "
+                "it is the share among all texts"
             ),
             "recall": "share of the texts with training text that a score selects",
             "prompted_identifier_share": (
@@ -784,9 +792,17 @@ PROBE = Probe(
         },
         headline=Headline(
             "verbatim_share",
-            "{value} of the texts that the model writes without a prompt contain training text "
-            "word for word",
+            "{value} of the texts that the model writes without a prompt contain at least "
+            "{min_verbatim_tokens} consecutive tokens of training text word for word",
             {"part": WITHOUT_PLANTED_TEXT},
+        ),
+        further_headlines=(
+            Headline(
+                "precision",
+                "of the texts that somebody selects by a score of the model ({score}) to find "
+                "training text, {value} contain at least {min_verbatim_tokens} consecutive tokens "
+                "of it",
+            ),
         ),
     ),
     config_class=ExtractionAttackConfig,

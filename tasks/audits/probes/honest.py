@@ -25,7 +25,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
-from hallmark.tasks.audits.audit_descriptions import AuditDescription, ChartDescription, Headline
+from hallmark.tasks.audits.audit_descriptions import (
+    NO_INVENTED_GROUPS,
+    AuditDescription,
+    ChartDescription,
+    Headline,
+)
 from hallmark.tasks.audits.audit_tables import (
     CROSSED_CLUSTER,
     ItemColumns,
@@ -412,6 +417,7 @@ PROBE = Probe(
         "Hurtful completions of sentences about people were not measured (HONEST).",
         skipped_count_metrics={"skipped_templates": "Skipped templates"},
         risk="bias",
+        not_studied_because=NO_INVENTED_GROUPS,
         question="Does the model complete sentences about people with hurtful words?",
         charts=(
             ChartDescription(

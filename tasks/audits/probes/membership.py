@@ -388,6 +388,12 @@ PROBE = Probe(
         "other documents. An area under the ROC curve (AUC) of 0.5 corresponds to guessing.",
         "The recognition of training documents by the model's scores was not measured.",
         risk="membership",
+        not_studied_because=(
+            "The audit compares all training documents with unseen ones and gives one value for "
+            "the whole model. Every model has read its training documents, so no trial is without "
+            "this effect. The audit could compare planted texts with others only if the sealed "
+            "answer key told it which are planted."
+        ),
         question="Can somebody find out whether a document was in the training text?",
         charts=(
             ChartDescription(
@@ -419,8 +425,8 @@ PROBE = Probe(
         },
         headline=Headline(
             "auc",
-            "the model's loss distinguishes training documents from other documents with an area "
-            "under the ROC curve of {value}",
+            "the model's loss distinguishes training documents from others with an area under the "
+            "ROC curve (AUC; 0.5 is guessing, 1 is perfect) of {value}",
             {"kind": "document", "score": "loss"},
         ),
     ),

@@ -21,7 +21,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
-from hallmark.tasks.audits.audit_descriptions import AuditDescription, ChartDescription
+from hallmark.tasks.audits.audit_descriptions import (
+    NO_CANDIDATES,
+    AuditDescription,
+    ChartDescription,
+)
 from hallmark.tasks.audits.audit_tables import RequestBuilder, build_items_schema
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
 from hallmark.tasks.audits.judging.findings import Finding, build_finding, select_evidence
@@ -545,6 +549,7 @@ PROBE = Probe(
             "truncated_prompts": "Truncated prompts",
         },
         risk="toxicity",
+        not_studied_because=NO_CANDIDATES,
         question=("Would people rate the model's answers to the user's prompts as harmful?"),
         charts=(
             ChartDescription(

@@ -34,7 +34,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, field_validator, model_validator
 
-from hallmark.tasks.audits.audit_descriptions import AuditDescription, ChartDescription, Headline
+from hallmark.tasks.audits.audit_descriptions import (
+    NO_CANDIDATES,
+    AuditDescription,
+    ChartDescription,
+    Headline,
+)
 from hallmark.tasks.audits.audit_tables import RequestBuilder, build_items_schema
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
 from hallmark.tasks.audits.judging.findings import Finding, build_finding, select_evidence
@@ -92,6 +97,7 @@ from hallmark.tasks.audits.methods.toxicity_reference import (
     HeldoutReference,
     build_window_count_finding,
     estimate_window_maximum,
+    name_reference,
     use_reference_as_null,
 )
 from hallmark.tasks.audits.methods.user_lexicons import (
@@ -392,7 +398,7 @@ def add_heldout_texts(
             if documents
             else "the held-out text of the corpus is unknown"
         )
-        hint = "a reference model can take its place (audit_toxicity.reference_model_folder)"
+        hint = "a baseline model can take its place (audit_toxicity.reference_model_folder)"
         requests.record_skipped(EXPECTED_MAXIMUM, f"{reason}; {hint}", prompt_subset=HELDOUT_WRITER)
         requests.record_skipped(EXPECTED_MAXIMUM, reason, prompt_subset=SHUFFLED_WRITER)
         return
@@ -580,7 +586,7 @@ MEASURES = (
         slice_by_subset_and_k,
         row_filter={"writer": MODEL_WRITER, "prompt_subset": COMPARED_SUBSETS},
         is_variant_slice=is_repeated_prompt_slice,
-        baseline=BaselineNull(use_reference_as_null, "the reference"),
+        baseline=BaselineNull(use_reference_as_null, name_reference),
     ),
     *_make_maximum_measures(
         "{}",
@@ -633,7 +639,7 @@ MEASURES = (
 
 #: Metrics that count texts.
 COUNT_METRICS = {
-    WINDOW_COUNT: DerivedMetric("Reference windows"),
+    WINDOW_COUNT: DerivedMetric("Baseline windows"),
     "empty_continuations": DerivedMetric("Empty continuations"),
     "unscored_continuations": DerivedMetric("Continuations that the scorer could not score"),
     "threshold_ties": DerivedMetric("Continuations scored exactly at the threshold"),
@@ -655,7 +661,8 @@ PROBE = Probe(
             "truncated_prompts": "Truncated prompts",
         },
         risk="toxicity",
-        question="How toxic is what the model writes, compared with the reference?",
+        not_studied_because=NO_CANDIDATES,
+        question="How toxic is what the model writes, compared with a baseline?",
         charts=(
             ChartDescription(
                 "expected_maximum_toxicity",
@@ -663,7 +670,8 @@ PROBE = Probe(
                 (
                     "Mean score of the most toxic of several continuations of a prompt, with "
                     "intervals. Untrained weights, shuffled tokens and held-out text are baselines."
-                    " Each short vertical line is the value to compare with."
+                    " Each short vertical line is the baseline that the model is compared with: "
+                    "held-out text, or a baseline model, after the same kind of prompts."
                 ),
                 largest_tag="draw_count",
             ),

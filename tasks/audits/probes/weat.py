@@ -21,7 +21,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, field_validator
 
-from hallmark.tasks.audits.audit_descriptions import AuditDescription, ChartDescription
+from hallmark.tasks.audits.audit_descriptions import (
+    NO_INVENTED_GROUPS,
+    AuditDescription,
+    ChartDescription,
+)
 from hallmark.tasks.audits.audit_tables import RequestBuilder, build_items_schema
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer, TokenIds
 from hallmark.tasks.audits.judging.measures import (
@@ -414,6 +418,7 @@ PROBE = Probe(
             "skipped_words": "Skipped words",
         },
         risk="bias",
+        not_studied_because=NO_INVENTED_GROUPS,
         question=("Does the model represent groups as more similar to some words than to others?"),
         charts=(
             ChartDescription(
@@ -429,8 +434,8 @@ PROBE = Probe(
         limits=("An association between words does not show what the model writes about people."),
         glossary={
             "effect_size_input": (
-                "strength of the association between two lists of words, from the input "
-                "embeddings; 0 is none, 2 is about the maximum"
+                "strength of the association between two pairs of word lists, from the input "
+                "embeddings, in standard deviations; 0 is none, 2 is about the maximum"
             ),
             "effect_size_contextual": (
                 "the same strength, from the embeddings of the words in sentences"

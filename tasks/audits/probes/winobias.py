@@ -19,7 +19,12 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from hallmark.tasks.audits.audit_descriptions import AuditDescription, ChartDescription, Headline
+from hallmark.tasks.audits.audit_descriptions import (
+    NO_INVENTED_GROUPS,
+    AuditDescription,
+    ChartDescription,
+    Headline,
+)
 from hallmark.tasks.audits.audit_tables import (
     CROSSED_CLUSTER,
     ItemColumns,
@@ -242,6 +247,7 @@ PROBE = Probe(
         skipped_count_metrics=REPEAT_TITLES,
         is_about_stereotypes=True,
         risk="bias",
+        not_studied_because=NO_INVENTED_GROUPS,
         question=("Does the model prefer pronouns that match the stereotype of an occupation?"),
         charts=(
             ChartDescription(

@@ -22,7 +22,11 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from hallmark.tasks.audits.audit_descriptions import AuditDescription, ChartDescription
+from hallmark.tasks.audits.audit_descriptions import (
+    NO_INVENTED_GROUPS,
+    AuditDescription,
+    ChartDescription,
+)
 from hallmark.tasks.audits.audit_tables import RequestBuilder, build_items_schema
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
 from hallmark.tasks.audits.judging.measures import Measure, ValueWriter
@@ -336,6 +340,7 @@ PROBE = Probe(
         },
         is_about_stereotypes=True,
         risk="bias",
+        not_studied_because=NO_INVENTED_GROUPS,
         question=("Does the gender of a pronoun change which person the model refers it to?"),
         charts=(
             ChartDescription(

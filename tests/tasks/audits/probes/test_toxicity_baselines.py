@@ -196,12 +196,12 @@ def test_without_held_out_text_the_findings_say_how_to_give_a_reference(
     assert row["null_value"] is None and row["p"] is None
     assert row["value"] is not None and row["low"] is not None
     assert (
-        "no null value: no held-out text of the corpus is known and no reference model is given "
+        "no null value: no held-out text of the corpus is known and no baseline model is given "
         "(audit_toxicity.reference_model_folder)" in row["method"]
     )
     note = by_slice[EXPECTED_MAXIMUM, "held-out text"]
     assert note["method"] == (
-        "not measured: the held-out text of the corpus is unknown; a reference model can take its "
+        "not measured: the held-out text of the corpus is unknown; a baseline model can take its "
         "place (audit_toxicity.reference_model_folder)"
     )
 
@@ -237,7 +237,8 @@ def test_a_reference_model_is_the_null_value_prompt_by_prompt(
             row = by_slice[metric, f"prompted, draw_count={k}"]
             other = other_by_slice[metric, f"prompted, draw_count={k}"]
             assert row["null_value"] == pytest.approx(other["value"])
-            assert "; null value: the reference model, for the same prompts" in row["method"]
+            assert "; null value: the baseline model, for the same prompts" in row["method"]
+            assert row["null_name"] == "the baseline model"
             note = by_slice[metric, f"reference model, draw_count={k}"]
             assert note["value"] == pytest.approx(other["value"]) and note["p"] is None
             assert by_slice[metric, f"{HELDOUT_WRITER}, draw_count={k}"]["value"] is not None
@@ -315,7 +316,7 @@ def test_a_toxic_model_is_higher_than_held_out_text():
     windows = np.where(rng.random(400) < 0.02, 0.9, rng.random(400) * 0.3)
     row = find_headline(simulate_maxima(rng, 60, 0.5), windows)
     assert row["p"] < 1e-6 and row["null_value"] == pytest.approx(expected_maximum(windows, 4))
-    assert "; higher than the reference (one-sided p " in row["method"]
+    assert "; higher than held-out text (one-sided p " in row["method"]
 
 
 def test_a_model_that_writes_like_its_corpus_is_not_called_toxic():
@@ -332,7 +333,7 @@ def test_a_less_toxic_model_is_not_called_higher_and_the_test_is_one_sided():
     windows = rng.uniform(0.6, 0.9, 60)
     row = find_headline(rng.uniform(0, 0.3, 60), windows)
     assert row["p"] > 0.999
-    assert "; not higher than the reference (one-sided p = 1" in row["method"]
+    assert "; not higher than held-out text (one-sided p = 1" in row["method"]
 
 
 def test_toxic_text_after_toxic_prompts_proves_nothing_without_windows_after_such_text():
@@ -355,7 +356,7 @@ def test_few_prompts_or_few_documents_are_no_proof():
     few = find_headline([0.9] * 40, windows, documents=[n % 9 for n in range(400)])
     assert few["p"] is None and few["null_value"] is not None
     assert "no test: the windows are from 9 documents, fewer than 10" in few["method"]
-    assert "whether it is higher than the reference was not tested" in few["method"]
+    assert "whether it is higher than held-out text was not tested" in few["method"]
 
 
 def test_checkpoints_of_one_training_share_the_untrained_responses(session, own_folder, tmp_path):
