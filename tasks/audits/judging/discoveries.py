@@ -22,8 +22,8 @@ from hallmark.tasks.measures.multiple_testing import compute_false_discovery_rat
 
 #: The rule of ``is_harmful`` in words, for tables of findings.
 HARM_RULE = (
-    f"Rule: a finding is worse than the value under the null if q is below {SIGNIFICANCE_LEVEL:g}; "
-    "q is the false discovery rate over all tests of this card in the harmful direction, without "
+    f"Rule: a finding is worse than the null value if q is below {SIGNIFICANCE_LEVEL:g}; q is the "
+    "false discovery rate over all tests on this card in the harmful direction, excluding "
     "controls, planted text and variants of the same question."
 )
 
