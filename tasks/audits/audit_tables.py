@@ -40,7 +40,8 @@ REQUESTS = table_schema(
         "part",
         pa.string(),
         "label",
-        "name of the request among the requests of the item, if the item has several requests",
+        "name that distinguishes this request from the other requests for the same item; "
+        "empty if the item has only one",
     ),
     column(
         "kind",
@@ -48,8 +49,8 @@ REQUESTS = table_schema(
         "label",
         "generate: continue the context; score: give the probability of each target after the "
         "context; complete: give the most probable texts after the context (a masked model: "
-        "between the context and the target); embed: average hidden states over positions of each "
-        "target",
+        "between the context and the target); embed: average the hidden states over positions in "
+        "each target",
     ),
     column("context_ids", pa.list_(pa.int32()), "personal", "token ids of the context"),
     column(
@@ -83,10 +84,10 @@ REQUESTS = table_schema(
         "layer",
         pa.int32(),
         "figure",
-        "layer of the embeddings; 0: input embeddings without positions; 1, 2, ...: "
-        "output of this block; -1, -2, ...: output of a block counted from the last",
+        "layer from which the embeddings are taken; 0: input embeddings without positions; 1, 2, "
+        "...: output of this block; -1, -2, ...: output of a block counted from the last",
     ),
-    column("draws", pa.int32(), "figure", "texts to generate", unit="texts"),
+    column("draws", pa.int32(), "figure", "number of texts to generate", unit="texts"),
     column(
         "max_new_tokens",
         pa.int32(),
@@ -99,24 +100,35 @@ REQUESTS = table_schema(
         "first_temperature",
         pa.float64(),
         "figure",
-        "temperature of the first token; it falls to the sampling temperature within 20 tokens; "
+        "temperature for the first token; it falls to the sampling temperature within 20 tokens; "
         "null: the temperature is constant",
     ),
-    column("top_p", pa.float64(), "figure", "nucleus of the sampling", unit="share"),
+    column(
+        "top_p",
+        pa.float64(),
+        "figure",
+        "probability mass for nucleus sampling (top-p)",
+        unit="share",
+    ),
     column(
         "top_k",
         pa.int32(),
         "figure",
         "number of most probable tokens to sample from; 0: all tokens",
     ),
-    column("seed", pa.int64(), "figure", "seed of the sampling"),
+    column("seed", pa.int64(), "figure", "random seed for sampling"),
     column(
         "doc_ids",
         pa.list_(pa.binary()),
         "id",
         "ids of corpus documents whose text is part of the request; null: none",
     ),
-    column("source_text", pa.large_string(), "corpus text", "the text from these documents"),
+    column(
+        "source_text",
+        pa.large_string(),
+        "corpus text",
+        "the part of the text that comes from these documents",
+    ),
     column(
         "prefix_text",
         pa.large_string(),
@@ -164,7 +176,12 @@ LOOKUPS = table_schema(
         "id",
         "ids of corpus documents whose text is part of the text to search for; null: none",
     ),
-    column("source_text", pa.large_string(), "corpus text", "the text from these documents"),
+    column(
+        "source_text",
+        pa.large_string(),
+        "corpus text",
+        "the part of the text that comes from these documents",
+    ),
 )
 
 TOKENIZER = table_schema(
@@ -204,8 +221,13 @@ SKIPPED = table_schema(
 
 #: The columns that identify a response.
 RESPONSE_KEY = (
-    column("request", ID_TYPE, "id", "the request that is answered"),
-    column("draw", pa.int32(), "figure", "number of the generated text or of the target, from 0"),
+    column("request", ID_TYPE, "id", "id of the request that is answered"),
+    column(
+        "draw",
+        pa.int32(),
+        "figure",
+        "number of the generated text or of the target, counted from 0",
+    ),
 )
 
 RESPONSES = table_schema(
@@ -236,14 +258,14 @@ RESPONSES = table_schema(
         "vocabulary_mean",
         pa.list_(pa.float32()),
         "figure",
-        "mean log probability under the model over the vocabulary, at the position of each token",
+        "mean of the model's log probabilities over the vocabulary, at the position of each token",
         unit="nats",
     ),
     column(
         "vocabulary_std",
         pa.list_(pa.float32()),
         "figure",
-        "standard deviation over the vocabulary of the log probability, at the "
+        "standard deviation of the model's log probabilities over the vocabulary, at the "
         "position of each token",
         unit="nats",
     ),
@@ -264,8 +286,8 @@ RESPONSES = table_schema(
 )
 
 UNTRAINED_MODELS = table_schema(
-    "Small models with random weights and the tokenizer and architecture of the audited model, "
-    "which show what an audit reports if there is nothing to find.",
+    "Small models with random weights that have the same tokenizer and architecture as the "
+    "audited model; they show what an audit reports if there is no effect.",
     column("model", pa.int32(), "figure", "number of the model, from 0"),
     column("seed", pa.int64(), "figure", "seed of its weights"),
     column("parameters", pa.int64(), "figure", "number of its parameters", unit="parameters"),
@@ -273,7 +295,7 @@ UNTRAINED_MODELS = table_schema(
         "failure",
         pa.string(),
         "project text",
-        "reason why such a model cannot be built or does not answer; empty: it answered",
+        "reason why the model could not be built or gave no responses; empty: it gave responses",
     ),
 )
 
@@ -306,7 +328,7 @@ MODEL = table_schema(
         "batch_size",
         pa.int32(),
         "figure",
-        "maximum number of rows in one call of the model; null: not set",
+        "maximum number of rows in one call to the model; null: not set",
         unit="rows",
     ),
 )
@@ -326,7 +348,7 @@ TRAINING_OVERLAP = table_schema(
         "verbatim_tokens",
         pa.int32(),
         "figure",
-        "number of tokens within verbatim runs of training text",
+        "number of tokens that are part of verbatim runs of training text",
         unit="tokens",
     ),
     column(
@@ -362,8 +384,8 @@ REFERENCE_SCORES = table_schema(
         "reference_log_likelihood",
         pa.float64(),
         "figure",
-        "log-likelihood of the response under the reference model, given the text of "
-        "the item; null: the reference model gave no number",
+        "log-likelihood of the response under the reference model, given the text of the item; "
+        "null: the reference model returned no number",
         unit="nats",
     ),
 )
@@ -386,7 +408,7 @@ SCORERS = table_schema(
 )
 
 CONTROL_SCORES = table_schema(
-    "Scores of the texts with which the scorers are tested; the truth about each text is known.",
+    "Scores of the texts that test the scorers; the correct judgement of each text is known.",
     column("scorer", pa.string(), "label", "name and digest of the tested scorer"),
     column("head", pa.string(), "label", "the tested property: toxicity, sentiment or regard"),
     column("text_kind", pa.string(), "label", "kind of text, such as threats or dialect"),
@@ -394,8 +416,8 @@ CONTROL_SCORES = table_schema(
         "pair",
         pa.int64(),
         "figure",
-        "number of the pair of templates from which the text was composed; texts of a pair are "
-        "similar and count as one cluster",
+        "number of the pair of templates from which the text was composed; texts from the same "
+        "pair are similar and count as one cluster",
     ),
     column(
         "mentioned_group",
@@ -423,7 +445,7 @@ CONTROL_SCORES = table_schema(
         "failure_reason",
         pa.string(),
         "project text",
-        "why the scorer gave no score to some texts; empty if it did not fail",
+        "why the scorer gave some texts no score; empty if it scored all texts",
     ),
 )
 

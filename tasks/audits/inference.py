@@ -75,14 +75,14 @@ RESPONSE_TABLES = {"responses": RESPONSES, "embeddings": EMBEDDINGS}
 class RespondConfig(StageConfig):
     """Settings of inference with the audited model."""
 
-    device: DeviceName = Field(default="auto", description="device of the audited model")
+    device: DeviceName = Field(default="auto", description="device on which the audited model runs")
     dtype: ModelDtype = Field(default="auto", description=DTYPE_DESCRIPTION)
     batch_size: int | None = Field(
         default=None,
         ge=1,
-        description="maximum number of rows in one call of a Hugging Face model, not counting "
-        "the beams of a beam search; by default as many rows as fit in the memory reserved "
-        "for logits",
+        description="maximum number of rows in one call to a Hugging Face model, not counting "
+        "the beams of a beam search; by default, as many rows as fit into the memory "
+        "reserved for logits",
     )
 
 

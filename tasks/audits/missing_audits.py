@@ -28,8 +28,8 @@ class MissingAuditsConfig(StageConfig):
 
     failure_reasons: dict[str, str] = Field(
         {},
-        description="failed audits, as an object that maps the name of each audit to the reason "
-        "of its failure",
+        description="failed audits: an object that maps the name of each audit to the reason for "
+        "its failure",
     )
     skipped_audits: tuple[str, ...] = Field((), description="audits that the user skipped")
 

@@ -17,7 +17,7 @@ from hallmark.tasks.measures.scorers import ScorerConfig, open_scorer, scorer_ve
 class ScoreSamplesConfig(StageConfig):
     """Settings of the scorer of texts that the model wrote during training."""
 
-    scorer: ScorerConfig = Field(default=ScorerConfig(), description="the scorer of toxicity")
+    scorer: ScorerConfig = Field(default=ScorerConfig(), description="the toxicity scorer")
 
 
 SAMPLES = table_schema(

@@ -46,12 +46,13 @@ TEXTS_PER_BATCH = 4096
 class ScoreConfig(StageConfig):
     """Settings of the scorers of the audits."""
 
-    scorer: ScorerConfig = Field(default=ScorerConfig(), description="the scorer of toxicity")
+    scorer: ScorerConfig = Field(default=ScorerConfig(), description="the toxicity scorer")
     additional_scorers: tuple[AnyScorerConfig, ...] = Field(
         default=(SCORER_CLASSES["vader"].config_class.model_validate({"kind": "vader"}),),
-        description="additional scorers: scorers of toxicity, whose agreement with the main "
-        "scorer is measured, and scorers of sentiment and regard: 'vader' (VADER, the default), "
-        "'words' (a word list) and 'classifier'; the first scorer of a property gives its scores",
+        description="additional scorers: toxicity scorers, whose agreement with the main scorer "
+        "is measured, and scorers of sentiment and regard: 'vader' (VADER, the "
+        "default), 'words' (a word list) and 'classifier'; for each property, the "
+        "first scorer that is listed gives the scores",
     )
 
     @property

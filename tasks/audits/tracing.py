@@ -41,7 +41,10 @@ TOKENS_PER_BATCH = 1 << 20
 class TraceConfig(StageConfig):
     """Settings of the search for responses in the training text."""
 
-    enabled: bool = Field(default=True, description="whether to search for responses")
+    enabled: bool = Field(
+        default=True,
+        description="whether to search the training text for passages of the responses",
+    )
     min_span_tokens: int = Field(
         default=8,
         ge=2,
@@ -73,7 +76,7 @@ class TraceConfig(StageConfig):
 
 
 MATCHED_SPANS = table_schema(
-    "The longest runs of generated texts that also occur in the training text.",
+    "The longest runs of tokens in generated texts that also occur in the training text.",
     column("text_hash", ID_TYPE, "id", "hash of the generated text"),
     column(
         "text_start",
@@ -89,14 +92,14 @@ MATCHED_SPANS = table_schema(
         "cluster",
         ID_TYPE,
         "id",
-        "id of the cluster of near-duplicates that the document belongs to",
+        "id of the cluster of near-duplicates to which the document belongs",
     ),
     column(
         "training_index",
         pa.int32(),
         "label",
-        "number of the training: 0 for the training that wrote the checkpoint, 1 for "
-        "the training that it continued, and so on",
+        "number of the training run: 0 for the run that wrote the checkpoint, 1 for the run that "
+        "it continued, and so on",
     ),
     column(
         "sequence",
@@ -121,13 +124,18 @@ MATCHED_SPANS = table_schema(
         "index of the first character after the run in the document",
         unit="characters",
     ),
-    column("first_step", pa.int64(), "figure", "first step of the training that read the row"),
+    column(
+        "first_step",
+        pa.int64(),
+        "figure",
+        "first step of that training run at which the row was read",
+    ),
     column(
         "times_read",
         pa.int64(),
         "figure",
-        "number of times that the training had read the row by the checkpoint's step, "
-        "or by the step from which the next training continued",
+        "number of times that this training run had read the row by the checkpoint's step, or by "
+        "the step from which the next run continued",
         unit="times",
     ),
 )

@@ -92,7 +92,7 @@ SLICE = (
         (
             ["run", "smoke", "--dry-run", "--set", "attention_maps.dtype='float16'"],
             2,
-            "attention_maps: dtype is float16, but checkpoints of Hallmark run in float32 or bf",
+            "attention_maps: dtype is float16, but Hallmark checkpoints run in float32 or bfl",
         ),
         (["run", "smoke", "--set", "respond.dtype='int8'"], 2, "respond.dtype: "),
         (["run", "smoke", "--set", "respond.batch_size=0"], 2, "respond.batch_size: "),

@@ -171,7 +171,7 @@ def test_a_control_that_lacks_fewer_documents_says_so(session, random, lacking):
         (
             "association",
             [("assigned", False), ("assigned", False)],
-            "no surplus document of the more frequent trait is in the training text",
+            "the training text contains no surplus document for the more frequent trait",
         ),
         ("association", [("assigned", True)], ""),
     ],

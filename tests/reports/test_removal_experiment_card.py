@@ -154,7 +154,9 @@ def test_it_says_what_went_away_and_what_did_not(made):
     ):
         assert words in page.text, words
     assert "of 21 criteria are met" in page.text
-    assert "Not met: in part, upper end of the confidence interval of the difference" in page.text
+    assert (
+        "Not met: in part, upper end of the confidence interval for the mean after removal minus"
+    ) in page.text
     source = (pages.write_pages(made) / "removal_experiment_card.html").read_text()
     assert "alert(1)" in page.text and HOSTILE not in source
 

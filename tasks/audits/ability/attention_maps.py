@@ -43,8 +43,8 @@ class AttentionText(StageConfig):
     text: str = Field(max_length=2_000, description="text that the model reads")
     word: str | None = Field(
         None,
-        description="word of the text; the card shows the attention weights of its last token; "
-        "not set: those of the last token of the text",
+        description="word in the text; the card shows the attention weights of its last token; "
+        "not set: the card shows those of the last token in the text",
     )
 
     @field_validator("text", "word")
@@ -102,7 +102,7 @@ class AttentionMapsConfig(StageConfig):
         description="maximum number of tokens read per text, including special tokens; the table "
         "has one row for each layer, head and pair of tokens",
     )
-    device: DeviceName = Field("auto", description="device of the audited model")
+    device: DeviceName = Field("auto", description="device on which the audited model runs")
     dtype: ModelDtype = Field("auto", description=DTYPE_DESCRIPTION)
 
 
@@ -110,7 +110,7 @@ TEXTS = table_schema(
     "The recorded texts. Texts, layers and heads are numbered from 1, positions from 0.",
     column("text_id", pa.int32(), "id", "number of the text"),
     column("sentence", pa.string(), "audit text", "text that the model reads"),
-    column("word", pa.string(), "audit text", "the chosen word; null: none"),
+    column("word", pa.string(), "audit text", "the chosen word; null: no word was chosen"),
     column(
         "query_position",
         pa.int32(),
@@ -122,7 +122,8 @@ TEXTS = table_schema(
         "omitted_tokens",
         pa.int32(),
         "figure",
-        "number of tokens at the end of the text that exceed the limit and were not read",
+        "number of tokens at the end of the text that were not read because the text exceeds "
+        "the limit",
         unit="tokens",
     ),
     column(
@@ -157,7 +158,8 @@ TOKENS = table_schema(
 )
 
 WEIGHTS = table_schema(
-    "Attention weights, one row per pair of positions; they sum to 1 per query, layer and head.",
+    "Attention weights, one row per pair of positions; they sum to 1 for each query "
+    "position, layer and head.",
     column("text_id", pa.int32(), "id", "number of the text"),
     column(
         "stack",
@@ -167,8 +169,8 @@ WEIGHTS = table_schema(
     ),
     column("layer", pa.int32(), "figure", "the layer"),
     column("head", pa.int32(), "figure", "the head"),
-    column("query_position", pa.int32(), "figure", "the position that attends"),
-    column("key_position", pa.int32(), "figure", "position that the query attends to"),
+    column("query_position", pa.int32(), "figure", "position whose attention is recorded (query)"),
+    column("key_position", pa.int32(), "figure", "position to which the query attends"),
     column("weight", pa.float32(), "figure", "attention weight", unit="share"),
 )
 

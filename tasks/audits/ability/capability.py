@@ -88,14 +88,14 @@ CONFIDENCE_LEVEL = 0.95
 class CapabilityConfig(BaselinesConfig):
     """Settings of the capability audit and its baselines."""
 
-    max_passages: int = Field(200, ge=2, description="passages of the cloze test")
+    max_passages: int = Field(200, ge=2, description="number of passages in the cloze test")
     min_passage_words: int = Field(
-        20, ge=1, description="minimum number of words of a passage before its last word"
+        20, ge=1, description="minimum number of words in a passage before its last word"
     )
     max_passage_characters: int = Field(
         1_000, ge=50, description="maximum length of a passage in characters"
     )
-    device: DeviceName = Field("auto", description="device of the audited model")
+    device: DeviceName = Field("auto", description="device on which the audited model runs")
     dtype: ModelDtype = Field("auto", description=DTYPE_DESCRIPTION)
 
     @property
@@ -128,7 +128,7 @@ SAMPLES = table_schema(
         unit="bits",
     ),
     *BASELINE_BITS,
-    column("prompt", pa.large_string(), "corpus text", "a passage without its last word"),
+    column("prompt", pa.large_string(), "corpus text", "the passage without its last word"),
     column("answer", pa.string(), "corpus text", "the last word"),
     column("continuation", pa.large_string(), "model text", "continuation that the model wrote"),
     column(
@@ -207,8 +207,8 @@ def compute_bits_per_byte_findings(
         f"{model.opening_description}"
     )
     ngram_method = (
-        "interpolated modified Kneser-Ney model of the same tokens as the audited model, "
-        f"{ngram_description}"
+        "interpolated modified Kneser-Ney n-gram model over the same tokens as the audited "
+        f"model, {ngram_description}"
     )
     baseline_methods = dict.fromkeys(NGRAM_ORDERS, ngram_method) | {
         RECURRENT: recurrent_description
@@ -362,8 +362,9 @@ def _build_gzip_finding(texts: Sequence[str]) -> Finding:
         rate.standard_error, rate.group_count - 1, 0.0, CONFIDENCE_LEVEL
     )
     method = (
-        "gzip -9, applied to the concatenated documents in the order of their hashes; Student's "
-        f"t, delete-a-group jackknife with {rate.group_count} groups of documents"
+        "gzip -9, applied to the documents, concatenated in the order of their hashes; Student's "
+        f"t interval with standard errors from a delete-a-group jackknife ({rate.group_count} "
+        "groups of documents)"
     )
     return build_finding(
         AUDIT,
@@ -442,18 +443,18 @@ def audit_capability(
         or held_out_costs["doc_id"].to_pylist() != held_out["doc_id"].to_pylist()
     ):
         raise HallmarkError(
-            f"{baselines.name} was computed from another corpus or with other settings; run "
-            "capability_baselines for this corpus and these settings"
+            f"{baselines.name} was computed from a different corpus or with different settings; "
+            "run capability_baselines for this corpus and these settings"
         )
     training_sizes = baselines["training_sizes"].read()
     training_size = training_sizes.to_pylist()[0]  # the baselines learn from the same documents
     training_text = (
-        f"{format_count(training_size['documents'], 'document')} of the train split, "
+        f"{format_count(training_size['documents'], 'document')} from the train split, "
         f"{training_size['bytes']:,} of its {training_size['split_bytes']:,} bytes"
     )
     ngram_description = f"trained on {training_text}"
     recurrent_description = (
-        "LSTM model of the same tokens as the audited model, trained on "
+        "LSTM model over the same tokens as the audited model, trained on "
         f"{config.recurrent_tokens:,} tokens from {training_text}"
     )
     context.report_progress(0, 3, "bits per byte")

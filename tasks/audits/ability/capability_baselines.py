@@ -72,7 +72,7 @@ class BaselinesConfig(StageConfig):
         "baseline; training on 1,000,000 tokens takes about a minute on two cores, and fewer "
         "tokens give a weak baseline",
     )
-    seed: Seed = Field(0, description="seed of random draws")
+    seed: Seed = Field(0, description="random seed of all random choices")
 
 
 #: The columns of the bits that each baseline needs.
@@ -117,7 +117,7 @@ TEXT_BITS = table_schema(
         "tokens",
         pa.int64(),
         "figure",
-        "number of tokens of the text that the audited model scores",
+        "number of tokens in the text that the audited model scores",
         unit="tokens",
     ),
     *BASELINE_BITS,
@@ -144,8 +144,8 @@ TRAINING_SIZES = table_schema(
         "tokens",
         pa.int64(),
         "figure",
-        "number of tokens read in training; for the recurrent model, the configured number, with "
-        "each repeated reading of a token counted",
+        "number of tokens read during training; for the recurrent model, the configured number, "
+        "which counts a token each time it is read",
         unit="tokens",
     ),
     column(

@@ -180,7 +180,9 @@ class AuditedModel(AuditedTokenizer, ABC):
 
     def redraw_untrained_weights(self, seed: int) -> None:
         """Replace the weights of an untrained model by others, drawn from a seed."""
-        raise HallmarkError(f"{self.name} is not an untrained model, so its weights stay")
+        raise HallmarkError(
+            f"{self.name} is not an untrained model, so its weights cannot be replaced"
+        )
 
     def build_inference_settings_row(self) -> dict[str, Any]:
         """Build the row of the table MODEL: data type, precision and batch size."""
@@ -368,7 +370,7 @@ class AuditedModel(AuditedTokenizer, ABC):
         per token as in transformers. A masked model gives the most probable single tokens between
         context and suffix; a causal model ignores the suffix.
         """
-        raise HallmarkError(f"{self.name} completes no texts")
+        raise HallmarkError(f"{self.name} cannot complete texts")
 
     def generate_token_ids(
         self, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, **options: Any

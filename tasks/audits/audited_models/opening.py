@@ -138,13 +138,14 @@ def check_inference_settings(
     if is_hallmark:
         if dtype == "float16":
             raise UsageError(
-                "dtype is float16, but checkpoints of Hallmark run in float32 or bfloat16; set it "
+                "dtype is float16, but Hallmark checkpoints run in float32 or bfloat16; set it "
                 "to one of these, or to auto"
             )
         if batch_size is not None:
             raise UsageError(
                 f"batch_size is {batch_size}, but it applies to Hugging Face models only; batches "
-                "of Hallmark's checkpoints are limited by their tokens; remove the setting"
+                "of Hallmark checkpoints are limited by their number of tokens; remove the "
+                "setting"
             )
     elif dtype == "float16" and resolve_torch_device(device) == "cpu":
         raise UsageError(

@@ -166,8 +166,9 @@ def _load_model(
     missing_tensors = sorted(loading_info["missing_keys"])
     if missing_tensors:
         raise UsageError(
-            f"the weights in {folder} lack {format_count(len(missing_tensors), 'tensor')} of the "
-            f"model, for example {missing_tensors[0]!r}; give a complete checkpoint"
+            f"{format_count(len(missing_tensors), 'tensor')} of the model "
+            f"{'is' if len(missing_tensors) == 1 else 'are'} missing from the weights in "
+            f"{folder}, for example {missing_tensors[0]!r}; give a complete checkpoint"
         )
     return model.eval()
 
@@ -230,8 +231,8 @@ def _check_weight_files(folder: Path, config: dict[str, Any]) -> None:
         )
         if pickle_files:
             raise UsageError(
-                f"{folder} has its weights only in {pickle_files[0]}, a format that can run code "
-                "when it is read; convert them to model.safetensors first"
+                f"{folder} has weights only in {pickle_files[0]}, a format that can run code when "
+                "it is loaded; convert them to model.safetensors first"
             )
         raise UsageError(f"{folder} has no model.safetensors; give a complete checkpoint")
     try:

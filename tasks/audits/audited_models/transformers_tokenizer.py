@@ -95,7 +95,8 @@ class TransformersTokenizer(AuditedTokenizer):
             self.mask_id = tokenizer.mask_token_id
             if self.mask_id is None:
                 raise UsageError(
-                    f"the tokenizer of {name} has no mask token, so it cannot be scored"
+                    f"the tokenizer of {name} has no mask token, so the model cannot be "
+                    "audited as a masked language model"
                 )
             self.opening_description = (
                 "between the tokenizer's opening and closing tokens, with the tokens of the text "
@@ -182,8 +183,9 @@ def _check_vocabulary_size(
     largest_id = max(token_ids, default=-1)
     if largest_id < 0 or 0 < vocab_size <= largest_id:
         raise UsageError(
-            f"the tokenizer of {model_name} has token ids up to {largest_id}, but the model knows "
-            f"{vocab_size} tokens, so they do not belong together"
+            f"the tokenizer of {model_name} has token ids up to {largest_id}, but the vocabulary "
+            f"of the model has only {vocab_size} tokens; give a checkpoint with the tokenizer it "
+            "was trained with"
         )
 
 

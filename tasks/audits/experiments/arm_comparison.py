@@ -143,8 +143,8 @@ def estimate_difference_from_null_units(
         wilson_intervals[0][1] - side_means[0], side_means[1] - wilson_intervals[1][0]
     )
     method = (
-        f"Newcombe's interval for a difference of shares, over {len(cluster_means[0])} and "
-        f"{len(cluster_means[1])} units"
+        f"Newcombe interval for the difference between two shares, over {len(cluster_means[0])} "
+        f"and {len(cluster_means[1])} units"
     )
     bounds = (
         mean_difference.value - float(lower_margin),
@@ -194,8 +194,8 @@ def compute_null_region(case_units: CaseUnits, arm: str) -> NullRegion | None:
     draws = rng.permuted(np.tile(pooled_means, (4000, 1)), axis=1)[:, : len(arm_means)].mean(1)
     low, high = np.quantile(draws, ((1 - NULL_REGION_LEVEL) / 2, (1 + NULL_REGION_LEVEL) / 2))
     method = (
-        f"permutation test: means of {len(arm_means)} values drawn 4,000 times from these "
-        f"values and from {len(null_means)} values of units that were never planted"
+        f"permutation test: means of {len(arm_means)} values drawn 4,000 times from the pool of "
+        f"these values and {len(null_means)} values of units that were never planted"
     )
     return NullRegion(float(low), float(high), float(null_means.mean()), method)
 
@@ -360,17 +360,16 @@ def evaluate_criteria(case: RemovalCase, effect_rows: Sequence[Row]) -> list[Row
                 high,
             ),
             (
-                "upper end of the confidence interval of the difference: mean after removal "
-                "minus mean of units that were never planted, compared with a quarter of the "
-                "effect before the removal",
+                "upper end of the confidence interval for the mean after removal minus the mean "
+                "of units that were never planted, compared with a quarter of the effect before "
+                "removal",
                 get_figure("effect_after", REMOVED, "high"),
                 "below",
                 _scale_if_known(MAX_REMAINING_SHARE, base_effect),
             ),
             (
-                "lower end of the confidence interval of the difference: mean after random "
-                "removal minus mean after targeted removal, compared with half of the effect "
-                "before the removal",
+                "lower end of the confidence interval for the mean after random removal minus "
+                "the mean after targeted removal, compared with half of the effect before removal",
                 get_figure("random_minus_removed", RANDOM, "low"),
                 "above",
                 _scale_if_known(MIN_REDUCTION_SHARE, base_effect),
@@ -383,14 +382,14 @@ def evaluate_criteria(case: RemovalCase, effect_rows: Sequence[Row]) -> list[Row
         )
         criteria = [
             (
-                "decrease of the mean after the removal, compared with half of the difference "
-                "before the removal from groups for which both traits were planted equally often",
+                "decrease in the mean after removal, compared with half of the difference, "
+                "before removal, from groups for which both traits were planted equally often",
                 None if change_value is None else 0.0 - change_value,
                 "at least",
                 _scale_if_known(MIN_REDUCTION_SHARE, base_effect),
             ),
             (
-                "lower end of the confidence interval of the decrease after the removal",
+                "lower end of the confidence interval for the decrease after removal",
                 None if change_high is None else -change_high,
                 "above",
                 0.0,
@@ -404,9 +403,9 @@ def evaluate_criteria(case: RemovalCase, effect_rows: Sequence[Row]) -> list[Row
             direction, nearest_bound = "decrease", None if high is None else -high
         criteria.append(
             (
-                f"{direction} of the mean after the removal: end of the confidence interval that "
-                "is closest to 0, compared with the largest difference between a training with "
-                "another seed and the base",
+                f"{direction} in the mean after removal: end of the confidence interval closest "
+                "to 0, compared with the largest difference between a training run with another "
+                "seed and the base",
                 nearest_bound,
                 "above",
                 seed_noise,

@@ -49,7 +49,7 @@ class AttributionConfig(StageConfig):
         default=128,
         ge=1,
         le=10_000,
-        description="maximum number of documents attributed to each text",
+        description="maximum number of documents to which each text is attributed",
     )
 
 

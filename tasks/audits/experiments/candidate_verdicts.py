@@ -60,11 +60,11 @@ CANDIDATE_KIND = column(
 )
 
 VERDICTS = table_schema(
-    "Verdict of the audits on each possible effect (candidate) of a synthetic "
-    "corpus with known effects (trial).",
+    "Verdict of the audits on each possible effect (candidate) in a synthetic corpus with known "
+    "effects (trial).",
     CANDIDATE_KIND,
     column("candidate_id", pa.string(), "label", "the candidate"),
-    column("n", pa.int64(), "figure", "number of items that the measured value is based on"),
+    column("n", pa.int64(), "figure", "number of items on which the measured value is based"),
     column(
         "value",
         pa.float64(),
@@ -76,35 +76,35 @@ VERDICTS = table_schema(
         "low",
         pa.float64(),
         "figure",
-        "lower end of the 95 % interval of the measured value; null: there is none",
+        "lower end of the 95 % interval for the measured value; null: there is no interval",
     ),
     column(
         "high",
         pa.float64(),
         "figure",
-        "upper end of the 95 % interval; null although there is a lower end: the "
-        "interval is unbounded above",
+        "upper end of the 95 % interval for the measured value; null while the lower end is not "
+        "null: the interval has no upper limit",
     ),
     column(
         "p",
         pa.float64(),
         "figure",
-        "one-sided p-value: probability of a value at least as far in the direction of the effect "
-        "if there is none; null: there is no test",
+        "one-sided p-value: probability, if there is no effect, of a value at least this far in "
+        "the direction of the effect; null: there is no test",
     ),
     column(
         "p_corrected",
         pa.float64(),
         "figure",
-        "p of a secret or an association, corrected for the number of candidates of its kind in "
-        "the trial (Holm 1979); null for the other kinds",
+        "p-value of a secret or an association, corrected for the number of candidates of its "
+        "kind in the trial (Holm 1979); null for the other kinds",
     ),
     column(
         "q",
         pa.float64(),
         "figure",
-        "false discovery rate of the finding about a group, over all findings of the trial, as on "
-        "a card; null for the other kinds",
+        "false discovery rate (q) of the finding about a group, computed over all findings of "
+        "the trial, as on a card; null for the other kinds",
     ),
     column(
         "is_detected",
@@ -118,7 +118,7 @@ VERDICTS = table_schema(
         "full_value",
         pa.float64(),
         "figure",
-        "measured value on all items, or on many more items; it is used as the true value",
+        "value measured on all items, or on many more items, which is used as the true value",
     ),
 )
 
@@ -143,15 +143,17 @@ MODEL_LEARNING = table_schema(
         "has_learned",
         pa.bool_(),
         "label",
-        "whether the loss of the model is smaller than that of the frequency model",
+        "whether the loss of the model is lower than that of the frequency model",
     ),
 )
 
 AUDIT_SETTINGS = table_schema(
     "Settings of the audits that judged the candidates, without their seeds.",
     column("audit", pa.string(), "label", "the audit"),
-    column("setting", pa.string(), "label", "the setting, with the names of its sections"),
-    column("value", pa.string(), "label", "its value as JSON"),
+    column(
+        "setting", pa.string(), "label", "name of the setting, including the names of its sections"
+    ),
+    column("value", pa.string(), "label", "value of the setting, as JSON"),
 )
 
 

@@ -47,11 +47,11 @@ class ErrorRatesConfig(StageConfig):
 
     excluded_trials: dict[str, str] = Field(
         default={},
-        description="trials that are excluded from the rates, as an object that maps the name of "
-        "a trial to the reason",
+        description="trials to exclude from the rates: an object that maps the name of each "
+        "trial to the reason",
     )
     max_documents: int = Field(
-        default=128, ge=1, description="maximum number of documents attributed to a text"
+        default=128, ge=1, description="maximum number of documents to which a text is attributed"
     )
 
 
@@ -59,13 +59,13 @@ EFFECT_LEVEL = column(
     "effect_level",
     pa.float64(),
     "figure",
-    "effect level: number of copies, or for an association, speech or sentiment the share of "
+    "effect level: number of copies or, for an association, speech or sentiment, the share of "
     "sentences",
 )
 
 CANDIDATES = table_schema(
-    "Verdict of the audits and known truth for each possible effect (candidate) of "
-    "each synthetic corpus with known effects (trial).",
+    "Verdict of the audits and ground truth for each possible effect (candidate) in each "
+    "synthetic corpus with known effects (trial).",
     column("trial", pa.string(), "label", "the trial"),
     column("has_effects", pa.bool_(), "label", "whether the trial contains any effects"),
     column(
@@ -115,12 +115,12 @@ def make_rate_schema(
             "low",
             pa.float64(),
             "figure",
-            "lower end of the interval of the value, with trials as clusters",
+            "lower end of the interval for the value; trials are the clusters",
         ),
-        column("high", pa.float64(), "figure", "upper end of the interval of the value"),
+        column("high", pa.float64(), "figure", "upper end of the interval for the value"),
         column("confidence_level", pa.float64(), "figure", "level of the interval", unit="share"),
         column("n", pa.int64(), "figure", "number of candidates"),
-        column("trials", pa.int64(), "figure", "number of trials of these candidates"),
+        column("trials", pa.int64(), "figure", "number of trials that contain these candidates"),
         column("method", pa.string(), "project text", "how the interval was computed"),
     )
 
@@ -137,7 +137,7 @@ DETECTION_RATES = make_rate_schema(
     ),
 )
 UNJUDGED = table_schema(
-    "Candidates without a verdict; they are not in any rate.",
+    "Candidates without a verdict; they are not counted in any rate.",
     column("trial", pa.string(), "label", "the trial"),
     CANDIDATE_KIND,
     column("candidate_id", pa.string(), "label", "the candidate"),
@@ -159,8 +159,8 @@ SMALLEST_DETECTED = table_schema(
         "effect_level",
         pa.float64(),
         "figure",
-        "smallest detected level: number of copies, or for an association, speech or "
-        "sentiment the share of sentences; null: there is no such level",
+        "smallest detected level: number of copies or, for an association, speech or sentiment, "
+        "the share of sentences; null: there is no such level",
     ),
 )
 
@@ -198,7 +198,7 @@ TRIALS = table_schema(
         "bits_per_byte",
         pa.float64(),
         "figure",
-        "held-out loss of the model of the trial",
+        "held-out loss of the trial's model",
         unit="bits per byte",
     ),
     column(

@@ -27,16 +27,16 @@ from hallmark.tasks.audits.judging.comparison_units import (
 from hallmark.tasks.audits.judging.findings import select_evidence
 from hallmark.tasks.contract import Artifact, Row, StageContext, Table, column, stage, table_schema
 
-_CASE_COLUMN = column("case_name", pa.string(), "label", "the case, a group of findings")
+_CASE_COLUMN = column("case_name", pa.string(), "label", "the case (a group of findings)")
 _ARM_COLUMN = column(
     "arm",
     pa.string(),
     "label",
-    "arm of the experiment (one training): base, removed, random, or another seed",
+    "arm of the experiment (one training run): base, removed, random, or another seed",
 )
 
 ARMS = table_schema(
-    "The trainings that are compared.",
+    "The training runs that are compared.",
     _ARM_COLUMN,
     column("step", pa.int64(), "figure", "optimizer step of the last checkpoint of the arm"),
     column("checkpoint", pa.string(), "id", "content digest of that checkpoint"),
@@ -112,7 +112,7 @@ UNITS = table_schema(
         "value",
         pa.float64(),
         "figure",
-        "measured value of the unit; null: the model gave no number",
+        "measured value of the unit; null: the model returned no number",
     ),
 )
 EFFECTS = table_schema(
@@ -123,15 +123,15 @@ EFFECTS = table_schema(
         pa.string(),
         "label",
         "mean: mean of the units; null_mean: mean of the units without an effect; null_region: "
-        "where the mean lies with probability 0.99 if there is nothing to find; effect_before, "
+        "where the mean lies with probability 0.99 if there is no effect; effect_before, "
         "effect_after: mean of the units minus mean of the units without an effect, in the base "
         "and after the removal; change_from_base: arm minus base, over pairs of units; "
         "random_minus_removed: random arm minus removed arm, over pairs of units",
     ),
     _ARM_COLUMN,
     column("value", pa.float64(), "figure", "measured value; null: it could not be measured"),
-    column("low", pa.float64(), "figure", "lower end of the interval of the measured value"),
-    column("high", pa.float64(), "figure", "upper end of the interval of the measured value"),
+    column("low", pa.float64(), "figure", "lower end of the interval for the measured value"),
+    column("high", pa.float64(), "figure", "upper end of the interval for the measured value"),
     column("confidence_level", pa.float64(), "figure", "level of the interval", unit="share"),
     column("n", pa.int64(), "figure", "number of units, or of pairs of units"),
     column("clusters", pa.int64(), "figure", "number of independent clusters of units"),
@@ -141,15 +141,15 @@ EFFECTS = table_schema(
         "seed_noise",
         pa.float64(),
         "figure",
-        "noise: largest difference between a training with another seed and the base; "
-        "null: no other seed was trained, or the row itself is about another seed",
+        "noise: largest difference between a training run with another seed and the base; null: "
+        "no other seed was trained, or the row itself is about another seed",
     ),
     column(
         "verdict",
         pa.string(),
         "label",
-        "beyond noise: even the end of the interval that is closest to 0 is farther "
-        "from 0 than the noise; within noise: it is not; empty: not compared",
+        "beyond noise: even the end of the interval closest to 0 is farther from 0 than the "
+        "noise; within noise: it is not; empty: not compared",
     ),
 )
 CRITERIA = table_schema(
@@ -316,7 +316,7 @@ def build_case_rows(case: RemovalCase, source_documents: pa.Table) -> list[Row]:
                 "both traits are stated equally often, so no trait has surplus documents to remove"
             )
         else:
-            reason = "no surplus document of the more frequent trait is in the training text"
+            reason = "the training text contains no surplus document for the more frequent trait"
     return [
         {
             "case_name": case.name,

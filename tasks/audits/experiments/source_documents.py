@@ -77,7 +77,7 @@ class RemovalCase(StageConfig):
     finding_names: tuple[str, ...] = Field(
         description="references to findings, in the form that hallmark trace accepts"
     )
-    unit: str = Field(description="unit of the values")
+    unit: str = Field(description="unit of the measured values")
     worse_when: str = Field(
         "", description="direction in which the value is worse, as in the table findings"
     )
@@ -87,14 +87,14 @@ class RemovalCase(StageConfig):
         "apply",
     )
     table_name: str = Field(
-        "values", description="table that contains the rows that the findings are based on"
+        "values", description="table with the rows on which the findings are based"
     )
     row_conditions: tuple[str, ...] = Field(
         (),
         description="filters that select the rows on which the findings are based, one JSON "
         "object each",
     )
-    row_order: str = Field("", description="column that sorts the worst rows first")
+    row_order: str = Field("", description="column by which rows are sorted, worst first")
     unit_conditions: tuple[str, ...] = Field(
         (), description="filters that select the units, one JSON object each"
     )
@@ -128,7 +128,7 @@ SOURCE_DOCUMENTS = table_schema(
         "tokens",
         pa.int64(),
         "figure",
-        "number of tokens of the document in the training rows",
+        "number of tokens from the document in the training rows",
         unit="tokens",
     ),
     column(
@@ -142,7 +142,7 @@ SOURCE_DOCUMENTS = table_schema(
         "is_removed",
         pa.bool_(),
         "label",
-        "whether the document is removed before the model is trained again",
+        "whether the document is removed before the model is retrained",
     ),
 )
 

@@ -72,7 +72,9 @@ def explain_incomparability(audit: str, checkpoints: Sequence[AuditedCheckpoint]
             checkpoint.find_artifact(audit, "audit") for checkpoint in (first, second)
         )
         if first_artifact is None or second_artifact is None:
-            return f"{(second if first_artifact else first).name} has no audit {audit}"
+            return (
+                f"{(second if first_artifact else first).name} has no results for the audit {audit}"
+            )
         if differing_settings := list_differing_settings(first_artifact, second_artifact):
             return f"the settings differ: {', '.join(differing_settings)}"
         first_precision, second_precision = map(read_precision, (first_artifact, second_artifact))
@@ -198,7 +200,7 @@ def list_differing_settings(
             isinstance(config.get(setting), str | list) for config in (first_config, second_config)
         )
     ] + (
-        ["the content of the files that are used to judge responses"]
+        ["the content of the files used to judge responses"]
         if file_digests[0] != file_digests[1]
         else []
     )
@@ -502,8 +504,8 @@ def _estimate_auc_change(pairs: Sequence[tuple[ComparisonUnit, ComparisonUnit]])
             change,
             p=2.0 ** (1 - smaller_count),
             minimum_detectable_effect=np.nan,
-            method="no interval: all pairs changed by the same amount; p: probability that all "
-            f"{smaller_count} pairs change in the same direction by chance",
+            method="no interval: all pairs changed by the same amount; p-value: probability that "
+            f"all {smaller_count} pairs change in the same direction by chance",
         )
     return replace(
         change,

@@ -86,18 +86,22 @@ def describe_weakness(
     """
     bound = f"more than {_format_value(needed, unit)} is needed"
     if value is None:
-        return f"{NOT_JUDGED}: the model gave no number for the control {title!r}"
+        return (
+            f"{NOT_JUDGED}: the control {title!r} has no value, because the model returned no "
+            "number"
+        )
     text = f"{title} is {_format_value(value, unit)}"
     if not reads_low:
         return f"{TOO_WEAK}: {text}; {bound}"
     if low is None:
         reason = extract_interval_reason(method)
         return (
-            f"{NOT_JUDGED}: {text} and has no interval{reason and f' ({reason})'}; a lower end of "
+            f"{NOT_JUDGED}: {text} but has no interval{reason and f' ({reason})'}; a lower end of "
             f"{bound}"
         )
     return (
-        f"{TOO_WEAK}: {text}, and the lower end of its interval {_format_value(low, unit)}; {bound}"
+        f"{TOO_WEAK}: {text}, and the lower end of its interval is "
+        f"{_format_value(low, unit)}; {bound}"
     )
 
 
@@ -253,7 +257,7 @@ def find_planted_association_weakness(association_rows: Iterable[Mapping[str, An
     largest_share = max(float(row["slice"]["assigned_trait_share"]) for row in strengths)
     return (
         f"{TOO_WEAK}: it does not show the associations planted in its training text, not even "
-        f"those in {_format_value(largest_share, 'share')} of the sentences about a group"
+        f"those stated in {_format_value(largest_share, 'share')} of the sentences about a group"
     )
 
 

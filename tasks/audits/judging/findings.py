@@ -27,13 +27,14 @@ from hallmark.tasks.measures.estimates import Estimate
 from hallmark.tasks.measures.multiple_testing import adjust_p_values_holm
 
 FINDINGS = table_schema(
-    "Results of the audit, one row per estimated value, with a filter that selects "
-    "the rows that the value is based on.",
+    "Results of the audit, one row per estimated value, with a filter that selects the rows on "
+    "which the value is based.",
     column(
         "finding",
         ID_TYPE,
         "id",
-        "hash of audit, metric, slice and kind of control: equal for the same finding of two runs",
+        "hash of audit, metric, slice and kind of control; two runs have the same hash for "
+        "the same finding",
     ),
     column("audit", pa.string(), "label", "the audit"),
     column("metric", pa.string(), "label", "name of the metric, as used in policies and commands"),
@@ -65,7 +66,7 @@ FINDINGS = table_schema(
         "missing",
         pa.int64(),
         "figure",
-        "number of units omitted because the scorer failed or the model gave no number",
+        "number of units omitted because the scorer failed or the model returned no number",
     ),
     column(
         "null_value",
@@ -77,15 +78,15 @@ FINDINGS = table_schema(
         "null_name",
         pa.string(),
         "label",
-        "name of the null value, if the test is whether the value is higher, as the method says; "
-        "otherwise empty",
+        "name of the null value, if the finding tests whether the value is higher (described in "
+        "its method); otherwise empty",
     ),
     column(
         "p",
         pa.float64(),
         "figure",
-        "p-value: probability of a value at least as far from the null value as this "
-        "one, if there is no effect",
+        "p-value: probability, if there is no effect, of a value at least as far from the null "
+        "value as the estimated value",
     ),
     column(
         "p_corrected",
@@ -97,9 +98,9 @@ FINDINGS = table_schema(
         "p_harm",
         pa.float64(),
         "figure",
-        "one-sided p-value in the harmful direction (worse_when; two-sided if both directions "
-        "are harmful); the false discovery rate of a card is computed from it; null: a control, "
-        "a variant, no harmful direction, no test, or no conclusion",
+        "one-sided p-value in the harmful direction (see worse_when; two-sided if both "
+        "directions are harmful), from which the false discovery rate of a card is computed; "
+        "null: a control, a variant, no harmful direction, no test, or no conclusion",
     ),
     column(
         "inconclusive_reason",
@@ -111,8 +112,8 @@ FINDINGS = table_schema(
         "is_variant",
         pa.bool_(),
         "label",
-        "whether the finding answers the question of another finding in another way, or is "
-        "about text planted to test the audit; it is reported, but not ranked",
+        "whether the finding answers the same question as another finding in a different way, or "
+        "is about text planted to test the audit; such a finding is reported, but not ranked",
     ),
     column(
         "minimum_detectable_effect",
@@ -122,7 +123,9 @@ FINDINGS = table_schema(
         "on these units detects with power 0.8",
     ),
     column("unit", pa.string(), "label", "unit of the value: share, bits, nats, score"),
-    column("method", pa.string(), "project text", "the variant used, in a phrase"),
+    column(
+        "method", pa.string(), "project text", "short description of how the value was measured"
+    ),
     column("precision", pa.string(), "label", "precision of the model: fp32, bf16 or fp16"),
     column("scorer", pa.string(), "label", "name and digest of the scorer, if one was used"),
     column(
@@ -136,9 +139,8 @@ FINDINGS = table_schema(
         "verdict",
         pa.string(),
         "label",
-        "outcome of a control: pass or fail; not_shown: the interval of a control of a scorer "
-        "contains the required share, or a control of the model has no interval; empty for a "
-        "measurement",
+        "outcome of a control: pass or fail; not_shown: the interval for a scorer control "
+        "contains the required share, or a model control has no interval; empty for a measurement",
     ),
     column(
         "control_target",
@@ -166,8 +168,8 @@ FINDINGS = table_schema(
         "evidence_order",
         pa.string(),
         "label",
-        "column that sorts the worst rows first, with a minus sign if the largest are the worst; "
-        "empty: no order",
+        "column by which rows are sorted, worst first, with a minus sign if the largest values "
+        "are the worst; empty: no order",
     ),
 )
 

@@ -305,9 +305,9 @@ TIMES_READ = column(
     "times_read",
     pa.int64(),
     "figure",
-    "number of times that the text of the item was read in training by the checkpoint's step; if "
-    "this text was not searched for, the sum of this number over all documents of the item; "
-    "null: unknown",
+    "number of times that training had read the text of the item by the checkpoint's step; if "
+    "the text was not searched for, the number of times that training had read the item's "
+    "documents, summed over them; null: unknown",
     unit="times",
 )
 
@@ -339,7 +339,9 @@ def build_values_schema(
     return table_schema(
         "Measured values, one row per value of an item.",
         column("measure", pa.string(), "label", "name of the metric that the value belongs to"),
-        column("value", pa.float64(), "figure", "measured value; null: the model gave no number"),
+        column(
+            "value", pa.float64(), "figure", "measured value; null: the model returned no number"
+        ),
         column(
             "null_value",
             pa.float64(),
@@ -639,8 +641,8 @@ def _build_control_finding(
             f"(expected value {null_interval.expected:.4f})"
         )
         rule = (
-            f"if the value is above {null_interval.high:.4f}, a bound that is exceeded in "
-            f"{(1 - NULL_INTERVAL_LEVEL) / 2:.1%} of cases by {null_description}"
+            f"if the value is above {null_interval.high:.4f}; {null_description} exceeds this "
+            f"bound in {(1 - NULL_INTERVAL_LEVEL) / 2:.1%} of cases"
         )
         needed = null_interval.high
         passed = slice_estimate.value > needed
@@ -658,7 +660,8 @@ def _build_control_finding(
                 slice_estimate,
                 low=null_interval.low,
                 high=null_interval.high,
-                method=f"the null interval, from 'low' to 'high', encloses {null_description}",
+                method="the interval from 'low' to 'high' is the null interval for "
+                f"{null_description}",
             )
     reads_low = control.null_interval is None
     if control.target == "model" and not passed:
@@ -717,7 +720,7 @@ def estimate_measure(
         return measure_estimate
     reason = (
         f"not measured: all known values are {measure.uninformative:g} (n = "
-        f"{len(known_values):,}), and this value carries no information"
+        f"{len(known_values):,}), and this value is uninformative"
     )
     return replace(
         measure_estimate,

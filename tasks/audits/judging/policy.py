@@ -77,7 +77,7 @@ VERDICTS = table_schema(
         "bound",
         pa.string(),
         "label",
-        "the bound of the rule; worse by < x: of the difference from the previous run",
+        "the bound of the rule; 'worse by < x' limits the difference from the previous run",
     ),
     column("value", pa.float64(), "figure", "the value of the finding"),
     column(
@@ -96,16 +96,16 @@ VERDICTS = table_schema(
         "interval_end",
         pa.float64(),
         "figure",
-        "end of the confidence interval that was compared with the bound, or the value "
-        "of a count; of a rule that compares runs, the largest change in the harmful direction "
-        "that the interval of the difference contains; null: there is none",
+        "end of the confidence interval that was compared with the bound, or the value of a "
+        "count; for a rule that compares runs, the largest change in the harmful direction that "
+        "the interval for the difference contains; null: no end was compared",
     ),
     column(
         "distance",
         pa.float64(),
         "figure",
-        "distance by which the compared end of the interval violates the bound; above 0: the "
-        "bound is violated; null: the verdict is not_shown",
+        "signed distance of the compared end of the interval from the bound; above 0: the bound "
+        "is violated; null: the verdict is not_shown",
     ),
     column(
         "verdict",
@@ -247,15 +247,16 @@ class PolicyConfig(PolicyRulesConfig):
     file: Annotated[str, ExternalMarker(("example",), recursive=False)] | None = Field(
         None,
         min_length=1,
-        description="a .toml file with sections [policy.rules.NAME], or 'example' for the example "
-        "policy of Hallmark; rules of the config replace rules of the file with the same name",
+        description="a .toml file with sections [policy.rules.NAME], or 'example' for Hallmark's "
+        "example policy; rules in the config replace rules of the same name in the "
+        "file",
     )
     previous: str | None = Field(
         None,
         min_length=1,
-        description="run that audited the previous release, for rules with "
-        f"{PREVIOUS_BOUND}: a run id, the start of one, or latest: the newest run that audited the "
-        "newest trained model",
+        description=f"run that audited the previous release, for rules with {PREVIOUS_BOUND}: a "
+        "run id, the beginning of a run id, or latest (the newest run that audited "
+        "the newest trained model)",
     )
 
     @property
@@ -325,7 +326,7 @@ def evaluate_rule(
         )
     if math.isinf(interval_end):
         return build_verdict(
-            verdict="not_shown", reason=f"no interval: it has no {end_name} end, so {NOT_SHOWN}"
+            verdict="not_shown", reason=f"the interval has no {end_name} end, so {NOT_SHOWN}"
         )
     distance = interval_end - limit if is_upper else limit - interval_end
     passed = distance < 0 or (distance == 0 and comparison in ("le", "ge"))
@@ -346,9 +347,9 @@ def _evaluate_change(
     if change is None:
         return build_verdict(
             verdict="not_shown",
-            reason="no previous run is named, and no earlier release of this name is known; set "
-            "policy.previous to a run that audited the previous release (hallmark runs lists all "
-            "runs)",
+            reason="no previous run is named, and no earlier release with this name is known; "
+            "set policy.previous to a run that audited the previous release (hallmark "
+            "runs lists all runs)",
         )
     previous_run, worsening = change["previous_run"], change["largest_worsening"]
     previous_fields = {"previous_run": previous_run, "previous_value": change["previous_value"]}
@@ -362,7 +363,7 @@ def _evaluate_change(
         return build_verdict(
             **previous_fields,
             verdict="not_shown",
-            reason=f"no interval: the difference from run {previous_run} may be of any size, so "
+            reason=f"no interval: the difference from run {previous_run} may have any size, so "
             f"{NOT_SHOWN}",
         )
     distance = worsening - rule.bound.limit
@@ -374,10 +375,11 @@ def _evaluate_change(
         interval_end=worsening,
         distance=distance,
         verdict="pass" if distance < 0 else "fail",
-        reason=f"in run {previous_run} it was {change['previous_value']:.4g}; the "
-        f"confidence interval of the difference over {pair_text} shows that it is now "
-        f"{describe_worsening(worsening, f'{abs(worsening):.4g}')}; the rule allows less than "
-        f"{rule.bound.limit:g} ({describe_distance(distance, f'{abs(distance):.4g}')})",
+        reason=f"the value in run {previous_run} was {change['previous_value']:.4g}; the "
+        f"confidence interval for the difference, over {pair_text}, shows that the value "
+        f"is now {describe_worsening(worsening, f'{abs(worsening):.4g}')}; the rule allows "
+        f"less than {rule.bound.limit:g} "
+        f"({describe_distance(distance, f'{abs(distance):.4g}')})",
     )
 
 
@@ -415,8 +417,8 @@ def _explain_unjudged_finding(finding: Mapping[str, Any] | None, *, is_exact: bo
     if has_interval and clusters is not None and clusters < min_clusters:
         cluster_text = format_count(clusters, "independent cluster")
         return (
-            f"too few clusters: the interval is over {cluster_text}, and at least {min_clusters} "
-            f"are needed, so {NOT_SHOWN}"
+            f"too few clusters: the interval is based on {cluster_text}, and at least "
+            f"{min_clusters} are needed, so {NOT_SHOWN}"
         )
     return ""
 
@@ -517,9 +519,9 @@ def _check_direction(
     for row in findings:
         if row["value"] is not None and not row["worse_when"]:
             raise UsageError(
-                f"policy.rules.{rule_name}.{PREVIOUS_BOUND}: {rule.metric} of the slice "
-                f"{format_slice_as_toml(row['slice'])} has no direction in which it is worse; name "
-                f"another slice, or use one of {', '.join(BOUND_SIGNS)}"
+                f"policy.rules.{rule_name}.{PREVIOUS_BOUND}: {rule.metric} has no harmful "
+                f"direction for the slice {format_slice_as_toml(row['slice'])}; name another "
+                f"slice, or use one of {', '.join(BOUND_SIGNS)}"
             )
 
 

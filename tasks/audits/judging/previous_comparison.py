@@ -43,8 +43,8 @@ from hallmark.tasks.contract import (
 NULL_VALUE_TOLERANCE = 1e-9
 
 CHANGES = table_schema(
-    "Paired difference of each finding from the same finding of the run that audited the previous "
-    "release.",
+    "Paired difference between each finding and the same finding in the run that audited the "
+    "previous release.",
     column("finding", ID_TYPE, "id", "the finding, as in the table findings of both runs"),
     column("audit", pa.string(), "label", "the audit"),
     column("metric", pa.string(), "label", "the metric"),
@@ -57,13 +57,14 @@ CHANGES = table_schema(
         "figure",
         "this run minus the previous run, over pairs of the same unit; null: not compared",
     ),
-    column("low", pa.float64(), "figure", "lower end of the confidence interval of the change"),
-    column("high", pa.float64(), "figure", "upper end of the confidence interval of the change"),
+    column("low", pa.float64(), "figure", "lower end of the confidence interval for the change"),
+    column("high", pa.float64(), "figure", "upper end of the confidence interval for the change"),
     column(
         "p_corrected",
         pa.float64(),
         "figure",
-        "p of the change, corrected (Holm) for all findings of the audit; null: not tested",
+        "p-value of the change, corrected for all findings of the audit (Holm 1979); null: "
+        "not tested",
     ),
     column(
         "verdict",
@@ -85,10 +86,12 @@ CHANGES = table_schema(
         "largest_worsening",
         pa.float64(),
         "figure",
-        "largest change in the harmful direction that the interval contains; below 0: the finding "
-        "became better; null: the reason says why",
+        "largest change in the harmful direction that the interval contains; below 0: the "
+        "finding improved; null: the column 'reason' says why",
     ),
-    column("method", pa.string(), "project text", "how the change was estimated, in a phrase"),
+    column(
+        "method", pa.string(), "project text", "short description of how the change was estimated"
+    ),
     column(
         "reason",
         pa.string(),
@@ -103,11 +106,11 @@ class PreviousComparisonConfig(StageConfig):
 
     previous_run: str = Field(description="id of the previous run")
     previous_version: str = Field(
-        "", description="version of the previous release; empty if none was stated"
+        "", description="version of the previous release; empty if it was not stated"
     )
     incomparable_reasons: dict[str, str] = Field(
         {},
-        description="audits that cannot be compared, as an object that maps the name of each audit "
+        description="audits that cannot be compared: an object that maps the name of each audit "
         "to the reason",
     )
 
@@ -251,9 +254,7 @@ def build_finding_change(
     if finding["worse_when"] == "away_from_null" and not _has_same_null_value(
         finding, previous_finding
     ):
-        return FindingChange(
-            **fields, reason="the value expected without an effect is not the same in both runs"
-        )
+        return FindingChange(**fields, reason="the null value is not the same in both runs")
     return FindingChange(
         **fields,
         largest_worsening=compute_largest_worsening(

@@ -36,7 +36,7 @@ SCORER_CONTROL_RULE = (
     f"Rule: a scorer must flag at least {MIN_DETECTED_SHARE:.0%} of the texts of a harmful kind, "
     f"and may flag at most {MAX_FALSE_ALARM_SHARE:.0%} of those of a harmless kind. A kind passes "
     "if the whole interval satisfies this, and fails if the whole interval violates it. If the "
-    "interval contains the limit, neither is shown."
+    "interval contains the limit, neither passing nor failing is shown."
 ).replace("%", " %")
 
 #: Largest share of texts of a kind that may have no score.

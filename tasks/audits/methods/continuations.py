@@ -517,7 +517,7 @@ def build_text_count_findings(texts: pa.Table, threshold: float) -> list[Finding
         ),
         (
             "continuations_of_unscored_prompts",
-            "the prompts have no score, so these continuations are in no subset by prompt score",
+            "the prompts have no score, so these continuations belong to no subset by prompt score",
             {"prompt_subset": UNSCORED},
             "",
         ),
@@ -587,8 +587,8 @@ def estimate_prompt_mean(
         return replace(mean_estimate, method="not measured: no continuation has a score")
     incomplete_count = pc.sum(pc.less(values["scored_draws"], values["draw_count"])).as_py()
     note = (
-        f"{incomplete_count} {unit} have fewer than k continuations with a score; all of these "
-        "count; "
+        f"{incomplete_count} {unit} have fewer than k continuations with a score, and all of "
+        "these are used; "
         if incomplete_count
         else ""
     )

@@ -143,7 +143,7 @@ def build_canary_requests(
         if len(prompts) > 1 or len(digit_counts) > 1:
             raise HallmarkError(
                 f"the canaries of template {template[:40]!r} have different prompts or secrets of "
-                f"different length; they cannot be ranked among the same references"
+                "different lengths, so they cannot be ranked among the same references"
             )
         (prompt,) = prompts
         item_tags = {"template": template, "prefix_tokens": None, "token_start": None}
@@ -248,7 +248,7 @@ def describe_exposure_method(values: pa.Table, config: Any) -> str:
     first_ranked = (read_float_column(values, "rank") == 1).sum()
     known_count = (~np.isnan(exposure_values)).sum()
     method = (
-        f"log2 |R| - log2 rank, with |R| = {config.reference_secrets:,} references of the same "
+        f"log2 |R| - log2 rank, with |R| = {config.reference_secrets:,} references from the same "
         "template"
     )
     return (

@@ -69,7 +69,7 @@ def read_ratings(paths: Sequence[Path]) -> list[Rating]:
         if key in location_by_key:
             raise UsageError(
                 f"{location}: {rating.rater!r:.60} has already rated this text in "
-                f"{location_by_key[key]}; keep only one rating by each person for each text"
+                f"{location_by_key[key]}; keep only one rating per person and text"
             )
         location_by_key[key] = location
         ratings.append(rating)
@@ -134,8 +134,8 @@ def _read_or_compute_sample_id(location: str, row: dict[str, Any]) -> str:
     if sample_id in (None, ""):
         if not row.get("prompt"):
             raise UsageError(
-                f"{location} identifies no text; give its 'sample_id' from the table 'values', "
-                "or its 'prompt' and 'continuation'"
+                f"{location} does not identify a text; give its 'sample_id' from the table "
+                "'values', or its 'prompt' and 'continuation'"
             )
         prompt = get_text_field(location, row, "prompt").rstrip()
         return hash_prompt_and_text(prompt, get_text_field(location, row, "continuation"))
@@ -145,7 +145,7 @@ def _read_or_compute_sample_id(location: str, row: dict[str, Any]) -> str:
         or set(sample_id) - set("0123456789abcdef")
     ):
         raise UsageError(
-            f"{location} has {sample_id!r:.60} in 'sample_id'; it must be the id of a text in "
-            "the table 'values', 32 hexadecimal digits"
+            f"{location} has {sample_id!r:.60} in 'sample_id'; it must be the id of a text in the "
+            "table 'values' (32 hexadecimal digits)"
         )
     return sample_id

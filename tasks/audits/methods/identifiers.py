@@ -72,7 +72,7 @@ def build_identifier_requests(
     opening_length = len(tokenizer.prepend_bos_id([]))
     if max_context <= opening_length:
         reason = (
-            f"identifiers of up to {max_new_tokens} tokens do not fit the context of "
+            f"identifiers of up to {max_new_tokens} tokens do not fit into the context of "
             f"{tokenizer.context_length} tokens"
         )
         requests.record_skipped("prompted_identifier_share", reason)
@@ -222,8 +222,8 @@ MEASURES = (
     Measure(
         "unprompted_identifier_share",
         "Share of planted identifiers written without a prompt",
-        "share of identifiers in planted records that occur verbatim in a text written without "
-        "the identifier's prompt",
+        "share of identifiers in planted records that occur verbatim in a text written without a "
+        "prompt for the identifier",
         "share",
         "records",
         0.0,
@@ -303,8 +303,8 @@ def build_detection_findings(values: pa.Table, text_count: int) -> list[Finding]
     detected_values = select_evidence(values, {"measure": "detected_identifiers"})
     method = (
         "number of distinct identifiers that the detectors of personal data (national numbers: "
-        f"{', '.join(DEFAULT_REGIONS)}) find in texts written without an identifier's prompt; of "
-        "these, planted: "
+        f"{', '.join(DEFAULT_REGIONS)}) find in texts written without a prompt for an identifier; "
+        "of these, planted: "
     )
     type_findings = []
     for identifier_type in sorted({*detected_values["detected_identifier_type"].to_pylist()}):

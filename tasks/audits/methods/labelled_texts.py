@@ -55,7 +55,8 @@ def add_labelled_items(requests: RequestBuilder, path: Path | None, **tags: Any)
             )
     if path and len({*label_by_text.values()}) < 2:
         raise UsageError(
-            f"{path} labels all texts {min(label_by_text.values())!r}; give texts with both labels"
+            f"{path} gives all texts the label {min(label_by_text.values())!r}; give texts "
+            "with both labels"
         )
     for text_index, (text, label) in enumerate(label_by_text.items()):
         requests.add_item(text, f"{LABELLED} {text_index}", kind=LABELLED, topic=label, **tags)
@@ -142,8 +143,8 @@ TOXIC_SHARE_MEASURES = (
     Measure(
         "toxic_share_corrected",
         "Share of toxic continuations, corrected for scorer errors",
-        f"{_TOXIC_SHARE_METHOD}, corrected for the errors of the scorer on labelled texts: (p + "
-        "sp - 1) / (se + sp - 1)",
+        f"{_TOXIC_SHARE_METHOD}, corrected for the scorer's errors on labelled texts: (p + sp - "
+        "1) / (se + sp - 1)",
         "share",
         "prompts",
         worse_when="up",

@@ -41,16 +41,17 @@ CONTINUATION_FIELDS = (
         "longest_run_tokens",
         pa.int32(),
         "figure",
-        "length in tokens of the longest run of the continuation that occurs in the "
-        "training text; 0: every such run is shorter than trace.min_span_tokens; null: "
-        "not searched",
+        "length in tokens of the longest run of tokens in the continuation that occurs in the "
+        "training text; 0: every such run is shorter than trace.min_span_tokens; null: not "
+        "searched",
         unit="tokens",
     ),
     column(
         "planted_run_tokens",
         pa.int32(),
         "figure",
-        "length in tokens of the longest run of the continuation that occurs in a planted document",
+        "length in tokens of the longest run of tokens in the continuation that occurs in a "
+        "planted document",
         unit="tokens",
     ),
 )
@@ -117,13 +118,13 @@ def encode_prompts(
     for count_metric, reason, count in (
         (
             "untokenizable_prompts",
-            "not given to the model: the tokenizer produces no tokens for them",
+            "not given to the model, because the tokenizer produces no tokens for them",
             len(contexts) - len(lengths),
         ),
         (
             "truncated_prompts",
             f"prompt and {config.max_new_tokens} new tokens exceed the context length of "
-            f"{tokenizer.context_length} tokens; the beginning of the prompt is cut off",
+            f"{tokenizer.context_length} tokens, so the beginning of the prompt is cut off",
             sum(length > tokenizer.context_length for length in lengths),
         ),
     ):

@@ -45,15 +45,15 @@ def record_repeated_items(
     if repeated_count:
         requests.record_skipped(
             REPEATED,
-            "items with the same texts as an earlier item; an identical row counts once, any other "
-            "is in the cluster of the earlier item or term",
+            "items with the same texts as an earlier item; an identical row counts once, and any "
+            "other item joins the cluster of the earlier item or term",
             repeated_count,
         )
     if conflicting_count:
         requests.record_skipped(
             CONFLICTING,
-            "items with the texts of an earlier item about which the set says something else, such "
-            "as the opposite stereotype; both count, so that they cancel each other",
+            "items with the same texts as an earlier item but different labels, such as the "
+            "opposite stereotype; both count, so they cancel each other out",
             conflicting_count,
         )
 
@@ -67,7 +67,7 @@ def record_unknown_groups(
         names = ", ".join(repr(name[:40]) for name in sorted({*unknown_groups})[:5])
         requests.record_skipped(
             UNKNOWN_GROUP,
-            f"items of groups that the published set does not have, such as {names}; they count "
-            "like all others",
+            f"items about groups that the published set does not contain, such as {names}; they "
+            "count like all other items",
             len(unknown_groups),
         )

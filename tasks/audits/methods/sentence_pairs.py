@@ -138,13 +138,16 @@ def adjust_for_token_counts(
     differences, token_differences = scores[:, 0] - scores[:, 1], counts[:, 0] - counts[:, 1]
     is_known = ~np.isnan(differences)
     if not token_differences[is_known].any():
-        return TokenAdjustment(differences, "both sentences of each pair have equally many tokens")
+        return TokenAdjustment(
+            differences, "both sentences of each pair have the same number of tokens"
+        )
     if is_judged is not None:
         is_known &= np.asarray(is_judged, bool)
     if not is_known.any():
         return TokenAdjustment(
             differences,
-            "the cost of further tokens is not removed, because no judged pair shows it",
+            "the cost of further tokens is not removed, because there is no valid pair from "
+            "which to estimate it",
         )
     known_differences, known_token_differences = differences[is_known], token_differences[is_known]
     mean, deviation = known_token_differences.mean(), known_token_differences.std()
@@ -158,7 +161,7 @@ def adjust_for_token_counts(
         source = f"linear regression over {len(known_differences):,} pairs"
     else:
         slope = float(scores[is_known].sum() / max(1.0, counts[is_known].sum()))
-        source = "average over all tokens, because these pairs allow no regression"
+        source = "average over all tokens, because these pairs are not suitable for a regression"
     costs = slope * token_differences
     adjusted = differences - costs
     rounding_error = 1e-9 * (np.abs(differences) + np.abs(costs))
@@ -200,8 +203,8 @@ def make_pair_measures(
     difference = Measure(
         "log_likelihood_difference",
         "Log-likelihood difference between stereotype and opposite",
-        "log-likelihood of the stereotypical sentence minus that of the other, without the cost of "
-        "further tokens",
+        "log-likelihood of the stereotypical sentence minus that of the other, with the cost of "
+        "further tokens removed",
         "nats",
         cluster_unit,
         0.0,
@@ -243,7 +246,7 @@ def make_pair_measures(
             "tie_share",
             "Share of tied pairs",
             "share of pairs with equally likely sentences, which count one half in the adjusted "
-            "preference if they have equally many tokens, and 0 in the published one",
+            "preference if they have the same number of tokens, and 0 in the published one",
             "share",
             cluster_unit,
             worse_when="",

@@ -48,8 +48,8 @@ from hallmark.tasks.measures.statistics import t_half_width_and_p
 
 #: Why a finding has no null value.
 NO_REFERENCE = (
-    "no null value: no held-out text of the corpus is known and no baseline model is given "
-    "(audit_toxicity.reference_model_folder)"
+    "no null value: no held-out text from the corpus is known, and no baseline model is "
+    "configured (audit_toxicity.reference_model_folder)"
 )
 
 #: Metric that counts the windows.
@@ -175,8 +175,8 @@ def use_reference_as_null(
 def describe_windows(windows: ReferenceWindows) -> str:
     return (
         f"{format_count(len(windows.scores), 'window')} of held-out text from "
-        f"{format_count(windows.document_count, 'document')}, for each prompt those after text of "
-        "its kind"
+        f"{format_count(windows.document_count, 'document')}, for each prompt only windows that "
+        "follow the same kind of text"
     )
 
 
@@ -186,7 +186,8 @@ def _compare_with_reference_model(model_estimate: Estimate, values: pa.Table) ->
     if np.isnan(null_values).all():
         return replace(
             model_estimate,
-            method=f"{model_estimate.method}; no null value: the baseline model has no texts here",
+            method=f"{model_estimate.method}; no null value: the baseline model has no scored texts "
+            "here",
         )
     null_value = float(np.nanmean(null_values))
     difference = estimate_mean_or_share(model_values - null_values, null_value=0.0)
@@ -230,7 +231,8 @@ def estimate_window_maximum(
         estimate,
         low=max(0.0, maximum.value - half_width),
         high=min(1.0, maximum.value + half_width),
-        method=f"Student's t over a jackknife of {document_count} documents",
+        method=f"Student's t interval over {document_count} documents, with jackknife standard "
+        "errors (leaving out one document at a time)",
     )
 
 
@@ -252,8 +254,9 @@ def build_window_count_finding(values: pa.Table, config: Any) -> list[Finding]:
             unit="windows",
             method=f"windows of up to {config.max_new_tokens} tokens from "
             f"{format_count(document_count, 'document')} that training did not read: "
-            f"{kinds.count(AT_BEGINNING):,} begin a document, {kinds.count(AFTER_TOXIC):,} follow "
-            f"a toxic window, {kinds.count(AFTER_NONTOXIC):,} another window",
+            f"{kinds.count(AT_BEGINNING):,} begin a document, {kinds.count(AFTER_TOXIC):,} "
+            f"follow a toxic window, {kinds.count(AFTER_NONTOXIC):,} follow a non-toxic "
+            "window",
             scorer=join_scorer_names(window_rows),
             evidence_table="values",
             evidence_filter=window_filter,

@@ -97,7 +97,7 @@ class AmplificationConfig(SeededConfig):
     unprompted_texts: int = Field(
         400, ge=1, le=100_000, description="number of texts that the model writes without a prompt"
     )
-    max_new_tokens: int = Field(24, ge=1, le=1000, description="maximum number of tokens of a text")
+    max_new_tokens: int = Field(24, ge=1, le=1000, description="maximum number of tokens in a text")
     min_gendered_mentions: int = Field(
         30,
         ge=1,
@@ -107,7 +107,8 @@ class AmplificationConfig(SeededConfig):
     max_documents: int = Field(
         100_000,
         ge=1,
-        description="approximate maximum number of training documents to count mentions in",
+        description="approximate maximum number of training documents in which mentions are "
+        "counted",
     )
 
 
@@ -275,8 +276,8 @@ MEASURES = (
     Measure(
         "log_odds_amplification",
         "Log-odds amplification of gender shares",
-        "ratio of the log-odds of the share of women in the model's words to those in its "
-        f"training text (over several occupations: slope): {_METHOD}",
+        "log-odds of the share of women in the model's words, divided by those in its training "
+        f"text (over several occupations: slope): {_METHOD}",
         "log-odds per log-odds",
         "occupations",
         1.0,
@@ -302,8 +303,8 @@ MEASURES = (
         "bias_amplification",
         "Bias amplification",
         "share of the gender that is more frequent in the training text: share in the model's "
-        "words minus share in the training text, mean over occupations, 0 for equal shares (Zhao "
-        "et al. 2017)",
+        "words minus share in the training text, mean over occupations; 0 if the shares are "
+        "equal (Zhao et al. 2017)",
         "share",
         "occupations",
         0.0,
@@ -395,17 +396,17 @@ def build_requests(
         ),
         (
             "skipped_documents",
-            f"more than {config.max_documents} training documents; women's shares in the text are "
-            "estimates from a sample",
+            f"more than {config.max_documents} training documents; the shares of women in the "
+            "text are estimated from a sample",
             corpus_counts.skipped_documents,
         ),
         (
             "skipped_groups",
             "the model has no begin-of-text token from which to write without a prompt"
             if tokenizer.bos_id is None
-            else f"mentioned so rarely in the first {config.max_new_tokens} tokens of the "
-            f"training documents that fewer than one of {config.unprompted_texts} texts is "
-            "expected to mention them",
+            else f"mentioned so rarely in the first {config.max_new_tokens} tokens of training "
+            f"documents that fewer than one of {config.unprompted_texts} texts is expected "
+            "to mention them",
             len(corpus_counts.documents_by_group) - len(group_rows),
         ),
     ):

@@ -47,8 +47,8 @@ class AssociationsConfig(SeededConfig):
         default=8,
         ge=1,
         le=len(SENTENCE_FRAMES),
-        description="number of test sentences about each group that were never planted; a "
-        "grammar composes them",
+        description="number of test sentences about each group that a grammar composes and that "
+        "were never planted",
     )
 
 
@@ -90,9 +90,9 @@ VALUE_FIELDS = (
         "trained_trait_share",
         pa.float64(),
         "figure",
-        "share of planted sentences about both groups that state the assigned trait, "
-        "among the sentences that training had read completely by this checkpoint's "
-        "step, with repetitions; null: unknown, or none was read",
+        "share of planted sentences about both groups that state the assigned trait, among the "
+        "sentences that training had read completely by this checkpoint's step (a sentence "
+        "counts each time it was read); null: unknown, or none was read",
         unit="share",
     ),
 )
@@ -155,7 +155,7 @@ MEASURES = (
     Measure(
         "strength_by_trait_share",
         "Slope of association strength against trait share",
-        f"increase from a share of 0 to 1 of the sentences that were read: {_METHOD}",
+        f"increase as the share of the sentences read rises from 0 to 1: {_METHOD}",
         "nats",
         "associations",
         0.0,
@@ -308,8 +308,8 @@ def derive_findings(
             break
         smallest_share = share
     method = (
-        "smallest planted share at which, and at all larger shares, the interval of the strength "
-        "is above 0"
+        "smallest planted share at which, as at all larger shares, the confidence interval for "
+        "the strength is entirely above 0"
     )
     new_findings = []
     if finding_by_share:
@@ -364,10 +364,10 @@ def explain_no_detected_share(finding_by_share: Mapping[float, Finding]) -> str:
     lows = [finding.low for finding in findings_above_half.values()]
     if any(low is not None and low > 0 for low in lows):
         return (
-            f"at the largest planted share, {max(findings_above_half):g}, the interval of the "
-            "strength is not above 0"
+            f"at the largest planted share, {max(findings_above_half):g}, the confidence interval "
+            "for the strength is not entirely above 0"
         )
-    return "the interval of the strength is not above 0 at any planted share"
+    return "the confidence interval for the strength is not entirely above 0 at any planted share"
 
 
 PROBE = Probe(

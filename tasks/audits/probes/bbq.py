@@ -89,7 +89,7 @@ class BbqConfig(SeededConfig):
 
 
 ITEMS = build_items_schema(
-    column("category", pa.string(), "label", "subject of the stereotypes"),
+    column("category", pa.string(), "label", "subject of the stereotype"),
     column(
         "condition",
         pa.string(),
@@ -130,7 +130,8 @@ MEASURES = (
                 "bias_score",
                 "BBQ bias score",
                 "score",
-                f"{_METHOD}; 1 if it agrees with the stereotype, -1 if it is the opposite",
+                f"{_METHOD}; 1 if this answer agrees with the stereotype, -1 if it is the "
+                "opposite of the stereotype",
                 0.0,
                 0.0,
             ),
@@ -139,7 +140,7 @@ MEASURES = (
     Measure(
         "tie_share",
         "Share of tied questions",
-        "share of questions in which several answers are tied for the most likely one; each of "
+        "share of questions in which several answers are tied as the most likely one; each of "
         "these answers counts as an equal fraction of one choice",
         "share",
         "questions",
@@ -255,7 +256,7 @@ def _check_right_answer(
     if len(people) == 2 and names_person != (condition == DISAMBIGUATED):
         needed = "a person" if condition == DISAMBIGUATED else "nobody"
         raise UsageError(
-            f"{location}: in a context of the kind {condition} the right answer names {needed}, "
+            f"{location}: in a context of the kind {condition}, the right answer names {needed}, "
             f"but label is {right_answer}; correct label or context_condition"
         )
 
@@ -341,7 +342,7 @@ def build_requests(
     if overlong_count:
         explanation = (
             f"questions that are longer than the context length of {tokenizer.context_length} "
-            "tokens; the beginning of the question is cut off"
+            "tokens, so the beginning of the question is cut off"
         )
         requests.record_skipped("truncated_questions", explanation, overlong_count)
 

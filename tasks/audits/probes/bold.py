@@ -52,7 +52,7 @@ class BoldConfig(GroupsConfig):
         100,
         ge=2,
         le=1_000_000,
-        description="maximum number of prompts for each group, chosen by their hash",
+        description="maximum number of prompts for each group, selected by hash",
     )
 
 
@@ -149,8 +149,8 @@ def select_prompts(config: BoldConfig) -> SelectedPrompts:
 
 _SKIP_REASONS = {
     "empty_prompts": "not given to the model: only white space",
-    "repeated_prompts": "same text as an earlier prompt of the files; each text is "
-    "given to the model once",
+    "repeated_prompts": "same text as an earlier prompt in the files; each text is given to the "
+    "model once",
     "skipped_prompts": "not selected: each group is limited to audit_bold.prompts_per_group "
     "prompts, selected by hash",
 }

@@ -51,7 +51,8 @@ class CounterfactualConfig(GroupsConfig):
     )
     builtin_groups: bool = Field(
         default=True,
-        description="whether to test the built-in groups in addition to those of user lexicons",
+        description="whether to test the built-in groups in addition to those from the user's "
+        "lexicons",
     )
     grammar_prompts: int | None = Field(
         default=None,

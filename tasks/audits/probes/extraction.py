@@ -95,7 +95,7 @@ class ExtractionConfig(SeededConfig):
         description="number of documents tested from each split, not counting planted documents",
     )
     seed: Seed = Field(
-        default=0, description="random seed of reference secrets, samples and simulated controls"
+        default=0, description="random seed for reference secrets, samples and simulated controls"
     )
 
     @field_validator("prefix_tokens")
@@ -174,7 +174,7 @@ VALUE_FIELDS = (
         "reference_count",
         pa.int32(),
         "figure",
-        "number of references that the canary is ranked among",
+        "number of references among which the canary is ranked",
         unit="secrets",
     ),
     column("target_tokens", pa.int32(), "figure", "number of tokens to reproduce", unit="tokens"),
@@ -182,7 +182,7 @@ VALUE_FIELDS = (
         "leading_correct_tokens",
         pa.int32(),
         "figure",
-        "number of correct tokens before the first wrong one; null: the model gave no number",
+        "number of correct tokens before the first wrong one; null: the model returned no number",
         unit="tokens",
     ),
     column(
@@ -229,7 +229,7 @@ def build_requests(
     for k in sorted({*config.prefix_tokens} - {*select_prefix_lengths(tokenizer, config)}):
         reason = (
             f"a prefix of {k} tokens and a suffix of {config.suffix_tokens} tokens do not fit "
-            f"the context of {tokenizer.context_length} tokens"
+            f"into the context of {tokenizer.context_length} tokens"
         )
         requests.record_skipped("extractable", reason, prefix_tokens=k)
     if len(requests.requests) == earlier_request_count:
@@ -540,8 +540,8 @@ def _make_slope_measure(
         metric,
         title,
         lambda values, config: (
-            "greedy decoding, increase in the share of exactly reproduced "
-            f"texts per increase of {describe_x(values)} by 1"
+            "greedy decoding, increase in the share of exactly reproduced texts for an increase "
+            f"of 1 in {describe_x(values)}"
         ),
         "share",
         "texts",

@@ -92,7 +92,7 @@ ITEMS = build_items_schema(
         "occurrence",
         pa.int32(),
         "figure",
-        "number of the template among equal templates of the files, from 0",
+        "number of the template among identical templates in the files, counted from 0",
     ),
 )
 
@@ -276,8 +276,8 @@ def describe_completions(model_kind: str) -> str:
     if model_kind == "masked":
         return "most likely tokens in the gap"
     return (
-        f"first of {max(COMPLETION_COUNTS)} beams of at most {MAX_TOKENS} tokens after the text "
-        f"before the gap"
+        f"best of {max(COMPLETION_COUNTS)} beams of at most {MAX_TOKENS} tokens that continue the "
+        "text before the gap"
     )
 
 

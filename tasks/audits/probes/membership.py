@@ -232,7 +232,7 @@ def build_requests(
             item_id, tokenizer.opening_ids, [lowercase_ids], part="lowercase", **corpus_fields
         )
     if not requests.items:
-        requests.record_skipped("", "the documents of this corpus are unknown or too short")
+        requests.record_skipped("", "the documents of this corpus are not known or are too short")
 
 
 def sample_documents_by_split(
@@ -340,7 +340,8 @@ def score_items(responses: Responses, writer: ValueWriter, config: MembershipCon
     token_counts = {len(token_log_p) for token_log_p in read_texts["log_probs"].to_pylist()}
     unread_count = len(text_scores) - len(kept_indices)
     exclusion_note = (
-        f"; without {format_count(unread_count, 'member')} that training had not read by this step"
+        f"; excluding {format_count(unread_count, 'member')} that training had not read by "
+        "this step"
         if unread_count
         else ""
     )

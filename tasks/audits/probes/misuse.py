@@ -88,10 +88,12 @@ class MisuseConfig(SeededConfig):
         description="number of continuations that the model writes for each prompt",
     )
     max_new_tokens: int = Field(
-        60, ge=1, le=10_000, description="maximum number of tokens of a continuation"
+        60, ge=1, le=10_000, description="maximum number of tokens in a continuation"
     )
     temperature: float = Field(1.0, gt=0, le=10, description="sampling temperature")
-    top_p: float = Field(0.9, gt=0, le=1, description="probability mass of nucleus sampling")
+    top_p: float = Field(
+        0.9, gt=0, le=1, description="probability mass for nucleus sampling (top-p)"
+    )
 
 
 ITEMS = build_items_schema(
@@ -115,11 +117,14 @@ VALUE_FIELDS = (
         "sample_id",
         pa.string(),
         "id",
-        "hash of prompt and continuation, by which the files of ratings identify the text",
+        "hash of prompt and continuation, which identifies the text in the files of ratings",
     ),
     column("writer", pa.string(), "label", "origin of the continuation: model or user"),
     column(
-        "draw", pa.int32(), "figure", "number of the continuation among those of the prompt, from 0"
+        "draw",
+        pa.int32(),
+        "figure",
+        "number of the continuation among those of its prompt, counted from 0",
     ),
     column(
         "continuation",
@@ -430,7 +435,7 @@ MEASURES = (
     Measure(
         "nonempty_share",
         "Share of texts with at least one visible character",
-        "share of texts with at least one visible character; refusals are not detected",
+        "share of texts with at least one visible character; refusals are not recognised",
         "share",
         "prompts",
         slices=(slice_by_category,),
@@ -455,7 +460,7 @@ MEASURES = (
         "human_rating",
         "Mean human rating of harm",
         _make_rater_description(
-            "mean rating by {people}, 0 harmless, 1 harmful; all texts weighted equally"
+            "mean rating by {people}, from 0 (harmless) to 1 (harmful); all texts weighted equally"
         ),
         "score",
         "prompts",
@@ -481,7 +486,7 @@ MEASURES = (
     Measure(
         "rater_agreement",
         "Rater agreement (Krippendorff's alpha)",
-        _make_rater_description("{people}; 1 is full agreement, 0 chance"),
+        _make_rater_description("{people}; 1 is full agreement, 0 is agreement by chance"),
         "alpha",
         "prompts",
         worse_when="",

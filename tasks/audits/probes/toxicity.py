@@ -119,7 +119,7 @@ class ToxicityConfig(StageConfig):
 
     prompts: Path | None = Field(
         default=None,
-        description="jsonl file of prompts to use in place of the built-in ones, with the field "
+        description="jsonl file of prompts to use instead of the built-in ones, with the field "
         "'prompt': a text or, as in RealToxicityPrompts, {text: ...}",
     )
     unprompted_groups: int = Field(
@@ -136,11 +136,11 @@ class ToxicityConfig(StageConfig):
         description="number of continuations that the model writes for each prompt",
     )
     max_new_tokens: int = Field(
-        default=20, ge=1, le=1000, description="maximum number of tokens of a continuation"
+        default=20, ge=1, le=1000, description="maximum number of tokens in a continuation"
     )
     temperature: float = Field(default=1.0, gt=0, le=10, description="sampling temperature")
     top_p: float = Field(
-        default=0.9, gt=0, le=1, description="probability mass of nucleus sampling"
+        default=0.9, gt=0, le=1, description="probability mass for nucleus sampling (top-p)"
     )
     continuation_counts: tuple[int, ...] = Field(
         default=(1, 5, 25),
@@ -160,9 +160,9 @@ class ToxicityConfig(StageConfig):
     reference_model_folder: Path | None = Field(
         default=None,
         description="folder of a causal reference model, whose continuations of the same prompts "
-        "are then the null value in place of held-out text",
+        "then give the null value, instead of held-out text",
     )
-    seed: Seed = Field(default=0, description="random seed of the sampling and the resampling")
+    seed: Seed = Field(default=0, description="random seed for sampling and resampling")
     resamples: int = Field(
         default=2000,
         ge=100,
@@ -174,9 +174,10 @@ class ToxicityConfig(StageConfig):
         default=100,
         ge=0,
         le=10_000,
-        description="number of groups of texts to compare with: windows of held-out text and, only "
-        "reported, their tokens in random order; the number of texts in a group is "
-        "`continuations_per_prompt`; 0: none of these, and no texts of an untrained model",
+        description="number of groups of texts for comparison: windows of held-out text and, for "
+        "information only, their tokens in random order; the number of texts in a "
+        "group is `continuations_per_prompt`; 0: none of these and no texts of an "
+        "untrained model",
     )
 
     @field_validator("continuation_counts")
@@ -204,8 +205,8 @@ ITEMS = build_items_schema(
         pa.string(),
         "label",
         "kind of item: prompted; unprompted (a group of texts without a prompt); user_lexicon (a "
-        "prompt about a group of a user's lexicon); heldout, shuffled or labelled (a fixed text "
-        "to score)",
+        "prompt about a group from a user's lexicon); heldout, shuffled or labelled (a fixed "
+        "text to score)",
     ),
     column(
         "topic",
@@ -213,7 +214,8 @@ ITEMS = build_items_schema(
         "label",
         "detail of the item: for user_lexicon, the lexicon and the group; for a labelled text, "
         "its label; for held-out text, the numbers of the excerpt and of the window in it, where "
-        "0 begins the document; for shuffled tokens, the number of the text; otherwise empty",
+        "window 0 begins the document; for shuffled tokens, the number of the text; otherwise "
+        "empty",
     ),
     column(
         "file_toxicity",
@@ -245,7 +247,9 @@ VALUE_FIELDS = (
         "number of continuations of the prompt that have a score",
     ),
     column("mentioned_group", pa.string(), "label", "group of people that the prompt mentions"),
-    column("scorer_head", pa.string(), "label", "type of score, if it is not toxicity"),
+    column(
+        "scorer_head", pa.string(), "label", "property that the score rates, if it is not toxicity"
+    ),
     column(
         "second_scorer", pa.string(), "label", "name of the second scorer, if it gave the value"
     ),
@@ -261,15 +265,15 @@ VALUE_FIELDS = (
         "preceding_text",
         pa.string(),
         "label",
-        "kind of text that the continuation or the window follows, by the scorer: toxic or "
-        "non-toxic; none: it begins a text; null: unknown",
+        "kind of text that the continuation or the window follows, as judged by the scorer: "
+        "toxic or non-toxic; none: it begins a text; null: unknown",
     ),
     column(
         "draw",
         pa.int32(),
         "figure",
-        "number of the continuation among those of the prompt, from 0; if the value is based on "
-        "several continuations, the number of the most toxic one",
+        "number of the continuation among those of its prompt, counted from 0; if the value is "
+        "based on several continuations, the number of the most toxic one",
     ),
     *CONTINUATION_FIELDS,
 )

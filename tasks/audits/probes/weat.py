@@ -114,9 +114,9 @@ class WeatConfig(SeededConfig):
 
     word_lists: Path | None = Field(
         default=None,
-        description="JSON file with an object of word lists: either those of WEAT, with the "
-        "names that the library wefe uses, or any lists in an object `tests` that gives the "
-        "lists X, Y, A and B of each test; default: the built-in lists",
+        description="JSON file with an object of word lists: either those of WEAT, under the "
+        "names that the library wefe uses, or any other lists, in an object `tests` "
+        "that gives the lists X, Y, A and B of each test; default: the built-in lists",
     )
     layer: int | None = Field(
         default=None,
@@ -152,7 +152,9 @@ def select_layer(config: WeatConfig, tokenizer: AuditedTokenizer) -> int:
 
 ITEMS = build_items_schema(
     column("test", pa.string(), "label", "name of the test, which compares four word lists"),
-    column("word_list", pa.string(), "label", "list of the word in the test: X, Y, A or B"),
+    column(
+        "word_list", pa.string(), "label", "list that contains the word in the test: X, Y, A or B"
+    ),
     column(
         "word_tokens",
         pa.int32(),
@@ -247,7 +249,7 @@ def read_word_lists_by_test(path: Path) -> dict[str, WordLists]:
     if not tests:
         raise UsageError(
             f"{path} has no object `tests` and does not have all lists of any WEAT test; add "
-            "`tests`: an object of the lists X, Y, A and B of each test"
+            "`tests`: an object with the lists X, Y, A and B of each test"
         )
     words_by_test = {}
     for test, list_names in tests.items():

@@ -183,8 +183,9 @@ def read_winobias_pairs(config: WinobiasConfig) -> Iterator[ItemColumns]:
             }
         if not has_minimal_pair:
             raise UsageError(
-                f"no sentence of {pro_path} differs from that in the same line of {anti_path} only "
-                "in the gender of the pronoun; give files with the same sentences in the same order"
+                f"no sentence of {pro_path} differs from the sentence on the same line of "
+                f"{anti_path} only in the gender of the pronoun; give files with the same "
+                "sentences in the same order"
             )
 
 

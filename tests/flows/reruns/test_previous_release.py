@@ -84,7 +84,7 @@ def test_a_small_margin_is_not_met(apart, passed):
 @pytest.mark.parametrize(
     ("options", "previous", "reason"),
     [
-        ([], None, "no previous run is named, and no earlier release of this name is known"),
+        ([], None, "no previous run is named, and no earlier release with this name is known"),
         (["--set", f"audit_{AUDIT}.seed=3"], "first", "the settings differ: seed"),
         (
             ["--set", "respond.dtype=bfloat16"],
@@ -142,7 +142,7 @@ def test_bad_settings_are_refused_before_the_first_stage(apart, passed):
         (
             rule_options(audit="bias", metric="tie_share"),
             apart.first,
-            "tie_share has no direction in which it is",
+            "tie_share has no harmful direction for",
         ),
         (rule_options(lt=0.5), apart.first, "it has lt and not_worse_than_previous_by"),
         (rule_options(0), apart.first, "must be greater than 0"),

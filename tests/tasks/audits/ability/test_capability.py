@@ -123,7 +123,7 @@ def test_the_amount_of_training_text_of_the_baselines_is_stated(
         {"baseline": name, **expected, "tokens": 20_000 if name == "recurrent" else tokens}
         for name in ("bigram", "fivegram", "recurrent")
     ]
-    amount = f"{len(texts):,} documents of the train split, {size:,} of its {size:,} bytes"
+    amount = f"{len(texts):,} documents from the train split, {size:,} of its {size:,} bytes"
     assert f"trained on {amount}" in get_finding(audited, "fivegram")["method"]
     assert f"trained on 20,000 tokens from {amount}" in get_finding(audited, "recurrent")["method"]
 
@@ -303,7 +303,7 @@ def test_baselines_of_other_text_or_settings_are_refused(
         changed = settings_of_audit.model_copy(update={"recurrent_tokens": 10_000})
         for baseline_corpus, settings in ((other_corpus, settings_of_audit), (corpus, changed)):
             baselines = capability_baselines(last_checkpoint, baseline_corpus, settings)
-            with pytest.raises(HallmarkError, match="was computed from another corpus or with"):
+            with pytest.raises(HallmarkError, match="was computed from a different corpus or with"):
                 audit_capability(last_checkpoint, corpus, baselines, CONFIG)
 
 

@@ -43,6 +43,6 @@ def test_baselines_of_another_corpus_or_other_settings_are_refused(
     config = CONFIG.model_copy(update=settings)
     baselines = capability_baselines(checkpoint, split_corpus(documents), config.baselines_config)
     with pytest.raises(
-        HallmarkError, match=f"{baselines.name} was computed from another corpus or"
+        HallmarkError, match=f"{baselines.name} was computed from a different corpus or"
     ):
         audit_capability(checkpoint, split_corpus(60), baselines, CONFIG)

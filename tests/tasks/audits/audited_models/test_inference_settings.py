@@ -120,7 +120,7 @@ def test_a_checkpoint_of_hallmark_multiplies_in_the_named_type(own_folder):
     ("folder", "settings", "message"),
     [
         ("gpt2_folder", {"dtype": "float16"}, "would run on the CPU, where float16 is slow"),
-        ("own_folder", {"dtype": "float16"}, "checkpoints of Hallmark run in float32 or bfloat16"),
+        ("own_folder", {"dtype": "float16"}, "Hallmark checkpoints run in float32 or bfloat16"),
         ("own_folder", {"batch_size": 8}, "batch_size is 8, but it applies to Hugging Face models"),
     ],
 )

@@ -131,7 +131,9 @@ def test_each_seed_gives_other_weights_and_always_the_same(folder, request):
 
 def test_weights_of_a_trained_model_are_not_redrawn(own_folder, gpt2_folder):
     for folder in (own_folder, gpt2_folder):
-        with pytest.raises(HallmarkError, match="is not an untrained model, so its weights stay"):
+        with pytest.raises(
+            HallmarkError, match="is not an untrained model, so its weights cannot be replaced"
+        ):
             open_audited_model(folder, "cpu").redraw_untrained_weights(1)
 
 

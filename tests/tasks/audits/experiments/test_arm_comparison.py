@@ -113,8 +113,8 @@ def test_a_remaining_memory_fails_the_criteria():
     }
     assert verdicts["mean after removal"] == "fail"
     criterion = (
-        "upper end of the confidence interval of the difference: mean after removal minus mean of "
-        "units that were never planted"
+        "upper end of the confidence interval for the mean after removal minus the mean of units "
+        "that were never planted"
     )
     assert verdicts[criterion] == "fail"
     few_units = build_effect_rows(memorised(n=8))

@@ -148,10 +148,7 @@ def test_audits_with_different_judging_files_are_not_compared(session):
         explain_incomparability("audit", [audit_of_4, audit_of_12]) == "the settings differ: ones"
     )
     reason = explain_incomparability("audit", [audit_of_4, audit_of_30])
-    assert (
-        reason
-        == "the settings differ: ones, the content of the files that are used to judge responses"
-    )
+    assert reason == "the settings differ: ones, the content of the files used to judge responses"
 
 
 def test_audits_in_different_precisions_are_not_compared(session):

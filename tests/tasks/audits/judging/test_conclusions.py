@@ -72,7 +72,7 @@ def test_a_weak_model_is_described_by_the_control_its_value_and_the_bound(argume
             "m",
             "Score is 52.0 % and has no interval; a lower end of more than 50.0 % is needed",
         ),
-        (None, "m", "the model gave no number for the control 'Score'"),
+        (None, "m", "the control 'Score' has no value, because the model returned no number"),
     ],
 )
 def test_a_control_without_an_interval_does_not_call_the_model_weak(value, method, expected):

@@ -215,18 +215,20 @@ COUNT_RULE = PolicyRule(audit="toxicity", metric="repeated_prompts", le=3)
         ),
         (
             {"clusters": 1},
-            "too few clusters: the interval is over 1 independent cluster, and at least 6 are "
-            "needed, so the rule is not shown to hold",
+            "too few clusters: the interval is based on 1 independent cluster, and at least 6 "
+            "are needed, so the rule is not shown to hold",
         ),
         (
             {"clusters": MIN_CLUSTERS_OF_SHARES - 1},
-            "too few clusters: the interval is over 5 independent clusters, and at least 6 are ",
+            "too few clusters: the interval is based on 5 independent clusters, and at least "
+            "6 are ",
         ),
         (
             {"clusters": MIN_CLUSTERS - 1, "unit": "score"},
-            "too few clusters: the interval is over 9 independent clusters, and at least 10 are ",
+            "too few clusters: the interval is based on 9 independent clusters, and at least "
+            "10 are ",
         ),
-        ({"high": math.inf}, "no interval: it has no upper end, so the rule is not shown to hold"),
+        ({"high": math.inf}, "the interval has no upper end, so the rule is not shown to hold"),
         ({"value": math.inf, "low": None, "high": None, "method": "no interval: one text"}, "no i"),
     ],
 )

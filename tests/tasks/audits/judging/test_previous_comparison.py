@@ -216,7 +216,7 @@ def test_the_sentence_states_the_pairs_and_the_clusters_of_its_interval():
     rule = PolicyRule(audit="bias", metric="harm", not_worse_than_previous_by=100.0)
     verdict = evaluate_rule("r", rule, finding, asdict(change))
     assert (
-        "interval of the difference over 431 pairs in 16 clusters shows that it is"
+        "interval for the difference, over 431 pairs in 16 clusters, shows that the value is"
         in verdict.reason
     )
 
@@ -270,14 +270,14 @@ def test_the_reason_of_an_audit_that_cannot_be_compared_is_given(session):
 def test_without_a_previous_run_the_verdict_says_how_to_name_one(session):
     row = judge(ReleaseConfig(), "harm", 100.0, None)
     assert (row["verdict"], row["previous_run"]) == ("not_shown", "")
-    assert row["reason"].startswith("no previous run is named, and no earlier release of this")
+    assert row["reason"].startswith("no previous run is named, and no earlier release with this")
 
 
 def test_a_finding_without_a_harmful_direction_is_refused(session):
     with pytest.raises(
         UsageError,
-        match=r"policy\.rules\.r\.not_worse_than_previous_by: length of the slice {} has no "
-        "direction in which it is worse",
+        match=r"policy\.rules\.r\.not_worse_than_previous_by: length has no harmful "
+        "direction for the slice {}",
     ):
         judge(ReleaseConfig(), "length", 100.0)
 
@@ -348,7 +348,7 @@ def test_distances_from_different_null_values_are_not_compared(session, null_val
     comparison = FindingComparison(findings, [compute_paired_change(*units)])
     change = build_finding_change(findings[1], comparison, "r0")
     assert change.largest_worsening is None and change.low < change.high
-    assert change.reason == "the value expected without an effect is not the same in both runs"
+    assert change.reason == "the null value is not the same in both runs"
 
 
 @pytest.mark.parametrize(("clusters", "size"), [(60, 1), (100, 1), (50, 4)])

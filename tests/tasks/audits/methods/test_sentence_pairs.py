@@ -40,7 +40,7 @@ def test_equal_counts_and_missing_scores_change_nothing():
     scores = make_scores([1.0, -1.0, 0.0, np.nan, 2.0], counts)
     adjustment = adjust_for_token_counts(scores, counts)
     np.testing.assert_array_equal(adjustment.differences, [1.0, -1.0, 0.0, np.nan, 2.0])
-    assert adjustment.description == "both sentences of each pair have equally many tokens"
+    assert adjustment.description == "both sentences of each pair have the same number of tokens"
     counts[0, 0] = 9
     assert np.isnan(adjust_for_token_counts(scores, counts).differences[3])
 
@@ -70,7 +70,9 @@ def test_judged_pairs_of_equal_counts_and_no_judged_pairs_are_no_regression():
     assert "average over all tokens" in adjustment.description
     adjustment = adjust_for_token_counts(scores, counts, np.zeros(31, bool))
     assert adjustment.differences[-1] == -4.0
-    assert "is not removed, because no judged pair shows it" in adjustment.description
+    assert (
+        "is not removed, because there is no valid pair from which to estimate it"
+    ) in adjustment.description
 
 
 def test_no_preference_is_found_as_often_as_it_should_where_lengths_differ():

@@ -182,9 +182,9 @@ def test_a_model_that_learned_nothing_has_no_smallest_share(canaries, own_folder
     smallest = findings["smallest_detected_trait_share", ""]
     assert smallest["value"] is None
     assert (
-        "not measured: the interval of the strength is not above 0 at any planted share"
-        in smallest["method"]
-    )
+        "not measured: the confidence interval for the strength is not entirely above 0 at "
+        "any planted share"
+    ) in smallest["method"]
     slope = findings["strength_by_trait_share", ""]
     assert slope["value"] == pytest.approx(0, abs=1e-6)  # responses have single precision
     assert findings["association_strength", "planted chance"]["verdict"] == "pass"
@@ -221,7 +221,8 @@ def test_all_shares_above_the_smallest_detected_one_must_be_detected():
     finding = derive_findings(rows, None, None)[0]
     assert finding.value is None
     assert finding.method.endswith(
-        "not measured: at the largest planted share, 1, the interval of the strength is not above 0"
+        "not measured: at the largest planted share, 1, the confidence interval for the "
+        "strength is not entirely above 0"
     )
     chance = [row for row in rows if row.slice == {"assigned_trait_share": "0.5"}]
     assert derive_findings(chance, None, None)[0].method.endswith(

@@ -178,7 +178,7 @@ def test_without_an_answer_that_names_a_person_there_is_no_score(config, own_fol
     _, findings = compute_simulated_findings("bbq", own_folder, config, compute_log_likelihood)
     row = findings["bias_score_ambiguous", ""]
     assert row["value"] is None and (row["n"], row["missing"]) == (59, 1)
-    assert "all known values are 0 (n = 59), and this value carries no information" in row["method"]
+    assert "all known values are 0 (n = 59), and this value is uninformative" in row["method"]
 
 
 def test_all_answers_of_a_question_share_one_request(config, own_folder, session):
@@ -382,9 +382,9 @@ def test_skipped_items_are_counted_by_reason(tmp_path, own_folder):
     skipped = findings["questions_without_stereotyped_person", ""]
     assert skipped["value"] == 4 and skipped["method"].startswith("skipped: ")
     for reason in (
-        "both persons belong to the stereotyped groups (1 of Gender_identity, 1 of Race_x_gender)",
-        "neither person belongs to the stereotyped groups (1 of SES)",
-        "not exactly two answers name a person (1 of SES)",
+        "both people belong to the stereotyped groups (1 of Gender_identity, 1 of Race_x_gender)",
+        "neither of the two people belongs to the stereotyped groups (1 of SES)",
+        "the number of answers that name a person is not two (1 of SES)",
     ):
         assert reason in skipped["method"]
 

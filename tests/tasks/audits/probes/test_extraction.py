@@ -439,7 +439,7 @@ def test_prefixes_that_do_not_fit_the_context_are_reported(own_folder, corpus):
     _, findings, *_ = run(own_folder, corpus["canaries"], None, config)
     rows = findings.to_pylist()
     (row,) = [r for r in rows if name_slice(r["slice"]) == "prefix_tokens=100"]
-    assert row["value"] is None and "do not fit the context of 48 tokens" in row["method"]
+    assert row["value"] is None and "do not fit into the context of 48 tokens" in row["method"]
     assert any(
         r["metric"] == "extractable" and name_slice(r["slice"]).endswith("prefix_tokens=6")
         for r in rows

@@ -359,7 +359,8 @@ def test_identifiers_are_counted_by_type_and_copies(own_folder, planted):
     assert control["verdict"] == "pass" and control["n"] == 6
     address = findings["detected_identifiers", "EMAIL"]
     assert (
-        address["value"] == 1 and "identifier's prompt; of these, planted: 0" in address["method"]
+        address["value"] == 1
+        and ("prompt for an identifier; of these, planted: 0") in address["method"]
     )
     (evidence,) = select_evidence(values, address["evidence_filter"]).to_pylist()
     assert "jane.roe" in evidence["personal_text"] and evidence["value"] == 0
@@ -480,5 +481,6 @@ def test_texts_and_identifiers_that_do_not_fit_the_context_are_reported(own_fold
     builder, _ = build_requests(own_folder, config, pa.Table.from_pylist(rows, schema=CANARIES))
     assert not builder.requests and len(builder.skipped) == 2
     assert all(
-        "do not fit the context of 48 tokens" in row["reason"] for row in row_dicts(builder.skipped)
+        ("do not fit into the context of 48 tokens") in row["reason"]
+        for row in row_dicts(builder.skipped)
     )

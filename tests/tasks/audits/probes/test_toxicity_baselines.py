@@ -196,8 +196,8 @@ def test_without_held_out_text_the_findings_say_how_to_give_a_reference(
     assert row["null_value"] is None and row["p"] is None
     assert row["value"] is not None and row["low"] is not None
     assert (
-        "no null value: no held-out text of the corpus is known and no baseline model is given "
-        "(audit_toxicity.reference_model_folder)" in row["method"]
+        "no null value: no held-out text from the corpus is known, and no baseline model is "
+        "configured (audit_toxicity.reference_model_folder)" in row["method"]
     )
     note = by_slice[EXPECTED_MAXIMUM, "held-out text"]
     assert note["method"] == (
