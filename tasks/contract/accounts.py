@@ -37,12 +37,12 @@ _TERM_MEANINGS = {
     "input": "number or size of the documents that entered the stage",
     "added": "number or size of the documents that the stage added",
     "kept": "number or size of the documents in the output of the stage",
-    "removed_rows": "number or size of the documents that were removed completely",
+    "removed_rows": "number or size of documents that were removed entirely",
     "removed_spans": "size of the spans that were removed from documents; 0 if the unit is rows",
     "quarantined": "number or size of the documents that could not be processed",
     "replaced": (
-        "net decrease of the text by replacements inside documents, in bytes; negative if the "
-        "text grew; 0 if the unit is rows"
+        "net decrease in text size caused by replacements inside documents, in bytes; negative if "
+        "the text grew; 0 if the unit is rows"
     ),
 }
 
@@ -176,9 +176,9 @@ def check_accounts_balance(stage_label: str, account_rows: list[dict[str, Any]])
         if inflow != outflow:
             formatted_terms = ", ".join(f"{term} {account[term]}" for term in ACCOUNT_TERMS)
             raise HallmarkError(
-                f"stage {stage_label}: the {account['unit']} of source {account['source']!r} do "
-                f"not add up ({formatted_terms}): {inflow - outflow:+d} unaccounted for; "
-                "nothing was committed; report this defect of the stage"
+                f"stage {stage_label}: the {account['unit']} for source {account['source']!r} do "
+                f"not add up ({formatted_terms}): {inflow - outflow:+d} unaccounted for; nothing "
+                "was committed; this is a bug in the stage, so please report it"
             )
 
 
@@ -191,8 +191,8 @@ def check_checksums_balance(stage_label: str, checksum_rows: list[dict[str, Any]
         inflow = checksum_by_term["input"] + checksum_by_term["added"]
         if (inflow - sum(checksum_by_term[term] for term in ACCOUNT_TERMS[2:])) % CHECKSUM_MODULUS:
             raise HallmarkError(
-                f"stage {stage_label}: the checksums of source {checksum_row['source']!r} do not "
-                "add up: the number of documents is right, but some documents or texts "
-                "differ although no ledger row records a change; nothing was committed; "
-                "report this defect of the stage"
+                f"stage {stage_label}: the checksums for source {checksum_row['source']!r} do not "
+                "add up: the number of documents is correct, but some documents or texts differ "
+                "although no ledger row records a change; nothing was committed; this is a bug in "
+                "the stage, so please report it"
             )

@@ -238,8 +238,8 @@ class TablePart:
         missing_columns = [name for name in columns or () if name not in available_columns]
         if missing_columns:
             raise HallmarkError(
-                f"{self} has no column {missing_columns[0]!r}, which must be read; its columns: "
-                f"{', '.join(available_columns)}; give an artifact of the expected stage"
+                f"{self} has no column {missing_columns[0]!r}, which this stage reads; its columns "
+                f"are: {', '.join(available_columns)}; use an artifact of the expected stage"
             )
 
     @contextmanager
@@ -533,7 +533,7 @@ class Artifact:
             self.location.verify_file_digest(entry)
 
 
-DIGEST_MISMATCH = "does not have the SHA-256 of its manifest"
+DIGEST_MISMATCH = "does not match the SHA-256 in its manifest"
 
 
 #: Stamp and SHA-256 of each file that ``hash_file_cached`` read, by path. It is unlimited, since a

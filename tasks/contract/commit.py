@@ -81,7 +81,9 @@ def _write_accounts_and_checksums(
 ) -> None:
     """Write the accounts and checksums of a stage that writes documents and a ledger."""
     if call.stage.tables["ledger"].names != LEDGER.names:
-        raise TypeError(f"stage {call.stage.name}: its ledger must have the columns of LEDGER")
+        raise TypeError(
+            f"stage {call.stage.name}: its ledger must have the columns defined in LEDGER"
+        )
     counts = [
         accounts.merge_counts(part["counts"] for part in table_entries[name]["parts"])
         for name in ("documents", "ledger")

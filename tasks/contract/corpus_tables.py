@@ -32,7 +32,7 @@ DOCUMENTS = table_schema(
         "url",
         pa.string(),
         "personal",
-        "web address of the document according to the source; null if the source gives none",
+        "web address of the document according to the source; null if the source provides none",
     ),
     column(
         "domain",
@@ -45,14 +45,14 @@ DOCUMENTS = table_schema(
         "date",
         pa.string(),
         "label",
-        "date of writing or collection according to the source, as an ISO 8601 date or as a UTC "
-        "time that ends in Z",
+        "date on which the document was written or collected, according to the source, as an ISO "
+        "8601 date or as a UTC time that ends in Z",
     ),
     column(
         "metadata",
         METADATA_TYPE,
         "personal",
-        "additional metadata that the source gives for the document, such as licence and "
+        "additional metadata that the source provides for the document, such as licence and "
         "author, sorted by field name; null if there is none",
     ),
     column(
@@ -191,7 +191,7 @@ def replace_columns(batch: pa.RecordBatch | pa.Table, **columns: Any) -> Columns
 
 #: User-supplied lexicons, see ``tasks/corpus/identities.py``.
 LEXICONS = table_schema(
-    "The terms of the user-supplied lexicons, in the order of the config.",
+    "Terms in the user-supplied lexicons, in the order in which the config lists the lexicons.",
     column("lexicon", pa.string(), "label", "name of the lexicon's file"),
     column("group_name", pa.string(), "label", "the group of people"),
     column("term", pa.string(), "label", "term of the lexicon: one to four words, in lower case"),
@@ -213,7 +213,7 @@ CANARIES = table_schema(
         "template",
         pa.string(),
         "label",
-        "name of the text format of the canary or record; empty for a passage",
+        "name of the text template of the canary or record; empty for a passage",
     ),
     column("text", pa.large_string(), "corpus text", "text of the whole planted document"),
     column("prompt", pa.large_string(), "corpus text", "text before the secret"),

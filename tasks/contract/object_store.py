@@ -71,7 +71,7 @@ class ObjectStore:
                     problem = "is not a folder" if self.root_folder.exists() else "does not exist"
                     raise UsageError(
                         f"there is no store at {self.root_folder}, which {problem}; create one "
-                        "with: hallmark run, or name another in HALLMARK_STORE"
+                        "with: hallmark run, or set HALLMARK_STORE to another store"
                     )
                 self.root_folder.mkdir(parents=True, exist_ok=True)
                 self._objects: Any = from_url(self.root_folder.as_uri())
@@ -82,8 +82,8 @@ class ObjectStore:
             if isinstance(error, OSError) and error.strerror:
                 reason = "it is a file" if error.errno == errno.EEXIST else error.strerror.lower()
             raise UsageError(
-                f"the store {uri!r} cannot be opened: {reason}; give a folder or an object-store "
-                "URI in HALLMARK_STORE or the config"
+                f"the store {uri!r} cannot be opened: {reason}; specify a folder or an "
+                "object-store URI in HALLMARK_STORE or the config"
             ) from error
         if work_folder is None:
             cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "hallmark"
@@ -275,7 +275,7 @@ class ObjectStore:
             if hash_file(Path(file.name)) != expected_sha256:
                 os.unlink(file.name)
                 raise HallmarkError(
-                    f"{self.uri}/{key} does not have the SHA-256 of its manifest; remove the "
+                    f"{self.uri}/{key} does not match the SHA-256 in its manifest; remove the "
                     "artifact's folder and run again to rebuild it"
                 )
             os.replace(file.name, path)

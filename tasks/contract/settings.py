@@ -33,8 +33,8 @@ def _validate_device(name: str) -> str:
 def _validate_plain_name(name: str) -> str:
     if not re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)*", name) or len(name) > 200:
         raise ValueError(
-            "must have at most 200 characters: letters, digits, '_', '-' and '.', in parts that "
-            "are separated by '/' and begin with a letter, a digit or '_'"
+            "must have at most 200 characters: letters, digits, '_', '-' and '.'; '/' may separate "
+            "parts, and each part must begin with a letter, a digit or '_'"
         )
     return name
 
@@ -73,7 +73,7 @@ def resolve_torch_device(device: DeviceName) -> str:
     device_type, _, gpu_index = device.partition(":")
     if device_type == "cuda" and int(gpu_index or 0) >= torch.cuda.device_count():
         raise UsageError(
-            f"device {device} does not exist: torch can use {torch.cuda.device_count()} GPUs of "
+            f"device {device} does not exist: torch can use {torch.cuda.device_count()} GPUs on "
             "this machine; set device to auto or cpu"
         )
     return device

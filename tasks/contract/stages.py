@@ -243,7 +243,7 @@ class BoundStage(StageCall):
         for artifact in iter_artifacts(self.arguments.values()):
             if artifact.purge_time_by_doc_id:
                 raise HallmarkError(
-                    f"stage {self.label}: {artifact.name} no longer has the text of document "
+                    f"stage {self.label}: {artifact.name} no longer contains the text of document "
                     f"{min(artifact.purge_time_by_doc_id)}, which was purged; run again from "
                     "ingest, which excludes the document (if the artifact belongs to an earlier "
                     "corpus, rebuild that corpus first)"
@@ -308,8 +308,9 @@ class BoundStage(StageCall):
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise HallmarkError(
-                    f"stage {self.label}: no space left on the disk of {self.session.store.uri}; "
-                    "free some space and run again: the run resumes from the last commit"
+                    f"stage {self.label}: no space left on the disk that holds "
+                    f"{self.session.store.uri}; free some space and run again: the run resumes "
+                    "from the last commit"
                 ) from error
             self._verify_input_files()
             raise

@@ -285,7 +285,8 @@ class TableWriters:
         if name not in self.table_writers:
             if name not in self.schemas:
                 raise HallmarkError(
-                    f"the stage declares no table {name!r}; its tables: {', '.join(self.schemas)}"
+                    f"the stage does not declare a table {name!r}; its tables: "
+                    f"{', '.join(self.schemas)}"
                 )
             path = self.folder / f"{name}.parquet"
             self.table_writers[name] = TableWriter(path, self.schemas[name])

@@ -125,7 +125,7 @@ SET_SUMMARIES = table_schema(
         "skipped_items",
         pa.int64(),
         "figure",
-        "number of items that were too short to be searched for",
+        "number of items that were not searched for because they are too short",
         unit="items",
     ),
     column(

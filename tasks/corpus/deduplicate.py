@@ -71,7 +71,7 @@ class DeduplicateConfig(KeepPreferenceConfig):
 
 
 SEARCH_SUMMARY = table_schema(
-    "Number of documents that the search for duplicates compared; one row.",
+    "Number of documents that were compared in the search for duplicates; one row.",
     column("documents", pa.int64(), "figure", "input documents", unit="documents"),
     *EARLIER_SEARCH_COLUMNS,
 )

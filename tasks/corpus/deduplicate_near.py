@@ -115,7 +115,7 @@ class DeduplicateNearConfig(KeepPreferenceConfig):
         "cluster, and therefore in the same split",
     )
     shingle_unit: Literal["words", "characters"] = Field(
-        "words", description="unit of a shingle: words or characters"
+        "words", description="unit from which shingles are built: words or characters"
     )
     shingle_length: int = Field(
         5, ge=1, le=50, description="number of words or characters in a shingle"
@@ -134,8 +134,8 @@ class DeduplicateNearConfig(KeepPreferenceConfig):
         ge=1,
         le=1000,
         description="maximum number of other documents with which a document is compared at a "
-        "time; those that share the most bands with it are chosen. This limits the computing time "
-        "if very many documents are slightly similar",
+        "time; the documents that share the most bands with it are chosen. This limits the "
+        "computing time if many documents are slightly similar",
     )
 
     @model_validator(mode="after")
@@ -164,8 +164,8 @@ PAIRS = table_schema(
 )
 
 SEARCH_SUMMARY = table_schema(
-    "Number of documents and pairs that the search for near-duplicates compared, and figures on "
-    "how many near-duplicates it may have missed; one row.",
+    "Number of documents and pairs that were compared in the search for near-duplicates, and "
+    "estimates of how many near-duplicates it may have missed; one row.",
     column("documents", pa.int64(), "figure", "input documents", unit="documents"),
     column(
         "compared_pairs", pa.int64(), "figure", "pairs whose similarity was computed", unit="pairs"

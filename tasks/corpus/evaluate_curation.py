@@ -66,8 +66,8 @@ class CurationEvaluationConfig(StageConfig):
     )
     length_bounds_characters: tuple[int, ...] = Field(
         default=(300, 1000),
-        description="bounds between the length classes, in characters; results on rude documents "
-        "are reported for each length class",
+        description="bounds between the length classes, in characters; results for rude documents "
+        "are reported separately for each length class",
     )
 
 
@@ -191,8 +191,8 @@ TABLES = {
         ),
     ),
     "property_shares": _build_share_schema(
-        "Share of documents or mentions with each property: the configured share and the share in "
-        "the generated documents.",
+        "Share of documents or mentions with each property: the configured share and the actual "
+        "share in the generated documents.",
         column("property_name", pa.string(), "label", "the property"),
         column(
             "population",
@@ -209,13 +209,13 @@ TABLES = {
             "target",
             pa.string(),
             "label",
-            "planted content that the stage should find, or the set of documents for which the "
+            "planted content that the stage should detect, or the set of documents for which the "
             "rate is computed",
         ),
         column("measure", pa.string(), "label", "recall, precision or false alarms"),
     ),
     "missed_documents": table_schema(
-        "Documents with rude speech that no rule on toxicity removed or tagged.",
+        "Rude documents that no toxicity rule removed or tagged.",
         column("doc_id", ID_TYPE, "id", "the document"),
         column("source", pa.string(), "label", "name of the town"),
         column("stage", pa.string(), "label", "label of the stage in the run"),

@@ -23,7 +23,7 @@ from hallmark.tasks.measures.personal_data import find_spans_by_row
 from hallmark.tasks.measures.statistics import wilson_interval
 
 DETECTION = table_schema(
-    "Recall and precision of the detection of personal data in invented sentences, by type of "
+    "Recall and precision with which personal data is detected in invented sentences, by type of "
     "personal data.",
     column("type", pa.string(), "label", "type of personal data"),
     column(
@@ -89,8 +89,9 @@ DETECTION = table_schema(
         "precision",
         pa.float64(),
         "figure",
-        "number of correct spans divided by number of all reported spans of this type; it depends "
-        "on the number of look-alikes, which is about the number of planted values",
+        "number of correct spans divided by the number of all reported spans of this type; it "
+        "depends on the number of look-alikes, which is roughly equal to the number of planted "
+        "values",
         unit="share",
     ),
     column(

@@ -60,7 +60,7 @@ class PersonalDataConfig(StageConfig):
         unknown = [region for region in regions if region not in SUPPORTED_REGIONS]
         if unknown:
             raise ValueError(
-                f"{unknown[0]!r} is not a known region; give ISO 3166 codes such as 'US'"
+                f"{unknown[0]!r} is not a known region; use ISO 3166 codes such as 'US'"
             )
         return regions
 

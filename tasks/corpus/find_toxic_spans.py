@@ -70,7 +70,7 @@ def write_toxic_spans(
         if unscored_count:
             raise HallmarkError(
                 f"{windows_partition} has no toxicity scores for {unscored_count} of {len(batch)} "
-                f"documents in {documents}: run score_toxicity on these documents first"
+                f"documents in {documents}; run score_toxicity on these documents first"
             )
         document_rows = pc.index_in(toxic_windows["doc_id"], value_set=batch["doc_id"])
         batch_windows = toxic_windows.filter(document_rows.is_valid())
@@ -103,9 +103,9 @@ def build_toxic_span_columns(
     for i in np.flatnonzero(end > text_lengths)[:1]:
         raise HallmarkError(
             f"a window ends at character {end[i]} of document "
-            f"{batch['doc_id'][int(document_rows[i])].as_py().hex()}, but the text of the "
-            f"document has only {text_lengths[i]} characters: the windows were computed from "
-            "other texts; run score_toxicity on these documents first"
+            f"{batch['doc_id'][int(document_rows[i])].as_py().hex()}, but the text of the document "
+            f"has only {text_lengths[i]} characters: the windows were computed from different "
+            "texts; run score_toxicity on these documents first"
         )
     utf8 = Utf8Texts.from_array(texts)
     return build_span_columns(

@@ -62,7 +62,7 @@ class LexiconsConfig(StageConfig):
         description="JSON files that define additional groups: an object that maps each group to "
         "a list of lower-case terms. If all lists have the same length, terms at the same "
         "position replace each other when groups are swapped in sentences. Audits refer to a "
-        "group by its name if the name is one of its terms, otherwise by its first term. The "
+        "group by its name if the list contains the name, and otherwise by the first term. The "
         'value "town" selects the built-in lexicon of the invented town',
     )
 
@@ -82,8 +82,8 @@ class IdentitiesConfig(LexiconsConfig):
 
     length_bounds_bytes: LengthBounds = Field(
         default=(200, 1000, 5000, 20_000),
-        description="lower bounds of the length classes, in bytes, without the bound of the first "
-        "class, which begins at 0",
+        description="lower bounds of the length classes, in bytes; omit the bound of the first "
+        "class, which is always 0",
     )
 
     @property
@@ -93,8 +93,8 @@ class IdentitiesConfig(LexiconsConfig):
 
 
 SIGNALS = build_signal_schema(
-    "Groups of people that each document mentions, English dialects of which it contains markers, "
-    "and its length class. Mentions are recognised as whole English words.",
+    "Groups of people that each document mentions, English dialects whose markers it contains, and "
+    "its length class. Mentions are recognised as whole English words.",
     column(
         "identities", pa.list_(pa.string()), "label", "groups of people that the document mentions"
     ),
@@ -102,14 +102,14 @@ SIGNALS = build_signal_schema(
         "identity_mentions",
         pa.int32(),
         "figure",
-        "number of mentions of groups, all groups together",
+        "total number of mentions of groups",
         unit="mentions",
     ),
     column(
         "dialects",
         pa.list_(pa.string()),
         "label",
-        "varieties of English of which the text contains a marker, that is, a word or phrase that "
+        "varieties of English for which the text contains a marker, that is, a word or phrase that "
         "is far more frequent in this variety than in others; a marker does not prove who wrote "
         "the text",
     ),

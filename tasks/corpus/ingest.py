@@ -97,7 +97,7 @@ ORIGINS = table_schema(
         "raw_bytes",
         pa.int64(),
         "figure",
-        "number of bytes of the file that were read for the document",
+        "number of bytes in the file that belong to the document",
         unit="bytes",
     ),
     partition_by_doc_id=True,
@@ -131,7 +131,7 @@ QUARANTINE = table_schema(
 MAX_QUARANTINED_BYTES = 64 << 10  # size limit of ``raw``
 
 SKIPPED = table_schema(
-    "Input that contains no document and is not an error: records of other kinds, and bytes "
+    "Input that contains no document and is not an error: other kinds of records, and bytes "
     "between records.",
     column("source", pa.string(), "label", "name of the source"),
     column("kind", pa.string(), "label", "kind of the skipped input"),
@@ -148,9 +148,11 @@ SOURCES = table_schema(
         "licence",
         pa.string(),
         "label",
-        "licence or terms under which the texts of the source may be used",
+        "licence or terms of use of the texts from the source",
     ),
-    column("origin", pa.string(), "label", "publisher of the source, and where it was obtained"),
+    column(
+        "origin", pa.string(), "label", "publisher of the source, and where the source was obtained"
+    ),
     column("collected_from", pa.string(), "label", "first day of its collection"),
     column("collected_to", pa.string(), "label", "last day of its collection"),
     column(
@@ -164,7 +166,7 @@ SOURCES = table_schema(
 )
 
 ERRORS = table_schema(
-    "Number and size of the quarantined records by source and error; without file names.",
+    "Number and size of the quarantined records by source and error, without file names.",
     column("source", pa.string(), "label", "name of the source"),
     column("error", pa.string(), "project text", "reason why the records could not be read"),
     column("records", pa.int64(), "figure", "number of quarantined records", unit="records"),

@@ -29,19 +29,19 @@ class LanguageConfig(StageConfig):
         MIN_CONFIDENCE,
         ge=0,
         le=1,
-        description="minimum probability of the most likely language; if the probability is "
-        "lower, the language of the document is recorded as undetermined",
+        description="minimum probability of the most likely language; below it, the language of "
+        "the document is recorded as undetermined",
     )
     max_characters: int = Field(
         MAX_CHARACTERS,
         ge=1,
-        description="number of characters at the beginning of a document from which its language "
-        "is identified",
+        description="number of characters at the beginning of each document that are used to "
+        "identify its language",
     )
 
 
 SIGNALS = build_signal_schema(
-    "The estimated language of each document.",
+    "Estimated language of each document.",
     column(
         "language",
         pa.string(),

@@ -57,13 +57,13 @@ class LeaveOutConfig(StageConfig):
     )
     random_control: bool = Field(
         default=False,
-        description="whether to exclude, as a control, the same number of random documents with "
-        "the same sources and similar lengths instead of the selected documents",
+        description="whether to exclude, as a control, the same number of random documents from "
+        "the same sources and with similar lengths instead of the selected documents",
     )
     protected_doc_ids_file: Path | None = Field(
         default=None,
-        description="text file with one doc_id per line, which lists documents that "
-        "`random_control` must not exclude",
+        description="text file that lists documents that `random_control` must not exclude, one "
+        "doc_id per line",
     )
     replace_with_padding: bool = Field(
         default=False,

@@ -74,8 +74,8 @@ class PlantCanariesConfig(StageConfig):
     )
     copy_counts: tuple[int, ...] = Field(
         default=(0, 1, 4, 16, 64),
-        description="list of numbers of copies in which secrets, passages and records are "
-        "planted; those with 0 copies are not planted and serve as controls",
+        description="numbers of copies in which secrets, passages and records are planted; items "
+        "with 0 copies are not planted and serve as controls",
     )
     secrets_per_count: int = Field(
         default=16, ge=0, description="number of secrets for each value of `copy_counts`"
@@ -207,7 +207,7 @@ def choose_passage_canaries(
         raise HallmarkError(
             f"{needed_count} passages must be planted, but only {len(chosen_ids)} training "
             f"documents have {config.min_passage_characters} to {config.max_passage_characters} "
-            "characters and no near copy; lower plant_canaries.passages_per_count, lower "
+            "characters and no near-duplicate; lower plant_canaries.passages_per_count, lower "
             "plant_canaries.min_passage_characters, raise plant_canaries.max_passage_characters, "
             "ingest more text, or plant nothing (plant_canaries.enabled=false)"
         )

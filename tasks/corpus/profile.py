@@ -84,8 +84,8 @@ class ProfileConfig(StageConfig):
 
     quantiles: tuple[float, ...] = Field(
         default=(0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0),
-        description="quantiles of document lengths and toxicity scores that are reported, as "
-        "shares between 0 and 1",
+        description="quantiles of document lengths and toxicity scores to report, as shares "
+        "between 0 and 1",
     )
     max_composition_values: int = Field(
         50,
@@ -97,15 +97,15 @@ class ProfileConfig(StageConfig):
     )
     length_bounds_bytes: LengthBounds = Field(
         default=(200, 1000, 5000, 20_000),
-        description="lower bounds of the length classes, in bytes, without the bound of the first "
-        "class, which begins at 0",
+        description="lower bounds of the length classes, in bytes; omit the bound of the first "
+        "class, which is always 0",
     )
     occupation_window_words: int = Field(
         10,
         ge=1,
         le=1000,
-        description="maximum distance, in words, between an occupation and a gendered word in the "
-        "same sentence at which the gendered word is counted for the occupation",
+        description="maximum distance, in words, at which a gendered word in the same sentence as "
+        "an occupation is counted for the occupation",
     )
     max_sentiment_sentences_per_group: int = Field(
         500,
@@ -346,7 +346,7 @@ def join_toxicity_decisions(signals: Table, selection: Artifact | None) -> pa.Ta
     if selection is None:
         raise HallmarkError(
             "the history includes the stage score_toxicity but not the stage select_scored, which "
-            "applies rules to the scores; give both stages"
+            "applies rules to the scores; include both stages"
         )
     removed_documents = selection["ledger"].read(["doc_id", "source", "action", "reason"])
     removed_documents = removed_documents.filter(
@@ -358,8 +358,8 @@ def join_toxicity_decisions(signals: Table, selection: Artifact | None) -> pa.Ta
     all_documents = pa.concat_tables([kept_documents, removed_documents]).sort_by("doc_id")
     if not all_documents["doc_id"].equals(toxicity_scores["doc_id"]):
         raise HallmarkError(
-            f"{signals.artifacts[0].name} and {selection.name} describe different documents: give "
-            f"artifacts of the same corpus"
+            f"{signals.artifacts[0].name} and {selection.name} describe different documents; use "
+            "artifacts from the same corpus"
         )
     return all_documents.append_column("score", toxicity_scores["toxicity"]).append_column(
         "status", toxicity_scores["toxicity_status"]

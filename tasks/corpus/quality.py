@@ -45,12 +45,12 @@ class QualityConfig(StageConfig):
     stop_words: tuple[Annotated[str, Field(pattern=r"^\S+$")], ...] = Field(
         ("the", "be", "to", "of", "and", "that", "have", "with"),
         description="frequent words that ordinary text contains; the default is the English list "
-        "that was used for the model Gopher",
+        "that was used to filter the training data of Gopher",
     )
     short_line_characters: int = Field(
         30,
         ge=0,
-        description="maximum number of characters of a line that counts as short; the default is "
+        description="maximum length, in characters, of a line that counts as short; the default is "
         "the value used for the data set FineWeb",
     )
 
@@ -60,8 +60,8 @@ REMOVED_BY_C4 = (
 )
 
 SIGNALS = build_signal_schema(
-    "Quality signals of each document. A share is null if its denominator is 0, for example for "
-    "an empty text. A token is a run of characters without white space.",
+    "Quality signals for each document. A share is null if its denominator is 0, for example "
+    "because the text is empty. A token is a run of characters without white space.",
     make_count_column(
         "word_count", "number of tokens that do not consist of punctuation only", "words"
     ),
@@ -106,7 +106,7 @@ SIGNALS = build_signal_schema(
     ),
     make_share_column(
         "c4_long_words",
-        f"{REMOVED_BY_C4} lines with a word of more than {c4.MAX_WORD_LENGTH:,} characters",
+        f"{REMOVED_BY_C4} lines that contain a word of more than {c4.MAX_WORD_LENGTH:,} characters",
     ),
     make_share_column(
         "c4_no_terminal_mark",
@@ -115,7 +115,7 @@ SIGNALS = build_signal_schema(
     make_share_column(
         "c4_few_words", f"{REMOVED_BY_C4} lines of fewer than {c4.MIN_LINE_WORDS} words"
     ),
-    make_share_column("c4_javascript", f'{REMOVED_BY_C4} lines with the word "javascript"'),
+    make_share_column("c4_javascript", f'{REMOVED_BY_C4} lines that contain the word "javascript"'),
     make_share_column("c4_policy", f"{REMOVED_BY_C4} lines about cookies, privacy or terms of use"),
     make_share_column(
         "c4_removed_characters",
@@ -123,10 +123,10 @@ SIGNALS = build_signal_schema(
         "first rule that removes it, so the five shares add up to this one",
     ),
     make_count_column(
-        "c4_lorem_ipsum", 'number of lines with "lorem ipsum" among those that C4 keeps', "lines"
+        "c4_lorem_ipsum", 'number of lines that C4 keeps and that contain "lorem ipsum"', "lines"
     ),
     make_count_column(
-        "c4_curly_brackets", "number of lines with { among those that C4 keeps", "lines"
+        "c4_curly_brackets", "number of lines that C4 keeps and that contain {", "lines"
     ),
     make_count_column(
         "c4_sentences",
@@ -136,12 +136,11 @@ SIGNALS = build_signal_schema(
     ),
     make_share_column(
         "terminal_lines",
-        "share of the non-blank lines that end with a sentence-final punctuation mark of any "
-        "script",
+        "share of the non-blank lines that end with sentence-final punctuation in any script",
     ),
     make_share_column(
         "short_lines",
-        "share of the non-blank lines that have at most `short_line_characters` characters",
+        "share of the non-blank lines that are at most `short_line_characters` characters long",
     ),
     make_share_column(
         "duplicate_characters",

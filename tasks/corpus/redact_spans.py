@@ -60,13 +60,13 @@ class RedactSpansConfig(StageConfig):
 
     action: SpanAction = Field(
         "mask",
-        description="action on each span. mask: the span is replaced by the name of its type; "
-        "cut: the span is removed, and the document as well if no other text remains; drop: the "
-        "whole document is removed; keep: nothing is changed",
+        description="what to do with each span. mask: the span is replaced by the name of its "
+        "type; cut: the span is removed, and so is the document if no other text remains; drop: "
+        "the whole document is removed; keep: nothing is changed",
     )
     actions_by_type: dict[str, SpanAction] = Field(
         default={},
-        description="actions for individual types of spans, which override `action`, such as { "
+        description="actions for individual span types, which override `action`, such as { "
         'PHONE = "drop" }',
     )
 
@@ -97,11 +97,11 @@ class CutRepeatsConfig(RedactSpansConfig):
     """Settings of the stage that cuts repeated text."""
 
     action: SpanAction = Field(
-        "keep", description="action on spans whose type is not in `actions_by_type`"
+        "keep", description="action for spans whose type is not in `actions_by_type`"
     )
     actions_by_type: dict[str, SpanAction] = Field(
         default={"REPEAT": "cut"},
-        description="actions on spans of these types, which take precedence over `action`",
+        description="actions for spans of these types; they take precedence over `action`",
     )
 
 
@@ -109,11 +109,11 @@ class CutToxicConfig(RedactSpansConfig):
     """Settings of the stage that cuts toxic windows."""
 
     action: SpanAction = Field(
-        "keep", description="action on spans whose type is not in `actions_by_type`"
+        "keep", description="action for spans whose type is not in `actions_by_type`"
     )
     actions_by_type: dict[str, SpanAction] = Field(
         default={"TOXIC": "cut"},
-        description="actions on spans of these types, which take precedence over `action`",
+        description="actions for spans of these types; they take precedence over `action`",
     )
 
 
@@ -175,8 +175,8 @@ def redact_batch(
         raise HallmarkError(
             f"a span from byte {invalid_span['byte_start']} to {invalid_span['byte_end']} of "
             f"document {invalid_span['doc_id'].hex()} is outside the text of the document or "
-            "splits a character: the spans were computed from other texts; first run the stages "
-            "that find spans on these documents"
+            "splits a character: the spans were computed from different texts; first run the "
+            "stages that find spans on these documents"
         )
     span_types = spans["type"].combine_chunks()
     actions = config.get_actions(span_types)

@@ -102,14 +102,14 @@ class RemovalEffectsConfig(SwapConfig):
     )
     threshold_shares: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = Field(
         (0.001, 0.003, 0.01, 0.03, 0.1, 0.3),
-        description="additional thresholds to evaluate for each numeric rule, given as the share "
-        "of all documents that the threshold would remove",
+        description="additional thresholds to evaluate for each numeric rule; each is specified as "
+        "the share of all documents that the threshold would remove",
     )
     examples_per_rule: int = Field(
         3,
         ge=0,
         le=100,
-        description="number of removed documents to list as examples for each rule, source and "
+        description="number of removed documents listed as examples for each rule, source and "
         "language",
     )
 
@@ -120,7 +120,7 @@ _CAUSE_COLUMNS = (
     ),
     make_label_column(
         "reason",
-        "reason of the removal, as in the ledger. In rows for all stages together: empty: all "
+        "reason for the removal, as in the ledger. In rows for all stages together: empty: all "
         "removals; `all except duplicates`: removals for any reason other than being a duplicate; "
         "`kept copy removed later`: duplicates whose kept copy was later removed for another "
         "reason",
@@ -144,9 +144,9 @@ _RATE_COLUMNS = (
     make_count_column("documents", "number of documents of the group that reached the rule"),
     make_count_column(
         "removed_documents",
-        "number of documents of the group that the rule removed, or would have removed if no "
-        "other rule had removed them first; for a rule that tags, number of documents that the "
-        "stage kept and the rule tagged",
+        "number of documents of the group that the rule removed, or would have removed if no other "
+        "rule had removed them first; for a rule that tags, the number of documents that the rule "
+        "tagged and the stage kept",
     ),
     make_count_column(
         "clusters",
@@ -169,8 +169,7 @@ _RATE_COLUMNS = (
     ),
     make_float_column(
         "rate_ratio",
-        "rate ratio: removal_rate / other_removal_rate; null if none of the other documents were "
-        "removed",
+        "rate ratio: removal_rate / other_removal_rate; null if no other document was removed",
         "times",
     ),
     make_float_column(
@@ -185,9 +184,8 @@ _RATE_COLUMNS = (
     ),
     make_float_column(
         "source_adjusted_ratio",
-        "rate ratio adjusted for source (Mantel & Haenszel 1959); null for sources; if "
-        "it is near 1 while `rate_ratio` is not, the difference is explained by the sources of "
-        "the documents",
+        "rate ratio adjusted for source (Mantel & Haenszel 1959); null for sources; if it is close "
+        "to 1 but `rate_ratio` is not, the sources of the documents explain the difference",
         "times",
     ),
     make_float_column(
@@ -201,11 +199,11 @@ _RATE_COLUMNS = (
         "times",
     ),
     make_float_column(
-        "p", "two-sided p-value of the null hypothesis that the rate ratio is 1", "p"
+        "p", "two-sided p-value for the null hypothesis that the rate ratio is 1", "p"
     ),
     make_float_column(
         "p_corrected",
-        "`p`, corrected for the comparison of several groups under the same rule (Holm 1979)",
+        "`p`, corrected for the number of groups compared under the same rule (Holm 1979)",
         "p",
     ),
     make_float_column(
@@ -235,22 +233,22 @@ TABLES = {
         make_label_column("signal", "signal that the rule compares"),
         make_label_column(
             "comparison",
-            "condition that the signal of a kept document must satisfy: at least (ge), above "
-            "(gt), at most (le) or below (lt) the threshold",
+            "condition that the signal must satisfy for a document to be kept: at least (ge), "
+            "above (gt), at most (le) or below (lt) the threshold",
         ),
         make_float_column("threshold", "threshold that is evaluated"),
         column(
             "is_rule_threshold",
             pa.bool_(),
             "figure",
-            "whether the rule uses this threshold in the config",
+            "whether this is the threshold that the config sets for the rule",
         ),
         *_GROUP_COLUMNS,
         *_RATE_COLUMNS,
     ),
     "lost_duplicate_clusters": table_schema(
-        "Duplicates that were removed although their kept copy was removed later, so that no "
-        "document of the cluster remains; by stage, reason and group.",
+        "Duplicates whose kept copy was removed later, so that no document of the cluster remains, "
+        "by stage, reason and group.",
         *_CAUSE_COLUMNS,
         *_GROUP_COLUMNS,
         make_count_column(
@@ -260,13 +258,13 @@ TABLES = {
         ),
         make_count_column(
             "lost_clusters",
-            "number of clusters of these documents of which no document remains",
+            "number of clusters that contain these documents and of which no document remains",
             "clusters",
         ),
     ),
     "removed_examples": table_schema(
-        "Examples of removed documents by rule, source and language; documents of the groups with "
-        "the highest rate ratio come first.",
+        "Examples of removed documents by rule, source and language; documents from the groups "
+        "with the highest rate ratio come first.",
         *_CAUSE_COLUMNS,
         *_GROUP_COLUMNS,
         make_float_column("rate_ratio", "see removal_rates", "times"),
@@ -281,9 +279,9 @@ TABLES = {
     ),
     **SWAP_TABLES,
     "lexicon_accuracy": table_schema(
-        "Recall and precision of the lexicon that detects mentions of groups, measured on "
-        "labelled sentences that come with Hallmark. The figures are optimistic because the "
-        "lexicon and the sentences have the same author.",
+        "Recall and precision of the lexicon that detects mentions of groups, measured on labelled "
+        "sentences that ship with Hallmark. The figures are optimistic because the same author "
+        "wrote the lexicon and the sentences.",
         make_label_column("group_name", "identity group; empty: all groups"),
         make_count_column("mentions", "number of sentences that mention the group", "sentences"),
         make_count_column(

@@ -81,13 +81,13 @@ class ScoreToxicityConfig(StageConfig):
     max_undetermined_characters: int = Field(
         default=200,
         ge=0,
-        description="length in characters below which a document of undetermined language is "
-        "scored; the language of short texts often cannot be identified",
+        description="length, in characters, below which a document in an undetermined language is "
+        "scored nevertheless, because the language of short texts often cannot be identified",
     )
     cascade: CascadeConfig | None = Field(
         default=None,
         description="settings of a cheap scorer that scores all documents first, so that the main "
-        "scorer needs to score only those that may be toxic",
+        "scorer has to score only the documents that may be toxic",
     )
 
     @model_validator(mode="after")
@@ -104,17 +104,17 @@ SIGNALS = build_signal_schema(
     "Toxicity scores of each document, one column per category (head of the scorer); null for a "
     "category that the scorer does not provide.",
     *build_head_columns(
-        "highest score among the windows of the document, before the stage `cut_toxic` removes "
-        "any; null if the document has no score, for the reason in `toxicity_status`"
+        "highest score among the windows of the document, before the stage `cut_toxic` removes any "
+        "of them; null if the document has no score (`toxicity_status` gives the reason)"
     ),
     column(
         "toxicity_status",
         pa.string(),
         "label",
-        "whether the document has a score. scored: it has one; other language: the scorer does "
-        "not support the language of the document; cleared: the cheap scorer of the cascade "
-        "classified the document as harmless; empty: the text contains no visible character; "
-        "failed: the scorer failed on the text",
+        "whether the document has a score, or why not. scored: it has a score; other language: the "
+        "scorer does not support the language of the document; cleared: the cheap scorer of the "
+        "cascade classified the document as harmless; empty: the text contains no visible "
+        "character; failed: the scorer failed on the text",
     ),
 )
 

@@ -51,8 +51,8 @@ class SelectionRule(StageConfig):
     """Bounds on a signal, and the action on documents that violate them."""
 
     name: PathSafeName = Field(
-        description="name of the rule, which is recorded in the ledger as the reason of a "
-        "removal, or as the tag of a document"
+        description="name of the rule; the ledger records it as the reason for a removal, or "
+        "documents carry it as a tag"
     )
     signal: str = Field(
         "",
@@ -83,10 +83,10 @@ class SelectionRule(StageConfig):
     )
     on_missing: Literal["keep", "remove"] = Field(
         "keep",
-        description="what happens to documents without a value of the signal. keep: the rule "
-        "ignores these documents. remove: the rule treats them like documents that violate the "
-        "rule, so the setting `action` decides: with the action `remove` they are removed; with "
-        "`tag` they are only tagged. A missing value is never treated as zero",
+        description="what happens to documents that have no value for the signal. keep: the rule "
+        "ignores these documents. remove: the rule treats them like documents that violate it, and "
+        "the setting `action` decides what happens: with the action `remove` they are removed, "
+        "with `tag` they are only tagged. A missing value is never treated as zero",
     )
     action: Literal["remove", "tag", "cap"] = Field(
         "remove",
@@ -101,8 +101,7 @@ class SelectionRule(StageConfig):
         0,
         ge=0,
         lt=1,
-        description="share of the documents violating the rule that are kept; applies only to "
-        "the action `cap`",
+        description="share of the violating documents to keep; applies only to the action `cap`",
     )
 
     @model_validator(mode="before")
@@ -189,7 +188,7 @@ def _validate_rules_by_name(rules: Any) -> list[SelectionRule]:
     """
     if not isinstance(rules, Mapping | list | tuple):
         raise ValueError(
-            "the rules must be given as one table [….rules.NAME] per rule, or as a list of rules"
+            "the rules must be either one table [….rules.NAME] per rule or a list of rules"
         )
     entries = _rules_to_list(rules)
     rule_names = (
@@ -215,13 +214,13 @@ class SelectConfig(StageConfig):
 
     presets: tuple[PresetName, ...] = Field(
         default=(),
-        description="names of sets of published rules, which were designed for English and are "
-        "applied before the other rules. To change settings of a published rule, add a rule with "
-        f"the same name to `rules`. The sets are: {describe_presets()}",
+        description="names of published rule sets, which were designed for English and are applied "
+        "before the other rules. To change the settings of a published rule, add a rule with the "
+        f"same name to `rules`. The sets are: {describe_presets()}",
     )
     rules: RuleList = Field(
         default=(),
-        description="rules, which are applied in the given order: either a list of tables "
+        description="rules, applied in the order in which they are listed: either a list of tables "
         "[[….rules]], each with a name, or one table [….rules.NAME] per rule",
     )
     seed: Seed = Field(

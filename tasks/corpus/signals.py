@@ -82,7 +82,7 @@ def concatenate_signal_columns(
         signal_rows = signal_partition.read()
         if not signal_rows["doc_id"].combine_chunks().equals(doc_ids):
             raise HallmarkError(
-                f"{expected_documents} and {signal_partition} describe different documents: first "
+                f"{expected_documents} and {signal_partition} describe different documents; first "
                 "run the stages that compute signals on these documents"
             )
         for name in signal_rows.schema.names:

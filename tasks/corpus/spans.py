@@ -42,8 +42,8 @@ BYTE_BOUNDS = (
 )
 
 SPANS = table_schema(
-    "Spans of text that a stage found in the documents; the stage `redact_spans` decides what "
-    "happens to these spans.",
+    "Text spans that a stage found in the documents; the stage `redact_spans` decides what happens "
+    "to them.",
     column("doc_id", ID_TYPE, "id", "the document"),
     *BYTE_BOUNDS,
     column("type", pa.string(), "label", "type of the span, such as EMAIL"),
@@ -51,8 +51,8 @@ SPANS = table_schema(
         "span_hash",
         ID_TYPE,
         "id",
-        "hash of the text of the span, keyed by the secret of the store; the text itself is never "
-        "stored. null if the stage does not compute hashes",
+        "hash of the text of the span, keyed with the secret of the store; the text itself is "
+        "never stored. Null if the stage does not compute hashes",
     ),
     column(
         "score",
@@ -279,7 +279,7 @@ def read_partition_spans(documents: TablePart, span_partitions: Iterable[TablePa
         if document_rows.null_count:
             raise HallmarkError(
                 f"{span_partition} has {document_rows.null_count} spans in documents that are not "
-                f"in {documents}: first run the stages that find spans on these documents"
+                f"in {documents}; first run the stages that find spans on these documents"
             )
         span_tables.append(spans.append_column("row", document_rows.cast(pa.int64())))
     spans = pa.concat_tables(span_tables).combine_chunks()

@@ -143,15 +143,15 @@ class SyntheticCorpusConfig(StageConfig):
     seed: Seed = Field(default=0, description="random seed of the synthetic corpus")
     has_effects: bool = Field(
         default=True,
-        description="whether to plant effects for the candidates; if false, no candidate has "
-        "an effect",
+        description="whether to plant effects for the candidates (possible findings); if false, no "
+        "candidate has an effect",
     )
     documents: int = Field(
         default=500,
         ge=20,
         le=1_000_000,
-        description="number of ordinary documents, which describe an invented town and have about "
-        "800 bytes each",
+        description="number of ordinary documents; they describe an invented town and are about "
+        "800 bytes long each",
     )
     copy_counts: tuple[Annotated[int, Field(ge=0, le=10_000)], ...] = Field(
         default=(0, 1, 4, 16, 64),
@@ -185,9 +185,9 @@ class SyntheticCorpusConfig(StageConfig):
         default=3,
         ge=0,
         le=100,
-        description="number of control pairs of groups, as a multiple of "
-        "`associations_per_share`. Control pairs have a share of 0.5, and the audits know which "
-        "pairs are controls: these show how much associations vary by chance",
+        description="number of control pairs of groups, as a multiple of `associations_per_share`. "
+        "Control pairs have a share of 0.5, and the audits know which pairs are controls; they "
+        "show how much associations vary by chance",
     )
     sentences_per_group: int = Field(
         default=48,
@@ -204,8 +204,8 @@ class SyntheticCorpusConfig(StageConfig):
     negative_shares: tuple[Share, ...] = Field(
         default=(0.0, 0.5, 1.0),
         description="shares of the sentences about a group that are negative without being rude; "
-        "the other sentences about it are positive; the list must contain 0. These groups are "
-        "others than those of `rude_shares`, and are compared with one another",
+        "the other sentences about it are positive; the list must contain 0. These groups differ "
+        "from those of `rude_shares` and are compared only with one another",
     )
     groups_per_share: int = Field(
         default=4,
@@ -219,14 +219,14 @@ class SyntheticCorpusConfig(StageConfig):
         le=1000,
         description="number of additional groups without rude sentences, and of additional groups "
         "without negative sentences; with the defaults, at least half of the groups of each kind "
-        "have none. Each group is compared with all others of its kind",
+        "have no such sentences. Each group is compared with all other groups of its kind",
     )
     speech_sentences_per_group: int = Field(
         default=128,
         ge=2,
         le=len(SENTENCE_FRAMES),
-        description="number of sentences about each of the groups that `rude_shares`, "
-        "`negative_shares` and `neutral_groups` define",
+        description="number of sentences about each group that `rude_shares`, `negative_shares` "
+        "and `neutral_groups` define",
     )
     min_passage_characters: int = Field(
         default=300, ge=100, description="minimum length of a passage, in characters"
@@ -302,8 +302,8 @@ class SyntheticCorpus:
 
 
 ANSWER_KEY = table_schema(
-    "Effect level of each candidate (possible finding) in a synthetic corpus, that is, a corpus "
-    "with known effects. The table is sealed until the audits have finished.",
+    "Effect level of each candidate (possible finding) in a synthetic corpus (a corpus with known "
+    "effects). The table is sealed until the audits have finished.",
     column(
         "kind",
         pa.string(),
@@ -343,13 +343,13 @@ CANDIDATE_DOCUMENTS = table_schema(
 
 
 COMPOSITION_SEED = table_schema(
-    "Seed of the random choices of a synthetic corpus, one row. The table is sealed until the "
+    "Seed of the random choices in a synthetic corpus, one row. The table is sealed until the "
     "audits have finished.",
     column(
         "composition_seed",
         pa.int64(),
         "label",
-        "seed that was derived from the configured seed and the secret of the store",
+        "seed derived from the configured seed and the secret of the store",
     ),
 )
 
@@ -519,9 +519,8 @@ def _find_passage_text(
             return NumberedText(number, text)
     raise UsageError(
         f"none of {MAX_PASSAGE_ATTEMPTS:,} generated documents has "
-        f"{config.min_passage_characters:,} to {config.max_passage_characters:,} characters: "
-        "lower synthetic_corpus.min_passage_characters or raise "
-        "synthetic_corpus.max_passage_characters"
+        f"{config.min_passage_characters:,} to {config.max_passage_characters:,} characters; lower "
+        "synthetic_corpus.min_passage_characters or raise synthetic_corpus.max_passage_characters"
     )
 
 

@@ -54,7 +54,14 @@ def krippendorff_alpha(
     is_paired = np.bincount(unit_codes)[unit_codes] > 1 if len(unit_codes) else np.zeros(0, bool)
     x, unit_codes, cluster_names = x[is_paired], unit_codes[is_paired], cluster_names[is_paired]
     estimate = Estimate(
-        np.nan, np.nan, np.nan, 0, 0, 0, "not measured: no text was rated by two people", 0.0
+        np.nan,
+        np.nan,
+        np.nan,
+        0,
+        0,
+        0,
+        "not measured: no text was rated by two people",
+        0.0,
     )
     if not len(x):
         return estimate
@@ -91,7 +98,10 @@ def krippendorff_alpha(
 
     standard_error = jackknife_variance(value, alphas_without_cluster) ** 0.5
     half_width = float(stdtrit(cluster_count - 1, (1 + confidence_level) / 2)) * standard_error
-    method = f"Krippendorff's alpha; Student's t over a jackknife of {cluster_count} prompts"
+    method = (
+        "Krippendorff's alpha; Student's t interval with jackknife standard errors (leaving out "
+        f"one of {cluster_count} prompts at a time)"
+    )
     return replace(
         estimate, low=value - half_width, high=min(1.0, value + half_width), method=method
     )

@@ -138,7 +138,7 @@ def estimate_group_differences(
     if grouped.block_strata is not None:
         independent_units = int(grouped.block_strata.max()) + 1
     missing_count = sum(estimate.missing for estimate in grouped.empty_estimates.values())
-    t_name = "Welch's t" if grouped.block_strata is None else "Student's t over strata"
+    t_name = "Welch's t" if grouped.block_strata is None else "Student's t across strata"
     for code, name in enumerate(grouped.group_names):
         estimates[name] = _test_difference(
             replace(
@@ -151,13 +151,13 @@ def estimate_group_differences(
             observed[code],
             _Contrasts.concatenate(relabelled[code]),
             confidence_level,
-            f"{grouped.method}, and {t_name}: the larger p and the wider interval",
+            f"{grouped.method}, and {t_name}; the larger p and the wider interval are reported",
         )
         relabelling_count = grouped.count_relabellings(code)
         if not np.isnan(estimates[name].low) and 2 / relabelling_count >= 1 - confidence_level:
             reason = (
-                f"no interval: only {relabelling_count} different relabellings, too few for p "
-                f"below {1 - confidence_level:.2g}"
+                f"no interval: only {relabelling_count} different relabellings are possible, too "
+                f"few for p below {1 - confidence_level:.2g}"
             )
             estimates[name] = replace(
                 estimates[name],

@@ -59,7 +59,7 @@ def estimate_weat_effect_size(
         return Estimate(np.nan, np.nan, np.nan, n, n, missing, f"not measured: {reason}", 0.0)
 
     if min(m, n - m) < 2:
-        return not_measured(f"fewer than two {unit} in a list")
+        return not_measured(f"one of the lists has fewer than two {unit}")
     effect_size = mean_difference_by_overall_sd(known_values, is_first)
     if np.isnan(effect_size):
         return not_measured(f"all {unit} have the same value")
@@ -86,9 +86,9 @@ def estimate_weat_effect_size(
             effect_size_of_t(float(nctdtrinc(degrees_of_freedom, tail, t_statistic)))
             for tail in tails
         )
-        method += f"; noncentral t interval over {m} and {n - m} {unit}, assuming normality"
+        method += f"; noncentral t interval based on {m} and {n - m} {unit}, assuming normality"
     else:
-        method += f"; no interval: all {unit} of a list have the same value"
+        method += f"; no interval: within each list, all {unit} have the same value"
     return Estimate(
         effect_size, low, high, n, n, missing, method, 0.0, p, detectable_effect, p_above_null=p
     )

@@ -150,7 +150,7 @@ def estimate_mean_or_share(
     estimate = Estimate(value, np.nan, np.nan, n, cluster_count, len(array) - n, "", null_value)
     if cluster_count == 1:
         return replace(estimate, method=f"no interval: fewer than two {unit}")
-    cluster_description = f"over {cluster_count} {unit}"
+    cluster_description = f"based on {cluster_count} {unit}"
     if crossed_clusters is not None and clusters is not None:
         crossed_sums = sum_by_cluster(array, crossed_clusters, relative_weights)
         crossed_count = len(crossed_sums.sums)
@@ -289,8 +289,8 @@ def estimate_normal_mean(
             degrees_of_freedom,
             confidence_level,
         ),
-        method=f"Student's t over {estimate.clusters} {unit}, whose means are assumed to be "
-        "normally distributed",
+        method=f"Student's t interval based on {estimate.clusters} {unit}, whose means are assumed "
+        "to be normally distributed",
     )
 
 
@@ -312,14 +312,16 @@ def _find_reason_against_interval(
         effective_weights = float(weights.sum() ** 2 / (weights**2).sum())
         if effective_weights < min_clusters - 1e-9:
             return (
-                f"{estimate.clusters} {unit} with unequal weights count like "
-                f"{effective_weights:.1f} with equal ones, fewer than {min_clusters}"
+                f"{estimate.clusters} {unit} with unequal weights are equivalent to "
+                f"{effective_weights:.1f} with equal weights, fewer than the required "
+                f"{min_clusters}"
             )
     if mean_error.fewest_clusters < MIN_EFFECTIVE_CLUSTERS:
-        return f"one or two large {unit} decide the mean"
+        return f"one or two large {unit} dominate the mean"
     if not is_share and mean_error.differing_clusters < MIN_DIFFERING_CLUSTERS:
         return (
-            f"the mean depends on fewer than {MIN_DIFFERING_CLUSTERS} of {estimate.clusters} {unit}"
+            f"the mean is determined by fewer than {MIN_DIFFERING_CLUSTERS} of the "
+            f"{estimate.clusters} {unit}"
         )
     return ""
 
@@ -335,7 +337,7 @@ def _mean_interval(
     half_width, p = t_half_width_and_p(
         mean_error.standard_error, degrees_of_freedom, value - null_value, confidence_level
     )
-    return "Student's t", Interval(value - half_width, value + half_width, p)
+    return "Student's t interval", Interval(value - half_width, value + half_width, p)
 
 
 def _share_interval(
@@ -351,7 +353,7 @@ def _share_interval(
         value / variance_factor, 1 / variance_factor, confidence_level, degrees_of_freedom
     )
     p = score_test_p(value, null_value, variance_factor, degrees_of_freedom)
-    return "Wilson's interval with Student's t", Interval(low, high, p)
+    return "Wilson interval (with Student's t)", Interval(low, high, p)
 
 
 def _detectable_mean_effect(
@@ -398,8 +400,8 @@ def _with_sign_test(estimate: Estimate, unit: str) -> Estimate:
         else 1.0
     )
     p_description = (
-        f"; p of a sign test, because all {estimate.clusters} {unit} lie on the same side of the "
-        "null value"
+        f"; p is from a sign test, because all {estimate.clusters} {unit} lie on the same side of "
+        "the null value"
         if distance > 0
         else ""
     )
@@ -445,7 +447,7 @@ def _with_binomial_interval(
         minimum_detectable_effect=detectable_share_effect(
             1 / (n - 1), n - 1, null_value, confidence_level
         ),
-        method=f"Wilson's interval with Student's t {cluster_description}",
+        method=f"Wilson interval (with Student's t) {cluster_description}",
     )
 
 
@@ -502,9 +504,8 @@ def _with_widest_share_interval(
             1 / cluster_count, max(1, round(cluster_count - 1)), null_value, confidence_level
         ),
         method=(
-            f"widest interval, because fewer than {MIN_DIFFERING_CLUSTERS_OF_SHARES} clusters "
-            f"differ, "
-            f"{cluster_description}"
+            f"widest possible interval, because fewer than {MIN_DIFFERING_CLUSTERS_OF_SHARES} "
+            f"clusters differ, {cluster_description}"
         ),
     )
 
@@ -533,10 +534,10 @@ def estimate_mean_difference(
     n = sum(sizes)
     estimate = Estimate(np.nan, np.nan, np.nan, n, n, sum(map(len, samples)) - n, "", 0.0)
     if min(sizes) == 0:
-        return replace(estimate, method=f"no {unit} in one of the groups")
+        return replace(estimate, method=f"one of the groups has no {unit}")
     estimate = replace(estimate, value=float(known_samples[0].mean() - known_samples[1].mean()))
     if min(sizes) == 1:
-        return replace(estimate, method=f"no interval: fewer than two {unit} in one of the groups")
+        return replace(estimate, method=f"no interval: one of the groups has fewer than two {unit}")
     mean_variances = [float(sample.var(ddof=1)) / len(sample) for sample in known_samples]
     standard_error = sum(mean_variances) ** 0.5
     null_standard_error = sum(null_variance / size for size in sizes) ** 0.5
@@ -552,8 +553,8 @@ def estimate_mean_difference(
         return replace(
             estimate,
             p=p,
-            method=f"no interval: all {unit} of a group have the same value; p from random "
-            "relabelling",
+            method=f"no interval: within each group, all {unit} have the same value; p is from "
+            "random relabelling",
         )
     degrees_of_freedom = standard_error**4 / sum(
         p * p / (size - 1) for p, size in zip(mean_variances, sizes, strict=True)
@@ -577,5 +578,5 @@ def estimate_mean_difference(
         low=estimate.value - half_width,
         high=estimate.value + half_width,
         p=p,
-        method=f"Welch's t over {sizes[0]} and {sizes[1]} {unit}",
+        method=f"Welch's t interval based on {sizes[0]} and {sizes[1]} {unit}",
     )

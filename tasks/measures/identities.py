@@ -164,12 +164,12 @@ def read_user_terms_by_group(path: Path) -> dict[str, list[str]]:
         ) from error
     except (ValueError, RecursionError) as error:
         raise UsageError(
-            f"lexicon {path} is not JSON ({error}); write it in UTF-8, as an object with a list "
-            f"of terms for each group"
+            f"lexicon {path} is not JSON ({error}); write it in UTF-8, as an object that maps each "
+            "group to a list of terms"
         ) from error
     if not isinstance(terms_by_group, dict) or not terms_by_group:
         raise UsageError(
-            f"lexicon {path} must be a JSON object with a list of terms for each group"
+            f"lexicon {path} must be a JSON object that maps each group to a list of terms"
         )
     for group, terms in terms_by_group.items():
         if not group.isprintable() or len(group) > 200:  # Lone surrogates are not printable.
@@ -178,7 +178,7 @@ def read_user_terms_by_group(path: Path) -> dict[str, list[str]]:
                 "200 printable characters"
             )
         if not isinstance(terms, list) or not all(isinstance(term, str) for term in terms):
-            raise UsageError(f"lexicon {path}: group {group!r:.60} must be a list of terms")
+            raise UsageError(f"lexicon {path}: group {group!r:.60} must have a list of terms")
         if not terms:
             raise UsageError(
                 f"lexicon {path}: group {group!r:.60} has no terms; add some or remove the group"

@@ -71,7 +71,7 @@ def read_items(path: Path, content_name: str) -> Iterator[LocatedItem]:
         except (csv.Error, EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise UsageError(f"{path} cannot be read after item {count}: {error}") from error
     if not count:
-        raise UsageError(f"{path} has no {content_name}: it is empty or has only a header")
+        raise UsageError(f"{path} has no {content_name}: the file is empty or has only a header")
 
 
 def read_nonempty_lines(path: Path, content_name: str) -> Iterator[LocatedLine]:
@@ -93,7 +93,7 @@ def read_nonempty_lines(path: Path, content_name: str) -> Iterator[LocatedLine]:
                 f"{path} is not UTF-8 text after non-empty line {count}: {error}"
             ) from error
     if not count:
-        raise UsageError(f"{path} has no {content_name}: it is empty")
+        raise UsageError(f"{path} has no {content_name}: the file is empty")
 
 
 @contextmanager
@@ -206,9 +206,11 @@ def get_name_field(
 def check_file_exists(path: Path, content_name: str) -> None:
     """Raise UsageError if the path is empty or is not a file."""
     if path == Path():
-        raise UsageError(f"the path of the file with the {content_name} is empty; give a path")
+        raise UsageError(f"the path of the file with the {content_name} is empty; specify a path")
     if path.is_dir():
-        raise UsageError(f"{path} is a folder; give the path of the file with the {content_name}")
+        raise UsageError(
+            f"{path} is a folder; specify the path of the file with the {content_name}"
+        )
     if not path.is_file():
         raise UsageError(
             f"there is no file {path} with the {content_name}{explain_relative_path(path)}; "

@@ -134,7 +134,7 @@ def estimate_log_odds_slope(
     if not cluster_count:
         return estimate
     if len(np.unique(x)) < 2:
-        return replace(estimate, method="not measured: the predictor has a single value")
+        return replace(estimate, method="not measured: the predictor has the same value everywhere")
     # A cell groups values with the same predictor, stratum and cluster.
     cell_keys, cell_codes = np.unique(
         np.stack([x, stratum_codes, cluster_codes]), axis=1, return_inverse=True
@@ -166,7 +166,8 @@ def estimate_log_odds_slope(
             slope_sets.append(fit_slopes(designs))
             calibration_note = (
                 "; predictor calibrated for its sampling error (reliability "
-                f"{calibrated.reliability[0]:.2f}); the interval includes that without calibration"
+                f"{calibrated.reliability[0]:.2f}); the interval also covers the interval without "
+                "calibration"
             )
     value = float(slope_sets[-1][0])
     if np.isnan(value):
@@ -175,8 +176,8 @@ def estimate_log_odds_slope(
     if cluster_count < 3 or np.isnan(slope_sets).any():
         return replace(estimate, method=f"no interval: too few {unit}")
     if is_unreliable:
-        reason = "no interval: the predictor hardly varies more than its sampling error"
-        return replace(estimate, method=f"{reason}, for which it is not calibrated")
+        reason = "no interval: the predictor varies hardly more than its sampling error"
+        return replace(estimate, method=f"{reason}, so it could not be calibrated")
     ends: list[float] = []
     p_values: list[float] = []
     for slope, *slopes_without_cluster in slope_sets:
@@ -194,9 +195,9 @@ def estimate_log_odds_slope(
         high=float(max(ends)),
         p=float(np.max(p_values)),
         method=(
-            f"logistic regression after Firth (1993), with an intercept for each of "
-            f"{design.shape[1] - 1} strata{calibration_note}; Student's t over a jackknife of "
-            f"{cluster_count} {unit}"
+            "Firth's logistic regression (1993) with an intercept for each of "
+            f"{design.shape[1] - 1} strata{calibration_note}; Student's t interval with jackknife "
+            f"standard errors (leaving out one of {cluster_count} {unit} at a time)"
         ),
     )
 
@@ -273,12 +274,12 @@ def estimate_log_odds_multiple(
     # The interval contains the multiples r with (midpoint - r reference)^2 <= z^2 variance(r).
     divisor = reference_log_odds**2 - z_square * reference_variance
     if divisor <= 0:
-        return replace(estimate, method="no interval: the reference may have log-odds of 0")
+        return replace(estimate, method="no interval: the log-odds of the reference may be 0")
     product = midpoint * reference_log_odds
     root = (product**2 - divisor * (midpoint**2 - z_square * standard_error**2)) ** 0.5
     return replace(
         estimate,
         low=(product - root) / divisor,
         high=(product + root) / divisor,
-        method=f"Fieller's interval over {n} {unit}",
+        method=f"Fieller interval based on {n} {unit}",
     )

@@ -100,7 +100,10 @@ def require_difference_from_baseline(
     test = compute_prediction_test(estimate.value, baseline_scores, smallest_deviation)
     if test is None:
         known_count = int((~np.isnan(np.asarray(baseline_scores, np.float64))).sum())
-        reason = f"only {known_count} of them have a value, fewer than {MIN_BASELINE_SCORES}"
+        reason = (
+            f"only {known_count} of them have a value, but at least {MIN_BASELINE_SCORES} are "
+            "required"
+        )
         method = f"{estimate.method}; not compared with {baseline_name}: {reason}"
         return replace(estimate, method=method)
     null_distance, mean_distance = estimate.value - estimate.null_value, estimate.value - test.mean
@@ -113,12 +116,13 @@ def require_difference_from_baseline(
         ""
         if test.is_normal
         else f", not normally distributed (Shapiro-Wilk p < {NORMALITY_P:g}), so the distance is "
-        "from the furthest of them"
+        "measured from the most extreme of these models rather than from their mean"
     )
     combination_note = (
-        f"p is 1, because the value is between {estimate.null_value:g} and this mean"
+        f"the reported p is 1, because the value lies between {estimate.null_value:g} and the mean "
+        "of these models"
         if is_between
-        else "p is the larger of both"
+        else "the reported p is the larger of the two"
     )
     return replace(
         estimate,

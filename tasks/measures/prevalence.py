@@ -110,16 +110,16 @@ def estimate_prevalence(
             estimate,
             value=np.nan,
             method=f"not measured: a flagged share of {flagged_estimate.value:.3g} is impossible "
-            f"for a scorer with {error_description}, so its error rates differ from those on the "
-            "labelled texts",
+            f"for a scorer with {error_description}, so its error rates on these texts must differ "
+            "from those on the labelled texts",
         )
     return replace(
         estimate,
         low=plausible_ends[0],
         high=plausible_ends[1],
-        method=f"corrected for {error_description}; Fieller's interval from Wilson intervals of "
-        f"the error rates on {len(predictions_by_label[0])} positive and "
-        f"{len(predictions_by_label[1])} negative labelled texts; flagged share: "
+        method=f"corrected for {error_description}; Fieller interval derived from Wilson intervals "
+        f"for the error rates on {len(predictions_by_label[0])} positive and "
+        f"{len(predictions_by_label[1])} negative labelled texts; share of flagged texts: "
         f"{flagged_estimate.method}",
     )
 

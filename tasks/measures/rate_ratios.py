@@ -26,9 +26,9 @@ Bool = NDArray[np.bool_]
 LEVEL, POWER = 0.95, 0.8
 
 RATIO_METHOD = (
-    "exact conditional interval of the ratio of two Poisson rates, with counts divided by "
-    "the design effect of near-duplicate clusters (Rao & Scott 1992); p adjusted by Holm's "
-    "method (1979)"
+    "exact conditional interval for the ratio of two Poisson rates, with counts divided by the "
+    "design effect of near-duplicate clusters (Rao & Scott 1992); p adjusted with Holm's method "
+    "(1979)"
 )
 
 

@@ -138,7 +138,7 @@ def estimate_roc_auc(
         m + n,
         code_count,
         len(names) - m - n,
-        f"no {unit} on one side",
+        f"one of the two groups has no {unit}",
         0.5,
     )
     if not m or not n:
@@ -154,7 +154,10 @@ def estimate_roc_auc(
     ]
     unit_counts = [side.effective_count for side in sides]
     if min(unit_counts) < MIN_UNITS_PER_SIDE:
-        reason = f"no interval: fewer than {MIN_UNITS_PER_SIDE} independent {unit} on one side"
+        reason = (
+            f"no interval: fewer than {MIN_UNITS_PER_SIDE} independent {unit} in one of the two "
+            "groups"
+        )
         return replace(estimate, method=reason)
     estimate = replace(
         estimate,
@@ -172,8 +175,9 @@ def estimate_roc_auc(
             low=low,
             high=high,
             p=binomial_test_p(win_count, pair_count, 0.5),
-            method=f"sign test and Clopper-Pearson interval over {pair_count} pairs of "
-            f"{counts_description}, because all values of one side are above those of the other",
+            method=f"sign test and Clopper-Pearson interval based on {pair_count} pairs from "
+            f"{counts_description}, because all values in one group are above all values in the "
+            "other",
         )
     variances = [float((side.shifts**2).sum()) for side in sides]
     standard_error = float(((sides[0].shifts + sides[1].shifts) ** 2).sum()) ** 0.5
@@ -193,8 +197,8 @@ def estimate_roc_auc(
         low=min(robust_low, normal_low),
         high=max(robust_high, normal_high),
         p=max(robust_p, normal_p),
-        method="Wilson's interval with Brunner-Munzel's t, at least that of normal values of equal "
-        f"spreads, over {counts_description}",
+        method=f"Wilson interval with Brunner-Munzel's t, based on {counts_description}; at least "
+        "as wide as the interval for normal distributions of equal variance",
     )
 
 
@@ -254,7 +258,14 @@ def estimate_true_positive_rate(
     m, n = len(known_members), len(known_nonmembers)
     missing = sum(map(len, samples)) - m - n
     estimate = Estimate(
-        np.nan, np.nan, np.nan, m, m, missing, f"no {unit} on one side", false_positive_rate
+        np.nan,
+        np.nan,
+        np.nan,
+        m,
+        m,
+        missing,
+        f"one of the two groups has no {unit}",
+        false_positive_rate,
     )
     if not m or not n:
         return estimate
@@ -280,7 +291,7 @@ def estimate_true_positive_rate(
         low=low,
         high=high,
         method=(
-            f"Wilson's interval over {m} {unit}, widened because the threshold is estimated from "
-            f"{n} {unit} of the other group"
+            f"Wilson interval based on {m} {unit}, widened because the threshold is estimated from "
+            f"{n} {unit} in the other group"
         ),
     )

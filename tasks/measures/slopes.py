@@ -46,7 +46,7 @@ def estimate_linear_slope(
         np.nan, np.nan, np.nan, len(y), cluster_count, missing, f"no {unit} to measure", 0.0
     )
     if len(np.unique(x)) < 2:
-        return replace(estimate, method="not measured: the predictor has a single value")
+        return replace(estimate, method="not measured: the predictor has the same value everywhere")
     y, x = y - y.mean(), x - x.mean()
     moment_sums = [
         np.bincount(cluster_codes, weights=w, minlength=cluster_count)
@@ -74,7 +74,10 @@ def estimate_linear_slope(
     half_width, p = t_half_width_and_p(
         standard_error, cluster_count - 1, estimate.value, confidence_level
     )
-    method = f"least squares; Student's t over a jackknife of {cluster_count} {unit}"
+    method = (
+        "least-squares slope; Student's t interval with jackknife standard errors (leaving out one "
+        f"of {cluster_count} {unit} at a time)"
+    )
     return replace(
         estimate,
         low=estimate.value - half_width,

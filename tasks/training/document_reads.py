@@ -36,8 +36,8 @@ Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
 
 DOCUMENT_READS = table_schema(
-    "Number of tokens of each packed document that were used in training. There is one row for "
-    "each checkpoint and each document of which tokens were used since the previous checkpoint.",
+    "Number of tokens of each packed document that were used in training. There is one row per "
+    "checkpoint for each document with tokens that were used since the previous checkpoint.",
     column("doc_id", ID_TYPE, "id", "the document"),
     column("step", pa.int64(), "figure", "optimizer step of the checkpoint"),
     column("source", pa.string(), "label", "source of the document"),
@@ -72,14 +72,14 @@ DOCUMENT_READS = table_schema(
         "times_read",
         pa.int64(),
         "figure",
-        "number of times that the whole document was used in training in all steps up to this "
+        "number of times that the whole document was used in training, up to and including this "
         "checkpoint",
     ),
     partition_by_doc_id=True,
 )
 
 COVERAGE = table_schema(
-    "Number of documents and tokens of each source that had been used in training up to each "
+    "Number of documents and tokens from each source that had been used in training up to each "
     "checkpoint.",
     column("step", pa.int64(), "figure", "optimizer step of the checkpoint"),
     column("source", pa.string(), "label", "the source"),
@@ -94,21 +94,21 @@ COVERAGE = table_schema(
         "read_documents",
         pa.int64(),
         "figure",
-        "number of documents of which at least one token was used in training",
+        "number of documents with at least one token that was used in training",
         unit="documents",
     ),
     column(
         "fully_read_documents",
         pa.int64(),
         "figure",
-        "number of documents of which all tokens were used in training",
+        "number of documents whose tokens were all used in training",
         unit="documents",
     ),
     column(
         "packed_tokens",
         pa.int64(),
         "figure",
-        "number of tokens of the packed documents",
+        "number of tokens in the packed documents",
         unit="tokens",
     ),
     column(

@@ -93,7 +93,7 @@ class FinetuneConfig(StageConfig):
     trained_weights: Literal["all", "head"] = Field(
         "all",
         description="which weights are trained: all weights, or only those of the output layer "
-        "(head), while all other weights are frozen",
+        "(head), with all other weights frozen",
     )
     train: TrainConfig = Field(
         TrainConfig(**FINETUNING_DEFAULTS), description="settings of the training"
@@ -124,7 +124,7 @@ class FinetuneConfig(StageConfig):
         if self.trained_weights == "head" and isinstance(self.task, PairsTask):
             raise ValueError(
                 "'trained_weights' is 'head', but a model that generates text has no separate "
-                "output layer, because it shares the weights of the embedding; set "
+                "output layer, because its output layer shares the weights of the embedding; set "
                 "'trained_weights' to 'all' for the task 'pairs'"
             )
         return self
@@ -137,7 +137,7 @@ QUARANTINE = table_schema(
         "row_number",
         pa.int64(),
         "figure",
-        "number of the row in the file, starting at 1; for jsonl files, the number of the line",
+        "number of the row in the file, starting at 1; for jsonl files, the line number",
     ),
     column("reason", pa.string(), "project text", "reason why the row cannot be used"),
 )
@@ -208,18 +208,18 @@ def open_base_checkpoint(checkpoint: Artifact, task: Task) -> BaseCheckpoint:
         obstacle = "predicts labels" if config.labels else "is an encoder"
         raise UsageError(
             f"the model of the checkpoint {obstacle} and cannot generate the target texts of the "
-            "task 'pairs'; use a checkpoint of a decoder or an encoder-decoder"
+            "task 'pairs'; use a decoder or encoder-decoder checkpoint"
         )
     if not generates_text and config.architecture == "encoder_decoder":
         raise UsageError(
             "the model of the checkpoint is an encoder-decoder, which cannot predict labels; use "
-            f"a checkpoint of an encoder or a decoder for the task '{task.kind}'"
+            f"an encoder or decoder checkpoint for the task '{task.kind}'"
         )
     if config.architecture == "encoder_decoder":
         return BaseCheckpoint(folder, config, "seq2seq")
     if config.architecture == "encoder":
         return BaseCheckpoint(folder, config, "mlm")
-    assert objective is not None, "read_training_objective requires an objective of a decoder"
+    assert objective is not None, "read_training_objective requires the objective of a decoder"
     return BaseCheckpoint(folder, config, "prefix" if generates_text else objective)
 
 

@@ -101,14 +101,14 @@ SPANS = table_schema(
         "char_start",
         pa.int32(),
         "figure",
-        "position in the document of the first character that this span contains",
+        "position in the document of the first character of the span",
         unit="characters",
     ),
     column(
         "char_end",
         pa.int32(),
         "figure",
-        "position in the document at which this span ends (exclusive)",
+        "position in the document at which the span ends (exclusive)",
         unit="characters",
     ),
 )
@@ -204,7 +204,7 @@ def encode_texts_with_char_positions(
     if first_mismatch >= 0:
         raise HallmarkError(
             "the tokenizer does not preserve the text: decoding the tokens of document "
-            f"{first_mismatch} of a batch does not reproduce the document; the stage pack needs a "
+            f"{first_mismatch} in a batch does not reproduce the document; the stage pack needs a "
             "byte-level tokenizer without normalisation"
         )
     byte_starts = byte_ends - token_byte_lengths[token_ids]

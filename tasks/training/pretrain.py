@@ -108,12 +108,12 @@ LOG = table_schema(
     "Training log with one row per step; losses are means over tokens.",
     column("step", pa.int64(), "figure", "optimizer step, from 1"),
     column("loss", pa.float64(), "figure", "training loss of the step", unit="nats per token"),
-    column("grad_norm", pa.float64(), "figure", "norm of the gradient before it is clipped"),
+    column("grad_norm", pa.float64(), "figure", "gradient norm before clipping"),
     column(
         "skipped",
         pa.bool_(),
         "figure",
-        "whether the update of the step was skipped because the training diverged",
+        "whether the update in this step was skipped because the training diverged",
     ),
     column("learning_rate", pa.float64(), "figure", "learning rate of the step"),
     column("tokens_seen", pa.int64(), "figure", "tokens seen so far", unit="tokens"),
@@ -127,8 +127,8 @@ LOG = table_schema(
 )
 
 CHECKPOINTS = table_schema(
-    "Checkpoints of the training, one per row; step 0 is the model before training, for which no "
-    "losses are recorded.",
+    "Checkpoints of the training run, one per row; step 0 is the model before training, for which "
+    "no losses are recorded.",
     column("step", pa.int64(), "figure", "optimizer step"),
     column("tokens_seen", pa.int64(), "figure", "tokens seen so far", unit="tokens"),
     column("artifact", pa.string(), "id", "name of the checkpoint's artifact"),
@@ -144,8 +144,8 @@ CHECKPOINTS = table_schema(
 )
 
 VALIDATION = table_schema(
-    "Number of bits per byte that the model needs to encode the texts of the validation split, at "
-    "each step at which it was measured.",
+    "Number of bits per byte that the model needs to encode the texts in the validation split, at "
+    "each step at which this was measured.",
     column("step", pa.int64(), "figure", "optimizer step"),
     column("kind", pa.string(), "label", "all, source or identity"),
     column(
@@ -155,7 +155,7 @@ VALIDATION = table_schema(
         "name of the source, or of the identity group that the documents mention",
     ),
     column("tokens", pa.int64(), "figure", "number of predicted tokens", unit="tokens"),
-    column("bytes", pa.int64(), "figure", "number of bytes of the predicted tokens", unit="bytes"),
+    column("bytes", pa.int64(), "figure", "number of bytes in the predicted tokens", unit="bytes"),
     column(
         "bits_per_byte",
         pa.float64(),
@@ -168,11 +168,11 @@ VALIDATION = table_schema(
 
 #: Unscored texts, so no page shows them; see the stage score_samples.
 SAMPLES = table_schema(
-    "Texts that the model generated at each step at which the validation loss was measured, "
-    "always with the same random seed.",
+    "Texts that the model generated, with the same random seed, at each step at which the "
+    "validation loss was measured.",
     column("step", pa.int64(), "figure", "optimizer step"),
     column(
-        "sample_id", pa.int64(), "id", "number of the sample among the samples of the same step"
+        "sample_id", pa.int64(), "id", "number of the sample among all samples of the same step"
     ),
     column(
         "prompt",
@@ -190,7 +190,7 @@ SAMPLES = table_schema(
 )
 
 SPEED = table_schema(
-    "Speed and memory use of the training on this machine.",
+    "Training speed and memory use on this machine.",
     column("step", pa.int64(), "figure", "optimizer step"),
     column("seconds", pa.float64(), "figure", "time since the previous row", unit="s"),
     column("tokens_per_second", pa.float64(), "figure", "throughput", unit="tokens a second"),
@@ -198,8 +198,8 @@ SPEED = table_schema(
         "mfu",
         pa.float64(),
         "figure",
-        "model FLOPs utilisation: computing speed of the training as a share of the speed at "
-        "which the device multiplies matrices, which is measured when the training starts",
+        "model FLOPs utilisation: computing speed of the training as a share of the "
+        "matrix-multiplication speed of the device, which is measured when training starts",
         unit="share",
     ),
     column("memory_mb", pa.float64(), "figure", "peak memory", unit="MB"),
@@ -240,8 +240,8 @@ def write_trainer_job(
     if packed_corpus.purge_time_by_doc_id:
         raise HallmarkError(
             f"document {min(packed_corpus.purge_time_by_doc_id)} was purged from the sequences in "
-            f"{packed_corpus.name}, so training on these sequences can neither start nor "
-            "continue; run the config again to build a corpus without the document"
+            f"{packed_corpus.name}, so training on these sequences cannot start or continue; run "
+            "the config again to build a corpus without the document"
         )
     tokenizer_path = tokenizer.fetch_file("tokenizer.json")
     train_paths, validation_paths = (
@@ -327,8 +327,8 @@ def read_start_model_settings(
                 f"{config.train.objective}",
             }
             raise HallmarkError(
-                f"{setting_names.get(name, f'pretrain.model.{name}')} is {value}, but in the "
-                f"start checkpoint it is {model_settings[name]}; use the value of the checkpoint"
+                f"{setting_names.get(name, f'pretrain.model.{name}')} is {value}, but in the start "
+                f"checkpoint it is {model_settings[name]}; use the value from the checkpoint"
             )
     return model_settings
 
@@ -344,7 +344,7 @@ def commit_checkpoint(context: StageContext, folder: Path, step: int) -> Artifac
     step may give other weights.
     """
     assert context.commit_child_artifact is not None, (
-        "pretrain needs a session to commit checkpoints in"
+        "pretrain needs a session in which to commit checkpoints"
     )
     copy_folder = context.work_area / "commit" / folder.name
     shutil.rmtree(copy_folder, ignore_errors=True)
@@ -436,7 +436,7 @@ def handle_trainer_events(
     for event in trainer_events:
         match event["event"]:
             case "waiting":
-                log.info("trainer: waiting until an earlier training process has ended")
+                log.info("trainer: waiting for an earlier training process to end")
             case "start":
                 start_values = (
                     event[name]
@@ -457,8 +457,7 @@ def handle_trainer_events(
                 )
                 if event["stretches"] > 1:
                     log.info(
-                        "trainer: earlier steps were run with different settings; see the table "
-                        "'settings'"
+                        "trainer: earlier steps used different settings; see the table 'settings'"
                     )
                 if event["stretches"] > 1 or event["device"] != "cpu":
                     context.determinism = "statistical"

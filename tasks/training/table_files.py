@@ -53,7 +53,7 @@ def check_table_path(path: Path) -> None:
     """Raise UsageError if the file does not exist or its format is not supported."""
     if path.suffix not in SUPPORTED_SUFFIXES:
         raise UsageError(
-            f"the format of {path} is not supported; give a file whose name ends with one of "
+            f"the format of {path} is not supported; use a file whose name ends with one of "
             f"{', '.join(SUPPORTED_SUFFIXES)}"
         )
     if not path.is_file():
@@ -209,7 +209,7 @@ def _read_header(csv_rows: Iterator[list[str]], path: Path) -> list[str]:
     try:
         return next(csv_rows)
     except StopIteration:
-        raise HallmarkError(f"{path} is empty; give a file with a header and rows") from None
+        raise HallmarkError(f"{path} is empty; use a file with a header and rows") from None
     except csv.Error as error:
         raise HallmarkError(
             f"the header of {path} cannot be read ({_get_first_error_line(error)}); correct the "

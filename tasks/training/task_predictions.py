@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from hallmark.model.architecture import Transformer
 
 PREDICTIONS = table_schema(
-    "Predictions of the fine-tuned model for the test split, one row per text or word.",
+    "Predictions of the fine-tuned model on the test split, one row per text or word.",
     column("file_name", pa.string(), "label", "name of the user's file"),
     column(
         "row_number",
@@ -62,8 +62,8 @@ PREDICTIONS = table_schema(
         "is_correct",
         pa.bool_(),
         "figure",
-        "whether the prediction equals the correct label or text, ignoring white space at both "
-        "ends",
+        "whether the prediction equals the correct label or text, ignoring leading and trailing "
+        "white space",
     ),
     column("log_prob", pa.float64(), "figure", "log-probability of the prediction", unit="nats"),
     column(

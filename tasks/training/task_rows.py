@@ -122,8 +122,8 @@ class TaskDataConfig(StageConfig):
     group_column: str | None = Field(
         None,
         description="name of the column that identifies the group of a row, such as the author or "
-        "document of the text; rows of the same group are put in the same split and are resampled "
-        "together in confidence intervals",
+        "document of the text; rows of the same group are assigned to the same split and are "
+        "resampled together to compute confidence intervals",
     )
     seed: Seed = Field(0, description="seed of the split")
 
@@ -314,7 +314,7 @@ def collect_labels(rows: Sequence[TaskRow]) -> tuple[str, ...]:
     if len(labels) > MAX_LABELS:
         raise HallmarkError(
             f"the training rows have {len(labels):,} different labels, but at most {MAX_LABELS:,} "
-            "are supported; check that finetune.task gives the name of the column with the labels"
+            "are supported; check that finetune.task specifies the column that contains the labels"
         )
     return tuple(labels)
 

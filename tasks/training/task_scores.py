@@ -56,9 +56,8 @@ SCORES = table_schema(
         "label_id",
         pa.int32(),
         "id",
-        "number of the label in config.json of the model, starting at 0; labels that the model "
-        "does not know have subsequent numbers; null if the metric is computed for all labels "
-        "together",
+        "number of the label in config.json of the model, starting at 0; labels unknown to the "
+        "model have subsequent numbers; null if the metric is computed for all labels together",
     ),
     column(
         "value",
@@ -362,8 +361,7 @@ def compute_bootstrap_interval(
     defined_values = resampled_values[~np.isnan(resampled_values)]
     if not len(defined_values):
         reason = (
-            "no interval: no test row has this label, and the label is not predicted for any test "
-            "row"
+            "no interval: no test row has this label, and the model predicts it for no test row"
         )
         return BootstrapInterval(np.nan, np.nan, reason)
     low, high = np.quantile(defined_values, [0.025, 0.975])
@@ -373,7 +371,7 @@ def compute_bootstrap_interval(
             "same value"
         )
         return BootstrapInterval(np.nan, np.nan, method)
-    method = f"percentile bootstrap over {cluster_count} {cluster_unit}, {RESAMPLE_COUNT} resamples"
+    method = f"percentile bootstrap of {cluster_count} {cluster_unit}, {RESAMPLE_COUNT} resamples"
     return BootstrapInterval(low, high, method)
 
 

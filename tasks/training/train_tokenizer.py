@@ -61,14 +61,14 @@ class TokenizerConfig(StageConfig):
         4096,
         ge=BYTE_COUNT + len(SPECIAL_TOKENS) + 32,
         le=1_000_000,
-        description="maximum number of tokens in the vocabulary; a small corpus may result in "
-        "fewer tokens",
+        description="maximum number of tokens in the vocabulary; with a small corpus the "
+        "vocabulary may be smaller",
     )
     min_frequency: int = Field(
         2,
         ge=1,
-        description="minimum number of occurrences of a pair of tokens at which the pair is "
-        "merged; has no effect with the kind 'unigram'",
+        description="minimum number of times that a pair of tokens must occur to be merged; has no "
+        "effect with the kind 'unigram'",
     )
     objective: Literal["causal", "prefix", "mlm", "span_corruption"] = Field(
         "causal",
@@ -113,21 +113,21 @@ def list_special_tokens(config: TokenizerConfig) -> list[str]:
 
 
 FERTILITY = table_schema(
-    "Compression of the validation split, on which the tokenizer was not trained, by source, "
-    "language and identity group. Fewer bytes per token mean worse compression.",
+    "Compression by source, language and identity group, measured on the validation split, on "
+    "which the tokenizer was not trained. Fewer bytes per token mean worse compression.",
     column("kind", pa.string(), "label", "source, language or identity"),
     column(
         "name",
         pa.string(),
         "label",
-        "name of the source, of the estimated language (may be undetermined), or of the identity "
-        "group that the documents mention",
+        "name of the source, the estimated language (may be undetermined), or the identity group "
+        "that the documents mention",
     ),
     column(
         "documents",
         pa.int64(),
         "figure",
-        "number of documents of the source, language or identity group",
+        "number of documents in the source, language or identity group",
         unit="documents",
     ),
     column(

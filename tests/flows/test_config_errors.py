@@ -17,8 +17,8 @@ SOURCES = '[[ingest.sources]]\nkind = "text"\nname = "a"\npath = "a"\n'
     [
         (
             "select.rules=5",
-            "select.rules: the rules must be given as one table [….rules.NAME] per rule, or as "
-            "a list of rules (given: 5)",
+            "select.rules: the rules must be either one table [….rules.NAME] per rule or a "
+            "list of rules (given: 5)",
         ),
         (
             "select.rules={word_count = 5}",

@@ -180,7 +180,7 @@ def test_changed_evidence_voids_the_review(hallmark, reviewers, signers):
     text = hallmark("review", hallmark.first, "--allowed-signers", signers).stdout
     assert "model card: void: the evidence of the card has changed since the review" in text
     done = hallmark("release", hallmark.first, "out", "--allowed-signers", signers, code=1)
-    assert "does not have the SHA-256 of its manifest" in done.stderr
+    assert "does not match the SHA-256 in its manifest" in done.stderr
     assert not Path("out").exists()
 
 

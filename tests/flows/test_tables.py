@@ -52,9 +52,7 @@ def test_one_stage_can_be_listed(capsys):
     ]
     text = " ".join(render_tables(rows).split())
     assert "score_toxicity: windows" in text
-    assert (
-        "threat figure, float how much the text threatens somebody: score of the window; " in text
-    )
+    assert "threat figure, float how threatening the text is: score of the window; " in text
     assert list_tables("deduplicate_redacted") == list_tables("deduplicate")
     assert list_tables("toxicity_build_requests") == list_tables("build_requests_toxicity")
     assert list_tables("bbq_respond_untrained") == list_tables("respond_untrained")

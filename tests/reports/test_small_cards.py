@@ -48,7 +48,7 @@ def test_a_damaged_checkpoint_is_named(session, tmp_path):
     found = artifacts.checkpoint(tmp_path / "x", "damaged")  # no other test's: its card is made
     path = tmp_path / "x" / "model.safetensors"
     path.write_bytes(b"\xff" * path.stat().st_size)
-    with pytest.raises(HallmarkError, match="does not have the SHA-256 of its manifest"):
+    with pytest.raises(HallmarkError, match="does not match the SHA-256 in its manifest"):
         card_of(found)
     with pytest.raises(HallmarkError, match="is not a valid safetensors file"):
         card_of(folder_to_artifact(tmp_path / "x", "checkpoint"))

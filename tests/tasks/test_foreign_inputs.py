@@ -19,7 +19,7 @@ from tests.tasks.corpora import given
 from tests.tasks.small_corpus import corpus_of
 
 TEXTS = [f"The woman of house {i} wrote to her brother." for i in range(8)]
-ANOTHER = "has no rows for 4 of the documents in .*; give tables .* from the same corpus"
+ANOTHER = "has no rows for 4 of the documents in .*; use tables .* from the same corpus"
 
 
 def test_an_earlier_corpus_is_what_the_same_stage_left(session):
@@ -34,7 +34,7 @@ def test_an_earlier_corpus_is_what_the_same_stage_left(session):
         deduplicate(documents, {"x": documents}, DeduplicateConfig())
     exact = deduplicate(documents, {}, DeduplicateConfig())
     with pytest.raises(
-        HallmarkError, match="but is not an artifact of the stage deduplicate_near; give"
+        HallmarkError, match="but is not an artifact of the stage deduplicate_near; use"
     ):
         deduplicate_near(documents, {"x": exact}, DeduplicateNearConfig())
 
@@ -42,7 +42,7 @@ def test_an_earlier_corpus_is_what_the_same_stage_left(session):
 def test_a_table_without_the_column_that_is_read_is_not_called_damaged(session, tmp_path):
     documents = given(TEXTS)
     told = identify_languages(documents, LanguageConfig())
-    says = "signals of language/.* has no column 'cluster', which must be read; its columns: doc_"
+    says = "signals of language/.* has no column 'cluster', which this stage reads; its col"
     with pytest.raises(HallmarkError, match=says):
         deduplicate(told["signals"], {}, DeduplicateConfig())
     for read in (told["signals"].read, told["signals"].parts[0].read_empty_table):
@@ -65,7 +65,7 @@ def test_a_profile_takes_nothing_that_another_corpus_said(session):
         profile_corpus(whole, whole, history, {}, ProfileConfig())
     history = {"score_toxicity": score_toxicity(given(TEXTS[:4]), None, ScoreToxicityConfig())}
     with pytest.raises(
-        HallmarkError, match=r"not the stage select_scored, which applies .*; give both"
+        HallmarkError, match=r"not the stage select_scored, which applies .*; include both"
     ):
         profile_corpus(whole, whole, history, {}, ProfileConfig())
     history["select_scored"] = select_documents(given(TEXTS), {}, SelectConfig())
@@ -84,7 +84,7 @@ def test_effects_take_nothing_that_another_corpus_said(session):
     )
     with pytest.raises(HallmarkError, match=ANOTHER):
         measure_removal_effects(documents, {"ingest": others} | foreign, RemovalEffectsConfig())
-    says = "has signals of documents that are not in the first stage of the history"
+    says = "has signals for documents that are not in the first stage of the history"
     with pytest.raises(HallmarkError, match=says):
         measure_removal_effects(others, {"ingest": others} | own, RemovalEffectsConfig())
 

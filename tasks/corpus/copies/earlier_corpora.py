@@ -53,7 +53,7 @@ MUST_MATCH_BY_STAGE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 def build_signature_schema(*comparison_columns: pa.Field) -> pa.Schema:
     """Build the schema of a table ``signatures`` with these columns to compare by."""
     return table_schema(
-        "Signatures of the kept documents. Documents that are added to the corpus later are "
+        "Signatures of the kept documents. When documents are added to the corpus later, they are "
         "compared with these signatures to find duplicates.",
         column("doc_id", ID_TYPE, "id", "the document"),
         column("incoming_cluster", ID_TYPE, "id", "its cluster before the stage"),
@@ -69,14 +69,14 @@ EARLIER_SEARCH_COLUMNS = (
         "earlier_documents",
         pa.int64(),
         "figure",
-        "number of documents of earlier corpora that were compared with the new documents",
+        "number of documents from earlier corpora that were compared with the new documents",
         unit="documents",
     ),
     column(
         "bridging_documents",
         pa.int64(),
         "figure",
-        "number of kept documents that are similar to documents of several clusters of earlier "
+        "number of kept documents that are similar to documents in several clusters from earlier "
         "corpora; each is assigned to the first of these clusters",
         unit="documents",
     ),
@@ -93,9 +93,9 @@ def check_earlier_compatible(
     """
     if expected_stage and earlier_artifact.stage != expected_stage:
         raise HallmarkError(
-            f"{earlier_artifact.name} was given as an earlier corpus but is not an artifact of "
-            f"the stage {expected_stage}; give the artifact of {expected_stage} of the earlier "
-            "corpus"
+            f"{earlier_artifact.name} was given as an earlier corpus but is not an artifact of the "
+            f"stage {expected_stage}; use the artifact that {expected_stage} produced for the "
+            "earlier corpus"
         )
     setting_names, module_names = MUST_MATCH_BY_STAGE[earlier_artifact.stage]
     if module_names and "signatures" not in earlier_artifact.tables:
@@ -118,7 +118,7 @@ def check_earlier_compatible(
         if earlier_artifact.manifest["parts"]["code"].get(name) != code_digests[name]:
             raise HallmarkError(
                 f"the earlier corpus ({earlier_artifact.name}) was computed with another version "
-                f"of the code in {name}, so its signatures cannot be compared; run the earlier "
+                f"of the code of {name}, so its signatures cannot be compared; run the earlier "
                 "corpus again first"
             )
 

@@ -199,7 +199,7 @@ def compute_document_outcomes(
     )
     if first_stage is None:
         raise HallmarkError(
-            "no stage in the history has a table 'documents'; give a history that includes the "
+            "no stage in the history has a table 'documents'; use a history that includes the "
             "stage ingest"
         )
     first_documents = history[first_stage]["documents"].read(["doc_id", "source"]).sort_by("doc_id")
@@ -534,8 +534,8 @@ def _find_group_memberships(
         positions = doc_id_index.find_positions(rows["doc_id"])
         if (positions < 0).any():
             raise HallmarkError(
-                f"{table.artifacts[0].name} has signals of documents that are not in the first "
-                "stage of the history; give artifacts of the same corpus"
+                f"{table.artifacts[0].name} has signals for documents that are not in the first "
+                "stage of the history; use artifacts from the same corpus"
             )
         signal_rows = _find_signal_row_of_each_document(positions, duplicate_of)
         has_signals &= signal_rows >= 0

@@ -51,8 +51,8 @@ SIGNIFICANCE_LEVEL = 0.05
 ALL_DOCUMENTS = Group("", "")
 
 _ADJUSTED_METHOD = (
-    "risk ratio of Mantel & Haenszel (1959) within sources; for sources themselves the ratio is "
-    "not adjusted"
+    "Mantel-Haenszel risk ratio (1959), stratified by source; not adjusted if the groups are "
+    "themselves sources"
 )
 
 _GROUP_COLUMNS = (
@@ -70,15 +70,16 @@ def _make_comparison_columns(prefix: str, event: str, ratio: str) -> list[pa.Fie
     return [
         make_float_column(
             f"{prefix}adjusted_ratio",
-            f"{ratio}, adjusted for source: {_ADJUSTED_METHOD}. Null if it is infinite (`{prefix}"
-            "adjusted_low` has a value) or if no source has documents of the group and others",
+            f"{ratio}, adjusted for source: {_ADJUSTED_METHOD}. Null if it is infinite "
+            f"(`{prefix}adjusted_low` has a value) or if no source contains both documents of the "
+            "group and other documents",
             "times",
         ),
         make_float_column(
             f"{prefix}adjusted_low",
             f"lower end of the {LEVEL:.0%} confidence interval of `{prefix}adjusted_ratio`: exact "
-            "conditional interval of two Poisson rates, with weighted counts divided by the design "
-            "effect of near-duplicate clusters (Rao & Scott 1992)",
+            "conditional interval for the ratio of two Poisson rates, with weighted counts divided "
+            "by the design effect of near-duplicate clusters (Rao & Scott 1992)",
             "times",
         ),
         make_float_column(
@@ -88,14 +89,16 @@ def _make_comparison_columns(prefix: str, event: str, ratio: str) -> list[pa.Fie
         ),
         make_float_column(
             f"{prefix}p",
-            f"two-sided p-value of the null hypothesis that `{prefix}adjusted_ratio` is 1; null if "
-            "no document was removed or no source has documents of the group and others",
+            f"two-sided p-value for the null hypothesis that `{prefix}adjusted_ratio` is 1; null "
+            "if no document was removed or no source contains both documents of the group and "
+            "other documents",
             "p",
         ),
         make_float_column(
             f"{prefix}q",
-            "false discovery rate of the difference (Benjamini & Hochberg 1995) over all "
-            "comparisons of this table, of removed documents and of lost texts",
+            "q-value of the difference: the false discovery rate (Benjamini & Hochberg 1995) "
+            "across all comparisons in this table, both those of removed documents and those of "
+            "lost texts",
             "p",
         ),
         make_label_column(
@@ -112,8 +115,9 @@ def _make_share_columns(prefix: str, event: str) -> list[pa.Field]:
         make_share_column(f"{prefix}_rate", f"share of the documents of the group {event}"),
         make_share_column(
             f"{prefix}_rate_low",
-            f"lower end of the {LEVEL:.0%} confidence interval of `{prefix}_rate`: Wilson's, with "
-            "the number of documents divided by the design effect of near-duplicate clusters",
+            f"lower end of the {LEVEL:.0%} confidence interval of `{prefix}_rate`: Wilson "
+            "interval, with the number of documents divided by the design effect of near-duplicate "
+            "clusters",
         ),
         make_share_column(f"{prefix}_rate_high", "upper end of the confidence interval"),
         make_share_column(f"other_{prefix}_rate", f"share of all other documents {event}"),
@@ -122,9 +126,10 @@ def _make_share_columns(prefix: str, event: str) -> list[pa.Field]:
 
 GROUP_REMOVAL_TABLES = {
     "group_removals": table_schema(
-        "Documents that curation removed, for every group of documents and for all documents, "
-        "compared with all other documents. Duplicates count as removed. Groups of people and "
-        "dialects are found and compared among documents in English or an undetermined language.",
+        "Number and share of documents that curation removed, for each group and for the whole "
+        "corpus, compared with all other documents. Duplicates count as removed. Groups of people "
+        "and dialects are found and compared among documents in English or an undetermined "
+        "language.",
         *_GROUP_COLUMNS,
         make_count_column(
             "documents",
@@ -142,13 +147,14 @@ GROUP_REMOVAL_TABLES = {
         make_count_column("unique_documents", "`documents` without `duplicate_documents`"),
         make_count_column(
             "lost_documents",
-            "number of removed documents of whose text no copy remains: removed for a reason other "
-            "than being a duplicate, or duplicates whose kept copy was removed for such a reason",
+            "number of removed documents with no remaining copy of their text: documents removed "
+            "for a reason other than being a duplicate, or duplicates whose kept copy was removed "
+            "for such a reason",
         ),
         make_count_column(
             "unreadable_records",
             "number of records that ingest could not read and that are not counted as documents; "
-            "null for groups other than sources, because nothing else is known of them",
+            "null for groups other than sources, because nothing else is known about these records",
             "records",
         ),
         make_count_column(
@@ -162,19 +168,20 @@ GROUP_REMOVAL_TABLES = {
         ),
         make_count_column(
             "other_lost_documents",
-            "number of all other documents that were removed and of whose text no copy remains",
+            "number of all other documents that were removed and have no remaining copy of their "
+            "text",
         ),
         *_make_share_columns("removal", "that were removed"),
-        *_make_share_columns("lost", "that were removed and of whose text no copy remains"),
+        *_make_share_columns("lost", "that were removed and have no remaining copy of their text"),
         make_float_column(
             "rate_ratio",
-            "removal_rate / other_removal_rate, not adjusted for source; null if none of the other "
-            "documents were removed",
+            "removal_rate / other_removal_rate, not adjusted for source; null if no other document "
+            "was removed",
             "times",
         ),
         make_float_column(
             "minimum_detectable_ratio",
-            "estimate of the smallest `rate_ratio` above 1 that its test would detect with 80 % "
+            "estimate of the smallest `rate_ratio` above 1 that the test would detect with 80 % "
             "power, without correction for the number of groups; null if there is no such ratio",
             "times",
         ),
@@ -182,11 +189,11 @@ GROUP_REMOVAL_TABLES = {
         *_make_comparison_columns("lost_", "were lost", "lost_rate / other_lost_rate"),
     ),
     "group_removals_by_reason": table_schema(
-        "Documents of every group that each stage removed, by reason. The documents of a group are "
-        "those that all stages kept and those in the rows of this table.",
+        "Number of documents that each stage removed, by group and reason. Every document of a "
+        "group was either kept by all stages or is counted in this table.",
         *_GROUP_COLUMNS,
         make_label_column("stage", "label of the stage in the run"),
-        make_label_column("reason", "reason of the removal, as in the ledger"),
+        make_label_column("reason", "reason for the removal, as in the ledger"),
         make_label_column("action", "removed, or quarantined: the stage could not process them"),
         make_count_column("documents", "number of documents of the group"),
         make_count_column("other_documents", "number of all other documents"),

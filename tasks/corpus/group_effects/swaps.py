@@ -62,7 +62,7 @@ class SwapConfig(StageConfig):
         ge=0,
         le=10_000,
         description="maximum number of sentences per group and axis (kind of group) in which the "
-        "group is replaced",
+        "group is replaced by another",
     )
 
 
@@ -81,7 +81,7 @@ SWAP_TABLES = {
         make_count_column("sentences", "number of sentences", "sentences"),
         make_count_column(
             "clusters",
-            "number of documents or templates from which the sentences were taken",
+            "number of documents or templates from which the sentences come",
             "clusters",
         ),
         make_float_column(
@@ -92,26 +92,26 @@ SWAP_TABLES = {
         ),
         make_float_column(
             "low",
-            "lower end of the 95 % confidence interval of `score_difference` (t interval over "
-            "clusters, widened for skewness); null: fewer than 10 clusters, or too few of them "
-            "have a difference",
+            "lower end of the 95 % confidence interval of `score_difference` (t interval with "
+            "clustered standard errors, widened for skewness); null: fewer than 10 clusters, or "
+            "the score changes in too few of them",
             "score",
         ),
         make_float_column("high", "upper end of the interval", "score"),
         make_float_column(
             "p",
-            "two-sided p-value of the null hypothesis that the mean difference is 0; that of a "
-            "sign test if the difference is the same in all clusters; null as for `low`",
+            "two-sided p-value for the null hypothesis that the mean difference is 0; the p-value "
+            "is from a sign test if the difference is the same in all clusters; null as for `low`",
             "p",
         ),
         make_float_column(
             "p_corrected",
-            "`p`, corrected for all pairs of groups with the same origin (Holm 1979)",
+            "`p`, corrected for the number of pairs of groups with the same origin (Holm 1979)",
             "p",
         ),
         make_float_column(
             "threshold",
-            "minimum score at which the toxicity rule of the corpus applies to a document",
+            "minimum score at which the toxicity rule in the config applies to a document",
             "score",
         ),
         make_float_column(

@@ -57,16 +57,17 @@ SEARCHED_DOCUMENTS_PER_SENTENCE = 10
 
 SENTIMENT_TABLES = {
     "group_sentiment": table_schema(
-        "Sentiment of the sentences of the training text that mention a group of people, compared "
-        "with sentences that mention other groups of the same kind. Planted documents are not "
-        "searched. In each cluster of near-duplicate documents the sentences about a group are "
-        "averaged, so that every cluster counts once.",
+        "Sentiment of the sentences in the training text that mention a group of people, compared "
+        "with sentences that mention other groups of the same kind. Planted documents are "
+        "excluded. The sentences about a group are averaged within each cluster of near-duplicate "
+        "documents, so that every cluster counts once.",
         make_label_column("axis", "kind of group"),
         make_label_column("group_name", "the group in the sentences"),
         make_count_column("sentences", "number of sentences with a score", "sentences"),
         make_count_column(
             "missing_sentences",
-            "number of sentences for which the scorer failed; no other column includes them",
+            "number of sentences for which the scorer failed; they are not included in any other "
+            "column",
             "sentences",
         ),
         make_count_column(
@@ -76,14 +77,14 @@ SENTIMENT_TABLES = {
         ),
         make_float_column(
             "mean_sentiment",
-            "mean over clusters of the mean sentiment of their sentences, from -1 (negative) to 1 "
-            "(positive)",
+            "mean, over all clusters, of the mean sentiment of the sentences in each cluster, from "
+            "-1 (negative) to 1 (positive)",
             "score",
         ),
         make_float_column(
             "difference",
-            "`mean_sentiment` minus the same mean for the sentences about all other groups of the "
-            "axis; null if no sentence is about another group",
+            "`mean_sentiment` minus the corresponding mean for the sentences about all other "
+            "groups on the axis; null if no sentence is about another group",
             "score",
         ),
         make_float_column(
@@ -95,20 +96,20 @@ SENTIMENT_TABLES = {
         make_float_column("high", "upper end of the interval", "score"),
         make_float_column(
             "p",
-            "one-sided p-value for a mean lower than that of the other groups, by the same method "
-            "as the interval; null as for `low`",
+            "one-sided p-value for a mean sentiment below that of the other groups, computed by "
+            "the same method as the interval; null as for `low`",
             "p",
         ),
         make_float_column(
             "q",
-            "false discovery rate over the p-values of all groups of the table (Benjamini & "
-            "Hochberg 1995); null as for `low`",
+            "q-value: the false discovery rate (Benjamini & Hochberg 1995) across all groups in "
+            "the table; null as for `low`",
             "p",
         ),
         make_float_column(
             "minimum_detectable_difference",
-            "smallest difference that the test at 95 % confidence detects with power 0.8; null as "
-            "for `low`",
+            "smallest difference that the test would detect at 95 % confidence with 80 % power; "
+            "null as for `low`",
             "score",
         ),
         column("method", pa.string(), "project text", "how the interval was computed"),
@@ -121,7 +122,7 @@ SENTIMENT_TABLES = {
         make_label_column("group_name", "the group in the sentence"),
         make_float_column(
             "sentiment",
-            "sentiment of the sentence with a neutral word in place of the group, from -1 "
+            "sentiment of the sentence after the group was replaced by a neutral word, from -1 "
             "(negative) to 1 (positive)",
             "score",
         ),

@@ -15,8 +15,8 @@ from hallmark.tasks.measures.estimates import MIN_CLUSTERS
 SIGNIFICANCE_LEVEL = 0.05
 
 #: Why a group has no interval.
-NO_OTHER_GROUP = "no interval: no sentence with a score is about another group of the same kind"
-TOO_FEW_CLUSTERS = f"no interval: fewer than {MIN_CLUSTERS} clusters have sentences about {{}}"
+NO_OTHER_GROUP = "no interval: none of the scored sentences is about another group of the same kind"
+TOO_FEW_CLUSTERS = f"no interval: fewer than {MIN_CLUSTERS} clusters contain sentences about {{}}"
 
 THE_GROUP, OTHER_GROUPS = "the group", "other groups of the same kind"
 

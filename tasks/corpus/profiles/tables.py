@@ -24,14 +24,16 @@ _SOURCE_OR_ALL_COLUMN = make_label_column(
 )
 _STAGE_COLUMN = make_label_column("stage", "label of the stage in the run")
 _QUANTILE_COLUMN = make_float_column(
-    "quantile", "quantile, as the share of documents with at most this value", "share"
+    "quantile",
+    "quantile level: the share of documents whose value is at most this quantile",
+    "share",
 )
 
 TABLES = {
     "stage_accounts": table_schema(
         "Number of documents and bytes of text that each stage received, kept and removed, in the "
         "order in which the stages ran.",
-        column("stage_index", pa.int32(), "figure", "position of the stage, from 0"),
+        column("stage_index", pa.int32(), "figure", "position of the stage, starting at 0"),
         _STAGE_COLUMN,
         *ACCOUNTS,
     ),
@@ -45,7 +47,7 @@ TABLES = {
         make_float_column("median_bytes", "median size of a document", "bytes"),
     ),
     "lengths": table_schema(
-        "Quantiles of the lengths of documents, by source.",
+        "Quantiles of document length, by source.",
         _SOURCE_OR_ALL_COLUMN,
         _QUANTILE_COLUMN,
         make_float_column("bytes", "length of the text in UTF-8 bytes", "bytes"),
@@ -57,8 +59,8 @@ TABLES = {
         make_label_column(
             "value",
             "value of the dimension. The values with the most bytes are listed individually; "
-            "other: all other values together; unknown: documents without a value. The licence of "
-            "a document that does not specify one is the licence of its source",
+            "other: all other values together; unknown: documents without a value. If a document "
+            "does not specify a licence, the licence of its source is used",
         ),
         make_label_column(
             "split",
@@ -78,7 +80,7 @@ TABLES = {
         "Metadata fields that the sources provide for documents.",
         make_label_column("field", "name of the field"),
         make_count_column(
-            "documents", "number of documents that have a value of the field", "documents"
+            "documents", "number of documents that have a value for the field", "documents"
         ),
         make_count_column(
             "distinct_values",
@@ -91,13 +93,13 @@ TABLES = {
         "The most frequent values of metadata fields that are not free text. Licences are always "
         f"listed, other values only if at least {MIN_VALUE_DOCUMENTS} documents have them.",
         make_label_column("field", "name of the field"),
-        make_label_column("value", "value of the field as given by the source"),
+        make_label_column("value", "value of the field as provided by the source"),
         make_count_column(
-            "documents", "number of documents that have a value of the field", "documents"
+            "documents", "number of documents that have a value for the field", "documents"
         ),
     ),
     "occupations": table_schema(
-        "Number of mentions of each occupation, by the gendered words near the mention in the "
+        "Number of mentions of each occupation, by gender of the words near the mention in the "
         "same sentence.",
         _SOURCE_OR_ALL_COLUMN,
         make_label_column(
@@ -128,7 +130,7 @@ TABLES = {
         make_float_column(
             "low",
             "lower end of the 95 % confidence interval of `women_share` (Wilson); the interval is "
-            "too narrow if many mentions come from the same text",
+            "too narrow if many mentions come from the same document",
             "share",
         ),
         make_float_column("high", "upper end of the interval", "share"),
@@ -139,7 +141,7 @@ TABLES = {
         _STAGE_COLUMN,
         make_label_column(
             "action",
-            "action on the documents or spans: removed, additional_reason, removed_span, "
+            "action taken on the documents or spans: removed, additional_reason, removed_span, "
             "replaced, quarantined or added",
         ),
         make_label_column("reason", "reason in the ledger"),
@@ -192,8 +194,8 @@ TABLES = {
         ),
     ),
     "toxicity": table_schema(
-        "Quantiles of the toxicity scores of documents before the stage `select_scored` removed "
-        "any.",
+        "Quantiles of the toxicity scores of the documents before the stage `select_scored` "
+        "removed any of them.",
         _SOURCE_OR_ALL_COLUMN,
         make_count_column("scored_documents", "number of documents with a score", "documents"),
         make_count_column(
@@ -205,8 +207,8 @@ TABLES = {
         make_float_column("score", "toxicity score", "score"),
     ),
     "toxicity_status": table_schema(
-        "Number of documents by the status of their toxicity score and by the decision of the "
-        "selection rules.",
+        "Number of documents by status of the toxicity score and by decision of the selection "
+        "rules.",
         _SOURCE_COLUMN,
         make_label_column(
             "status",
@@ -215,14 +217,14 @@ TABLES = {
         ),
         make_label_column(
             "reason",
-            "reason for which the stage `select_scored` removed the documents; empty if the "
-            "documents were kept",
+            "reason why the stage `select_scored` removed the documents; empty if the documents "
+            "were kept",
         ),
         make_count_column("documents", "number of documents", "documents"),
     ),
     "identities": table_schema(
-        "Number of mentions of groups of people. A mention is a whole word from the built-in list "
-        "or from a lexicon in `identities.lexicons`.",
+        "Number of mentions of groups of people. A mention is an occurrence of a whole word from "
+        "the built-in list or from a lexicon in `identities.lexicons`.",
         make_label_column("group_name", "identity group"),
         make_label_column("term", "word of the list"),
         _SOURCE_COLUMN,
@@ -233,9 +235,9 @@ TABLES = {
     ),
     **SENTIMENT_TABLES,
     "duplicates": table_schema(
-        "Number of pairs of near copies, by similarity.",
+        "Number of near-duplicate pairs, by similarity.",
         _STAGE_COLUMN,
-        make_count_column("pairs", "number of pairs whose similarity is in the range", "pairs"),
+        make_count_column("pairs", "number of pairs whose similarity lies in the range", "pairs"),
         make_float_column(
             "similarity", "lower end of the range of similarities, which is 0.05 wide", "share"
         ),

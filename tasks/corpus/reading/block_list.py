@@ -145,5 +145,5 @@ def _read_lines(list_name: str, path: str) -> list[str]:
     except (OSError, ValueError) as error:  # ValueError: the path has a null byte
         raise UsageError(
             f"ingest.block.{list_name}: the file {path!r}{explain_relative_path(path)} cannot be "
-            f"read ({error}); correct the path, or give a list of entries instead"
+            f"read ({error}); correct the path, or use a list of entries instead"
         ) from error

@@ -70,11 +70,11 @@ class DatasetsSource(CustomSource, RecordFields):
         description="name of the configuration of the data set; required if the data set has "
         "several configurations",
     )
-    split: str = Field("train", description="name of the split of the data set to read")
+    split: str = Field("train", description="name of the data set split to read")
     revision: str | None = Field(
         None,
         description="branch, tag or commit of the data set on the Hugging Face Hub; the run "
-        "records the commit that was read",
+        "records which commit was read",
     )
 
     @property
@@ -119,9 +119,9 @@ def resolve_hub_commit(source: DatasetsSource) -> str:
     except Exception as error:  # network errors have many types
         raise UsageError(
             f"source {source.name!r}: {shorten_repr(source.path)} is not a local folder, and the "
-            f"Hugging Face Hub could not be queried ({get_short_error_line(error)}); correct "
-            "the path, check the network and run again, or give a local folder that contains "
-            "the data set"
+            f"Hugging Face Hub could not be queried ({get_short_error_line(error)}); correct the "
+            "path, check the network and run again, or specify a local folder that contains the "
+            "data set"
         ) from error
     assert sha is not None
     return sha
@@ -275,9 +275,8 @@ def _build_read_error(
         else "run again"
     )
     return HallmarkError(
-        f"source {source.name!r}: the datasets library could not read "
-        f"{shorten_repr(source.path)}, split {shorten_repr(source.split)}, after row {row} "
-        f"({get_short_error_line(error)}); {advice}, or read the files of the data set with a "
-        "source of the kind 'jsonl', 'parquet', 'csv' or 'text', which quarantines records "
-        "that cannot be read"
+        f"source {source.name!r}: the datasets library could not read {shorten_repr(source.path)}, "
+        f"split {shorten_repr(source.split)}, after row {row} ({get_short_error_line(error)}); "
+        f"{advice}, or read the files of the data set through a source of kind 'jsonl', 'parquet', "
+        "'csv' or 'text', which quarantines unreadable records"
     )

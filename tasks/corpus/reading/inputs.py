@@ -86,13 +86,13 @@ class IngestConfig(StageConfig):
     min_document_bytes: int = Field(
         1,
         ge=1,
-        description="minimum length of the text of a document, in UTF-8 bytes; shorter documents "
-        "are removed",
+        description="minimum length of a document, in UTF-8 bytes of text; shorter documents are "
+        "removed",
     )
     partition_bytes: int = Field(
         8_000_000,
         ge=1_000,
-        description="approximate amount of text per partition of a table of documents, in bytes; "
+        description="approximate amount of text in each partition of a document table, in bytes; "
         "the number of partitions is a power of 2, and partitions are processed in parallel",
     )
     max_document_bytes: int = Field(

@@ -84,7 +84,8 @@ def list_remote_files_by_name(
     except (BaseError, OSError, ValueError) as error:
         raise UsageError(
             f"source {source_name!r}: {path!r} cannot be listed ({get_short_error_line(error)}); "
-            "correct the path of the source, or check permissions, credentials and the network"
+            "correct the path of the source, or check the permissions, the credentials and the "
+            "network"
         ) from error
     if wildcard:
         try:
@@ -171,10 +172,9 @@ def download_temporarily(uri: str, version_tag: str, folder: Path | None) -> Ite
             raise FileChangedError(_format_changed_message(uri)) from error
         except BaseError as error:
             raise HallmarkError(
-                f"{uri} cannot be read ({get_short_error_line(error)}); check permissions, "
-                "credentials and the network, then run again: files that were already read "
-                "are "
-                "not read again"
+                f"{uri} cannot be read ({get_short_error_line(error)}); check the permissions, the "
+                "credentials and the network, then run again: files that were already read are not "
+                "read again"
             ) from error
         yield path
 

@@ -108,10 +108,10 @@ class Source(StageConfig):
     )
 
     licence: str | None = Field(
-        None, description="licence or terms under which the texts of the source may be used"
+        None, description="licence or terms of use of the texts from the source"
     )
     origin: str | None = Field(
-        None, description="publisher of the source, and where it was obtained"
+        None, description="publisher of the source, and where the source was obtained"
     )
     collected_from: date | None = Field(
         None, description="first day of the period in which the texts were collected"
@@ -124,13 +124,15 @@ class Source(StageConfig):
         1.0,
         gt=0,
         le=1,
-        description="share of the documents to use, which are selected by a hash of their ids; if "
-        "the source has several parts, the share applies to each part",
+        description="share of the documents to use; documents are selected by a hash of their ids; "
+        "if the source has several parts, the share applies to each part",
     )
     max_documents: int | None = Field(
         None,
         ge=1,
-        description="maximum number of documents to use, which are selected by a hash of their ids",
+        description=(
+            "maximum number of documents to use; documents are selected by a hash of their ids"
+        ),
     )
 
     #: Data files of the project that its reader needs, for the fingerprint of ingest.
@@ -254,7 +256,7 @@ class RecordFields(StageConfig):
     )
     key_field: str | None = Field(
         None,
-        description="name of the field that contains a permanent key of the document; without a "
+        description="name of the field that contains a permanent key for the document; without a "
         "key, the doc_id is computed from the text",
     )
     url_field: str | None = Field(
@@ -268,9 +270,10 @@ class RecordFields(StageConfig):
     metadata_fields: dict[MetadataName, str] = Field(
         default={},
         max_length=MAX_METADATA_FIELDS,
-        description="additional fields to store as metadata of the documents: a table from the "
-        'name in the corpus to the name in the source, such as { licence = "license", author = '
-        '"by" }. The name `licence` is reserved for the licence of a document',
+        description="additional fields to store as metadata of the documents: a table that "
+        "maps the name in the corpus to the name in the source, such as "
+        '{ licence = "license", author = "by" }. The name `licence` is '
+        "reserved for the licence of a document",
     )
 
     def list_columns(self) -> list[str]:

@@ -50,7 +50,7 @@ class TownSource(CustomSource):
     )
     seed: Seed = Field(0, description="seed of the documents' content")
     rates: TownRates = Field(
-        TownRates(), description="shares of the documents in which each feature occurs"
+        TownRates(), description="share of documents in which each feature occurs"
     )
 
     data_files = TOWN_DATA_FILES

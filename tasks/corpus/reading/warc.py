@@ -67,13 +67,13 @@ class WarcSource(FileSource):
     suffixes = (".warc", ".wet")
     key_field: str | None = Field(
         None,
-        description="name of the WARC header that contains a permanent key of the document, such "
+        description="name of the WARC header that contains a permanent key for the document, such "
         "as WARC-Record-ID",
     )
     main_content: bool = Field(
         True,
-        description="whether to remove navigation, footers and similar parts of HTML pages, "
-        "which are recognised by a heuristic",
+        description="whether to remove navigation, footers and similar parts of HTML pages; a "
+        "heuristic recognises them",
     )
 
     def read_file(self, path: Path, max_bytes: int, counts: ReadCounts) -> Iterator[Record]:

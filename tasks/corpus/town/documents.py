@@ -56,38 +56,37 @@ class TownRates(StageConfig):
 
     groups: Share = Field(
         0.3,
-        description="share of the documents that mention one or two of the invented peoples "
-        "of the town",
+        description="share of documents that mention one or two of the town's invented peoples",
     )
     opinions: Share = Field(
         0.4,
-        description="share of the documents with an opinion about a people, among those that "
-        "mention a people",
+        description="share of documents that state an opinion about a people, among the documents "
+        "that mention a people",
     )
     negative_opinions: Share = Field(
         0.4, description="share of negative opinions among all opinions"
     )
     negative_opinions_by_group: dict[str, Share] = Field(
         default={"Tamskers": 0.8},
-        description="share of negative opinions about individual peoples, which overrides "
+        description="share of negative opinions about individual peoples; overrides "
         "`negative_opinions`",
     )
     occupations: Share = Field(
-        0.35, description="share of the documents that mention an occupation near gendered words"
+        0.35, description="share of documents that mention an occupation near gendered words"
     )
     women_by_occupation: dict[str, Share] = Field(
         default={},
-        description="share of women in individual occupations, which overrides the default share "
-        "of the occupation",
+        description="share of women in individual occupations; overrides the default share of the "
+        "occupation",
     )
-    rude_speech: Share = Field(0.08, description="share of the documents with rude speech")
+    rude_speech: Share = Field(0.08, description="share of documents with rude sentences")
     rude_lookalikes: Share = Field(
-        0.03, description="share of the documents with harmless words that resemble rude words"
+        0.03, description="share of documents with harmless words that resemble rude words"
     )
-    dialect: Share = Field(0.1, description="share of the documents with dialect")
-    personal_data: Share = Field(0.1, description="share of the documents with personal data")
+    dialect: Share = Field(0.1, description="share of documents written in dialect")
+    personal_data: Share = Field(0.1, description="share of documents with personal data")
     unsafe_passages: Share = Field(
-        0.02, description="share of the documents with a passage that sounds unsafe but is harmless"
+        0.02, description="share of documents with a passage that sounds unsafe but is harmless"
     )
     exact_copies: Share = Field(0.03, description="share of exact copies among all documents")
     near_copies: Share = Field(0.06, description="share of near copies among all documents")

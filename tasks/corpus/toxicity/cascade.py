@@ -35,22 +35,23 @@ class CascadeConfig(StageConfig):
         default=0.1,
         gt=0,
         le=1,
-        description="score of the cheap scorer below which a window counts as harmless; documents "
-        "with only such windows are cleared, that is, the main scorer does not score them",
+        description="cheap scorer's score below which a window counts as harmless; documents that "
+        "contain only such windows are cleared, that is, the main scorer does not score them",
     )
     toxicity_threshold: float = Field(
         default=0.8,
         gt=0,
         le=1,
-        description="minimum score of the main scorer at which a document counts as toxic; rules "
+        description="minimum score from the main scorer at which a document counts as toxic; rules "
         "for the signal `toxicity` must use the same threshold",
     )
     min_recall: float = Field(
         default=0.9,
         gt=0,
         lt=1,
-        description="minimum recall: share of the toxic documents that the cheap scorer must not "
-        "clear; if the lower bound of the recall is lower, the cascade is refused",
+        description="minimum recall: the share of toxic documents that the cheap scorer must not "
+        "clear; if the lower confidence bound of the measured recall is below this value, the "
+        "cascade is refused",
     )
     confidence_level: float = Field(
         default=0.95,
@@ -68,8 +69,8 @@ class CascadeConfig(StageConfig):
 
 
 CASCADE_TABLE = table_schema(
-    "Recall of the cascade of two scorers, measured on a sample of the documents; the table is "
-    "empty if no cascade is used.",
+    "Recall of the two-scorer cascade, measured on a sample of the documents; the table is empty "
+    "if no cascade is used.",
     column(
         "cheap_scorer",
         pa.string(),
@@ -81,7 +82,7 @@ CASCADE_TABLE = table_schema(
         "sampled_documents",
         pa.int64(),
         "figure",
-        "number of documents in the sample, which both scorers score",
+        "number of documents in the sample; both scorers score them",
         unit="documents",
     ),
     column(
@@ -112,21 +113,21 @@ CASCADE_TABLE = table_schema(
         "min_recall",
         pa.float64(),
         "figure",
-        "minimum value of the lower bound of the recall that the config requires",
+        "minimum lower bound of the recall that the config requires",
         unit="share",
     ),
     column(
         "clears_below",
         pa.float64(),
         "figure",
-        "score of the cheap scorer below which a document is classified as harmless",
+        "cheap scorer's score below which a document is classified as harmless",
         unit="score",
     ),
     column(
         "toxicity_threshold",
         pa.float64(),
         "figure",
-        "minimum score of the main scorer at which a document counts as toxic",
+        "minimum score from the main scorer at which a document counts as toxic",
         unit="score",
     ),
     column(
@@ -139,14 +140,14 @@ CASCADE_TABLE = table_schema(
 )
 
 SAMPLE_TABLE = table_schema(
-    "Documents of the sample on which the recall of the cascade is measured, with the scores of "
-    "both scorers.",
+    "Documents in the sample that is used to measure the recall of the cascade, with the scores "
+    "from both scorers.",
     column("doc_id", ID_TYPE, "id", "the document"),
     column(
         "cheap_score",
         pa.float32(),
         "figure",
-        "highest score of the cheap scorer among the windows of the document; null if the "
+        "highest score that the cheap scorer gave to a window of the document; null if the "
         "document was not scored or the scorer failed",
         unit="score",
     ),
@@ -154,7 +155,7 @@ SAMPLE_TABLE = table_schema(
         "toxicity",
         pa.float32(),
         "figure",
-        "highest score of the main scorer among the windows of the document; null if the document "
+        "highest score that the main scorer gave to a window of the document; null if the document "
         "was not scored or the scorer failed",
         unit="score",
     ),
@@ -225,14 +226,14 @@ def check_cascade_recall(recall: CascadeRecall, config: CascadeConfig) -> None:
     required_toxic = math.ceil(math.log(1 - config.confidence_level) / math.log(config.min_recall))
     if recall.toxic_count < required_toxic:
         advice = (
-            f"the sample must contain at least {required_toxic} toxic documents to show this "
-            "recall: raise score_toxicity.cascade.sample_size"
+            f"the sample must contain at least {required_toxic} toxic documents to demonstrate "
+            "this recall; raise score_toxicity.cascade.sample_size"
         )
     else:
         # Slightly lower, so that rounding to three digits does not exceed the lowest score.
         suggested_bound = recall.lowest_missed_score * 0.995
         advice = (
-            f"lower score_toxicity.cascade.clears_below: with {suggested_bound:.3g}, the cheap "
+            f"lower score_toxicity.cascade.clears_below; at {suggested_bound:.3g}, the cheap "
             "scorer would have cleared none of the toxic documents"
         )
     raise HallmarkError(

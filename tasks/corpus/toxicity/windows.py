@@ -15,7 +15,7 @@ _HEAD_MEANINGS = {
     "toxicity": "how rude, disrespectful or unreasonable the text is",
     "severe_toxicity": "how hateful or aggressive the text is",
     "obscene": "how obscene the text is",
-    "threat": "how much the text threatens somebody",
+    "threat": "how threatening the text is",
     "insult": "how insulting the text is",
     "identity_attack": "how hateful the text is towards a group of people",
     "sexual_explicit": "how sexually explicit the text is",
@@ -100,7 +100,7 @@ def build_window_score_columns(
     if opened_scorer.has_invalid_scores:
         raise HallmarkError(
             f"the scorer {opened_scorer.name} {opened_scorer.failure_reason.removeprefix('it ')}; "
-            "none of its scores can be used, so use another scorer"
+            "none of its scores can be used; choose another scorer"
         )
     row_array = np.array(rows, np.int64).reshape(-1, 4)
     return {

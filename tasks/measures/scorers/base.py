@@ -28,8 +28,8 @@ class ScorerSettings(StageConfig):
     model: Literal["original", "unbiased", "multilingual", "original-small", "unbiased-small"] = (
         Field(
             default="unbiased",
-            description="Detoxify model to download if no checkpoint is given; also determines "
-            "which languages a given checkpoint is assumed to support",
+            description="Detoxify model to download if no checkpoint is specified; also determines "
+            "which languages a specified checkpoint is assumed to support",
         )
     )
     checkpoint: Path | None = Field(
@@ -43,27 +43,27 @@ class ScorerSettings(StageConfig):
     sha256: str | None = Field(
         default=None,
         pattern="^[0-9a-f]{64}$",
-        description="expected SHA-256 of the checkpoint; if omitted, the hash is recorded at the "
-        "first download and checked from then on",
+        description="expected SHA-256 of the checkpoint; if omitted, the hash is recorded when the "
+        "checkpoint is first downloaded, and checked from then on",
     )
     window_tokens: int = Field(
         default=512,
         ge=8,
         le=512,
         description="maximum number of tokens per window; a longer text is scored in several "
-        "windows and gets the highest of their scores",
+        "windows and receives the highest of their scores",
     )
     batch_tokens: int | None = Field(
         default=None,
         ge=1,
-        description="maximum number of tokens per batch, including padding; a single longer window "
-        "forms its own batch; a batch has windows of similar length. Default: 1,024, or "
-        "16,384 on a GPU",
+        description="maximum number of tokens per batch, including padding; a single window that "
+        "exceeds it forms its own batch; each batch contains windows of similar length. Default: "
+        "1,024, or 16,384 on a GPU",
     )
     precision: Literal["fp32", "bf16"] = Field(
         default="fp32",
-        description="number format of weights and arithmetic; bf16 is faster where the hardware "
-        "supports it, and changes scores by up to 0.01",
+        description="number format for weights and arithmetic; bf16 is faster if the hardware "
+        "supports it, but changes scores by up to 0.01",
     )
     device: DeviceName = Field(default="auto", description="device that runs the scorer")
 
@@ -127,8 +127,9 @@ class Scorer(ABC):
             other = SCORER_CLASSES.setdefault(cls.kind, cls)
             if (other.__module__, other.__name__) != (cls.__module__, cls.__name__):
                 raise HallmarkError(
-                    f"two scorers are of the kind {cls.kind!r}: {other.__module__}."
-                    f"{other.__name__} and {cls.__module__}.{cls.__name__}; rename one kind"
+                    f"two scorers declare the kind {cls.kind!r}: "
+                    f"{other.__module__}.{other.__name__} and {cls.__module__}.{cls.__name__}; "
+                    "rename one kind"
                 )
 
     @classmethod
@@ -225,8 +226,8 @@ class Scorer(ABC):
                 return [None]
             if not self._batch_failure_logged:
                 log.warning(
-                    "%s failed on a batch (%s); the texts of this and of any later failing "
-                    "batch are scored one at a time",
+                    "%s failed on a batch (%s); the texts in this batch, and in any later batch "
+                    "that fails, are scored one at a time",
                     self.name,
                     _describe_error(error),
                 )

@@ -120,9 +120,10 @@ def _locate_or_download_checkpoint(config: ScorerSettings) -> Path:
     if config.checkpoint is not None:
         if not config.checkpoint.is_file():
             raise UsageError(
-                f"scorer.checkpoint {str(config.checkpoint)!r}"
-                f"{explain_relative_path(config.checkpoint)} does not exist; give the path of a "
-                "Detoxify checkpoint, or omit the setting to download one"
+                "scorer.checkpoint "
+                f"{str(config.checkpoint)!r}{explain_relative_path(config.checkpoint)} does not "
+                "exist; specify the path of a Detoxify checkpoint, or omit the setting to download "
+                "one"
             )
         return config.checkpoint
     import torch
@@ -171,8 +172,8 @@ def base_model_digest(folder: Path) -> str:
     """Return a hash of all files in the folder of a base model."""
     if not (folder / "config.json").is_file():
         raise UsageError(
-            f"scorer.base_model_folder {str(folder)!r} has no config.json; give the folder with "
-            f"the config and tokenizer of Detoxify's base model"
+            f"scorer.base_model_folder {str(folder)!r} has no config.json; specify the folder that "
+            "contains the config and tokenizer of Detoxify's base model"
         )
     files = sorted(p for p in folder.iterdir() if p.is_file())
     return sha256_hex(to_canonical_json({path.name: hash_file(path) for path in files}))
@@ -211,10 +212,13 @@ def _load_checkpoint(path: Path) -> dict[str, Any]:
     except Exception as error:
         raise UsageError(
             f"{str(path)!r} is not a Detoxify checkpoint that can be loaded without running code "
-            f"from it ({str(error).splitlines()[0][:120]}); give one with config and state_dict"
+            f"from it ({str(error).splitlines()[0][:120]}); use a checkpoint with config and "
+            "state_dict"
         ) from error
     if "toxicity" not in classes:
-        raise HallmarkError(f"the checkpoint {str(path)!r} has no toxicity class; use another")
+        raise HallmarkError(
+            f"the checkpoint {str(path)!r} has no toxicity class; use another checkpoint"
+        )
     return checkpoint
 
 
@@ -259,8 +263,8 @@ def _build_model_and_tokenizer(
     if mismatched_names:
         raise HallmarkError(
             f"the checkpoint {str(path)!r} lacks {format_count(len(mismatched_names), 'weight')} "
-            f"of its model, among them {mismatched_names[0]!r}; it is damaged or belongs to "
-            f"another base model"
+            f"of its model, for example {mismatched_names[0]!r}; it is damaged or belongs to "
+            "another base model"
         )
     return model, tokenizer
 

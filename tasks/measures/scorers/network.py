@@ -75,8 +75,8 @@ class TransformerScorer(Scorer):
         for name, weights in self._model.named_parameters():
             if not weights.isfinite().all():
                 raise HallmarkError(
-                    f"the scorer {self.name} is damaged: it has NaN or infinite weights, among "
-                    f"them {name}; use another scorer"
+                    f"the scorer {self.name} is damaged: it has NaN or infinite weights, for "
+                    f"example {name}; use another scorer"
                 )
         max_positions = getattr(model.config, "max_position_embeddings", 512)
         # RoBERTa-like models reserve two positions.

@@ -62,8 +62,8 @@ class WordListConfig(StageConfig):
 
     kind: Literal["words"]
     path: Path = Field(
-        description="text file with a word, a tab and its valence from -4 to 4 on each line; "
-        "anything after a second tab is ignored"
+        description="text file in which each line has a word, a tab and the valence of the word "
+        "from -4 to 4; anything after a second tab is ignored"
     )
 
     @property
@@ -75,22 +75,27 @@ class ClassifierConfig(StageConfig):
     """Configure a sequence classifier."""
 
     kind: Literal["classifier"]
-    folder: Path = Field(description="Hugging Face folder: config, tokenizer, safetensors weights")
+    folder: Path = Field(
+        description=("Hugging Face model folder with config, tokenizer and safetensors weights")
+    )
     head: SentimentHead = Field(
         "sentiment", description="categories that the classifier was trained to predict"
     )
     positive_label: str = Field(
-        "positive", description="label of the classifier for positive texts; case is ignored"
+        "positive",
+        description=("label that the classifier assigns to positive texts; case is ignored"),
     )
     negative_label: str = Field(
         "negative",
-        description="label of the classifier for negative texts; all other labels count as 0",
+        description=(
+            "label that the classifier assigns to negative texts; all other labels count as 0"
+        ),
     )
     batch_tokens: int | None = Field(
         None,
         ge=1,
-        description="maximum number of tokens per batch, including padding; a single longer window "
-        "forms its own batch. Default: 1,024, or 16,384 on a GPU",
+        description="maximum number of tokens per batch, including padding; a single window that "
+        "exceeds it forms its own batch. Default: 1,024, or 16,384 on a GPU",
     )
     device: DeviceName = Field("auto", description="device that runs the classifier")
 
@@ -226,9 +231,9 @@ class ClassifierScorer(TransformerScorer):
         if len({*requested_labels}) < 2 or not {*requested_labels} <= {*column_by_label}:
             raise UsageError(
                 f"the classifier {config.folder} has the labels "
-                f"{', '.join(column_by_label)[:200]}, but score.additional_scorers asks for "
+                f"{', '.join(column_by_label)[:200]}, but score.additional_scorers specifies "
                 f"{requested_labels[0]!r} and {requested_labels[1]!r}; set positive_label and "
-                f"negative_label to two different labels of the classifier"
+                "negative_label to two different labels of the classifier"
             )
         self._label_columns = [column_by_label[name] for name in requested_labels]
         self._attach_network(
@@ -271,7 +276,7 @@ def _load_classifier_and_tokenizer(
     if missing_weights := sorted(map(str, info["missing_keys"])):
         raise UsageError(
             f"{folder} has an incomplete sequence classifier: it lacks {len(missing_weights)} "
-            f"weights, among them {missing_weights[0]}"
+            f"weights, for example {missing_weights[0]}"
         )
     detach_weights_from_files(network)
     return network, tokenizer

@@ -325,7 +325,7 @@ def test_stages_that_need_a_purged_text_refuse_it(folder, tmp_path):
         assert found.fingerprint != made["language"].fingerprint
         if packed.purge_time_by_doc_id:
             with pytest.raises(
-                HallmarkError, match=r"was purged from the sequences .* neither start nor continue"
+                HallmarkError, match=r"was purged from the sequences .* cannot start or continue"
             ):
                 pretrain(
                     packed,

@@ -62,7 +62,7 @@ def test_a_book_by_hand():
     }
     check_accounts_balance("x", [size, rows])
     for term in ACCOUNT_TERMS:
-        with pytest.raises(HallmarkError, match=r"bytes of source 's' do not add up .*[+-]1 un"):
+        with pytest.raises(HallmarkError, match=r"bytes for source 's' do not add up .*[+-]1 un"):
             check_accounts_balance("x", [rows, size | {term: size[term] + 1}])
 
 
@@ -80,7 +80,7 @@ def test_the_checksums_of_the_same_documents_by_hand():
     }
     check_checksums_balance("x", [book])
     for term in ACCOUNT_TERMS:
-        with pytest.raises(HallmarkError, match="the checksums of source 's' do not add up"):
+        with pytest.raises(HallmarkError, match="the checksums for source 's' do not add up"):
             check_checksums_balance("x", [book | {term: (found[term] + 1).to_bytes(16, "big")}])
 
 
@@ -134,5 +134,5 @@ def test_each_source_has_books_of_its_own():
     ]
     assert [book["source"] for book in compute_checksum_rows(entered, kept, gone)] == ["a", "b"]
     gone[0][0] = "a"  # as much as is missing, but of the other source
-    with pytest.raises(HallmarkError, match="bytes of source 'a'"):
+    with pytest.raises(HallmarkError, match="bytes for source 'a'"):
         check_accounts_balance("x", compute_account_rows(entered, kept, gone))

@@ -157,7 +157,7 @@ def test_a_file_changed_twice_within_one_tick_of_the_clock_is_read_again(session
     written = path.stat()
     path.write_text("8")
     os.utime(path, ns=(written.st_atime_ns, written.st_mtime_ns))
-    with pytest.raises(HallmarkError, match="does not have the SHA-256 of its manifest"):
+    with pytest.raises(HallmarkError, match="does not match the SHA-256 in its manifest"):
         made.fetch_file("number.txt")
 
 

@@ -26,7 +26,7 @@ WRONG_TEXTS = [
 @pytest.mark.parametrize("fault", WRONG_TEXTS)
 def test_changed_texts_without_ledger_rows_are_refused(session, fault, parts):
     raw = make(MakeConfig(documents=400, parts=parts))
-    sentence = r"stage faulty: the checksums of source 'even' do not add up: .* nothing was commit"
+    sentence = r"stage faulty: the checksums for source 'even' do not add up: .* nothing was"
     with pytest.raises(HallmarkError, match=sentence):
         faulty(raw, FaultConfig(fault=fault))
     assert session.store.list_artifacts("faulty") == []
@@ -35,9 +35,9 @@ def test_changed_texts_without_ledger_rows_are_refused(session, fault, parts):
 @pytest.mark.parametrize("parts", [1, 4])
 def test_changed_source_is_refused(session, parts):
     raw = make(MakeConfig(documents=400, parts=parts))
-    with pytest.raises(HallmarkError, match="the bytes of source 'even' do not add up"):
+    with pytest.raises(HallmarkError, match="the bytes for source 'even' do not add up"):
         faulty(raw, FaultConfig(fault="a document goes to another source"))
-    with pytest.raises(HallmarkError, match="of source 'even' do not add up"):
+    with pytest.raises(HallmarkError, match="for source 'even' do not add up"):
         faulty(raw, FaultConfig(fault="two documents change places between sources"))
     assert session.store.list_artifacts("faulty") == []
 

@@ -259,7 +259,7 @@ def test_an_error_that_a_changed_file_explains_says_so(session, text):
 def test_a_folder_that_changed_before_a_stage_begins_is_refused(session, text):
     folder = folder_to_artifact(text.parent, "checkpoint")
     rewrite(text)
-    with pytest.raises(HallmarkError, match=r"^stage read_folder: .*a\.txt does not have the SHA"):
+    with pytest.raises(HallmarkError, match=r"^stage read_folder: .*a\.txt does not match the SHA"):
         read_folder(folder, ReadConfig(path=Path("a.txt")))
     text.write_text("longer")
     with pytest.raises(HallmarkError, match="has 6 bytes instead of 3: it changed") as raised:

@@ -102,7 +102,7 @@ def test_verification_reads_objects_instead_of_cached_copies(bucket, tmp_path):
     entry = made["documents"].parts[0].entry
     key = f"verified/{made.folder}/{entry['path']}"
     bucket.put_object(Bucket="hallmark", Key=key, Body=bytes(entry["size"]))
-    with pytest.raises(HallmarkError, match="does not have the SHA-256 of its manifest"):
+    with pytest.raises(HallmarkError, match="does not match the SHA-256 in its manifest"):
         made.verify_files()
     bucket.delete_object(Bucket="hallmark", Key=key)
     with pytest.raises(HallmarkError, match=rf"s3://hallmark/{key} is missing"):

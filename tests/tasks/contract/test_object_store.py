@@ -76,7 +76,7 @@ def test_an_object_is_fetched_once_and_only_as_the_manifest_has_it(bucket, tmp_p
     bucket.put_object(Bucket="hallmark", Key="far/a/b", Body=b"content")
     store = Store("s3://hallmark/far", tmp_path)
     whole, wrong = sha256_hex(b"content"), sha256_hex(b"other")
-    with pytest.raises(HallmarkError, match=r"far/a/b does not have the SHA-256 of its manifest"):
+    with pytest.raises(HallmarkError, match=r"far/a/b does not match the SHA-256 in its manifest"):
         store.fetch_object("a/b", wrong)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
     assert store.fetch_object("a/b", whole).read_bytes() == b"content"

@@ -102,7 +102,7 @@ def test_accounts_balance_by_source_in_rows_and_bytes(session):
 
 def test_document_lost_without_ledger_row_fails_the_stage(session):
     raw = make(MakeConfig())
-    with pytest.raises(HallmarkError, match=r"stage drop: the bytes of source 'even' do not"):
+    with pytest.raises(HallmarkError, match=r"stage drop: the bytes for source 'even' do not"):
         drop(raw, DropConfig(forget=True))
     assert session.store.list_artifacts("drop") == []
 
@@ -226,7 +226,7 @@ def test_damaged_artifact_is_named_with_remedy(session):
     path = artifact["documents"].parts[0].path
     data = path.read_bytes()
     path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    with pytest.raises(HallmarkError, match="does not have the SHA-256 of its manifest"):
+    with pytest.raises(HallmarkError, match="does not match the SHA-256 in its manifest"):
         artifact.verify_files()
     path.write_bytes(data[:-1])
     with pytest.raises(HallmarkError, match=r"make/\w+ is damaged: .* remove the artifact"):

@@ -164,9 +164,9 @@ def test_listener_gets_start_progress_and_end(session):
         (
             "full",
             HallmarkError,
-            r"^stage odd: no space left on the disk of .*; free some space and run",
+            r"^stage odd: no space left on the disk that holds .*; free some space and run",
         ),
-        ("quota", HallmarkError, r"^stage odd: no space left on the disk of "),
+        ("quota", HallmarkError, r"^stage odd: no space left on the disk that holds "),
         (
             "memory",
             HallmarkError,

@@ -68,13 +68,13 @@ def test_changed_object_is_refused(bucket, tmp_path):
     bucket.put_object(
         Bucket="hallmark", Key=f"changed/{artifact.folder}/{entry['path']}", Body=b"x"
     )
-    with pytest.raises(HallmarkError, match="does not have the SHA-256 of its manifest"):
+    with pytest.raises(HallmarkError, match="does not match the SHA-256 in its manifest"):
         artifact["documents"].read()
 
 
 def test_store_that_cannot_be_opened_is_reported(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match=r"cannot be opened: .* give a folder"):
+    with pytest.raises(UsageError, match=r"cannot be opened: .* specify a folder"):
         Store(tmp_path / "file")
     with pytest.raises(UsageError, match="cannot be opened"):
         Store("nonsense://x")

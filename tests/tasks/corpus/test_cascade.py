@@ -216,7 +216,7 @@ def test_a_cascade_that_misses_too_much_is_refused(scored_corpus, scorer):
     assert re.search(pattern, message)
     assert "but the config requires 0.9; lower score_toxicity.cascade.clears_below" in message
     assert "\n" not in message
-    suggested_bound = float(message.partition("clears_below: with ")[2].split(",")[0])
+    suggested_bound = float(message.partition("clears_below; at ")[2].split(",")[0])
     config = make_config(
         scorer, cheap, toxicity_threshold=threshold, clears_below=suggested_bound, min_recall=0.9
     )
@@ -231,7 +231,9 @@ def test_a_sample_with_too_few_toxic_documents_is_refused(scored_corpus, scorer)
     config = make_config(
         scorer, cheap, toxicity_threshold=threshold, clears_below=float(low.min()), min_recall=0.9
     )
-    message = r"at least 29 toxic documents to show .*: raise score_toxicity\.cascade\.sample_size"
+    message = (
+        r"at least 29 toxic documents to demonstrate .*; raise score_toxicity\.cascade\.sample_size"
+    )
     with pytest.raises(HallmarkError, match=message):
         score_toxicity(documents, None, config)
 
@@ -362,7 +364,7 @@ def test_the_error_names_the_number_of_toxic_documents_needed(level, recall):
     enough = next(n for n in range(1, 999) if compute_lower_bound(n, n, level) >= recall)
     check_cascade_recall(CascadeRecall(9999, 1000, enough, 0, math.nan), config)
     with pytest.raises(
-        HallmarkError, match=f"at least {enough} toxic documents to show this recall"
+        HallmarkError, match=f"at least {enough} toxic documents to demonstrate this recall"
     ):
         check_cascade_recall(CascadeRecall(9999, 1000, enough - 1, 0, math.nan), config)
     with pytest.raises(

@@ -146,7 +146,7 @@ def test_a_sentence_about_two_groups_of_an_axis_does_not_count(session):
         ("gender", "women", 1),
     }
     assert {row["method"] for row in rows} == {
-        "no interval: no sentence with a score is about another group of the same kind"
+        "no interval: none of the scored sentences is about another group of the same kind"
     }
     assert all(row["difference"] is None and row["mean_sentiment"] < 0 for row in rows)
 

@@ -344,7 +344,7 @@ def test_rules_can_be_tables_and_keep_their_order():
         ({"x": 5}, "rules"),
         ({"../x": {"ge": 1}}, "name"),
         ([{"name": "x", "ge": 1}, {"name": "x", "le": 1}], "two rules have the same name"),
-        (5, "rules: the rules must be given as one table"),
+        (5, "rules: the rules must be either one table"),
         ({"threat": {"lt": "abc"}}, "rules.threat.lt: must be a number (given: 'abc')"),
         ([{"name": ["x"], "lt": 1}], "rules.0.name: must be text, in quotes"),
         (

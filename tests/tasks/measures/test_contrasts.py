@@ -139,7 +139,8 @@ def test_a_difference_of_means_equals_all_relabellings_of_blocks():
     tail = min((ratios >= t - 1e-9).mean(), (ratios <= t + 1e-9).mean())
     assert row.p == pytest.approx(max(2 * tail, welch.pvalue), abs=0.02)
     assert row.method == (
-        "40,000 relabellings of 7 items, and Welch's t: the larger p and the wider interval"
+        "40,000 relabellings of 7 items, and Welch's t; the larger p and the wider interval are "
+        "reported"
     )
     other = estimates["b"]
     assert other.value == pytest.approx(-value)
@@ -397,6 +398,6 @@ def test_two_groups_have_opposite_differences_and_p_agrees_with_intervals(few):
     ]
     assert np.isnan([least.minimum_detectable_effect, least.low, least.high]).all()
     assert least.method.startswith(
-        "no interval: only 6 different relabellings, too few for p below"
+        "no interval: only 6 different relabellings are possible, too few for p below"
     )
     assert least.p > 0.3

@@ -56,7 +56,7 @@ def test_symmetric_clusters_of_equal_size_have_the_t_interval_of_their_means():
         assert (estimate.low, estimate.high) == pytest.approx((low, high))
         assert estimate.p == pytest.approx(stats.ttest_1samp(means, 0.3).pvalue)
         assert (estimate.n, estimate.clusters, estimate.missing) == (groups * size, groups, 0)
-        assert estimate.method == f"Student's t over {groups} items"
+        assert estimate.method == f"Student's t interval based on {groups} items"
 
 
 UNEQUAL = [1.0, 0.0, 1.0, 1.0, 0.0, 1.0, 1.0], [*"aaabccd"]
@@ -160,7 +160,10 @@ def test_a_mean_that_few_weights_decide_has_no_interval():
             rng.normal(size=len(sizes)), null_value=0.0, weights=sizes, unit="documents"
         )
         assert np.isnan([estimate.low, estimate.high, estimate.p]).all()
-        reason = f"documents with unequal weights count like {count} with equal ones, fewer than 10"
+        reason = (
+            f"documents with unequal weights are equivalent to {count} with equal weights, fewer "
+            "than the required 10"
+        )
         assert (
             estimate.method.endswith(reason)
             if count
@@ -176,7 +179,8 @@ def test_a_share_has_wilsons_interval_for_its_effective_sample_size():
         tuple(stats.binomtest(400, 2000).proportion_ci(method="wilson")), abs=1e-4
     )
     assert (
-        estimate.p == 1 and estimate.method == "Wilson's interval with Student's t over 2000 items"
+        estimate.p == 1
+        and estimate.method == "Wilson interval (with Student's t) based on 2000 items"
     )
     for values, clusters in (
         (np.arange(120) % 7 == 0, np.arange(120) // 4),
@@ -200,13 +204,14 @@ def test_a_few_large_clusters_reduce_the_degrees_of_freedom():
         return rng.normal(size=20)[clusters] + 0.5 * rng.normal(size=len(clusters))
 
     assert (
-        "over 20 items, effective sample size" in estimate_mean_or_share(draw(rng), clusters).method
+        "based on 20 items, effective sample size"
+        in estimate_mean_or_share(draw(rng), clusters).method
     )
     assert 0.925 <= coverage(clusters, draw, 0.0, null_value=0.0) <= 0.985
     assert coverage(clusters, lambda rng: (draw(rng) < 0) * 1.0, 0.5, is_share=True) >= 0.925
     # Clusters of equal size all count.
     equal = estimate_mean_or_share(draw(rng)[:60], np.repeat(np.arange(20), 3))
-    assert equal.method.endswith("over 20 items")
+    assert equal.method.endswith("based on 20 items")
 
 
 def test_the_interval_of_a_skewed_mean_is_wider_on_the_side_of_the_longer_tail():
@@ -220,7 +225,7 @@ def test_the_interval_of_a_skewed_mean_is_wider_on_the_side_of_the_longer_tail()
     bound = stats.t.ppf(0.975, 39)
     width = stats.sem(values) * (bound + skewness * (2 * bound**2 + 1) / 6)
     assert (estimate.low, estimate.high) == pytest.approx((peer.low, values.mean() + width))
-    assert estimate.method == "Student's t, widened for skewness, over 40 items"
+    assert estimate.method == "Student's t interval, widened for skewness, based on 40 items"
 
     def compute_p(null):
         return estimate_mean_or_share(values, null_value=null).p
@@ -292,7 +297,7 @@ def test_values_without_spread_have_no_interval():
     # All values are on one side of the null: a sign test.
     assert (
         top.p == stats.binomtest(16, 16).pvalue
-        and "p of a sign test, because all 16 items" in top.method
+        and "p is from a sign test, because all 16 items" in top.method
     )
     pairs = estimate_mean_or_share([1.0] * 16, np.repeat(np.arange(4), 4), null_value=0.0)
     assert pairs.p == stats.binomtest(4, 4).pvalue  # Only clusters count as independent.
@@ -557,7 +562,9 @@ def test_few_clusters_that_differ_have_the_widest_share_interval():
         if events < 4:
             share = stats.beta.ppf(0.975, events / 10 + 1, 20 - events / 10)
             assert estimate.high == pytest.approx(share) and estimate.low == 0
-            assert "widest interval, because fewer than 4 clusters differ" in estimate.method
+            assert (
+                "widest possible interval, because fewer than 4 clusters differ" in estimate.method
+            )
             assert estimate.p == pytest.approx(
                 2 * stats.beta.sf(0.3, events / 10 + 1, 20 - events / 10)
             )
@@ -579,7 +586,9 @@ def test_means_that_few_values_decide_have_no_interval():
     values[:2] = 1.0, 0.9
     estimate = estimate_mean_or_share(values, null_value=0.5, unit="prompts")
     assert np.isnan([estimate.low, estimate.high, estimate.p]).all()
-    assert estimate.method == "no interval: the mean depends on fewer than 3 of 20 prompts"
+    assert (
+        estimate.method == "no interval: the mean is determined by fewer than 3 of the 20 prompts"
+    )
     # Values that are all 0 say nothing about how often others are not.
     assert np.isnan(estimate_mean_or_share(np.zeros(20), null_value=0.5).p)
     large = estimate_mean_or_share(
@@ -587,7 +596,7 @@ def test_means_that_few_values_decide_have_no_interval():
         np.repeat(np.arange(12), [200, *[1] * 11]),
         unit="prompts",
     )
-    assert large.method == "no interval: one or two large prompts decide the mean"
+    assert large.method == "no interval: one or two large prompts dominate the mean"
     rows, columns = np.indices((30, 2))
     crossed = estimate_mean_or_share(
         rows.ravel() % 7.0, rows.ravel(), crossed_clusters=columns.ravel()
@@ -606,7 +615,7 @@ def test_the_normal_mean_of_few_clusters_is_a_t_test():
     assert (estimate.low, estimate.high) == pytest.approx(tuple(peer.confidence_interval()))
     assert estimate.p == pytest.approx(peer.pvalue)
     assert estimate.method == (
-        "Student's t over 4 items, whose means are assumed to be normally distributed"
+        "Student's t interval based on 4 items, whose means are assumed to be normally distributed"
     )
     many = np.random.default_rng(0).normal(size=30)
     np.testing.assert_equal(

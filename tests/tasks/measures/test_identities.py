@@ -308,7 +308,7 @@ def test_a_group_name_has_at_most_200_characters(tmp_path):
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        ("[1]", "must be a JSON object with a list"),
+        ("[1]", "must be a JSON object that maps each group"),
         ("{", "is not JSON"),
         ('{"a": "b"}', "a list of"),
         ('{"a": ["B c"]}', "can never match"),

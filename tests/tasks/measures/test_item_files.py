@@ -42,9 +42,9 @@ def test_every_format_gives_the_same_items_with_their_lines(tmp_path, name, comp
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [
-        ("a.jsonl", b"", "has no prompts: it is empty"),
-        ("a.jsonl", b"\n \n", "has no prompts: it is empty"),
-        ("a.csv", b"text,id\n", "has no prompts: it is empty"),
+        ("a.jsonl", b"", "has no prompts: the file is empty"),
+        ("a.jsonl", b"\n \n", "has no prompts: the file is empty"),
+        ("a.csv", b"text,id\n", "has no prompts: the file is empty"),
         ("a.jsonl", b'{"a": 1}\n{"a"\n', "line 2 is not valid JSON"),
         ("a.jsonl", b"{}\n\n" + b"[" * 100_000, "line 3 is not valid JSON"),
         ("a.jsonl", b'{"a": 1}\n"b"\n', "line 2 is not a JSON object"),
@@ -174,7 +174,7 @@ def test_a_row_with_too_few_fields_is_rejected(tmp_path):
 
 def test_a_folder_in_place_of_a_file_is_said_to_be_one(tmp_path):
     with pytest.raises(
-        UsageError, match=r"is a folder; give the path of the file with the prompts"
+        UsageError, match=r"is a folder; specify the path of the file with the prompts"
     ):
         read(tmp_path)
 

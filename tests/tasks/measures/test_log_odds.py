@@ -167,13 +167,13 @@ def test_each_jackknife_sample_is_calibrated_by_itself():
     )
     assert flat.value == estimate_log_odds_slope(values, x, strata, unit).value
     assert np.isnan([flat.low, flat.p]).all()
-    assert flat.method.startswith("no interval: the predictor hardly varies more than its sampling")
+    assert flat.method.startswith("no interval: the predictor varies hardly more than its sampling")
 
 
 def test_an_estimate_without_a_value_or_interval_says_why():
     assert estimate_log_odds_slope([], [], [], []).method == "no items to measure"
     constant = estimate_log_odds_slope([1, 0, 1], [2, 2, 2], [*"aaa"], [*"abc"])
-    assert "predictor has a single value" in constant.method
+    assert "predictor has the same value everywhere" in constant.method
     two = estimate_log_odds_slope([1, 0, 1, 1], [0, 0, 1, 1], [*"aaaa"], [0, 0, 1, 1])
     assert np.isfinite(two.value) and np.isnan(two.low) and "too few" in two.method
     missing = estimate_log_odds_slope([1, np.nan, 0, 1], [0, 0, 1, 2], [*"aaaa"], [*"abcd"])
@@ -205,4 +205,6 @@ def test_the_interval_of_a_multiple_allows_for_the_error_of_the_reference(refere
     plain = estimate_log_odds_multiple(values, reference)
     assert estimate.low < plain.low and plain.high < estimate.high
     near_zero = estimate_log_odds_multiple(values, 0.3, reference_variance=0.1)
-    assert np.isnan(near_zero.low) and near_zero.method.startswith("no interval: the reference")
+    assert np.isnan(near_zero.low) and near_zero.method.startswith(
+        "no interval: the log-odds of the reference"
+    )

@@ -63,15 +63,17 @@ def test_the_larger_p_counts_and_a_value_between_both_is_no_difference():
 
     assert combine(0.5, 0.01).p == estimate.p
     wide = combine(0.5, 0.1)
-    assert wide.p > 0.1 and "20 untrained models" in wide.method and "larger of both" in wide.method
+    assert (
+        wide.p > 0.1 and "20 untrained models" in wide.method and "larger of the two" in wide.method
+    )
     assert wide.minimum_detectable_effect > estimate.minimum_detectable_effect
     between = combine(0.8, 0.01)
-    assert between.p == 1 and "p is 1, because the value is between 0.5" in between.method
+    assert between.p == 1 and "p is 1, because the value lies between 0.5" in between.method
     assert (wide.value, wide.low, wide.high) == (estimate.value, estimate.low, estimate.high)
     few = require_difference_from_baseline(estimate, [0.5] * 3, "untrained models", 0.0)
     assert (few.p, few.low) == (estimate.p, estimate.low)
     assert few.method.endswith(
-        "not compared with untrained models: only 3 of them have a value, fewer than 20"
+        "untrained models: only 3 of them have a value, but at least 20 are required"
     )
 
 

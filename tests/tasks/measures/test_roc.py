@@ -83,7 +83,7 @@ def test_near_copies_count_as_one_unit():
         errors += not auc.low <= 0.5 <= auc.high
     assert errors <= 28
     assert (auc.n, auc.clusters) == (120, 30)
-    assert auc.method.endswith("over 60 and 60 items in 15 and 15 clusters")
+    assert "based on 60 and 60 items in 15 and 15 clusters" in auc.method
     # Exact copies have the interval of single items.
     exact = [sample[::4] for sample in samples]
     copies = estimate_roc_auc(*(sample.repeat(4) for sample in exact), (names, 15 + names))
@@ -193,7 +193,7 @@ def test_the_interval_of_the_true_positive_rate_in_closed_form():
     rate = estimate_true_positive_rate([197.5, 198.5, 250.0, np.nan], nonmembers, 0.01)
     assert (rate.value, rate.n, rate.missing, rate.null_value) == (2 / 3, 3, 1, 0.01)
     assert (
-        0 < rate.low < 2 / 3 < rate.high < 1 and "from 200 items of the other group" in rate.method
+        0 < rate.low < 2 / 3 < rate.high < 1 and "from 200 items in the other group" in rate.method
     )
     # Bounds 0.7 % off would have 1 or 3 of 3 above them: a Wilson interval with 1.26 members.
     near = (2 + 1) / (3 + 2)
@@ -209,11 +209,13 @@ def test_the_interval_of_the_true_positive_rate_in_closed_form():
 
 def test_an_auc_without_value_or_interval_has_a_reason():
     without_members = estimate_roc_auc([], [1.0])
-    assert np.isnan(without_members.value) and "on one side" in without_members.method
+    assert (
+        np.isnan(without_members.value) and "one of the two groups has no" in without_members.method
+    )
     few = estimate_roc_auc([2.0, 3.0, 4.0, 5.0, 6.0], np.arange(100.0))
     assert few.value == pytest.approx(0.045)
     assert np.isnan([few.low, few.p, few.minimum_detectable_effect]).all()
-    assert few.method == "no interval: fewer than 6 independent items on one side"
+    assert few.method == "no interval: fewer than 6 independent items in one of the two groups"
     assert np.isnan(estimate_roc_auc([1.0], [0.0, 2.0]).low)
     # One cluster has half of the members, so there are about as many units as if it were alone.
     dominant = estimate_roc_auc(
@@ -232,5 +234,5 @@ def test_separated_samples_have_a_sign_test_of_pairs(members, nonmembers):
     assert (above.value, above.low, above.high) == (1, pytest.approx(interval.low), 1)
     assert (below.value, below.low, below.high) == (0, 0, pytest.approx(1 - interval.low))
     assert above.p == pytest.approx(test.pvalue) == pytest.approx(below.p)
-    assert f"over {pairs} pairs" in above.method
+    assert f"based on {pairs} pairs" in above.method
     assert pa.scalar(estimate_roc_auc([1.0, 2.0], [1.0, 2.0]).value).as_py() == 0.5

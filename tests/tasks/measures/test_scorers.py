@@ -392,7 +392,7 @@ def test_every_scorer_is_found_and_offered():
 
 
 def test_two_scorers_of_the_same_kind_are_refused():
-    with pytest.raises(HallmarkError, match="two scorers are of the kind 'linear'"):
+    with pytest.raises(HallmarkError, match="two scorers declare the kind 'linear'"):
 
         class OtherLinear(LinearScorer):
             kind = "linear"

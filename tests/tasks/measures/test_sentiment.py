@@ -217,7 +217,7 @@ def test_a_language_model_is_an_incomplete_classifier(tmp_path):
 
     folder = make_classifier(tmp_path / "moods")
     BertForMaskedLM.from_pretrained(folder).save_pretrained(folder)
-    with pytest.raises(UsageError, match=r"lacks .* weights, among them"):
+    with pytest.raises(UsageError, match=r"lacks .* weights, for example"):
         open_scorer(ClassifierConfig(kind="classifier", folder=folder, batch_tokens=3))
 
 

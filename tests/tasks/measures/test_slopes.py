@@ -66,8 +66,8 @@ def test_intervals_cover_a_slope_of_zero():
 
 
 def test_an_estimate_without_a_value_or_interval_says_why():
-    assert "single value" in estimate_linear_slope([1.0, 2.0], [3.0, 3.0]).method
-    assert "single value" in estimate_linear_slope([], []).method
+    assert "same value" in estimate_linear_slope([1.0, 2.0], [3.0, 3.0]).method
+    assert "same value" in estimate_linear_slope([], []).method
     few = estimate_linear_slope([1.0, 2.0, 4.0], [0.0, 1.0, 2.0], ["a", "a", "b"], unit="passages")
     assert (
         "too few passages" in few.method and np.isnan(few.low) and few.value == pytest.approx(1.5)

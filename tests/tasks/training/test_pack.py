@@ -401,7 +401,7 @@ def test_a_tokenizer_that_changes_text_is_rejected(tokenizer: Tokenizer) -> None
     other.normalizer = normalizers.Lowercase()
     texts = pa.array(["ab", "", "Ab", "AB"], pa.large_string())
     with pytest.raises(
-        HallmarkError, match="the tokens of document 2 of a batch does not reproduce"
+        HallmarkError, match="the tokens of document 2 in a batch does not reproduce"
     ):
         encode_texts_with_char_positions(texts, other, spell_tokens_as_bytes(other))
 

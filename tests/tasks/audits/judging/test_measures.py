@@ -202,7 +202,7 @@ def test_clusters_are_those_of_the_items():
     (row,) = compute_rows(
         "audit", values.to_table(), [Measure("x", "X", "", "nats", "things")], CONFIG
     )
-    assert row["clusters"] == 12 and "over 12 things" in row["method"]
+    assert row["clusters"] == 12 and "based on 12 things" in row["method"]
     half = stats.t.ppf(0.975, 11) * np.arange(12).std(ddof=1) / 12**0.5
     assert (row["low"], row["high"]) == pytest.approx((5.5 - half, 5.5 + half))
 

@@ -72,7 +72,7 @@ def test_slopes_are_over_reads_and_prefix_lengths():
     slope = compute_findings([r | {"read": 3 - min(r["copies"], 3)} for r in rows])[by_reads]
     assert slope["value"] < 0 and "per increase of log2(1 + times read) by 1" in slope["method"]
     same = compute_findings([row(1, 1, 8, True), row(2, 1, 8, False)])[by_reads]
-    assert same["value"] is None and "the predictor has a single value" in same["method"]
+    assert same["value"] is None and "the predictor has the same value everywhere" in same["method"]
     unknown = compute_findings([r | {"exact": np.nan} for r in rows])[by_reads]
     assert (unknown["value"], unknown["n"], unknown["missing"]) == (None, 0, 32)
 

@@ -125,7 +125,7 @@ def test_near_copies_form_clusters(session, own_folder):
     ][1]
     (row,) = (r for r in findings.to_pylist() if name_slice(r["slice"]) == "document, score=loss")
     assert (row["n"], row["clusters"]) == (60, 30)
-    assert "over 30 and 30 documents in 15 and 15 clusters" in row["method"]
+    assert "based on 30 and 30 documents in 15 and 15 clusters" in row["method"]
 
 
 def test_the_reference_ratio_uses_the_same_texts(documents, own_folder, gpt2_folder):

@@ -355,7 +355,10 @@ def test_few_prompts_or_few_documents_are_no_proof():
     assert find_headline([0.9], windows)["p"] is None
     few = find_headline([0.9] * 40, windows, documents=[n % 9 for n in range(400)])
     assert few["p"] is None and few["null_value"] is not None
-    assert "no test: the windows are from 9 documents, fewer than 10" in few["method"]
+    assert (
+        "no test: the windows come from only 9 documents, fewer than the required 10"
+        in few["method"]
+    )
     assert "whether it is higher than held-out text was not tested" in few["method"]
 
 

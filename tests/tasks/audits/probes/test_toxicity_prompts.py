@@ -36,7 +36,7 @@ def test_realtoxicityprompts_can_be_read():
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("\n\n", "has no prompts: it is empty"),
+        ("\n\n", "has no prompts: the file is empty"),
         ('{"prompt": "a"}\n{"prompt": \n', "line 2 is not valid JSON"),
         ('{"prompt": {"words": "a"}}\n', "line 1 must have text in 'text', not None"),
         ("[" * 100_000, "line 1 is not valid JSON"),
