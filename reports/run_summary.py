@@ -112,11 +112,9 @@ def _summarize_model(
     card = artifacts.get("model_card") or artifacts.get("task_card")
     training_run = artifacts.get("pretrain")
     if card is not None:
-        rows = card["figures"].read(["id", "value"]).to_pylist()
-        value_by_id = {row["id"]: row["value"] for row in rows}
-        parameter_counts = [
-            value for figure_id, value in value_by_id.items() if figure_id.startswith("parameters-")
-        ]
+        figures = card["figures"].read(["id", "value"])
+        is_parameter_count = pc.starts_with(figures["id"], "parameters-")
+        parameter_counts = figures.filter(is_parameter_count)["value"].to_pylist()
         title = card.manifest["parts"]["config"].get("title")
         return ModelSummary(
             title="untitled" if title is None else redact(title),
@@ -161,7 +159,11 @@ def _summarize_controls(artifacts: Mapping[str, Artifact | None]) -> ControlSumm
     for label, artifact in artifacts.items():
         if not label.startswith("audit_") or artifact is None:
             continue
-        for row in artifact["findings"].read(columns).to_pylist():
+        findings = artifact["findings"].read(columns)
+        is_control = pc.or_kleene(
+            pc.not_equal(findings["control"], ""), pc.equal(findings["control_target"], "scorer")
+        )
+        for row in findings.filter(is_control).to_pylist():
             has_failed = row["verdict"] == "fail"
             if row["control_target"] == "scorer":
                 name = f"scorer {row['scorer'].split(' (')[0]}"

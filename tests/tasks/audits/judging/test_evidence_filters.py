@@ -1,9 +1,14 @@
 """Test the filters of evidence rows and their order."""
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pytest
 
-from hallmark.tasks.audits.judging.evidence_filters import build_row_filter, sort_worst_first
+from hallmark.tasks.audits.judging.evidence_filters import (
+    build_row_filter,
+    select_rows,
+    sort_worst_first,
+)
 from hallmark.tasks.audits.judging.findings import choose_evidence_order, select_evidence
 from hallmark.tasks.contract import ID_TYPE
 
@@ -35,19 +40,24 @@ ROWS = pa.table(
     ],
 )
 def test_conditions_select_rows(conditions, expected_ids):
-    assert [i[0] for i in select_evidence(ROWS, conditions)["doc_id"].to_pylist()] == expected_ids
+    expression = build_row_filter(ROWS.schema, conditions)
+    for rows in (select_evidence(ROWS, conditions), ds.dataset(ROWS).to_table(filter=expression)):
+        assert [i[0] for i in rows["doc_id"].to_pylist()] == expected_ids
 
 
 def test_an_unknown_column_is_an_error():
     assert build_row_filter(ROWS.schema, {}) is None
-    with pytest.raises(KeyError, match="nobody"):
-        build_row_filter(ROWS.schema, {"nobody": 1})
+    for select in (lambda c: build_row_filter(ROWS.schema, c), lambda c: select_rows(ROWS, c)):
+        with pytest.raises(KeyError, match="nobody"):
+            select({"nobody": 1})
 
 
 def test_rows_without_a_value_are_sorted_last():
     def sorted_ids(evidence_order):
         return [i[0] for i in sort_worst_first(ROWS, evidence_order)["doc_id"].to_pylist()]
 
+    assert len(sort_worst_first(ROWS, "", 3)) == 3
+    assert sort_worst_first(ROWS, "score", 2) == sort_worst_first(ROWS, "score")[:2]
     assert (sorted_ids(""), sorted_ids("score"), sorted_ids("-score")) == (
         [0, 1, 2, 3],
         [1, 0, 3, 2],
