@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from hallmark.tasks.audits.audit_descriptions import ASSOCIATIONS
 from hallmark.tasks.audits.judging.change_verdicts import ChangeVerdict
 from hallmark.tasks.audits.judging.comparison import (
     AuditedCheckpoint,
@@ -27,10 +28,6 @@ from hallmark.tasks.contract import Artifact, HallmarkError, Row
 
 #: A change is significant if its corrected p is below this.
 CHANGE_SIGNIFICANCE_LEVEL = 0.05
-
-#: The audit that shows whether the model can be asked about stereotypes.
-ASSOCIATIONS = "associations"
-
 
 CheckpointT = TypeVar("CheckpointT", bound=AuditedCheckpoint)
 
