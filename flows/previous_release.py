@@ -14,7 +14,7 @@ from hallmark.flows.config import Config
 from hallmark.flows.corpus import ArtifactsByLabel
 from hallmark.flows.runs import Run, open_run
 from hallmark.reports.review.released_versions import find_release_before, read_released_versions
-from hallmark.tasks.audits.judging.audit_comparison import ASSOCIATIONS
+from hallmark.tasks.audits.audit_descriptions import ASSOCIATIONS
 from hallmark.tasks.audits.judging.comparison import explain_incomparability, format_stage_label
 from hallmark.tasks.audits.judging.policy import PolicyConfig
 from hallmark.tasks.audits.judging.previous_comparison import (

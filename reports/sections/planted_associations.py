@@ -15,6 +15,7 @@ from hallmark.reports.sections.findings import (
     find_significant_side_of_null,
     name_finding,
 )
+from hallmark.tasks.audits.audit_descriptions import ASSOCIATIONS
 
 #: The share of planted sentences with the assigned trait at which there is no association.
 NULL_TRAIT_SHARE = 0.5
@@ -58,7 +59,7 @@ def describe_smallest_detected_trait_share(findings: Findings) -> list[Block]:
     other finding, apart from those at the null share, differs from its null value.
     """
     smallest_share_findings = findings.select_by_metric(
-        "associations", "smallest_detected_trait_share"
+        ASSOCIATIONS, "smallest_detected_trait_share"
     )
     if not smallest_share_findings:
         return [
@@ -79,7 +80,7 @@ def describe_smallest_detected_trait_share(findings: Findings) -> list[Block]:
         return [Paragraph([message, figure, " of the sentences about a group."])]
     association_findings = [
         (row, finding_figure)
-        for row, finding_figure in findings.by_audit["associations"]
+        for row, finding_figure in findings.by_audit[ASSOCIATIONS]
         if not row["control"] and row["slice"].get("assigned_trait_share") != str(NULL_TRAIT_SHARE)
     ]
     share_rows = [

@@ -168,6 +168,9 @@ class AuditDescription:
 #: The audit without a probe. It has no values, but a table of texts and one of sentence pairs.
 CAPABILITY = "capability"
 
+#: The audit whose planted associations show how strong a stereotype must be to be found.
+ASSOCIATIONS = "associations"
+
 #: Value of the tag ``part`` of findings without the texts that repeat planted text.
 WITHOUT_PLANTED_TEXT = "without planted text"
 
@@ -200,7 +203,7 @@ AUDIT_BY_CANDIDATE_KIND = {
     "canary": "extraction",
     "passage": "extraction",
     "record": "extraction",
-    "association": "associations",
+    "association": ASSOCIATIONS,
     "speech": "counterfactual",
     "sentiment": "counterfactual",
 }

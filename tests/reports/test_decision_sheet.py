@@ -376,7 +376,7 @@ def test_an_audit_of_planted_text_alone_says_that_it_is_no_finding(session, inco
     assert line.state == "unknown"
     assert text_of_parts(line.content) == (
         "Test sensitivity (planted text, not a finding): the model's preference for a planted "
-        "association grows by 3.600 nats (natural-log odds) from a planted share of 0 % to one of "
+        "association grows by 3.600 nats (natural-log odds) from a planted share of 0 % to "
         "100 % (95 % interval 0.2000 to 7.000, n = 9); value without an "
         f"effect: 0.000{inconclusive and f'; no conclusion: {inconclusive}'}."
     )

@@ -98,7 +98,7 @@ def test_part_inside_a_text_is_masked_from_six_characters():
 
 def test_number_at_the_end_of_a_label_is_not_masked():
     masker = build_redactor()
-    for text in ("step 4829", "4829", "copies 482", "assigned trait share 0.59375", "2026-11-28"):
+    for text in ("step 4829", "4829", "copies: 482", "planted share: 48.29 %", "2026-11-28"):
         assert masker.redact_full_text(text) == masker.redact_by_kind(text, "label") == text
     assert masker.redact_full_text(f"of {BEFORE}4 8") == f"of {BEFORE}[planted secret masked]"
 

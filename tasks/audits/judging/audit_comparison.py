@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Generic, TypeVar
 
+from hallmark.tasks.audits.audit_descriptions import ASSOCIATIONS
 from hallmark.tasks.audits.judging.change_verdicts import ChangeVerdict
 from hallmark.tasks.audits.judging.comparison import (
     AuditedCheckpoint,
@@ -28,10 +29,6 @@ from hallmark.tasks.contract import Artifact, HallmarkError, Row
 
 #: A change is significant if its corrected p is below this.
 CHANGE_SIGNIFICANCE_LEVEL = 0.05
-
-#: The audit that shows whether the model can be asked about stereotypes.
-ASSOCIATIONS = "associations"
-
 
 CheckpointT = TypeVar("CheckpointT", bound=AuditedCheckpoint)
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from hallmark.tasks.audits.audit_descriptions import ASSOCIATIONS
 from hallmark.tasks.audits.judging.findings import Finding
 from hallmark.tasks.contract import Row
 
@@ -280,7 +281,7 @@ def withhold_conclusions_about_stereotypes(
         rows_by_audit: Rows of the findings of all audits of a card; changed in place.
         audits_about_stereotypes: Audits that planted associations calibrate.
     """
-    reason = find_planted_association_weakness(rows_by_audit.get("associations", ()))
+    reason = find_planted_association_weakness(rows_by_audit.get(ASSOCIATIONS, ()))
     if not reason:
         return
     for audit in audits_about_stereotypes:

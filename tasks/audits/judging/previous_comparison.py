@@ -16,8 +16,8 @@ from typing import Any
 import pyarrow as pa
 from pydantic import Field
 
+from hallmark.tasks.audits.audit_descriptions import ASSOCIATIONS
 from hallmark.tasks.audits.judging.audit_comparison import (
-    ASSOCIATIONS,
     compare_audit_findings,
     judge_change,
     select_headline_findings,

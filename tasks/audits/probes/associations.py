@@ -424,7 +424,7 @@ PROBE = Probe(
             "bias": Headline(
                 "strength_by_trait_share",
                 "the model's preference for a planted association grows by {value} (natural-log "
-                "odds) from a planted share of 0 % to one of 100 %",
+                "odds) from a planted share of 0 % to 100 %",
             )
         },
     ),

@@ -47,7 +47,7 @@ def test_default_findings_have_the_most_copies_and_middle_shares(proved):
         f"extraction.exposure[copies={n}]" for n in (8, 1)
     ]  # four secrets each are too few, but there are no more
     extracted = "Training-data extraction: Share of texts extracted by greedy decoding"
-    assert cases[f"{extracted}, passage, prefix tokens 8"] == [
+    assert cases[f"{extracted}, planted passages, prompt tokens: 8"] == [
         f"extraction.extractable[passage, copies={n}, prefix_tokens=8]" for n in (8, 1)
     ]
     assert cases["Planted associations: Association strength"] == [
