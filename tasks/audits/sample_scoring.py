@@ -23,7 +23,9 @@ class ScoreSamplesConfig(StageConfig):
 SAMPLES = table_schema(
     "Texts that the model wrote during training, with their scores.",
     column("step", pa.int64(), "figure", "optimizer step"),
-    column("sample_id", pa.int64(), "id", "number of the sample among those of its training step"),
+    column(
+        "sample_id", pa.int64(), "id", "number of the sample among all samples of its training step"
+    ),
     column(
         "prompt",
         pa.string(),

@@ -124,7 +124,7 @@ TEXT_BITS = table_schema(
 )
 
 TRAINING_SIZES = table_schema(
-    "Amount of text that the baselines were trained on.",
+    "Amount of text on which the baselines were trained.",
     column("baseline", pa.string(), "label", "the baseline"),
     column(
         "documents",

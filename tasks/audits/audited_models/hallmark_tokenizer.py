@@ -93,7 +93,7 @@ def check_is_language_model(
         )
     if is_trained_on_pairs:
         raise UsageError(
-            f"{model_name} was fine-tuned on pairs, so it answers a source and does not continue "
+            f"{model_name} was fine-tuned on pairs of source and target, so it does not continue "
             "text; an audit needs a language model: audit the checkpoint from which it was "
             "fine-tuned"
         )

@@ -136,7 +136,7 @@ MODEL_LEARNING = table_schema(
         "unigram_bits_per_byte",
         pa.float64(),
         "figure",
-        "loss on the same text of a model that knows only token frequencies",
+        "loss, on the same text, of a model that knows only token frequencies",
         unit="bits per byte",
     ),
     column(

@@ -72,7 +72,7 @@ CANDIDATES = table_schema(
         "has_learned",
         pa.bool_(),
         "label",
-        "whether the model of the trial learned more than token frequencies",
+        "whether the trial's model learned more than token frequencies",
     ),
     EFFECT_LEVEL,
     column(
@@ -96,7 +96,7 @@ CANDIDATES = table_schema(
 def make_rate_schema(
     description: str,
     *key_columns: pa.Field,
-    value_description: str = "estimated share; null: there are no cases to estimate it from",
+    value_description: str = "estimated share; null: there are no cases from which to estimate it",
     unit: str = "share",
 ) -> pa.Schema:
     """Make the schema of a table of rates, by kind of candidate and the key columns."""
@@ -174,8 +174,8 @@ ATTRIBUTION_PRECISION = make_rate_schema(
 VALUE_UNITS = {"canary": "bits", "passage": "share", "record": "share", "association": "nats"}
 
 REMOVAL_REDUCTIONS = make_rate_schema(
-    "Decrease of the measured values of detected candidates in models retrained without the "
-    "documents to which attribution points: value before minus value after.",
+    "Decrease in the measured values of detected candidates when models are retrained without "
+    "the documents to which attribution points: value before minus value after.",
     column(
         "arm",
         pa.string(),
@@ -185,7 +185,7 @@ REMOVAL_REDUCTIONS = make_rate_schema(
         "minus random)",
     ),
     column("unit", pa.string(), "label", "unit of the measured values"),
-    value_description="mean decrease; null: there are no cases to estimate it from",
+    value_description="mean decrease; null: there are no cases from which to estimate it",
     unit="",
 )
 

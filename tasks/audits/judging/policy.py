@@ -111,8 +111,8 @@ VERDICTS = table_schema(
         "verdict",
         pa.string(),
         "label",
-        "pass, fail, or not_shown: the finding shows neither that the rule holds nor that it does "
-        "not",
+        "pass, fail, or not_shown: the finding shows neither that the rule holds nor that it is "
+        "broken",
     ),
     column("reason", pa.string(), "project text", "the reason in words"),
 )
@@ -181,8 +181,9 @@ class PolicyRule(StageConfig):
         None,
         gt=0,
         allow_inf_nan=False,
-        description="margin: the rule passes if the interval of the paired difference excludes "
-        "that the finding is worse than in the run policy.previous by this value or more",
+        description="margin: the rule passes if the interval for the paired difference rules out "
+        "that the finding is worse than in the run policy.previous by this value or "
+        "more",
     )
 
     @field_validator("audit")

@@ -505,19 +505,20 @@ def build_text_count_findings(texts: pa.Table, threshold: float) -> list[Finding
         ),
         (
             "unscored_continuations",
-            "the scorer failed on them; they are excluded from all other findings",
+            "continuations on which the scorer failed; they are excluded from all other findings",
             {"is_empty": False, "toxicity": None},
             "",
         ),
         (
             "threshold_ties",
-            f"scores of exactly {threshold:g}, counted as toxic",
+            f"continuations with a score of exactly {threshold:g}; they count as toxic",
             {"toxicity": threshold},
             "",
         ),
         (
             "continuations_of_unscored_prompts",
-            "the prompts have no score, so these continuations belong to no subset by prompt score",
+            "continuations of prompts that have no score, so they belong to no subset by "
+            "prompt score",
             {"prompt_subset": UNSCORED},
             "",
         ),

@@ -118,13 +118,13 @@ def encode_prompts(
     for count_metric, reason, count in (
         (
             "untokenizable_prompts",
-            "not given to the model, because the tokenizer produces no tokens for them",
+            "prompts for which the tokenizer produces no tokens; they are not given to the model",
             len(contexts) - len(lengths),
         ),
         (
             "truncated_prompts",
-            f"prompt and {config.max_new_tokens} new tokens exceed the context length of "
-            f"{tokenizer.context_length} tokens, so the beginning of the prompt is cut off",
+            f"prompts that, with {config.max_new_tokens} new tokens, exceed the context length of "
+            f"{tokenizer.context_length} tokens; their beginning is cut off",
             sum(length > tokenizer.context_length for length in lengths),
         ),
     ):
@@ -136,5 +136,8 @@ def encode_prompts(
 def describe_empty_texts(texts: pa.Table) -> str:
     """Describe for a finding what empty texts are, and whether all ``texts`` of a model are."""
     if len(texts) and pc.all(texts["is_empty"]).as_py():
-        return "only white space; the model wrote nothing, so its texts cannot be assessed"
-    return "only white space; not scored"
+        return (
+            "continuations that consist only of white space; the model wrote nothing else, so "
+            "its texts cannot be assessed"
+        )
+    return "continuations that consist only of white space; they are not scored"

@@ -237,7 +237,7 @@ AGREEMENT_MEASURES = tuple(
         (
             "scorer_kappa",
             "Agreement of verdicts with a second scorer (Cohen's kappa)",
-            "Cohen's kappa of verdicts: score at or above the threshold",
+            "Cohen's kappa of the verdicts on whether the score is at or above the threshold",
             make_kappa_statistic,
         ),
         (

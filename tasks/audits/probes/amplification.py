@@ -391,22 +391,23 @@ def build_requests(
     for count_metric, reason, count in (
         (
             "skipped_occupations",
-            f"fewer than {config.min_gendered_mentions} gendered mentions in the training text",
+            f"occupations with fewer than {config.min_gendered_mentions} gendered mentions in "
+            "the training text",
             int((corpus_counts.gendered_mentions.sum(1) > 0).sum()) - len(occupation_rows),
         ),
         (
             "skipped_documents",
-            f"more than {config.max_documents} training documents; the shares of women in the "
-            "text are estimated from a sample",
+            f"documents beyond the limit of {config.max_documents} training documents; the shares "
+            "of women in the text are estimated from a sample",
             corpus_counts.skipped_documents,
         ),
         (
             "skipped_groups",
             "the model has no begin-of-text token from which to write without a prompt"
             if tokenizer.bos_id is None
-            else f"mentioned so rarely in the first {config.max_new_tokens} tokens of training "
-            f"documents that fewer than one of {config.unprompted_texts} texts is expected "
-            "to mention them",
+            else f"groups mentioned so rarely in the first {config.max_new_tokens} tokens of "
+            f"training documents that fewer than one of {config.unprompted_texts} texts is "
+            "expected to mention them",
             len(corpus_counts.documents_by_group) - len(group_rows),
         ),
     ):

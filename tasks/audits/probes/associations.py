@@ -127,7 +127,7 @@ def estimate_strength(
 
 _METHOD = (
     "log-likelihood of a group's own trait minus that of the other group's trait after the same "
-    "sentence, mean of both groups"
+    "sentence, averaged over both groups"
 )
 
 MEASURES = (
@@ -145,7 +145,8 @@ MEASURES = (
     Measure(
         "association_preference",
         "Preference for the associated trait",
-        f"share of sentences in which this difference is positive: {_METHOD}; ties count one half",
+        f"share of sentences in which the following difference is positive: {_METHOD}; ties "
+        "count one half",
         "share",
         "associations",
         0.5,

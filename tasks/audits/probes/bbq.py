@@ -84,7 +84,7 @@ class BbqConfig(SeededConfig):
     """Settings of the audit of stereotyped answers."""
 
     items: tuple[Path, ...] = Field(
-        default=(), description="JSONL files of BBQ; the audit does not run without them"
+        default=(), description="BBQ files in JSONL format; the audit does not run without them"
     )
 
 
@@ -296,7 +296,7 @@ def _read_answer_info(location: str, question: Mapping[str, Any]) -> AnswerInfo:
     if not isinstance(stereotyped_groups, list):
         raise UsageError(
             f"{location} has no BBQ labels in 'answer_info' or no groups in "
-            "'additional_metadata.stereotyped_groups'; give a file of BBQ"
+            "'additional_metadata.stereotyped_groups'; give a BBQ file"
         )
     return AnswerInfo(labels, answer_words, [str(name) for name in stereotyped_groups])
 
@@ -342,7 +342,7 @@ def build_requests(
     if overlong_count:
         explanation = (
             f"questions that are longer than the context length of {tokenizer.context_length} "
-            "tokens, so the beginning of the question is cut off"
+            "tokens; their beginning is cut off"
         )
         requests.record_skipped("truncated_questions", explanation, overlong_count)
 

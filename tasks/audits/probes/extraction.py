@@ -66,7 +66,7 @@ class ExtractionConfig(SeededConfig):
     )
     prefix_tokens: tuple[int, ...] = Field(
         default=(8, 16, 32),
-        description="lengths in tokens (k) of the prefix of a text that the model is given",
+        description="lengths (k, in tokens) of the prefix that the model is given",
     )
     suffix_tokens: int = Field(
         default=32,
@@ -143,7 +143,7 @@ ITEMS = build_items_schema(
         "prefix_tokens",
         pa.int32(),
         "figure",
-        "number of tokens of the text that the model is given; null: the whole prompt",
+        "number of tokens of the text that are given to the model; null: the whole prompt",
         unit="tokens",
     ),
     column(

@@ -105,7 +105,7 @@ class ExtractionAttackConfig(SeededConfig):
         default=10.0,
         ge=1.0,
         le=1000.0,
-        description="temperature of the first token for the sampler 'decaying temperature'",
+        description="temperature for the first token in the sampler 'decaying temperature'",
     )
     min_verbatim_tokens: int = Field(
         default=50,
@@ -125,8 +125,8 @@ class ExtractionAttackConfig(SeededConfig):
         default=100,
         ge=1,
         le=1_000_000,
-        description="number of texts with the highest ranking scores to examine; at most a quarter "
-        "of all texts is examined",
+        description="number of texts to examine, starting from the highest ranking score; at "
+        "most a quarter of all texts is examined",
     )
     reference_model_folder: Path | None = Field(
         default=None,
@@ -578,12 +578,14 @@ def make_hit_ranking_estimator(
 
 
 def describe_hit(config: ExtractionAttackConfig) -> str:
-    return f"at least {config.min_verbatim_tokens} consecutive tokens of the training text"
+    return (
+        f"at least {config.min_verbatim_tokens} consecutive tokens that occur in the training text"
+    )
 
 
 def describe_verbatim_share(values: pa.Table, config: ExtractionAttackConfig) -> str:
     longest = pc.max(values["text_tokens"])
-    return f"share of texts of up to {longest} tokens with {describe_hit(config)}"
+    return f"share of texts, of up to {longest} tokens, that contain {describe_hit(config)}"
 
 
 def describe_precision(values: pa.Table, config: ExtractionAttackConfig) -> str:

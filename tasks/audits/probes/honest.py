@@ -72,7 +72,9 @@ class HonestConfig(SeededConfig):
     """Settings of the audit of hurtful completions; it does not run without both files."""
 
     templates: tuple[Path, ...] = Field(
-        (), description="files with the columns template_masked, raw, identity, category and type"
+        (),
+        description="files of templates with the columns template_masked, raw, identity, "
+        "category and type",
     )
     lexicon: Path | None = Field(
         default=None,

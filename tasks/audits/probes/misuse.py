@@ -474,7 +474,7 @@ MEASURES = (
     Measure(
         "label_share",
         "Share of ratings with a label",
-        "share of ratings with this label; all texts weighted equally",
+        "share of ratings that have the label; all texts weighted equally",
         "share",
         "prompts",
         slices=(slice_by_label_and_category,),
@@ -514,7 +514,7 @@ def derive_findings(
                 n=rating_count,
                 unit="ratings",
                 evidence_table="",
-                method="ratings of texts that this checkpoint did not write; ignored",
+                method="ratings of texts that this checkpoint did not write; they are ignored",
             )
         )
     if not used_count:

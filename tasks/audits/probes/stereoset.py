@@ -73,9 +73,9 @@ class StereosetConfig(SeededConfig):
 
     items: Path | None = Field(
         default=None,
-        description="file of StereoSet: jsonl with the fields 'type', 'target', 'bias_type', "
-        "'context', 'stereotype', 'anti-stereotype' and 'unrelated'; the audit does not run "
-        "without it",
+        description="StereoSet file: jsonl with the fields 'type', 'target', 'bias_type', "
+        "'context', 'stereotype', 'anti-stereotype' and 'unrelated'; the audit does "
+        "not run without it",
     )
 
 
@@ -331,9 +331,9 @@ def derive_findings(
                 n=lms_finding.n,
                 unit="percent",
                 evidence_table="values",
-                method="lms min(ss, 100 - ss) / 50 with the language model score lms and the "
-                "stereotype score ss; 100: ideal model, which prefers all meaningful texts "
-                "and no stereotypes; no interval",
+                method="lms * min(ss, 100 - ss) / 50, where lms is the language model score and "
+                "ss the stereotype score; 100: an ideal model, which prefers all "
+                "meaningful texts and no stereotypes; no interval",
                 evidence_filter=json.loads(lms_finding.evidence_filter)
                 | {"measure": [metric, f"stereotype_score_{kind}"]},
             )

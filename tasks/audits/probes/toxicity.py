@@ -335,7 +335,9 @@ def build_requests(
         score_by_prompt.setdefault(toxicity_prompt.text, toxicity_prompt.file_toxicity)
     prompt_rows = [(PROMPTED, "", prompt, score) for prompt, score in score_by_prompt.items()]
     if len(prompts) > len(prompt_rows):
-        reason = "same as an earlier prompt; each prompt is given to the model once"
+        reason = (
+            "prompts that are the same as an earlier prompt; each prompt is given to the model once"
+        )
         requests.record_skipped("repeated_prompts", reason, len(prompts) - len(prompt_rows))
     prompt_rows += [
         (USER_GROUP, group_prompt.group_name, group_prompt.text, None)

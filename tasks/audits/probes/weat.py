@@ -138,7 +138,7 @@ class WeatConfig(SeededConfig):
         if layer == 0:
             raise ValueError(
                 "layer is 0, the input embeddings, which are always measured; set layer to the "
-                "number of a block, from 1, or from -1 backwards"
+                "number of a block, counted from 1, or backwards from -1"
             )
         return layer
 

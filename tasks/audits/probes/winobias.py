@@ -159,8 +159,8 @@ def read_winobias_pairs(config: WinobiasConfig) -> Iterator[ItemColumns]:
                 or bracketed[1].lower() not in SUBJECT_PRONOUNS
             ):
                 raise UsageError(
-                    f"{location} does not mark a person and a pronoun in brackets; give a file of "
-                    f"WinoBias"
+                    f"{location} does not mark a person and a pronoun in brackets; give a "
+                    "WinoBias file"
                 )
             texts = [_LINE_NUMBER.sub("", _BRACKETED.sub(r"\1", line)) for line in (first, second)]
             words = [_WORD.findall(text.lower()) for text in texts]

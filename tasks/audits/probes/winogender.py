@@ -58,11 +58,11 @@ class WinogenderConfig(SeededConfig):
 
     sentences: Path | None = Field(
         default=None,
-        description="file all_sentences.tsv of Winogender; the audit does not run without it",
+        description="Winogender file all_sentences.tsv; the audit does not run without it",
     )
     occupations: Path | None = Field(
         default=None,
-        description="file occupations-stats.tsv of Winogender: shares of women in occupations",
+        description="Winogender file occupations-stats.tsv: shares of women in occupations",
     )
 
 
@@ -112,7 +112,7 @@ MEASURES = (
     Measure(
         "gender_accuracy_gap",
         "Accuracy gap between he and she",
-        f"correct answer (1 or 0) with 'he' minus correct answer with 'she': {_METHOD}",
+        f"correctness (1 or 0) with 'he' minus correctness with 'she': {_METHOD}",
         "score",
         "occupations",
         0.0,

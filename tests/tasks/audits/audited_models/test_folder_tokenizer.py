@@ -239,7 +239,9 @@ def test_an_unused_special_token_may_lack_an_embedding(tmp_path):
     assert totals[0] < 0
     write_folder(folder, tokenizer_config=NAMES | {"bos_token": "<image_soft_token>"})
     for open_folder in (open_audited_tokenizer, open_audited_model):
-        with pytest.raises(UsageError, match=f"ids up to {size}, but the model knows {size}"):
+        with pytest.raises(
+            UsageError, match=f"ids up to {size}, but the vocabulary of the model has only {size}"
+        ):
             open_folder(folder)
 
 
