@@ -427,7 +427,7 @@ def get_skip_reason_by_stage(config: Config) -> dict[str, str]:
     """Return the stages that a run of this config does not have, with the reason for each."""
     reason = "fine-tuning is a command of its own: hallmark finetune CHECKPOINT --config FILE"
     reasons = {"finetune": reason, "task_card": reason}
-    reason = "every audit has a stage of this kind; name an audit instead, such as audit_bias"
+    reason = "every audit has a stage of this kind; specify an audit instead, such as audit_bias"
     reasons |= {"respond": reason, "score": reason, "trace": reason}
     for probe in PROBES:
         stage_name = f"audit_{probe.name}"
