@@ -139,7 +139,7 @@ class PreAuditConfig(StageConfig):
     store: Annotated[str, ExternalMarker(recursive=False)] | None = Field(
         None,
         description="folder or object-store URI of the store; by default the value of the "
-        "environment variable HALLMARK_STORE, else ./runs",
+        "environment variable HALLMARK_STORE, or ./runs if it is not set",
     )
     workers: int = Field(
         2,
@@ -150,7 +150,8 @@ class PreAuditConfig(StageConfig):
     mapper: Literal["processes", "ray"] = Field(
         "processes",
         description="where the workers run: as processes on this machine, or on Ray (on the "
-        "cluster whose address is in the environment variable RAY_ADDRESS, else on this machine)",
+        "cluster whose address is in the environment variable RAY_ADDRESS, or on this machine if "
+        "it is not set)",
     )
     schedule: str | None = Field(
         None,

@@ -51,8 +51,8 @@ StoreOption = Annotated[
     Parameter(
         name="--store",
         help="The store: a folder, a URI, or the .toml file of a config that names a store; by "
-        "default the store that the config names, else the value of the environment variable "
-        "HALLMARK_STORE, else ./runs.",
+        "default the store that the config names, otherwise the value of the environment variable "
+        "HALLMARK_STORE, or else ./runs.",
     ),
 ]
 AllowedSignersOption = Annotated[

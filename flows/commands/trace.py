@@ -649,7 +649,7 @@ def _format_evidence_row_order(report: Report) -> str:
     if report["row_count"] < 2:
         return ""
     if not order:
-        return ", in the order of the table"
+        return ", in table order"
     direction = "largest" if order.startswith("-") else "smallest"
     return f", ordered by {order.removeprefix('-')}, {direction} first"
 

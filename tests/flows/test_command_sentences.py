@@ -1594,7 +1594,7 @@ def test_a_traced_finding_counts_its_rows(rows, shown, expected, unknown):
         (1, "-value", "    1 row of values in a/0\n"),
         (2, "-toxicity", "    2 rows of values in a/0, ordered by toxicity, largest first\n"),
         (2, "value", "    2 rows of values in a/0, ordered by value, smallest first\n"),
-        (2, "", "    2 rows of values in a/0, in the order of the table\n"),
+        (2, "", "    2 rows of values in a/0, in table order\n"),
     ],
 )
 def test_a_traced_finding_states_the_order_of_its_rows(rows, order, expected):
