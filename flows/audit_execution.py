@@ -461,8 +461,8 @@ def resolve_reference_model(probe: Probe, config: Any) -> Artifact | None:
         tokenizer = open_audited_tokenizer(resolved.checkpoint)
         if tokenizer.model_kind == "masked":
             raise UsageError(
-                f"{setting}: {reference_folder} is a masked language model and cannot write; name "
-                "a causal language model"
+                f"{setting}: {reference_folder} is a masked language model and cannot generate "
+                "text; specify a causal language model"
             )
     return resolved.checkpoint
 

@@ -75,8 +75,8 @@ def check_corpus_known(store: Store, checkpoint_name: str, only: Sequence[str] |
     if corpus_audits and resolve_checkpoint(store, checkpoint_name).corpus is None:
         raise UsageError(
             f"only {','.join(corpus_audits)!r}: these audits compare a model with its training "
-            f"corpus, and the corpus of {checkpoint_name} is not in this store; select other "
-            "audits, or name a checkpoint of a run of this store"
+            f"corpus, but the corpus of {checkpoint_name} is not in this store; choose other "
+            "audits, or a checkpoint from a run in this store"
         )
 
 

@@ -225,7 +225,7 @@ def explain_missing_inputs(config: Config, audit_names: Sequence[str]) -> str:
     ]
     if missing_settings:
         return (
-            "requires files that you must provide; give their paths with --set "
+            "requires files that you must provide; specify their paths with --set "
             f"{'=… --set '.join(missing_settings)}=…"
         )
     return "requires the training corpus, which is not in this store"

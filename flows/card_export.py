@@ -25,8 +25,8 @@ def find_run_cards(run: Run) -> tuple[Artifact | None, Artifact | None]:
         datasheet = None if name is None else find_artifact(run.store, name)
     if model_card is None and datasheet is None:
         raise UsageError(
-            f"run {run.id} has neither a model card nor a datasheet; name a run that has one, as "
-            "listed by: hallmark runs"
+            f"run {run.id} has neither a model card nor a datasheet; choose a run that has one "
+            "(hallmark runs lists all runs)"
         )
     return model_card, datasheet
 
@@ -42,7 +42,7 @@ def export_run_cards(run: Run, folder: Path) -> list[str]:
     """
     folder = Path(os.path.realpath(folder))
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        raise UsageError(f"{folder} exists and is not empty; name a new folder for the export")
+        raise UsageError(f"{folder} exists and is not empty; choose a new folder for the export")
     model_card, datasheet = find_run_cards(run)
     with write_folder_atomically(folder) as new_folder:
         return write_card_exports(run.store, model_card, datasheet, new_folder)

@@ -131,7 +131,7 @@ def store_review(store: Store, statement: bytes, signature: bytes) -> StoredRevi
     review = parse_statement(statement)
     check = check_signature(statement, signature, SignerFiles())
     if check.outcome == "signature_invalid":
-        raise HallmarkError(f"{check.reason}; sign the statement again, and change nothing in it")
+        raise HallmarkError(f"{check.reason}; sign the statement again without changing it")
     run = open_run(review.card.run, store)
     if describe_run_card(run, review.card.kind) != review.card:
         raise HallmarkError(
@@ -151,7 +151,7 @@ def _check_note_subject(run: Run, card: Artifact, about: str) -> None:
         find_finding(run, about)
         return
     raise UsageError(
-        f"the card has no figure {about!r:.120}{format_closest_name_hint(about, figure_ids)}; name "
-        "the id of a figure, as in the links of the page, or a finding, as listed by: hallmark "
-        f"findings {run.id}"
+        f"the card has no figure {about!r:.120}{format_closest_name_hint(about, figure_ids)}; "
+        "specify the id of a figure, as in the links on the page, or a finding, as listed by: "
+        f"hallmark findings {run.id}"
     )

@@ -81,7 +81,7 @@ def find_audited_checkpoints(
     """
     audited_checkpoints: list[CheckpointAudits] = []
     if not checkpoint_names:
-        raise UsageError("there is nothing to compare: name two checkpoints, or RUN@all")
+        raise UsageError("there is nothing to compare: specify two checkpoints, or RUN@all")
     for name in checkpoint_names:
         if name.endswith(ALL_CHECKPOINTS_SUFFIX):
             candidates = [
@@ -102,8 +102,8 @@ def find_audited_checkpoints(
             audited_checkpoints.append(_find_checkpoint_audits_or_fail(store, name))
     if len(audited_checkpoints) < 2:
         raise UsageError(
-            f"{' '.join(checkpoint_names)}: only one of the checkpoints has been audited; name a "
-            "second audited checkpoint, or first audit another checkpoint of the same training "
+            f"{' '.join(checkpoint_names)}: only one of the checkpoints has been audited; specify "
+            "a second audited checkpoint, or first audit another checkpoint of the same training "
             "run: hallmark audit RUN@STEP"
         )
     distinct_checkpoints = {
@@ -156,7 +156,7 @@ def _find_compared_run(store: Store, name: str) -> ComparedRun:
     if named_run and named_run.flow != "audit" and trained_nothing:
         if PROFILE not in named_run.stages:
             raise UsageError(
-                f"{name}: run {named_run.id} has neither an audited model nor a datasheet; name "
+                f"{name}: run {named_run.id} has neither an audited model nor a datasheet; choose "
                 "another run (hallmark runs lists all runs)"
             )
         return _build_compared_run(f"corpus of run {named_run.id}", named_run, None)
@@ -200,7 +200,7 @@ def list_checkpoint_names(store: Store, training_name: str) -> list[str]:
     )
     if "pretrain" not in training_run.stages:
         raise UsageError(
-            f"{training_name}: run {training_run.id} trained no model; name a run that did "
+            f"{training_name}: run {training_run.id} did not train a model; choose a run that did "
             "(hallmark runs lists all runs)"
         )
     steps = training_run["pretrain"]["checkpoints"].read(["step"])["step"].to_pylist()
@@ -249,17 +249,17 @@ def open_audit_run(store: Store, run_name: str, audit: str | None = None) -> Run
     )
     if audit_run is None:
         subject, checkpoint = (
-            (f"run {trained_run.id}, the newest that trained a model,", trained_run.id)
+            (f"run {trained_run.id}, the newest run that trained a model,", trained_run.id)
             if trained_run
             else (f"the store {store.uri}", "CHECKPOINT")
         )
         only = f" --only {audit}" if audit else ""
         raise UsageError(
             f"{subject} has no audit{f' {audit}' if audit else ''} yet; run: hallmark audit "
-            f"{checkpoint}{only}; or name an audited run (hallmark runs lists all runs)"
+            f"{checkpoint}{only}; or choose an audited run (hallmark runs lists all runs)"
         )
     model = "the newest trained model" if trained_run else "a model"
-    log_which_run_is_latest(audit_run.id, f"the newest that audited {model}")
+    log_which_run_is_latest(audit_run.id, f"the newest run that audited {model}")
     return audit_run
 
 

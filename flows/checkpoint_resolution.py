@@ -91,8 +91,8 @@ def resolve_checkpoint(store: Store, checkpoint_name: str) -> ResolvedCheckpoint
         )
         if artifact is None:
             raise UsageError(
-                f"the store {store.uri} has no checkpoint {checkpoint_name!r}; name a checkpoint "
-                "as RUN@STEP, or name another store with --store"
+                f"the store {store.uri} has no checkpoint {checkpoint_name!r}; specify a "
+                "checkpoint as RUN@STEP, or choose another store with --store"
             )
         return _trace_checkpoint_origin(store, artifact)
     run_name, _, step = checkpoint_name.partition("@")
@@ -101,7 +101,7 @@ def resolve_checkpoint(store: Store, checkpoint_name: str) -> ResolvedCheckpoint
         and not any(run_id.startswith(run_name) for run_id in list_run_ids(store))
     ):
         raise UsageError(
-            f"there is no checkpoint {checkpoint_name!r}; give a folder, RUN, RUN@STEP (such as "
+            f"there is no checkpoint {checkpoint_name!r}; specify a folder, RUN, RUN@STEP (such as "
             "latest@0) or the name of an artifact (checkpoint/…); a model from the Hugging Face "
             "Hub must be downloaded first: hf download NAME --local-dir FOLDER"
         )
@@ -112,7 +112,7 @@ def resolve_checkpoint(store: Store, checkpoint_name: str) -> ResolvedCheckpoint
     if not runs:
         raise UsageError(
             f"{checkpoint_name}: no run in the store {store.uri} has trained a model yet; train "
-            "one, or name another store with --store"
+            "one, or choose another store with --store"
         )
     if not training_stages:
         raise UsageError(
@@ -121,7 +121,7 @@ def resolve_checkpoint(store: Store, checkpoint_name: str) -> ResolvedCheckpoint
         )
     run = runs[-1]
     if run_name == "latest":
-        log_which_run_is_latest(run.id, "the newest that trained a model")
+        log_which_run_is_latest(run.id, "the newest run that trained a model")
     checkpoint_rows = run[training_stages[0]]["checkpoints"].read(["step", "artifact"]).to_pylist()
     matching_rows = [row for row in checkpoint_rows if not step or str(row["step"]) == step]
     if not matching_rows:
@@ -212,14 +212,15 @@ def find_checkpoint_in_folder(folder_name: str) -> ResolvedCheckpoint | None:
     """
     if not folder_name.strip():
         raise UsageError(
-            "the name of the checkpoint is empty; give RUN@STEP, checkpoint/… or a folder"
+            "the name of the checkpoint is empty; specify RUN@STEP, checkpoint/… or a folder"
         )
     try:
         path = Path(folder_name).expanduser()
     except RuntimeError as error:
         user = folder_name.partition("/")[0]
         raise UsageError(
-            f"{folder_name}: begins with {user}, whose home folder is unknown; give the full path"
+            f"{folder_name}: the path begins with {user}, whose home folder is unknown; specify "
+            "the full path"
         ) from error
     check_checkpoint_allowed(folder_name)
     if path.is_dir():
@@ -242,7 +243,7 @@ def find_checkpoint_in_folder(folder_name: str) -> ResolvedCheckpoint | None:
             )
         return ResolvedCheckpoint(folder_to_artifact(path.resolve(), "checkpoint"))
     if path.exists():
-        raise UsageError(f"{folder_name}: this is a file; give the folder of a checkpoint")
+        raise UsageError(f"{folder_name}: this is a file; specify the folder of a checkpoint")
     return None
 
 

@@ -35,8 +35,8 @@ COMMAND_GROUPS: dict[tuple[str, str], dict[str, str]] = {
         "Train and audit",
         "Train a model from text, adapt a trained one to a task, or audit one.",
     ): {
-        "init": "Write a config with comments, and a file for a person's answers to questions of "
-        "the cards.",
+        "init": "Write a config with comments, and a file for your answers to the questions on the "
+        "cards.",
         "run": "Run a config from end to end: curate the text, train, audit and report.",
         "audit": "Audit a checkpoint and write its model card, without rebuilding the corpus.",
         "finetune": "Fine-tune a checkpoint on labelled data or text pairs, score it and write "
@@ -58,7 +58,7 @@ COMMAND_GROUPS: dict[tuple[str, str], dict[str, str]] = {
         "export-cards": "Export the cards of RUN as Hugging Face cards, Croissant, CycloneDX "
         "ML-BOM and JSON.",
         "compare": "Compare two runs, checkpoints or datasheets, or all audited checkpoints of a "
-        "training.",
+        "training run.",
         "findings": "List the findings of a run with null value, conclusion and verdict, largest "
         "risk first.",
         "trace": "Follow a document through all stages of a run; a finding to its worst rows and "
@@ -67,20 +67,21 @@ COMMAND_GROUPS: dict[tuple[str, str], dict[str, str]] = {
     },
     (
         "Review and release",
-        "Decide from a card whether a model may be used, sign the decision, and pass the model on.",
+        "Use a card to decide whether a model may be used, sign the decision, and release the "
+        "model.",
     ): {
         "review": "List the reviews of the cards of RUN and whether each card is approved, or "
         "write a review.",
         "release": "Write a checkpoint with its approved cards and signed reviews into a folder "
         "that can be verified elsewhere.",
-        "verify-release": "Verify a release without a store: its files, its signatures, and that "
-        "its cards are approved.",
+        "verify-release": "Verify a release without a store: its files, its signatures and the "
+        "approval of its cards.",
     },
     (
         "Corpus and privacy",
         "Find out what a model was trained on, and remove documents permanently.",
     ): {
-        "batch": "Show which documents, and which characters of them, a training step read.",
+        "batch": "Show which documents, and which of their characters, a training step read.",
         "purge": "Remove the text of a document permanently from the whole store, and list the "
         "models that were trained on it.",
     },

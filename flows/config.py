@@ -139,7 +139,7 @@ class PreAuditConfig(StageConfig):
     store: Annotated[str, ExternalMarker(recursive=False)] | None = Field(
         None,
         description="folder or object-store URI of the store; by default the value of the "
-        "environment variable HALLMARK_STORE, else ./runs",
+        "environment variable HALLMARK_STORE, or ./runs if it is not set",
     )
     workers: int = Field(
         2,
@@ -150,7 +150,8 @@ class PreAuditConfig(StageConfig):
     mapper: Literal["processes", "ray"] = Field(
         "processes",
         description="where the workers run: as processes on this machine, or on Ray (on the "
-        "cluster whose address is in the environment variable RAY_ADDRESS, else on this machine)",
+        "cluster whose address is in the environment variable RAY_ADDRESS, or on this machine if "
+        "it is not set)",
     )
     schedule: str | None = Field(
         None,
@@ -427,7 +428,7 @@ def get_skip_reason_by_stage(config: Config) -> dict[str, str]:
     """Return the stages that a run of this config does not have, with the reason for each."""
     reason = "fine-tuning is a command of its own: hallmark finetune CHECKPOINT --config FILE"
     reasons = {"finetune": reason, "task_card": reason}
-    reason = "every audit has a stage of this kind; name an audit instead, such as audit_bias"
+    reason = "every audit has a stage of this kind; specify an audit instead, such as audit_bias"
     reasons |= {"respond": reason, "score": reason, "trace": reason}
     for probe in PROBES:
         stage_name = f"audit_{probe.name}"

@@ -69,7 +69,7 @@ def _read_policy_rules(policy: str) -> dict[str, Any]:
     rules = section.get("rules") if isinstance(section, dict) and len(section) == 1 else None
     if len(tree) != 1 or not isinstance(rules, dict) or not rules:
         raise UsageError(
-            f"policy.file: {policy} must contain sections [policy.rules.NAME], and nothing else"
+            f"policy.file: {policy} must consist of sections [policy.rules.NAME] and nothing else"
         )
     return rules
 
@@ -91,16 +91,16 @@ def _read_toml(kind: str, name: str, bundled_folder: Path) -> dict[str, Any]:
         bundled_names = _list_bundled_names(bundled_folder)
         if name not in bundled_names:
             raise UsageError(
-                f"there is no {kind} {name!r}{format_closest_name_hint(name, bundled_names)}; give "
-                f"the path of a .toml file or one of: {', '.join(bundled_names)}"
+                f"there is no {kind} {name!r}{format_closest_name_hint(name, bundled_names)}; "
+                f"specify the path of a .toml file or one of: {', '.join(bundled_names)}"
             )
     try:
         with path.open("rb") if is_bundled else open_external_file(path, kind) as file:
             return tomllib.loads(file.read().decode())
     except OSError as error:
         raise UsageError(
-            f"{kind} {path}: the file cannot be read ({error.strerror}: {path.absolute()})"
-            f"{_suggest_file(path)}; give the path of a .toml file"
+            f"{kind} {path}: the file cannot be read ({error.strerror}: "
+            f"{path.absolute()}){_suggest_file(path)}; specify the path of a .toml file"
         ) from error
     except UnicodeDecodeError as error:
         raise UsageError(

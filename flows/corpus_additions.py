@@ -53,14 +53,14 @@ def resolve_addition_chain(store: Store, run_name: str) -> list[Run]:
             ) from error
         if "plant_canaries" not in run.stages:
             raise UsageError(
-                f"earlier_run {run_name!r}: run {run.id} has no finished corpus; name a run that "
+                f"earlier_run {run_name!r}: run {run.id} has no finished corpus; choose a run that "
                 "completed the stage plant_canaries; hallmark runs lists all runs"
             )
         if run.id in {previous_run.id for previous_run in runs}:
             raise UsageError(
                 f"earlier_run {run_name!r}: the chain of earlier runs leads back to run {run.id}, "
-                "so a run would extend itself; the run.json of one of these runs is damaged; name "
-                "another run"
+                "so a run would extend itself; the run.json of one of these runs is damaged; "
+                "choose another run"
             )
         runs.insert(0, run)
         next_name = run.earlier_run_name

@@ -60,8 +60,8 @@ def parse_finding_audit(finding_name: str) -> str:
             f"no audit {audit!r:.40}{format_closest_name_hint(audit, AUDIT_DESCRIPTIONS)}; "
             f"choose from {', '.join(AUDIT_DESCRIPTIONS)}"
             if audit not in AUDIT_DESCRIPTIONS
-            else f"{finding_name!r:.120} is an audit, not a finding; name one of its findings, in "
-            "the form audit.metric, such as bias.stereotype_preference"
+            else f"{finding_name!r:.120} is an audit, not a finding; specify one of its findings, "
+            "in the form audit.metric, such as bias.stereotype_preference"
         )
     return audit
 
@@ -102,8 +102,8 @@ def find_finding(run: Run, finding_name: str) -> Report:
             riskiest = max(metric_findings, key=compute_scaled_distance_beyond_null)
             raise UsageError(
                 f"{audit} has {len(names)} findings {finding_name!r:.120}, one for each slice; "
-                f"name one, such as the largest risk, {format_finding_name(riskiest)}; "
-                f"hallmark findings {run.id} --audit {audit} lists all"
+                f"specify one, such as the largest risk, {format_finding_name(riskiest)}; hallmark "
+                f"findings {run.id} --audit {audit} lists all"
             )
         raise UsageError(
             f"{audit} has no finding {finding_name!r:.120}"

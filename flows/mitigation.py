@@ -51,7 +51,7 @@ def resolve_trained_checkpoint(store: Store, checkpoint_name: str) -> ResolvedCh
     if resolved.training_run is None or resolved.corpus is None or resolved.source_run is None:
         raise UsageError(
             f"{checkpoint_name}: its training documents are not in the store, so none can be "
-            "removed; name a checkpoint from a run in this store"
+            "removed; choose a checkpoint from a run in this store"
         )
     return resolved
 
@@ -87,9 +87,9 @@ def find_source_document_ids(
     }
     if not document_ids:
         raise UsageError(
-            f"{', '.join(finding_names)} cannot be traced to any training document: their rows "
-            "name none, and the training text does not contain the text that the model generated; "
-            "name another finding, or use only --toxicity-threshold"
+            f"{', '.join(finding_names)} cannot be traced to any training document: the rows of "
+            "these findings refer to no document, and the training text does not contain the text "
+            "that the model generated; choose another finding, or use only --toxicity-threshold"
         )
     if "leave_out" in resolved.corpus.latest_addition:  # documents excluded before stay excluded
         excluded_earlier = (
@@ -105,7 +105,7 @@ def find_source_document_ids(
     if len(document_rows) and not pc.any(pc.equal(document_rows["split"], "train")).as_py():
         raise UsageError(
             f"{', '.join(finding_names)} can be traced only to held-out documents, which were not "
-            "trained on, so there is nothing to remove; name another finding, or use only "
+            "trained on, so there is nothing to remove; choose another finding, or use only "
             "--toxicity-threshold"
         )
     source_ids = pa.array(sorted(document_ids), pa.binary(16))

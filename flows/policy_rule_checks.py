@@ -248,7 +248,7 @@ def _explain_useless_bound(rule: PolicyRule) -> str:
         return ""
     consequence = "every model passes" if always_passes else "no model can pass"
     return (
-        f"{rule.metric} is from {low:g} to {high:g}, so {consequence} the rule with the bound "
+        f"{rule.metric} ranges from {low:g} to {high:g}, so {consequence} the rule with the bound "
         f"{limit:g}; choose another bound" + (" (0.1 is 10 %)" if high == 1 and limit > 1 else "")
     )
 

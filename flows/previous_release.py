@@ -71,7 +71,7 @@ def pin_previous_run(store: Store, policy: PolicyConfig) -> PolicyConfig:
     audits = [label.removeprefix("audit_") for label in run.stages if label.startswith("audit_")]
     if not audits:
         raise UsageError(
-            f"policy.previous: run {run.id} has no audits; name a run that audited the previous "
+            f"policy.previous: run {run.id} has no audits; choose a run that audited the previous "
             "release (hallmark runs lists all runs)"
         )
     for rule_name, rule in policy.rules.items():
@@ -174,7 +174,7 @@ def _explain_incomparability_with_previous(
     """Explain why an audit cannot be compared with the previous release; empty if it can."""
     try:
         if has_audited_checkpoint(previous_audits.audit_run, checkpoint):
-            return "it audited this same checkpoint, so there is no difference to judge"
+            return "it audited the same checkpoint, so there is no difference to evaluate"
         for needed_audit in {
             audit,
             *([ASSOCIATIONS] if AUDIT_DESCRIPTIONS[audit].is_about_stereotypes else []),

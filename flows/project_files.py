@@ -18,12 +18,12 @@ CONFIG_NAME, ANSWERS_NAME = "config.toml", "answers.toml"
 
 #: The first part of a new config. The statements of its author follow.
 CONFIG_START = f"""\
-# A config of Hallmark. Run it with: hallmark run {CONFIG_NAME}
-# Keys that are not set have their defaults; `hallmark settings` lists all of them.
+# Hallmark config. Run it with: hallmark run {CONFIG_NAME}
+# Keys that are not set keep their defaults; `hallmark settings` lists all of them.
 name = "mine" # the name of the runs, and the title of the cards
 
 [answers]
-file = "{ANSWERS_NAME}" # a person's answers to questions of the cards
+file = "{ANSWERS_NAME}" # your answers to the questions on the cards
 
 # The texts. This source is an invented town, so that the config runs as it is. Replace it with your
 # own texts, for example with files that have one JSON object on each line, and its text in "text".
@@ -46,15 +46,15 @@ steps = 500
 """
 
 STATEMENTS_START = """
-# What only a person knows. Remove the "# " in front of a key and write what is true; a question
-# without a statement or an answer is unanswered on the card.
+# Facts that only a person knows. Remove the "# " in front of a key and write what is true.
+# Questions without a statement or an answer are shown as unanswered on the card.
 """
 
 ANSWERS_START = f"""\
-# A person's answers to the questions of the datasheet and the model card, by id of the question.
+# Your answers to the questions in the datasheet and the model card, by id of the question.
 # {CONFIG_NAME} names this file. To answer a question, remove the "# " in front of its id and write
 # the answer between the quotes; \"\"\" allows several lines. An answer replaces what the config
-# states. What Hallmark measured is shown in any case, and your answer next to it.
+# states. What Hallmark measured is always shown, with your answer next to it.
 """
 
 #: Fields of cards that are no statements of a person.
@@ -77,11 +77,12 @@ def write_project_files(folder: Path) -> ProjectFiles:
     """
     files = ProjectFiles(folder / CONFIG_NAME, folder / ANSWERS_NAME)
     if folder.exists() and not folder.is_dir():
-        raise UsageError(f"{folder} is a file; name a folder")
+        raise UsageError(f"{folder} is a file; choose a folder")
     for path in (files.config, files.answers):
         if path.exists() or path.is_symlink():
             raise UsageError(
-                f"{path} exists and is not overwritten; name another folder or move the file"
+                f"{path} already exists and was not overwritten; choose another folder or move the "
+                "file"
             )
     folder.mkdir(parents=True, exist_ok=True)
     for path, text in ((files.config, format_config()), (files.answers, format_answers_file())):

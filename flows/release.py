@@ -117,7 +117,7 @@ def find_release_candidate(
         if not approval.is_approved:
             reasons.append(f"the {format_card_kind(kind)} is not approved ({approval.describe()})")
         if kind == "model_card" and card.checkpoint != checkpoint.content_digest:
-            reasons.append("the model card is about other files of the checkpoint")
+            reasons.append("the model card describes different files of the checkpoint")
     policy = judge_policy(run.list_verdicts())
     is_policy_unmet = policy.verdict in ("fail", "not_shown")
     if is_policy_unmet:
@@ -150,7 +150,7 @@ def write_release(candidate: ReleaseCandidate, folder: Path) -> None:
     # Links in the path are followed once, so that the folder is renamed where it is written.
     folder = Path(os.path.realpath(folder))
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        raise UsageError(f"{folder} exists and is not empty; name a new folder for the release")
+        raise UsageError(f"{folder} exists and is not empty; choose a new folder for the release")
     if candidate.refusal_reasons:
         error_type = PolicyViolationError if candidate.is_policy_unmet else HallmarkError
         raise error_type(

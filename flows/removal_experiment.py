@@ -74,28 +74,28 @@ def resolve_base_run(store: Store, run_name: str) -> Run:
                 "with: hallmark run CONFIG"
             )
         run_name = complete_runs[-1].id
-        log_which_run_is_latest(run_name, "the newest that trained and audited a model")
+        log_which_run_is_latest(run_name, "the newest run that trained and audited a model")
     if "/" in run_name or "@" in run_name:
         raise UsageError(
             f"{run_name}: prove needs a run in this store, because it repeats the whole training; "
-            "give the id of a run (hallmark runs lists all runs)"
+            "specify the id of a run (hallmark runs lists all runs)"
         )
     run = open_run(run_name, store)
     if run.flow != "pipeline":
         description = {"trial": "a trial of a study", "study": "a study"}.get(run.flow)
-        description = description or f"of the flow {run.flow}"
+        description = description or f"a run of the flow {run.flow}"
         raise UsageError(
-            f"run {run.id} is {description}, and prove cannot repeat it; name a run of the command "
-            "hallmark run"
+            f"run {run.id} is {description}, which prove cannot repeat; choose a run of the "
+            "command hallmark run"
         )
     if "pretrain" not in run.stages:
         raise UsageError(
-            f"run {run.id} trained no model, so there is no training to repeat; name a run that "
-            "trained a model (hallmark runs lists all runs)"
+            f"run {run.id} did not train a model, so there is no training to repeat; choose a run "
+            "that trained a model (hallmark runs lists all runs)"
         )
     if run.config.leave_out.enabled:
         raise UsageError(
-            f"run {run.id} already excluded documents from training; name a run that trained on "
+            f"run {run.id} already excluded documents from training; choose a run that trained on "
             "the whole corpus"
         )
     try:
@@ -217,7 +217,7 @@ def _build_case(run: Run, kind: str, part: str, findings: Sequence[Row]) -> Remo
     if None in unit_filters or None in map(audit_units.build_units_by_key, findings):
         raise UsageError(
             f"{format_finding_name(first_finding)} is not a mean over items, so the models cannot "
-            "be compared item by item; name another finding"
+            "be compared item by item; choose another finding"
         )
     null_conditions: dict[str, None] = {}
     null_tags_by_kind: dict[str, Row] = {
@@ -259,7 +259,8 @@ def plan_removal_cases(run: Run, finding_names: Sequence[str]) -> SourceDocument
     if not selected_findings:
         raise UsageError(
             f"run {run.id} has no finding of {' and '.join(DEFAULT_AUDITS)} to test, because no "
-            "canaries were planted or no values were measured; name findings, as for hallmark trace"
+            "canaries were planted or no values were measured; specify findings, as for hallmark "
+            "trace"
         )
     return SourceDocumentsConfig(
         cases=tuple(merge_findings_across_copies_and_shares(run, selected_findings))
@@ -314,7 +315,7 @@ def write_removal_lists(run: Run, source_documents: Table, folder: Path) -> Remo
     if not removed_ids:
         raise UsageError(
             "these findings cannot be traced to any training document, so none can be removed; "
-            "name other findings"
+            "specify other findings"
         )
     tokens_by_document = dict(
         zip(*(removed_rows[column].to_pylist() for column in ("doc_id", "tokens")), strict=True)
@@ -327,7 +328,7 @@ def write_removal_lists(run: Run, source_documents: Table, folder: Path) -> Remo
         raise UsageError(
             f"these findings are traced to {format_count(len(removed_ids), 'document')}, which "
             f"contain {removed_share:.0%} of the training tokens; without these documents, too "
-            "little text remains for a comparison; name fewer findings"
+            "little text remains for a comparison; specify fewer findings"
         )
     protected_ids = sorted(set(document_rows["doc_id"].to_pylist()) - {*removed_ids})
     return RemovalLists(

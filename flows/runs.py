@@ -387,7 +387,7 @@ def open_run(
                 f"no run in the store {store.uri} has the stage {stage} yet; start one with: "
                 "hallmark run CONFIG"
             )
-        log_which_run_is_latest(stage_runs[-1].id, f"the newest with the stage {stage}")
+        log_which_run_is_latest(stage_runs[-1].id, f"the newest run with the stage {stage}")
         return stage_runs[-1]
     matches = [run_id for run_id in run_ids if run_id.startswith(name)]
     if name in run_ids:

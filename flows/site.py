@@ -63,7 +63,8 @@ def try_build_site(store: Store) -> Path | None:
     except Exception as error:
         reason = str(error).split("\n")[0] or type(error).__name__
         log.warning(
-            "the site could not be built: %s; correct that and run: hallmark export-site", reason
+            "the site could not be built: %s; correct the problem and run: hallmark export-site",
+            reason,
         )
         return None
 
@@ -100,8 +101,8 @@ def _check_replaceable(folder: Path) -> None:
         not entry_names <= SITE_CONTENT or "index.html" not in entry_names or store_run
     ):
         raise UsageError(
-            f"{folder} contains files that do not belong to a site and would be lost; give a new "
-            "or empty folder, or the folder of an earlier site"
+            f"{folder} contains files that do not belong to a site and would be lost; specify a "
+            "new or empty folder, or the folder of an earlier site"
         )
 
 

@@ -86,7 +86,7 @@ class StudyConfig(StageConfig):
     store: str | None = Field(
         None,
         description="folder or object-store URI of the store; by default the value of the "
-        "environment variable HALLMARK_STORE, else ./runs",
+        "environment variable HALLMARK_STORE, or ./runs if it is not set",
     )
     workers: int = Field(
         1,

@@ -80,7 +80,7 @@ class TextTracer:
         if resolved.corpus is None:
             raise UsageError(
                 f"the training documents of {resolved.name} are unknown, so no text can be traced "
-                "to them; name a checkpoint that Hallmark has trained"
+                "to them; choose a checkpoint that Hallmark has trained"
             )
         documents = TrainingDocuments.from_checkpoint(resolved, redactor=None)
         if redact:
@@ -188,7 +188,7 @@ def check_traceable(text: str) -> None:
         UsageError: If it is empty, too long or not valid Unicode.
     """
     if not text.strip():
-        raise UsageError("the text is empty; give the text whose origin you want to know")
+        raise UsageError("the text is empty; specify the text whose origin you want to find")
     if len(text) > MAX_TRACED_CHARACTERS:
         raise UsageError(
             f"the text has more than {MAX_TRACED_CHARACTERS:,} characters; trace parts of it one "
@@ -242,6 +242,6 @@ def _replace_sensitive_spans(text: str, offset: int, spans: Iterable[SensitiveSp
 def _announce_build(document_count: int) -> None:
     log.log(
         NOTICE,
-        "indexing the training text (%s); this is done once for a corpus",
+        "indexing the training text (%s); this is done once per corpus",
         format_count(document_count, "document"),
     )

@@ -132,12 +132,13 @@ class ModelConfig:
             if self.n_heads % self.n_kv_heads:
                 raise ValueError(
                     f"n_heads {self.n_heads} is not divisible by n_kv_heads {self.n_kv_heads}: "
-                    "change one of them, since each key-value head serves equally many query heads."
+                    "change one of them, because every key-value head must serve the same number "
+                    "of query heads."
                 )
         if self.positions == "rope" and self.head_dim % 2:
             raise ValueError(
-                f"Rotary positions need an even head size, not {self.head_dim}: change d_head, or "
-                "d_model / n_heads."
+                f"Rotary positions need an even head size, but it is {self.head_dim}: change "
+                "d_head, or change d_model or n_heads."
             )
         if self.head_transform and self.activation == "swiglu" and not self.labels:
             raise ValueError(
@@ -148,7 +149,7 @@ class ModelConfig:
             raise ValueError(f"With sinusoidal positions d_model must be even, not {self.d_model}.")
         if self.token_types and self.architecture != "encoder":
             raise ValueError(
-                "Only the architecture 'encoder' supports token_types, not "
+                "token_types is supported only with the architecture 'encoder', not with "
                 f"{self.architecture!r}: set token_types to 0."
             )
         if self.labels:
@@ -326,13 +327,13 @@ class TrainConfig:
         if self.optimizer == "muon" and self.parallel == "fsdp":
             raise ValueError(
                 "The optimizer 'muon' needs whole matrices, but with parallel = 'fsdp' each "
-                "process has only a part of each matrix: set parallel to 'ddp', or optimizer to "
+                "process stores only a part of each matrix: set parallel to 'ddp', or optimizer to "
                 "'adamw'."
             )
         if self.document_mask and self.objective != "causal":
             raise ValueError(
-                f"Only the objective 'causal' supports document_mask, not {self.objective!r}: set "
-                "document_mask to false."
+                "document_mask is supported only with the objective 'causal', not with "
+                f"{self.objective!r}: set document_mask to false."
             )
         if self.warmup_steps > self.steps:
             raise ValueError(

@@ -205,7 +205,7 @@ def corrupt_spans(
     """
     if len(spans) > len(sentinels):
         raise ValueError(
-            f"Each span needs a sentinel token of its own: there are {len(spans)} spans, but only "
+            f"Each span needs its own sentinel token: there are {len(spans)} spans, but only "
             f"{len(sentinels)} sentinel tokens."
         )
     source: list[int] = []
@@ -309,8 +309,8 @@ def make_objective_function(
         )
     if document_mask:
         raise ValueError(
-            f"Only the objective 'causal' supports document_mask, not {objective!r}: set "
-            "document_mask to false."
+            f"document_mask is supported only with the objective 'causal', not with {objective!r}: "
+            "set document_mask to false."
         )
     if objective == "prefix":
         return build_random_prefix_batch

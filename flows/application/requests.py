@@ -82,7 +82,7 @@ class RequestGuard:
         host = headers.get("host", "")
         if host not in self.allowed_hosts:
             return (
-                "This application answers only under its own address, "
+                "This application responds only at its own address, "
                 f"http://{min(self.allowed_hosts)}/."
             )
         if method in SAFE_METHODS:
@@ -91,7 +91,7 @@ class RequestGuard:
         is_own_origin = origin == f"http://{host}" if origin else site == "same-origin"
         if is_own_origin and site in (None, "same-origin"):
             return ""
-        return "The request comes from another site, so nothing was done."
+        return "The request came from another site, so it was rejected."
 
 
 async def read_form(request: Request) -> FormFields:

@@ -1,4 +1,4 @@
-"""Show which documents, and which characters of them, a training step read."""
+"""Show which documents, and which of their characters, a training step read."""
 
 from __future__ import annotations
 
@@ -66,12 +66,12 @@ def batch(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show which documents, and which characters of them, a training step read.
+    """Show which documents, and which of their characters, a training step read.
 
     Parameters
     ----------
     run
-        A run that trained a model, or "latest": the newest that did.
+        A run that trained a model, or "latest": the newest run that did.
     step
         The optimizer step, counted from 1; required.
     redact

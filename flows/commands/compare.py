@@ -45,21 +45,21 @@ def compare(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare two runs, checkpoints or datasheets, or all audited checkpoints of a training.
+    """Compare two runs, checkpoints or datasheets, or all audited checkpoints of a training run.
 
-    What changed comes first. Findings are compared in pairs of the items that both checkpoints
-    answered; with more than two checkpoints, each is compared with the first. With two, settings
-    and training data are compared, too.
+    Changes are listed first. Findings are compared item by item, over the items that both
+    checkpoints answered. If there are more than two checkpoints, each is compared with the first;
+    if there are two, settings and training data are compared, too.
 
     Ends with exit code 1 if nothing can be compared or if the tables of an audit are damaged.
 
     Parameters
     ----------
     checkpoints
-        Two or more checkpoints, named as for the command audit, or runs that audited one, or runs
-        that built a corpus; RUN@all compares every audited checkpoint of a training run.
+        Two or more checkpoints, specified as for the command audit, or runs that audited one, or
+        runs that built a corpus; RUN@all compares every audited checkpoint of a training run.
     output
-        A folder for the page of the comparison of two runs, comparison.html.
+        Folder for the page that compares two runs, comparison.html.
     """
     opened_store = open_store(store, create=False)
     is_pair = len(checkpoints) == 2 and not any(
@@ -75,8 +75,8 @@ def compare(
         comparison = report_run_comparison(run_comparison)
     elif output is not None:
         raise UsageError(
-            "--output writes the comparison of two runs or checkpoints; name exactly two (the site "
-            "has a page of all checkpoints of a training: hallmark export-site)"
+            "--output writes the comparison of two runs or checkpoints; specify exactly two (the "
+            "site has a page for all checkpoints of a training run: hallmark export-site)"
         )
     else:
         comparison = compare_checkpoints(find_audited_checkpoints(opened_store, checkpoints))

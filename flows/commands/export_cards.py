@@ -22,7 +22,7 @@ def export_cards(
     run
         A run id, the start of one, or "latest": the newest run.
     output
-        The new folder.
+        New folder for the exported cards.
     """
     opened_run = open_run(run, store)
     with opened_run.store.shared_lock():

@@ -93,7 +93,7 @@ def list_findings(run: Run, audit: str | None = None) -> list[Row]:
     audits = [name for name in AUDIT_DESCRIPTIONS if f"audit_{name}" in run.stages]
     if not audits:
         raise UsageError(
-            f"run {run.id} has no audits, so it has no findings; name a run that has audits "
+            f"run {run.id} has no audits, so it has no findings; choose a run that has audits "
             "(hallmark runs lists all runs), or audit a model with: hallmark audit CHECKPOINT"
         )
     if audit is not None and audit not in audits:

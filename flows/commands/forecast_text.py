@@ -71,8 +71,8 @@ def _render_stages(report: Report) -> str:
     lines += [f"  {base}" for base in time_bases]
     if total["value"] and total["stages_without_estimate"]:
         lines.append(
-            f"  not included: {_list_first_names(total['stages_without_estimate'])}; no time is "
-            "known for them from the sample or from an earlier run in this store"
+            f"  not included: {_list_first_names(total['stages_without_estimate'])}; neither the "
+            "sample nor an earlier run in this store shows how long they take"
         )
     return "\n".join(lines)
 

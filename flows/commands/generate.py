@@ -100,7 +100,7 @@ def generate(
         Hide personal data, planted secrets and offensive texts, as the pages do.
     """
     if not prompt.strip():
-        raise UsageError("the prompt is empty; give the beginning of a text")
+        raise UsageError("the prompt is empty; specify the beginning of a text")
     try:
         prompt.encode()
     except UnicodeEncodeError as error:

@@ -9,7 +9,7 @@ from hallmark.flows.project_files import write_project_files
 
 
 def init(folder: Path = Path(), *, as_json: JsonOption = False) -> None:
-    """Write a config with comments, and a file for a person's answers to questions of the cards.
+    """Write a config with comments, and a file for your answers to the questions on the cards.
 
     The config runs as it is. Existing files are not overwritten.
 
@@ -27,7 +27,7 @@ def _render_files(report: dict[str, str]) -> str:
     return "\n".join(
         [
             f"config: {report['config']}",
-            f"answers to questions of the cards: {report['answers']}",
+            f"answers to the questions on the cards: {report['answers']}",
             f"run it with: hallmark run {report['config']}",
         ]
     )

@@ -81,7 +81,7 @@ def mitigate(
     resolved_checkpoint = resolve_trained_checkpoint(opened_store, checkpoint)
     if not findings and toxicity_threshold is None:
         raise UsageError(
-            "there is nothing to remove: name findings, or set --toxicity-threshold, or both"
+            "there is nothing to remove: specify findings, or set --toxicity-threshold, or both"
         )
     if rows < 1:
         raise UsageError(f"--rows is {rows}; it must be at least 1")
@@ -179,11 +179,11 @@ def render_dry_run(report: Report) -> str:
         [
             *lines,
             f"the treatment arm would train without {format_count(len(documents), 'document')}, "
-            f"{size}; the control arm without as many random documents",
+            f"{size}; the control arm without the same number of random documents",
             f"estimated time: about {format_duration(2 * sum(seconds.values()))} for two arms, "
             f"each with {format_duration(seconds['training'])} of training and "
-            f"{format_duration(seconds['audits'])} of audits; the estimate is from the stages of "
-            f"run {report['run']}",
+            f"{format_duration(seconds['audits'])} of audits; the estimate is based on the stages "
+            f"of run {report['run']}",
             f"hallmark trace {report['run']} DOC_ID shows the whole text of a document",
         ]
     )
@@ -235,7 +235,7 @@ def _render_finding_effect(
 ) -> list[str]:
     """Format how a finding differs between the arms, or why it was not compared."""
     if finding is None:
-        reason = refusal_reasons.get(name.partition(".")[0], "an arm has no such finding")
+        reason = refusal_reasons.get(name.partition(".")[0], "one of the arms has no such finding")
         return [f"{escape_invisible(name)}: not compared: {escape_invisible(reason)}"]
     lines = [f"{escape_invisible(name)} ({finding['title']})"]
     arm_labels = ("control arm", "treatment arm", "checkpoint before")

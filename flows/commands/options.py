@@ -51,8 +51,8 @@ StoreOption = Annotated[
     Parameter(
         name="--store",
         help="The store: a folder, a URI, or the .toml file of a config that names a store; by "
-        "default the store that the config names, else the value of the environment variable "
-        "HALLMARK_STORE, else ./runs.",
+        "default the store that the config names, otherwise the value of the environment variable "
+        "HALLMARK_STORE, or else ./runs.",
     ),
 ]
 AllowedSignersOption = Annotated[
@@ -60,8 +60,8 @@ AllowedSignersOption = Annotated[
     Parameter(
         name="--allowed-signers",
         env_var="HALLMARK_ALLOWED_SIGNERS",
-        help="The file of allowed signers of ssh-keygen, which lists the keys of the reviewers; by "
-        "default the value of the environment variable HALLMARK_ALLOWED_SIGNERS.",
+        help="File of allowed signers, in the format of ssh-keygen, which lists the public keys of "
+        "the reviewers; by default the value of the environment variable HALLMARK_ALLOWED_SIGNERS.",
     ),
 ]
 RevokedKeysOption = Annotated[
@@ -69,8 +69,9 @@ RevokedKeysOption = Annotated[
     Parameter(
         name="--revoked-keys",
         env_var="HALLMARK_REVOKED_KEYS",
-        help="A file of revoked keys, or a revocation list of ssh-keygen -k: their signatures do "
-        "not count; by default the value of the environment variable HALLMARK_REVOKED_KEYS.",
+        help="File of revoked keys, or a key revocation list made with ssh-keygen -k; signatures "
+        "by revoked keys do not count; by default the value of the environment variable "
+        "HALLMARK_REVOKED_KEYS.",
     ),
 ]
 JsonOption = Annotated[

@@ -45,14 +45,14 @@ def prove(
     Parameters
     ----------
     run
-        A run that trained and audited a model, or "latest": the newest that did.
+        A run that trained and audited a model, or "latest": the newest run that did.
     findings
-        Findings, named as for the command trace; by default those on the planted secrets and
+        Findings, specified as for the command trace; by default those on the planted secrets and
         passages with the most copies (at least 16 secrets and 16 passages), and on the planted
         associations in which 55 to 95 % of the sentences about a group state its own trait.
     extra_seeds
         Number of retrainings on the whole corpus with other seeds; an effect counts only if it is
-        larger than the differences between these.
+        larger than the differences between these retrained models.
     """
     opened_store = open_store(store, create=False)
     base_run = resolve_base_run(opened_store, run)

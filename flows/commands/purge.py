@@ -119,8 +119,8 @@ def purge_document(
         purge_list = read_purged_documents(store)
         if not mentions.is_mentioned and doc_id.lower() not in purge_list["documents"]:
             raise UsageError(
-                f"no artifact of the store {store.uri} contains the document {doc_id}; the ids of "
-                "documents are in the column 'doc_id' of the tables"
+                f"no artifact of the store {store.uri} contains the document {doc_id}; document "
+                "ids are in the column 'doc_id' of the tables"
             )
         if has_planted_documents(requested_ids, artifacts):
             raise UsageError(
@@ -305,7 +305,7 @@ def render_purge(report: PurgeReport) -> str:
     ]
     if report["tokenizers"]:
         lines.append(
-            "tokenizers that were trained on the document and not changed: "
+            "tokenizers that were trained on the document (not changed): "
             f"{_join_first_names(report['tokenizers'])}"
         )
     lines.append("")
@@ -337,7 +337,7 @@ def render_purge(report: PurgeReport) -> str:
             report["unredacted_pages"],
         ),
         (
-            "quarantined records of other sources that are not UTF-8 and could only be searched "
+            "quarantined records from other sources that are not UTF-8 and could only be searched "
             "with a guessed encoding",
             [
                 f"{record_count} of {name}"

@@ -37,9 +37,10 @@ def release(
     Parameters
     ----------
     checkpoint
-        A checkpoint, as for the command audit; its newest audit counts. Or a run that audited one.
+        A checkpoint, specified as for the command audit (its newest audit is used), or a run that
+        audited a checkpoint.
     folder
-        The new folder.
+        New folder for the release.
     """
     opened_store = open_store(store, create=False)
     with opened_store.shared_lock():

@@ -340,7 +340,7 @@ def render_removals(summary: RemovalSummary | None) -> list[str]:
     )
     if summary["total"]["documents"] and not summary["groups_compared"]:
         lines.append(f"removals by identity group are not compared: there are no {size_condition}")
-    removed = "removed (by any stage, duplicates included)"
+    removed = "removed by any stage, duplicates included"
     q_note = "q: false discovery rate"
     choice_note = "intervals corrected for this choice"
     for groups, verb, limit, note in (
@@ -349,8 +349,8 @@ def render_removals(summary: RemovalSummary | None) -> list[str]:
     ):
         if shown_groups := groups[:limit]:
             lines.append(
-                f"documents that mention these people were {verb} most often, {size_condition}, "
-                f"ratios adjusted for source, {note}:"
+                f"documents that mention these groups of people were most often {verb} "
+                f"({size_condition}; ratios adjusted for source; {note}):"
             )
             lines += [_render_group_line(row) for row in shown_groups]
     return lines
@@ -359,8 +359,9 @@ def render_removals(summary: RemovalSummary | None) -> list[str]:
 def _render_total_line(total: TotalRemovals) -> str:
     stages = ", ".join(f"{row['documents']:,} by {row['stage']}" for row in total["stages"])
     return (
-        f"removed {_format_document_share(total)}: {stages}; {total['duplicates']:,} of them are "
-        f"duplicates of other documents; no copy remains of {total['lost']:,}"
+        f"removed {_format_document_share(total)}: {stages}; this includes "
+        f"{format_count(total['duplicates'], 'duplicate')} of other documents; no copy of the text "
+        f"remains for {format_count(total['lost'], 'document')}"
     )
 
 

@@ -110,7 +110,7 @@ def replay_run(run: Run, target_uri: str | None = None) -> ReplayReport:
     target_store = Store(target_uri)
     if target_store.list_folder_names("artifacts"):
         raise UsageError(
-            f"the store {target_uri} already contains artifacts; name an empty one with "
+            f"the store {target_uri} already contains artifacts; choose an empty one with "
             "--target-store"
         )
     target_location = str(target_store.root_folder or target_store.uri)  # absolute
@@ -155,7 +155,7 @@ def _check_flow_is_replayable(run: Run) -> None:
         )
     if run.flow not in REPLAYABLE_FLOWS:
         raise UsageError(
-            f"run {run.id} is of the flow {run.flow!r:.40}, but only runs of the flows "
+            f"run {run.id} was started by the flow {run.flow!r:.40}, but only runs of the flows "
             f"{', '.join(REPLAYABLE_FLOWS)} can be replayed; hallmark status {run.id} shows the "
             "command that started it"
         )
@@ -171,7 +171,7 @@ def copy_store_secret(source_store: Store, target_store: Store) -> None:
     if target_store.secret != source_store.secret:
         raise UsageError(
             f"the store {target_store.uri} already has a secret key for the hashes in its ledgers, "
-            "so the hashes would differ; name an empty store with --target-store"
+            "so the hashes would differ; choose an empty store with --target-store"
         )
 
 

@@ -76,7 +76,7 @@ def review(
     reviewer
         Your name.
     comment
-        The conditions of an approval, or the reasons for a rejection; needed for both.
+        The conditions of an approval, or the reasons for a rejection; required in both cases.
     note
         A figure id or the name of a finding, and your remark on it; can be repeated.
     expires
@@ -105,7 +105,9 @@ def review(
         opened_run = open_run(run, opened_store, stage=card)
         return print_result(_build_report(opened_run, signer_files), as_json, render_reviews)
     if signature is not None:
-        raise UsageError("--signature stores a statement that exists; give no --decision with it")
+        raise UsageError(
+            "--signature stores an existing statement; do not combine it with --decision"
+        )
     if not reviewer:
         raise UsageError("a review needs your name; add --reviewer NAME")
     opened_run = open_run(run, opened_store, stage=card)

@@ -229,13 +229,12 @@ def render_status(report: Report) -> str:
     ]
     if report["base_folder"] != report["current_folder"]:
         lines.append(
-            f"relative paths are resolved relative to {report['folder']}, where the run was started"
+            f"relative paths are resolved against {report['folder']}, where the run was started"
         )
     elif report["folder"] not in (None, report["current_folder"]):
         lines.append(
-            "relative paths are resolved relative to the current folder, "
-            f"{report['current_folder']}, because {report['folder']}, where the run was started, "
-            "no longer exists"
+            f"relative paths are resolved against the current folder, {report['current_folder']}, "
+            f"because {report['folder']}, where the run was started, no longer exists"
         )
     lines.append("")
     width = max((len(stage["label"]) for stage in report["stages"]), default=5)

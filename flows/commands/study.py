@@ -46,7 +46,7 @@ def study(
     trials_with_effects
         Number of trials that contain effects; 40 by default.
     trials_without_effects
-        Number of additional trials that contain none; 10 by default.
+        Number of additional trials that contain no effects; 10 by default.
     parallel_trials
         Number of trials that run at the same time, one thread each; 2 by default.
     """
@@ -87,7 +87,7 @@ def print_study_start(study_config: Any) -> None:
     stderr.print(
         f"running {format_count(count_trials(study_config), 'trial')} (synthetic corpora with "
         f"known effects), {study_config.parallel_trials} at a time; each trial prints one line "
-        "when it has ended"
+        "when it ends"
     )
 
 
@@ -148,7 +148,7 @@ def render_study(report: Report) -> str:
     if report["removal_reductions"]:
         lines += [
             "",
-            "decrease of detected effects in models that were retrained without the documents "
+            "decrease in detected effects for models that were retrained without the documents "
             "that attribution ranks highest (removed), or without random documents (random)",
         ]
     for row in report["removal_reductions"]:

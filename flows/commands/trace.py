@@ -114,13 +114,13 @@ def trace(
     if rows is not None and rows < 1:
         raise UsageError(f"--rows is {rows}; it must be at least 1")
     if text is not None and text_file is not None:
-        raise UsageError("--text and --text-file are both given; give one of them")
+        raise UsageError("--text and --text-file cannot be combined; use only one of them")
     traced_text = text if text_file is None else read_text_file(text_file)
     if traced_text is not None:
         if document_or_finding is not None:
             raise UsageError(
-                f"{document_or_finding!r:.80} is given in addition to a text; trace a text, or a "
-                "document or finding, but not both"
+                f"{document_or_finding!r:.80} was specified in addition to a text; trace either a "
+                "text or a document or finding"
             )
         if attribute:
             raise UsageError("--attribute needs a finding, such as bias.stereotype_preference")
@@ -136,7 +136,7 @@ def trace(
         return
     if run is None or document_or_finding is None:
         raise UsageError(
-            "nothing to trace; give a run and a document or finding, such as: hallmark trace "
+            "nothing to trace; specify a run and a document or finding, such as: hallmark trace "
             'latest bias.stereotype_preference; or a text: hallmark trace --text "TEXT"'
         )
     if "." in document_or_finding or document_or_finding in AUDIT_DESCRIPTIONS:
@@ -178,8 +178,8 @@ def read_text_file(file_name: str) -> str:
     except (OSError, RuntimeError, ValueError) as error:
         reason = (isinstance(error, OSError) and error.strerror) or str(error)
         raise UsageError(
-            f"--text-file {file_name}: cannot be read ({reason.lower()}); name a text file, or - "
-            "for standard input"
+            f"--text-file {file_name}: cannot be read ({reason.lower()}); specify a text file, or "
+            "- for standard input"
         ) from error
     try:
         return content.decode("utf-8-sig")
@@ -237,8 +237,8 @@ def trace_document(run: Run, doc_id: str, redact: bool = False) -> Report:
         )
     if not stages:
         raise UsageError(
-            f"no stage of run {run.id} contains the document {doc_id}; the ids of documents are in "
-            "the column 'doc_id' of the tables"
+            f"no stage of run {run.id} contains the document {doc_id}; document ids are in the "
+            "column 'doc_id' of the tables"
         )
     spans = _find_packed_spans(run, id_bytes)
     return {
@@ -464,10 +464,10 @@ def _iter_ledger_and_table_lines(stage_entry: Report) -> Iterator[str]:
 def _format_document_reads(row: Report) -> str:
     """Format what training read of the document between two checkpoints."""
     return (
-        f"until the checkpoint of step {row['step']}: read {row['tokens_read']} of "
-        f"{format_count(row['document_tokens'], 'token')} since the previous checkpoint, from "
-        f"step {row['first_step']} to step {row['last_step']}; "
-        f"read completely {format_count(row['times_read'], 'time')} so far"
+        f"up to the checkpoint at step {row['step']}: {row['tokens_read']} of "
+        f"{format_count(row['document_tokens'], 'token')} read since the previous checkpoint, from "
+        f"step {row['first_step']} to step {row['last_step']}; read completely "
+        f"{format_count(row['times_read'], 'time')} so far"
     )
 
 
@@ -600,12 +600,12 @@ def render_text_trace(report: Report) -> str:
         f"{format_count(report['training_documents'], 'training document')}, "
         f"{format_count(report['training_bytes'], 'byte')} of text"
     ]
-    minimum = f"of at least {report['min_span_characters']} characters"
+    minimum = f"with at least {report['min_span_characters']} characters"
     if not span_count:
-        lines.append(f"no span {minimum} of the text occurs in the training text")
+        lines.append(f"no span of the text {minimum} occurs in the training text")
     else:
         lines.append(
-            f"{format_count(span_count, 'span')} {minimum} of the text "
+            f"{format_count(span_count, 'span')} of the text {minimum} "
             f"{'occurs' if span_count == 1 else 'occur'} in the training text"
             + (f"; the {shown_count} rarest:" if shown_count < span_count else ", rarest first:")
         )
@@ -649,7 +649,7 @@ def _format_evidence_row_order(report: Report) -> str:
     if report["row_count"] < 2:
         return ""
     if not order:
-        return ", in the order of the table"
+        return ", in table order"
     direction = "largest" if order.startswith("-") else "smallest"
     return f", ordered by {order.removeprefix('-')}, {direction} first"
 

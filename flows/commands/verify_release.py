@@ -28,10 +28,10 @@ def verify_release(
     revoked_keys: RevokedKeysOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Verify a release without a store: its files, its signatures, and that its cards are approved.
+    """Verify a release without a store: its files, its signatures and the approval of its cards.
 
-    Ends with exit code 1 if the release is not valid. Without --allowed-signers, the list in the
-    folder counts; then compare the printed keys with those that you know.
+    Ends with exit code 1 if the release is not valid. Without --allowed-signers, the list of
+    signers in the folder is used; in this case, compare the printed keys with keys that you know.
 
     Parameters
     ----------
@@ -59,8 +59,8 @@ def render_verification(report: dict[str, Any]) -> str:
         ]
     if report["has_own_signers"] and not report["problems"]:
         lines.append(
-            "the signers are those that the release itself lists; compare their keys with those "
-            "that you know, or name your own list with --allowed-signers"
+            "the signers come from the list in the release itself; compare their keys with keys "
+            "that you know, or specify your own list with --allowed-signers"
         )
     problems = report["problems"]
     lines += problems[:MAX_SHOWN_PROBLEMS]

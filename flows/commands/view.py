@@ -70,7 +70,7 @@ def bind_port(port: int) -> socket.socket:
         listener.close()
         if error.errno == errno.EADDRINUSE:
             raise HallmarkError(
-                f"port {port} of this machine is in use, perhaps by another hallmark view; stop "
+                f"port {port} on this machine is in use, perhaps by another hallmark view; stop "
                 "that one or choose another port with --port"
             ) from error
         raise HallmarkError(

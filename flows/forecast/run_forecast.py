@@ -255,7 +255,7 @@ class Forecaster:
             if self._has_failed("plant_canaries"):
                 self._replan_without_canaries(Session(trial_store))
         elif not self.sample.document_count:
-            self.notes.append("no document of the sources could be read, so nothing is estimated")
+            self.notes.append("no document in the sources could be read, so nothing is estimated")
         is_incomplete = any(label not in self.plan.known_artifacts for label in required_labels)
         if is_incomplete and not self.plan.failure_reasons and self.sample.document_count:
             self._run_stages_on_sample(self.sample)
@@ -278,7 +278,8 @@ class Forecaster:
             ForecastProblem(reason, is_certain=True) for reason in plan.failure_reasons
         ]
         self.notes.append(
-            "plant_canaries fails, so all other estimates are for a corpus without planted canaries"
+            "plant_canaries would fail, so all other estimates assume a corpus without planted "
+            "canaries"
         )
 
     def _build_config_without_canaries(self) -> PlantCanariesConfig:

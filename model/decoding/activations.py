@@ -135,7 +135,7 @@ def extract_attention_weights(
     device, inputs = model.embedding.weight.device, []
     for name, ids in (("The sequence", sequence), ("The source", source)):
         if ids is not None and not len(ids):
-            raise ValueError(f"{name} is empty: give at least one token.")
+            raise ValueError(f"{name} is empty: provide at least one token.")
         tokens = check_token_ids(sequence if ids is None else ids, model.config.vocab_size, name)
         inputs.append(torch.from_numpy(tokens[None]).to(device))  # (1, T)
     prefix_lengths = make_prefix_lm_lengths(model, [len(sequence)])

@@ -53,7 +53,7 @@ def check_no_lfs_pointer(path: Path) -> None:
         start = file.read(len(LFS_POINTER_START))
     if start == LFS_POINTER_START:
         raise CheckpointError(
-            f"{path} is a pointer of Git LFS instead of the content: run `git lfs pull` in its "
+            f"{path} is a Git LFS pointer instead of the actual file: run `git lfs pull` in its "
             "repository, or download the file again."
         )
 
@@ -275,7 +275,7 @@ def load_matching_tokenizer(tokenizer_file: Path, vocab_size: int) -> Tokenizer:
 
 def _require_file(folder: Path, file_name: str) -> Path:
     if not folder.is_dir():
-        raise CheckpointError(f"{folder} is not a folder: give the folder of a checkpoint.")
+        raise CheckpointError(f"{folder} is not a folder: specify the folder of a checkpoint.")
     path = folder / file_name
     if not path.is_file():
         raise CheckpointError(f"{folder} has no {file_name}: the checkpoint is incomplete.")
@@ -306,5 +306,5 @@ def check_shapes_match(
             raise CheckpointError(
                 f"{path} does not match its config.json. Shape of the tensor {name} in the file: "
                 f"{actual.get(name, 'missing')}; according to the config: "
-                f"{expected.get(name, 'missing')}. Is it the config of another model?"
+                f"{expected.get(name, 'missing')}. Does the config belong to another model?"
             )

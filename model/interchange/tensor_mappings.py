@@ -67,17 +67,22 @@ class ModelFamily:
         """Describe each setting that the architecture does not support, and its supported values.
 
         Returns:
-            Texts such as "norm = layernorm (not rmsnorm)"; empty if all are supported.
+            Texts such as "norm must be layernorm, but is rmsnorm"; empty if all are supported.
         """
         reasons = [
-            f"{key} = {' or '.join(map(str, allowed))} (not {getattr(config, key)})"
+            f"{key} must be {' or '.join(map(str, allowed))}, but is {getattr(config, key)}"
             for key, allowed in self.supported_settings.items()
             if getattr(config, key) not in allowed
         ]
         if not self.supports_grouped_heads and config.kv_head_count != config.n_heads:
-            reasons.append(f"n_kv_heads = {config.n_heads} (not {config.kv_head_count})")
+            reasons.append(
+                f"n_kv_heads must equal n_heads ({config.n_heads}), but is {config.kv_head_count}"
+            )
         if not self.supports_grouped_heads and config.query_width != config.d_model:
-            reasons.append(f"n_heads x d_head = {config.d_model} (not {config.query_width})")
+            reasons.append(
+                f"n_heads x d_head must equal d_model ({config.d_model}), but is "
+                f"{config.query_width}"
+            )
         return reasons
 
 
@@ -129,7 +134,7 @@ def map_untied_head(config: ModelConfig) -> list[TensorMapping]:
 def parse_activation(transformers_name: str) -> Activation:
     if transformers_name not in OWN_ACTIVATIONS:
         raise ValueError(
-            f"the activation {transformers_name!r} is not supported; supported are "
+            f"the activation {transformers_name!r} is not supported; the supported activations are "
             f"{', '.join(OWN_ACTIVATIONS)}."
         )
     return OWN_ACTIVATIONS[transformers_name]

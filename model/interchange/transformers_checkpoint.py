@@ -52,12 +52,12 @@ def find_matching_family(config: ModelConfig) -> ModelFamily:
         if not family.describe_unsupported_settings(config):
             return family
     reasons = [
-        f"{family.model_class} needs {', '.join(family.describe_unsupported_settings(config))}"
+        f"for {family.model_class}, {', and '.join(family.describe_unsupported_settings(config))}"
         for family in architecture_families
     ]
     raise ValueError(
-        "No model class of transformers computes the same outputs as a model with this config: "
-        f"{'; '.join(reasons)}."
+        "transformers has no model class that computes the same outputs as a model with this "
+        f"config: {'; '.join(reasons)}."
     )
 
 
@@ -81,8 +81,8 @@ def export_transformers(
     config = model.config
     if model.objective == "prefix":
         raise ValueError(
-            "transformers has no architecture with the attention mask of a prefix LM: this model "
-            "cannot be exported."
+            "transformers has no architecture with the attention mask of a prefix language model, "
+            "so this model cannot be exported."
         )
     tokenizer = load_matching_tokenizer(Path(tokenizer_path), config.vocab_size)
     if config.architecture != "encoder_decoder":  # whose sources begin with no such token
@@ -295,7 +295,7 @@ def _read_transformers_config(folder: Path) -> _TransformersConfig:
         config_values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         model_type = config_values["model_type"]
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-        raise CheckpointError(f"{path} cannot be read as a model's config: {error!r}.") from error
+        raise CheckpointError(f"{path} cannot be read as a model config: {error!r}.") from error
     if not isinstance(model_type, str) or model_type not in MODEL_FAMILIES:
         raise CheckpointError(
             f"{path} describes a model of type {model_type!r}, but only "
@@ -303,7 +303,9 @@ def _read_transformers_config(folder: Path) -> _TransformersConfig:
         )
     classifier_classes = {family.model_class for family in CLASSIFIER_FAMILIES}
     if config_values.get("architectures") in [[name] for name in classifier_classes]:
-        raise CheckpointError(f"{path} describes a classifier: only language models can be read.")
+        raise CheckpointError(
+            f"{path} describes a classifier, but only language models can be read."
+        )
     try:
         return _TransformersConfig(
             MODEL_FAMILIES[model_type],
@@ -389,7 +391,7 @@ def _untie_if_weights_differ(
             if not torch.equal(transformers_tensors[source_name], transformers_tensors[tied_name]):
                 if "tie_embeddings" in family.supported_settings:
                     raise CheckpointError(
-                        f"{folder}: the tensors {tied_name} and {source_name} differ, but its "
+                        f"{folder}: the tensors {tied_name} and {source_name} differ although "
                         "config.json says that they are tied, which is not supported."
                     )
                 config = replace(config, tie_embeddings=False)

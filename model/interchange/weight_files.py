@@ -31,9 +31,9 @@ def list_weight_files(folder: Path, config: dict[str, Any]) -> list[Path]:
     """
     if (folder / "adapter_config.json").is_file():
         raise CheckpointError(
-            f"{folder} contains an adapter (adapter_config.json): merge it into its base model and "
-            "give the folder of the merged model, or, for the base model alone, a folder without "
-            "the adapter."
+            f"{folder} contains an adapter (adapter_config.json): merge the adapter into its base "
+            "model and specify the folder of the merged model; to use the base model alone, "
+            "specify a folder without the adapter."
         )
     named_path = config.get("transformers_weights")
     named_file = None
@@ -60,12 +60,12 @@ def list_weight_files(folder: Path, config: dict[str, Any]) -> list[Path]:
                 "the key transformers_weights of config.json" if path == named_file else "its index"
             )
             raise CheckpointError(
-                f"{folder} has no {path.relative_to(folder)}, which {source} names."
+                f"{folder} has no {path.relative_to(folder)}, although {source} refers to it."
             )
         if path.suffix != ".safetensors":
             raise CheckpointError(
                 f"{path} is not a safetensors file, and no other format can be read: convert it, "
-                "or name a safetensors file."
+                "or specify a safetensors file."
             )
         check_no_lfs_pointer(path)
     return files
@@ -92,7 +92,7 @@ def _resolve_inside_folder(folder: Path, file_name: Any, source_name: str) -> Pa
         or any(part.startswith(".") for part in path_parts)
     ):
         raise CheckpointError(
-            f"{folder / source_name} names the file {str(file_name)[:100]}, which is not inside "
+            f"{folder / source_name} refers to the file {str(file_name)[:100]}, which is outside "
             "its folder."
         )
     return Path(folder, file_name)

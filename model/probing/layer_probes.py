@@ -196,8 +196,8 @@ def evaluate_layer_probes(
         )
     if held_out_mask.all() or not held_out_mask.any():
         raise ValueError(
-            "is_held_out must be true for some sequences, which test the probes, and false for "
-            "others, which train them."
+            "is_held_out must be true for some sequences (used to test the probes) and false for "
+            "others (used to train them)."
         )
     states_by_layer = compute_token_states(model, sequences, positions, batch_tokens=batch_tokens)
     majority_class = np.bincount(label_array[~held_out_mask], minlength=class_count).argmax()

@@ -147,9 +147,9 @@ class ExampleRows:
         ):
             if len(id_values) and not low <= int(id_values.min()) <= int(id_values.max()) < high:
                 raise ValueError(
-                    f"{self.path} has ids from {id_values.min()} to {id_values.max()}, but this "
-                    f"model's ids go from {low} to {high - 1}: was the file written for another "
-                    "model?"
+                    f"{self.path} has ids that range from {id_values.min()} to {id_values.max()}, "
+                    f"but this model's ids range from {low} to {high - 1}: was the file written "
+                    "for another model?"
                 )
         context = config.context
         if config.labels:
@@ -209,7 +209,7 @@ def open_dataset_rows(
     if not are_examples:
         return open_packed_rows(source, copy_path, config.context, config.vocab_size)
     if not isinstance(source, str):
-        raise ValueError("Examples must be in one file: give one path, not several.")
+        raise ValueError("Examples must be in one file: specify a single path.")
     return ExampleRows(Path(source), config)
 
 

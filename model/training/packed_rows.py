@@ -219,8 +219,8 @@ def _iter_id_arrays(
             raise ValueError(f"{path} is not a readable parquet file: {error}.") from error
         except KeyError:
             raise ValueError(
-                f"{path} has no column 'token_ids', so it is not a packed table: give the path of "
-                "a packed table."
+                f"{path} has no column 'token_ids', so it is not a packed table: specify the path "
+                "of a packed table."
             ) from None
         has_context_width = (
             pa.types.is_fixed_size_list(column_type) and column_type.list_size == context
@@ -262,6 +262,6 @@ def _list_parquet_files(source: str | Sequence[str]) -> list[Path]:
             paths.append(path)
         else:
             raise ValueError(
-                f"{path} does not exist: give the path of the packed table's parquet file."
+                f"{path} does not exist: specify the path of the packed table's parquet file."
             )
     return paths

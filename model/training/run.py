@@ -102,7 +102,7 @@ def main(arguments: list[str]) -> int:
             marker in error_text for marker in ("gloo", "NCCL", "TCPStore")
         ):
             print(
-                "This process stops, because another process of the training has ended: "
+                "This process is stopping because another training process has ended: "
                 f"{error_text.splitlines()[0]}",
                 file=sys.stderr,
             )

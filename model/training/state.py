@@ -149,7 +149,7 @@ def restore_training_state(
     try:
         tensors, guard_fields = load_file(state_folder / "state.safetensors"), header["guard"]
         if _get_tensor_shapes(tensors) != header["tensors"]:
-            raise ValueError("the tensors of the state are not those that its header lists")
+            raise ValueError("the tensors in the state differ from those listed in its header")
         guard = SpikeGuard(
             float(guard_fields["mean_norm"]),
             int(guard_fields["normal_steps"]),

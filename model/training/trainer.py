@@ -191,8 +191,8 @@ class Trainer:
                 if not job.uses_examples:
                     raise ValueError(
                         f"The model config of the checkpoint {start_folder} differs from that of "
-                        "the job, and training on packed text cannot change it: give the job the "
-                        "model config of the checkpoint."
+                        "the job, and training on packed text cannot change it: use the model "
+                        "config of the checkpoint in the job."
                     )
                 model = copy_model_with_task_settings(
                     model, self.model_config, f"The checkpoint {start_folder}"
@@ -201,7 +201,7 @@ class Trainer:
             if start_tokenizer != self.tokenizer_path.read_bytes():
                 raise ValueError(
                     f"The tokenizer of the checkpoint {start_folder} differs from that of the job: "
-                    "pack the corpus with the checkpoint's tokenizer, and give this tokenizer to "
+                    "pack the corpus with the checkpoint's tokenizer, and use this tokenizer in "
                     "the job."
                 )
         if self.world.rank:

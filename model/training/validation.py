@@ -104,7 +104,7 @@ def read_group_spans(path: str, packed_rows: PackedRows) -> pa.Table:
     try:
         table = pq.ParquetFile(path).read().select(GROUPS_SCHEMA.names).cast(GROUPS_SCHEMA)
     except (pa.ArrowException, OSError, KeyError) as error:
-        raise ValueError(f"The table of groups {path} cannot be read: {error}.") from error
+        raise ValueError(f"The group table {path} cannot be read: {error}.") from error
     row_count, context = packed_rows.ids.shape
     sequence, start, end = (table[name].to_numpy() for name in ("sequence", "row_start", "row_end"))
     is_valid = (
@@ -112,7 +112,7 @@ def read_group_spans(path: str, packed_rows: PackedRows) -> pa.Table:
     )
     if any(column.null_count for column in table.columns) or not is_valid.all():
         raise ValueError(
-            f"The table of groups {path} has missing values, or spans outside the {row_count:,} "
+            f"The group table {path} has missing values, or spans outside the {row_count:,} "
             f"validation rows of {context} tokens: create a table for these validation rows."
         )
     return table

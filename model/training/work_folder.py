@@ -44,7 +44,7 @@ class DamagedStateError(ValueError):
     def __init__(self, state_folder: Path, reason: object) -> None:
         other_states = [path for path in state_folder.parent.glob("step-*") if path != state_folder]
         advice = (
-            f"remove {state_folder}, and training resumes from the previous state"
+            f"remove {state_folder} to resume training from the previous state"
             if other_states
             else "remove the work folder"
         )
@@ -90,13 +90,13 @@ def read_state_header(work_folder: Path, step: int) -> StateHeader:
             )
         config_from_dict(TrainConfig, header["config"])
         if header["step"] != step:
-            raise ValueError(f"the header of the state names step {header['step']}")
+            raise ValueError(f"according to its header, the state is from step {header['step']}")
         typed_values: list[tuple[object, type]] = [(header["identity"], dict)]
         for period in header["history"]:
             typed_values += [(period["from"], int), (period["settings"], dict)]
         if not all(isinstance(value, expected_type) for value, expected_type in typed_values):
             raise TypeError(
-                "the header of the state has an identity or a history of the wrong type"
+                "the identity or the history in the header of the state has the wrong type"
             )
         return dict(header)
     except OtherTrainingError:

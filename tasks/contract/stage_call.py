@@ -46,7 +46,12 @@ Determinism = Literal["exact", "machine", "statistical"]
 TELEMETRY = table_schema(
     "Resources that the stage used on this machine; not part of the content digest.",
     column("metric", pa.string(), "label", "name of the measurement or note"),
-    column("value", pa.float64(), "figure", "measured value, in the unit given in the column unit"),
+    column(
+        "value",
+        pa.float64(),
+        "figure",
+        "measured value, in the unit that the column `unit` specifies",
+    ),
     column("unit", pa.string(), "label", "unit of the value"),
     column(
         "note",

@@ -54,8 +54,8 @@ class EvaluationSet(StageConfig):
 
     name: PathSafeName = Field(description="name that identifies the evaluation set in the tables")
     path: Path = Field(
-        description="file with the items of the evaluation set: jsonl, csv or tsv, uncompressed "
-        "or compressed with gzip"
+        description="file with the items of the evaluation set: jsonl, csv or tsv, optionally "
+        "compressed with gzip"
     )
     text_fields: tuple[str, ...] = Field(
         ("text",),
@@ -75,7 +75,8 @@ class ContaminationConfig(StageConfig):
         ge=1,
         le=100,
         description="number of consecutive words of an item that a document must contain to "
-        "overlap the item; an item with fewer words must be contained completely",
+        "overlap with the item; an item with fewer words overlaps only if the document contains it "
+        "completely",
     )
     min_item_words: int = Field(
         4,
@@ -96,13 +97,13 @@ class ContaminationConfig(StageConfig):
 
 
 SIGNALS = build_signal_schema(
-    "Number of evaluation items that overlap each document. An item is one text of an evaluation "
-    "set.",
+    "Number of evaluation items that overlap with each document. An item is one text of an "
+    "evaluation set.",
     column(
         "contamination",
         pa.int32(),
         "figure",
-        "number of evaluation items that overlap the document",
+        "number of evaluation items that overlap with the document",
         unit="items",
     ),
 )
@@ -132,7 +133,7 @@ SET_SUMMARIES = table_schema(
         "overlapping_documents",
         pa.int64(),
         "figure",
-        "number of documents that overlap at least one item of the set",
+        "number of documents that overlap with at least one item of the set",
         unit="documents",
     ),
 )

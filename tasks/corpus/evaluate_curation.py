@@ -79,8 +79,16 @@ def _build_share_schema(meaning: str, *fields: pa.Field) -> pa.Schema:
         column("hits", pa.int64(), "figure", "number of cases that have the property"),
         column("n", pa.int64(), "figure", "total number of cases"),
         column("share", pa.float64(), "figure", "hits / n; null if n is 0", unit="share"),
-        column("low", pa.float64(), "figure", "lower end of the 95 % interval", unit="share"),
-        column("high", pa.float64(), "figure", "upper end of the 95 % interval", unit="share"),
+        column(
+            "low", pa.float64(), "figure", "lower end of the 95 % confidence interval", unit="share"
+        ),
+        column(
+            "high",
+            pa.float64(),
+            "figure",
+            "upper end of the 95 % confidence interval",
+            unit="share",
+        ),
     )
 
 

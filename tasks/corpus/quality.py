@@ -91,16 +91,16 @@ SIGNALS = build_signal_schema(
     *(
         make_share_column(
             f"top_{n}gram",
-            "share of the characters that are in occurrences of the most frequent sequence of "
-            f"{n} words",
+            f"share of the characters that are in occurrences of the most frequent {n}-word "
+            "sequence",
         )
         for n in gopher.TOP_NGRAM_SIZES
     ),
     *(
         make_share_column(
             f"duplicate_{n}grams",
-            f"share of the characters that are in sequences of {n} words that occurred earlier in "
-            "the text",
+            f"share of the characters that are in {n}-word sequences that occurred earlier in the "
+            "text",
         )
         for n in gopher.DUPLICATE_NGRAM_SIZES
     ),

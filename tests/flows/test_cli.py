@@ -114,7 +114,11 @@ SLICE = (
         (["run", "smoke", "--skip", "capabilty", "--dry-run"], 2, "(did you mean capability?)"),
         (["run", "smoke", "--skip", ",".join(ALL_AUDITS)], 2, "excludes every audit"),
         (["audit", "latest", "--only", "bias", "--skip", "bias"], 2, "excludes every audit"),
-        (["run", "smoke", "--only", "bold,bbq"], 2, "give their paths with --set audit_bold.pro"),
+        (
+            ["run", "smoke", "--only", "bold,bbq"],
+            2,
+            "specify their paths with --set audit_bold.pro",
+        ),
         (
             ["run", "smoke", "--until", "audit_toxicity", "--only", "bias"],
             2,
@@ -139,7 +143,7 @@ def test_wrong_usage_ends_with_one_sentence(hallmark, arguments, code, expected,
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("nowhere", "there is no checkpoint 'nowhere'; give a folder"),
+        ("nowhere", "there is no checkpoint 'nowhere'; specify a folder"),
         ("checkpoint/zzz", "has no checkpoint 'checkpoint/zzz'"),
         ("checkpoint/0123456789abcdef", "no checkpoint 'checkpoint/0123456789ab"),
         ("latest", "has trained a model yet; train one, or"),

@@ -214,8 +214,8 @@ def test_the_total_of_removals_comes_first():
     stages = [{"stage": "deduplicate", "documents": 6}, {"stage": "select", "documents": 4}]
     total = {"documents": 10, "total": 90, "duplicates": 7, "lost": 3, "stages": stages}
     assert removals(total=total)[0] == (
-        "removed 10 of 90 documents (11.1 %): 6 by deduplicate, 4 by select; 7 of them are "
-        "duplicates of other documents; no copy remains of 3"
+        "removed 10 of 90 documents (11.1 %): 6 by deduplicate, 4 by select; this includes "
+        "7 duplicates of other documents; no copy of the text remains for 3 documents"
     )
     assert len(removals(total=total, rules=[])) == 1
 
@@ -282,15 +282,15 @@ def test_removals_are_not_compared_if_no_group_is_large_enough(removed, compared
 @pytest.mark.parametrize(
     ("key", "verb", "note"),
     [
-        ("groups", "removed (by any stage, duplicates included)", "q: false discovery rate"),
+        ("groups", "removed by any stage, duplicates included", "q: false discovery rate"),
         ("tagged_groups", "tagged", "intervals corrected for this choice"),
     ],
 )
 def test_a_group_is_compared_with_all_other_documents(key, verb, note, changes, end):
     heading, line = removals(**{key: [GROUP | changes]})[1:]
     assert heading == (
-        f"documents that mention these people were {verb} most often, groups with at least 20 "
-        f"documents, ratios adjusted for source, {note}:"
+        f"documents that mention these groups of people were most often {verb} (groups with at "
+        f"least 20 documents; ratios adjusted for source; {note}):"
     )
     others = "all other documents: 1 of 90 (1.1 %)"
     assert line == f"  they: 8 of 25 documents (32.0 %); {others}{end}"
@@ -495,7 +495,7 @@ def test_a_failed_audit_is_named_and_an_unmet_policy_decides_the_exit_code(rules
         (
             {"bias": "why", "bold": "how"},
             "bias failed: why; bold failed: how; all other results were written, and the model "
-            "card names these audits; after the cause is removed, run the command again to repeat "
+            "card names these audits; fix the cause, then run the command again to repeat "
             "these audits",
         ),
         ({"bias": "why", "bold": "why"}, "bias, bold failed: why; all other"),
@@ -690,7 +690,10 @@ def test_a_forecast_summarizes_blocked_stages_and_those_without_an_estimate():
         "compute_findings of 2 audits",
         "model_card",
     ]
-    assert "not included: 6 stages (a, b, c, d and 2 more); no time is known" in text
+    assert (
+        "not included: 6 stages (a, b, c, d and 2 more); neither the sample nor an earlier run"
+        in text
+    )
 
 
 @pytest.mark.parametrize(
@@ -881,7 +884,7 @@ FINDING = {
             ],
         ),
         (None, {"a": "its seed differs"}, ["a.m: not compared: its seed differs"]),
-        (None, {}, ["a.m: not compared: an arm has no such finding"]),
+        (None, {}, ["a.m: not compared: one of the arms has no such finding"]),
     ],
 )
 def test_a_mitigation_ends_with_its_effect_cost_and_cards(finding, refused, expected):
@@ -1082,7 +1085,7 @@ def test_a_rate_of_a_study_is_not_rounded_to_all_or_none(rate, expected):
 def test_a_study_reports_retrained_models_if_there_are_any(removed, decrease):
     text = studied(removal_reductions=[RATE | {"arm": "random"} | row for row in removed])
     assert (
-        "decrease of detected effects in models that were retrained without the documents" in text
+        "decrease in detected effects for models that were retrained without the documents" in text
     ) == bool(removed)
     assert (f"    canary random         {decrease}, n = " in text) == bool(removed)
 
@@ -1233,18 +1236,18 @@ def test_a_stage_shows_its_tables_files_and_accounts(stage, present, absent):
         ({"flow": "pipeline", "checkpoint": "r0@9"}, "pipeline of config demo"),
         (
             {"base_folder": "/r", "folder": "/r"},
-            "relative paths are resolved relative to /r, where the run was",
+            "relative paths are resolved against /r, where the run was",
         ),
         (
             {"folder": "/f"},
-            "resolved relative to the current folder, /h, because /f, where the run was",
+            "resolved against the current folder, /h, because /f, where the run was",
         ),
     ],
 )
 def test_the_heading_of_a_status_follows_from_the_record(changes, present):
     text = status_of(**changes)
     assert present in text
-    assert ("relative paths" in text) == ("resolved relative" in present)
+    assert ("relative paths" in text) == ("resolved against" in present)
 
 
 def verification(damaged=0, artifacts=1, files=1, run=None, missing=()):
@@ -1428,7 +1431,7 @@ def test_a_checkpoint_shows_when_it_read_a_document(checkpoints, expected):
 @pytest.mark.parametrize(
     ("key", "value", "expected"),
     [
-        ("tokenizers", ["t"], "tokenizers that were trained on the document and not changed: t"),
+        ("tokenizers", ["t"], "tokenizers that were trained on the document (not changed): t"),
         (
             "related_documents",
             ["n"],
@@ -1594,7 +1597,7 @@ def test_a_traced_finding_counts_its_rows(rows, shown, expected, unknown):
         (1, "-value", "    1 row of values in a/0\n"),
         (2, "-toxicity", "    2 rows of values in a/0, ordered by toxicity, largest first\n"),
         (2, "value", "    2 rows of values in a/0, ordered by value, smallest first\n"),
-        (2, "", "    2 rows of values in a/0, in the order of the table\n"),
+        (2, "", "    2 rows of values in a/0, in table order\n"),
     ],
 )
 def test_a_traced_finding_states_the_order_of_its_rows(rows, order, expected):
@@ -1618,7 +1621,7 @@ def test_a_traced_finding_states_the_order_of_its_rows(rows, order, expected):
                     }
                 ]
             },
-            "    until the checkpoint of step 300: read 60 of 64 tokens since the previous "
+            "    up to the checkpoint at step 300: 60 of 64 tokens read since the previous "
             "checkpoint, from step 197 to step 199; read completely 1 time so far\n",
         ),
         (

@@ -31,7 +31,7 @@ def test_the_cards_of_a_run_are_exported(smoke, tmp_path):
     answers = json.loads((folder / "figures.json").read_text())["datasheet"]["answers"]
     assert len(answers) == 57
     error = smoke("export-cards", smoke.first, "--output", str(folder), code=2).stderr
-    assert f"{folder} exists and is not empty; name a new folder for the export" in error
+    assert f"{folder} exists and is not empty; choose a new folder for the export" in error
     error = smoke("export-cards", "--output", str(folder / "figures.json"), code=2).stderr
     assert "exists and is not empty" in error
 

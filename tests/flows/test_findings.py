@@ -60,7 +60,7 @@ def test_audits_of_other_models_and_studies_do_not_change_latest(copied):
     done = copied("trace", "latest", "bias.stereotype_preference", "--json")
     assert json.loads(done.stdout)["run"] == copied.first
     assert done.stderr == (
-        f"latest is run {copied.first}, the newest that audited the newest trained model\n"
+        f"latest is run {copied.first}, the newest run that audited the newest trained model\n"
     )
     newest = add_run(copied, "99990104-000000-aaaa", **audit, checkpoint=f"{copied.first}@60")
     assert open_audit_run(store, "latest", "bias").id == newest
@@ -97,18 +97,22 @@ def test_without_a_trained_model_latest_is_the_newest_audit(copied):
     shutil.rmtree(copied.store / "runs" / copied.first)
     done = copied("findings", "--json")
     assert {row["audit"] for row in json.loads(done.stdout)} == {"bias"}
-    assert done.stderr == f"latest is run {newest}, the newest that audited a model\n"
+    assert done.stderr == f"latest is run {newest}, the newest run that audited a model\n"
 
 
 def test_every_command_says_which_run_latest_is(copied):
     add_run(copied, "99990101-000000-aaaa", ("ingest",), flow="corpus")
     for command, run, reason in (
         (["status"], "99990101-000000-aaaa", "the newest run"),
-        (["batch", "--step", "1"], copied.first, "the newest with the stage pretrain"),
-        (["findings"], copied.first, "the newest that audited the newest trained model"),
-        (["compare", "latest@all"], copied.first, "the newest with the stage pretrain"),
-        (["mitigate", "latest"], copied.first, "the newest that trained a model"),
-        (["prove", "latest", "x.y"], copied.first, "the newest that trained and audited a model"),
+        (["batch", "--step", "1"], copied.first, "the newest run with the stage pretrain"),
+        (["findings"], copied.first, "the newest run that audited the newest trained model"),
+        (["compare", "latest@all"], copied.first, "the newest run with the stage pretrain"),
+        (["mitigate", "latest"], copied.first, "the newest run that trained a model"),
+        (
+            ["prove", "latest", "x.y"],
+            copied.first,
+            "the newest run that trained and audited a model",
+        ),
         (["verify", "latest"], "99990101-000000-aaaa", "the newest run"),
     ):
         code = 0 if command[0] in ("status", "batch", "findings", "verify") else 2
@@ -199,12 +203,12 @@ def test_a_rule_with_a_wrong_slice_is_answered_with_the_values_of_an_earlier_run
 def test_a_run_without_audits_has_no_findings(copied):
     run = add_run(copied, "99990101-000000-aaaa", ("ingest",), flow="corpus")
     for arguments, expected in (
-        ([run], f"run {run} has no audits, so it has no findings; name a run that has audits"),
+        ([run], f"run {run} has no audits, so it has no findings; choose a run that has audits"),
         (["--audit", "bais"], "--audit: there is no audit 'bais' (did you mean bias?)"),
         ([copied.first, "--audit", "bbq"], f"run {copied.first} has no audit 'bbq'; it has "),
         (["--audit", "bbq"], "has no audit bbq yet; run: hallmark audit "),
     ):
         (line,) = copied("findings", *arguments, code=2).stderr.splitlines()
         assert expected in line
-    with pytest.raises(UsageError, match="newest that trained a model, has no audit bbq yet"):
+    with pytest.raises(UsageError, match="newest run that trained a model, has no audit bbq yet"):
         open_audit_run(open_store(str(copied.store)), "latest", "bbq")

@@ -504,8 +504,8 @@ def test_an_incomplete_total_time_is_a_minimum_and_names_missing_stages():
         }
     )
     assert output.endswith(
-        "total time: at least about 40.0 s\n  measured\n  not included: audit_bias; no time is "
-        "known for them from the sample or from an earlier run in this store"
+        "total time: at least about 40.0 s\n  measured\n  not included: audit_bias; "
+        "neither the sample nor an earlier run in this store shows how long they take"
     )
     output = _render_stages(
         {"stages": [row], "seconds": {"value": 40.0, "stages_without_estimate": []}}

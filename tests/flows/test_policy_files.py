@@ -46,13 +46,16 @@ def test_the_recorded_rules_do_not_depend_on_the_file(folder):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", r"policy\.file: rules\.toml must contain sections \[policy\.rules\.NAME\], and noth"),
-        ("policy = 3", "must contain sections"),
-        ("[policy]\nprevious = 'latest'", "must contain sections"),
-        ("[policy.rules]", "must contain sections"),
-        ("[policy]\nrules = 3", "must contain sections"),
-        (f"name = 'x'\n{RULES}", "must contain sections"),
-        (f"[policy]\nprevious = 'x'\n{RULES}", "must contain sections"),
+        (
+            "",
+            r"policy\.file: rules\.toml must consist of sections \[policy\.rules\.NAME\] and noth",
+        ),
+        ("policy = 3", "must consist of sections"),
+        ("[policy]\nprevious = 'latest'", "must consist of sections"),
+        ("[policy.rules]", "must consist of sections"),
+        ("[policy]\nrules = 3", "must consist of sections"),
+        (f"name = 'x'\n{RULES}", "must consist of sections"),
+        (f"[policy]\nprevious = 'x'\n{RULES}", "must consist of sections"),
         ("[policy", r"policy rules\.toml: the file is not valid TOML"),
         (f"[policy.rules.a]\n{RULE}", r"config smoke: policy\.rules\.a: needs exactly one of"),
     ],
@@ -66,7 +69,10 @@ def test_a_file_without_valid_rules_is_refused(folder, text, problem):
 @pytest.mark.parametrize(
     ("override", "problem"),
     [
-        ("policy.file=exmaple", r"no policy 'exmaple' \(did you mean example\?\); give the path"),
+        (
+            "policy.file=exmaple",
+            r"no policy 'exmaple' \(did you mean example\?\); specify the path",
+        ),
         ("policy.file=no.toml", r"policy no\.toml: the file cannot be read"),
         ("policy.file=3", r"policy\.file"),
         ("policy=3", "policy"),

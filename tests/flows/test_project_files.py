@@ -68,15 +68,17 @@ def test_nothing_is_overwritten(tmp_path):
     (folder / "config.toml").unlink()
     (folder / "answers.toml").write_text("mine")
     error = hallmark("init", str(folder), code=2).stderr
-    assert f"{folder / 'answers.toml'} exists and is not overwritten; name another" in error
+    assert (
+        f"{folder / 'answers.toml'} already exists and was not overwritten; choose another" in error
+    )
     assert [path.name for path in folder.iterdir()] == ["answers.toml"]
     assert (folder / "answers.toml").read_text() == "mine"
     error = hallmark("init", str(folder / "answers.toml"), code=2).stderr
-    assert "answers.toml is a file; name a folder" in error
+    assert "answers.toml is a file; choose a folder" in error
 
 
 def test_a_broken_link_is_not_followed(tmp_path):
     (tmp_path / "config.toml").symlink_to(tmp_path / "elsewhere.toml")
-    with pytest.raises(UsageError, match=r"config\.toml exists"):
+    with pytest.raises(UsageError, match=r"config\.toml already exists"):
         write_project_files(tmp_path)
     assert not (tmp_path / "elsewhere.toml").exists()

@@ -43,7 +43,7 @@ def test_from_another_folder_nothing_is_stale(home):
     report = report_of(home)
     assert [stage["stale_reasons"] for stage in report["stages"]] == [[]]
     assert (
-        f"relative paths are resolved relative to {home}, where the run was started"
+        f"relative paths are resolved against {home}, where the run was started"
         in render_status(report)
     )
 
@@ -75,9 +75,7 @@ def test_no_folder_is_mentioned_in_the_folder_of_the_run(home, monkeypatch):
 def test_a_missing_folder_of_the_run_is_reported(home, tmp_path):
     home.rename(tmp_path / "moved")
     report = report_of(tmp_path / "moved")
-    expected = (
-        f"resolved relative to the current folder, {tmp_path}, because {home}, where the run was"
-    )
+    expected = f"resolved against the current folder, {tmp_path}, because {home}, where the run was"
     assert expected in render_status(report)
 
 

@@ -131,7 +131,7 @@ def test_a_review_is_written_signed_and_listed(hallmark, reviewers, signers):
         (("--decision", "reject", "--reviewer", "Ada"), "must state why"),
         ((*APPROVE, "--expires", "2020-01-01"), "before the date"),
         ((*APPROVE, "--key", "ada"), "does not read private keys"),
-        ((*APPROVE, "--signature", "x.sig"), "give no --decision"),
+        ((*APPROVE, "--signature", "x.sig"), "do not combine it with --decision"),
         (("--signature", "review.json"), "takes the file that ssh-keygen wrote"),
         (("--signature", "review.json.sig"), "there is no such file"),
         (("--allowed-signers", "missing"), "there is no such file"),
@@ -282,7 +282,7 @@ def test_a_release_verifies_without_a_store(release, apart, tmp_path):
     done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert lines[-1] == "the release is valid" and "name your own list" in lines[-2]
+    assert lines[-1] == "the release is valid" and "specify your own list" in lines[-2]
     assert "model card: approved by" in done.stdout and "    ada@example.org SHA256:" in done.stdout
     run = open_run(apart.first, str(apart.store))
     weights = run.find_checkpoints()[-1].fetch_file("model.safetensors").read_bytes()

@@ -62,17 +62,17 @@ def test_a_run_prints_what_was_removed_by_rule_and_group(hallmark, corpus):
     [start] = [n for n, line in enumerate(lines) if line.startswith("run ")]
     total, rule, heading, group = lines[start + 1 :]
     assert total == (
-        "removed 18 of 64 documents (28.1 %): 18 by select_scored; 0 of them are duplicates of "
-        "other documents; no copy remains of 18"
+        "removed 18 of 64 documents (28.1 %): 18 by select_scored; this includes 0 duplicates "
+        "of other documents; no copy of the text remains for 18 documents"
     )
     assert rule == (
         "select_scored: toxicity removed 18 of 64 documents (28.1 %); set in the config; the "
         f"default is tag with {WHY.removeprefix('the default with ')}"
     )
     assert heading == (
-        "documents that mention these people were removed (by any stage, duplicates included) most "
-        "often, groups with at least 20 documents, ratios adjusted for source, q: false "
-        "discovery rate:"
+        "documents that mention these groups of people were most often removed by any stage, "
+        "duplicates included (groups with at least 20 documents; ratios adjusted for source; q: "
+        "false discovery rate):"
     )
     start = (
         f"  {GAY}: 16 of 24 documents (66.7 %); all other documents: 2 of 40 (5.0 %); 13.3 times"
@@ -106,8 +106,8 @@ def test_by_default_harmless_documents_are_tagged_and_kept(hallmark, corpus):
     report = hallmark.json("run", corpus(rude=0), "--until", "datasheet")
     assert lines_of(report) == [
         f"select_scored: toxicity tagged 16 of 62 documents (25.8 %) and kept them; {WHY}",
-        "documents that mention these people were tagged most often, groups with at least 20 "
-        "documents, ratios adjusted for source, intervals corrected for this choice:",
+        "documents that mention these groups of people were most often tagged (groups with at "
+        "least 20 documents; ratios adjusted for source; intervals corrected for this choice):",
         f"  {GAY}: 16 of 24 documents (66.7 %); all other documents: 0 of 38 (0.0 %); not "
         "statistically significant (near-duplicates count once)",
     ]
@@ -133,8 +133,8 @@ def test_duplicates_count_as_removed_and_the_page_says_the_same(hallmark, corpus
     (tmp_path / "a.jsonl").write_text("\n".join([*lines, *lines[16:25]]), encoding="utf-8")
     report = hallmark.json("run", config, "--until", "datasheet")
     assert lines_of(report)[0] == (
-        "removed 9 of 71 documents (12.7 %): 9 by deduplicate; 9 of them are duplicates of other "
-        "documents; no copy remains of 0"
+        "removed 9 of 71 documents (12.7 %): 9 by deduplicate; this includes 9 duplicates of other "
+        "documents; no copy of the text remains for 0 documents"
     )
     [group] = report["removals"]["groups"]
     assert (group["group"], group["documents"], group["total"]) == (GAY, 8, 32)
@@ -197,8 +197,8 @@ def test_the_summary_has_at_most_twelve_lines():
         "scorer of the cascade, 1 empty"
     )
     assert lines[0] == (
-        "removed 3 of 90 documents (3.3 %): 1 by stage 1, 2 by stage 2; 1 of them are duplicates "
-        "of other documents; no copy remains of 2"
+        "removed 3 of 90 documents (3.3 %): 1 by stage 1, 2 by stage 2; this includes 1 duplicate "
+        "of other documents; no copy of the text remains for 2 documents"
     )
     assert len(lines) == 12 and "7 more rules removed or tagged documents" in lines[3]
     assert lines[-1].endswith(

@@ -87,10 +87,13 @@ def test_without_a_redactor_everything_is_shown():
         ({"text": " \n"}, "the text is empty"),
         ({"text": "a\udcff"}, "not valid UTF-8"),
         ({"text": "a" * (MAX_TRACED_CHARACTERS + 1)}, "more than 50,000 characters"),
-        ({"text": "a", "text_file": "b"}, "are both given"),
+        ({"text": "a", "text_file": "b"}, "cannot be combined"),
         ({"text": "a", "attribute": True}, "--attribute needs a finding"),
         ({"text": "a", "rows": 0}, "--rows is 0"),
-        ({"run": "latest", "document_or_finding": "ab", "text": "c"}, "but not both"),
+        (
+            {"run": "latest", "document_or_finding": "ab", "text": "c"},
+            "either a text or a document",
+        ),
         ({}, "nothing to trace"),
         ({"run": "latest"}, "nothing to trace"),
     ],
@@ -219,7 +222,7 @@ def test_other_text_has_no_spans(smoke):
     report = smoke.json("trace", "--text", text)
     assert (report["span_count"], report["spans"]) == (0, [])
     output = smoke("trace", "--text", text).stdout
-    assert "no span of at least 16 characters of the text occurs in the training text" in output
+    assert "no span of the text with at least 16 characters occurs in the training text" in output
 
 
 @pytest.mark.parametrize(

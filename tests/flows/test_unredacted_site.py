@@ -76,7 +76,7 @@ def test_unredacted_pages_are_outside_sites_and_artifacts(run, tmp_path, place):
     for site in ("store/site", "elsewhere"):
         (tmp_path / site / "runs").mkdir(parents=True)
         (tmp_path / site / "index.html").touch()
-    with pytest.raises(UsageError, match="give a folder outside it"):
+    with pytest.raises(UsageError, match="choose a folder outside it"):
         write_unredacted_site(run, tmp_path / place)
     assert not (tmp_path / place).exists()
 

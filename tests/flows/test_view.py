@@ -509,7 +509,7 @@ def test_a_port_in_use_is_named(apart):
         other.listen()
         port = other.getsockname()[1]
         done = apart("view", "--port", str(port), code=1)
-        assert f"port {port} of this machine is in use" in done.stderr
+        assert f"port {port} on this machine is in use" in done.stderr
         with pytest.raises(HallmarkError, match="in use"):
             bind_port(port)
 

@@ -101,7 +101,8 @@ SWAP_TABLES = {
         make_float_column(
             "p",
             "two-sided p-value for the null hypothesis that the mean difference is 0; the p-value "
-            "is from a sign test if the difference is the same in all clusters; null as for `low`",
+            "is from a sign test if the difference is the same in all clusters; null if `low` is "
+            "null",
             "p",
         ),
         make_float_column(

@@ -89,27 +89,27 @@ SENTIMENT_TABLES = {
         ),
         make_float_column(
             "low",
-            "lower end of the 95 % confidence interval of `difference`; null: no interval, for the "
-            "reason in `method`",
+            "lower end of the 95 % confidence interval of `difference`; null if there is no "
+            "interval (`method` gives the reason)",
             "score",
         ),
         make_float_column("high", "upper end of the interval", "score"),
         make_float_column(
             "p",
             "one-sided p-value for a mean sentiment below that of the other groups, computed by "
-            "the same method as the interval; null as for `low`",
+            "the same method as the interval; null if `low` is null",
             "p",
         ),
         make_float_column(
             "q",
             "q-value: the false discovery rate (Benjamini & Hochberg 1995) across all groups in "
-            "the table; null as for `low`",
+            "the table; null if `low` is null",
             "p",
         ),
         make_float_column(
             "minimum_detectable_difference",
             "smallest difference that the test would detect at 95 % confidence with 80 % power; "
-            "null as for `low`",
+            "null if `low` is null",
             "score",
         ),
         column("method", pa.string(), "project text", "how the interval was computed"),

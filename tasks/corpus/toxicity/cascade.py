@@ -233,8 +233,8 @@ def check_cascade_recall(recall: CascadeRecall, config: CascadeConfig) -> None:
         # Slightly lower, so that rounding to three digits does not exceed the lowest score.
         suggested_bound = recall.lowest_missed_score * 0.995
         advice = (
-            f"lower score_toxicity.cascade.clears_below; at {suggested_bound:.3g}, the cheap "
-            "scorer would have cleared none of the toxic documents"
+            f"lower score_toxicity.cascade.clears_below (with {suggested_bound:.3g}, the cheap "
+            "scorer would have cleared none of the toxic documents)"
         )
     raise HallmarkError(
         f"the cascade is refused: {recall.toxic_count:,} of the {recall.sample_size:,} sampled "

@@ -128,7 +128,7 @@ def test_the_page_of_two_runs_has_the_numbers_of_the_command(apart, both, tmp_pa
     text = apart("compare", *both, "--output", str(folder)).stdout
     assert text.splitlines()[-1] == f"page: {folder}/comparison.html"
     done = apart("compare", f"{apart.first}@all", "--output", str(folder), code=2)
-    assert "name exactly two" in done.stderr
+    assert "specify exactly two" in done.stderr
     (tmp_path / "file").write_text("")
     done = apart("compare", *both, "--output", str(tmp_path / "file"), code=1)
     assert len(done.stderr.strip().splitlines()) == 1
@@ -161,7 +161,7 @@ def test_audits_with_other_requests_are_not_compared(apart, both):
 
 
 def test_bad_names_are_one_sentence(apart, both):
-    assert "name two checkpoints" in apart("compare", code=2).stderr
+    assert "specify two checkpoints" in apart("compare", code=2).stderr
     assert "is empty" in apart("compare", both[0], "", code=2).stderr
     assert "runs named '2'" in apart("compare", both[0], "2", code=2).stderr
     assert (

@@ -169,7 +169,7 @@ def test_bad_input_is_one_sentence(apart, proved):
     assert "has no finding 'x'" in said(apart.first, "extraction.x")
     audited = proved[1]["base"].store
     other = next(run for run in read_all_runs(audited) if run.flow == "prove")
-    assert "is of the flow prove, and prove cannot repeat it" in said(other.id)
+    assert "is a run of the flow prove, which prove cannot repeat" in said(other.id)
     assert "already excluded documents from training" in said(proved[1]["removed"].id)
 
 
@@ -209,7 +209,7 @@ def test_a_run_without_a_model_or_with_a_purged_corpus_is_refused(apart, tmp_pat
     fresh.put(f"runs/{corpus['run']}/run.json", json.dumps(corpus).encode())
     copied = replace(apart, store=store)
     assert (
-        "trained no model, so there is no training to repeat"
+        "did not train a model, so there is no training to repeat"
         in copied("prove", corpus["run"], code=2).stderr
     )
     part = run["pack"]["train"].parts[0].entry

@@ -270,7 +270,7 @@ def test_stopped_rows_do_not_change_the_others():
     [
         ({"temperature": 1e-40}, "at least 0.0001"),
         ({"first_temperature": float("nan")}, "at least 0.0001"),
-        ({"forbid": range(61)}, "every token of the vocabulary"),
+        ({"forbid": range(61)}, "every token in the vocabulary"),
         ({"forbid": [61]}, "Token id 61"),
         ({"forbid": [-1]}, "Token id -1"),
         ({"forbid": [1.5]}, "forbid is not a list of token ids"),

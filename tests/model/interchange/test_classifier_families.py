@@ -140,13 +140,13 @@ def test_sentence_pairs_equal_those_of_bert(tmp_path):
 
 def test_a_model_without_a_transformers_architecture_is_refused(tmp_path):
     model = tiny(architecture="encoder", labels=("a", "b"), tie_embeddings=False)
-    with pytest.raises(ValueError, match=r"ForSequenceClassification needs .*embedding_norm"):
+    with pytest.raises(ValueError, match=r"ForSequenceClassification, .*embedding_norm"):
         export_transformers(
             model, tmp_path / "x", tokenizer_path=write_tokenizer(tmp_path / "t", 61)
         )
     prefix = tiny(activation="gelu_tanh")
     prefix.objective = "prefix"
-    with pytest.raises(ValueError, match="attention mask of a prefix LM"):
+    with pytest.raises(ValueError, match="attention mask of a prefix language model"):
         export_transformers(prefix, tmp_path / "x", tokenizer_path=tmp_path / "t")
 
 

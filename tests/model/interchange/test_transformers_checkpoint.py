@@ -277,15 +277,18 @@ def test_translations_equal_transformers(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"positions": "sinusoidal"}, r"needs positions = learned \(not sinusoidal\);"),
+        ({"positions": "sinusoidal"}, r"positions must be learned, but is sinusoidal;"),
         (
             {"norm": "rmsnorm", "positions": "rope", "bias": False},
-            r"LlamaForCausalLM needs activation = swiglu \(not gelu\)\.",
+            r"for LlamaForCausalLM, activation must be swiglu, but is gelu\.",
         ),
-        ({"scale_embeddings": True}, r"needs scale_embeddings = None or False \(not True\);"),
-        ({"d_head": 6}, r"GPT2LMHeadModel needs n_heads x d_head = 32 \(not 24\);"),
-        ({"n_kv_heads": 1}, r"GPT2LMHeadModel needs n_kv_heads = 4 \(not 1\);"),
-        ({"architecture": "encoder", "embedding_norm": True}, "needs norm_position = post"),
+        ({"scale_embeddings": True}, r"scale_embeddings must be None or False, but is True;"),
+        (
+            {"d_head": 6},
+            r"for GPT2LMHeadModel, n_heads x d_head must equal d_model \(32\), but is 24;",
+        ),
+        ({"n_kv_heads": 1}, r"for GPT2LMHeadModel, n_kv_heads must equal n_heads \(4\), but is 1;"),
+        ({"architecture": "encoder", "embedding_norm": True}, "norm_position must be post, but is"),
     ],
 )
 def test_a_config_without_counterpart_is_refused_with_reasons(tmp_path, changes, words):
@@ -348,7 +351,7 @@ def test_unsupported_configs_are_refused(tmp_path, config, changes, word):
 
 def test_a_deeply_nested_config_is_refused(tmp_path):
     (tmp_path / "config.json").write_text("[" * 10**5)
-    with pytest.raises(CheckpointError, match="cannot be read as a model's config"):
+    with pytest.raises(CheckpointError, match="cannot be read as a model config"):
         import_transformers(tmp_path)
 
 
@@ -359,7 +362,7 @@ def test_a_damaged_index_is_refused(tmp_path, index):
     _, folder = export_random_model(FAMILIES["gpt2"], tmp_path)
     (folder / "model.safetensors").rename(folder / "model-00001-of-00001.safetensors")
     (folder / "model.safetensors.index.json").write_text(index)
-    with pytest.raises(CheckpointError, match=r"cannot be read|is not inside its folder"):
+    with pytest.raises(CheckpointError, match=r"cannot be read|is outside its folder"):
         import_transformers(folder)
 
 

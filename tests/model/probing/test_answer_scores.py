@@ -108,6 +108,6 @@ def test_the_prompt_has_the_nearest_examples_that_fit(shots, max_tokens):
 
 
 def test_a_question_that_does_not_fit_is_refused():
-    with pytest.raises(ValueError, match=r"are 3 tokens in total, but at most 2"):
+    with pytest.raises(ValueError, match=r"have 3 tokens in total, but only 2"):
         build_few_shot_prompt(EXAMPLES, QUESTION, max_tokens=2)
     assert build_few_shot_prompt([], QUESTION, max_tokens=2, begin_ids=()).ids == QUESTION

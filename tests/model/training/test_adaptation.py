@@ -132,7 +132,7 @@ def test_existing_token_types_are_kept():
         ),
         (
             {"token_types": 2, "architecture": "decoder"},
-            "Only the architecture 'encoder' supports token_types",
+            "token_types is supported only with the architecture 'encoder'",
         ),
         ({"token_types": -1}, "token_types must be between 0"),
     ],

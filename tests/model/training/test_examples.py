@@ -128,8 +128,12 @@ def test_examples_are_read_back_and_tokens_of_steps_counted(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "example", "words"),
     [
-        ({}, Example([61], [5]), "ids from 61 to 61, but this model's ids go from 0 to 60"),
-        ({}, Example([5], [61]), "ids go from -1 to 60"),
+        (
+            {},
+            Example([61], [5]),
+            "ids that range from 61 to 61, but this model's ids range from 0 to 60",
+        ),
+        ({}, Example([5], [61]), "ids range from -1 to 60"),
         (
             {},
             Example([5] * 10, [6] * 4),
@@ -140,7 +144,7 @@ def test_examples_are_read_back_and_tokens_of_steps_counted(tmp_path):
             Example([5], [6] * 16),
             "at most 16 source and 15 target tokens",
         ),
-        (LABELS, Example([0, 5], [3, 0]), "ids go from -1 to 2"),
+        (LABELS, Example([0, 5], [3, 0]), "ids range from -1 to 2"),
         (LABELS, Example([0, 5], [1]), "one label for each token, but has 2 tokens and 1 labels"),
         (LABELS, Example([0] * 17, [1] * 17), "needs 1 to 16 tokens"),
     ],

@@ -154,7 +154,7 @@ def test_a_damaged_state_ends_with_one_sentence(inputs, tmp_path, capsys):
         assert main([str(job)]) == 1
         *_, event = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
         assert "is damaged" in event["message"]
-        advice = f"remove {folder}, and training resumes from the previous state"
+        advice = f"remove {folder} to resume training from the previous state"
         assert advice in event["message"]
     shutil.rmtree(folder)
     assert main([str(job)]) == 0

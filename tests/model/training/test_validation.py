@@ -157,7 +157,7 @@ def test_objectives_that_move_tokens_have_no_groups(rows, tmp_path):
 )
 def test_groups_outside_the_rows_are_refused(rows, tmp_path, span):
     path = write_groups(tmp_path, [{**span, "kind": "source", "name": "web"}])
-    with pytest.raises(ValueError, match=r"groups .*groups\.parquet"):
+    with pytest.raises(ValueError, match=r"group table .*groups\.parquet"):
         read_group_spans(path, rows)
 
 

@@ -216,7 +216,7 @@ def test_a_cascade_that_misses_too_much_is_refused(scored_corpus, scorer):
     assert re.search(pattern, message)
     assert "but the config requires 0.9; lower score_toxicity.cascade.clears_below" in message
     assert "\n" not in message
-    suggested_bound = float(message.partition("clears_below; at ")[2].split(",")[0])
+    suggested_bound = float(message.partition("clears_below (with ")[2].split(",")[0])
     config = make_config(
         scorer, cheap, toxicity_threshold=threshold, clears_below=suggested_bound, min_recall=0.9
     )

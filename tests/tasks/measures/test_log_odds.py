@@ -167,7 +167,9 @@ def test_each_jackknife_sample_is_calibrated_by_itself():
     )
     assert flat.value == estimate_log_odds_slope(values, x, strata, unit).value
     assert np.isnan([flat.low, flat.p]).all()
-    assert flat.method.startswith("no interval: the predictor varies hardly more than its sampling")
+    assert flat.method.startswith(
+        "no interval: almost all variation in the predictor is sampling error"
+    )
 
 
 def test_an_estimate_without_a_value_or_interval_says_why():

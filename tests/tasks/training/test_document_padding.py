@@ -211,7 +211,7 @@ def test_wrong_remaining_texts_are_rejected(tmp_path, monkeypatch, name) -> None
         )
         inject_fault(name, monkeypatch)
         packed = pack(corpus, tokenizer, PackConfig(context=65))
-        what = "bytes of source 'web'" if name == "what goes stays" else "checksums"
+        what = "bytes for source 'web'" if name == "what goes stays" else "checksums"
         with pytest.raises(HallmarkError, match=rf"{what} .*do not add up"):
             pad_removed_documents(packed, remaining, remaining, tokenizer)
 

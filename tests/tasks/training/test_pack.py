@@ -190,7 +190,7 @@ def test_swapped_texts_fail_the_checksums(tmp_path: Path, monkeypatch: pytest.Mo
         tokenizer = train_tokenizer(corpus, None, VOCABULARY)
         pack(corpus, tokenizer, PackConfig(context=8))
         monkeypatch.setattr(RowRange, "read_documents", read_swapped_documents)
-        with pytest.raises(HallmarkError, match="checksums of source 'web' do not add up"):
+        with pytest.raises(HallmarkError, match="checksums for source 'web' do not add up"):
             pack(corpus, tokenizer, PackConfig(context=16))
 
 

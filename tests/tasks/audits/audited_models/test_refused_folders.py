@@ -19,7 +19,7 @@ POINTER = (
 def test_git_lfs_pointers_in_place_of_weights_are_named(request, edited, folder):
     path = edited(request.getfixturevalue(folder))
     (path / "model.safetensors").write_text(POINTER)
-    message = r"model\.safetensors is a pointer of Git LFS.*run `git lfs pull`"
+    message = r"model\.safetensors is a Git LFS pointer.*run `git lfs pull`"
     with pytest.raises(UsageError, match=message) as caught:
         open_audited_model(path, device="cpu")
     assert "\n" not in str(caught.value) and not str(caught.value).endswith(".")
@@ -33,7 +33,7 @@ def test_git_lfs_pointers_in_place_of_shards_are_named(edited, gpt2_folder):
     index = '{"weight_map": {"transformer.wte.weight": "model-00001-of-00001.safetensors"}}'
     (path / "model.safetensors.index.json").write_text(index)
     (path / "model-00001-of-00001.safetensors").write_text(POINTER)
-    with pytest.raises(UsageError, match=r"00001\.safetensors is a pointer of Git LFS"):
+    with pytest.raises(UsageError, match=r"00001\.safetensors is a Git LFS pointer"):
         open_audited_model(path, device="cpu")
 
 
@@ -41,7 +41,7 @@ def test_git_lfs_pointers_in_place_of_a_tokenizer_are_named(edited, gpt2_folder)
     path = edited(gpt2_folder)
     (path / "tokenizer.json").write_text(POINTER)
     for open_folder in (open_audited_model, open_audited_tokenizer):
-        with pytest.raises(UsageError, match=r"tokenizer\.json is a pointer of Git LFS"):
+        with pytest.raises(UsageError, match=r"tokenizer\.json is a Git LFS pointer"):
             open_folder(path)
 
 
@@ -50,7 +50,7 @@ def test_an_adapter_next_to_base_weights_is_refused(edited, gpt2_folder):
     path = edited(gpt2_folder)
     (path / "adapter_config.json").write_text('{"peft_type": "LORA"}')
     shutil.copy(path / "model.safetensors", path / "adapter_model.safetensors")
-    message = r"contains an adapter .* merge it into its base model.*without the adapter"
+    message = r"contains an adapter .* merge the adapter into its base model.*without the adapter"
     with pytest.raises(UsageError, match=message):
         open_audited_model(path, device="cpu")
 

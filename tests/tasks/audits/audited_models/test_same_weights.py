@@ -226,13 +226,13 @@ def test_weights_outside_of_the_folder_are_refused(tmp_path, file_name, named_by
         (folder / "model.safetensors").unlink()
         index = {"metadata": {}, "weight_map": dict.fromkeys(weights, file_name)}
         (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    assert_refused(folder, "is not inside its folder")
+    assert_refused(folder, "is outside its folder")
 
 
 @pytest.mark.parametrize(
     ("file_name", "message"),
     [
-        ("other.safetensors", "no other.safetensors, which the key transformers_weights of"),
+        ("other.safetensors", "no other.safetensors, although the key transformers_weights of"),
         ("pytorch_model.bin", "is not a safetensors file"),
         (["model.safetensors"], "must be a file name"),
         (7, "must be a file name"),
