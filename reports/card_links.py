@@ -101,7 +101,7 @@ def find_related_cards(
             run_by_model_card[model_card_name] = other_id
     linked_runs = [*run_by_model_card.values()][:MAX_MODEL_CARDS]
     if len(linked_runs) == 1:
-        text = "Model card of the model trained on this corpus"
+        text = "Model card of the trained model"
         return [CardLink(text, linked_runs[0], MODEL_CARD)]
     return [CardLink(f"Model card of run {run}", run, MODEL_CARD) for run in linked_runs]
 

@@ -45,7 +45,7 @@ TWO_CARDS = {"datasheet": "datasheet/a", "model_card": "model_card/1"}
             "r1",
             "datasheet",
             {"r2": TWO_CARDS, "r1": TWO_CARDS},
-            [("Model card of the model trained on this corpus", "r1")],
+            [("Model card of the trained model", "r1")],
         ),
         (
             "r1",

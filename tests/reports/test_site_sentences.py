@@ -170,16 +170,16 @@ class ScorerFindings(Findings):
 def test_failed_controls_are_counted_by_their_verdicts(audits, expected):
     summary = _summarize_controls({f"audit_{name}": each for name, each in audits.items()})
     text = index_of(controls=summary, model=ModelSummary("m", None, 7))
-    assert f" m 7 {expected} – – " in text
+    assert f" m 7 {expected} – " in text
 
 
 @pytest.mark.parametrize(
     ("model", "expected"),
     [
-        (ModelSummary(), "1 of 3 stages computed – – "),
-        (ModelSummary("A model"), "1 of 3 stages computed A model – "),
-        (ModelSummary(None, 1234), "1 of 3 stages computed 1,234 parameters – "),
-        (ModelSummary("A model", 1234, 0), "1 of 3 stages computed A model 1,234 parameters 0 "),
+        (ModelSummary(), "1 of 3 stages computed – – – "),
+        (ModelSummary("A model"), "1 of 3 stages computed – A model – "),
+        (ModelSummary(None, 1234), "1 of 3 stages computed – 1,234 parameters – "),
+        (ModelSummary("A model", 1234, 0), "1 of 3 stages computed – A model 1,234 parameters 0 "),
     ],
 )
 def test_the_index_says_of_a_model_what_is_known(model, expected):
