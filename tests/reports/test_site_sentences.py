@@ -338,6 +338,28 @@ def test_every_stage_has_a_group_and_a_title_where_one_is_known(label, group, ti
     assert (found.title, found.stages[0].title) == (group, title)
 
 
+def test_groups_have_a_fixed_order():
+    labels = ["datasheet", "other", "audit_bias", "pretrain", "ingest", "model_card"]
+    entries = [{"label": label, "cached": True, "seconds": None} for label in labels]
+    groups = group_stages(entries, lambda entry: entry)
+    titles = [group.title for group in groups]
+    assert titles == ["Corpus", "Training", "Audits", "Cards", "Other stages"]
+    cards = [titled.stage["label"] for titled in groups[3].stages]
+    assert cards == ["datasheet", "model_card"]
+
+
+def test_key_figures_are_linked_only_to_pages_that_were_written():
+    figure = KeyFigure("bits per byte", "0.9", evidence_id="capability")
+    for cards in ({}, {"model_card/model_card.html": "Model card"}):
+        run = IndexedRun(RECORD, cards, 0, 0, "", build_summary(figures=[figure]))
+        html = (
+            get_template_environment()
+            .get_template("site_index.html")
+            .render(runs=[run], key_figures=["bits per byte"])
+        )
+        assert ("runs/r1/model_card/rows" in html) == bool(cards)
+
+
 def test_every_stage_of_a_pipeline_has_a_title():
     register_all_stages()
     steps = {"respond", "score", "trace"}  # their label begins with the name of the audit
