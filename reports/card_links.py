@@ -1,7 +1,7 @@
 """Link the datasheet of a corpus and the model cards of the models trained on it.
 
-A model card names the datasheet of its corpus in its lineage. The links are no part of the cards:
-they depend on which runs the store has.
+Both name the profile of the corpus in their lineage. The links are no part of the cards: they
+depend on which runs the store has.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from hallmark.tasks.contract import Store
 
 #: The cards that are linked with each other.
 DATASHEET, MODEL_CARD = "datasheet", "model_card"
+OTHER_CARD = {DATASHEET: MODEL_CARD, MODEL_CARD: DATASHEET}
 
 #: Largest number of model cards that a datasheet links to.
 MAX_MODEL_CARDS = 5
@@ -52,20 +53,31 @@ class CardLink:
         return f"{quote(self.run_id)}/{self.card}/{self.card}.html"
 
 
-def read_datasheet_name(store: Store, model_card_name: str) -> str | None:
-    """Return the name of the datasheet that a model card names; None without one."""
-    card = find_artifact_by_name(store, model_card_name)
+def identify_corpus(store: Store, card_name: str) -> str | None:
+    """Return what identifies the corpus of a datasheet or a model card; None if it is not known.
+
+    This is the content of its profile: a stage that computes the same content again gives it
+    another name.
+    """
+    card = find_artifact_by_name(store, card_name)
     lineage = card.manifest.get("lineage") if card is not None else None
-    corpus_artifacts = lineage.get("corpus_artifacts") if isinstance(lineage, Mapping) else None
-    name = corpus_artifacts.get(DATASHEET) if isinstance(corpus_artifacts, Mapping) else None
-    return name if isinstance(name, str) else None
+    if not isinstance(lineage, Mapping):
+        return None
+    corpus_artifacts = lineage.get("corpus_artifacts")
+    name = lineage.get("profile")
+    if name is None and isinstance(corpus_artifacts, Mapping):
+        name = corpus_artifacts.get("profile")
+    if not isinstance(name, str):
+        return None
+    profile = find_artifact_by_name(store, name)
+    return name if profile is None else profile.content_digest
 
 
 def find_related_cards(
     run_id: str,
     card: str,
     card_names_by_run: Mapping[str, Mapping[str, str]],
-    find_datasheet_name: Callable[[str], str | None],
+    identify: Callable[[str], str | None],
 ) -> list[CardLink]:
     """Find the datasheet of a model card's corpus, or the model cards of a datasheet's corpus.
 
@@ -75,35 +87,23 @@ def find_related_cards(
         run_id: The run of the card.
         card: The name of the card's stage.
         card_names_by_run: The names of the cards that can be linked to, by run and stage.
-        find_datasheet_name: Returns the name of the datasheet that a model card names.
+        identify: Returns what identifies the corpus of a card, by the name of the card.
     """
     artifact_name = card_names_by_run.get(run_id, {}).get(card)
-    if artifact_name is None:
+    corpus = identify(artifact_name) if artifact_name and card in OTHER_CARD else None
+    if corpus is None:
         return []
-    run_ids = [run_id, *(other_id for other_id in card_names_by_run if other_id != run_id)]
+    run_by_card: dict[str, str] = {}
+    for other_id in [run_id, *(other_id for other_id in card_names_by_run if other_id != run_id)]:
+        name = card_names_by_run[other_id].get(OTHER_CARD[card])
+        if name and name not in run_by_card and identify(name) == corpus:
+            run_by_card[name] = other_id
+    runs = [*run_by_card.values()]
     if card == MODEL_CARD:
-        datasheet_name = find_datasheet_name(artifact_name)
-        return [
-            CardLink("Datasheet of the training corpus", other_id, DATASHEET)
-            for other_id in run_ids
-            if datasheet_name and card_names_by_run[other_id].get(DATASHEET) == datasheet_name
-        ][:1]
-    if card != DATASHEET:
-        return []
-    run_by_model_card: dict[str, str] = {}
-    for other_id in run_ids:
-        model_card_name = card_names_by_run[other_id].get(MODEL_CARD)
-        if (
-            model_card_name
-            and model_card_name not in run_by_model_card
-            and find_datasheet_name(model_card_name) == artifact_name
-        ):
-            run_by_model_card[model_card_name] = other_id
-    linked_runs = [*run_by_model_card.values()][:MAX_MODEL_CARDS]
-    if len(linked_runs) == 1:
-        text = "Model card of the model trained on this corpus"
-        return [CardLink(text, linked_runs[0], MODEL_CARD)]
-    return [CardLink(f"Model card of run {run}", run, MODEL_CARD) for run in linked_runs]
+        return [CardLink("Datasheet of the training corpus", run, DATASHEET) for run in runs[:1]]
+    if len(runs) == 1:
+        return [CardLink("Model card of the trained model", runs[0], MODEL_CARD)]
+    return [CardLink(f"Model card of run {run}", run, MODEL_CARD) for run in runs[:MAX_MODEL_CARDS]]
 
 
 def insert_related_links(page: Path, links: Sequence[CardLink]) -> None:

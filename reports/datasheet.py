@@ -162,7 +162,14 @@ class DatasheetBuilder:
             build_canary_callout(self.corpus_figures),
             DefinitionList(
                 [
-                    ("Redistribution", self.describe_redistribution()),
+                    (
+                        "Redistribution",
+                        describe_redistribution(
+                            self.corpus_figures,
+                            self.config.redistribution,
+                            self.config.redistribution_reason,
+                        ),
+                    ),
                     ("Licences", describe_licences(self.corpus_figures, self.config.licence)),
                     (
                         "Contents",
@@ -181,11 +188,6 @@ class DatasheetBuilder:
                 ]
             ),
         ]
-
-    def describe_redistribution(self) -> InlineContent:
-        return describe_redistribution(
-            self.corpus_figures, self.config.redistribution, self.config.redistribution_reason
-        )
 
     def format_split_counts(self, splits: Sequence[str]) -> InlineContent:
         """Return the number of documents of each split."""
@@ -300,7 +302,6 @@ class DatasheetBuilder:
                 "To whom is the corpus distributed, and how?",
                 format_user_statement(self.config.distribution),
             ),
-            ("May it be redistributed?", self.describe_redistribution()),
             ("Under which licences?", describe_licences(self.corpus_figures, self.config.licence)),
         ]
         licence_note = (

@@ -64,8 +64,8 @@ STAGE_TITLES = {
     **CARD_TITLES,
 }
 
-#: The parts of a run, and the stages that have no title.
-CORPUS_GROUP, TRAINING_GROUP, AUDIT_GROUP, CARD_GROUP, OTHER_GROUP = (
+#: The parts of a run in the order of its page; the last has the stages without a title.
+GROUPS = CORPUS_GROUP, TRAINING_GROUP, AUDIT_GROUP, CARD_GROUP, OTHER_GROUP = (
     "Corpus",
     "Training",
     "Audits",
@@ -135,15 +135,15 @@ def find_stage_group(label: str) -> str:
 def group_stages(
     stages: Iterable[StageT], get_entry: Callable[[StageT], Mapping[str, Any]]
 ) -> list[StageGroup[StageT]]:
-    """Group stages by the part of the run to which they belong, in order of first appearance.
+    """Group stages by the part of the run to which they belong.
 
     Args:
         stages: The stages.
         get_entry: Returns the record of a stage in run.json.
     """
-    stages_by_group: dict[str, list[StageT]] = {}
+    stages_by_group: dict[str, list[StageT]] = {group: [] for group in GROUPS}
     for stage in stages:
-        stages_by_group.setdefault(find_stage_group(get_entry(stage)["label"]), []).append(stage)
+        stages_by_group[find_stage_group(get_entry(stage)["label"])].append(stage)
     return [
         StageGroup(
             group,
@@ -154,6 +154,7 @@ def group_stages(
             ],
         )
         for group, group_members in stages_by_group.items()
+        if group_members
     ]
 
 

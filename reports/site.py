@@ -27,8 +27,8 @@ from hallmark.reports.card_links import (
     DATASHEET,
     MODEL_CARD,
     find_related_cards,
+    identify_corpus,
     insert_related_links,
-    read_datasheet_name,
 )
 from hallmark.reports.cards import CARD_KINDS, find_page_inputs, read_card
 from hallmark.reports.page.card_pages import write_card_pages
@@ -464,11 +464,11 @@ def _link_related_cards(store: Store, runs: Sequence[IndexedRun], site_folder: P
         }
         for run in runs
     }
-    find_datasheet_name = cache(partial(read_datasheet_name, store))
+    identify = cache(partial(identify_corpus, store))
     for run_id, names in names_by_run.items():
         for card in {DATASHEET, MODEL_CARD} & names.keys():
             page = site_folder / "runs" / run_id / card / f"{card}.html"
-            links = find_related_cards(run_id, card, names_by_run, find_datasheet_name)
+            links = find_related_cards(run_id, card, names_by_run, identify)
             insert_related_links(page, links)
 
 

@@ -20,7 +20,7 @@ from hallmark.reports.card_links import (
     MODEL_CARD,
     CardLink,
     find_related_cards,
-    read_datasheet_name,
+    identify_corpus,
 )
 from hallmark.reports.cards import CARD_KINDS, read_card
 from hallmark.reports.page.card_tables import CardContent
@@ -117,7 +117,7 @@ class StoreReader:
         self.store = store
         self._cards: RecentValues[tuple[CardContent, str]] = RecentValues(MAX_CARDS)
         self._summaries: RecentValues[RunSummary] = RecentValues(MAX_SUMMARIES)
-        self._datasheet_names: RecentValues[str | None] = RecentValues(MAX_SUMMARIES)
+        self._corpora: RecentValues[str | None] = RecentValues(MAX_SUMMARIES)
         self._map: Any = map
         if store.root_folder is None:
             self._map = ThreadPoolExecutor(READERS, thread_name_prefix="store reader").map
@@ -199,13 +199,11 @@ class StoreReader:
             for run in runs
         }
         return find_related_cards(
-            view.run.id, view.content.name, names_by_run, self._find_datasheet_name
+            view.run.id, view.content.name, names_by_run, self._identify_corpus
         )
 
-    def _find_datasheet_name(self, model_card_name: str) -> str | None:
-        return self._datasheet_names.get(
-            model_card_name, lambda: read_datasheet_name(self.store, model_card_name)
-        )
+    def _identify_corpus(self, card_name: str) -> str | None:
+        return self._corpora.get(card_name, lambda: identify_corpus(self.store, card_name))
 
     def _identify_contents(self, artifact: Artifact) -> Hashable:
         """Return what identifies the contents of an artifact.

@@ -102,7 +102,7 @@ def test_the_start_of_an_id_and_latest_lead_to_the_run(client, run):
 
 
 def test_every_link_of_the_cards_leads_to_a_page(client, run):
-    for label in ("model_card", "datasheet"):
+    for label, other in (("model_card", "datasheet"), ("datasheet", "model_card")):
         home = f"/runs/{run.id}/{label}/"
         page = client.get(f"{home}{label}.html")
         assert page.status_code == 200
@@ -113,6 +113,7 @@ def test_every_link_of_the_cards_leads_to_a_page(client, run):
         sections = {path for path in paths if re.fullmatch(r"[a-z_-]+\.html", path)}
         assert any("<svg" in client.get(home + path).text for path in sections)
         assert any(path.startswith("rows/") for path in paths)
+        assert f"/runs/{run.id}/{other}/{other}.html" in paths
         rows = sorted(path for path in paths if path.startswith("rows/"))
         for path in sorted(paths - {*rows[10:]}):
             linked = path if path.startswith("/") else home + path

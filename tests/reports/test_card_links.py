@@ -9,13 +9,19 @@ import pytest
 from hallmark.reports.card_links import (
     CardLink,
     find_related_cards,
+    identify_corpus,
     insert_related_links,
-    read_datasheet_name,
 )
 from tests.reports.artifacts import SCRIPT
 
-#: The datasheet that each model card names.
-DATASHEET_BY_MODEL_CARD = {"model_card/1": "datasheet/a", "model_card/2": "datasheet/a"}
+#: The corpus of each card.
+CORPUS_BY_CARD = {
+    "model_card/1": "a",
+    "model_card/2": "a",
+    "datasheet/a": "a",
+    "datasheet/again": "a",
+    "datasheet/b": "b",
+}
 
 TWO_CARDS = {"datasheet": "datasheet/a", "model_card": "model_card/1"}
 
@@ -45,7 +51,7 @@ TWO_CARDS = {"datasheet": "datasheet/a", "model_card": "model_card/1"}
             "r1",
             "datasheet",
             {"r2": TWO_CARDS, "r1": TWO_CARDS},
-            [("Model card of the model trained on this corpus", "r1")],
+            [("Model card of the trained model", "r1")],
         ),
         (
             "r1",
@@ -53,14 +59,21 @@ TWO_CARDS = {"datasheet": "datasheet/a", "model_card": "model_card/1"}
             {"r2": {"model_card": "model_card/2"}, "r1": TWO_CARDS},
             [("Model card of run r1", "r1"), ("Model card of run r2", "r2")],
         ),
+        (
+            "r2",
+            "datasheet",
+            {"r2": TWO_CARDS | {"datasheet": "datasheet/again"}, "r1": TWO_CARDS},
+            [("Model card of the trained model", "r2")],
+        ),
         ("r1", "datasheet", {"r1": {"datasheet": "datasheet/b"}, "r2": TWO_CARDS}, []),
+        ("r1", "datasheet", {"r1": {"datasheet": "datasheet/9"}, "r2": TWO_CARDS}, []),
         ("r1", "datasheet", {"r1": {}}, []),
         ("r1", "task_card", {"r1": TWO_CARDS | {"task_card": "task_card/1"}}, []),
         ("r9", "datasheet", {"r1": TWO_CARDS}, []),
     ],
 )
 def test_a_card_is_linked_with_those_of_the_same_corpus(run, card, names_by_run, expected):
-    links = find_related_cards(run, card, names_by_run, DATASHEET_BY_MODEL_CARD.get)
+    links = find_related_cards(run, card, names_by_run, CORPUS_BY_CARD.get)
     assert [(link.text, link.run_id) for link in links] == expected
     assert {link.card for link in links} <= {"datasheet", "model_card"} - {card}
 
@@ -68,14 +81,17 @@ def test_a_card_is_linked_with_those_of_the_same_corpus(run, card, names_by_run,
 def test_a_datasheet_names_at_most_five_model_cards():
     names = {f"r{n}": {"model_card": f"model_card/{n}"} for n in range(9)}
     names["r0"]["datasheet"] = "datasheet/a"
-    links = find_related_cards("r0", "datasheet", names, lambda name: "datasheet/a")
+    links = find_related_cards("r0", "datasheet", names, lambda name: "a")
     assert [link.run_id for link in links] == ["r0", "r1", "r2", "r3", "r4"]
 
 
-def test_the_datasheet_of_a_model_card_is_in_its_lineage(session, cards):
-    assert read_datasheet_name(session.store, cards["model_card"].name) == cards["datasheet"].name
-    assert read_datasheet_name(session.store, cards["datasheet"].name) is None
-    assert read_datasheet_name(session.store, "model_card/0000000000000000") is None
+def test_a_corpus_is_identified_by_the_content_of_its_profile(session, cards, made):
+    digest = made.profile.content_digest
+    for card in ("datasheet", "model_card"):
+        assert identify_corpus(session.store, cards[card].name) == digest
+    assert identify_corpus(session.store, cards["task_card"].name) is None
+    assert identify_corpus(session.store, made.profile.name) is None
+    assert identify_corpus(session.store, "model_card/0000000000000000") is None
 
 
 def test_links_replace_those_of_an_earlier_site_and_no_hard_link_changes(tmp_path):

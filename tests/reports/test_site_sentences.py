@@ -170,16 +170,16 @@ class ScorerFindings(Findings):
 def test_failed_controls_are_counted_by_their_verdicts(audits, expected):
     summary = _summarize_controls({f"audit_{name}": each for name, each in audits.items()})
     text = index_of(controls=summary, model=ModelSummary("m", None, 7))
-    assert f" m 7 {expected} – – " in text
+    assert f" m 7 {expected} – " in text
 
 
 @pytest.mark.parametrize(
     ("model", "expected"),
     [
-        (ModelSummary(), "1 of 3 stages computed – – "),
-        (ModelSummary("A model"), "1 of 3 stages computed A model – "),
-        (ModelSummary(None, 1234), "1 of 3 stages computed 1,234 parameters – "),
-        (ModelSummary("A model", 1234, 0), "1 of 3 stages computed A model 1,234 parameters 0 "),
+        (ModelSummary(), "1 of 3 stages computed – – – "),
+        (ModelSummary("A model"), "1 of 3 stages computed – A model – "),
+        (ModelSummary(None, 1234), "1 of 3 stages computed – 1,234 parameters – "),
+        (ModelSummary("A model", 1234, 0), "1 of 3 stages computed – A model 1,234 parameters 0 "),
     ],
 )
 def test_the_index_says_of_a_model_what_is_known(model, expected):
@@ -336,6 +336,28 @@ def test_every_stage_has_a_group_and_a_title_where_one_is_known(label, group, ti
     entry = {"label": label, "cached": True, "seconds": None}
     (found,) = group_stages([entry], lambda each: each)
     assert (found.title, found.stages[0].title) == (group, title)
+
+
+def test_groups_have_a_fixed_order():
+    labels = ["datasheet", "other", "audit_bias", "pretrain", "ingest", "model_card"]
+    entries = [{"label": label, "cached": True, "seconds": None} for label in labels]
+    groups = group_stages(entries, lambda entry: entry)
+    titles = [group.title for group in groups]
+    assert titles == ["Corpus", "Training", "Audits", "Cards", "Other stages"]
+    cards = [titled.stage["label"] for titled in groups[3].stages]
+    assert cards == ["datasheet", "model_card"]
+
+
+def test_key_figures_are_linked_only_to_pages_that_were_written():
+    figure = KeyFigure("bits per byte", "0.9", evidence_id="capability")
+    for cards in ({}, {"model_card/model_card.html": "Model card"}):
+        run = IndexedRun(RECORD, cards, 0, 0, "", build_summary(figures=[figure]))
+        html = (
+            get_template_environment()
+            .get_template("site_index.html")
+            .render(runs=[run], key_figures=["bits per byte"])
+        )
+        assert ("runs/r1/model_card/rows" in html) == bool(cards)
 
 
 def test_every_stage_of_a_pipeline_has_a_title():
