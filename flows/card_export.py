@@ -42,7 +42,8 @@ def export_run_cards(run: Run, folder: Path) -> list[str]:
     """
     folder = Path(os.path.realpath(folder))
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        raise UsageError(f"{folder} exists and is not empty; name a new folder for the export")
+        problem = "exists and is not empty" if folder.is_dir() else "is not a folder"
+        raise UsageError(f"{folder} {problem}; name a new folder for the export")
     model_card, datasheet = (
         None if card is None else load_exported_card(run.store, card)
         for card in find_run_cards(run)
