@@ -71,6 +71,9 @@ MODEL_CARD = "model_card"
 
 MAX_MANIFEST_BYTES = 1 << 26
 
+#: Largest size of a file that file systems know.
+MAX_FILE_BYTES = (1 << 63) - 1
+
 _RUN_ID_PATTERN = re.compile(r"[\w-]{1,100}")
 
 
@@ -216,6 +219,7 @@ def _is_valid_manifest(manifest: Any) -> bool:
             isinstance(entry, dict)
             and entry.keys() == {"size", "sha256"}
             and type(entry["size"]) is int
+            and 0 <= entry["size"] <= MAX_FILE_BYTES
             and isinstance(entry["sha256"], str)
             for entry in manifest["files"].values()
         )
@@ -236,13 +240,13 @@ def _find_file_problems(folder: Path, entries: Mapping[str, Mapping[str, Any]]) 
         ]
     present_names, problems = _list_files(folder)
     listed_names = set(entries)
-    problems += [f"{name} is missing" for name in sorted(listed_names - present_names)]
+    problems += [f"{name!r} is missing" for name in sorted(listed_names - present_names)]
     extra_names = present_names - listed_names - {MANIFEST_NAME}
     problems += [f"{name!r} is not listed in {MANIFEST_NAME}" for name in sorted(extra_names)]
     for name in sorted(listed_names & present_names):
         path, entry = folder / name, entries[name]
         if path.stat().st_size != entry["size"] or hash_file(path) != entry["sha256"]:
-            problems.append(f"{name} does not have the size and SHA-256 in {MANIFEST_NAME}")
+            problems.append(f"{name!r} does not have the size and SHA-256 in {MANIFEST_NAME}")
     return problems
 
 
