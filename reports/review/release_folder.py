@@ -18,7 +18,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -68,6 +68,9 @@ _FILE_PATTERN = re.compile(
 
 #: The card that every release has: it is about the checkpoint.
 MODEL_CARD = "model_card"
+
+#: The card of the corpus, and the stage whose rows both cards cite if the corpus is known.
+DATASHEET, CORPUS_STAGE = "datasheet", "profile"
 
 MAX_MANIFEST_BYTES = 1 << 26
 
@@ -135,14 +138,16 @@ def verify_release_folder(
     ]
     if MODEL_CARD not in kinds:
         verification.problems.append("the release has no model card")
+    corpus_digests: dict[str, set[str]] = {}
     for kind in kinds:
         checkpoint_digest = verification.checkpoint_digest if kind == MODEL_CARD else None
         try:
+            tables = _read_card_tables(folder, entries, kind)
             card = ReviewedCard(
                 kind=kind,
                 run=verification.run,
                 checkpoint=checkpoint_digest,
-                evidence_hash=_compute_evidence_hash(folder, entries, kind),
+                evidence_hash=hash_evidence_tables(tables, f"the {format_card_kind(kind)}"),
             )
         except (HallmarkError, OSError, pa.ArrowException) as error:
             problem = f"the tables of the {format_card_kind(kind)} cannot be read"
@@ -150,11 +155,32 @@ def verify_release_folder(
             continue
         approval = judge_card(card, reviews, signer_files, now)
         verification.approvals.append(approval)
-        if not approval.is_approved:
+        if approval.is_approved:
+            corpus_digests[kind] = _list_corpus_digests(tables)
+        else:
             verification.problems.append(
                 f"the {format_card_kind(kind)} is not approved ({approval.describe()})"
             )
+    verification.problems += _find_corpus_problems(kinds, corpus_digests)
     return verification
+
+
+def _find_corpus_problems(
+    kinds: Sequence[CardStage], corpus_digests: Mapping[str, set[str]]
+) -> list[str]:
+    """Check that the datasheet is that of the corpus which the approved model card describes.
+
+    Args:
+        kinds: The cards of the release.
+        corpus_digests: The corpus profiles that each approved card cites.
+    """
+    model_digests = corpus_digests.get(MODEL_CARD, set())
+    datasheet_digests = corpus_digests.get(DATASHEET) or model_digests
+    if model_digests and DATASHEET not in kinds:
+        return ["the release has no datasheet, but its model card describes the training text"]
+    if model_digests and model_digests.isdisjoint(datasheet_digests):
+        return ["the datasheet is about another corpus than the model card"]
+    return []
 
 
 def build_manifest_entries(folder: Path) -> dict[str, dict[str, Any]]:
@@ -302,7 +328,16 @@ def _list_names(entries: Mapping[str, Any], *folders: str) -> list[str]:
     return sorted(name for name in entries if name.startswith(prefix))
 
 
-def _compute_evidence_hash(folder: Path, entries: Mapping[str, Any], kind: CardStage) -> str:
+def _list_corpus_digests(tables: Mapping[str, pa.Table]) -> set[str]:
+    """Return the content digests of the corpus profiles whose rows a card cites."""
+    evidence = tables.get("evidence")
+    rows = [] if evidence is None else evidence.select(["stage", "content_digest"]).to_pylist()
+    return {row["content_digest"] for row in rows if row["stage"] == CORPUS_STAGE}
+
+
+def _read_card_tables(
+    folder: Path, entries: Mapping[str, Any], kind: CardStage
+) -> dict[str, pa.Table]:
     tables: dict[str, pa.Table] = {}
     for table_name in EVIDENCE_TABLES:
         parts = []
@@ -311,4 +346,4 @@ def _compute_evidence_hash(folder: Path, entries: Mapping[str, Any], kind: CardS
                 parts.append(file.read())
         if parts:
             tables[table_name] = pa.concat_tables(parts)
-    return hash_evidence_tables(tables, f"the {format_card_kind(kind)}")
+    return tables

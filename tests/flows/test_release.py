@@ -475,6 +475,15 @@ def test_a_review_about_another_card_does_not_count(smoke, release):
     assert len(verify(smoke, release, code=1)["problems"]) == 2
 
 
+def test_a_release_without_the_datasheet_is_not_valid(smoke, release):
+    """Somebody removed it, for example because it was rejected."""
+    for folder in ("cards", "tables"):
+        shutil.rmtree(release / folder / "datasheet")
+    rewrite_manifest(release)
+    (problem,) = verify(smoke, release, code=1)["problems"]
+    assert problem == "the release has no datasheet, but its model card describes the training text"
+
+
 def test_tables_without_pages_need_an_approval_too(smoke, release):
     shutil.rmtree(release / "cards" / "datasheet")
     rewrite_manifest(release)
