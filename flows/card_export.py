@@ -42,7 +42,8 @@ def export_run_cards(run: Run, folder: Path) -> list[str]:
     """
     folder = Path(os.path.realpath(folder))
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        raise UsageError(f"{folder} exists and is not empty; choose a new folder for the export")
+        problem = "exists and is not empty" if folder.is_dir() else "is not a folder"
+        raise UsageError(f"{folder} {problem}; choose a new folder for the export")
     model_card, datasheet = find_run_cards(run)
     with write_folder_atomically(folder) as new_folder:
         return write_card_exports(run.store, model_card, datasheet, new_folder)

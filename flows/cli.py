@@ -15,7 +15,7 @@ import sys
 import traceback
 from importlib.metadata import version
 
-from cyclopts import App, CycloptsError, Group, UnusedCliTokensError
+from cyclopts import App, CycloptsError, Group, Parameter, UnusedCliTokensError
 
 from hallmark.flows.commands.flow_execution import configure_prefect_environment
 from hallmark.flows.notices import NOTICE
@@ -26,6 +26,8 @@ app = App(
     "Every command accepts --debug, which shows the traceback of an error.",
     version=lambda: version("hallmark"),
     help_format="markdown",
+    # Values are texts as a person wrote them: a remark that begins with "[" is no JSON.
+    default_parameter=Parameter(json_list=False, json_dict=False),
     suppress_keyboard_interrupt=False,  # ``main`` reports an interruption itself
 )
 

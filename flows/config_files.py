@@ -13,6 +13,9 @@ from hallmark.tasks.contract import UsageError, format_closest_name_hint, open_e
 CONFIG_FOLDER = Path(__file__).parent / "configs"
 POLICY_FOLDER = Path(__file__).parent / "policies"
 
+#: Largest depth of the tree of a file; configs need about ten levels.
+MAX_DEPTH = 100
+
 
 def list_bundled_configs() -> list[str]:
     """List the names of the configs that come with Hallmark."""
@@ -96,7 +99,9 @@ def _read_toml(kind: str, name: str, bundled_folder: Path) -> dict[str, Any]:
             )
     try:
         with path.open("rb") if is_bundled else open_external_file(path, kind) as file:
-            return tomllib.loads(file.read().decode())
+            tree = tomllib.loads(file.read().decode())
+            _check_depth(tree)
+            return tree
     except OSError as error:
         raise UsageError(
             f"{kind} {path}: the file cannot be read ({error.strerror}: "
@@ -112,6 +117,24 @@ def _read_toml(kind: str, name: str, bundled_folder: Path) -> dict[str, Any]:
         ) from error
     except RecursionError as error:
         raise UsageError(f"{kind} {path}: the file is nested too deeply") from error
+
+
+def _check_depth(tree: dict[str, Any]) -> None:
+    """Raise RecursionError if a tree is deeper than any valid one; a dotted key nests without end.
+
+    Everything that copies or validates a tree afterwards is recursive.
+    """
+    level: list[Any] = [tree]
+    for _ in range(MAX_DEPTH):
+        level = [
+            value
+            for node in level
+            for value in (node.values() if isinstance(node, dict) else node)
+            if isinstance(value, dict | list)
+        ]
+        if not level:
+            return
+    raise RecursionError
 
 
 def _suggest_file(path: Path) -> str:

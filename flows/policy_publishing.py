@@ -12,7 +12,7 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.context import FlowRunContext
 
 from hallmark.flows.finding_trace import format_finding_name
-from hallmark.reports.page.redaction import escape_invisible
+from hallmark.reports.page.rendering import escape_markdown
 from hallmark.tasks.audits.judging.policy_outcome import VERDICT_NAMES, judge_policy
 from hallmark.tasks.contract import Artifact, BackgroundListener, Event, table_to_rows
 
@@ -53,7 +53,5 @@ def verdicts_to_markdown(verdicts: Sequence[Mapping[str, Any]]) -> str:
             distance,
             row["reason"],
         )
-        lines.append(
-            f"| {' | '.join(escape_invisible(cell).replace('|', '/') for cell in cells)} |"
-        )
+        lines.append(f"| {' | '.join(map(escape_markdown, cells))} |")
     return "\n".join(lines)

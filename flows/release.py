@@ -150,7 +150,8 @@ def write_release(candidate: ReleaseCandidate, folder: Path) -> None:
     # Links in the path are followed once, so that the folder is renamed where it is written.
     folder = Path(os.path.realpath(folder))
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        raise UsageError(f"{folder} exists and is not empty; choose a new folder for the release")
+        problem = "exists and is not empty" if folder.is_dir() else "is not a folder"
+        raise UsageError(f"{folder} {problem}; choose a new folder for the release")
     if candidate.refusal_reasons:
         error_type = PolicyViolationError if candidate.is_policy_unmet else HallmarkError
         raise error_type(
@@ -196,7 +197,8 @@ def write_release(candidate: ReleaseCandidate, folder: Path) -> None:
                 f"valid: {'; '.join(problems)}; run the command again when nothing else changes "
                 "the store"
             )
-    _record_released_version(candidate)
+        # Before the folder gets its name: a release that the store does not know is none.
+        _record_released_version(candidate)
 
 
 def _record_released_version(candidate: ReleaseCandidate) -> None:

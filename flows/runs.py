@@ -397,14 +397,18 @@ def open_run(
             *islice((run_id for run_id in reversed(run_ids) if _may_be_latest(store, run_id)), 1)
         ]
         matches = newest_ids if name == "latest" else matches
-    if len(matches) != 1:
+    if len(matches) > 1:
+        raise UsageError(
+            f"the store {store.uri} has {len(matches)} runs whose ids begin with {name!r}; write "
+            f"more of the id, such as {matches[-1]}"
+        )
+    if not matches:
         hint = (
             f"newest: {newest_ids[0]}"
             if newest_ids
             else "the store has no runs; start one with: hallmark run"
         )
-        match_count = "no run" if not matches else f"{len(matches)} runs"
-        raise UsageError(f"the store {store.uri} has {match_count} named {name!r}; {hint}")
+        raise UsageError(f"the store {store.uri} has no run named {name!r:.80}; {hint}")
     run = Run(store, read_run_record(store, matches[0]))
     if name == "latest":
         log_which_run_is_latest(run.id, "the newest run")

@@ -377,7 +377,8 @@ def _find_readable_artifact(store: Store, stage_label: str, artifact_name: str) 
             for table in SITE_TABLES:
                 if table in artifact.tables:
                     artifact[table].read()
-    except HallmarkError:
+    except HallmarkError as error:
+        log.warning("the site does not show %s: %s", artifact_name, error)
         return None
     return artifact
 

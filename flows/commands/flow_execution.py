@@ -195,7 +195,7 @@ def print_run_summary(flow_name: str, run: Run) -> None:
     computed_count = sum(not entry["cached"] for entry in stages)
     if flow_name in ("audit", "finetune"):
         verb = {"audit": "audited", "finetune": "fine-tuned"}[flow_name]
-        stderr.print(f"{verb}: {run.record['checkpoint']}")
+        stderr.print(f"{verb}: {run.record['checkpoint']}", markup=False)
     stderr.print(
         f"run {run.id}: stages computed: {computed_count}, cached: {len(stages) - computed_count}"
     )

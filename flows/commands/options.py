@@ -80,4 +80,14 @@ JsonOption = Annotated[
 
 
 def print_result(result: Any, as_json: bool, render_text: Callable[[Any], str]) -> None:
-    print(json.dumps(result, indent=2, ensure_ascii=False) if as_json else render_text(result))
+    """Print a result as JSON or as text to stdout.
+
+    Names and texts of stores and files may contain characters that change a terminal or the order
+    of its letters, so the text shows their codes instead.
+    """
+    from hallmark.reports.page.redaction import escape_invisible  # slow to import
+
+    if as_json:
+        print(json.dumps(result, indent=2, ensure_ascii=False))
+    else:
+        print(escape_invisible(render_text(result)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Iterator
@@ -21,12 +22,10 @@ def write_folder_atomically(folder: Path) -> Iterator[Path]:
     nothing.
 
     Raises:
-        FileExistsError: ``folder`` is not empty.
+        FileExistsError: ``folder`` is not empty, or another process wrote it in the meantime.
     """
     if folder.is_dir() and any(folder.iterdir()):
-        raise FileExistsError(
-            f"{folder} already exists and is not empty: choose another folder, or remove it."
-        )
+        raise _make_exists_error(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
@@ -35,11 +34,22 @@ def write_folder_atomically(folder: Path) -> Iterator[Path]:
         yield temporary
         for path in [*temporary.iterdir(), temporary]:
             sync_to_disk(path)
-        temporary.rename(folder)
+        try:
+            temporary.rename(folder)
+        except OSError as error:
+            if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+                raise _make_exists_error(folder) from error
+            raise
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     sync_to_disk(folder.parent)
+
+
+def _make_exists_error(folder: Path) -> FileExistsError:
+    # With an errno, as errors of the system have it, so that callers show its place and reason.
+    reason = "it exists and is not empty; choose another folder, or remove it"
+    return FileExistsError(errno.EEXIST, reason, str(folder))
 
 
 @contextmanager

@@ -35,4 +35,6 @@ def build_export_files(
 
 
 def _format_json(value: Any) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    """Format a value as JSON that can also stand in a script element of HTML, as JSON-LD does."""
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    return text.replace("<", "\\u003c") + "\n"

@@ -19,7 +19,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -68,7 +68,13 @@ _FILE_PATTERN = re.compile(
 #: The card that every release has: it is about the checkpoint.
 MODEL_CARD = "model_card"
 
+#: The card of the corpus, and the stage whose rows both cards cite if the corpus is known.
+DATASHEET, CORPUS_STAGE = "datasheet", "profile"
+
 MAX_MANIFEST_BYTES = 1 << 26
+
+#: Largest size of a file that file systems know.
+MAX_FILE_BYTES = (1 << 63) - 1
 
 _RUN_ID_PATTERN = re.compile(r"[\w-]{1,100}")
 
@@ -131,14 +137,16 @@ def verify_release_folder(
     ]
     if MODEL_CARD not in kinds:
         verification.problems.append("the release has no model card")
+    corpus_digests: dict[str, set[str]] = {}
     for kind in kinds:
         checkpoint_digest = verification.checkpoint_digest if kind == MODEL_CARD else None
         try:
+            tables = _read_card_tables(folder, entries, kind)
             card = ReviewedCard(
                 kind=kind,
                 run=verification.run,
                 checkpoint=checkpoint_digest,
-                evidence_hash=_compute_evidence_hash(folder, entries, kind),
+                evidence_hash=hash_evidence_tables(tables, f"the {format_card_kind(kind)}"),
             )
         except (HallmarkError, OSError, pa.ArrowException) as error:
             problem = f"the tables of the {format_card_kind(kind)} cannot be read"
@@ -146,11 +154,32 @@ def verify_release_folder(
             continue
         approval = judge_card(card, reviews, signer_files, now)
         verification.approvals.append(approval)
-        if not approval.is_approved:
+        if approval.is_approved:
+            corpus_digests[kind] = _list_corpus_digests(tables)
+        else:
             verification.problems.append(
                 f"the {format_card_kind(kind)} is not approved ({approval.describe()})"
             )
+    verification.problems += _find_corpus_problems(kinds, corpus_digests)
     return verification
+
+
+def _find_corpus_problems(
+    kinds: Sequence[CardStage], corpus_digests: Mapping[str, set[str]]
+) -> list[str]:
+    """Check that the datasheet is that of the corpus which the approved model card describes.
+
+    Args:
+        kinds: The cards of the release.
+        corpus_digests: The corpus profiles that each approved card cites.
+    """
+    model_digests = corpus_digests.get(MODEL_CARD, set())
+    datasheet_digests = corpus_digests.get(DATASHEET) or model_digests
+    if model_digests and DATASHEET not in kinds:
+        return ["the release has no datasheet, but its model card describes the training text"]
+    if model_digests and model_digests.isdisjoint(datasheet_digests):
+        return ["the datasheet is about another corpus than the model card"]
+    return []
 
 
 def build_manifest_entries(folder: Path) -> dict[str, dict[str, Any]]:
@@ -215,6 +244,7 @@ def _is_valid_manifest(manifest: Any) -> bool:
             isinstance(entry, dict)
             and entry.keys() == {"size", "sha256"}
             and type(entry["size"]) is int
+            and 0 <= entry["size"] <= MAX_FILE_BYTES
             and isinstance(entry["sha256"], str)
             for entry in manifest["files"].values()
         )
@@ -235,13 +265,13 @@ def _find_file_problems(folder: Path, entries: Mapping[str, Mapping[str, Any]]) 
         ]
     present_names, problems = _list_files(folder)
     listed_names = set(entries)
-    problems += [f"{name} is missing" for name in sorted(listed_names - present_names)]
+    problems += [f"{name!r} is missing" for name in sorted(listed_names - present_names)]
     extra_names = present_names - listed_names - {MANIFEST_NAME}
     problems += [f"{name!r} is not listed in {MANIFEST_NAME}" for name in sorted(extra_names)]
     for name in sorted(listed_names & present_names):
         path, entry = folder / name, entries[name]
         if path.stat().st_size != entry["size"] or hash_file(path) != entry["sha256"]:
-            problems.append(f"{name} does not have the size and SHA-256 in {MANIFEST_NAME}")
+            problems.append(f"{name!r} does not have the size and SHA-256 in {MANIFEST_NAME}")
     return problems
 
 
@@ -297,7 +327,16 @@ def _list_names(entries: Mapping[str, Any], *folders: str) -> list[str]:
     return sorted(name for name in entries if name.startswith(prefix))
 
 
-def _compute_evidence_hash(folder: Path, entries: Mapping[str, Any], kind: CardStage) -> str:
+def _list_corpus_digests(tables: Mapping[str, pa.Table]) -> set[str]:
+    """Return the content digests of the corpus profiles whose rows a card cites."""
+    evidence = tables.get("evidence")
+    rows = [] if evidence is None else evidence.select(["stage", "content_digest"]).to_pylist()
+    return {row["content_digest"] for row in rows if row["stage"] == CORPUS_STAGE}
+
+
+def _read_card_tables(
+    folder: Path, entries: Mapping[str, Any], kind: CardStage
+) -> dict[str, pa.Table]:
     tables: dict[str, pa.Table] = {}
     for table_name in EVIDENCE_TABLES:
         parts = []
@@ -306,4 +345,4 @@ def _compute_evidence_hash(folder: Path, entries: Mapping[str, Any], kind: CardS
                 parts.append(file.read())
         if parts:
             tables[table_name] = pa.concat_tables(parts)
-    return hash_evidence_tables(tables, f"the {format_card_kind(kind)}")
+    return tables

@@ -142,6 +142,8 @@ def sign_with_agent(statement: bytes, public_key_file: Path) -> bytes:
             f"{public_key_file}: --key takes the public key, a file that ends with .pub; Hallmark "
             "does not read private keys"
         )
+    if not public_key_file.is_file():
+        raise UsageError(f"{public_key_file}: there is no such file; name your public key")
     public_key = public_key_file.read_text(errors="replace").strip()
     if "\n" in public_key or not _PUBLIC_KEY_PATTERN.match(public_key):
         raise UsageError(f"{public_key_file}: this is not a public key of OpenSSH")

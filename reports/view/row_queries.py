@@ -38,8 +38,9 @@ MAX_SEARCHED_ROWS = 5000
 Operator = Literal["is", "is-not", "at-least", "at-most"]
 OPERATORS: tuple[Operator, ...] = get_args(Operator)
 
-#: Cells of a CSV file that begin with one of these are formulas for a spreadsheet.
-FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+#: Cells of a CSV file that begin with one of these, after spaces and line breaks that some
+#: spreadsheets skip, are formulas; so are their full-width forms.
+FORMULA_STARTS = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 
 #: The kinds of columns that rows can be sorted and filtered by; the others may hold hidden text.
 SELECTABLE_KINDS = ("label", "id", "figure")
@@ -302,7 +303,7 @@ class RowView:
 
     def iter_csv(self, rows: pa.Table) -> Iterator[str]:
         """Yield a CSV file of rows; cells that a spreadsheet would execute are defused."""
-        yield _format_csv_lines([rows.column_names])
+        yield _format_csv_lines([map(defuse_formula, rows.column_names)])
         for batch in self._iter_shown_batches(rows):
             columns = [
                 [
@@ -322,7 +323,8 @@ class RowView:
 
 def defuse_formula(text: str) -> str:
     """Return a cell of a CSV file so that no spreadsheet executes it as a formula."""
-    return f"'{text}" if text.startswith(FORMULA_STARTS) else text
+    is_formula = text.startswith(("\t", "\r", "\n")) or text.lstrip().startswith(FORMULA_STARTS)
+    return f"'{text}" if is_formula else text
 
 
 def _format_csv_lines(rows: Any) -> str:

@@ -31,9 +31,17 @@ def test_each_verdict_has_a_line_with_distance_and_reason_the_worst_first():
     assert title == "# policy failed: 1 of 3 rules failed, 1 could not be judged"
     assert lines == [
         "| fair | bias.m | failed | 0.5 | too high‹U+202E› |",
-        "| safe | bias.m | not shown | – | no interval: a / b |",
+        "| safe | bias.m | not shown | – | no interval: a \\| b |",
         "| kind | bias.m | passed | -0.25 | well |",
     ]
+
+
+def test_names_from_audit_files_are_no_markup():
+    name = "[x](javascript:alert(1))\n| a <img src=x>"
+    row = ROWS[0] | {"slice": {"group": name}, "reason": name}
+    *_, line = verdicts_to_markdown([row]).splitlines()
+    escaped = r"\[x\](javascript:alert(1)) \| a \<img src=x\>"
+    assert line == rf"| kind | bias.m\[group={escaped}\] | passed | -0.25 | {escaped} |"
 
 
 def list_policy_pages():

@@ -95,7 +95,7 @@ def test_a_review_is_written_signed_and_listed(hallmark, reviewers, signers):
         "2999-12-31",
         "--note",
         "bias.stereotype_preference",
-        "Measured on few pairs.",
+        "[Measured on few pairs.]",  # a text, no JSON
         "--note",
         figure,
         "x" * 10_000,
@@ -117,7 +117,7 @@ def test_a_review_is_written_signed_and_listed(hallmark, reviewers, signers):
     text = hallmark("review", run.id, "--allowed-signers", signers).stdout
     assert "model card: approved with conditions by ada@example.org" in text
     assert "Ada Lovelace (ada@example.org): approve-with-conditions, until 2999-12-31" in text
-    assert "bias.stereotype_preference: Measured on few pairs." in text
+    assert "bias.stereotype_preference: [Measured on few pairs.]" in text
     assert "--json shows all" in text and max(map(len, text.splitlines())) < 600
 
 
@@ -131,6 +131,7 @@ def test_a_review_is_written_signed_and_listed(hallmark, reviewers, signers):
         (("--decision", "reject", "--reviewer", "Ada"), "must state why"),
         ((*APPROVE, "--expires", "2020-01-01"), "before the date"),
         ((*APPROVE, "--key", "ada"), "does not read private keys"),
+        ((*APPROVE, "--key", "ada.pub"), "ada.pub: there is no such file; name your public key"),
         ((*APPROVE, "--signature", "x.sig"), "do not combine it with --decision"),
         (("--signature", "review.json"), "takes the file that ssh-keygen wrote"),
         (("--signature", "review.json.sig"), "there is no such file"),
@@ -344,7 +345,7 @@ def flip_a_byte(path):
 def test_a_changed_byte_is_found(smoke, release, name):
     flip_a_byte(release / name)
     (problem,) = verify(smoke, release, code=1)["problems"]
-    assert problem.startswith(f"{name} does not have the size and SHA-256")
+    assert problem.startswith(f"{name!r} does not have the size and SHA-256")
 
 
 def test_missing_and_extra_files_and_links_are_found(smoke, release, tmp_path):
@@ -358,7 +359,7 @@ def test_missing_and_extra_files_and_links_are_found(smoke, release, tmp_path):
     (release / "tables" / "datasheet").symlink_to(tmp_path / "datasheet")
     problems = "\n".join(verify(smoke, release, code=1)["problems"])
     for expected in (
-        "checkpoint/config.json is missing",
+        "'checkpoint/config.json' is missing",
         "'cards/evil\\x1b.html' is not listed",
         "'empty' is an empty folder",
         "'pipe' is neither a file nor a folder",
@@ -393,6 +394,26 @@ def test_new_checksums_hide_no_change_of_signed_content(smoke, release):
     pq.write_table(pq.read_table(table)[1:], table)
     rewrite_manifest(release)
     assert "the datasheet is not approved (void" in verify(smoke, release, code=1)["problems"][0]
+
+
+def test_a_name_with_a_line_break_adds_no_line_to_the_result(smoke, release):
+    path = release / "release.json"
+    manifest = json.loads(path.read_bytes())
+    name = "checkpoint/x\nthe release is valid\n"
+    manifest["files"][name] = {"size": 0, "sha256": "0" * 64}
+    path.write_bytes(format_manifest(manifest))
+    lines = smoke("verify-release", str(release), code=1).stdout.splitlines()
+    assert f"{name!r} is missing" in lines and "the release is valid" not in lines
+
+
+@pytest.mark.parametrize("size", [-1, 1 << 63, 10**400])
+def test_an_impossible_size_is_refused(smoke, release, size):
+    path = release / "release.json"
+    manifest = json.loads(path.read_bytes())
+    manifest["files"]["checkpoint/config.json"]["size"] = size
+    path.write_bytes(format_manifest(manifest))
+    error = smoke("verify-release", str(release), code=1).stderr
+    assert "release.json is damaged" in error and "--debug" not in error
 
 
 OTHER_FILES = (
@@ -461,6 +482,15 @@ def test_a_review_about_another_card_does_not_count(smoke, release):
     assert len(verify(smoke, release, code=1)["problems"]) == 2
 
 
+def test_a_release_without_the_datasheet_is_not_valid(smoke, release):
+    """Somebody removed it, for example because it was rejected."""
+    for folder in ("cards", "tables"):
+        shutil.rmtree(release / folder / "datasheet")
+    rewrite_manifest(release)
+    (problem,) = verify(smoke, release, code=1)["problems"]
+    assert problem == "the release has no datasheet, but its model card describes the training text"
+
+
 def test_tables_without_pages_need_an_approval_too(smoke, release):
     shutil.rmtree(release / "cards" / "datasheet")
     rewrite_manifest(release)
@@ -483,9 +513,9 @@ def test_the_folder_must_be_new(hallmark, reviewers, signers):
     options = ("--allowed-signers", signers)
     Path("used").mkdir()
     Path("used", "file").touch()
-    for name in ("used", "used/file"):
+    for name, problem in (("used", "exists and is not empty"), ("used/file", "is not a folder")):
         done = hallmark("release", hallmark.first, name, *options, code=2)
-        assert "exists and is not empty" in done.stderr
+        assert f"{name} {problem}; name a new folder for the release" in done.stderr
     Path("empty").mkdir()
     hallmark("release", hallmark.first, "empty", *options)
     hallmark("release", hallmark.first, "new/folder", *options)
@@ -509,6 +539,17 @@ def test_a_folder_that_is_not_valid_is_removed(hallmark, reviewers, signers, mon
     done = hallmark("release", hallmark.first, "out", "--allowed-signers", signers, code=1)
     assert "the written folder is not valid: the model card is not approved (void" in done.stderr
     assert not [*Path().glob("*out*")]
+
+
+def test_a_release_that_the_store_cannot_record_leaves_no_folder(hallmark, reviewers, signers):
+    for card in CARDS:
+        sign(hallmark, reviewers, "ada", card, *APPROVE)
+    shutil.rmtree(hallmark.store / "releases", ignore_errors=True)
+    (hallmark.store / "releases").write_text("not a folder")
+    hallmark("release", hallmark.first, "out", "--allowed-signers", signers, code=1)
+    assert not [*Path().glob("*out*")]
+    (hallmark.store / "releases").unlink()
+    hallmark("release", hallmark.first, "out", "--allowed-signers", signers)
 
 
 def test_a_killed_release_leaves_no_folder(hallmark, reviewers, signers):

@@ -311,3 +311,20 @@ def test_ids_of_runs_sort_by_start_time(monkeypatch):
         ids.append(generate_flow_run_name())
     assert ids == sorted(set(ids)) and len({len(i) for i in ids}) == 1
     assert ids[0] == "20261126-235958-0000" and ids[3] == "20261126-235958-ffff"
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("2026", "has 2 runs whose ids begin with '2026'; write more of the id, such as 2026-b"),
+        ("", "has 2 runs whose ids begin with ''; write more of the id, such as 2026-b"),
+        ("x" * 10_000, "has no run named 'x{79}; newest: 2026-b"),
+    ],
+)
+def test_a_name_that_does_not_mean_one_run(store, name, sentence):
+    record = json.loads(store.get("runs/a/run.json"))
+    shutil.rmtree(store.root_folder / "runs" / "a")
+    for run_id in ("2026-a", "2026-b"):
+        store.put(f"runs/{run_id}/run.json", json.dumps(record | {"run": run_id}).encode())
+    with pytest.raises(UsageError, match=f"{sentence}$"):
+        open_run(name, store)

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from hallmark.flows.commands.runs import runs
 from hallmark.flows.runs import open_artifact, open_run, read_all_runs
 from hallmark.tasks.contract import HallmarkError, Store
 
@@ -65,3 +66,12 @@ def test_a_record_with_another_id_is_refused(tmp_path, name):
 def test_artifact_names_outside_the_store_are_refused(tmp_path, name):
     with pytest.raises(HallmarkError, match=r"not the name of an artifact|has no artifact"):
         open_artifact(name, stored(tmp_path, RECORD))
+
+
+def test_a_record_cannot_change_the_terminal(tmp_path, capsys):
+    hostile = "demo\x1b[2J\u202e"
+    stored(tmp_path, RECORD | {"config_name": hostile, "error": hostile})
+    runs(store=str(tmp_path))
+    output = capsys.readouterr().out
+    assert output.count("demo‹U+001B›[2J‹U+202E›") == 2
+    assert "\x1b" not in output and "\u202e" not in output

@@ -226,6 +226,8 @@ def test_figures_json_has_all_answers_and_figures(exported, cards):
 
 def test_hostile_statements_stay_text(hostile, tmp_path):
     files = build_export_files(*hostile)
+    # A page that embeds one of these files cannot be left by a tag.
+    assert not any("<" in text for name, text in files.items() if name.endswith(".json"))
     for text in files.values():
         assert "\0" not in text and "\u202e" not in text
     model, dataset = ModelCard(files["model/README.md"]), DatasetCard(files["dataset/README.md"])

@@ -315,7 +315,9 @@ def test_an_artifact_that_is_gone_is_said_to_be(session, records, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["sections", "figures", "evidence"])
-def test_a_damaged_card_does_not_hide_the_other_runs(session, records, cards, tmp_path, name):
+def test_a_damaged_card_does_not_hide_the_other_runs(
+    session, records, cards, tmp_path, name, caplog
+):
     card = cards["model_card"]
     path = card[name].parts[0].path
     aside = path.rename(tmp_path / "aside")
@@ -324,6 +326,7 @@ def test_a_damaged_card_does_not_hide_the_other_runs(session, records, cards, tm
         assert len(pages.read(site / "index.html").tables[0]) == 3
         assert not (site / "runs" / records[0]["run"] / "model_card").exists()
         assert (site / "runs" / records[0]["run"] / "datasheet" / "datasheet.html").exists()
+        assert f"the site does not show {card.name}: artifact {card.name} is damaged" in caplog.text
     finally:
         aside.rename(path)
 

@@ -163,7 +163,10 @@ def test_audits_with_other_requests_are_not_compared(apart, both):
 def test_bad_names_are_one_sentence(apart, both):
     assert "specify two checkpoints" in apart("compare", code=2).stderr
     assert "is empty" in apart("compare", both[0], "", code=2).stderr
-    assert "runs named '2'" in apart("compare", both[0], "2", code=2).stderr
+    assert (
+        "runs whose ids begin with '2'; write more of the id"
+        in apart("compare", both[0], "2", code=2).stderr
+    )
     assert (
         "only one of the checkpoints has been audited" in apart("compare", both[0], code=2).stderr
     )

@@ -163,10 +163,18 @@ def test_a_parquet_file_keeps_numbers_and_hides_the_same(view):
     assert len(pq.read_table(io.BytesIO(view.to_parquet(empty)))) == 0
 
 
-@pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r"])
+@pytest.mark.parametrize(
+    "start",
+    ["=", "+", "-", "@", "\t", "\r", "\n", " =", "\n \u00a0@", "\uff1d", "\uff0b", "\uff20"],
+)
 def test_formulas_are_defused(start):
     assert defuse_formula(f"{start}1") == f"'{start}1"
     assert defuse_formula(f"1{start}") == f"1{start}"
+
+
+@pytest.mark.parametrize("text", ["", " ", " 1", "a = b"])
+def test_other_texts_are_not_changed(text):
+    assert defuse_formula(text) == text
 
 
 def test_a_link_repeats_its_query():
