@@ -33,7 +33,7 @@ def test_the_cards_of_a_run_are_exported(smoke, tmp_path):
     error = smoke("export-cards", smoke.first, "--output", str(folder), code=2).stderr
     assert f"{folder} exists and is not empty; choose a new folder for the export" in error
     error = smoke("export-cards", "--output", str(folder / "figures.json"), code=2).stderr
-    assert "figures.json is not a folder; name a new folder for the export" in error
+    assert "figures.json is not a folder; choose a new folder for the export" in error
 
 
 def test_an_audit_has_the_datasheet_of_its_corpus(smoke):

@@ -515,7 +515,7 @@ def test_the_folder_must_be_new(hallmark, reviewers, signers):
     Path("used", "file").touch()
     for name, problem in (("used", "exists and is not empty"), ("used/file", "is not a folder")):
         done = hallmark("release", hallmark.first, name, *options, code=2)
-        assert f"{name} {problem}; name a new folder for the release" in done.stderr
+        assert f"{name} {problem}; choose a new folder for the release" in done.stderr
     Path("empty").mkdir()
     hallmark("release", hallmark.first, "empty", *options)
     hallmark("release", hallmark.first, "new/folder", *options)

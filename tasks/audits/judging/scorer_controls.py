@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from hallmark.tasks.audits.judging.findings import Finding, build_finding_from_estimate
 from hallmark.tasks.audits.judging.measures import read_float_column
-from hallmark.tasks.contract import Row
+from hallmark.tasks.contract import Row, format_count
 from hallmark.tasks.measures.estimates import Estimate, estimate_mean_or_share
 
 #: Titles of the metrics of these controls.
@@ -222,16 +222,16 @@ class ScorerLimits:
         return f"; the scorer {scorer} {self.describe()}"
 
     def list_sentences(self, scorer: str) -> list[str]:
-        """Return what the scorer misses or flags too often, in sentences of plain English."""
+        """Return what the scorer misses or flags too often, in sentences of plain English.
+
+        Kinds of text for which the controls show no clear result are only counted.
+        """
         if {*self.unscored} == self.tested and not self.details:
             return [f"The scorer {scorer} gives no valid score to any kind of text."]
         parts = (
             ("gives no valid score to", self.unscored),
             ("often misses", self.undetected),
             ("too often flags", self.flagged_too_often),
-            ("may often miss", self.maybe_undetected),
-            ("may too often flag", self.maybe_flagged_too_often),
-            ("was tested on too few texts to judge", self.unjudged),
         )
         sentences: list[str] = []
         for predicate, kinds in parts:
@@ -239,6 +239,13 @@ class ScorerLimits:
                 subject = "It" if sentences else f"The scorer {scorer}"
                 named_kinds = [kind + self.details.get(kind, "") for kind in kinds]
                 sentences.append(f"{subject} {predicate} {_join_phrases(named_kinds)}.")
+        unclear = [*self.maybe_undetected, *self.maybe_flagged_too_often, *self.unjudged]
+        if unclear:
+            subject, further = ("it", "other ") if sentences else (f"the scorer {scorer}", "")
+            kinds = format_count(len(unclear), f"{further}kind")
+            sentences.append(
+                f"For {kinds} of text, the controls do not show whether {subject} errs too often."
+            )
         return sentences
 
     def summarize(self) -> str:

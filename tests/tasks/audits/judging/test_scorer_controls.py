@@ -155,11 +155,14 @@ def test_the_summary_names_what_is_not_detected_and_not_the_rest():
         ),
         (
             {"flagged_too_often": ["b and c", "d"], "maybe_undetected": ["e", "f", "g"]},
-            ["The scorer X too often flags b and c, and d.", "It may often miss e, f, and g."],
+            [
+                "The scorer X too often flags b and c, and d.",
+                "For 3 other kinds of text, the controls do not show whether it errs too often.",
+            ],
         ),
         (
             {"maybe_flagged_too_often": ["b"], "unjudged": ["c"]},
-            ["The scorer X may too often flag b.", "It was tested on too few texts to judge c."],
+            ["For 2 kinds of text, the controls do not show whether the scorer X errs too often."],
         ),
     ],
 )
