@@ -172,21 +172,21 @@ def describe_conditions(conditions: Mapping[str, Any]) -> str:
         if isinstance(value, Mapping):
             words = {"ge": "at least", "lt": "less than"}
             terms += [
-                f"{column} {words[comparison]} {bound}" for comparison, bound in value.items()
+                f"{column}: {words[comparison]} {bound}" for comparison, bound in value.items()
             ]
         elif isinstance(value, list):
             values = " or ".join(map(str, value[:_MAX_LISTED_VALUES]))
             rest = f" … ({len(value):,} in all)" if len(value) > _MAX_LISTED_VALUES else ""
-            terms.append(f"{column} {values}{rest}")
+            terms.append(f"{column}: {values}{rest}")
         elif value in (None, ""):
             terms.append(f"no {column}")
         elif isinstance(value, bool):
             terms.append(f"{column}: {'yes' if value else 'no'}")
         elif name == "measure":
-            terms.append(f"{column} {value}".replace("_", " "))
+            terms.append(f"{column}: {value}".replace("_", " "))
         else:
-            terms.append(f"{column} {value}")
-    return ", ".join(terms) or "all rows"
+            terms.append(f"{column}: {value}")
+    return "; ".join(terms) or "all rows"
 
 
 def describe_computation(figure: Figure) -> str:

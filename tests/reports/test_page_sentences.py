@@ -198,23 +198,23 @@ def test_a_page_of_rows_says_which_it_shows_and_in_which_order(session, order, l
 def test_a_page_without_rows_says_that_none_meets_the_conditions(session, item, found):
     text, shown = rows_page(conditions={"item": item})
     assert ("No row meets these conditions." in text) == (not found) and bool(shown) == found
-    assert f" item {item} " in text and "all rows" not in text and ("1 row." in text) == found
+    assert f" item: {item} " in text and "all rows" not in text and ("1 row." in text) == found
 
 
 @pytest.mark.parametrize(
     ("conditions", "said"),
     [
         ({}, "all rows"),
-        ({"group_name": "women", "draw_count": 25}, "group name women, draw count 25"),
+        ({"group_name": "women", "draw_count": 25}, "group name: women; draw count: 25"),
         (
             {"measure": "longest_run_tokens", "topic": "a_b"},
-            "measure longest run tokens, topic a_b",
+            "measure: longest run tokens; topic: a_b",
         ),
-        ({"copies": None, "topic": ""}, "no copies, no topic"),
-        ({"is_harmful": False, "is_distinct": True}, "is harmful: no, is distinct: yes"),
-        ({"tokens": {"ge": 1, "lt": 5}}, "tokens at least 1, tokens less than 5"),
-        ({"action": ["removed", "tagged"]}, "action removed or tagged"),
-        ({"n": [*range(9)]}, "n 0 or 1 or 2 or 3 or 4 or 5 or 6 or 7 … (9 in all)"),
+        ({"copies": None, "topic": ""}, "no copies; no topic"),
+        ({"is_harmful": False, "is_distinct": True}, "is harmful: no; is distinct: yes"),
+        ({"tokens": {"ge": 1, "lt": 5}}, "tokens: at least 1; tokens: less than 5"),
+        ({"action": ["removed", "tagged"]}, "action: removed or tagged"),
+        ({"n": [*range(9)]}, "n: 0 or 1 or 2 or 3 or 4 or 5 or 6 or 7 … (9 in all)"),
     ],
 )
 def test_conditions_are_said_in_words(conditions, said):
