@@ -25,6 +25,7 @@ from hallmark.reports.page.document import (
     BulletList,
     Code,
     DataTable,
+    DefinitionEntry,
     DefinitionList,
     Document,
     InlineContent,
@@ -311,7 +312,7 @@ class DatasheetBuilder:
         return Section("Distribution", [DefinitionList(entries), Paragraph([licence_note])])
 
     def build_maintenance_section(self) -> Section:
-        entries = [
+        entries: list[DefinitionEntry] = [
             ("Who maintains the corpus?", format_user_statement(self.config.maintenance)),
             ("Contact", format_user_statement(self.config.contact)),
             (
