@@ -9,7 +9,7 @@ from hallmark.flows.runs import Run, find_artifact
 from hallmark.model.interchange.atomic_files import sync_to_disk, write_folder_atomically
 from hallmark.reports.exports.export_files import build_export_files
 from hallmark.reports.exports.exported_card import load_exported_card
-from hallmark.tasks.contract import Artifact, UsageError
+from hallmark.tasks.contract import Artifact, Store, UsageError
 
 
 def find_run_cards(run: Run) -> tuple[Artifact | None, Artifact | None]:
@@ -43,15 +43,28 @@ def export_run_cards(run: Run, folder: Path) -> list[str]:
     folder = Path(os.path.realpath(folder))
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise UsageError(f"{folder} exists and is not empty; choose a new folder for the export")
-    model_card, datasheet = (
-        None if card is None else load_exported_card(run.store, card)
-        for card in find_run_cards(run)
-    )
-    files = build_export_files(model_card, datasheet)
+    model_card, datasheet = find_run_cards(run)
     with write_folder_atomically(folder) as new_folder:
-        for name, text in files.items():
-            path = new_folder / name
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-            sync_to_disk(path)
+        return write_card_exports(run.store, model_card, datasheet, new_folder)
+
+
+def write_card_exports(
+    store: Store, model_card: Artifact | None, datasheet: Artifact | None, folder: Path
+) -> list[str]:
+    """Write the machine-readable forms of cards, and return their paths within the folder.
+
+    Raises:
+        HallmarkError: A card is damaged, or an earlier version of the code wrote it.
+    """
+    files = build_export_files(
+        *(
+            None if card is None else load_exported_card(store, card)
+            for card in (model_card, datasheet)
+        )
+    )
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        sync_to_disk(path)
     return list(files)

@@ -126,8 +126,9 @@ def _find_checkpoint_audits_or_fail(store: Store, checkpoint_name: str) -> Check
 
 def _build_same_run_error(names: Sequence[str], run_id: str) -> UsageError:
     return UsageError(
-        f"{' and '.join(names)} refer to the same run, {run_id}, so there is nothing to compare; "
-        "specify two different runs (hallmark runs lists all runs)"
+        f"{' and '.join(names)} lead to the same audit, that of run {run_id}, so there is nothing "
+        "to compare (the newest audit of a checkpoint counts); specify two different checkpoints, "
+        "or two audit runs (hallmark runs lists all runs)"
     )
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
+from hallmark.flows.card_export import write_card_exports
 from hallmark.flows.card_review import describe_card_artifact
 from hallmark.flows.checkpoint_comparison import find_checkpoint_audits
 from hallmark.flows.checkpoint_resolution import resolve_checkpoint
@@ -25,6 +26,7 @@ from hallmark.reports.review.release_folder import (
     ALLOWED_SIGNERS_NAME,
     CARDS_FOLDER,
     CHECKPOINT_FOLDER,
+    EXPORTS_FOLDER,
     MANIFEST_NAME,
     RELEASE_FORMAT,
     REVIEWS_FOLDER,
@@ -165,6 +167,13 @@ def write_release(candidate: ReleaseCandidate, folder: Path) -> None:
                     _copy_table(
                         card.artifact, table, new_folder / TABLES_FOLDER / card.kind / table
                     )
+        cards = {card.kind: card.artifact for card in candidate.cards}
+        write_card_exports(
+            candidate.run.store,
+            cards.get("model_card"),
+            cards.get("datasheet"),
+            new_folder / EXPORTS_FOLDER,
+        )
         _write_reviews(candidate, new_folder / REVIEWS_FOLDER)
         _copy_signer_files(candidate.signer_files, new_folder)
         entries = build_manifest_entries(new_folder)

@@ -4,12 +4,13 @@
     checkpoint/                           weights, config and tokenizer
     cards/<kind>/                         the pages of each card
     tables/<kind>/<table>/00000.parquet   the tables of each card
+    exports/                              the cards in machine-readable forms
     reviews/<review id>.json, .json.sig   statements of the reviewers, with their signatures
     allowed_signers, revoked_keys         whose signatures counted when the release was written
 
 ``release.json`` shows accidental changes. The signatures show all others: a statement has the
 digest of the checkpoint and the hash of the tables, and both are computed here from the files.
-Pages are not signed, so the tables count where a page differs from them.
+Pages and exports are not signed, so the tables count where one differs from them.
 """
 
 from __future__ import annotations
@@ -48,12 +49,9 @@ from hallmark.tasks.contract import (
 
 RELEASE_FORMAT = "hallmark-release-1"
 MANIFEST_NAME = "release.json"
-CHECKPOINT_FOLDER, CARDS_FOLDER, TABLES_FOLDER, REVIEWS_FOLDER = (
-    "checkpoint",
-    "cards",
-    "tables",
-    "reviews",
-)
+CHECKPOINT_FOLDER = "checkpoint"
+CARDS_FOLDER, TABLES_FOLDER, EXPORTS_FOLDER = "cards", "tables", "exports"
+REVIEWS_FOLDER = "reviews"
 ALLOWED_SIGNERS_NAME, REVOKED_KEYS_NAME = "allowed_signers", "revoked_keys"
 
 #: The files that a release may have next to its manifest.
@@ -61,6 +59,7 @@ _FILE_PATTERN = re.compile(
     rf"{CHECKPOINT_FOLDER}/.+"
     rf"|{CARDS_FOLDER}/({'|'.join(CARD_STAGES)})/.+"
     rf"|{TABLES_FOLDER}/({'|'.join(CARD_STAGES)})/({'|'.join(EVIDENCE_TABLES)})/[0-9]{{5}}\.parquet"
+    rf"|{EXPORTS_FOLDER}/((model|dataset)/)?[\w-]+(\.cdx)?\.(md|json)"
     rf"|{REVIEWS_FOLDER}/[0-9a-f]{{32}}\.json(\.sig)?"
     rf"|{ALLOWED_SIGNERS_NAME}|{REVOKED_KEYS_NAME}",
     re.DOTALL,

@@ -294,6 +294,11 @@ def test_a_release_verifies_without_a_store(release, apart, tmp_path):
         "cards/datasheet/datasheet.html",
         "tables/model_card/figures/00000.parquet",
         "tables/datasheet/figures/00000.parquet",
+        "exports/model/README.md",
+        "exports/model/ml-bom.cdx.json",
+        "exports/dataset/README.md",
+        "exports/dataset/croissant.json",
+        "exports/figures.json",
         "allowed_signers",
     ):
         assert (release / path).is_file()
@@ -332,6 +337,7 @@ def flip_a_byte(path):
         "checkpoint/config.json",
         "cards/model_card/model_card.html",
         "tables/model_card/figures/00000.parquet",
+        "exports/model/README.md",
         "allowed_signers",
     ],
 )
@@ -393,6 +399,7 @@ OTHER_FILES = (
     "install.sh",
     "cards/other_card/page.html",
     "cards/page.html",
+    "exports/model/README.md.sh",
     "reviews/run.sh",
     "tables/model_card/other/00000.parquet",
     "tables/model_card/figures/00000.parquet.bak",
