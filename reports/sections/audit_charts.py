@@ -12,6 +12,8 @@ from hallmark.reports.page.figures import slugify
 from hallmark.reports.sections.findings import (
     Finding,
     build_natural_sort_key,
+    find_counterpart_without_planted_text,
+    find_harm_without_planted_text,
     select_group_and_most_significant_findings,
 )
 from hallmark.tasks.audits.audit_descriptions import ChartDescription
@@ -74,7 +76,8 @@ def select_drawn_findings(
 ) -> list[Finding]:
     """Return the findings of a chart and of the table below it, in their order.
 
-    Variants, such as those with planted text, are omitted unless there is nothing else.
+    Variants, such as those with planted text, are omitted unless there is nothing else. A single
+    finding about all items follows that without planted text, which decides whether it is harm.
     """
     matching = [
         finding
@@ -93,6 +96,12 @@ def select_drawn_findings(
     if description.kind == "bars":
         finding_by_baseline = {name_slice(finding.row["slice"]): finding for finding in main}
         return [finding_by_baseline[name] for name in SYSTEM_TITLES if name in finding_by_baseline]
+    if len(main) == 1 and "part" not in main[0].row["slice"]:
+        unplanted = find_harm_without_planted_text(
+            main[0], matching
+        ) or find_counterpart_without_planted_text(main[0], matching)
+        if unplanted is not None and unplanted is not main[0]:
+            return [unplanted, main[0]]
     return sort_findings(main, is_ordered=description.is_ordered)
 
 

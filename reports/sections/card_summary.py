@@ -30,11 +30,11 @@ from hallmark.reports.sections.decision_sheet import (
     AuditCoverage,
     build_risk_lines,
     describe_discovery,
-    find_harm_without_planted_text,
 )
 from hallmark.reports.sections.findings import (
     Finding,
     Findings,
+    find_harm_without_planted_text,
     get_audit_title,
     name_finding,
 )

@@ -35,13 +35,12 @@ from hallmark.reports.sections.findings import (
     Finding,
     Findings,
     fill_names,
+    find_harm_without_planted_text,
     get_audit_page,
     get_audit_title,
 )
-from hallmark.tasks.audits.audit_descriptions import RISKS, WITHOUT_PLANTED_TEXT, Headline
+from hallmark.tasks.audits.audit_descriptions import RISKS, Headline
 from hallmark.tasks.audits.judging.discoveries import (
-    compute_distance_beyond_null,
-    find_harmful_side,
     is_harmful,
     is_ranked,
 )
@@ -345,36 +344,6 @@ def _define_metric(row: Mapping[str, Any], findings: Findings) -> list[str]:
     """Return a sentence on what a metric is; nothing if its audit does not declare it."""
     definition = findings.get_metric_definition(row["audit"], row["metric"])
     return [f" {row['title']}: {definition}."] if definition else []
-
-
-def find_harm_without_planted_text(
-    finding: Finding, risk_findings: Sequence[Finding]
-) -> Finding | None:
-    """Return a discovery of harm that does not rest on planted text; None if there is none.
-
-    Planted text only tests the audit. If an audit also has the figure without it, that figure is
-    the discovery, and its interval must exclude the null value on the same side.
-    """
-    if not is_harmful(finding.row):
-        return None
-    identity = [finding.row["audit"], finding.row["metric"]]
-    tags = finding.row["slice"] | {"part": WITHOUT_PLANTED_TEXT}
-    unplanted = next(
-        (
-            other
-            for other in risk_findings
-            if [other.row["audit"], other.row["metric"]] == identity and other.row["slice"] == tags
-        ),
-        None,
-    )
-    if unplanted is None:
-        return finding
-    ranked_row = unplanted.row | {"is_variant": False, "q": finding.row["q"]}
-    is_beyond_null = compute_distance_beyond_null(ranked_row) > 0
-    is_same_side = (ranked_row["value"] or 0.0) > (ranked_row["null_value"] or 0.0)
-    if not is_beyond_null or is_same_side != (find_harmful_side(finding.row) > 0):
-        return None
-    return Finding(ranked_row | {"p": None}, unplanted.figure)
 
 
 def _describe_discoveries(

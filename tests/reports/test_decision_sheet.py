@@ -3,6 +3,7 @@
 import pytest
 
 from hallmark.reports.page.document import DecisionSheet
+from hallmark.reports.sections.audit_charts import select_drawn_findings
 from hallmark.reports.sections.card_summary import (
     describe_measurement_limits,
     find_audit_coverage,
@@ -18,7 +19,13 @@ from hallmark.reports.sections.decision_sheet import (
     describe_status,
     select_headline_finding,
 )
-from hallmark.tasks.audits.audit_descriptions import RISKS, AuditDescription, Headline
+from hallmark.tasks.audits.audit_descriptions import (
+    RISKS,
+    AuditDescription,
+    ChartDescription,
+    Headline,
+)
+from hallmark.tasks.audits.judging.discoveries import is_harmful
 from hallmark.tasks.audits.judging.policy_outcome import PolicyOutcome
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
 from tests.reports.conclusions import findings_of, text_of_parts
@@ -234,7 +241,13 @@ def test_planted_text_is_no_finding_about_the_model(session, low, state):
     }
     said_state, text = lines_of(extraction_attack=[VERBATIM, unplanted])["Memorised training text"]
     assert said_state == state and "20.0 %" not in text and "4.6 %" in text
-    ranked = rank_worst_finding_of_each_metric(findings_of(extraction_attack=[VERBATIM, unplanted]))
+    findings = findings_of(extraction_attack=[VERBATIM, unplanted])
+    drawn = select_drawn_findings(
+        findings.by_audit["extraction_attack"], ChartDescription("verbatim_share", "share", "")
+    )
+    assert [row["slice"].get("part") for row, _ in drawn] == ["without planted text", None]
+    assert is_harmful(drawn[0].row) == (state == "found")
+    ranked = rank_worst_finding_of_each_metric(findings)
     assert [finding.row["value"] for finding in ranked] == [0.046] * (state == "found")
     alone = lines_of(extraction_attack=[VERBATIM])["Memorised training text"]
     assert alone[0] == "found" and "20.0 %" in alone[1]

@@ -242,9 +242,9 @@ class ScorerLimits:
         unclear = [*self.maybe_undetected, *self.maybe_flagged_too_often, *self.unjudged]
         if unclear:
             subject, further = ("it", "other ") if sentences else (f"the scorer {scorer}", "")
-            kinds = format_count(len(unclear), f"{further}kind")
+            kind_count = format_count(len(unclear), f"{further}kind")
             sentences.append(
-                f"For {kinds} of text, the controls do not show whether {subject} errs too often."
+                f"For {kind_count} of text, the controls do not show whether {subject} errs too often."
             )
         return sentences
 
