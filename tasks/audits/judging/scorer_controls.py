@@ -244,7 +244,8 @@ class ScorerLimits:
             subject, further = ("it", "other ") if sentences else (f"the scorer {scorer}", "")
             kind_count = format_count(len(unclear), f"{further}kind")
             sentences.append(
-                f"For {kind_count} of text, the controls do not show whether {subject} errs too often."
+                f"For {kind_count} of text, the controls do not show whether {subject} errs too "
+                "often."
             )
         return sentences
 
