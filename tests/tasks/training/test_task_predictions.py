@@ -40,7 +40,7 @@ def test_a_decoder_that_does_not_stop_fills_the_context(tmp_path):
     assert [len(text.split()) for text, _ in short] == [4, 4]
 
 
-@pytest.mark.parametrize(("group", "over"), [("author {}", "over 3 groups"), ("", "over 12 texts")])
+@pytest.mark.parametrize(("group", "over"), [("author {}", "of 3 groups"), ("", "of 12 texts")])
 def test_intervals_are_over_groups_if_rows_have_groups(tmp_path, group, over):
     tokenizer = Tokenizer.from_file(str(write_tokenizer(tmp_path / "tokenizer.json", 61)))
 

@@ -208,7 +208,7 @@ def test_the_sentence_states_the_pairs_and_the_clusters_of_its_interval():
     ]
     changed = compute_paired_change(*units)
     assert (changed["n"], changed["clusters"]) == (431, 16)
-    assert "over 16 clusters of pairs" in changed["method"]
+    assert "based on 16 clusters of pairs" in changed["method"]
     finding = {"finding": b"f", "audit": "bias", "metric": "harm", "slice": {}, "value": 1.0}
     finding |= {"low": 0.5, "high": 1.5, "worse_when": "up", "null_value": 0.0, "clusters": 16}
     finding |= {"inconclusive_reason": "", "method": "m"}
