@@ -76,7 +76,8 @@ def test_a_small_margin_is_not_met(apart, passed):
     run, row = read_last_verdict(apart)
     assert (row["verdict"], row["bound"]) == ("fail", "worse by < 1e-09")
     *_, last = done.stderr.splitlines()
-    assert f"policy failed: 1 of 1 rule failed; failed: r ({AUDIT}.{METRIC}: the value in run" in last
+    policy = f"policy failed: 1 of 1 rule failed; failed: r ({AUDIT}.{METRIC}: the value in run"
+    assert policy in last
     listed = next(entry for entry in apart.json("runs") if entry["run"] == run.id)
     assert (listed["policy"], listed["failed_rules"]) == ("fail", ["r"])
 
