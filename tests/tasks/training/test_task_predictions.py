@@ -40,8 +40,8 @@ def test_a_decoder_that_does_not_stop_fills_the_context(tmp_path):
     assert [len(text.split()) for text, _ in short] == [4, 4]
 
 
-@pytest.mark.parametrize(("group", "over"), [("author {}", "of 3 groups"), ("", "of 12 texts")])
-def test_intervals_are_over_groups_if_rows_have_groups(tmp_path, group, over):
+@pytest.mark.parametrize(("group", "units"), [("author {}", "3 groups"), ("", "12 texts")])
+def test_intervals_are_over_groups_if_rows_have_groups(tmp_path, group, units):
     tokenizer = Tokenizer.from_file(str(write_tokenizer(tmp_path / "tokenizer.json", 61)))
 
     def rows(gold):
@@ -76,4 +76,4 @@ def test_intervals_are_over_groups_if_rows_have_groups(tmp_path, group, over):
     methods = {(score.system, score.metric): score.method for score in scores}
     assert len(methods) > 12
     for what, method in methods.items():
-        assert (over.removeprefix("over ") if "no interval" in method else over) in method, what
+        assert units in method, what
