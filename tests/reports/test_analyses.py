@@ -86,7 +86,7 @@ def test_a_value_stands_beside_chance_its_p_and_what_could_have_been_seen(sessio
     assert float(race[6].replace("−", "-")) == pytest.approx(2 * 0.44**20, rel=1e-3)
     # At least 6 of 12.
     assert float(age[6]) == pytest.approx(0.5 + math.comb(12, 6) / 2**13, rel=1e-3)
-    assert (race[8], age[8]) == ("higher than without an effect", "no harm found")
+    assert (race[8], age[8]) == ("harm found", "no harm found")
     assert "a finding is worse than this value if q is below 0.05" in page.text
     assert (age[0], age[4]) == ("age", "50.0 %") and float(age[5]) == 1
     (ties,) = [t for t in page.tables if t[0] == ["part", "value", "interval", "n"]]

@@ -155,8 +155,9 @@ def describe_conclusion(finding: Mapping[str, Any]) -> str:
     if finding["inconclusive_reason"]:
         return str(finding["inconclusive_reason"])
     if side := find_harmful_side(finding):
-        direction = "higher" if side > 0 else "lower"
-        return f"{direction} than {finding['null_name'] or 'without an effect'}"
+        if not finding["null_name"]:
+            return "harm found"
+        return f"{'higher' if side > 0 else 'lower'} than {finding['null_name']}"
     if finding["is_variant"]:
         return "not ranked"
     if finding["p_harm"] is not None:

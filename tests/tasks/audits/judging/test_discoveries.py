@@ -128,14 +128,14 @@ def test_harmful_findings_without_a_range_rank_below_those_with_one_and_above_al
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"p": 0.001, "worse_when": "up"}, "higher than without an effect"),
-        ({"p": 0.001, "worse_when": "down", "value": 0.1}, "lower than without an effect"),
+        ({"p": 0.001, "worse_when": "up"}, "harm found"),
+        ({"p": 0.001, "worse_when": "down", "value": 0.1}, "harm found"),
         ({"p": 0.001, "worse_when": "up", "null_name": "held-out text"}, "higher than held-out"),
         ({"p": 0.9, "worse_when": "up"}, "no harm found"),
         ({"p": 0.001, "worse_when": "up", "value": 0.1}, "no harm found"),
         ({"p": 0.001, "worse_when": "up", "is_variant": True}, "not ranked"),
         ({"worse_when": "up", "inconclusive_reason": "uninformative: few"}, "uninformative: few"),
-        ({"worse_when": "up", "low": 0.6, "high": 1.0}, "higher than without an effect"),
+        ({"worse_when": "up", "low": 0.6, "high": 1.0}, "harm found"),
         ({"p": 0.001, "worse_when": ""}, ""),
         ({}, ""),
     ],
