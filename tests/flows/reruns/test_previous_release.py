@@ -76,7 +76,9 @@ def test_a_small_margin_is_not_met(apart, passed):
     run, row = read_last_verdict(apart)
     assert (row["verdict"], row["bound"]) == ("fail", "worse by < 1e-09")
     *_, last = done.stderr.splitlines()
-    assert f"policy failed: 1 of 1 rule failed; failed: r ({AUDIT}.{METRIC}: in run" in last
+    assert (
+        f"policy failed: 1 of 1 rule failed; failed: r ({AUDIT}.{METRIC}: the value in run" in last
+    )
     listed = next(entry for entry in apart.json("runs") if entry["run"] == run.id)
     assert (listed["policy"], listed["failed_rules"]) == ("fail", ["r"])
 
@@ -142,7 +144,7 @@ def test_bad_settings_are_refused_before_the_first_stage(apart, passed):
         (
             rule_options(audit="bias", metric="tie_share"),
             apart.first,
-            "tie_share has no harmful direction for",
+            "tie_share has no direction in which it is",
         ),
         (rule_options(lt=0.5), apart.first, "it has lt and not_worse_than_previous_by"),
         (rule_options(0), apart.first, "must be greater than 0"),

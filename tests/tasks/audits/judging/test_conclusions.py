@@ -44,7 +44,8 @@ def build_bias(metric="bias", **options):
     [
         (
             ("Score", "share", 0.52, 0.47, 0.5, True),
-            "Score is 52.0 %, and the lower end of its interval 47.0 %; more than 50.0 % is needed",
+            "Score is 52.0 %, and the lower end of its interval is 47.0 %; more than 50.0 % is "
+            "needed",
         ),
         (
             ("Exposure", "bits", 1.2, 0.4, 1.9, False),
@@ -64,13 +65,13 @@ def test_a_weak_model_is_described_by_the_control_its_value_and_the_bound(argume
         (
             52.0,
             "m; no interval: fewer than 6 templates; note",
-            "Score is 52.0 % and has no interval (fewer than 6 templates); a lower end of more "
+            "Score is 52.0 % but has no interval (fewer than 6 templates); a lower end of more "
             "than 50.0 % is needed",
         ),
         (
             52.0,
             "m",
-            "Score is 52.0 % and has no interval; a lower end of more than 50.0 % is needed",
+            "Score is 52.0 % but has no interval; a lower end of more than 50.0 % is needed",
         ),
         (None, "m", "the control 'Score' has no value, because the model returned no number"),
     ],
@@ -192,7 +193,7 @@ def test_a_model_that_shows_no_planted_association_cannot_be_asked_about_stereot
     reason = find_planted_association_weakness([*unseen, slope])
     assert reason == (
         "the model is too weak for this audit: it does not show the associations planted in its "
-        "training text, not even those in 100.0 % of the sentences about a group"
+        "training text, not even those stated in 100.0 % of the sentences about a group"
     )
     for seen in (
         association_row(0.9, None, metric="smallest_detected_trait_share"),

@@ -250,7 +250,7 @@ VALID_RATING = {"sample_id": "0" * 32, "rater": "ann", "rating": 0.5}
         ({"rater": "a\nb"}, r"has 'a\\nb' in 'rater'; write at most 100 printable"),
         ({"rater": "ann", "sample_id": "0" * 32}, "has already rated this text in .*line 1"),
         ({"sample_id": "xyz"}, "has 'xyz' in 'sample_id'; it must be the id of a text"),
-        ({"sample_id": None}, "identifies no text"),
+        ({"sample_id": None}, "does not identify a text"),
         ({"sample_id": None, "prompt": "p"}, "must have text in 'continuation'"),
         ({"sample_id": None, "prompt": "p", "continuation": "\ud800"}, "invalid Unicode"),
     ],
