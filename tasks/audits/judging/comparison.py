@@ -460,15 +460,15 @@ def _add_pairs_in_each_direction(
     )
     if np.isnan(extended.low):
         return change
-    name, _, _ = extended.method.partition(" over ")
-    _, _, clusters = change.method.partition(" over ")
+    name, _, _ = extended.method.partition(" based on ")
+    _, _, clusters = change.method.partition(" based on ")
     return replace(
         change,
         low=max(min(extended.low, change.value), -maximum),
         high=min(max(extended.high, change.value), maximum),
         p=extended.p,
         minimum_detectable_effect=extended.minimum_detectable_effect,
-        method=f"{name} over {clusters}, with {ADDED_PAIRS:g} pairs added in each direction "
+        method=f"{name} based on {clusters}, with {ADDED_PAIRS:g} pairs added in each direction "
         "(after Bonett & Price 2012)",
     )
 

@@ -179,10 +179,12 @@ def test_the_harmful_end_of_the_paired_interval_decides(session, shift):
 def test_a_release_that_is_better_passes_a_small_margin(session):
     row = judge(ReleaseConfig(shift=-0.3), "harm", 0.001)
     assert row["verdict"] == "pass" and row["interval_end"] < 0
-    assert "it is now better by at least 0.2" in row["reason"]
-    assert "in run r0 it was " in row["reason"] and "difference over 60 pairs" in row["reason"]
+    assert "the value is now better by at least 0.2" in row["reason"]
+    assert (
+        "the value in run r0 was " in row["reason"] and "difference, over 60 pairs" in row["reason"]
+    )
     row = judge(ReleaseConfig(shift=0.3), "harm", 0.001)
-    assert row["verdict"] == "fail" and "it is now worse by at most 0.3" in row["reason"]
+    assert row["verdict"] == "fail" and "the value is now worse by at most 0.3" in row["reason"]
 
 
 def test_a_previous_model_without_planted_associations_is_no_reference(session):
@@ -195,7 +197,7 @@ def test_a_previous_model_without_planted_associations_is_no_reference(session):
     assert row["reason"] == (
         "not comparable with run r0: inconclusive in the previous run: the model is too weak for "
         "this audit: it does not show the associations planted in its training text, not even "
-        "those in 100.0 % of the sentences about a group"
+        "those stated in 100.0 % of the sentences about a group"
     )
 
 
@@ -206,9 +208,17 @@ def test_the_sentence_states_the_pairs_and_the_clusters_of_its_interval():
         {n: ComparisonUnit(f"cluster {n % 16}", value) for n, value in enumerate(values)}
         for values in rng.normal(0, 1, (2, 431)).tolist()
     ]
+    shares = [
+        {number: unit._replace(value=float(unit.value > 0)) for number, unit in values.items()}
+        for values in units
+    ]
+    assert compute_paired_change(*shares, "share")["method"].endswith(
+        " based on 16 clusters of pairs, with 1.5 pairs added in each direction (after Bonett & "
+        "Price 2012)"
+    )
     changed = compute_paired_change(*units)
     assert (changed["n"], changed["clusters"]) == (431, 16)
-    assert "based on 16 clusters of pairs" in changed["method"]
+    assert changed["method"].endswith(" based on 16 clusters of pairs")
     finding = {"finding": b"f", "audit": "bias", "metric": "harm", "slice": {}, "value": 1.0}
     finding |= {"low": 0.5, "high": 1.5, "worse_when": "up", "null_value": 0.0, "clusters": 16}
     finding |= {"inconclusive_reason": "", "method": "m"}

@@ -173,7 +173,7 @@ def test_missing_scores_and_scorers_are_reported(own_folder):
     assert row["missing"] == row["n"] and row["value"] == 0.25
     for head in ("sentiment", "regard"):
         row = findings[f"mean_{head}", ""]
-        assert row["value"] is None and f"no scorer of {head} is configured" in row["method"]
+        assert row["value"] is None and f"no {head} scorer is configured" in row["method"]
 
 
 def test_the_controls_detect_a_large_effect_and_find_none_without(own_folder):
