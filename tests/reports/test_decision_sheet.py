@@ -316,6 +316,24 @@ def test_several_baselines_that_are_better_are_counted(session):
     assert text.endswith(" The other test also shows that the model is worse than a baseline.")
 
 
+@pytest.mark.parametrize(
+    ("metric", "embeddings"),
+    [
+        ("effect_size_input", "input embeddings"),
+        ("effect_size_contextual", "embeddings of words in sentences"),
+    ],
+)
+def test_an_association_between_words_is_said_with_its_direction(session, metric, embeddings):
+    row = {"metric": metric, "unit": "standard deviations", "null_value": 0.0, "worse_when": "up"}
+    row |= {"value": 1.1, "low": 0.6, "high": 1.4, "tags": {"test": "cats and dogs, a and b"}}
+    state, text = lines_of(weat=[row])["Bias against groups"]
+    assert state == "found" and text.startswith(
+        f"In the test “cats and dogs, a and b”, the {embeddings} of the model associate the first "
+        "group with the first words and the second group with the second words; the effect size "
+        "is 1.100 standard deviations"
+    )
+
+
 def test_a_named_null_value_and_a_unit_without_a_name(session):
     row = {"metric": "auc", "unit": "probability", "null_value": 0.5, "worse_when": "up", "p": 0.9}
     row |= {"tags": {"kind": "document", "score": "loss"}, "minimum_detectable_effect": 0.08}

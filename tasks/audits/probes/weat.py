@@ -25,6 +25,7 @@ from hallmark.tasks.audits.audit_descriptions import (
     NO_INVENTED_GROUPS,
     AuditDescription,
     ChartDescription,
+    Headline,
 )
 from hallmark.tasks.audits.audit_tables import RequestBuilder, build_items_schema
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer, TokenIds
@@ -420,6 +421,18 @@ PROBE = Probe(
             "skipped_words": "Skipped words",
         },
         risk="bias",
+        further_headlines=tuple(
+            Headline(
+                metric,
+                f"in the test “{{test}}”, the {embeddings} of the model associate the first group "
+                "with the first words and the second group with the second words; the effect size "
+                "is {value}, its maximum about 2",
+            )
+            for metric, embeddings in (
+                ("effect_size_input", "input embeddings"),
+                ("effect_size_contextual", "embeddings of words in sentences"),
+            )
+        ),
         not_studied_because=NO_INVENTED_GROUPS,
         question=("Does the model represent groups as more similar to some words than to others?"),
         charts=(
