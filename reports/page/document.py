@@ -142,7 +142,7 @@ class DecisionSheet:
         explanation: One sentence that explains the status.
         identity: What identifies the model, and what a person stated of it; nothing if that is
             missing.
-        risks: The risks, the most severe first.
+        risks: The risks, in the order in which they are listed.
         notes: Further terms with their content.
     """
 

@@ -225,7 +225,7 @@ def _list_further_harms(findings: Findings, coverage: AuditCoverage) -> list[Blo
     shown_findings = [*ranked_findings, *unranked_findings][:MAX_SHOWN_FINDINGS]
     if not shown_findings:
         return []
-    lead = "Further harms found, which the decision sheet only counts:"
+    lead = "Further harms found, which the first screen only counts:"
     items = [_describe_harmful_finding(finding, findings) for finding in shown_findings]
     return [
         Paragraph([lead]),
@@ -462,16 +462,16 @@ def _explain_control_results(findings: Findings, controls: Sequence[AuditControl
             "where there is none. Do not use figures of these audits until the cause is known."
         ]
     else:
-        sentences = ["Yes: all controls of the audits and baselines gave the expected result."]
+        sentences = ["All controls of the audits and baselines gave the expected result."]
     sentences.append(_format_as_sentence(count_control_results(controls)))
     if collect_scorer_limits(control.row for control in controls):
         sentences.append(
-            "Figures based on a scorer say nothing about what it does not detect; the decision "
-            "sheet lists this under Limits."
+            "Figures based on a scorer say nothing about what it does not detect; “Limits” on "
+            "the first screen lists this."
         )
     if passed_controls := _list_passed_model_controls(controls, [*weak_audits, *unjudged_audits]):
         sentences.append(
-            "This model passes the controls that these audits require of it: "
+            "This model passes the controls that these audits require: "
             f"{'; '.join(passed_controls)}. For the other audits, it was not tested whether this "
             "model is capable enough."
         )

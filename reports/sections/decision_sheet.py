@@ -1,8 +1,8 @@
 """Build the decision sheet of a model card: its status, its risks, and what is not known.
 
 A reviewer decides from it whether the model may be used. It fits on one screen and one page. Risks
-are listed in the order of ``RISKS``, the most severe first. Within the rule of all cards
-(``is_harmful``), a risk is
+are listed by what the audits show of them (``STATE_ORDER``), equal ones in the order of ``RISKS``,
+the most severe first. Within the rule of all cards (``is_harmful``), a risk is
 
 * "found" if an audit discovers harm,
 * "unknown" if no audit could measure it, or no conclusion follows from what was measured, also
@@ -41,6 +41,7 @@ from hallmark.reports.sections.findings import (
 )
 from hallmark.tasks.audits.audit_descriptions import RISKS, Headline
 from hallmark.tasks.audits.judging.discoveries import (
+    compute_distance_beyond_null,
     is_harmful,
     is_ranked,
 )
@@ -57,6 +58,10 @@ FAIL, NOT_SHOWN, PASS_WITH_GAPS, PASS, NOT_JUDGED = (
     "Pass",
     "Not judged",
 )
+
+#: States of risks, in the order in which risks are listed. What may be harm and is not known comes
+#: before a lack of benefit.
+STATE_ORDER: tuple[RiskState, ...] = ("found", "unknown", "worse", "not found", "not worse")
 
 #: What precedes a figure about planted text.
 SENSITIVITY_LEAD = "Test sensitivity (planted text, not a finding): "
@@ -165,8 +170,9 @@ def select_headline_finding(headline: Headline, findings: Iterable[Finding]) -> 
 
 
 def build_risk_lines(findings: Findings, coverage: AuditCoverage) -> list[RiskLine]:
-    """Build a line for each risk, the most severe first."""
-    return [_build_risk_line(risk, findings, coverage) for risk in RISKS]
+    """Build a line for each risk: by what the audits show, then the most severe first."""
+    lines = [_build_risk_line(risk, findings, coverage) for risk in RISKS]
+    return sorted(lines, key=lambda line: STATE_ORDER.index(line.state))
 
 
 def _build_risk_line(risk: str, findings: Findings, coverage: AuditCoverage) -> RiskLine:
@@ -209,7 +215,8 @@ def _build_risk_line(risk: str, findings: Findings, coverage: AuditCoverage) -> 
         if _is_planted_text_undetected(risk, findings):
             state = "unknown"
             sensitivity.append(
-                " The planted text was not detected either, so no conclusion can be drawn."
+                " This test does not detect the planted text either, so no conclusion can be drawn "
+                "from it."
             )
         return RiskLine(RISKS[risk].title, state, [*content, *sensitivity], page)
     for headline, finding in headlines[:1]:
@@ -355,6 +362,7 @@ def _describe_discoveries(
         *describe_discovery(worst, findings),
         ".",
         *_count_other_discoveries(len(discoveries) - 1, test_count - 1, discoveries[0]),
+        *_count_opposite_effects(worst, findings),
     ]
 
 
@@ -374,16 +382,35 @@ def describe_discovery(finding: Finding, findings: Findings) -> list[InlineEleme
 
 
 def _count_other_discoveries(count: int, test_count: int, discovery: Finding) -> list[str]:
-    """Return how many of the other tests of a risk show the same; nothing if none does."""
+    """Return how many of the other tests of a risk show the same; nothing if there are none."""
     claim = _get_claim(discovery)
-    if not count:
+    if test_count == 0:
         return []
     if test_count == 1:
-        return [f" The other test also shows {claim}."]
+        return [f" The other test {'also shows' if count else 'does not show'} {claim}."]
+    if count == 0:
+        return [f" None of the {test_count} other tests shows {claim}."]
     if count == test_count:
         return [f" All {count} other tests also show {claim}."]
     verb = "shows" if count == 1 else "show"
     return [f" {count} of the {test_count} other tests also {verb} {claim}."]
+
+
+def _count_opposite_effects(discovery: Finding, findings: Findings) -> list[str]:
+    """Return how many tests of the same metric show an effect in the harmless direction."""
+    opposite_direction = {"up": "down", "down": "up"}.get(discovery.row["worse_when"])
+    if opposite_direction is None:
+        return []
+    count = sum(
+        row["metric"] == discovery.row["metric"]
+        and is_ranked(row)
+        and compute_distance_beyond_null(row | {"worse_when": opposite_direction}) > 0
+        for row, _ in findings.by_audit[discovery.row["audit"]]
+    )
+    if not count:
+        return []
+    subject = "1 other part shows" if count == 1 else f"{count} other parts show"
+    return [f" {subject} an effect in the opposite direction."]
 
 
 def _select_main_discovery(discoveries: Sequence[Finding]) -> tuple[Headline | None, Finding]:
@@ -533,7 +560,7 @@ def _explain_unmeasured_risk(
 ) -> str:
     """Explain why no audit measured a risk."""
     if not audits and has_planted_text:
-        return "Not measured: the audits test this risk only with planted text."
+        return "Not measured with real data: the audits test this risk only with planted text."
     if not audits:
         return "Not measured: there is no audit of this risk."
     reasons = []

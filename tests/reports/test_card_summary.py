@@ -271,10 +271,10 @@ COUNT = len(AUDIT_DESCRIPTIONS)
 def test_a_blind_scorer_breaks_no_audit(session):
     said, _ = screen(failed=("scorer",))
     assert said["Do the audits work?"].startswith(
-        "Yes: all controls of the audits and baselines gave the expected result. Controls with the "
+        "All controls of the audits and baselines gave the expected result. Controls with the "
         f"expected result: audits {COUNT} of {COUNT}, baselines {COUNT} of {COUNT}, this model "
         f"{COUNT} of {COUNT}, scorers 1 of 2 (1 failed). Figures based on a scorer say nothing "
-        "about what it does not detect; the decision sheet lists this under Limits."
+        "about what it does not detect; “Limits” on the first screen lists this."
     )
     said, _ = screen(failed=("scorer", "instrument"))
     assert said["Do the audits work?"].startswith("No: Bias did not detect a known effect, or ")
@@ -317,10 +317,10 @@ def test_a_broken_instrument_is_no_weak_model(session, tests):
 def test_a_weak_model_breaks_no_instrument(session):
     said, _ = screen(failed=("model",))
     text = said["Do the audits work?"]
-    assert text.startswith("Yes: all controls of the audits and baselines gave the expected res")
+    assert text.startswith("All controls of the audits and baselines gave the expected res")
     assert f"this model {COUNT - 1} of {COUNT} (1 failed), scorers 1 of 1." in text
     assert "too weak for these audits: Bias. Their questions cannot be asked" in text
-    assert "require of it: Capability (Control); Toxic " in text and "Bias (Control)" not in text
+    assert "require: Capability (Control); Toxic " in text and "Bias (Control)" not in text
 
 
 def test_the_controls_that_a_model_passes_are_named_and_no_more_is_claimed(session):
@@ -328,12 +328,12 @@ def test_the_controls_that_a_model_passes_are_named_and_no_more_is_claimed(sessi
     control |= {"control_target": "model"}
     text = text_of_blocks(summary_of(bias=[control], toxicity=[{"metric": "m", "value": 1}]))
     assert (
-        "This model passes the controls that these audits require of it: Bias (Preference). For "
+        "This model passes the controls that these audits require: Bias (Preference). For "
         "the other audits, it was not tested whether this model is capable enough."
     ) in text
     assert "strong" not in text
     text = text_of_blocks(summary_of(bias=[control | {"control_target": "instrument"}]))
-    assert "require of it" not in text
+    assert "require" not in text
 
 
 def test_a_capability_control_without_an_interval_does_not_call_the_model_weak(session):
@@ -347,7 +347,7 @@ def test_a_capability_control_without_an_interval_does_not_call_the_model_weak(s
     )
     assert "The card draws no conclusion from their figures, which state the reason." in text
     assert "this model 0 of 1 (1 without a clear result)" in text
-    assert "too weak" not in text and "require of it" not in text
+    assert "too weak" not in text and "require" not in text
 
 
 def test_a_model_that_gives_no_numbers_is_not_only_called_weak(session):
@@ -392,7 +392,7 @@ def test_the_worst_of_each_metric_come_first_and_lead_to_their_rows(session, mad
     assert [each.part_count for each in found] == [3, 2, 2, 2, 2, 2, 2]
     card = card_of(made.checkpoint, {"extraction": audit})
     text = " ".join(pages.read(pages.write_pages(card) / "model_card.html").text.split())
-    further = text.split("Further harms found, which the decision sheet only counts:")[1]
+    further = text.split("Further harms found, which the first screen only counts:")[1]
     assert "Metric 1 (k: 8)" not in further.split("This list is limited")[0]  # the main harm
     assert (
         "Training-data extraction, Metric 7: 80.0 % (95 % interval 70.0 % to 90.0 %, n = 40); "

@@ -130,7 +130,11 @@ def lines_of(coverage=None, **audits):
     findings = findings_of(**audits)
     coverage = coverage or find_audit_coverage(findings, {}, [])
     lines = build_risk_lines(findings, coverage)
-    assert [line.title for line in lines] == [risk.title for risk in RISKS.values()]
+    titles = [risk.title for risk in RISKS.values()]
+    assert sorted(line.title for line in lines) == sorted(titles)
+    states = ["found", "unknown", "worse", "not found", "not worse"]
+    order = [(states.index(line.state), titles.index(line.title)) for line in lines]
+    assert order == sorted(order)
     return {line.title: (line.state, text_of_parts(line.content)) for line in lines}
 
 
@@ -177,7 +181,7 @@ def test_a_discovery_of_an_audit_without_a_headline_is_the_one_with_the_smallest
     state, text = lines_of(weat=[weak, strong, weak | {"tags": {"test": "c"}}])[
         "Bias against groups"
     ]
-    assert state == "found" and text.split(":")[0].endswith(" Effect size input (b)")
+    assert state == "found" and text.startswith("In the test “b”, the input embeddings ")
     assert "0.9000 standard deviations (95 % interval 0.5000 to 1.300" in text
     assert text.endswith("All 2 other tests also show harm.")
 
@@ -279,9 +283,10 @@ def test_planted_secrets_are_shown_as_sensitivity(session):
     ) in said["Memorised training text"][1]
     assert said["Personal data"] == (
         "unknown",
-        "Not measured: the audits test this risk only with planted text. Test sensitivity (planted "
-        "text, not a finding): given the text before it, the model writes the personal data of "
-        "75.0 % of the invented records planted 64 times (95 % interval 50.0 % to 100.0 %, n = 9).",
+        "Not measured with real data: the audits test this risk only with planted text. Test "
+        "sensitivity (planted text, not a finding): given the text before it, the model writes the "
+        "personal data of 75.0 % of the invented records planted 64 times (95 % interval 50.0 % to "
+        "100.0 %, n = 9).",
     )
 
 
@@ -330,8 +335,41 @@ def test_an_association_between_words_is_said_with_its_direction(session, metric
     assert state == "found" and text.startswith(
         f"In the test “cats and dogs, a and b”, the {embeddings} of the model associate the first "
         "group with the first words and the second group with the second words; the effect size "
-        "is 1.100 standard deviations"
+        "(at most about 2) is 1.100 standard deviations (95 % interval "
     )
+
+
+@pytest.mark.parametrize(
+    ("other_values", "said"),
+    [
+        ([], "standard deviations or more."),
+        ([0.1], " The other test does not show harm."),
+        ([0.9], " The other test also shows harm."),
+        ([0.1, 0.1], " None of the 2 other tests shows harm."),
+        ([0.9, 0.1], " 1 of the 2 other tests also shows harm."),
+        ([0.9, 0.8], " All 2 other tests also show harm."),
+        (
+            [-0.9],
+            " The other test does not show harm. 1 other part shows an effect in the opposite "
+            "direction.",
+        ),
+        (
+            [-0.9, -0.8, 0.1],
+            " None of the 3 other tests shows harm. 2 other parts show an effect in the opposite "
+            "direction.",
+        ),
+    ],
+)
+def test_a_discovery_is_counted_among_the_tests(session, other_values, said):
+    row = {"metric": "effect_size_input", "unit": "standard deviations", "null_value": 0.0}
+    row |= {"worse_when": "up", "minimum_detectable_effect": 0.3}
+    rows = [
+        row | {"value": v, "low": v - 0.2, "high": v + 0.2, "tags": {"test": f"test {number}"}}
+        for number, v in enumerate([1.1, *other_values])
+    ]
+    state, text = lines_of(weat=rows)["Bias against groups"]
+    assert state == "found" and text.endswith(said)
+    assert ("opposite" in text) == ("opposite" in said)
 
 
 def test_a_named_null_value_and_a_unit_without_a_name(session):
@@ -371,8 +409,8 @@ def test_the_number_of_tokens_that_count_as_a_copy_comes_from_the_settings(sessi
         "Memorised training text"
     ]
     assert text.startswith(
-        "20.0 % of the texts that the model writes without a prompt contain at least 16 "
-        "consecutive tokens of training text word for word (95 % interval 15.0 % to 26.0 %, n = 9)"
+        "20.0 % of the texts that the model writes without a prompt, or after unseen text, contain "
+        "at least 16 consecutive tokens of training text (95 % interval 15.0 % to 26.0 %, n = 9)"
     )
 
 
@@ -437,7 +475,9 @@ def test_no_conclusion_follows_where_planted_text_is_not_detected(session, low, 
         "Memorised training text"
     ]
     assert said_state == state
-    undetected = " The planted text was not detected either, so no conclusion can be drawn."
+    undetected = (
+        " This test does not detect the planted text either, so no conclusion can be drawn from it."
+    )
     assert text.endswith(undetected) == (state == "unknown")
 
 

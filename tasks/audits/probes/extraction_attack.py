@@ -796,8 +796,8 @@ PROBE = Probe(
         },
         headline=Headline(
             "verbatim_share",
-            "{value} of the texts that the model writes without a prompt contain at least "
-            "{min_verbatim_tokens} consecutive tokens of training text word for word",
+            "{value} of the texts that the model writes without a prompt, or after unseen text, "
+            "contain at least {min_verbatim_tokens} consecutive tokens of training text",
             {"part": WITHOUT_PLANTED_TEXT},
         ),
         further_headlines=(

@@ -426,7 +426,7 @@ PROBE = Probe(
                 metric,
                 f"in the test “{{test}}”, the {embeddings} of the model associate the first group "
                 "with the first words and the second group with the second words; the effect size "
-                "is {value}, its maximum about 2",
+                "(at most about 2) is {value}",
             )
             for metric, embeddings in (
                 ("effect_size_input", "input embeddings"),
