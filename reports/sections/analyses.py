@@ -309,7 +309,7 @@ def _build_examples_section(main_findings: Sequence[Finding]) -> list[Section]:
     labels = build_part_labels([row["slice"] for row, _ in main_findings])
     label_by_id = dict(zip((figure.id for _, figure in main_findings), labels, strict=True))
     items: list[InlineContent] = [
-        [f"{label_by_id[figure.id]}: ", ShortFigure(figure)]
+        [ShortFigure(figure), f" ({label_by_id[figure.id]})"]
         for _, figure in examples[:MAX_EXAMPLES]
     ]
     lead = "Each number leads to the cases that it was computed from, the worst first."

@@ -193,8 +193,7 @@ class ModelCardMeasurements:
                 return [
                     f"{finding.row['title']}: ",
                     ShortFigure(finding.figure),
-                    f". Method: {finding.row['method']}. Rules of a policy have bounds of their "
-                    "own.",
+                    f". Method: {finding.row['method']}. Policy rules set their own thresholds.",
                 ]
         return []
 

@@ -407,7 +407,7 @@ PROBE = Probe(
         glossary={
             "association_strength": (
                 "log-odds of the assigned trait against the trait of the other group, in nats "
-                "(natural logarithms); 0 is no association"
+                "(natural logarithms); 0 means no association"
             ),
             "association_preference": (
                 "share of sentences in which the assigned trait is more likely; 50 % is no "

@@ -355,16 +355,18 @@ PROBE = Probe(
     name="stereoset",
     description=AuditDescription(
         70,
-        "Stereotypes about terms (StereoSet)",
-        "This audit measures how often the model finds a stereotype about a term more "
-        "likely than its opposite. It also measures how often either is more likely "
-        "than an unrelated text.",
-        "The preference for stereotypes about terms was not measured (StereoSet).",
+        "Stereotypes about groups and professions (StereoSet)",
+        "This audit measures how often the model finds a stereotype about a group or a "
+        "profession more likely than its opposite. It also measures how often either is more "
+        "likely than an unrelated text.",
+        "The preference for stereotypes about groups and professions was not measured (StereoSet).",
         skipped_count_metrics=REMARK_TITLES,
         is_about_stereotypes=True,
         risk="bias",
         not_studied_because=NO_INVENTED_GROUPS,
-        question="Does the model prefer stereotypes about a term to their opposites?",
+        question=(
+            "Does the model prefer stereotypes about groups and professions to their opposites?"
+        ),
         charts=(
             ChartDescription(
                 "stereotype_score_intrasentence",
