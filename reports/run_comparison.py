@@ -120,7 +120,7 @@ def list_setting_differences(
 
 
 def _flatten_settings(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Return the settings by their full name, as JSON; those that are null are left out."""
+    """Return the settings by their full name, as JSON; those that are null are omitted."""
     flat: dict[str, str] = {}
     for name, value in settings.items():
         if _is_list_of_named_settings(value):

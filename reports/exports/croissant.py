@@ -82,7 +82,7 @@ QUESTIONS_BY_LIST_FIELD = {
 
 
 def build_croissant(datasheet: ExportedCard) -> dict[str, Any]:
-    """Return the description of a corpus as JSON-LD; unanswered fields are left out."""
+    """Return the description of a corpus as JSON-LD; unanswered fields are omitted."""
     description = datasheet.get_answer("motivation_purpose", "composition_instances")
     creators = datasheet.get_statement("motivation_creators")
     licence = datasheet.get_statement("distribution_licence")

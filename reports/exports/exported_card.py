@@ -56,7 +56,7 @@ class ExportedCard:
         return " ".join(filter(None, dict.fromkeys(parts)))  # questions may have the same answer
 
     def list_answers(self, *question_ids: str) -> list[str]:
-        """Return the answers to questions with their bases; unanswered ones are left out."""
+        """Return the answers to questions with their bases; unanswered ones are omitted."""
         return [answer for name in question_ids if (answer := self.get_answer(name))]
 
     def get_statement(self, question_id: str) -> str:

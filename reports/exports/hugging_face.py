@@ -81,7 +81,7 @@ def choose_size_category(document_count: float) -> str:
 
 
 def build_evaluation_results(card: ExportedCard) -> list[EvalResult]:
-    """Return the main results of the audits; controls and secondary figures are left out."""
+    """Return the main results of the audits; controls and secondary figures are omitted."""
     return [
         EvalResult(
             task_type="other",

@@ -24,7 +24,7 @@ MODEL_REFERENCE, CORPUS_REFERENCE = "model", "corpus"
 
 
 def build_ml_bom(card: ExportedCard, datasheet: ExportedCard | None) -> dict[str, Any]:
-    """Return the bill of materials as JSON values; unanswered fields are left out.
+    """Return the bill of materials as JSON values; unanswered fields are omitted.
 
     Args:
         card: The model card.

@@ -638,7 +638,7 @@ class _CaseBuilder:
     def _build_facts(self, row: Mapping[str, Any]) -> tuple[list[CaseFact], list[CaseFact]]:
         """Return the values of a row that a reader needs first, and all others.
 
-        Labels that the conditions of the selection fix are left out.
+        Labels that the conditions of the selection fix are omitted.
         """
         evidence = self.traced.selected.evidence
         ordering_column = evidence.row_order.lstrip("-")

@@ -353,7 +353,7 @@ class Redactor:
         Args:
             text: The text to search.
             may_be_truncated: Whether the text may begin or end in the middle of a value to hide.
-            shows_planted_secrets: Whether planted secrets, which are invented, are left out. Other
+            shows_planted_secrets: Whether planted secrets, which are invented, are omitted. Other
                 personal data is found all the same.
         """
         visible_positions = (

@@ -514,7 +514,7 @@ class DatasheetMeasurements:
         ]
 
     def _list_removals_by_stage(self) -> list[InlineElement]:
-        """Return the number of documents that each stage removed; stages without are left out."""
+        """Return the number of documents that each stage removed; stages without are omitted."""
         counts = [
             (stage, self._count_documents_of_stage(stage, "removed_rows"))
             for stage in self._list_stages()

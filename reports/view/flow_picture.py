@@ -1,6 +1,6 @@
 """Lay out the stages of a run and their inputs as a picture: a graph from top to bottom.
 
-An edge leads from a stage to each stage that reads its output. An edge is left out if a longer path
+An edge leads from a stage to each stage that reads its output. An edge is omitted if a longer path
 of edges connects its two stages, as for the stages of the corpus that a model card reads.
 """
 

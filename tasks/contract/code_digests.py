@@ -9,7 +9,7 @@ counts for every stage that imports the module, directly or indirectly.
 
 Code that is found in another way than by name (by a string, in another process, as a value from
 outside) must be declared in ``stage(extra_code=...)``. ``tests/flows/test_executed_code.py`` runs
-stages and checks that everything they execute is counted. The contract's own modules are left out:
+stages and checks that everything they execute is counted. The contract's own modules are omitted:
 ``fingerprint.CONTRACT_VERSION``, a number raised by hand, represents them.
 """
 

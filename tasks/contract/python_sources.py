@@ -55,7 +55,7 @@ class Statement(NamedTuple):
         references: Names that it uses, with attributes: "f", "module.f". Local variables are
             included.
         imports: What it imports, inside functions too: "module" or "module:member". Imports for
-            type checking are left out.
+            type checking are omitted.
     """
 
     kind: Literal["definition", "import", "effect"]
