@@ -279,8 +279,9 @@ def test_the_answer_names_significant_groups_with_share_interval_n_and_rate_of_o
     assert "Curation removed 100 of 1,000 documents (10.0 %). 50 of these were duplicates" in text
     assert "No copy remains of 50 of them." in text
     assert (
-        "The removal rates of 2 groups of people were compared with those of all other documents "
-        "of the same sources. Documents were removed significantly more often if they mention men "
+        "The removal rates of 2 groups (people and dialects) with at least 20 documents were "
+        "compared with those of all other documents of the same sources. Documents were removed "
+        "significantly more often if they mention men "
         "(30.0 % removed, 95 % interval 0.0 % to 100.0 %, n = 100; all other documents: 10.0 %). "
         "1 other group shows no significant difference. Removals without a remaining copy show no "
         "significant difference for any group."
@@ -315,6 +316,9 @@ def test_missing_rates_are_reported(session):
     assert text.endswith("the stage removal_effects found no documents.")
 
 
+NO_GROUP = (
+    "No document mentions a group of people that the lexicons contain, or has markers of a dialect."
+)
 STRONG = [
     group(f"group {low}", removed=30, **MORE | {"adjusted_low": low}) for low in (2, 5, 3, 4, 6)
 ]
@@ -323,10 +327,10 @@ STRONG = [
 @pytest.mark.parametrize(
     ("rows", "expected"),
     [
-        ([], "No document mentions a group of people that the lexicons contain."),
+        ([], NO_GROUP),
         (
             [group("Jews", documents=0, removed=0, **EMPTY), group("a", "source", **MORE)],
-            "No document mentions a group of people that the lexicons contain.",
+            NO_GROUP,
         ),
         (
             [group("women", **EMPTY)],
@@ -334,8 +338,9 @@ STRONG = [
         ),
         (
             [group("women"), group("men"), group("Jews", **EMPTY)],
-            "The removal rates of 2 groups of people were compared with those of all other "
-            "documents of the same sources. None of them differs significantly. Removals without "
+            "The removal rates of 2 groups (people and dialects) with at least 20 documents were "
+            "compared with those of all other documents of the same sources. None of them differs "
+            "significantly. Removals without "
             "a remaining copy show no significant difference for any group.",
         ),
         (
@@ -364,7 +369,30 @@ STRONG = [
         ),
         (
             [group(name, lost_verdict="more") for name in "abcde"],
-            "more often if they mention a; b; c; or one of 2 more groups.",
+            "more often if they mention a; b; c; d; e.",
+        ),
+        (
+            [group("Irish English", "dialect", lost_verdict="more")],
+            "more often if they have markers of Irish English.",
+        ),
+        (
+            [
+                group("women", removed=30, **MORE),
+                group("Irish English", "dialect", removed=40, **MORE),
+            ],
+            "n = 100; all other documents: 10.0 %); or if they have markers of Irish English "
+            "(40.0 % removed, 95 % interval 0.0 % to 100.0 %, n = 100; all other documents: "
+            "10.0 %). Removals without",
+        ),
+        (
+            [group("women", documents=20), group("Jews", documents=19)],
+            "The removal rates of 1 group (people and dialects) with at least 20 documents, and of "
+            "1 smaller group, were compared with those of all other documents of the same sources.",
+        ),
+        (
+            [group("women", documents=19), group("Jews", documents=18)],
+            "No group of people or dialect has 20 documents or more. The removal rates of 2 "
+            "smaller groups were compared with those of all other documents of the same sources.",
         ),
         (
             [group("women", lost_verdict="not compared")],
@@ -376,15 +404,17 @@ def test_every_branch_about_differences(session, rows, expected):
     assert expected in answer_of(*rows)
 
 
-@pytest.mark.parametrize(
-    ("count", "end"), [(3, "."), (4, "; or 1 more group."), (5, "; or one of 2 more groups.")]
-)
-def test_the_answer_names_at_most_three_groups_the_largest_difference_first(session, count, end):
+@pytest.mark.parametrize("count", [3, 4, 5])
+def test_the_answer_names_all_groups_the_largest_difference_first(session, count):
     text = answer_of(*STRONG[:count])
-    [sentence] = re.findall(r"more often if they mention (.*?\))(\.|; or [^.]*\.)", text)
-    lows = sorted((int(row["slice"][-1]) for row in STRONG[:count]), reverse=True)[:3]
-    assert re.findall(r"group \d", sentence[0]) == [f"group {low}" for low in lows]
-    assert sentence[1] == end
+    [sentence] = re.findall(r"more often if they mention (.*?\))\. ", text)
+    lows = sorted((int(row["slice"][-1]) for row in STRONG[:count]), reverse=True)
+    assert re.findall(r"group \d", sentence) == [f"group {low}" for low in lows]
+    details = (
+        "(30.0 % removed, 95 % interval 0.0 % to 100.0 %, n = 100; all other documents: 10.0 %)"
+    )
+    assert sentence.count(details) == 3
+    assert sentence.count("(30.0 %, n = 100)") == count - 3
     assert "The comparison within sources" not in text and "other group" not in text
 
 
@@ -414,11 +444,16 @@ def test_the_answer_never_contradicts_the_table(session, drawn):
     for row in compared:
         counts[row["verdict"]] += 1
     assert ("No document mentions" in text) == (not mentioned)
+    large = [row for row in compared if row["documents"] >= 20]
+    counted = re.search(r"removal rates of (\d+) groups? \(people", text)
+    smaller = re.search(r" of (\d+) smaller groups?", text)
+    assert (int(counted[1]) if counted else 0) == len(large)
+    assert (int(smaller[1]) if smaller else 0) == len(compared) - len(large)
     assert ("No group could be compared" in text) == (bool(mentioned) and not compared)
     for verdict in ("more", "less"):
         clause = re.search(
             rf"Documents were removed significantly {verdict} often if they mention (.*?\))"
-            r"(?:; or (1|one of \d+) more groups?)?\. ",
+            r"\. ",
             text,
         )
         names = re.findall(r"(group \d) \(", clause[1]) if clause else []
@@ -426,9 +461,7 @@ def test_the_answer_never_contradicts_the_table(session, drawn):
         expected = [
             n for n in expected if n in {r["slice"] for r in compared if r["verdict"] == verdict}
         ]
-        assert names == expected[:3]
-        unnamed = int(clause[2].split()[-1]) if clause and clause[2] else 0
-        assert len(names) + unnamed == counts[verdict]
+        assert names == expected
     has_difference = bool(counts["more"] or counts["less"])
     assert ("None of them differs" in text) == (bool(compared) and not has_difference)
     others = re.search(r"(\d) other groups? shows? no significant difference", text)
