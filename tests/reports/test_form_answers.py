@@ -94,6 +94,8 @@ def test_settings_that_answer_questions_exist(form, settings, config_class):
     assert {*settings.values()} <= config_class.model_fields.keys()
     # Every statement about the corpus or the model answers a question.
     rest = {"title", "max_table_rows", "redaction_threshold", "answers"}
+    if form == "datasheet":  # the first screen states them
+        rest |= {"redistribution", "redistribution_reason"}
     assert config_class.model_fields.keys() - {*settings.values()} == rest
 
 
