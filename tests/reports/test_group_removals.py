@@ -17,7 +17,10 @@ from hallmark.reports.page.drawing import draw_chart
 from hallmark.reports.page.figures import FigureBook
 from hallmark.reports.sections.corpus_figures import CorpusFigures
 from hallmark.reports.sections.curation_evaluation import CURATION_EVALUATION
-from hallmark.reports.sections.filter_errors import build_filter_error_section
+from hallmark.reports.sections.filter_errors import (
+    build_filter_error_section,
+    summarize_filter_errors,
+)
 from hallmark.reports.sections.group_removals import (
     build_group_removal_answer,
     build_group_removal_section,
@@ -30,7 +33,7 @@ from hallmark.tasks.corpus.evaluate_curation import TABLES as EVALUATION_TABLES
 from hallmark.tasks.corpus.removal_effects import TABLES
 from tests.reports import pages
 from tests.reports.artifacts import HOSTILE
-from tests.reports.conclusions import quick, text_of_blocks, text_of_section
+from tests.reports.conclusions import quick, text_of_blocks, text_of_parts, text_of_section
 
 GROUPS = [f"group {n:02}" for n in range(45)] + ["Jews", "Muslims", "non-religious people"]
 
@@ -527,6 +530,44 @@ def test_every_branch_about_errors_of_the_filter(session, evaluation, expected, 
     corpus = corpus_of([TOTAL], evaluation=evaluation)
     text = text_of_section(build_filter_error_section(corpus))
     assert expected in text and excluded not in text
+
+
+RUDE = rate("rude speech", "recall", 239, 382)
+HARMLESS = rate("no rude speech", "false alarms", 5, 4316)
+OTHER_HARMLESS = rate("no rude speech, dialect", "false alarms", 0, 464)
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "expected"),
+    [
+        (None, "The filter's error rates were not measured."),
+        ([], "The filter's error rates were not measured."),
+        ([OTHER_HARMLESS], "The filter's error rates were not measured."),
+        (
+            [rate("rude speech", "recall", 0, 0), rate("no rude speech", "false alarms", 0, 0)],
+            "The filter's error rates were not measured.",
+        ),
+        (
+            [RUDE, HARMLESS, OTHER_HARMLESS],
+            "On the invented text of town, the filter flagged 62.6 % of the documents with rude "
+            "speech and 0.12 % of those without rude speech.",
+        ),
+        (
+            [rate("rude speech", "recall", 0, 0), HARMLESS],
+            "On the invented text of town, the filter flagged 0.12 % of the documents without rude "
+            "speech.",
+        ),
+        (
+            [RUDE, OTHER_HARMLESS, {**HARMLESS, "source": "port"}],
+            "On the invented text of town, the filter flagged 62.6 % of the documents with rude "
+            "speech. On the invented text of port, the filter flagged 0.12 % of the documents "
+            "without rude speech.",
+        ),
+    ],
+)
+def test_the_first_screen_names_the_error_rates_of_the_filter(session, evaluation, expected):
+    corpus = corpus_of([TOTAL], evaluation=evaluation)
+    assert text_of_parts(summarize_filter_errors(corpus)) == expected
 
 
 @stage(name="stored_scores", tables=EVALUATION_TABLES)
