@@ -52,6 +52,7 @@ from hallmark.reports.sections.corpus_figures import (
 )
 from hallmark.reports.sections.curation_evaluation import build_curation_evaluation_sections
 from hallmark.reports.sections.datasheet_answers import build_datasheet_answers
+from hallmark.reports.sections.filter_errors import summarize_filter_errors
 from hallmark.reports.sections.form_answers import build_form_section
 from hallmark.reports.sections.group_removals import (
     build_group_removal_answer,
@@ -156,6 +157,10 @@ class DatasheetBuilder:
             "sources", "bytes", "bytes of text", "size of the corpus"
         )
         splits = self.corpus_figures.list_distinct_values("sources", "split")
+        filter_descriptions = describe_toxicity_actions(self.corpus_figures)
+        if filter_descriptions:
+            errors = summarize_filter_errors(self.corpus_figures)
+            filter_descriptions[-1] = [*filter_descriptions[-1], " ", *errors]
         return [
             Paragraph(["The corpus contains ", document_count, " with ", corpus_size, "."]),
             *build_growth_callout(self.corpus_figures),
@@ -180,10 +185,7 @@ class DatasheetBuilder:
                             *self.format_split_counts(splits),
                         ],
                     ),
-                    *(
-                        ("Toxicity filter", rule_description)
-                        for rule_description in describe_toxicity_actions(self.corpus_figures)
-                    ),
+                    *(("Toxicity filter", description) for description in filter_descriptions),
                     ("Not measured", [describe_unmeasured_properties(self.corpus_figures)]),
                     ("Contact", format_user_statement(self.config.contact)),
                 ]

@@ -81,9 +81,9 @@ from hallmark.reports.sections.findings import (
 )
 from hallmark.reports.sections.form_answers import build_form_section
 from hallmark.reports.sections.model_card_answers import (
-    CHECKPOINT_DATE_NOTE,
     ModelCardMeasurements,
     build_model_card_answers,
+    describe_training_date,
 )
 from hallmark.reports.sections.personal_data import describe_personal_data_treatment
 from hallmark.reports.sections.release_changes import COMPARISON, build_changes_entry
@@ -308,7 +308,7 @@ class ModelCardBuilder:
         entries: list[DefinitionEntry] = [
             ("Developed by", format_user_statement(config.developers)),
             ("Version", format_user_statement(config.version)),
-            ("Date", _get_stated(config.date) or [CHECKPOINT_DATE_NOTE]),
+            ("Date", _get_stated(config.date) or describe_training_date(self.checkpoint).content),
             ("Licence", format_user_statement(config.licence)),
             ("Citation", format_user_statement(config.citation)),
             ("Contact", format_user_statement(config.contact)),

@@ -13,9 +13,18 @@ import pyarrow.compute as pc
 from hallmark.reports.page.document import DecisionSheet
 from hallmark.reports.page.figures import format_number, get_evidence_place
 from hallmark.reports.page.redaction import RedactFunction
+from hallmark.reports.sections.card_summary import count_control_results, list_failed_self_checks
 from hallmark.reports.sections.training_coverage import describe_training_arm
+from hallmark.tasks.audits.judging.findings import AuditControl
 from hallmark.tasks.audits.judging.policy_outcome import PolicyOutcome, judge_policy
-from hallmark.tasks.contract import Artifact, HallmarkError, get_artifact_store
+from hallmark.tasks.audits.judging.scorer_controls import remove_repeated_scorer_controls
+from hallmark.tasks.contract import (
+    Artifact,
+    HallmarkError,
+    Row,
+    get_artifact_store,
+    table_to_rows,
+)
 
 #: Labels of the model card figures that the index shows, by the prefix of their ids.
 KEY_FIGURE_LABELS = {
@@ -38,7 +47,7 @@ def summarize_run(artifacts: Mapping[str, Artifact | None], redact: RedactFuncti
     except (HallmarkError, LookupError, TypeError, ValueError, AttributeError):
         return RunSummary(
             ModelSummary(),
-            ControlSummary(0, 0, ()),
+            ControlSummary(),
             _read_key_figures_or_blanks(None),
             PolicyOutcome(),
         )
@@ -139,42 +148,34 @@ def read_checkpoint_step(card: Artifact) -> int | None:
 
 @dataclass(frozen=True)
 class ControlSummary:
-    """The controls of a run; all controls of a scorer count as one.
+    """The controls of a run, counted as on its card.
 
     Attributes:
-        total: The number of controls.
-        failed: The number of controls that failed.
-        failed_audits: The names of the audits with a failed control, and of the scorers.
+        counts: How many controls gave the expected result, by what they test; empty without one.
+        failed_audits: The titles of the audits in which a control of the audit itself or of its
+            baseline failed.
     """
 
-    total: int
-    failed: int
-    failed_audits: tuple[str, ...]
+    counts: str = ""
+    failed_audits: tuple[str, ...] = ()
 
 
 def _summarize_controls(artifacts: Mapping[str, Artifact | None]) -> ControlSummary:
-    total, failed_names = 0, []
-    has_failed_by_scorer: dict[str, bool] = {}
-    columns = ["control", "control_target", "verdict", "scorer"]
+    columns = ["control", "control_target", "verdict", "scorer", "slice", "value", "method"]
+    rows_by_audit: dict[str, list[Row]] = {}
     for label, artifact in artifacts.items():
-        if not label.startswith("audit_") or artifact is None:
-            continue
-        findings = artifact["findings"].read(columns)
-        is_control = pc.or_kleene(
-            pc.not_equal(findings["control"], ""), pc.equal(findings["control_target"], "scorer")
-        )
-        for row in findings.filter(is_control).to_pylist():
-            has_failed = row["verdict"] == "fail"
-            if row["control_target"] == "scorer":
-                name = f"scorer {row['scorer'].split(' (')[0]}"
-                has_failed_by_scorer[name] = has_failed_by_scorer.get(name, False) or has_failed
-            elif row["control"]:
-                total += 1
-                failed_names += [label.removeprefix("audit_")] if has_failed else []
-    failed_names += [name for name, has_failed in has_failed_by_scorer.items() if has_failed]
-    return ControlSummary(
-        total + len(has_failed_by_scorer), len(failed_names), tuple(dict.fromkeys(failed_names))
-    )
+        if label.startswith("audit_") and artifact is not None:
+            findings = artifact["findings"].read(columns)
+            control_table = findings.filter(pc.not_equal(findings["control"], ""))
+            rows_by_audit[label.removeprefix("audit_")] = table_to_rows(control_table)
+    controls = [
+        AuditControl(audit, row)
+        for audit, rows in remove_repeated_scorer_controls(rows_by_audit).items()
+        for row in rows
+    ]
+    if not controls:
+        return ControlSummary()
+    return ControlSummary(count_control_results(controls), tuple(list_failed_self_checks(controls)))
 
 
 @dataclass(frozen=True)

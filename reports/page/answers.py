@@ -18,8 +18,8 @@ from hallmark.reports.page.figures import Figure
 from hallmark.reports.page.redaction import RedactFunction
 from hallmark.tasks.contract import column, table_schema
 
-#: What an answer rests on. measured: figures of the card. declared: statements in the config.
-#: human: the answers file. unanswered: nothing.
+#: What an answer rests on. measured: figures or dates of the card. declared: statements in the
+#: config. human: the answers file. unanswered: nothing.
 Basis = Literal["measured", "declared", "human", "unanswered"]
 BASES: tuple[Basis, ...] = ("measured", "declared", "human", "unanswered")
 
@@ -40,8 +40,8 @@ ANSWERS = table_schema(
         "basis",
         pa.string(),
         "label",
-        "what the answer rests on: measured (figures), declared (config), human (answers file) or "
-        "unanswered",
+        "what the answer rests on: measured (figures or dates of the card), declared (config), "
+        "human (answers file) or unanswered",
     ),
     column(
         "statement",
@@ -136,10 +136,13 @@ class MeasuredAnswer:
     Attributes:
         content: The answer; without figures it is the reason why nothing was measured.
         evidence: Figures that support the answer and that its text does not name.
+        refers_to_card: Whether the content names a place on the card that gives the answer, which
+            is no figure.
     """
 
     content: InlineContent
     evidence: Sequence[Figure] = ()
+    refers_to_card: bool = False
 
 
 def combine_answers(
@@ -166,7 +169,7 @@ def combine_answers(
         answer = Answer(
             question, "measured", measured_answer.content, statement, measured_answer.evidence
         )
-        if not answer.list_figures():
+        if not answer.list_figures() and not measured_answer.refers_to_card:
             basis: Basis = "human" if question.id in human else "declared"
             answer = (
                 Answer(question, basis, [statement])

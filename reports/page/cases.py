@@ -53,7 +53,7 @@ _MAX_LOADED_DOCUMENTS = 8
 ROW_UNITS = ("tokens", "bytes", "characters", "bits", "nats", "identifiers")
 
 #: What a reader calls a column whose name alone is not clear next to a document.
-_COLUMN_LABELS = {"times_read": "times read in training, all copies of the text"}
+_COLUMN_LABELS = {"times_read": "times read in training, all copies of this text together"}
 
 TEXT_KINDS = (*SCORE_GATED_KINDS, "audit text")
 
@@ -89,7 +89,8 @@ class CaseDocument:
         score: The toxicity score, formatted; empty if it has none.
         first_step: The first training step that read any of it; None if none did or that is
             unknown.
-        times_read: How often training read this copy completely; None if that is unknown.
+        times_read: How often training read this document, without its copies, completely; None
+            if that is unknown.
         text: Its text around the highlighted span, or its beginning.
     """
 
@@ -130,6 +131,7 @@ class Case:
         documents: The first documents that contain the text or that the row names.
         document_count: How many documents there are.
         details: The remaining values.
+        shares_spans: Whether every document is there because it shares a span with a text.
     """
 
     number: int
@@ -138,6 +140,7 @@ class Case:
     documents: Sequence[CaseDocument]
     document_count: int
     details: Sequence[CaseFact]
+    shares_spans: bool = False
 
 
 class SelectedRows(NamedTuple):
@@ -515,7 +518,8 @@ class _CaseBuilder:
         if copied_span := self.traced.copied_span_by_row[index]:
             facts.append(CaseFact("longest copied span", copied_span))
         document_count = len(row_documents) + len(related) if found else 0
-        return Case(number, facts, case_texts, documents, document_count, details)
+        shares_spans = not related and all(d.matched_span for d in row_documents)
+        return Case(number, facts, case_texts, documents, document_count, details, shares_spans)
 
     # Texts -----------------------------------------------------------------------------------
 

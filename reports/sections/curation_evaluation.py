@@ -5,13 +5,23 @@ The stage ``evaluate_curation`` computes the rates; this file puts them on the d
 
 from __future__ import annotations
 
-from hallmark.reports.page.document import DataTable, InlineElement, Paragraph, Section
+from hallmark.reports.page.document import (
+    Block,
+    DataTable,
+    InlineElement,
+    Link,
+    Paragraph,
+    Section,
+)
 from hallmark.reports.page.figures import Figure
 from hallmark.reports.sections.corpus_figures import CorpusFigures
 from hallmark.reports.sections.stage_titles import name_corpus_stage
 from hallmark.tasks.contract import Artifact, Row
 
 CURATION_EVALUATION = "evaluate_curation"
+
+#: The title of the section, which is on a page of its own.
+RECOVERY_TITLE = "Recovery of known effects"
 
 
 def build_curation_evaluation_sections(corpus: CorpusFigures) -> list[Section]:
@@ -29,7 +39,7 @@ def build_curation_evaluation_sections(corpus: CorpusFigures) -> list[Section]:
     source_names = ", ".join(sources)
     return [
         Section(
-            "Recovery of known effects",
+            RECOVERY_TITLE,
             [
                 Paragraph(
                     [
@@ -41,6 +51,7 @@ def build_curation_evaluation_sections(corpus: CorpusFigures) -> list[Section]:
                         "“Removal rates by group” has the errors of the toxicity filter."
                     ]
                 ),
+                *_describe_personal_data_rates(corpus),
                 *(
                     build_detection_rate_table(
                         corpus,
@@ -59,6 +70,31 @@ def build_curation_evaluation_sections(corpus: CorpusFigures) -> list[Section]:
             ],
         )
     ]
+
+
+def list_personal_data_rates(corpus: CorpusFigures) -> list[Row]:
+    """Return the rows of ``detection_rates`` about personal data planted in documents."""
+    if CURATION_EVALUATION not in corpus.stage_artifacts:
+        return []
+    rows = corpus.stage_artifacts[CURATION_EVALUATION]["detection_rates"].read().to_pylist()
+    return [row for row in rows if row["stage"] == "redact_spans" and row["n"]]
+
+
+def _describe_personal_data_rates(corpus: CorpusFigures) -> list[Block]:
+    """Say on what the rates of personal data were measured; nothing without such rates."""
+    if not list_personal_data_rates(corpus):
+        return []
+    content: list[InlineElement] = [
+        "Recall of personal data is the share found of the data that was planted in these "
+        "documents."
+    ]
+    if "evaluate_detectors" in corpus.stage_artifacts:
+        content += [
+            " For the share found in test cases, sentences outside of the corpus, see ",
+            Link("Composition", "composition.html"),
+            ".",
+        ]
+    return [Paragraph(content)]
 
 
 def list_filter_error_rows(corpus: CorpusFigures) -> list[Row]:

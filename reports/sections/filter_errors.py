@@ -50,6 +50,35 @@ def build_filter_error_section(corpus: CorpusFigures) -> Section:
     return section
 
 
+def summarize_filter_errors(corpus: CorpusFigures) -> list[InlineElement]:
+    """Return the shares of documents with and without rude speech that the filter flagged.
+
+    They are without intervals, which the section has; the first screen names the shares alone.
+    """
+    rows = [row for row in list_filter_error_rows(corpus) if row["n"]]
+    content: list[InlineElement] = []
+    for source in dict.fromkeys(row["source"] for row in rows):
+        share_by_key = {
+            (row["target"], row["measure"]): ShortFigure(add_detection_rate_figure(corpus, row))
+            for row in rows
+            if row["source"] == source
+        }
+        recall = share_by_key.get(("rude speech", "recall"))
+        false_alarms = share_by_key.get(("no rude speech", "false alarms"))
+        clauses: list[InlineElement] = []
+        if recall is not None:
+            clauses += [recall, " of the documents with rude speech"]
+        if false_alarms is not None:
+            documents = "those" if clauses else "the documents"
+            clauses += [" and " if clauses else "", false_alarms]
+            clauses.append(f" of {documents} without rude speech")
+        if clauses:
+            separator = " " if content else ""
+            introduction = f"{separator}On the invented text of {source}, the filter flagged "
+            content += [introduction, *clauses, "."]
+    return content or ["The filter's error rates were not measured."]
+
+
 def explain_missing_rates(corpus: CorpusFigures) -> str:
     """Return why the error rates of the toxicity filter are unknown."""
     if not corpus.list_toxicity_actions():

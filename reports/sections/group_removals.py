@@ -44,8 +44,8 @@ SECTION_TITLE = "Removal rates by group"
 #: Dimensions of groups of people: the answer and the chart are about them.
 PEOPLE_DIMENSIONS = ("identity", "dialect")
 
-#: How many groups a sentence of the answer names; the tables have all.
-MAX_NAMED_GROUPS = 3
+#: How many groups of a sentence have an interval and the share of others; the tables have all.
+MAX_DETAILED_GROUPS = 3
 
 SOURCE_MIX_SENTENCE = (
     "The comparison within sources can differ from that of the shares, because many documents of "
@@ -183,16 +183,19 @@ def describe_total_removals(corpus: CorpusFigures, total: Row) -> InlineContent:
 
 def describe_differences(corpus: CorpusFigures, rows: Sequence[Row]) -> InlineContent:
     """Return about which groups documents were removed or lost more or less often than others."""
-    people_rows = [row for row in rows if row["dimension"] == "identity" and row["documents"]]
+    people_rows = [row for row in rows if row["dimension"] in PEOPLE_DIMENSIONS]
+    people_rows = [row for row in people_rows if row["documents"]]
     if not people_rows:
-        return ["No document mentions a group of people that the lexicons contain."]
+        return [
+            "No document mentions a group of people that the lexicons contain, or has markers of a "
+            "dialect."
+        ]
     compared_rows = [row for row in people_rows if row["verdict"] != "not compared"]
     if not compared_rows:
         return ["No group could be compared with all other documents of the same sources."]
-    group_count = format_count(len(compared_rows), "group")
+    config = corpus.stage_artifacts[EFFECTS].manifest["parts"]["config"]
     content: list[InlineElement] = [
-        f"The removal rates of {group_count} of people were compared with those of all other "
-        "documents of the same sources."
+        describe_compared_groups(compared_rows, config["min_group_documents"])
     ]
     significant_rows = [row for row in compared_rows if row["verdict"] in ("more", "less")]
     for verdict in ("more", "less"):
@@ -210,40 +213,76 @@ def describe_differences(corpus: CorpusFigures, rows: Sequence[Row]) -> InlineCo
     return [*content, " ", describe_lost_differences(compared_rows)]
 
 
+def describe_compared_groups(compared_rows: Sequence[Row], min_documents: int) -> str:
+    """Return how many groups were compared; those with few documents are counted separately."""
+    large_count = sum(row["documents"] >= min_documents for row in compared_rows)
+    smaller_count = len(compared_rows) - large_count
+    smaller_groups = format_count(smaller_count, "smaller group")
+    others = "compared with those of all other documents of the same sources."
+    if not large_count:
+        return (
+            f"No group of people or dialect has {min_documents:,} documents or more. The removal "
+            f"rates of {smaller_groups} were {others}"
+        )
+    smaller_clause = f", and of {smaller_groups}," if smaller_count else ""
+    return (
+        f"The removal rates of {format_count(large_count, 'group')} (people and dialects) with at "
+        f"least {min_documents:,} documents{smaller_clause} were {others}"
+    )
+
+
 def describe_groups_with_verdict(
     corpus: CorpusFigures, rows: Sequence[Row], verdict: str
 ) -> InlineContent:
-    """Return the groups with the largest differences and their shares; empty without a group."""
+    """Return all groups with a verdict and their shares; empty without a group.
+
+    Those with the largest differences have an interval and the share of all other documents.
+    """
     if not rows:
         return []
-    named_rows = sort_by_difference(rows)[:MAX_NAMED_GROUPS]
-    content: list[InlineElement] = [
-        f" Documents were removed significantly {verdict} often if they mention "
-    ]
-    for position, row in enumerate(named_rows):
-        if position:
-            content.append("; ")
-        content += [f"{row['slice']} (", *describe_share_of_group(corpus, row), ")"]
-    return [*content, f"{count_unnamed_groups(rows)}."]
+    detailed_rows = sort_by_difference(rows)[:MAX_DETAILED_GROUPS]
+    content: list[InlineElement] = [f" Documents were removed significantly {verdict} often if "]
+    for introduction, row in introduce_groups(rows):
+        content += [
+            f"{introduction} (",
+            *describe_share_of_group(corpus, row, is_detailed=row in detailed_rows),
+            ")",
+        ]
+    return [*content, "."]
 
 
-def count_unnamed_groups(rows: Sequence[Row]) -> str:
-    """Return "; or one of n more groups" for the groups that a sentence does not name."""
-    unnamed_count = len(rows) - MAX_NAMED_GROUPS
-    if unnamed_count <= 0:
-        return ""
-    return f"; or {'1 more group' if unnamed_count == 1 else f'one of {unnamed_count} more groups'}"
+def introduce_groups(rows: Sequence[Row], prefix: str = "") -> list[tuple[str, Row]]:
+    """Return the words that introduce each group in a list, such as "they mention women".
+
+    Groups of people come before dialects; of each, the largest difference comes first.
+
+    Args:
+        rows: Rows of ``group_removals`` about groups of people and dialects.
+        prefix: Prefix of the columns that compare the outcome, see ``sort_by_difference``.
+    """
+    introduced: list[tuple[str, Row]] = []
+    for dimension, verb in (("identity", "they mention "), ("dialect", "they have markers of ")):
+        dimension_rows = [row for row in rows if row["dimension"] == dimension]
+        for position, row in enumerate(sort_by_difference(dimension_rows, prefix)):
+            separator = ""
+            if introduced:
+                separator = "; " if position else "; or if "
+            introduced.append((f"{separator}{'' if position else verb}{row['slice']}", row))
+    return introduced
 
 
-def describe_share_of_group(corpus: CorpusFigures, row: Row) -> InlineContent:
-    """Return the removed share of a group with its interval, n, and that of all others."""
+def describe_share_of_group(corpus: CorpusFigures, row: Row, *, is_detailed: bool) -> InlineContent:
+    """Return the removed share of a group and n; if detailed, its interval and that of others."""
+    share = ShortFigure(add_share_figure(corpus, row, REMOVED))
+    if not is_detailed:
+        return [share, f", n = {row['documents']:,}"]
     interval = ""
     if row["removal_rate_low"] is not None:
         low, high = (format_number(row[f"removal_rate_{end}"], "share") for end in ("low", "high"))
         interval = f"{100 * CONFIDENCE_LEVEL:g} % interval {low} to {high}, "
     other_share = format_or_dash(row["other_removal_rate"], "share")
     return [
-        ShortFigure(add_share_figure(corpus, row, REMOVED)),
+        share,
         f" removed, {interval}n = {row['documents']:,}; all other documents: {other_share}",
     ]
 
@@ -260,15 +299,10 @@ def describe_lost_differences(compared_rows: Sequence[Row]) -> str:
     """Return about which groups documents were removed without a remaining copy, by verdict."""
     clauses = []
     for verdict in ("more", "less"):
-        verdict_rows = [
-            row
-            for row in sort_by_difference(compared_rows, LOST.prefix)
-            if row["lost_verdict"] == verdict
-        ]
+        verdict_rows = [row for row in compared_rows if row["lost_verdict"] == verdict]
         if verdict_rows:
-            names = "; ".join(row["slice"] for row in verdict_rows[:MAX_NAMED_GROUPS])
-            unnamed_groups = count_unnamed_groups(verdict_rows)
-            clauses.append(f"significantly {verdict} often if they mention {names}{unnamed_groups}")
+            introductions = [words for words, _ in introduce_groups(verdict_rows, LOST.prefix)]
+            clauses.append(f"significantly {verdict} often if {''.join(introductions)}")
     if clauses:
         return f"Documents were removed without a remaining copy {', and '.join(clauses)}."
     if all(row["lost_verdict"] == "not compared" for row in compared_rows):

@@ -45,9 +45,6 @@ SETTING_BY_QUESTION = {
     "caveats_recommendations": "caveats",
 }
 
-#: Where the date of the training is, if nobody stated it: tables of cards have no dates.
-CHECKPOINT_DATE_NOTE = "The first screen of the card states when the model was trained."
-
 #: Tags of slices that name one group of people. Two of them name an intersection of groups.
 SINGLE_GROUP_TAGS = frozenset({"gender", "group_name", "mentioned_group", "pronoun"})
 
@@ -69,6 +66,15 @@ def build_model_card_answers(
     """
     declared = {question: settings[name] for question, name in SETTING_BY_QUESTION.items()}
     return combine_answers("model_card", measurements.answer_questions(), declared, human_answers)
+
+
+def describe_training_date(checkpoint: Artifact) -> MeasuredAnswer:
+    """Return where the card has the date of the training, since its tables have no dates."""
+    if checkpoint.manifest.get("created"):
+        return MeasuredAnswer(
+            ["See “Trained” on the first screen of the card."], refers_to_card=True
+        )
+    return MeasuredAnswer(["The checkpoint comes from outside of the store and has no date."])
 
 
 def is_about_intersection(finding: Finding) -> bool:
@@ -100,7 +106,7 @@ class ModelCardMeasurements:
     def answer_questions(self) -> dict[str, MeasuredAnswer]:
         """Return what was measured, by id of the question."""
         return {
-            "details_date": MeasuredAnswer([CHECKPOINT_DATE_NOTE]),
+            "details_date": describe_training_date(self.checkpoint),
             "details_type": MeasuredAnswer(self.describe_type()),
             "details_training": MeasuredAnswer(self.describe_training()),
             "factors_evaluation": self.describe_groups(),

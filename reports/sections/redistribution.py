@@ -19,7 +19,11 @@ from hallmark.reports.sections.corpus_figures import PROFILE, CorpusFigures
 from hallmark.tasks.contract import format_count
 
 #: What the answer starts with, by the stated decision.
-DECISION_SENTENCES = {"yes": "Yes.", "no": "No.", None: "Not stated."}
+DECISION_SENTENCES = {
+    "yes": "Yes.",
+    "no": "No.",
+    None: "No decision is stated. See the licences below.",
+}
 
 
 def describe_redistribution(

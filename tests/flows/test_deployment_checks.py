@@ -80,6 +80,7 @@ NO_PATHS = {
     "word",
     "developers",
     "version",
+    "date",
     "citation",
     "intended_users",
     "ethics",

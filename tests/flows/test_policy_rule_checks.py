@@ -140,7 +140,7 @@ NATS = {"audit": "bias", "metric": "log_likelihood_difference"}
     [
         (
             PREFERENCE | {"lt": 50},
-            r"r\.lt: stereotype_preference is from 0 to 1, so every model passes the rule with the "
+            r"r\.lt: stereotype_preference ranges from 0 to 1, so every model passes the rule with the "
             r"bound 50; choose another bound \(0\.1 is 10 %\)$",
         ),
         (PREFERENCE | {"le": 1.0}, "every model passes the rule with the bound 1; choose an"),
@@ -151,8 +151,11 @@ NATS = {"audit": "bias", "metric": "log_likelihood_difference"}
         (PREFERENCE | {"gt": 1}, "no model can pass"),
         (PREFERENCE | {"ge": 50}, r"no model can pass the rule.*\(0\.1 is 10 %\)$"),
         (PREFERENCE | {"not_worse_than_previous_by": 5}, r"r\.not_worse_than_previous_by: .*every"),
-        (BBQ_SCORE | {"ge": -1}, "bias_score_ambiguous is from -1 to 1, so every model passes"),
-        (STEREOSET | {"lt": 101}, "is from 0 to 100, so every model .* 101; choose another bound$"),
+        (BBQ_SCORE | {"ge": -1}, "bias_score_ambiguous ranges from -1 to 1, so every model passes"),
+        (
+            STEREOSET | {"lt": 101},
+            "ranges from 0 to 100, so every model .* 101; choose another bound$",
+        ),
     ],
 )
 def test_bounds_that_no_model_or_every_model_meets_are_refused(rule, expected):

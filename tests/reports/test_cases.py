@@ -263,6 +263,7 @@ def test_spans_of_a_trace_are_highlighted_in_both_texts(session):
     assert marked(case.texts[1].parts) == marked(case.documents[0].text.parts) == [COPIED[:20]]
     assert (case.documents[0].first_step, case.documents[0].times_read) == (41, 2)
     assert other.documents == [] and other.document_count == 0
+    assert case.shares_spans
     assert [(fact.name, fact.text) for fact in case.facts] == [
         ("toxicity", "0.2"),
         ("longest copied span", "5 tokens, in at least 1 training document"),
@@ -273,7 +274,8 @@ def test_spans_of_a_trace_are_highlighted_in_both_texts(session):
     assert second == other and second.number == 2
     html = str(render_cases([case]))
     assert html.count(f"<mark>{COPIED[:20]}</mark>") == 2
-    assert "this copy first read in training step 41 · read completely 2 times" in html
+    reads = "first read in training step 41, read completely 2 times"
+    assert f"this document alone, without its copies: {reads}" in html
 
 
 def matched(tokens: int, document: str, *, start: int = 0, text: str = "t") -> dict[str, Any]:
@@ -440,7 +442,7 @@ def test_a_value_has_the_title_and_the_unit_of_its_measure(session):
         [("Stereotype preference", "1")],  # a share is of all rows
     ]
     assert [(fact.name, fact.text) for fact in cases[0].details] == [
-        ("times read in training, all copies of the text", "61")
+        ("times read in training, all copies of this text together", "61")
     ]
 
 
@@ -448,15 +450,38 @@ def test_a_value_has_the_title_and_the_unit_of_its_measure(session):
     ("first_step", "times_read", "sentence"),
     [
         (None, None, ""),
-        (251, 0, " · this copy first read in training step 251 · only a part of it read"),
-        (1251, 1, " · this copy first read in training step 1,251 · read completely 1 time"),
-        (251, None, " · this copy first read in training step 251"),
-        (None, 0, " · this copy not read in training"),
-        (None, 2, " · this copy read completely 2 times"),
+        (251, 0, "first read in training step 251, only a part of it read"),
+        (1251, 1, "first read in training step 1,251, read completely 1 time"),
+        (251, None, "first read in training step 251"),
+        (None, 0, "not read in training"),
+        (None, 2, "read completely 2 times"),
     ],
 )
-def test_a_document_says_how_often_this_copy_was_read(first_step, times_read, sentence):
+def test_a_document_says_how_often_it_was_read_without_its_copies(first_step, times_read, sentence):
     text = CaseText("Document", [MarkedPart("A text.", False)])
     document = CaseDocument("00", "news", "", "ingest", "train", "", first_step, times_read, text)
     page = str(render_cases([Case(1, [], [], [document], 1, [])]))
-    assert f"last in ingest{sentence}</p>" in page
+    subject = " · this document alone, without its copies: " if sentence else ""
+    assert f"last in ingest{subject}{sentence}</p>" in page
+
+
+@pytest.mark.parametrize(
+    ("document_count", "shares_spans", "sentence"),
+    [
+        (1, True, None),
+        (1, False, None),
+        (5, False, "1 of 5 documents; documents with the same text are shown once."),
+        (
+            1200,
+            True,
+            "1 of 1,200 training documents that share a span, the longest or a shorter one, with "
+            "this text; documents with the same text are shown once.",
+        ),
+    ],
+)
+def test_a_case_says_of_how_many_documents_it_shows_some(document_count, shares_spans, sentence):
+    text = CaseText("Document", [MarkedPart("A text.", False)])
+    document = CaseDocument("00", "news", "", "ingest", "train", "", None, None, text)
+    page = str(render_cases([Case(1, [], [], [document], document_count, [], shares_spans)]))
+    assert ("are shown once" in page) == (sentence is not None)
+    assert sentence is None or f'<p class="under">{sentence}</p>' in page

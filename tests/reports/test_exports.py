@@ -67,15 +67,17 @@ def exported(cards):
 def hostile(session, made):
     """A datasheet and a model card whose every statement is hostile."""
 
-    def fill(config_class, form):
+    def fill(config_class, form, **settings):
         texts = {
             name: HOSTILE
             for name, field in config_class.model_fields.items()
             if field.annotation == (str | None)
         }
-        return config_class(**texts, answers=dict.fromkeys(list_question_ids(form), HOSTILE))
+        answers = dict.fromkeys(list_question_ids(form), HOSTILE)
+        return config_class(**texts, **settings, answers=answers)
 
-    sheet = build_datasheet(made.profile, made.corpus, fill(DatasheetConfig, "datasheet"))
+    datasheet_config = fill(DatasheetConfig, "datasheet", redistribution="no")
+    sheet = build_datasheet(made.profile, made.corpus, datasheet_config)
     card = build_model_card(
         made.checkpoint,
         *(made.pretrained, made.tokenizer, made.audits),

@@ -17,7 +17,11 @@ from hallmark.reports.sections.datasheet_answers import SETTING_BY_QUESTION as D
 from hallmark.reports.sections.findings import Finding
 from hallmark.reports.sections.form_answers import MAX_SHOWN_EVIDENCE, build_form_section
 from hallmark.reports.sections.model_card_answers import SETTING_BY_QUESTION as MODEL_CARD_SETTINGS
-from hallmark.reports.sections.model_card_answers import is_about_intersection
+from hallmark.reports.sections.model_card_answers import (
+    describe_training_date,
+    is_about_intersection,
+)
+from hallmark.tasks.contract import Artifact
 from hallmark.tasks.corpus.plant_canaries import PlantCanariesConfig, plant_canaries
 from hallmark.tasks.corpus.profile import ProfileConfig, profile_corpus
 from tests.reports import artifacts
@@ -90,7 +94,7 @@ def test_settings_that_answer_questions_exist(form, settings, config_class):
     assert {*settings.values()} <= config_class.model_fields.keys()
     # Every statement about the corpus or the model answers a question.
     rest = {"title", "max_table_rows", "redaction_threshold", "answers"}
-    if form == "datasheet":  # a decision that no question asks for; the first screen states it
+    if form == "datasheet":  # the first screen states them
         rest |= {"redistribution", "redistribution_reason"}
     assert config_class.model_fields.keys() - {*settings.values()} == rest
 
@@ -137,6 +141,23 @@ def test_an_answer_without_figures_is_not_measured():
     assert (row.basis, row.answer) == ("unanswered", "")
     row = answer_purpose(MeasuredAnswer([Code("x"), " ", ShortFigure(FIGURE)], [FIGURE]))
     assert (row.basis, row.answer, row.figure_ids) == ("measured", "x 3", ["documents"])
+
+
+def test_an_answer_may_refer_to_a_place_on_the_card():
+    refers = MeasuredAnswer(["See above."], refers_to_card=True)
+    for declared, statement in ((None, ""), ("from the config", "from the config")):
+        row = answer_purpose(refers, declared=declared)
+        assert (row.basis, row.answer, row.statement) == ("measured", "See above.", statement)
+        assert row.figure_ids == []
+
+
+def test_the_date_of_the_model_is_measured_if_the_checkpoint_has_one():
+    dated = describe_training_date(Artifact({"created": "2026-01-31T23:30:00+00:00"}, None, "c"))
+    assert dated.refers_to_card
+    assert dated.content == ["See “Trained” on the first screen of the card."]
+    undated = describe_training_date(Artifact({}, None, "c"))
+    assert not undated.refers_to_card
+    assert undated.content == ["The checkpoint comes from outside of the store and has no date."]
 
 
 def test_the_section_shows_basis_evidence_and_statement():
@@ -187,7 +208,9 @@ def test_every_measured_answer_cites_figures_of_the_card(cards, kind):
     figure_ids = {*cards[kind]["figures"].read(["id"])["id"].to_pylist()}
     for row in rows.values():
         assert row["basis"] in BASES and row["form"] == kind
-        assert bool(row["figure_ids"]) == (row["basis"] == "measured"), row
+        is_measured = row["basis"] == "measured"
+        refers_to_card = is_measured and row["answer"].startswith("See “Trained”")
+        assert bool(row["figure_ids"]) == (is_measured and not refers_to_card), row
         assert {*row["figure_ids"]} <= figure_ids
         assert bool(row["answer"].strip()) or row["basis"] == "unanswered"
     text = text_of(cards[kind], kind)

@@ -17,7 +17,10 @@ from hallmark.reports.page.drawing import draw_chart
 from hallmark.reports.page.figures import FigureBook
 from hallmark.reports.sections.corpus_figures import CorpusFigures
 from hallmark.reports.sections.curation_evaluation import CURATION_EVALUATION
-from hallmark.reports.sections.filter_errors import build_filter_error_section
+from hallmark.reports.sections.filter_errors import (
+    build_filter_error_section,
+    summarize_filter_errors,
+)
 from hallmark.reports.sections.group_removals import (
     build_group_removal_answer,
     build_group_removal_section,
@@ -30,7 +33,7 @@ from hallmark.tasks.corpus.evaluate_curation import TABLES as EVALUATION_TABLES
 from hallmark.tasks.corpus.removal_effects import TABLES
 from tests.reports import pages
 from tests.reports.artifacts import HOSTILE
-from tests.reports.conclusions import quick, text_of_blocks, text_of_section
+from tests.reports.conclusions import quick, text_of_blocks, text_of_parts, text_of_section
 
 GROUPS = [f"group {n:02}" for n in range(45)] + ["Jews", "Muslims", "non-religious people"]
 
@@ -279,8 +282,9 @@ def test_the_answer_names_significant_groups_with_share_interval_n_and_rate_of_o
     assert "Curation removed 100 of 1,000 documents (10.0 %). 50 of these were duplicates" in text
     assert "No copy remains of 50 of them." in text
     assert (
-        "The removal rates of 2 groups of people were compared with those of all other documents "
-        "of the same sources. Documents were removed significantly more often if they mention men "
+        "The removal rates of 2 groups (people and dialects) with at least 20 documents were "
+        "compared with those of all other documents of the same sources. Documents were removed "
+        "significantly more often if they mention men "
         "(30.0 % removed, 95 % interval 0.0 % to 100.0 %, n = 100; all other documents: 10.0 %). "
         "1 other group shows no significant difference. Removals without a remaining copy show no "
         "significant difference for any group."
@@ -315,6 +319,9 @@ def test_missing_rates_are_reported(session):
     assert text.endswith("the stage removal_effects found no documents.")
 
 
+NO_GROUP = (
+    "No document mentions a group of people that the lexicons contain, or has markers of a dialect."
+)
 STRONG = [
     group(f"group {low}", removed=30, **MORE | {"adjusted_low": low}) for low in (2, 5, 3, 4, 6)
 ]
@@ -323,10 +330,10 @@ STRONG = [
 @pytest.mark.parametrize(
     ("rows", "expected"),
     [
-        ([], "No document mentions a group of people that the lexicons contain."),
+        ([], NO_GROUP),
         (
             [group("Jews", documents=0, removed=0, **EMPTY), group("a", "source", **MORE)],
-            "No document mentions a group of people that the lexicons contain.",
+            NO_GROUP,
         ),
         (
             [group("women", **EMPTY)],
@@ -334,8 +341,9 @@ STRONG = [
         ),
         (
             [group("women"), group("men"), group("Jews", **EMPTY)],
-            "The removal rates of 2 groups of people were compared with those of all other "
-            "documents of the same sources. None of them differs significantly. Removals without "
+            "The removal rates of 2 groups (people and dialects) with at least 20 documents were "
+            "compared with those of all other documents of the same sources. None of them differs "
+            "significantly. Removals without "
             "a remaining copy show no significant difference for any group.",
         ),
         (
@@ -364,7 +372,30 @@ STRONG = [
         ),
         (
             [group(name, lost_verdict="more") for name in "abcde"],
-            "more often if they mention a; b; c; or one of 2 more groups.",
+            "more often if they mention a; b; c; d; e.",
+        ),
+        (
+            [group("Irish English", "dialect", lost_verdict="more")],
+            "more often if they have markers of Irish English.",
+        ),
+        (
+            [
+                group("women", removed=30, **MORE),
+                group("Irish English", "dialect", removed=40, **MORE),
+            ],
+            "n = 100; all other documents: 10.0 %); or if they have markers of Irish English "
+            "(40.0 % removed, 95 % interval 0.0 % to 100.0 %, n = 100; all other documents: "
+            "10.0 %). Removals without",
+        ),
+        (
+            [group("women", documents=20), group("Jews", documents=19)],
+            "The removal rates of 1 group (people and dialects) with at least 20 documents, and of "
+            "1 smaller group, were compared with those of all other documents of the same sources.",
+        ),
+        (
+            [group("women", documents=19), group("Jews", documents=18)],
+            "No group of people or dialect has 20 documents or more. The removal rates of 2 "
+            "smaller groups were compared with those of all other documents of the same sources.",
         ),
         (
             [group("women", lost_verdict="not compared")],
@@ -376,15 +407,17 @@ def test_every_branch_about_differences(session, rows, expected):
     assert expected in answer_of(*rows)
 
 
-@pytest.mark.parametrize(
-    ("count", "end"), [(3, "."), (4, "; or 1 more group."), (5, "; or one of 2 more groups.")]
-)
-def test_the_answer_names_at_most_three_groups_the_largest_difference_first(session, count, end):
+@pytest.mark.parametrize("count", [3, 4, 5])
+def test_the_answer_names_all_groups_the_largest_difference_first(session, count):
     text = answer_of(*STRONG[:count])
-    [sentence] = re.findall(r"more often if they mention (.*?\))(\.|; or [^.]*\.)", text)
-    lows = sorted((int(row["slice"][-1]) for row in STRONG[:count]), reverse=True)[:3]
-    assert re.findall(r"group \d", sentence[0]) == [f"group {low}" for low in lows]
-    assert sentence[1] == end
+    [sentence] = re.findall(r"more often if they mention (.*?\))\. ", text)
+    lows = sorted((int(row["slice"][-1]) for row in STRONG[:count]), reverse=True)
+    assert re.findall(r"group \d", sentence) == [f"group {low}" for low in lows]
+    details = (
+        "(30.0 % removed, 95 % interval 0.0 % to 100.0 %, n = 100; all other documents: 10.0 %)"
+    )
+    assert sentence.count(details) == 3
+    assert sentence.count("(30.0 %, n = 100)") == count - 3
     assert "The comparison within sources" not in text and "other group" not in text
 
 
@@ -414,11 +447,16 @@ def test_the_answer_never_contradicts_the_table(session, drawn):
     for row in compared:
         counts[row["verdict"]] += 1
     assert ("No document mentions" in text) == (not mentioned)
+    large = [row for row in compared if row["documents"] >= 20]
+    counted = re.search(r"removal rates of (\d+) groups? \(people", text)
+    smaller = re.search(r" of (\d+) smaller groups?", text)
+    assert (int(counted[1]) if counted else 0) == len(large)
+    assert (int(smaller[1]) if smaller else 0) == len(compared) - len(large)
     assert ("No group could be compared" in text) == (bool(mentioned) and not compared)
     for verdict in ("more", "less"):
         clause = re.search(
             rf"Documents were removed significantly {verdict} often if they mention (.*?\))"
-            r"(?:; or (1|one of \d+) more groups?)?\. ",
+            r"\. ",
             text,
         )
         names = re.findall(r"(group \d) \(", clause[1]) if clause else []
@@ -426,9 +464,7 @@ def test_the_answer_never_contradicts_the_table(session, drawn):
         expected = [
             n for n in expected if n in {r["slice"] for r in compared if r["verdict"] == verdict}
         ]
-        assert names == expected[:3]
-        unnamed = int(clause[2].split()[-1]) if clause and clause[2] else 0
-        assert len(names) + unnamed == counts[verdict]
+        assert names == expected
     has_difference = bool(counts["more"] or counts["less"])
     assert ("None of them differs" in text) == (bool(compared) and not has_difference)
     others = re.search(r"(\d) other groups? shows? no significant difference", text)
@@ -494,6 +530,44 @@ def test_every_branch_about_errors_of_the_filter(session, evaluation, expected, 
     corpus = corpus_of([TOTAL], evaluation=evaluation)
     text = text_of_section(build_filter_error_section(corpus))
     assert expected in text and excluded not in text
+
+
+RUDE = rate("rude speech", "recall", 239, 382)
+HARMLESS = rate("no rude speech", "false alarms", 5, 4316)
+OTHER_HARMLESS = rate("no rude speech, dialect", "false alarms", 0, 464)
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "expected"),
+    [
+        (None, "The filter's error rates were not measured."),
+        ([], "The filter's error rates were not measured."),
+        ([OTHER_HARMLESS], "The filter's error rates were not measured."),
+        (
+            [rate("rude speech", "recall", 0, 0), rate("no rude speech", "false alarms", 0, 0)],
+            "The filter's error rates were not measured.",
+        ),
+        (
+            [RUDE, HARMLESS, OTHER_HARMLESS],
+            "On the invented text of town, the filter flagged 62.6 % of the documents with rude "
+            "speech and 0.12 % of those without rude speech.",
+        ),
+        (
+            [rate("rude speech", "recall", 0, 0), HARMLESS],
+            "On the invented text of town, the filter flagged 0.12 % of the documents without rude "
+            "speech.",
+        ),
+        (
+            [RUDE, OTHER_HARMLESS, {**HARMLESS, "source": "port"}],
+            "On the invented text of town, the filter flagged 62.6 % of the documents with rude "
+            "speech. On the invented text of port, the filter flagged 0.12 % of the documents "
+            "without rude speech.",
+        ),
+    ],
+)
+def test_the_first_screen_names_the_error_rates_of_the_filter(session, evaluation, expected):
+    corpus = corpus_of([TOTAL], evaluation=evaluation)
+    assert text_of_parts(summarize_filter_errors(corpus)) == expected
 
 
 @stage(name="stored_scores", tables=EVALUATION_TABLES)

@@ -5,23 +5,35 @@ from __future__ import annotations
 import pytest
 
 from hallmark.reports.datasheet import DatasheetConfig, build_datasheet
-from hallmark.reports.page.figures import format_number
+from hallmark.reports.page.figures import FigureBook, format_number
+from hallmark.reports.sections.corpus_figures import CorpusFigures
+from hallmark.reports.sections.curation_evaluation import build_curation_evaluation_sections
+from hallmark.reports.sections.personal_data import build_personal_data_section
+from hallmark.reports.sections.stage_titles import name_corpus_stage
 from hallmark.tasks.corpus.evaluate_curation import CurationEvaluationConfig, evaluate_curation
 from hallmark.tasks.corpus.ingest import ingest
 from hallmark.tasks.corpus.reading.inputs import IngestConfig
 from tests.reports import artifacts, pages
+from tests.reports.conclusions import text_of_section
 
 CONFIG = IngestConfig(sources=[{"kind": "town", "name": "here", "documents": 90}])
 
 
 @pytest.fixture(scope="module")
-def sheet(session, made):
+def town(session, made):
     history = artifacts.curated(ingest(CONFIG))
     profile = artifacts.profiled(history)
     history["evaluate_curation"] = evaluate_curation(
         {**history, "profile": profile}, CurationEvaluationConfig()
     )
-    return history["evaluate_curation"], build_datasheet(profile, history, DatasheetConfig())
+    return {**history, "profile": profile}
+
+
+@pytest.fixture(scope="module")
+def sheet(town):
+    history = {name: artifact for name, artifact in town.items() if name != "profile"}
+    card = build_datasheet(town["profile"], history, DatasheetConfig())
+    return history["evaluate_curation"], card
 
 
 def test_datasheet_shows_each_share_with_interval_and_n(sheet):
@@ -37,7 +49,7 @@ def test_datasheet_shows_each_share_with_interval_and_n(sheet):
                 format_number(row[end], "share") for end in ("share", "low", "high")
             )
             ends = f"{low} to {high}"
-        head = [row["stage"], row["target"], row["measure"]]
+        head = [name_corpus_stage(row["stage"]), row["target"], row["measure"]]
         [line] = [line for line in lines if line[:3] == head]
         assert line[3].startswith(share) and line[4:] == [ends, f"{row['n']:,}"], row
     for row in recovered["property_shares"].read().to_pylist():
@@ -51,6 +63,37 @@ def test_datasheet_shows_each_share_with_interval_and_n(sheet):
         )
     assert "The documents of here are invented" in " ".join(page.text.split())
     assert pages.broken_links(pages.write_pages(card)) == []
+
+
+ON_TEST_CASES = (
+    "For the share found in test cases, sentences outside of the corpus, see Composition."
+)
+ON_PLANTED = (
+    "For the share found of the personal data that was planted in documents of this corpus, see "
+    "Recovery of known effects."
+)
+
+
+def test_shares_of_personal_data_found_say_what_they_were_measured_on(sheet):
+    _, card = sheet
+    folder = pages.write_pages(card)
+    recovery = " ".join(pages.read(folder / "recovery.html").text.split())
+    assert f"data that was planted in these documents. {ON_TEST_CASES}" in recovery
+    page = pages.read(folder / "composition.html")
+    composition = " ".join(page.text.split())
+    assert "Detection accuracy on test cases" in composition and ON_PLANTED in composition
+    assert ("recovery.html", "Recovery of known effects") in page.links
+
+
+@pytest.mark.parametrize("stage_name", ["evaluate_detectors", "evaluate_curation"])
+def test_a_measure_of_personal_data_is_not_referred_to_if_it_is_missing(town, stage_name):
+    artifacts_by_stage = {name: each for name, each in town.items() if name != stage_name}
+    corpus = CorpusFigures(FigureBook(artifacts_by_stage), artifacts_by_stage, 30)
+    sections = [build_personal_data_section(corpus), *build_curation_evaluation_sections(corpus)]
+    text = " ".join(map(text_of_section, sections))
+    assert ON_TEST_CASES not in text and ON_PLANTED not in text
+    assert ("planted in these documents" in text) == (stage_name == "evaluate_detectors")
+    assert ("on test cases" in text) == (stage_name == "evaluate_curation")
 
 
 def test_datasheet_without_a_town_has_no_such_section(cards):

@@ -68,7 +68,7 @@ def test_the_known_licences_are_counted(session, counts, expected):
 @pytest.mark.parametrize(
     ("decision", "reason", "expected"),
     [
-        (None, None, "Not stated. "),
+        (None, None, "No decision is stated. See the licences below. "),
         ("yes", None, "Yes. The config states no reason. "),
         ("no", "  ", "No. The config states no reason. "),
         ("no", " We may not. ", "No. We may not. "),

@@ -25,6 +25,7 @@ from hallmark.reports.sections.findings import (
 )
 from hallmark.reports.sections.group_metrics import select_groups_with_most_tokens
 from hallmark.reports.sections.preprocessing import build_ledger_reasons_section
+from hallmark.reports.sections.stage_titles import name_corpus_stage
 from hallmark.reports.sections.training_arms import (
     build_heldout_loss_section,
     build_training_arms_section,
@@ -328,7 +329,7 @@ def test_reasons_show_the_largest_of_every_stage(made):
     corpus = CorpusFigures(FigureBook(made.corpus | {"profile": made.profile}), made.corpus, 2)
     [grid] = build_ledger_reasons_section(corpus).blocks
     rows = made.profile["ledger_summary"].read().to_pylist()
-    assert {row[0] for row in grid.rows} == {row["stage"] for row in rows}
+    assert {row[0] for row in grid.rows} == {name_corpus_stage(row["stage"]) for row in rows}
     assert len(grid.rows) < len({(r["stage"], r["action"], r["reason"]) for r in rows})
     assert (
         "the most frequent reason of every stage; all are in the table ledger_summary" in grid.note

@@ -4,6 +4,7 @@ import json
 import re
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -30,11 +31,24 @@ from hallmark.reports.run_summary import (
     _summarize_controls,
     read_decision_status,
 )
+from hallmark.reports.sections.findings import get_audit_title
 from hallmark.reports.site import IndexedRun, RunStage, StageSummary
 from hallmark.reports.trajectory import _build_harm_sort_key, _compute_pair_change
+from hallmark.tasks.audits.judging.findings import FINDINGS, build_finding
 from hallmark.tasks.audits.judging.policy_outcome import PolicyOutcome
 from hallmark.tasks.audits.registry import PROBES
-from hallmark.tasks.contract import STAGES, Stage
+from hallmark.tasks.contract import STAGES, Stage, StageConfig, StageContext, stage
+from tests.findings import build_titled_table
+
+
+class ControlValues(StageConfig):
+    target: str
+    verdict: str
+
+
+class ControlConfig(StageConfig):
+    controls: tuple[ControlValues, ...]
+
 
 # Template helpers --------------------------------------------------------------------------------
 
@@ -92,7 +106,7 @@ def build_summary(**changes):
     values = {
         "policy": PolicyOutcome(),
         "model": ModelSummary(),
-        "controls": ControlSummary(0, 0, ()),
+        "controls": ControlSummary(),
         "figures": [KeyFigure("bits per byte")],
     }
     return RunSummary(**values | changes)
@@ -121,56 +135,60 @@ def test_the_index_and_the_run_name_the_outcome_of_the_policy(failed, not_shown,
             assert (status in text) == (card_status is not None)
 
 
-class Findings:
-    """Stands for an audit with these verdicts of its controls, and a finding of the model."""
-
-    def __init__(self, *verdicts):
-        self.rows = [
-            {"control": f"c{n}", "control_target": "model", "verdict": each}
-            for n, each in enumerate(verdicts)
-        ]
-
-    def __getitem__(self, table):
-        return self
-
-    def read(self, columns):
-        return self
-
-    def to_pylist(self):
-        return [*self.rows, {"control": "", "control_target": "", "verdict": ""}]
-
-
-class ScorerFindings(Findings):
-    """Stands for an audit whose scorer has controls with these verdicts."""
-
-    def __init__(self, *verdicts):
-        super().__init__(*verdicts)
-        for row in self.rows:
-            row |= {"control_target": "scorer", "scorer": "words 1.0 (ab)"}
+@stage(name="control_findings", tables={"findings": FINDINGS})
+def control_findings(config: ControlConfig, context: StageContext) -> None:
+    """Write a finding of the model, and a control for each verdict."""
+    options: dict[str, Any] = {"unit": "share", "n": 9, "method": "counted", "evidence_filter": {}}
+    rows = [build_finding("bias", "preference", 0.5, **options)]
+    for control in config.controls:
+        finding = build_finding(
+            "bias",
+            "preference",
+            0.5,
+            **options,
+            control="positive",
+            passed=True,
+            control_target=control.target,
+            scorer="words 1.0 (ab)" if control.target == "scorer" else "",
+            tags={"text_kind": control.verdict},
+        )
+        rows.append(replace(finding, verdict=control.verdict))
+    context.get_table_writer("findings").write(build_titled_table(rows))
 
 
-@pytest.mark.parametrize(
-    ("audits", "expected"),
-    [
+def controls_of(*controls):
+    """Return an audit with these controls, each with its target and verdict."""
+    values = [{"target": target, "verdict": verdict} for target, verdict in controls]
+    return control_findings(ControlConfig(controls=values))
+
+
+EXPECTED_RESULTS = "controls with the expected result: "
+
+
+def test_controls_are_counted_as_on_the_card(session):
+    model_pass = controls_of(("model", "pass"))
+    scorer_fail = controls_of(("scorer", "fail"), ("scorer", "not_shown"))
+    instrument_fail = controls_of(("instrument", "fail"), ("instrument", "pass"))
+    failed_text = "controls failed in these audits: "
+    cases = [
         ({}, "–"),
-        ({"bias": Findings()}, "–"),
-        ({"bias": Findings("pass")}, "none of 1"),
-        ({"bias": Findings("pass", "fail"), "toxicity": Findings("pass")}, "1 of 3 bias"),
+        ({"bias": None}, "–"),
+        ({"bias": controls_of()}, "–"),
+        ({"bias": model_pass}, f"{EXPECTED_RESULTS}this model 1 of 1"),
         (
-            {"bias": Findings("fail", "fail"), "toxicity": Findings("fail"), "weat": None},
-            "3 of 3 bias, toxicity",
+            {"toxicity": scorer_fail, "regard": scorer_fail},
+            f"{EXPECTED_RESULTS}scorers 0 of 2 (1 failed, 1 without a clear result)",
         ),
         (
-            {"bias": ScorerFindings("pass", "fail", "fail"), "toxicity": ScorerFindings("pass")},
-            "1 of 1 scorer words 1.0",
+            {"bias": instrument_fail, "weat": model_pass},
+            f"{EXPECTED_RESULTS}audits 1 of 2 (1 failed), this model 1 of 1 {failed_text}"
+            f"{get_audit_title('bias')}",
         ),
-        ({"bias": ScorerFindings("pass"), "toxicity": Findings("pass")}, "none of 2"),
-    ],
-)
-def test_failed_controls_are_counted_by_their_verdicts(audits, expected):
-    summary = _summarize_controls({f"audit_{name}": each for name, each in audits.items()})
-    text = index_of(controls=summary, model=ModelSummary("m", None, 7))
-    assert f" m 7 {expected} – " in text
+    ]
+    for audits, expected in cases:
+        summary = _summarize_controls({f"audit_{name}": each for name, each in audits.items()})
+        text = index_of(controls=summary, model=ModelSummary("m", None, 7))
+        assert f" m 7 {expected} – " in text
 
 
 @pytest.mark.parametrize(
@@ -278,11 +296,14 @@ def test_the_page_of_a_run_starts_with_the_status_of_its_model():
     assert "Cards none Run completed" in run_page_of()
 
 
-class Sections(Findings):
+class Sections:
     """Stands for a model card whose table ``sections`` has these rows."""
 
     def __init__(self, *rows):
         self.rows = rows
+
+    def __getitem__(self, table):
+        return self
 
     def read(self, columns):
         return pa.Table.from_pylist([*self.rows], schema=SECTIONS)

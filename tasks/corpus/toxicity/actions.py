@@ -11,15 +11,15 @@ from typing import Literal
 
 #: Description of each kind of scorer, which explains its default action.
 _SCORER_DESCRIPTIONS = {
-    "linear": "the embedded scorer, which finds words, not meaning, and scores harmless mentions "
-    "of minorities as toxic",
+    "linear": "the embedded scorer, which finds words, not meaning, and may score harmless "
+    "mentions of minorities as toxic",
     "detoxify": "Detoxify, a neural classifier",
 }
 
 #: What a reader must know of the scores of each kind of scorer; kinds without a warning are absent.
 SCORER_WARNINGS = {
-    "linear": "Warning: the embedded scorer finds words, not meaning. It scores harmless mentions "
-    "of minorities as toxic."
+    "linear": "Warning: the embedded scorer finds words, not meaning. It may score harmless "
+    "mentions of minorities as toxic; see “Error rates of the toxicity filter”."
 }
 
 

@@ -69,7 +69,7 @@ def test_rows_of_the_stage_follow_rows_of_items(tmp_path):
         [3],
         [7],
     ]
-    with pytest.raises(HallmarkError, match="declares no table 'other'"):
+    with pytest.raises(HallmarkError, match="does not declare a table 'other'"):
         work.get_table_writer("other")
 
 

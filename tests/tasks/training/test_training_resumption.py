@@ -81,7 +81,7 @@ def test_training_resumes_with_more_accumulation_steps(tmp_path: Path) -> None:
         tmp_path, change_training(accumulation_steps=4, checkpoint_every=10)
     )
     (step,) = find_start_steps(lines)
-    assert step >= 10 and any("with different settings" in line for line in lines)
+    assert step >= 10 and any("used different settings" in line for line in lines)
     assert list_setting_segments(result, "accumulation_steps") == [(1, step, 1), (step + 1, 20, 4)]
     assert result.manifest["determinism"] == "statistical"
     assert result.manifest["parts"]["config"]["train"]["accumulation_steps"] == 4

@@ -212,7 +212,7 @@ def test_documents_are_sampled_by_hash_up_to_a_size(tmp_path: Path) -> None:
         assert sum(sample["bytes"].to_pylist()) == pytest.approx(size / 4, rel=0.2)
         # A larger sample contains the smaller one, so figures of two sizes share texts.
         assert sample["text"].to_pylist() == everything["text"].to_pylist()[: len(sample)]
-        with pytest.raises(HallmarkError, match="'holdout' has no text"):
+        with pytest.raises(HallmarkError, match="the 'holdout' split has no text"):
             sample_split_documents(corpus["documents"], "holdout", 1000, seed=0)
 
 

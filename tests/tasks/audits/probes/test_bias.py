@@ -372,7 +372,7 @@ def test_a_repeated_pair_counts_once(session, own_folder, tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "has no pairs: it is empty"),
+        ("", "has no pairs: the file is empty"),
         ('{"stereo": "a", "anti": "b", "category": "c"}\n{"stereo"\n', "line 2 is not valid JSON"),
         ("[1]\n", "line 1 is not a JSON object"),
         ('\n{"stereo": "a", "anti": null, "category": "c"}\n', "line 2 must have text in 'anti'"),

@@ -282,7 +282,7 @@ def test_a_lexicon_of_hurtlex_is_read_and_invalid_ones_are_refused(tmp_path):
     assert read_hurtful_lexicon(path) == {("grumpish",)}
     for text, message in (
         ("word\nx\n", "must have text in 'lemma'"),
-        ("lemma\n", "it is empty"),
+        ("lemma\n", "the file is empty"),
         ("lemma\tlevel\nx\tinclusive\n", "or none has the level conservative"),
     ):
         path.write_text(text)
