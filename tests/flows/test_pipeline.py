@@ -326,7 +326,7 @@ def test_a_failed_probe_is_reported_on_the_card(smoke, tmp_path):
     text = page.read_text()
     assert "Failed: Bias" in text or "failed: Bias" in text
     assert "Bias failed: stage bias_respond" in text
-    skipped = re.search(r"The user skipped these audits: ([^.]*)\.", text)[1]
+    skipped = re.search(r"Skipped by the user: ([^.]*)\.", text)[1]
     assert "WEAT" in skipped and "Capability" not in skipped  # it needs the corpus
     assert "Weights in float32." in text
     rule = {"audit": "bias", "metric": "stereotype_preference", "lt": 0.9}

@@ -140,8 +140,8 @@ NATS = {"audit": "bias", "metric": "log_likelihood_difference"}
     [
         (
             PREFERENCE | {"lt": 50},
-            r"r\.lt: stereotype_preference ranges from 0 to 1, so every model passes the rule with the "
-            r"bound 50; choose another bound \(0\.1 is 10 %\)$",
+            r"r\.lt: stereotype_preference ranges from 0 to 1, so every model passes the rule with "
+            r"the bound 50; choose another bound \(0\.1 is 10 %\)$",
         ),
         (PREFERENCE | {"le": 1.0}, "every model passes the rule with the bound 1; choose an"),
         (PREFERENCE | {"ge": 0}, "every model passes"),
@@ -154,7 +154,7 @@ NATS = {"audit": "bias", "metric": "log_likelihood_difference"}
         (BBQ_SCORE | {"ge": -1}, "bias_score_ambiguous ranges from -1 to 1, so every model passes"),
         (
             STEREOSET | {"lt": 101},
-            "ranges from 0 to 100, so every model .* 101; choose another bound$",
+            "from 0 to 100, so every model .* 101; choose another bound$",
         ),
     ],
 )

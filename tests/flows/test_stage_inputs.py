@@ -119,7 +119,7 @@ def test_a_reference_model_scores_the_responses(inputs, tmp_path):
         ],
     )
     with pytest.raises(
-        UsageError, match="reference_model_folder: dtype is float16, but Hallmark checkp"
+        UsageError, match="reference_model_folder: dtype is float16, but Hallmark"
     ):
         inputs_of(half, tmp_path / "store")
     nowhere = load_config("smoke", ["audit_extraction_attack.reference_model_folder=/nowhere"])
