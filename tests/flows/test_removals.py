@@ -6,6 +6,7 @@ import pytest
 
 from hallmark.flows.commands.removal_summary import render_removals
 from hallmark.flows.runs import open_run
+from hallmark.tasks.contract import format_count
 from tests.flows.conftest import Hallmark
 from tests.reports.pages import text_of
 
@@ -142,8 +143,8 @@ def test_duplicates_count_as_removed_and_the_page_says_the_same(hallmark, corpus
     page = text_of(run["datasheet"], "datasheet")
     assert "Curation removed 9 of 71 documents (12.7 %). 9 of these were duplicates" in page
     assert "No copy remains of 0 of them." in page
-    compared = f"{report['removals']['groups_compared']} groups (people and dialects)"
-    assert f"The removal rates of {compared} with at least 20 documents" in page
+    compared = format_count(report["removals"]["groups_compared"], "group")
+    assert f"removal rates of {compared} (people and dialects) with at least 20 documents" in page
 
 
 def test_nothing_is_printed_if_nothing_was_removed_or_tagged(hallmark, corpus):
