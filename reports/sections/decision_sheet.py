@@ -397,9 +397,12 @@ def _count_other_discoveries(count: int, test_count: int, discovery: Finding) ->
 
 
 def _count_opposite_effects(discovery: Finding, findings: Findings) -> list[str]:
-    """Return how many tests of the same metric show an effect in the harmless direction."""
+    """Return how many tests of the same metric show an effect in the harmless direction.
+
+    A model that is worse than one baseline may well be better than another.
+    """
     opposite_direction = {"up": "down", "down": "up"}.get(discovery.row["worse_when"])
-    if opposite_direction is None:
+    if opposite_direction is None or _compares_with_baseline(discovery.row):
         return []
     count = sum(
         row["metric"] == discovery.row["metric"]

@@ -319,6 +319,9 @@ def test_several_baselines_that_are_better_are_counted(session):
     assert state == "worse"
     assert " than the bigram model (" in text or " than the LSTM model (" in text
     assert text.endswith(" The other test also shows that the model is worse than a baseline.")
+    better = rows[1] | {"value": -0.5, "low": -0.6, "high": -0.4}
+    _, text = lines_of(capability=[rows[0], better])["Capability"]
+    assert text.endswith(" The other test does not show that the model is worse than a baseline.")
 
 
 @pytest.mark.parametrize(
