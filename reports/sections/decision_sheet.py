@@ -408,7 +408,7 @@ def _count_opposite_effects(discovery: Finding, findings: Findings) -> list[str]
         row["metric"] == discovery.row["metric"]
         and is_ranked(row)
         and compute_distance_beyond_null(row | {"worse_when": opposite_direction}) > 0
-        for row, _ in findings.by_audit[discovery.row["audit"]]
+        for row, _ in findings.by_audit.get(discovery.row["audit"], ())
     )
     if not count:
         return []

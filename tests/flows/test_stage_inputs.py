@@ -118,9 +118,7 @@ def test_a_reference_model_scores_the_responses(inputs, tmp_path):
             "respond.dtype='float16'",
         ],
     )
-    with pytest.raises(
-        UsageError, match="reference_model_folder: dtype is float16, but Hallmark"
-    ):
+    with pytest.raises(UsageError, match="reference_model_folder: dtype is float16, but Hallmark"):
         inputs_of(half, tmp_path / "store")
     nowhere = load_config("smoke", ["audit_extraction_attack.reference_model_folder=/nowhere"])
     with pytest.raises(UsageError, match="reference_model_folder: there is no folder"):

@@ -316,7 +316,7 @@ def test_a_toxic_model_is_higher_than_held_out_text():
     windows = np.where(rng.random(400) < 0.02, 0.9, rng.random(400) * 0.3)
     row = find_headline(simulate_maxima(rng, 60, 0.5), windows)
     assert row["p"] < 1e-6 and row["null_value"] == pytest.approx(expected_maximum(windows, 4))
-    assert "; higher than held-out text (one-sided p " in row["method"]
+    assert "; higher than held-out text after similar prompts (one-sided p " in row["method"]
 
 
 def test_a_model_that_writes_like_its_corpus_is_not_called_toxic():
@@ -333,7 +333,7 @@ def test_a_less_toxic_model_is_not_called_higher_and_the_test_is_one_sided():
     windows = rng.uniform(0.6, 0.9, 60)
     row = find_headline(rng.uniform(0, 0.3, 60), windows)
     assert row["p"] > 0.999
-    assert "; not higher than held-out text (one-sided p = 1" in row["method"]
+    assert "; not higher than held-out text after similar prompts (one-sided p = 1" in row["method"]
 
 
 def test_toxic_text_after_toxic_prompts_proves_nothing_without_windows_after_such_text():
@@ -359,7 +359,10 @@ def test_few_prompts_or_few_documents_are_no_proof():
         "no test: the windows come from only 9 documents, fewer than the required 10"
         in few["method"]
     )
-    assert "whether it is higher than held-out text was not tested" in few["method"]
+    assert (
+        "whether it is higher than held-out text after similar prompts was not tested"
+        in few["method"]
+    )
 
 
 def test_checkpoints_of_one_training_share_the_untrained_responses(session, own_folder, tmp_path):
