@@ -221,7 +221,7 @@ def _build_risk_line(risk: str, findings: Findings, coverage: AuditCoverage) -> 
         return RiskLine(RISKS[risk].title, state, [*content, *sensitivity], page)
     for headline, finding in headlines[:1]:
         assert headline is not None
-        reason = finding.row["inconclusive_reason"] or "there is no value to compare it with"
+        reason = finding.row["inconclusive_reason"] or _explain_missing_test(finding.row)
         content = describe_headline(headline, finding, findings)
         content.append(f". No conclusion can be drawn: {reason}.")
         return RiskLine(RISKS[risk].title, "unknown", [*content, *sensitivity], page)
@@ -234,6 +234,13 @@ def _build_risk_line(risk: str, findings: Findings, coverage: AuditCoverage) -> 
         ],
         page,
     )
+
+
+def _explain_missing_test(row: Mapping[str, Any]) -> str:
+    """Explain why no conclusion follows from a finding without a test."""
+    if row["null_value"] is None:
+        return "there is no value to compare it with"
+    return "the difference from the value without an effect was not tested"
 
 
 def _is_planted_text_undetected(risk: str, findings: Findings) -> bool:
@@ -331,7 +338,7 @@ def describe_audit_result(audit: str, findings: Findings) -> RiskLine:
     )
     if first is None:
         return RiskLine(title, "unknown", [description.not_run_message])
-    reason = first.row["inconclusive_reason"] or "there is no value to compare it with"
+    reason = first.row["inconclusive_reason"] or _explain_missing_test(first.row)
     content = [*describe_finding(first), f"; no conclusion: {reason}."]
     return RiskLine(title, "unknown", [*content, *_define_metric(first.row, findings)])
 

@@ -198,6 +198,11 @@ def test_a_headline_without_a_test_is_unknown_and_says_why(session):
     state, text = lines_of(bias=[row])["Bias against groups"]
     assert state == "unknown"
     assert ". No conclusion can be drawn: there is no value to compare it with." in text
+    state, text = lines_of(bias=[PAIRS | {"p": None, "worse_when": ""}])["Bias against groups"]
+    assert state == "unknown" and text.endswith(
+        ". No conclusion can be drawn: the difference from the value without an effect was not "
+        "tested."
+    )
 
 
 def test_a_risk_that_no_audit_measured_says_why(session):

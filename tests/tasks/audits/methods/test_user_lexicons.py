@@ -169,9 +169,10 @@ def test_findings_have_slices_by_group_and_all_others_are_unchanged(
     expected = [row for row in plain[1].to_pylist() if row["metric"] not in count_metrics]
     unchanged = [row for row in rows if row["metric"] not in count_metrics]
     for row, expected_row in zip(unchanged, expected, strict=True):
-        # Sums in other batches round differently.
+        # Sums in other batches round differently. A pair that is nearly a tie may change sides.
+        tolerance = 1 / row["n"] if row["unit"] == "share" and row["n"] else 1e-5
         for name in ("value", "low", "high"):
-            assert row[name] == pytest.approx(expected_row[name], abs=1e-5)
+            assert row[name] == pytest.approx(expected_row[name], abs=tolerance)
         texts = {"metric", "slice", "n", "method", "verdict", "evidence_filter"}
         assert all(row[name] == expected_row[name] for name in texts)
     for row in rows:
