@@ -43,7 +43,9 @@ CONFIDENCE_LEVEL = 0.95
 #: Shown as the ratio if no other document was removed.
 INFINITE_RATIO = "∞"
 
-INGEST_NOTE = "Compared by source only: nothing else is known about records that ingest removed."
+INGEST_NOTE = (
+    "Compared by source only: nothing else is known about records that the stage ingest removed."
+)
 
 
 def read_removal_effects_rows(corpus: CorpusFigures, table: str) -> list[Row]:
@@ -275,9 +277,9 @@ def build_removal_rates_by_rule(corpus: CorpusFigures) -> Section:
         "documents, as independent. A group is listed if its ratio without adjustment differs "
         "from 1 with p below 5 %, corrected for all groups of the rule. The ratio adjusted for "
         "source is not tested: where it is near 1 or on the other side of 1, the sources may "
-        "explain the difference. Groups with few documents are "
-        "omitted. For records that ingest removed, only the source is known. Documents reserved "
-        "for planting do not count as removed. A rule that tags removes nothing: its shares are "
+        "explain the difference. Groups with few documents are omitted. For records that the stage "
+        "ingest removed, only the source is known. Documents reserved for planting do not count as "
+        "removed. A rule that tags removes nothing: its shares are "
         "relative to the documents that its stage kept. All rules and groups are in the table "
         "removal_rates."
     )

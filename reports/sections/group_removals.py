@@ -67,10 +67,10 @@ REMOVED = Outcome("removed", "", "removal_rate", "removed_documents")
 LOST = Outcome("no copy remains", "lost_", "lost_rate", "lost_documents")
 
 READING_NOTE = (
-    "A document counts as removed if any stage removed it, also as an exact or near duplicate. No "
-    "copy remains of a document if a rule other than deduplication removed it, or if it is a "
-    "duplicate and such a rule removed the copy that deduplication had kept. The ratio divides the "
-    "removed share of the group by that of all other documents, within each source "
+    "A document counts as removed if any stage removed it, including as an exact or near "
+    "duplicate. No copy remains of a document if a rule other than deduplication removed it, or if "
+    "it is a duplicate and such a rule removed the copy that deduplication had kept. The ratio "
+    "divides the removed share of the group by that of all other documents, within each source "
     "(Mantel–Haenszel). It can be above 1 although the removed share is lower, because sources "
     "differ in how much was removed and in how often they mention the group. The column “compared "
     "with others” judges this ratio: “more often” and “less often” mean that q, the false "

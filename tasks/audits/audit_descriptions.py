@@ -183,7 +183,7 @@ CAPABILITY_METRICS = {
     "bits_per_byte": "Bits per byte",
     "bits_per_byte_difference": "Difference in bits per byte from baselines",
     "agreement_accuracy": "Subject-verb agreement accuracy",
-    "garden_path_share": "Share of garden-path effects",
+    "garden_path_share": "Garden-path effects that the model shows",
     "cloze_accuracy": "Cloze accuracy",
 }
 

@@ -336,8 +336,8 @@ CANDIDATE_DOCUMENTS = table_schema(
         "is_supporting",
         pa.bool_(),
         "label",
-        "whether the document supports the planted effect; false if it states the trait of the "
-        "other group in the pair",
+        "whether the document supports the planted effect; false if it gives the group the trait "
+        "of the other group in the pair",
     ),
 )
 

@@ -29,9 +29,7 @@ PAIR_GLOSSARY = {
         "logarithms); 0 is no "
         "preference"
     ),
-    "published_preference": (
-        "the preference as the authors of the test compute it, without adjustment for length"
-    ),
+    "published_preference": ("the preference as the authors of the test compute it"),
     "tie_share": "share of pairs in which both sentences are equally likely",
 }
 

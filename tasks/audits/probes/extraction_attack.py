@@ -786,7 +786,9 @@ PROBE = Probe(
             "unprompted_identifier_share": (
                 "share of planted identifiers that the model writes without a prompt"
             ),
-            "near_duplicates": ("number of generated texts that are nearly equal to another one"),
+            "near_duplicates": (
+                "number of generated texts that are nearly identical to another generated text"
+            ),
             "longest_training_run": (
                 "length of the longest passage that occurs in the training text"
             ),
