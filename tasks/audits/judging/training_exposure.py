@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import pyarrow.compute as pc
 
-from hallmark.tasks.contract import Artifact
+from hallmark.tasks.contract import Artifact, format_count
 
 #: The tables of ``pretrain`` that hold the reads.
 EXPOSURE_TABLES = ("document_reads", "checkpoints")
@@ -95,6 +95,8 @@ def describe_times_read(times_read: Iterable[int | None]) -> str:
         sum(known_counts) / len(known_counts),
     )
     count_text = (
-        f"{smallest}" if smallest == largest else f"{smallest} to {largest}, on average {mean:.1f}"
+        format_count(smallest, "time")
+        if smallest == largest
+        else f"{smallest} to {largest}, on average {mean:.1f} times"
     )
-    return f"read completely {count_text} times by this checkpoint's step"
+    return f"read completely {count_text} by this checkpoint's step"
