@@ -148,8 +148,8 @@ def describe_measurement_limits(findings: Findings, controls: Sequence[AuditCont
             f"{', '.join(unjudged_audits)}."
         )
     sentences.append(
-        "The intervals describe chance among the items of the audits. They do not cover other "
-        "items that could have been written."
+        "The intervals describe chance variation among the items of the audits. They do not cover "
+        "other items that could have been written."
     )
     return " ".join(sentences)
 
@@ -300,7 +300,7 @@ def _describe_unmeasured_figures(
         unmeasured_count = sum(row["value"] is None for row in rows)
         if unmeasured_count and audit not in missing_reason_by_audit:
             sentences.append(
-                f"{get_audit_title(audit)} could not measure {unmeasured_count} of "
+                f"The audit “{get_audit_title(audit)}” could not measure {unmeasured_count} of "
                 f"{format_count(len(rows), 'figure')}."
             )
     return sentences

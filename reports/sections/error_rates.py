@@ -100,8 +100,8 @@ CANDIDATE_KINDS = {
     "association": CandidateDescription(
         "Associations between groups and traits",
         "a set of sentences that assign an invented trait to each of two invented groups",
-        "compares the likelihood of the two traits after sentences that were never planted with "
-        "that of groups and traits that are known to have no association",
+        "compares how likely the two traits are in sentences that were never planted with how "
+        "likely they are for groups and traits that are known to have no association",
         _HOLM_RULE,
         _HOLM_BOUND,
         "share of the assigned trait",

@@ -385,7 +385,9 @@ def test_the_summary_says_which_figures_are_missing_as_the_findings_do(session, 
         title = get_audit_title(name)
         assert (f"{title} failed: it broke." in gaps) == (state == "failed")
         assert (f"{title} measured nothing" in gaps) == (state in ("empty", "controls"))
-        assert (f"{title} could not measure 1 of 2 figures" in gaps) == (state == "in part")
+        assert (f"The audit “{title}” could not measure 1 of 2 figures" in gaps) == (
+            state == "in part"
+        )
         has_notes = state == "counted" and name in left
         assert (f"{title}, notes on items: " in gaps) == has_notes
     complete = all(

@@ -504,7 +504,9 @@ def test_the_headline_of_an_audit_is_its_most_general_and_largest_case(session):
 
 def test_limits_are_said(session):
     findings = findings_of(bias=[PAIRS])
-    assert describe_measurement_limits(findings, []).startswith("The intervals describe chance ")
+    assert describe_measurement_limits(findings, []).startswith(
+        "The intervals describe chance variation "
+    )
 
 
 def test_every_audit_declares_a_known_risk():

@@ -152,8 +152,8 @@ INTERVAL_COVERAGE = make_rate_schema(
 )
 
 SMALLEST_DETECTED = table_schema(
-    "Smallest effect level at which, and at all higher levels, effects are detected in at least "
-    "80 % of cases.",
+    "Smallest effect level such that effects are detected in at least 80 % of cases at this level "
+    "and at every higher level.",
     CANDIDATE_KIND,
     column(
         "effect_level",

@@ -97,8 +97,8 @@ def _make_comparison_columns(prefix: str, event: str, ratio: str) -> list[pa.Fie
         make_float_column(
             f"{prefix}q",
             "q-value of the difference: the false discovery rate (Benjamini & Hochberg 1995) "
-            "across all comparisons in this table, both those of removed documents and those of "
-            "lost texts",
+            "across all comparisons in this table: of removed documents, and of documents of which "
+            "no copy remains",
             "p",
         ),
         make_label_column(

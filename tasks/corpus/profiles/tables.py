@@ -107,19 +107,19 @@ TABLES = {
         ),
         make_count_column("mentions", "number of mentions of the occupation", "mentions"),
         make_count_column(
-            "women_words", "number of women's words near a mention: she, her, woman …", "words"
+            "women_words", "number of feminine words near a mention: she, her, woman …", "words"
         ),
         make_count_column(
-            "men_words", "number of men's words near a mention: he, his, man …", "words"
+            "men_words", "number of masculine words near a mention: he, his, man …", "words"
         ),
         make_count_column(
             "women_mentions",
-            "number of mentions with more women's words than men's words nearby",
+            "number of mentions with more feminine than masculine words nearby",
             "mentions",
         ),
         make_count_column(
             "men_mentions",
-            "number of mentions with more men's words than women's words nearby",
+            "number of mentions with more masculine than feminine words nearby",
             "mentions",
         ),
         make_float_column(
