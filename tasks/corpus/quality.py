@@ -119,7 +119,7 @@ SIGNALS = build_signal_schema(
     make_share_column("c4_policy", f"{REMOVED_BY_C4} lines about cookies, privacy or terms of use"),
     make_share_column(
         "c4_removed_characters",
-        f"{REMOVED_BY_C4} lines of any of these five kinds; each line is counted only for the "
+        f"{REMOVED_BY_C4} lines that these five rules remove; each line is counted only for the "
         "first rule that removes it, so the five shares add up to this one",
     ),
     make_count_column(
