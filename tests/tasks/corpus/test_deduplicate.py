@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given as given_any
+from hypothesis import given as hypothesis_given
 from hypothesis import settings
 from hypothesis import strategies as st
 
@@ -198,7 +198,7 @@ folded_characters = st.sampled_from(
 
 
 @settings(deadline=None)
-@given_any(st.lists(st.text(folded_characters, max_size=15), max_size=4))
+@hypothesis_given(st.lists(st.text(folded_characters, max_size=15), max_size=4))
 def test_folding_equals_plain_python_and_is_a_fixed_point(texts):
     folded = fold(*texts)
     assert folded == [fold_with_python(text) for text in texts]
@@ -211,7 +211,7 @@ printable = st.characters(exclude_categories=["Cc", "Cs", "Zs", "Zl", "Zp", "Cn"
 
 
 @settings(deadline=None)
-@given_any(st.text(printable | st.sampled_from(" \n"), max_size=30), st.data())
+@hypothesis_given(st.text(printable | st.sampled_from(" \n"), max_size=30), st.data())
 def test_any_visible_difference_changes_the_folded_text(text, data):
     """Replace, insert or remove a visible character that has no canonical equivalent."""
     character = data.draw(printable.filter(lambda c: c not in ZERO_WIDTH))
@@ -224,7 +224,7 @@ def test_any_visible_difference_changes_the_folded_text(text, data):
 
 
 @settings(deadline=None)
-@given_any(
+@hypothesis_given(
     st.lists(
         st.text("abc()=: ", min_size=1, max_size=8).map(lambda t: t.strip() or "x"), min_size=1
     ),
