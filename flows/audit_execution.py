@@ -488,6 +488,8 @@ def map_labels_to_settings(config: Any) -> dict[str, StageConfig]:
     # These stages use the section of another stage.
     if "find_personal_data" in sections:
         sections["evaluate_detectors"] = sections["find_personal_data"]
+    if "deduplicate_near" in sections:
+        sections["evaluate_near_duplicates"] = sections["deduplicate_near"]
     if "audit_capability" in sections:
         sections["capability_baselines"] = sections["audit_capability"].baselines_config
     if "identities" in sections:

@@ -11,6 +11,7 @@ from hallmark.tasks.corpus.deduplicate import deduplicate
 from hallmark.tasks.corpus.deduplicate_near import deduplicate_near
 from hallmark.tasks.corpus.evaluate_curation import evaluate_curation
 from hallmark.tasks.corpus.evaluate_detectors import evaluate_detectors
+from hallmark.tasks.corpus.evaluate_near_duplicates import evaluate_near_duplicates
 from hallmark.tasks.corpus.find_personal_data import find_personal_data
 from hallmark.tasks.corpus.find_repeats import find_repeats
 from hallmark.tasks.corpus.find_toxic_spans import find_toxic_spans
@@ -56,6 +57,7 @@ def curate_corpus(config: Config, earlier: Corpus = EMPTY_CORPUS) -> Corpus:
         earlier_corpora=earlier.collect_by_numbered_label("deduplicate_near"),
         config=config.deduplicate_near,
     )
+    artifacts["evaluate_near_duplicates"] = evaluate_near_duplicates(config.deduplicate_near)
     if config.find_repeats.enabled:
         artifacts["find_repeats"] = repeated_spans = find_repeats(
             documents=documents,

@@ -20,8 +20,8 @@ from hallmark.reports.page.card_tables import JSON_UNIT
 from hallmark.reports.page.redaction import INVISIBLE_PATTERN, Redactor
 from hallmark.tasks.audits.experiments.source_documents import list_document_id_columns
 from hallmark.tasks.contract import ID_TYPE, METADATA_TYPE, Column, hash_documents, hash_to_ids
+from hallmark.tasks.corpus.copies.text_equality import fold_invisible_differences
 from hallmark.tasks.corpus.reading.web_pages import detect_encodings
-from hallmark.tasks.measures.normalised_words import normalise_texts
 
 #: Number of letters and digits in sequence, ignoring all other characters, that make a quotation.
 WINDOW_CHARACTERS = 20
@@ -373,5 +373,7 @@ def compute_document_hashes(documents: pa.Table) -> list[bytes]:
     return [
         *documents["text_hash"].to_pylist(),
         *hash_documents(documents["doc_id"], documents["text"]),
-        *hash_to_ids(normalise_texts(texts).cast(pa.large_binary()).to_pylist()).to_pylist(),
+        *hash_to_ids(
+            fold_invisible_differences(texts).cast(pa.large_binary()).to_pylist()
+        ).to_pylist(),
     ]

@@ -50,6 +50,7 @@ CARD_TABLES = (
     "metadata_fields",
     "metadata_values",
     "missed_documents",
+    "near_copy_recall",
     "occupation_shares",
     "occupations",
     "pairs",

@@ -20,6 +20,9 @@ from hallmark.reports.sections.stage_titles import name_corpus_stage
 from hallmark.tasks.contract import ACCOUNT_TERMS
 from hallmark.tasks.corpus.toxicity.actions import SCORER_WARNINGS, choose_default_action
 
+#: Label of the stage that measures the search for near duplicates on invented texts.
+NEAR_DUPLICATE_EVALUATION = "evaluate_near_duplicates"
+
 #: Largest number of sources in the table of documents removed for toxicity.
 MAX_SOURCES = 15
 
@@ -410,7 +413,50 @@ def build_near_duplicates_section(corpus: CorpusFigures) -> Section:
             and "compared_pairs" in artifact["search_summary"].columns
         ):
             section.add_blocks(describe_near_duplicate_search(corpus, label))
+    if NEAR_DUPLICATE_EVALUATION in corpus.stage_artifacts:
+        section.add_blocks(build_near_copy_recall_table(corpus))
     return section
+
+
+def build_near_copy_recall_table(corpus: CorpusFigures) -> DataTable:
+    """Build the table of the recall of the search on invented texts, by script."""
+    source = (NEAR_DUPLICATE_EVALUATION, "near_copy_recall")
+    rows_by_script: dict[str, list[InlineElement]] = {}
+    changes: dict[str, None] = {}
+    false_matches: Counter[str] = Counter()
+    for row in corpus.stage_artifacts[source[0]][source[1]].read().to_pylist():
+        script, change = row["script"], row["change"]
+        changes[change] = None
+        false_matches[script] += row["false_matches"]
+        recall = corpus.book.add_computed_figure(
+            f"near-copy-recall-{script}-{change}",
+            f"recall of near copies, {script}: {change}",
+            "share",
+            source,
+            {"script": script, "change": change},
+            aggregate="last",
+            value_column="recall",
+            low=row["recall_low"],
+            high=row["recall_high"],
+            confidence_level=0.95,
+            n=row["planted"],
+            method="Wilson interval over invented texts",
+        )
+        rows_by_script.setdefault(script, [script]).extend([recall, recall.interval_or_dash])
+    columns = ["script", *(name for change in changes for name in (change, "95 % interval"))]
+    note = (
+        "Measured on invented texts, not on this corpus: each text has one near copy, and the "
+        "search ran with the settings of this corpus. A copy counts as found if the search removed "
+        "it or its original. Unrelated texts that it removed as duplicates of each other: "
+        f"{false_matches.total():,}."
+    )
+    return DataTable(
+        "Recall on planted near copies, by script",
+        columns,
+        list(rows_by_script.values()),
+        frozenset(range(1, len(columns))),
+        note,
+    )
 
 
 def describe_near_duplicate_search(corpus: CorpusFigures, stage_label: str) -> Paragraph:

@@ -39,7 +39,8 @@ DOCUMENTS = table_schema(
         pa.string(),
         "label",
         "host name of the web address, in lower case and without port, credentials and a leading "
-        "www.; an internationalised name is in its ASCII form (Punycode)",
+        "www., unless only a public suffix would remain (www.com); an internationalised name is in "
+        "its ASCII form (Punycode, IDNA 2008)",
     ),
     column(
         "date",

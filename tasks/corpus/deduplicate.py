@@ -1,6 +1,7 @@
 """Remove exact duplicates: keep one document of each group with equal texts.
 
-Texts are equal if they match after NFKC normalisation, lower-casing and collapsing of white space;
+Texts are equal if a reader sees no difference (``copies/text_equality.py``): their Unicode form,
+line ends and blanks at the end of lines may differ, but not their capitals or indentation.
 ``deduplicate_near.py`` handles similar texts. The clusters of equal texts are joined, so that near
 copies of a removed document stay on the same side of the split as the kept one. This also applies
 to texts that masking made equal, such as a lone ``<EMAIL>``. No text is empty here: ingest and
@@ -57,13 +58,13 @@ from hallmark.tasks.corpus.copies.earlier_corpora import (
     is_in_sorted,
     read_matching_signatures,
 )
+from hallmark.tasks.corpus.copies.text_equality import fold_invisible_differences
 from hallmark.tasks.measures.failed_documents import (
     FailureList,
     list_failures_by_doc_id,
     report_failures,
     run_with_failing_texts_emptied,
 )
-from hallmark.tasks.measures.normalised_words import normalise_texts
 
 
 class DeduplicateConfig(KeepPreferenceConfig):
@@ -77,11 +78,16 @@ SEARCH_SUMMARY = table_schema(
 )
 
 SIGNATURES = build_signature_schema(
-    column("normalised_text_hash", ID_TYPE, "id", "hash of the normalised text")
+    column(
+        "folded_text_hash",
+        ID_TYPE,
+        "id",
+        "hash of the text without differences that no reader sees, such as blanks at line ends",
+    )
 )
 
 #: The columns needed to rank a document and to compare its text.
-SKETCHES = pa.schema([*RANKING_SCHEMA, pa.field("normalised_text_hash", ID_TYPE)])
+SKETCHES = pa.schema([*RANKING_SCHEMA, pa.field("folded_text_hash", ID_TYPE)])
 
 
 def spill_text_hash_sketches(
@@ -93,22 +99,24 @@ def spill_text_hash_sketches(
     """
     failures: FailureList = []
     for batch in partition.iter_batches(["doc_id", "cluster", "source", "text"]):
-        hashes, faults = run_with_failing_texts_emptied(hash_normalised_texts, batch)
+        hashes, faults = run_with_failing_texts_emptied(hash_folded_texts, batch)
         if len(faults):
             is_faulty = pa.array(np.isin(np.arange(len(batch)), faults.rows))
             hashes = pc.if_else(is_faulty, batch["doc_id"], hashes)
             failures += list_failures_by_doc_id(batch, faults)
         columns = {
             **build_ranking_columns(batch, config.preferred_sources),
-            "normalised_text_hash": hashes,
+            "folded_text_hash": hashes,
         }
         out.get_spill_writer("sketches", SKETCHES).write(columns)
     return failures
 
 
-def hash_normalised_texts(batch: pa.RecordBatch) -> pa.Array:
-    """Hash the normalised text of each document to 16 bytes."""
-    return hash_to_ids(normalise_texts(batch["text"]).cast(pa.large_binary()).to_pylist())
+def hash_folded_texts(batch: pa.RecordBatch) -> pa.Array:
+    """Hash the text of each document, without invisible differences, to 16 bytes."""
+    return hash_to_ids(
+        fold_invisible_differences(batch["text"]).cast(pa.large_binary()).to_pylist()
+    )
 
 
 def find_possibly_matching_earlier_signatures(
@@ -119,7 +127,7 @@ def find_possibly_matching_earlier_signatures(
     Only the first 8 bytes of each key are compared, so a few others may be included.
     """
     key_columns = {
-        "normalised_text_hash": "normalised_text_hash",
+        "folded_text_hash": "folded_text_hash",
         "doc_id": "doc_id",
         "incoming_cluster": "cluster",
     }
@@ -163,7 +171,7 @@ def find_exact_duplicates(sketches: pa.Table, earlier_signatures: pa.Table) -> D
         )
 
     first_with_same_id = find_lowest_ranked_equal(concatenate_ids("doc_id"), rank)[earlier_count:]
-    text_hashes = concatenate_ids("normalised_text_hash")
+    text_hashes = concatenate_ids("folded_text_hash")
     # Same id as an earlier document, but a text that no earlier document has.
     reuses_known_id = (first_with_same_id < earlier_count) & (
         find_lowest_ranked_equal(text_hashes, rank)[earlier_count:] >= earlier_count

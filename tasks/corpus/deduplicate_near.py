@@ -222,22 +222,38 @@ def spill_shingles_and_sketches(
     """Spill the shingles and SKETCHES of a partition; return documents that have no shingles."""
     failures: FailureList = []
     for batch in partition.iter_batches(["doc_id", "cluster", "source", "text"]):
-        hashes, offsets, faults = compute_batch_shingles(batch, config)
-        failures += list_failures_by_doc_id(batch, faults)
-        bands = compute_band_hashes(
-            hashes, offsets, config.bands, config.rows_per_band, config.seed
-        )
-        band_offsets = np.arange(len(batch) + 1) * config.bands
-        out.get_spill_writer("shingles", SHINGLES).write(
-            {"shingles": _build_list_array(hashes, offsets)}
-        )
-        out.get_spill_writer("sketches", SKETCHES).write(
-            {
-                **build_ranking_columns(batch, config.preferred_sources),
-                "band_hashes": _build_list_array(bands.ravel(), band_offsets),
-            }
-        )
+        sketched = sketch_batch(batch, config)
+        failures += list_failures_by_doc_id(batch, sketched.failed)
+        out.get_spill_writer("shingles", SHINGLES).write({"shingles": sketched.shingles})
+        out.get_spill_writer("sketches", SKETCHES).write(sketched.sketch_columns)
     return failures
+
+
+class SketchedBatch(NamedTuple):
+    """Hold what is compared of a batch of n documents."""
+
+    shingles: pa.ListArray
+    """The shingle hashes of each document."""
+    sketch_columns: dict[str, pa.Array]
+    """Columns of SKETCHES."""
+    failed: FailedDocuments
+    """Documents for which the computation failed."""
+
+
+def sketch_batch(batch: pa.RecordBatch, config: DeduplicateNearConfig) -> SketchedBatch:
+    """Compute the shingles and the sketches of a batch.
+
+    Args:
+        batch: Has doc_id, cluster, source and text.
+    """
+    hashes, offsets, faults = compute_batch_shingles(batch, config)
+    bands = compute_band_hashes(hashes, offsets, config.bands, config.rows_per_band, config.seed)
+    band_offsets = np.arange(len(batch) + 1) * config.bands
+    sketch_columns = {
+        **build_ranking_columns(batch, config.preferred_sources),
+        "band_hashes": _build_list_array(bands.ravel(), band_offsets),
+    }
+    return SketchedBatch(_build_list_array(hashes, offsets), sketch_columns, faults)
 
 
 class BatchShingles(NamedTuple):

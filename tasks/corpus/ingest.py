@@ -159,8 +159,9 @@ SOURCES = table_schema(
         "unreadable_values",
         pa.int64(),
         "figure",
-        "number of URLs, dates and metadata values that are missing because they could not be "
-        "parsed",
+        "number of URLs, dates and metadata values that could not be parsed: a document has no "
+        "such date or metadata value; a URL without a host name gives it no domain, so that no "
+        "blocked domain matches it",
         unit="values",
     ),
 )
@@ -187,7 +188,7 @@ class InputBatchCounts(TypedDict):
     skipped: list[tuple[str, int, int]]
     """Kind, number of records and number of bytes of the input that belongs to no document."""
     unreadable_values: int
-    """Number of URLs, dates and metadata values that could not be parsed."""
+    """Number of URLs without a host, and of dates and metadata values that could not be parsed."""
 
 
 def read_input_batch_into_sorted_runs(
@@ -200,9 +201,14 @@ def read_input_batch_into_sorted_runs(
     """
     record_count = byte_count = unreadable_values = 0
     skipped: list[tuple[str, int, int]] = []
+    hostless_url_counts: list[int] = []  # by batch of records
     source = batch.inputs[0].source
     runs = SortedRunWriter(out)
-    record_buffer = RecordBuffer(partial(_add_records_to_runs, source, config, runs))
+    record_buffer = RecordBuffer(
+        lambda records: hostless_url_counts.append(
+            _add_records_to_runs(source, config, runs, records)
+        )
+    )
     quarantine_buffer = RecordBuffer(partial(_write_quarantine, source, out))
     for source_input in batch.inputs:
         meter = ReadCounts()
@@ -228,7 +234,7 @@ def read_input_batch_into_sorted_runs(
         "rows": record_count,
         "bytes": byte_count,
         "skipped": skipped,
-        "unreadable_values": unreadable_values,
+        "unreadable_values": unreadable_values + sum(hostless_url_counts),
     }
 
 
@@ -253,7 +259,8 @@ class RecordBuffer:
 
 def _add_records_to_runs(
     source: str, config: IngestConfig, runs: SortedRunWriter, records: list[Record]
-) -> None:
+) -> int:
+    """Add records to the runs, and return how many of their URLs have no host."""
     texts = pa.array([record.text for record in records], pa.large_string())
     is_short = pc.less(pc.binary_length(texts), config.min_document_bytes)
     is_blank = pc.equal(pc.utf8_length(pc.utf8_trim_whitespace(texts)), 0)
@@ -283,6 +290,7 @@ def _add_records_to_runs(
         "raw_bytes": [record.raw_bytes for record in records],
     }
     runs.add_records(pa.table(columns, schema=RECORDS_SCHEMA))
+    return hosts.null_count - urls.null_count
 
 
 def _hash_record_identity(source: str, record: Record) -> bytes:
@@ -468,7 +476,7 @@ def build_account_rows(
         "accounts": accounts.ACCOUNTS,
     },
     extra_code=list_reader_modules_and_data(),
-    libraries=["datasets", "python-stdnum"],
+    libraries=["datasets", "idna", "publicsuffixlist", "python-stdnum"],
     external_digests=digest_sources_and_block_lists,
     determinism="exact",
     is_entry_point=True,

@@ -10,23 +10,32 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 #: Texts of only these characters need no Unicode normalisation: NFKC changes none of them, lower
-#: case maps them to each other, and none composes with its neighbour.
+#: case maps them to each other, none composes with its neighbour, and none has no width.
 SIMPLE_TEXT_PATTERN = (
-    r"\A[\x00-\x{9F}\x{A1}-\x{A7}\x{A9}\x{AB}-\x{AE}\x{B0}\x{B1}\x{B6}\x{B7}\x{BB}\x{BF}-\x{FF}"
-    r"\x{2012}-\x{2016}\x{2018}-\x{2022}]*\z"
+    r"\A[\x00-\x{9F}\x{A1}-\x{A7}\x{A9}\x{AB}\x{AC}\x{AE}\x{B0}\x{B1}\x{B6}\x{B7}\x{BB}"
+    r"\x{BF}-\x{FF}\x{2012}-\x{2016}\x{2018}-\x{2022}]*\z"
 )
 #: Characters that NFKC may have to reorder. Anything outside these categories is a mark, even if
 #: its Unicode version is newer than RE2's; NFKC turns the two listed letters into marks.
 _COMBINING_MARK = r"(?:[^\pL\pN\pP\pS\pZ\pC]|[\x{FF9E}\x{FF9F}])"
-UNSPACED_SCRIPT_PATTERN = r"([\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}])"
+#: Soft hyphen, zero-width space, word joiner and byte order mark: no reader sees them. Khmer, Thai
+#: and other texts have zero-width spaces between words, or have none.
+ZERO_WIDTH_CHARACTER = r"[\x{AD}\x{200B}\x{2060}\x{FEFF}]"
+#: A character of a script that writes no spaces between words: those with the line breaking classes
+#: SA (complex context) and ID (ideographic), Tibetan, Javanese and Balinese.
+UNSPACED_SCRIPT_PATTERN = (
+    r"([\p{Han}\p{Hiragana}\p{Katakana}\p{Bopomofo}\p{Yi}\p{Tangut}\p{Nushu}"
+    r"\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tai_Le}\p{New_Tai_Lue}\p{Tai_Tham}\p{Tai_Viet}"
+    r"\p{Ahom}\p{Tibetan}\p{Javanese}\p{Balinese}])"
+)
 
 
 def normalise_texts(texts: pa.Array) -> pa.Array:
     """Apply NFKC and lower case, and collapse white space; the result is a fixed point.
 
-    Only the first 30 of consecutive combining marks are kept: no script uses so many (UAX 15, the
-    stream-safe format), and ordering them takes quadratic time. Each text is normalised
-    independently of the others in the column.
+    Characters of no width are dropped. Only the first 30 of consecutive combining marks are kept:
+    no script uses so many (UAX 15, the stream-safe format), and ordering them takes quadratic time.
+    Each text is normalised independently of the others in the column.
     """
     normalised = pc.utf8_lower(texts)
     is_complex = pc.invert(pc.match_substring_regex(texts, SIMPLE_TEXT_PATTERN))
@@ -45,10 +54,12 @@ def _apply_nfkc_and_lower_case(texts: pa.Array) -> pa.Array:
     words = pc.split_pattern(texts, " ")
     normalised_words = pc.utf8_lower(words.values)
     is_complex = pc.invert(pc.match_substring_regex(words.values, SIMPLE_TEXT_PATTERN))
-    complex_words = words.values.filter(is_complex)
+    complex_words = pc.replace_substring_regex(
+        words.values.filter(is_complex), ZERO_WIDTH_CHARACTER, ""
+    )
     while not (
         normalised_complex := pc.utf8_lower(
-            pc.utf8_normalize(_limit_combining_marks(complex_words), "NFKC")
+            pc.utf8_normalize(limit_combining_marks(complex_words), "NFKC")
         )
     ).equals(complex_words):
         complex_words = normalised_complex
@@ -57,7 +68,7 @@ def _apply_nfkc_and_lower_case(texts: pa.Array) -> pa.Array:
     return pc.binary_join(word_lists, pa.scalar(" ", pa.large_string()))
 
 
-def _limit_combining_marks(words: pa.Array) -> pa.Array:
+def limit_combining_marks(words: pa.Array) -> pa.Array:
     """Keep at most 30 consecutive combining marks, of at least two bytes each.
 
     Compiling the expression takes as long as normalising megabytes, so it is only used if a cheap

@@ -41,6 +41,7 @@ STAGES = [
     "identities",
     "select",
     "deduplicate_near",
+    "evaluate_near_duplicates",
     "find_repeats",
     "cut_repeats",
     "evaluate_detectors",

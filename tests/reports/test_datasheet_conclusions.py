@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hallmark.reports.datasheet import DatasheetConfig, build_datasheet
+from hallmark.reports.page.document import DataTable
 from hallmark.reports.page.figures import FigureBook
 from hallmark.reports.sections.composition import build_canary_callout, build_toxicity_section
 from hallmark.reports.sections.corpus_breakdown import (
@@ -23,9 +24,14 @@ from hallmark.reports.sections.curation_effects import (
     build_removal_rates_by_rule,
     build_removed_examples_section,
 )
-from hallmark.reports.sections.preprocessing import build_near_duplicates_section
+from hallmark.reports.sections.preprocessing import (
+    NEAR_DUPLICATE_EVALUATION,
+    build_near_duplicates_section,
+)
 from hallmark.tasks.contract import StageConfig, StageContext, format_count, stage
+from hallmark.tasks.corpus.copies.script_examples import CHANGES, SCRIPTS
 from hallmark.tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
+from hallmark.tasks.corpus.evaluate_near_duplicates import evaluate_near_duplicates
 from hallmark.tasks.corpus.ingest import ingest
 from hallmark.tasks.corpus.plant_canaries import PlantCanariesConfig, plant_canaries
 from hallmark.tasks.corpus.profile import OCCUPATION_COUNTS, build_occupation_rows
@@ -196,6 +202,23 @@ def test_near_copies_are_not_called_missing_where_nobody_looked(session):
         f"{config.similarity_threshold:g} or higher. Other pairs, from "
         f"{config.cluster_threshold:g}, removed nothing"
     ) in said
+    assert "Recall on planted near copies" not in said
+
+
+def test_the_recall_of_the_search_is_shown_by_script(session):
+    evaluation = evaluate_near_duplicates(DeduplicateNearConfig())
+    history = {**artifacts.history(), NEAR_DUPLICATE_EVALUATION: evaluation}
+    corpus = corpus_of(history, duplicates=[])
+    section = build_near_duplicates_section(corpus)
+    (table,) = (block for block in section.blocks if isinstance(block, DataTable))
+    assert table.columns == [
+        "script",
+        *(part for change in CHANGES for part in (change, "95 % interval")),
+    ]
+    assert [row[0] for row in table.rows] == list(SCRIPTS)
+    tibetan = next(row for row in table.rows if row[0] == "Tibetan")
+    assert (tibetan[1].value, tibetan[1].n, tibetan[2]) == (1.0, 40, "91.2 % to 100.0 %")
+    assert table.note.endswith("as duplicates of each other: 0.")
 
 
 def reason(stage_, action, rows=1):

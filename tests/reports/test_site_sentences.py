@@ -386,7 +386,12 @@ def test_every_stage_of_a_pipeline_has_a_title():
     steps = {"respond", "score", "trace"}  # their label begins with the name of the audit
     labels = {name for name in Config.model_fields if name in STAGES} - steps
     labels |= {use.label for use in vars(curation).values() if isinstance(use, Stage) and use.label}
-    labels |= {"evaluate_detectors", "model_card", *map_step_labels_to_stage_names(PROBES)}
+    labels |= {
+        "evaluate_detectors",
+        "evaluate_near_duplicates",
+        "model_card",
+        *map_step_labels_to_stage_names(PROBES),
+    }
     assert {label for label in labels if not find_stage_title(label)} == set()
 
 

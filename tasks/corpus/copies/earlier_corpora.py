@@ -33,7 +33,7 @@ BoolArray = NDArray[np.bool_]
 _NORMALISATION_MODULE = "hallmark.tasks.measures.normalised_words"
 #: Settings and modules of each stage that must be the same in all additions.
 MUST_MATCH_BY_STAGE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "deduplicate": ((), (_NORMALISATION_MODULE,)),
+    "deduplicate": ((), (_NORMALISATION_MODULE, "hallmark.tasks.corpus.copies.text_equality")),
     "deduplicate_near": (
         (
             "shingle_unit",

@@ -32,7 +32,9 @@ class BlockListConfig(StageConfig):
         (), description=f"names of sources, or of parts of sources, to exclude: {_LIST_FORMAT}"
     )
     domains: tuple[str, ...] | ExternalPath = Field(
-        (), description=f"host names to exclude, including their subdomains: {_LIST_FORMAT}"
+        (),
+        description="host names to exclude, including their subdomains; a leading www. has no "
+        f"meaning except in a name such as www.com: {_LIST_FORMAT}",
     )
     doc_ids: tuple[str, ...] | ExternalPath = Field(
         (), description=f"ids of documents to exclude (32 hexadecimal digits): {_LIST_FORMAT}"

@@ -9,12 +9,17 @@ shortened address is not found by the search for personal data.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime
+from functools import cache, lru_cache
+from ipaddress import IPv6Address
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
+import idna
 import pyarrow as pa
 import pyarrow.compute as pc
+from publicsuffixlist import PublicSuffixList
 
 #: Longer URLs are ignored: browsers and crawlers do not accept them.
 MAX_URL_LENGTH = 8192
@@ -28,44 +33,106 @@ _METADATA_NAME = re.compile(METADATA_NAME_PATTERN.removesuffix("$") + r"\Z")
 #: Name of the field with the terms under which a document may be used.
 LICENCE_FIELD = "licence"
 
-#: Scheme, credentials (up to the last "@", as in WHATWG's URL standard), host, port.
-_HOST_PATTERN = (
-    r"^[A-Za-z][A-Za-z0-9+.-]*://(?:[^/?#\\]*@)?(?P<host>\[[0-9A-Fa-f:.]+\]|[^/?#\\:@]+)"
-    r"(?::[0-9]*)?(?:[/?#\\]|$)"
+#: Scheme, credentials (up to the last "@"), host and port. As in WHATWG's URL standard, the slashes
+#: after the schemes of the web may be backslashes and of any number.
+_HOST_AND_PORT = (
+    r"(?:[^/?#\\]*@)?(?P<host>\[[0-9A-Fa-f:.]+\]|[^/?#\\:@\[\]]+)(?::[0-9]*)?(?:[/?#\\]|$)"
 )
-_HOST_NAME = re.compile(r"[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*")
+_HOST_AFTER_SCHEME = (
+    r"^(?:(?i:https?|wss?|ftp):[/\\]*|[A-Za-z][A-Za-z0-9+.-]*://|[/\\]{2})" + _HOST_AND_PORT
+)
+_HOST_WITHOUT_SCHEME = r"^(?P<host>[^/?#\\:@\[\]]+)(?::[0-9]*)?(?:[/?#\\]|$)"
+#: Blanks and invisible characters around a URL, and line breaks and tabs in it: browsers drop them.
+_IGNORED_IN_URL = r"^[\pZ\pC]+|[\pZ\pC]+$|[\t\n\r]"
+_LABEL = "[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
+_HOST_NAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
+MAX_HOST_LENGTH = 253
+#: Top-level domains of private networks and documentation (RFC 2606, 6761, 6762, 7686 and the
+#: reservation of "internal"), which no list of public suffixes has.
+_RESERVED_TOP_LEVEL_DOMAINS = frozenset(
+    {"example", "test", "invalid", "localhost", "local", "internal", "onion"}
+)
 
 
 def extract_domains(urls: pa.Array) -> pa.Array:
-    """Extract host names of URLs: lower case, without port, credentials and leading ``www.``.
+    """Extract host names of URLs, in the form of ``normalise_host``.
 
-    International names are in their registered form (``xn--…``).
+    A URL may lack its scheme (``//example.org/a``, ``example.org/a``), and may have blanks around
+    it. Without scheme and slashes, a name is a host only if its top-level domain is a known one,
+    because it may as well be a file name.
 
     Returns:
-        Strings; null if the URL has no host or one that cannot be registered.
+        Strings; null if the URL has no host or one that is not a host name.
     """
-    encoded_hosts = pc.struct_field(
-        pc.extract_regex(urls, _HOST_PATTERN), "host"
-    ).dictionary_encode()
-    names = pa.array(
-        [normalise_host(host) for host in encoded_hosts.dictionary.to_pylist()], pa.string()
-    )
-    return names.take(encoded_hosts.indices)
+    urls = pc.replace_substring_regex(urls, _IGNORED_IN_URL, "")
+    hosts = pc.struct_field(pc.extract_regex(urls, _HOST_AFTER_SCHEME), "host")
+    domains = _map_distinct(hosts, normalise_host)
+    lacks_host = pc.and_(urls.is_valid(), hosts.is_null())
+    if pc.any(lacks_host).as_py():
+        bare_urls = pc.if_else(lacks_host, urls, None)
+        bare_hosts = pc.struct_field(pc.extract_regex(bare_urls, _HOST_WITHOUT_SCHEME), "host")
+        domains = pc.coalesce(domains, _map_distinct(bare_hosts, _normalise_bare_host))
+    return domains
 
 
+def _map_distinct(values: pa.Array, convert: Callable[[str], str | None]) -> pa.Array:
+    """Convert each distinct string once."""
+    encoded = values.dictionary_encode()
+    converted = pa.array(map(convert, encoded.dictionary.to_pylist()), pa.string())
+    return converted.take(encoded.indices)
+
+
+@lru_cache(maxsize=1 << 16)
 def normalise_host(host: str) -> str | None:
-    """Return a host in the form of ``extract_domains``, or None if it is not a host name."""
-    if host.startswith("["):
-        return host.lower()
-    if len(host) > 253:
+    """Return a host in the form in which hosts are compared, or None if it is not a host name.
+
+    The form is lower case, without a leading ``www.`` and a final dot. International names are in
+    their registered form (``xn--…``) according to IDNA 2008, mapped as in UTS 46 without its
+    transitional rules; symbols, which browsers accept, are accepted as well. A name of which only a
+    public suffix would remain, such as ``www.com``, keeps its ``www.``.
+    """
+    try:
+        if host.startswith("["):
+            return f"[{IPv6Address(host[1:-1]).compressed}]"
+        name = host.lower() if host.isascii() and "%" not in host else _encode_host(host)
+    except ValueError:  # no IPv6 address, no UTF-8, or a character that no name may have
         return None
-    if not host.isascii():
-        try:
-            host = host.encode("idna").decode()
-        except UnicodeError:
-            return None
-    host_name = host.lower().removesuffix(".").removeprefix("www.")
-    return host_name if _HOST_NAME.fullmatch(host_name) else None
+    name = name.removesuffix(".")
+    if len(name) > MAX_HOST_LENGTH or not _HOST_NAME.fullmatch(name):
+        return None
+    shorter_name = name.removeprefix("www.")
+    if shorter_name != name and _load_public_suffixes().is_public(shorter_name):
+        return name
+    return shorter_name
+
+
+def _encode_host(host: str) -> str:
+    """Convert an international or percent-encoded name to its registered form.
+
+    Raises:
+        ValueError: if a character is not UTF-8 or not possible in a name.
+    """
+    name = unquote(host, errors="strict")
+    if len(name) > MAX_HOST_LENGTH:  # encoding takes quadratic time
+        raise ValueError("the name is too long")
+    labels = idna.uts46_remap(name, std3_rules=False).split(".")
+    return ".".join(
+        label if label.isascii() else f"xn--{label.encode('punycode').decode()}" for label in labels
+    )
+
+
+def _normalise_bare_host(host: str) -> str | None:
+    """Normalise the host of a URL without scheme; return None if it may be another kind of name."""
+    name = normalise_host(host)
+    if name is None or "." not in name:
+        return None
+    is_known = _load_public_suffixes().publicsuffix(name, accept_unknown=False) is not None
+    return name if is_known or name.split(".")[-1] in _RESERVED_TOP_LEVEL_DOMAINS else None
+
+
+@cache
+def _load_public_suffixes() -> PublicSuffixList:
+    return PublicSuffixList()
 
 
 _DAY_PATTERN = re.compile(r"\d{4}-\d\d-\d\d")

@@ -383,12 +383,11 @@ def _add_separators(
 
 
 def make_exact_copy(number: int, original: TownDocument, seed: int) -> TownDocument:
-    """Copy the text, half of the time with different white space."""
+    """Copy the text, half of the time with white space at its end, which no reader sees."""
     rng = KeyedRandom(seed, "exact", number)
     sentences = original.sentences
     if rng.draw_bool(0.5):
-        separator = rng.pick(["  ", "\n", "\n\n"])
-        sentences = tuple(replace(sentence, separator=separator) for sentence in sentences)
+        sentences = (*sentences, Sentence(AnnotatedText(""), rng.pick(["  ", "\n", "\n\n"])))
     return replace(
         original, number=number, sentences=sentences, copy_kind="exact", copy_of=original.number
     )

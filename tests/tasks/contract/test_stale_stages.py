@@ -119,7 +119,7 @@ EDITS = {
         "tasks/corpus/copies/matching.py",
         "return intersection_sizes / (summed_sizes - intersection_sizes)",
         "return intersection_sizes / (summed_sizes - intersection_sizes + 0)",
-        {"deduplicate_near", "removal_effects"},
+        {"evaluate_near_duplicates", "deduplicate_near", "removal_effects"},
     ),
     "a kernel that some stages use": (
         "tasks/corpus/split.py",
@@ -251,6 +251,7 @@ def test_another_contract_version_reruns_every_stage(tree, monkeypatch):
                 "profile",
                 "evaluate_curation",
                 "evaluate_detectors",
+                "evaluate_near_duplicates",
                 "model_card",
                 "attention_maps",
             }

@@ -13,6 +13,7 @@ import pytest
 
 from hallmark.tasks.contract import HallmarkError
 from hallmark.tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
+from hallmark.tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
 from hallmark.tasks.corpus.ingest import ingest
 from hallmark.tasks.corpus.reading.byte_streams import ReadCounts, read_blocks
 from hallmark.tasks.corpus.reading.compressed_members import DAMAGED_DATA, TRUNCATED_DATA
@@ -295,9 +296,11 @@ def test_pages_of_many_encodings_in_one_archive(tmp_path, session):
 def test_texts_whose_lower_case_is_recomposed_are_copies(session):
     """NFKC composes "h" with the line below but not "H"; case-folded once, these three differ."""
     forms = ["H\u0331ouse", "h\u0331ouse", "\u1e96ouse", "house"]
-    once = deduplicate(given(forms), {}, DeduplicateConfig())
+    once = deduplicate_near(given(forms), {}, DeduplicateNearConfig())
     assert once["documents"].row_count == 2
-    assert deduplicate(once, {}, DeduplicateConfig())["documents"].row_count == 2
+    assert deduplicate_near(once, {}, DeduplicateNearConfig())["documents"].row_count == 2
+    exact = deduplicate(given(forms), {}, DeduplicateConfig())
+    assert exact["documents"].row_count == 3  # all but the second form of "h" and the line
 
 
 # Containers --------------------------------------------------------------------------------------

@@ -2,14 +2,22 @@
 
 import json
 import random
+import tomllib
 from collections import Counter
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from hypothesis import given as hypothesis_given
+from hypothesis import settings
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from hallmark.tasks.contract import ProcessMapper, Session, Store, UsageError, open_session
 from hallmark.tasks.corpus.ingest import ingest
+from hallmark.tasks.corpus.reading.block_list import BlockListConfig, load_block_list
 from hallmark.tasks.corpus.reading.inputs import IngestConfig, digest_sources_and_block_lists
+from hallmark.tasks.corpus.reading.metadata import extract_domains, normalise_host
 
 HOSTS = ["a.example", "www.b.a.example", "xa.example", "example", "[::1]", "sub.c.example"]
 
@@ -62,6 +70,165 @@ def test_a_blocked_domain_includes_its_subdomains(hosts, session, tmp_path, doma
     listed.write_text("# a comment\n\n" + "".join(f"  {d}  # why\r\n" for d in domains))
     artifact_from_file = ingest_sources(source_settings(hosts), block={"domains": str(listed)})
     assert artifact_from_file["documents"].digest == artifact["documents"].digest
+
+
+def find_domains(*urls):
+    return extract_domains(pa.array(urls, pa.string())).to_pylist()
+
+
+def test_the_recorded_case_blocks_only_the_names_of_the_list(session):
+    folder = Path(__file__).parents[2] / "cases" / "corpus" / "block"
+    config = tomllib.loads((folder / "a.toml").read_text())["ingest"]
+    config["sources"][0]["path"] = str(folder / "a.jsonl")
+    artifact = ingest(IngestConfig.model_validate(config))
+    numbers = sorted(int(text.split()[1].rstrip(":")) for text in get_texts(artifact))
+    assert numbers == [0, 1, 3, 4]
+    assert count_reasons(artifact) == {"blocked domain": 8}
+    assert artifact["sources"].read()["unreadable_values"].to_pylist() == [0]
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("www.com", "www.com"),
+        ("WWW.COM.", "www.com"),
+        ("www.co.uk", "www.co.uk"),
+        ("www.github.io", "www.github.io"),
+        ("www.公司.cn", "www.xn--55qx5d.cn"),
+        ("www.localhost", "www.localhost"),
+        ("www.shop.com", "shop.com"),
+        ("www.www.com", "www.com"),
+        ("www.shop.co.uk", "shop.co.uk"),
+        ("www.ck", "www.ck"),
+        ("www.b.example", "b.example"),
+        ("straße.example", "xn--strae-oqa.example"),
+        ("STRAẞE.example", "xn--strae-oqa.example"),
+        ("stra%C3%9Fe.example", "xn--strae-oqa.example"),
+        ("XN--STRAE-OQA.example", "xn--strae-oqa.example"),
+        ("strasse.example", "strasse.example"),
+        ("βόλος.example", "xn--nxasmm1c.example"),  # final sigma
+        ("ＢＡＤ。example", "bad.example"),
+        ("a\u00adb.example", "ab.example"),
+        ("e\u0301.example", "xn--9ca.example"),
+        ("foo_bar.straße.example", "foo_bar.xn--strae-oqa.example"),
+        ("☃.example", "xn--n3h.example"),
+        ("[0:0::1]", "[::1]"),
+        ("[::FFFF:1.2.3.4]", "[::ffff:102:304]"),
+        ("[::g]", None),
+        ("a b.example", None),
+        ("-a.example", None),
+        ("a..example", None),
+        ("", None),
+        (".", None),
+        ("%FF.example", None),
+        ("℀.example", None),  # becomes a/c
+        ("a" * 64 + ".example", None),
+        ("a." * 130 + "example", None),
+        ("ü" * 60 + ".example", None),
+    ],
+)
+def test_hosts_are_compared_in_one_form(host, expected):
+    assert normalise_host(host) == expected
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://bad.example/a",
+        "HTTPS://WWW.Bad.Example",
+        " https://bad.example/a",
+        "\u00a0\ufeffhttps://bad.example\n",
+        "ht\ntps://bad.exa\tmple/a",
+        "//bad.example/a",
+        "\\\\bad.example\\a",
+        "bad.example",
+        "bad.example/a",
+        "bad.example:8080/a",
+        "bad.example?q",
+        "bad.example#f",
+        "www.bad.example/p",
+        "https:bad.example",
+        "https:/bad.example/a",
+        "https:///bad.example/a",
+        "https:\\\\bad.example\\a",
+        "https://user:pass@bad.example:443/a",
+        "https://good.example@bad.example/",
+        "https://bad.example./a",
+        "ws://bad.example",
+        "svn+ssh://bad.example/a",
+    ],
+)
+def test_a_host_is_found_however_its_url_is_written(url):
+    assert find_domains(url) == ["bad.example"]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "   ",
+        "index.html",
+        "a/b.example/c",
+        "/bad.example/a",
+        "./bad.example",
+        "3.14/a",
+        "localhost/a",
+        "localhost:8000/a",
+        "mailto:jane@bad.example",
+        "urn:isbn:1",
+        "https://",
+        "https://bad .example/a",
+        "https://[::g]/",
+        "https://bad.example:port/",
+        "file:///bad.example/a",
+        "C:\\bad.example",
+        "not a URL",
+    ],
+)
+def test_a_url_without_host_is_counted_and_its_document_kept(session, tmp_path, url):
+    assert find_domains(url, None, "https://a.example") == [None, None, "a.example"]
+    rows = [{"text": "one", "url": url}, {"text": "two"}, {"text": "3", "url": "http://[::1]/"}]
+    artifact = ingest_sources(
+        source_settings(write_jsonl(tmp_path / "in", rows)), block={"domains": ["bad.example"]}
+    )
+    assert set(get_texts(artifact)) == {"one", "two", "3"}
+    assert artifact["sources"].read()["unreadable_values"].to_pylist() == [int(url != "")]
+
+
+#: Names of hosts as they are registered.
+labels = st.from_regex("[a-z0-9]([a-z0-9-]{0,8}[a-z0-9])?", fullmatch=True)
+names = st.lists(labels, min_size=1, max_size=4).map(".".join)
+
+
+@settings(deadline=None)
+@hypothesis_given(
+    names,
+    st.sampled_from(["http://", "HTTPS://", "https:", "//", "ftp:/", "http://u:p@", "\\\\"]),
+    st.sampled_from(["", "/", ":8080", "/a b?c#d", "?x=http://other.example/", "#@other.example"]),
+    st.sampled_from(["", " ", "\n\t", "\u3000", "\ufeff"]),
+)
+def test_the_host_of_any_url_is_found(name, prefix, suffix, blanks):
+    assert find_domains(blanks + prefix + name.upper() + suffix + blanks) == [normalise_host(name)]
+
+
+@settings(deadline=None)
+@hypothesis_given(names, names)
+def test_a_blocked_name_matches_itself_and_its_subdomains_only(first, second):
+    """A leading www. has no meaning, except before a public suffix."""
+    block_list = load_block_list(BlockListConfig(domains=(first,)))
+    hosts = [second, f"{second}.{first}", f"www.{first}", first]
+    is_blocked = block_list.mark_blocked_domains(
+        extract_domains(pa.array([f"http://{host}/" for host in hosts]))
+    )
+    entry, others = normalise_host(first), [normalise_host(host) for host in hosts]
+    assert is_blocked.to_pylist() == [f".{other}".endswith(f".{entry}") for other in others]
+    assert is_blocked.to_pylist()[3]
+
+
+@hypothesis_given(st.text(max_size=300))
+def test_any_text_has_a_host_of_the_form_of_hosts_or_none(text):
+    for host in (*find_domains(text, f"http://{text}/"), normalise_host(text)):
+        assert host is None or normalise_host(host) in (host, host.removeprefix("www."))
 
 
 def test_a_blocked_source_includes_its_parts(tmp_path, session):

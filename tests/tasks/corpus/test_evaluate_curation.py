@@ -91,7 +91,7 @@ def test_detection_rates_of_a_small_case_match_those_by_hand(session):
     secret = SecretKey(get_current_session().store.secret)
     texts = [
         f"First. {NEUTRAL} Write to jane@example.com today.",
-        f"First. {NEUTRAL}  WRITE to jane@example.com today.",  # an exact copy of 0
+        f"First. {NEUTRAL} Write to jane@example.com today.\n",  # an exact copy of 0
         LONG,
         LONG.replace("word29 stands", "word29 sits"),  # a near copy of 2
         LONG.replace("stands", "sits").replace("beside", "near"),  # a copy in the ground truth

@@ -112,9 +112,8 @@ def test_near_copies_differ_in_one_to_three_plain_sentences_of_a_long_document(t
             Counter(part.content.text for part in d.sentences) for d in (original, document)
         )
         if document.copy_kind == "exact":
-            assert original_sentences == copied_sentences and [
-                part.content for part in document.sentences
-            ] == [part.content for part in original.sentences]
+            assert document.text.rstrip() == original.text
+            assert document.personal_spans == original.personal_spans
             layouts[document.text == original.text] += 1
             continue
         assert sum(sentence.is_plain for sentence in original.sentences) >= MIN_PLAIN_SENTENCES
