@@ -16,6 +16,7 @@ keys; 118 bytes per record while ids are assigned (``reading/records.py``).
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -57,6 +58,7 @@ from hallmark.tasks.corpus.reading.inputs import (
     digest_sources_and_block_lists,
     explain_missing_file_field,
     list_input_batches,
+    list_inputs_and_unread_files,
     list_reader_modules_and_data,
     read_input_records,
 )
@@ -74,7 +76,13 @@ from hallmark.tasks.corpus.reading.records import (
     split_into_id_ranges,
     write_copies_with_new_ids,
 )
-from hallmark.tasks.corpus.reading.sources import Record
+from hallmark.tasks.corpus.reading.sources import (
+    Record,
+    UnreadFile,
+    describe_unread_files,
+)
+
+log = logging.getLogger("hallmark")
 
 ORIGINS = table_schema(
     "File and location from which each document was read.",
@@ -139,9 +147,36 @@ SKIPPED = table_schema(
     column("raw_bytes", pa.int64(), "figure", "size of the skipped input", unit="bytes"),
 )
 
+UNREAD_FILES = table_schema(
+    "Files at the paths of the sources that were not read, and the reason. Their bytes are in no "
+    "other table.",
+    column("source", pa.string(), "label", "name of the source"),
+    column(
+        "file_name",
+        pa.string(),
+        "label",
+        "path of the file or folder, relative to the path of the source",
+    ),
+    column("reason", pa.string(), "label", "reason why it was not read"),
+    column(
+        "files",
+        pa.int64(),
+        "figure",
+        "number of files that this row describes; it may be more than 1 for a hidden folder",
+        unit="files",
+    ),
+    column(
+        "raw_bytes",
+        pa.int64(),
+        "figure",
+        "size of the files; 0 for links and for what is not a regular file",
+        unit="bytes",
+    ),
+)
+
 SOURCES = table_schema(
     "The sources as described in the config, and the number of their URLs, dates and metadata "
-    "values that could not be parsed.",
+    "values that could not be parsed, and of their files that were not read.",
     column("source", pa.string(), "label", "name of the source"),
     column("kind", pa.string(), "label", "its container format"),
     column(
@@ -162,6 +197,13 @@ SOURCES = table_schema(
         "number of URLs, dates and metadata values that are missing because they could not be "
         "parsed",
         unit="values",
+    ),
+    column(
+        "unread_files",
+        pa.int64(),
+        "figure",
+        "number of files at the path of the source that were not read",
+        unit="files",
     ),
 )
 
@@ -391,8 +433,21 @@ def sum_skipped_inputs(batch_results: list[tuple[InputBatch, ItemResult]]) -> li
     return [SkippedInput(*key, *sums[key]) for key in sorted(sums)]
 
 
+def build_unread_rows(unread_files: dict[str, list[UnreadFile]]) -> pa.Table:
+    """Build the rows of UNREAD_FILES, sorted by source and name."""
+    rows = [
+        (source_name, *unread)
+        for source_name, source_unread_files in sorted(unread_files.items())
+        for unread in source_unread_files
+    ]
+    columns = [list(values) for values in zip(*rows, strict=True)] or [[] for _ in UNREAD_FILES]
+    return pa.table(columns, schema=UNREAD_FILES)
+
+
 def build_source_rows(
-    config: IngestConfig, batch_results: list[tuple[InputBatch, ItemResult]]
+    config: IngestConfig,
+    batch_results: list[tuple[InputBatch, ItemResult]],
+    unread_files: dict[str, list[UnreadFile]],
 ) -> pa.Table:
     """Build the rows of SOURCES, sorted by name."""
     unreadable_counts: Counter[str] = Counter()
@@ -402,7 +457,12 @@ def build_source_rows(
         declared_sources[batch.inputs[0].source] = source.model_dump(mode="json")
         unreadable_counts[batch.inputs[0].source] += result.value["unreadable_values"]
     rows = [
-        declared_sources[name] | {"source": name, "unreadable_values": unreadable_counts[name]}
+        declared_sources[name]
+        | {
+            "source": name,
+            "unreadable_values": unreadable_counts[name],
+            "unread_files": sum(unread.file_count for unread in unread_files.get(name, ())),
+        }
         for name in sorted(declared_sources)
     ]
     return pa.Table.from_pylist(rows, schema=SOURCES)
@@ -464,6 +524,7 @@ def build_account_rows(
         "quarantine": QUARANTINE,
         "errors": ERRORS,
         "skipped": SKIPPED,
+        "unread_files": UNREAD_FILES,
         "ledger": LEDGER,
         "accounts": accounts.ACCOUNTS,
     },
@@ -475,7 +536,15 @@ def build_account_rows(
 )
 def ingest(config: IngestConfig, context: StageContext) -> None:
     """Read every source into sorted runs, then write the documents by ranges of ids."""
-    input_batches = list_input_batches(config)
+    listing = list_inputs_and_unread_files(config)
+    for source_name, unread_files in listing.unread_files.items():
+        if unread_files:
+            log.warning(
+                "source %r: %s; the table unread_files of the stage ingest lists them",
+                source_name,
+                describe_unread_files(unread_files),
+            )
+    input_batches = list_input_batches(config, listing.inputs)
     read_results = context.map_items(
         read_input_batch_into_sorted_runs, input_batches, config, context.work_area / "streams"
     )
@@ -505,7 +574,10 @@ def ingest(config: IngestConfig, context: StageContext) -> None:
     skipped_columns = [list(values) for values in zip(*skipped, strict=True)]
     skipped_columns = skipped_columns or [[] for _ in SKIPPED]
     context.get_table_writer("skipped").write(pa.table(skipped_columns, schema=SKIPPED))
-    context.get_table_writer("sources").write(build_source_rows(config, batch_results))
+    context.get_table_writer("sources").write(
+        build_source_rows(config, batch_results, listing.unread_files)
+    )
+    context.get_table_writer("unread_files").write(build_unread_rows(listing.unread_files))
     context.get_table_writer("accounts").write(
         pa.Table.from_pylist(account_rows, schema=accounts.ACCOUNTS)
     )

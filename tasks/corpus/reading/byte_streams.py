@@ -57,7 +57,7 @@ class ReadCounts:
 def read_blocks(
     path: Path, counts: ReadCounts, mark_members: bool = False
 ) -> Iterator[bytes | Damage]:
-    """Yield the bytes of a file, decompressed if its name ends in .gz or .zst.
+    """Yield the bytes of a file, decompressed if its name has the ending of a compressed file.
 
     Args:
         mark_members: Yield an empty block before each member of a compressed file.
@@ -70,7 +70,7 @@ def read_blocks(
     """
     with counts.open_file(path) as file:
         size_at_open = os.fstat(file.fileno()).st_size
-        if codec := CODEC_BY_SUFFIX.get(path.suffix):
+        if codec := CODEC_BY_SUFFIX.get(path.suffix.lower()):
             members = CompressedMembers(file, codec())
             for block in members:
                 if isinstance(block, Damage):

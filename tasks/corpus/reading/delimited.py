@@ -36,7 +36,7 @@ MIN_LINE_BYTES = 16
 
 
 class CsvSource(FileSource, RecordFields):
-    """Configure delimited text with a header and RFC 4180 quotes; plain, .gz or .zst."""
+    """Configure delimited text with a header and RFC 4180 quotes; plain or compressed."""
 
     kind: Literal["csv"]
     suffixes = (".csv",)
@@ -49,7 +49,7 @@ class CsvSource(FileSource, RecordFields):
 
 
 class TsvSource(FileSource, RecordFields):
-    """Configure tab-separated fields with a header; plain, .gz or .zst.
+    """Configure tab-separated fields with a header; plain or compressed.
 
     Quotes have no special meaning.
     """

@@ -55,17 +55,17 @@ def yield_error_if_file_empty(counts: ReadCounts) -> Iterator[Record]:
 
 
 class JsonlSource(FileSource, RecordFields):
-    """Configure files with one JSON object per line; plain, .gz or .zst."""
+    """Configure files with one JSON object per line; plain or compressed."""
 
     kind: Literal["jsonl"]
-    suffixes = (".jsonl", ".ndjson")
+    suffixes = (".jsonl", ".ndjson", ".json")
 
     def read_file(self, path: Path, max_bytes: int, counts: ReadCounts) -> Iterator[Record]:
         return read_jsonl(path, self, max_bytes, counts)
 
 
 class TextSource(FileSource):
-    """Configure plain text files; plain, .gz or .zst."""
+    """Configure plain text files; plain or compressed."""
 
     kind: Literal["text"]
     suffixes = (".txt", ".text", ".md")

@@ -158,6 +158,7 @@ def test_every_container_gives_urls_domains_and_dates(tmp_path, session, kind):
         "kind": kind,
         "collected_to": None,
         "unreadable_values": 1,
+        "unread_files": 0,
     }
 
 
