@@ -140,10 +140,7 @@ def detect_dialect(head: FileHead, settings: DelimitedSettings) -> Dialect | Non
     delimiter_line = _DELIMITER_LINE.match(head.text)
     first_end = _LINE_END.search(head.text)
     line_end = first_end[0] if first_end else "\n"
-    text = head.text
-    if delimiter_line:
-        text = text[delimiter_line.end() :].removeprefix(line_end)
-    lines = _split_into_lines(text, line_end[-1], head.is_whole_file)
+    lines = _split_into_lines(head, line_end, skips_first=bool(delimiter_line))
     delimiters: Iterable[str] = DELIMITERS
     if settings.delimiter is not None:
         delimiters = [settings.delimiter]
@@ -183,10 +180,38 @@ def detect_dialect(head: FileHead, settings: DelimitedSettings) -> Dialect | Non
     return None if is_ambiguous and settings.column_names else possible[0].dialect
 
 
-def _split_into_lines(text: str, separator: str, is_whole_file: bool) -> list[str]:
+def read_header(head: FileHead, dialect: Dialect) -> list[str]:
+    """Read the first row of a file; it is empty if the row cannot be read."""
+    lines = _split_into_lines(head, dialect.line_end, skips_first=dialect.has_delimiter_line)
+    return next((row for row in _iter_rows(dialect, lines, head.is_whole_file)), None) or []
+
+
+def _split_into_lines(head: FileHead, line_end: str, *, skips_first: bool) -> list[str]:
     """Split text into lines with their separators; the last one only if it is complete."""
-    *lines, last = text.split(separator)
-    return [line + separator for line in [*lines, *[last] * (is_whole_file and last != "")]]
+    separator = line_end[-1]
+    *lines, last = head.text.split(separator)
+    lines += [last] * (head.is_whole_file and last != "")
+    return [line + separator for line in lines[skips_first:]]
+
+
+def _iter_rows(
+    dialect: Dialect, lines: list[str], is_whole_file: bool
+) -> Iterator[list[str] | None]:
+    """Yield the rows that are not blank; None for a row that cannot be read."""
+    csv.field_size_limit(max(csv.field_size_limit(), HEAD_BYTES + 1))
+    reader = dialect.make_reader(lines)
+    while True:
+        try:
+            row = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            # The last row may continue after the beginning.
+            if "end of data" not in str(error) or is_whole_file:
+                yield None
+            continue
+        if row and (len(row) > 1 or not is_blank(row[0].encode("utf-8", "surrogateescape"))):
+            yield row
 
 
 class _Trial:
@@ -205,7 +230,7 @@ class _Trial:
     @cached_property
     def has_needed_columns(self) -> bool:
         """Return whether the first row has each needed column once, or as many as are named."""
-        first_row = next(self._iter_rows(), None) or []
+        first_row = next(_iter_rows(self.dialect, self.lines, self.is_whole_file), None) or []
         if self.settings.column_names is not None:
             return len(first_row) == len(self.settings.column_names)
         return all(first_row.count(name) == 1 for name in self.settings.list_columns())
@@ -213,23 +238,7 @@ class _Trial:
     @cached_property
     def rows(self) -> list[list[str] | None]:
         """The rows of the beginning that are not blank; None for a row that cannot be read."""
-        return list(self._iter_rows())
-
-    def _iter_rows(self) -> Iterator[list[str] | None]:
-        csv.field_size_limit(max(csv.field_size_limit(), HEAD_BYTES + 1))
-        reader = self.dialect.make_reader(self.lines)
-        while True:
-            try:
-                row = next(reader)
-            except StopIteration:
-                return
-            except csv.Error as error:
-                # The last row may continue after the beginning.
-                if "end of data" not in str(error) or self.is_whole_file:
-                    yield None
-                continue
-            if row and (len(row) > 1 or not is_blank(row[0].encode("utf-8", "surrogateescape"))):
-                yield row
+        return list(_iter_rows(self.dialect, self.lines, self.is_whole_file))
 
     @cached_property
     def bad_row_count(self) -> int:
@@ -287,7 +296,8 @@ class _Trial:
             return True
         # A field without quotes that contains a quote; otherwise the quote would be doubled.
         field_start, field_end = rf"(?:\A|[\r\n]|{delimiter})", rf"(?=\Z|[\r\n]|{delimiter})"
-        values = {value for row in plain.rows for value in row or [] if '\\"' in value}
+        escaped_quote = f"\\{self.dialect.quote}"
+        values = {value for row in plain.rows for value in row or [] if escaped_quote in value}
         return any(
             re.search(f"{field_start}{re.escape(value)}{field_end}", text) for value in values
         )

@@ -33,6 +33,12 @@ from hallmark.tasks.corpus.reading.block_list import BlockListConfig, load_block
 from hallmark.tasks.corpus.reading.byte_streams import ReadCounts, read_lines_marking_damage
 from hallmark.tasks.corpus.reading.columnar import ParquetSource
 from hallmark.tasks.corpus.reading.delimited import CsvSource
+from hallmark.tasks.corpus.reading.dialects import (
+    Dialect,
+    detect_dialect,
+    read_head,
+    read_header,
+)
 from hallmark.tasks.corpus.reading.file_digests import (
     DigestCache,
     get_stamp_at_digest,
@@ -306,9 +312,12 @@ def explain_missing_file_field(config: IngestConfig, source_name: str, file_name
         is_local = isinstance(source, FileSource) and not is_remote_uri(source_input.locator)
         if is_searched and is_local and isinstance(source, RecordFields):
             with suppress(*UNREADABLE_ERRORS):
-                fields = _read_field_names(source, Path(source_input.locator))
+                path = Path(source_input.locator)
+                fields = _read_field_names(source, path)
                 if not {*source.list_columns()} <= {*fields}:
-                    return explain_missing_field(source, fields)
+                    return (
+                        f"{explain_missing_field(source, fields)}{_suggest_dialect(source, path)}"
+                    )
     return ""
 
 
@@ -317,6 +326,9 @@ def _read_field_names(source: RecordFields, path: Path) -> list[str]:
     if isinstance(source, ParquetSource):
         with open_external_file(path, "ingest.sources") as file:
             return list(pq.read_schema(file).names)
+    if isinstance(source, CsvSource):
+        head = read_head(path, "ingest.sources")
+        return read_header(head, detect_dialect(head, source) or Dialect())
     counts = ReadCounts(source_label="ingest.sources")
     first_line = next(
         line for line in read_lines_marking_damage(path, 1 << 20, counts) if line.data.strip()
@@ -324,8 +336,19 @@ def _read_field_names(source: RecordFields, path: Path) -> list[str]:
     text = first_line.data.decode()
     if isinstance(source, JsonlSource):
         return list(dict(json.loads(text)))
-    delimiter = source.delimiter if isinstance(source, CsvSource) else "\t"
-    return next(csv.reader([text], delimiter=delimiter))
+    return text.removesuffix("\r").split("\t")
+
+
+def _suggest_dialect(source: RecordFields, path: Path) -> str:
+    """Describe the dialect in which a CSV file has all columns, if the config excludes it."""
+    if not isinstance(source, CsvSource):
+        return ""
+    free_source = source.model_copy(update={"delimiter": None, "quote": None, "escape": None})
+    head = read_head(path, "ingest.sources")
+    dialect = detect_dialect(head, free_source)
+    if dialect is None or not {*source.list_columns()} <= {*read_header(head, dialect)}:
+        return ""
+    return f" (with {dialect.describe()}, the file has the column)"
 
 
 def _read_remote_input(

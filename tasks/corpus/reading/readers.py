@@ -39,6 +39,7 @@ from hallmark.tasks.corpus.reading.sources import FileSource, Record, RecordFiel
 NOT_UTF8 = "not valid UTF-8"
 TOO_LONG = "longer than max_document_bytes"
 BROKEN_JSON = "broken JSON"
+MISSING_COLUMN_ENDING = " is missing"  # of the error about a column
 
 
 def find_line_read_error(line: Line, max_bytes: int) -> str:
@@ -53,7 +54,10 @@ def suggest_remedy(error: str) -> str:
             "raise ingest.max_document_bytes, or split the document (for text files, set "
             'document_boundary = "blank_lines")'
         )
-    return "correct the record, or correct 'kind' and the field names of its source"
+    remedy = "correct the record, or correct 'kind' and the field names of its source"
+    if error.startswith("column") and error.endswith(MISSING_COLUMN_ENDING):
+        remedy += "; if a CSV or TSV file has no header, set 'column_names'"
+    return remedy
 
 
 def yield_error_if_file_empty(counts: ReadCounts) -> Iterator[Record]:
@@ -226,7 +230,7 @@ def find_missing_column_error(source: RecordFields, columns: list[str]) -> str:
     for name in source.list_columns():
         if columns.count(name) != 1:
             return (
-                f"column {shorten_repr(name)} is missing"
+                f"column {shorten_repr(name)}{MISSING_COLUMN_ENDING}"
                 if name not in columns
                 else (f"column {shorten_repr(name)} occurs more than once")
             )
