@@ -78,6 +78,7 @@ from hallmark.tasks.corpus.reading.records import (
     write_copies_with_new_ids,
 )
 from hallmark.tasks.corpus.reading.sources import (
+    CustomSource,
     Record,
     UnreadFile,
     describe_unread_files,
@@ -578,12 +579,17 @@ def build_account_rows(
 def ingest(config: IngestConfig, context: StageContext) -> None:
     """Read every source into sorted runs, then write the documents by ranges of ids."""
     listing = list_inputs_and_unread_files(config)
-    for source_name, unread_files in listing.unread_files.items():
-        if unread_files:
+    unread_files = listing.unread_files | {
+        source.name: source.list_unread_files()
+        for source in config.sources
+        if isinstance(source, CustomSource)
+    }
+    for source_name, source_unread_files in unread_files.items():
+        if source_unread_files:
             log.warning(
                 "source %r: %s; the table unread_files of the stage ingest lists them",
                 source_name,
-                describe_unread_files(unread_files),
+                describe_unread_files(source_unread_files),
             )
     input_batches = list_input_batches(config, listing.inputs)
     read_results = context.map_items(
@@ -627,10 +633,10 @@ def ingest(config: IngestConfig, context: StageContext) -> None:
     skipped_columns = skipped_columns or [[] for _ in SKIPPED]
     context.get_table_writer("skipped").write(pa.table(skipped_columns, schema=SKIPPED))
     context.get_table_writer("sources").write(
-        build_source_rows(config, batch_results, listing.unread_files)
+        build_source_rows(config, batch_results, unread_files)
     )
     context.get_table_writer("file_formats").write(format_rows)
-    context.get_table_writer("unread_files").write(build_unread_rows(listing.unread_files))
+    context.get_table_writer("unread_files").write(build_unread_rows(unread_files))
     context.get_table_writer("accounts").write(
         pa.Table.from_pylist(account_rows, schema=accounts.ACCOUNTS)
     )

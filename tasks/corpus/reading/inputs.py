@@ -135,7 +135,7 @@ class InputListing(NamedTuple):
     inputs: list[Input]
     """All inputs in reading order."""
     unread_files: dict[str, list[UnreadFile]]
-    """The files at the path of a source that it does not read, by the name of the source."""
+    """The files at the path of each file source that it does not read, by the source's name."""
 
 
 def list_inputs(config: IngestConfig) -> list[Input]:
@@ -153,7 +153,6 @@ def list_inputs_and_unread_files(config: IngestConfig) -> InputListing:
     for index, source in enumerate(config.sources):
         if isinstance(source, CustomSource):
             listing.inputs.extend(source.list_inputs(index))
-            listing.unread_files[source.name] = source.list_unread_files()
             continue
         assert isinstance(source, FileSource)
         if is_remote_uri(source.path):

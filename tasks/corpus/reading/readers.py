@@ -29,6 +29,12 @@ from hallmark.tasks.corpus.reading.byte_streams import (
     read_lines_marking_damage,
     split_at_line_breaks,
 )
+from hallmark.tasks.corpus.reading.json_documents import (
+    BROKEN_JSON,
+    TOO_LONG,
+    is_json_document,
+    read_json_values,
+)
 from hallmark.tasks.corpus.reading.metadata import (
     MAX_URL_LENGTH,
     normalise_date,
@@ -37,8 +43,6 @@ from hallmark.tasks.corpus.reading.metadata import (
 from hallmark.tasks.corpus.reading.sources import FileSource, Record, RecordFields
 
 NOT_UTF8 = "not valid UTF-8"
-TOO_LONG = "longer than max_document_bytes"
-BROKEN_JSON = "broken JSON"
 MISSING_COLUMN_ENDING = " is missing"  # of the error about a column
 
 
@@ -97,9 +101,13 @@ def read_jsonl(
 ) -> Iterator[Record]:
     """Yield the documents and errors of a file with one JSON object per line.
 
-    A line with several objects is accepted if a line break of Unicode separates them.
+    A line with several objects is accepted if a line break of Unicode separates them. The objects
+    of a file with the ending .json may take several lines or be in a list.
     """
-    for line in read_lines_marking_damage(path, max_bytes, counts):
+    read_lines = read_lines_marking_damage
+    if is_json_document(path, counts.source_label):
+        read_lines = read_json_values
+    for line in read_lines(path, max_bytes, counts):
         # Nearly all lines begin with a brace.
         if line.data[:1] != b"{" and not line.error and is_blank(line.data):
             counts.count_skipped(line.size)
