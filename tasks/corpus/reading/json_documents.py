@@ -76,7 +76,7 @@ def read_json_values(path: Path, max_bytes: int, counts: ReadCounts) -> Iterator
             # A number may continue in the next block.
             is_complete = end < len(buffer.text) or isinstance(value, dict | list | str)
         except (ValueError, RecursionError):
-            is_complete = False
+            end, is_complete = -1, False
         if is_complete or (buffer.is_at_end and end == len(buffer.text)):
             data = buffer.text[buffer.position : end].encode("utf-8", "surrogateescape")
             yield Line(buffer.line_number, data[: max_bytes + 1], len(data), end=b"")

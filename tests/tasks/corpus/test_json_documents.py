@@ -95,7 +95,10 @@ def test_a_value_that_is_too_long_is_an_error(write, monkeypatch):
     path = write("a.json", json.dumps(rows).encode())
     documents, errors, _ = read_checked(path, "jsonl", limit=500)
     assert (get_texts(documents), errors) == (["a", "b"], [("line 1", TOO_LONG)])
+    rows[1]["text"] *= 5
+    path = write("b.json", json.dumps(rows).encode())
     monkeypatch.setattr(json_documents, "BLOCK_BYTES", 50)
+    monkeypatch.setattr(byte_streams, "BLOCK_BYTES", 50)
     documents, errors, _ = read_checked(path, "jsonl", limit=500)
     assert (get_texts(documents), errors) == (["a"], [("line 1", TOO_LONG)])
 
