@@ -51,7 +51,10 @@ from hallmark.reports.sections.corpus_figures import (
     build_corpus_redactor,
 )
 from hallmark.reports.sections.curation_evaluation import build_curation_evaluation_sections
-from hallmark.reports.sections.datasheet_answers import build_datasheet_answers
+from hallmark.reports.sections.datasheet_answers import (
+    build_datasheet_answers,
+    read_source_declarations,
+)
 from hallmark.reports.sections.filter_errors import summarize_filter_errors
 from hallmark.reports.sections.form_answers import build_form_section
 from hallmark.reports.sections.group_removals import (
@@ -66,7 +69,7 @@ from hallmark.reports.sections.preprocessing import (
 from hallmark.reports.sections.redistribution import describe_redistribution
 from hallmark.reports.sections.stage_titles import name_corpus_stage
 from hallmark.reports.sections.unmeasured import describe_unmeasured_properties
-from hallmark.tasks.contract import Artifact, StageConfig, StageContext, stage
+from hallmark.tasks.contract import Artifact, StageConfig, StageContext, format_count, stage
 
 
 class DatasheetConfig(StageConfig):
@@ -278,6 +281,15 @@ class DatasheetBuilder:
                 f"written by {stage_names}."
             )
             section.add_blocks(Paragraph([message]))
+        unread_file_count = sum(
+            row["unread_files"] for row in read_source_declarations(self.corpus_figures)
+        )
+        if unread_file_count:
+            files = format_count(unread_file_count, "file")
+            verb = "was" if unread_file_count == 1 else "were"
+            section.add_blocks(
+                Paragraph([f"{files} in the folders of the sources {verb} not read."])
+            )
         return section
 
     def build_uses_section(self) -> Section:

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from hallmark.tasks.contract import HallmarkError
 from hallmark.tasks.corpus.reading.byte_streams import ReadCounts, read_blocks
 from hallmark.tasks.corpus.reading.columnar import ParquetSource
+from hallmark.tasks.corpus.reading.compressed_members import CODEC_BY_SUFFIX
 from hallmark.tasks.corpus.reading.documentation import (
     DocumentationSource,
     find_paths_by_document_name,
@@ -362,7 +363,7 @@ def _estimate_share_read(
     if is_remote_uri(source_input.locator):
         return (
             None
-            if path.suffix in (".gz", ".zst", ".parquet")
+            if path.suffix.lower() in (*CODEC_BY_SUFFIX, ".parquet")
             else raw_bytes / source_input.size_bytes
         )
     if isinstance(source_config, TownSource):
@@ -379,7 +380,7 @@ def _estimate_share_read(
 
 def _estimate_expansion_factor(path: Path, folder: Path) -> float:
     """Estimate the bytes per byte on disk, from the beginning of a compressed file."""
-    if path.suffix not in (".gz", ".zst"):
+    if path.suffix.lower() not in CODEC_BY_SUFFIX:
         return 1.0
     head_file, read_counts = folder / f"head{path.suffix}", ReadCounts()
     with path.open("rb") as file:

@@ -88,7 +88,8 @@ def build_datasheet_answers(
     )
 
 
-def _read_source_declarations(corpus: CorpusFigures) -> list[dict[str, Any]]:
+def read_source_declarations(corpus: CorpusFigures) -> list[dict[str, Any]]:
+    """Read the rows about the sources from the stages that read them."""
     return [
         row
         for artifact in corpus.stage_artifacts.values()
@@ -103,7 +104,7 @@ def _describe_collection_dates(corpus: CorpusFigures) -> str:
         row["source"]: " to ".join(
             filter(None, (row.get("collected_from"), row.get("collected_to")))
         )
-        for row in _read_source_declarations(corpus)
+        for row in read_source_declarations(corpus)
     }
     return "; ".join(f"{source}: {period}" for source, period in periods.items() if period)
 
@@ -502,7 +503,7 @@ class DatasheetMeasurements:
 
     def describe_mechanisms(self) -> InlineContent:
         """Return the kinds of sources, and how many records the readers read."""
-        kinds = dict.fromkeys(row["kind"] for row in _read_source_declarations(self.corpus))
+        kinds = dict.fromkeys(row["kind"] for row in read_source_declarations(self.corpus))
         if INGEST not in self._list_stages() or not kinds:
             return []
         return [

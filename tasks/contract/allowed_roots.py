@@ -318,9 +318,13 @@ def _iter_possible_local_paths(
 def is_corpus_file(name: str, endings: tuple[str, ...]) -> bool:
     """Whether a source reads a file with this name that is in or below its folder.
 
-    Hidden folders are searched too; folders that are symbolic links are not.
+    Capital letters in the ending do not matter. Hidden folders are searched too; folders that are
+    symbolic links are not.
+
+    Args:
+        endings: The endings in lower case.
     """
-    return name.endswith(endings) and not name.startswith(".")
+    return name.lower().endswith(endings) and not name.startswith(".")
 
 
 def _iter_symlinks(path: str, file_endings: tuple[str, ...] | None) -> Iterator[str]:

@@ -16,6 +16,8 @@ keys; 118 bytes per record while ids are assigned (``reading/records.py``).
 from __future__ import annotations
 
 import hashlib
+import logging
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -57,12 +59,13 @@ from hallmark.tasks.corpus.reading.inputs import (
     digest_sources_and_block_lists,
     explain_missing_file_field,
     list_input_batches,
+    list_inputs_and_unread_files,
     list_reader_modules_and_data,
     read_input_records,
 )
 from hallmark.tasks.corpus.reading.metadata import extract_domains
 from hallmark.tasks.corpus.reading.quotas import SourceQuotas, compute_quotas, mark_blocked_reasons
-from hallmark.tasks.corpus.reading.readers import suggest_remedy
+from hallmark.tasks.corpus.reading.readers import MISSING_COLUMN_ENDING, suggest_remedy
 from hallmark.tasks.corpus.reading.records import (
     RECORDS_SCHEMA,
     IdRange,
@@ -74,7 +77,14 @@ from hallmark.tasks.corpus.reading.records import (
     split_into_id_ranges,
     write_copies_with_new_ids,
 )
-from hallmark.tasks.corpus.reading.sources import Record
+from hallmark.tasks.corpus.reading.sources import (
+    CustomSource,
+    Record,
+    UnreadFile,
+    describe_unread_files,
+)
+
+log = logging.getLogger("hallmark")
 
 ORIGINS = table_schema(
     "File and location from which each document was read.",
@@ -139,9 +149,49 @@ SKIPPED = table_schema(
     column("raw_bytes", pa.int64(), "figure", "size of the skipped input", unit="bytes"),
 )
 
+UNREAD_FILES = table_schema(
+    "Files at the paths of the sources that were not read, and the reason. Their bytes are in no "
+    "other table.",
+    column("source", pa.string(), "label", "name of the source"),
+    column(
+        "file_name",
+        pa.string(),
+        "label",
+        "path of the file or folder, relative to the path of the source",
+    ),
+    column("reason", pa.string(), "label", "reason why it was not read"),
+    column(
+        "files",
+        pa.int64(),
+        "figure",
+        "number of files that this row describes; it may be more than 1 for a hidden folder",
+        unit="files",
+    ),
+    column(
+        "raw_bytes",
+        pa.int64(),
+        "figure",
+        "size of the files; 0 for links and for what is not a regular file",
+        unit="bytes",
+    ),
+)
+
+FILE_FORMATS = table_schema(
+    "How delimited files (CSV, TSV) are written, as configured or detected.",
+    column("source", pa.string(), "label", "name of the source"),
+    column(
+        "file_format",
+        pa.string(),
+        "label",
+        "delimiter, quotes, line ends, and whether the first row contains the names of the columns",
+    ),
+    column("files", pa.int64(), "figure", "number of files of this format", unit="files"),
+    column("file_name", pa.string(), "label", "one of these files, the first by name"),
+)
+
 SOURCES = table_schema(
     "The sources as described in the config, and the number of their URLs, dates and metadata "
-    "values that could not be parsed.",
+    "values that could not be parsed, and of their files that were not read.",
     column("source", pa.string(), "label", "name of the source"),
     column("kind", pa.string(), "label", "its container format"),
     column(
@@ -163,6 +213,13 @@ SOURCES = table_schema(
         "such date or metadata value; a URL without a host name gives it no domain, so that no "
         "blocked domain matches it",
         unit="values",
+    ),
+    column(
+        "unread_files",
+        pa.int64(),
+        "figure",
+        "number of files at the path of the source that were not read",
+        unit="files",
     ),
 )
 
@@ -189,6 +246,8 @@ class InputBatchCounts(TypedDict):
     """Kind, number of records and number of bytes of the input that belongs to no document."""
     unreadable_values: int
     """Number of URLs without a host, and of dates and metadata values that could not be parsed."""
+    file_formats: list[tuple[str, str]]
+    """Format and name of each file whose reader detects its format."""
 
 
 def read_input_batch_into_sorted_runs(
@@ -202,6 +261,7 @@ def read_input_batch_into_sorted_runs(
     record_count = byte_count = unreadable_values = 0
     skipped: list[tuple[str, int, int]] = []
     hostless_url_counts: list[int] = []  # by batch of records
+    file_formats: list[tuple[str, str]] = []
     source = batch.inputs[0].source
     runs = SortedRunWriter(out)
     record_buffer = RecordBuffer(
@@ -227,6 +287,8 @@ def read_input_batch_into_sorted_runs(
             raise RuntimeError(f"{source_input}: {error}") from error
         record_count, byte_count = record_count + meter.record_count, byte_count + meter.byte_count
         skipped += [(kind, count, size) for kind, (count, size) in meter.skipped_by_kind.items()]
+        if meter.file_format:
+            file_formats.append((meter.file_format, source_input.file_name))
     record_buffer.flush()
     quarantine_buffer.flush()
     runs.write_pending_run()
@@ -235,6 +297,7 @@ def read_input_batch_into_sorted_runs(
         "bytes": byte_count,
         "skipped": skipped,
         "unreadable_values": unreadable_values + sum(hostless_url_counts),
+        "file_formats": file_formats,
     }
 
 
@@ -399,8 +462,41 @@ def sum_skipped_inputs(batch_results: list[tuple[InputBatch, ItemResult]]) -> li
     return [SkippedInput(*key, *sums[key]) for key in sorted(sums)]
 
 
+#: Formats of files that need no mention on the terminal.
+USUAL_FORMATS = re.compile(
+    r"""delimiter (','|tab), (quotes '"' doubled|no quotes), line ends (LF|CRLF), with header"""
+)
+
+
+def build_format_rows(batch_results: list[tuple[InputBatch, ItemResult]]) -> pa.Table:
+    """Build the rows of FILE_FORMATS, sorted by source and format."""
+    names: dict[tuple[str, str], list[str]] = {}
+    for batch, result in batch_results:
+        for file_format, file_name in result.value["file_formats"]:
+            names.setdefault((batch.inputs[0].source, file_format), []).append(file_name)
+    rows = [
+        (source, file_format, len(file_names), min(file_names))
+        for (source, file_format), file_names in sorted(names.items())
+    ]
+    columns = [list(values) for values in zip(*rows, strict=True)] or [[] for _ in FILE_FORMATS]
+    return pa.table(columns, schema=FILE_FORMATS)
+
+
+def build_unread_rows(unread_files: dict[str, list[UnreadFile]]) -> pa.Table:
+    """Build the rows of UNREAD_FILES, sorted by source and name."""
+    rows = [
+        (source_name, *unread)
+        for source_name, source_unread_files in sorted(unread_files.items())
+        for unread in source_unread_files
+    ]
+    columns = [list(values) for values in zip(*rows, strict=True)] or [[] for _ in UNREAD_FILES]
+    return pa.table(columns, schema=UNREAD_FILES)
+
+
 def build_source_rows(
-    config: IngestConfig, batch_results: list[tuple[InputBatch, ItemResult]]
+    config: IngestConfig,
+    batch_results: list[tuple[InputBatch, ItemResult]],
+    unread_files: dict[str, list[UnreadFile]],
 ) -> pa.Table:
     """Build the rows of SOURCES, sorted by name."""
     unreadable_counts: Counter[str] = Counter()
@@ -410,7 +506,12 @@ def build_source_rows(
         declared_sources[batch.inputs[0].source] = source.model_dump(mode="json")
         unreadable_counts[batch.inputs[0].source] += result.value["unreadable_values"]
     rows = [
-        declared_sources[name] | {"source": name, "unreadable_values": unreadable_counts[name]}
+        declared_sources[name]
+        | {
+            "source": name,
+            "unreadable_values": unreadable_counts[name],
+            "unread_files": sum(unread.file_count for unread in unread_files.get(name, ())),
+        }
         for name in sorted(declared_sources)
     ]
     return pa.Table.from_pylist(rows, schema=SOURCES)
@@ -472,6 +573,8 @@ def build_account_rows(
         "quarantine": QUARANTINE,
         "errors": ERRORS,
         "skipped": SKIPPED,
+        "unread_files": UNREAD_FILES,
+        "file_formats": FILE_FORMATS,
         "ledger": LEDGER,
         "accounts": accounts.ACCOUNTS,
     },
@@ -483,11 +586,34 @@ def build_account_rows(
 )
 def ingest(config: IngestConfig, context: StageContext) -> None:
     """Read every source into sorted runs, then write the documents by ranges of ids."""
-    input_batches = list_input_batches(config)
+    listing = list_inputs_and_unread_files(config)
+    unread_files = listing.unread_files | {
+        source.name: source.list_unread_files()
+        for source in config.sources
+        if isinstance(source, CustomSource)
+    }
+    for source_name, source_unread_files in unread_files.items():
+        if source_unread_files:
+            log.warning(
+                "source %r: %s; the table unread_files of the stage ingest lists them",
+                source_name,
+                describe_unread_files(source_unread_files),
+            )
+    input_batches = list_input_batches(config, listing.inputs)
     read_results = context.map_items(
         read_input_batch_into_sorted_runs, input_batches, config, context.work_area / "streams"
     )
     batch_results = list(zip(input_batches, read_results, strict=True))
+    format_rows = build_format_rows(batch_results)
+    for row in format_rows.to_pylist():
+        if not USUAL_FORMATS.fullmatch(row["file_format"]):
+            log.warning(
+                "source %r: %s read with %s; the first is %r",
+                row["source"],
+                "1 file is" if row["files"] == 1 else f"{row['files']:,} files are",
+                row["file_format"],
+                row["file_name"],
+            )
     runs = list_sorted_runs(read_results)
     copy_search = find_later_copies(runs)
     copy_runs = list_sorted_runs(
@@ -509,14 +635,45 @@ def ingest(config: IngestConfig, context: StageContext) -> None:
     account_rows = build_account_rows(batch_results, range_results, errors)
     if not any(account["kept"] for account in account_rows):
         raise HallmarkError(_explain_empty_corpus(config, [*read_results, *range_results]))
+    _warn_about_missing_columns(config, read_results)
     context.get_table_writer("errors").write(errors)
     skipped_columns = [list(values) for values in zip(*skipped, strict=True)]
     skipped_columns = skipped_columns or [[] for _ in SKIPPED]
     context.get_table_writer("skipped").write(pa.table(skipped_columns, schema=SKIPPED))
-    context.get_table_writer("sources").write(build_source_rows(config, batch_results))
+    context.get_table_writer("sources").write(
+        build_source_rows(config, batch_results, unread_files)
+    )
+    context.get_table_writer("file_formats").write(format_rows)
+    context.get_table_writer("unread_files").write(build_unread_rows(unread_files))
     context.get_table_writer("accounts").write(
         pa.Table.from_pylist(account_rows, schema=accounts.ACCOUNTS)
     )
+
+
+def _warn_about_missing_columns(config: IngestConfig, results: list[ItemResult]) -> None:
+    """Name a file of each source that lacks a column, with the columns that it has."""
+    column_names = ["source", "file_name", "error"]
+    missing_by_source: dict[str, list[Row]] = {}
+    for result in results:
+        if "quarantine" in result.parts:
+            rows = pq.read_table(
+                result.table_path("quarantine"),
+                columns=column_names,
+                filters=pc.ends_with(pc.field("error"), MISSING_COLUMN_ENDING),
+            )
+            for row in rows.to_pylist():
+                missing_by_source.setdefault(row["source"], []).append(row)
+    for source, rows in sorted(missing_by_source.items()):
+        file_name, error = rows[0]["file_name"], rows[0]["error"]
+        log.warning(
+            "source %r: %s in quarantine because of a missing column; in %r, %s%s; %s",
+            source,
+            "1 file is" if len(rows) == 1 else f"{len(rows):,} files are",
+            file_name,
+            error,
+            explain_missing_file_field(config, source, file_name),
+            suggest_remedy(error),
+        )
 
 
 def _explain_empty_corpus(config: IngestConfig, results: list[ItemResult]) -> str:

@@ -163,3 +163,27 @@ def test_what_sources_declare_is_on_the_datasheet(tmp_path):
     assert "Declared by the sources" not in said_by_name["mute"]
     assert "a letter box" in said_by_name["both"] and "2020-01-02" in said_by_name["both"]
     assert "Declarations of the sources" not in said_by_name["mute"]
+
+
+@pytest.mark.parametrize(
+    ("unread_names", "sentence"),
+    [
+        ([], ""),
+        (["b.pdf"], "1 file in the folders of the sources was not read."),
+        (["b.pdf", "in/c.zip"], "2 files in the folders of the sources were not read."),
+    ],
+)
+def test_the_number_of_files_that_were_not_read_is_on_the_datasheet(
+    tmp_path, unread_names, sentence
+):
+    for name in ("a.txt", *unread_names):
+        (tmp_path / "letters" / name).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / "letters" / name).write_text("one letter")
+    source = {"kind": "text", "path": str(tmp_path / "letters"), "name": "s"}
+    with open_session(Session(Store(tmp_path / "store"))):
+        corpus = artifacts.history()
+        profiled = artifacts.profiled(corpus)
+        history = {**corpus, "ingest": ingest(IngestConfig(sources=[source]))}
+        sheet = build_datasheet(profiled, history, DatasheetConfig())
+        text = pages.read_card_source(pages.write_pages(sheet) / "datasheet.html")
+    assert text.count("in the folders of the sources") == bool(sentence) and sentence in text

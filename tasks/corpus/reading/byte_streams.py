@@ -1,8 +1,15 @@
-"""Read files block by block, decompress them, and split them into lines of any length."""
+"""Read files block by block, decompress them, and split them into lines of any length.
+
+All readers of lines have the same rules. The lines of a file end with LF or CRLF, or with CR if its
+first block has no LF. Other line breaks of Unicode end a line only where a format says so, because
+JSON strings and CSV fields may contain them. A line is blank if it has only white space of any
+kind.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +24,13 @@ from hallmark.tasks.corpus.reading.compressed_members import (
 
 BOM = b"\xef\xbb\xbf"
 BLOCK_BYTES = 1 << 20  # bytes read at a time
+#: The line breaks that Unicode requires to be honoured (UAX #14, classes BK, CR, LF and NL).
+LINE_BREAK = re.compile(rb"\r\n|[\n\r\x0b\x0c]|\xc2\x85|\xe2\x80[\xa8\xa9]")
+#: White space, including spaces that do not break and marks without width.
+_BLANKS = re.compile(
+    rb"(?:[\s\x1c-\x1f]|\xc2[\x85\xa0]|\xe1\x9a\x80|\xe2\x80[\x80-\x8b\xa8\xa9\xaf]"
+    rb"|\xe2\x81[\x9f\xa0]|\xe3\x80\x80|\xef\xbb\xbf)*+"
+)
 #: Bytes of a file that belong to no record.
 SURROUNDING_BYTES_LABEL = "byte order mark, header or blank lines"
 
@@ -30,6 +44,9 @@ class ReadCounts:
     lost_bytes: int = 0  # compressed bytes that could not be decompressed
     #: [records, bytes] that belong to no document and no error, by kind.
     skipped_by_kind: dict[str, list[int]] = field(default_factory=dict)
+
+    #: How the file is written, if its reader detects that.
+    file_format: str = ""
 
     #: The source of the file, for errors; "" if the file is a temporary copy made by Hallmark.
     source_label: str = ""
@@ -57,7 +74,7 @@ class ReadCounts:
 def read_blocks(
     path: Path, counts: ReadCounts, mark_members: bool = False
 ) -> Iterator[bytes | Damage]:
-    """Yield the bytes of a file, decompressed if its name ends in .gz or .zst.
+    """Yield the bytes of a file, decompressed if its name has the ending of a compressed file.
 
     Args:
         mark_members: Yield an empty block before each member of a compressed file.
@@ -70,7 +87,7 @@ def read_blocks(
     """
     with counts.open_file(path) as file:
         size_at_open = os.fstat(file.fileno()).st_size
-        if codec := CODEC_BY_SUFFIX.get(path.suffix):
+        if codec := CODEC_BY_SUFFIX.get(path.suffix.lower()):
             members = CompressedMembers(file, codec())
             for block in members:
                 if isinstance(block, Damage):
@@ -104,14 +121,38 @@ class Line:
     """Hold one line of a file."""
 
     number: int  # from 1
-    data: bytes  # without its \n, and at most max_bytes + 1 bytes
-    size: int  # bytes of the whole line, including its \n
+    data: bytes  # without its end (of CRLF, without LF), and at most max_bytes + 1 bytes
+    size: int  # bytes of the whole line, including its end
     error: str = ""  # set if bytes are missing inside this line or after it
     next_may_be_cut: bool = False  # the beginning of the next line may be missing, too
+    end: bytes = b"\n"  # what ends the line; empty if the file or its undamaged part ends here
+
+
+def is_blank(data: bytes) -> bool:
+    """Return whether data consist of nothing but white space of any kind."""
+    return _BLANKS.fullmatch(data) is not None
+
+
+def split_at_line_breaks(line: Line) -> list[Line]:
+    """Split a line at the line breaks of Unicode that it contains; the parts have its number."""
+    if line.error or line.size != len(line.data) + len(line.end):
+        return [line]
+    data = line.data + line.end
+    breaks = list(LINE_BREAK.finditer(data))
+    if len(breaks) <= 1 and line.end == (breaks[0][0][-1:] if breaks else b""):
+        return [line]
+    parts, start = [], 0
+    for match in breaks:
+        part = data[start : match.start()]
+        parts.append(Line(line.number, part, match.end() - start, end=match[0]))
+        start = match.end()
+    if start < len(data):
+        parts.append(Line(line.number, data[start:], len(data) - start, end=b""))
+    return parts
 
 
 def read_lines_marking_damage(
-    path: Path, max_kept_bytes: int, counts: ReadCounts
+    path: Path, max_kept_bytes: int, counts: ReadCounts, separator: bytes = b""
 ) -> Iterator[Line]:
     """Yield the lines of a file of any length.
 
@@ -122,6 +163,7 @@ def read_lines_marking_damage(
 
     Args:
         max_kept_bytes: The most bytes of a line to keep in memory.
+        separator: The byte that ends lines, LF or CR; detected if it is not given.
     """
     line_builder = _LineBuilder(max_kept_bytes)
     for block in read_blocks(path, counts):
@@ -132,9 +174,16 @@ def read_lines_marking_damage(
             if not block.may_continue_line:
                 yield _strip_byte_order_mark(line_builder.finish_line(), counts)
             continue
+        if not separator:
+            ends_in_cr = line_builder.data.endswith(b"\r")
+            separator = detect_line_separator(b"\r" * ends_in_cr + block)
+            if separator == b"\r" and ends_in_cr:
+                line_builder.data.pop()
+                yield _strip_byte_order_mark(line_builder.finish_line(separator), counts)
         # Split in pieces: a block of 128 MiB of line ends would become as many objects at once.
         for start in range(0, len(block), BLOCK_BYTES):
-            *complete_lines, remainder = block[start : start + BLOCK_BYTES].split(b"\n")
+            piece = block[start : start + BLOCK_BYTES]
+            *complete_lines, remainder = piece.split(separator) if separator else [piece]
             for line_data in complete_lines:
                 if (
                     line_builder.has_content
@@ -143,13 +192,26 @@ def read_lines_marking_damage(
                 ):
                     line_builder.append_data(line_data)
                     line_builder.size += 1
-                    yield _strip_byte_order_mark(line_builder.finish_line(), counts)
+                    yield _strip_byte_order_mark(line_builder.finish_line(separator), counts)
                 else:  # the fast path for nearly all lines, and for a file of blank lines only
-                    yield Line(line_builder.number, line_data, len(line_data) + 1)
+                    yield Line(
+                        line_builder.number, line_data, len(line_data) + 1, "", False, separator
+                    )
                     line_builder.number += 1
             line_builder.append_data(remainder)
     if line_builder.has_content:
         yield _strip_byte_order_mark(line_builder.finish_line(), counts)
+
+
+def detect_line_separator(data: bytes) -> bytes:
+    """Return the byte that ends the lines of data: LF, or CR if there is no LF.
+
+    Returns:
+        Nothing if no line ends in the data; a CR at their end may be the beginning of CRLF.
+    """
+    if b"\n" in data:
+        return b"\n"
+    return b"\r" if b"\r" in data[:-1] else b""
 
 
 class _LineBuilder:
@@ -167,9 +229,9 @@ class _LineBuilder:
         self.data += data[: max(0, self.max_bytes + 1 - len(self.data))]
         self.size += len(data)
 
-    def finish_line(self) -> Line:
+    def finish_line(self, end: bytes = b"") -> Line:
         """Return the line and begin the next one."""
-        line = Line(self.number, bytes(self.data), self.size, self.error, self.next_may_be_cut)
+        line = Line(self.number, bytes(self.data), self.size, self.error, self.next_may_be_cut, end)
         self.number += 1
         self.data, self.size, self.error, self.next_may_be_cut = bytearray(), 0, "", False
         return line

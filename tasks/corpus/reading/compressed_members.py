@@ -1,9 +1,10 @@
 """Decompress files member by member, and find the next member after damaged data.
 
-A gzip file is a sequence of members and a zstd file a sequence of frames; both are called members
-here. Each can be decompressed by itself, so damage in one member need not cost the later ones. The
-next member is searched for by its magic bytes, beginning one byte after the start of the damaged
-member, because the decoder may have read past the true end before it noticed the damage.
+A gzip file is a sequence of members, a zstd file a sequence of frames, and a bzip2 or xz file a
+sequence of streams; all are called members here. Each can be decompressed by itself, so damage in
+one member need not cost the later ones. The next member is searched for by its magic bytes,
+beginning one byte after the start of the damaged member, because the decoder may have read past the
+true end before it noticed the damage.
 
 A candidate is accepted as a member after damage if its header parses and its first two output
 blocks decompress without error, or if its data end before that. One block is too little: a header
@@ -25,6 +26,8 @@ decompressed a second time than the file has, candidates within data already rea
 
 from __future__ import annotations
 
+import bz2
+import lzma
 import os
 import re
 import zlib
@@ -39,6 +42,8 @@ DAMAGED_DATA = "the compressed data are damaged"
 TRUNCATED_DATA = "the compressed data are incomplete: the end is missing"
 COMPRESSED_BLOCK_BYTES = 1 << 12  # small: 4 KiB of a hostile zstd file can expand to 128 MiB
 MAX_REPEATED_BYTES = 1 << 20  # bytes of any file that may be decompressed again
+MAX_MAGIC_BYTES = 10  # the longest sequence of bytes that marks the start of a member
+MAX_WINDOW_BYTES = 1 << 31  # memory that a decompressor may take because a file says so
 
 
 @dataclass(frozen=True)
@@ -75,7 +80,7 @@ class ZstdCodec:
     proof_bytes = 1 << 18  # a block takes up to 128 KiB
 
     def __init__(self) -> None:
-        self.decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 31)
+        self.decompressor = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES)
 
     def make_decompressor(self) -> zstandard.ZstdDecompressionObj:
         return self.decompressor.decompressobj()
@@ -98,10 +103,52 @@ class ZstdCodec:
         return b"\x28\xb5\x2f\xfd".startswith(first_bytes[:4])
 
 
-CODEC_BY_SUFFIX: dict[str, type[GzipCodec] | type[ZstdCodec]] = {
+class Bzip2Codec:
+    """Describe bzip2 streams, which all end with a checksum."""
+
+    #: A stream begins with a block, or ends at once because it is empty.
+    magic_patterns = ((re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)"), 0),)
+    proof_bytes = 1 << 20  # a block takes up to 900 KB
+
+    def make_decompressor(self) -> bz2.BZ2Decompressor:
+        return bz2.BZ2Decompressor()
+
+    def parse_skippable_frame_size(self, first_bytes: bytes) -> int:
+        return 0
+
+    def can_follow_member(self, first_bytes: bytes) -> bool:
+        return True
+
+
+class XzCodec:
+    """Describe xz streams, which all end with a footer."""
+
+    magic_patterns = ((re.compile(rb"\xfd7zXZ\x00"), 0),)
+    proof_bytes = 1 << 18  # a chunk takes up to 64 KiB
+
+    def make_decompressor(self) -> lzma.LZMADecompressor:
+        return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MAX_WINDOW_BYTES)
+
+    def parse_skippable_frame_size(self, first_bytes: bytes) -> int:
+        return 0
+
+    def can_follow_member(self, first_bytes: bytes) -> bool:
+        return True
+
+
+Codec = GzipCodec | ZstdCodec | Bzip2Codec | XzCodec
+
+#: The codecs by the ending of a file's name, in lower case.
+CODEC_BY_SUFFIX: dict[str, type[Codec]] = {
     ".gz": GzipCodec,
     ".zst": ZstdCodec,
+    ".zstd": ZstdCodec,
+    ".bz2": Bzip2Codec,
+    ".xz": XzCodec,
 }
+
+#: Raised by a decompressor for data that are not of its format; bz2 raises OSError.
+_DECOMPRESSION_ERRORS = (zlib.error, zstandard.ZstdError, lzma.LZMAError, OSError)
 
 
 @dataclass
@@ -122,7 +169,7 @@ class CompressedMembers:
     iteration, ``read_bytes``, ``lost_bytes`` and ``padding_bytes`` add up to the file's size.
     """
 
-    def __init__(self, file: BinaryIO, codec: GzipCodec | ZstdCodec) -> None:
+    def __init__(self, file: BinaryIO, codec: Codec) -> None:
         self.file, self.codec = file, codec
         self.file_size = os.fstat(file.fileno()).st_size
         self.read_bytes = self.lost_bytes = self.padding_bytes = 0
@@ -204,7 +251,7 @@ class CompressedMembers:
             self._add_repeated_bytes(member, position, len(data))
             try:
                 block = stream.decompress(data)
-            except (zlib.error, zstandard.ZstdError):
+            except _DECOMPRESSION_ERRORS:
                 member.error = DAMAGED_DATA
                 return
             position += len(data)
@@ -240,7 +287,7 @@ class CompressedMembers:
 
     def _find_magic_positions(self, position: int) -> Iterator[int]:
         """Yield each position of magic bytes once and in order."""
-        while data := self._read_at(position, COMPRESSED_BLOCK_BYTES + 3):
+        while data := self._read_at(position, COMPRESSED_BLOCK_BYTES + MAX_MAGIC_BYTES - 1):
             positions = (
                 match.start() - magic_offset
                 for magic, magic_offset in self.codec.magic_patterns

@@ -5,13 +5,20 @@ from __future__ import annotations
 import csv
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from hallmark.tasks.corpus.reading.byte_streams import Line, ReadCounts, read_lines_marking_damage
+from hallmark.tasks.corpus.reading.byte_streams import (
+    Line,
+    ReadCounts,
+    is_blank,
+    read_blocks,
+    read_lines_marking_damage,
+)
+from hallmark.tasks.corpus.reading.dialects import Dialect, Escape, detect_dialect, read_head
 from hallmark.tasks.corpus.reading.readers import (
     NOT_UTF8,
     TOO_LONG,
@@ -25,6 +32,7 @@ from hallmark.tasks.corpus.reading.sources import FileSource, Record, RecordFiel
 
 UNCLOSED_QUOTE = "a quote is not closed"
 BROKEN_CSV = "broken CSV"
+AMBIGUOUS_DELIMITER = "the delimiter cannot be detected: set 'delimiter' in the source"
 WRONG_FIELD_COUNT = "the number of fields in the row differs from that in the header"
 # bytes of any file that may be read again, and bytes in which to search for the end of a row that
 # is too long
@@ -35,21 +43,59 @@ BASE_ROW_LINES = 1000
 MIN_LINE_BYTES = 16
 
 
-class CsvSource(FileSource, RecordFields):
-    """Configure delimited text with a header and RFC 4180 quotes; plain, .gz or .zst."""
+class DelimitedFields(RecordFields):
+    """Configure the columns of delimited text."""
+
+    column_names: list[str] | None = Field(
+        None,
+        min_length=1,
+        description="names of the columns, in order, of files without a header: their first row is "
+        "a document; if not set, the first row contains the names",
+    )
+
+    @model_validator(mode="after")
+    def _check_column_names(self) -> Self:
+        if self.column_names is not None:
+            for name in self.list_columns():
+                if self.column_names.count(name) != 1:
+                    raise ValueError(
+                        f"'column_names' must contain the field {name!r} once; correct it, or the "
+                        "setting that names the field"
+                    )
+        return self
+
+
+class CsvSource(FileSource, DelimitedFields):
+    """Configure delimited text, such as CSV; plain or compressed.
+
+    What is not set is detected in each file.
+    """
 
     kind: Literal["csv"]
     suffixes = (".csv",)
-    delimiter: str = Field(
-        ",", min_length=1, max_length=1, description="the character between two columns"
+    delimiter: str | None = Field(
+        None,
+        min_length=1,
+        max_length=1,
+        description="the character between two columns; if not set, it is detected",
+    )
+    quote: Literal['"', "'", ""] | None = Field(
+        None,
+        description="the character around a field that may contain delimiters and line ends, or "
+        "nothing if quotes are text; if not set, it is detected",
+    )
+    escape: Escape | None = Field(
+        None,
+        description="how a quote within a quoted field is written: doubled, or after a backslash; "
+        "if not set, it is detected",
     )
 
     def read_file(self, path: Path, max_bytes: int, counts: ReadCounts) -> Iterator[Record]:
         return read_csv(path, self, max_bytes, counts)
 
 
-class TsvSource(FileSource, RecordFields):
-    """Configure tab-separated fields with a header; plain, .gz or .zst.
+class TsvSource(FileSource, DelimitedFields):
+    """Configure tab-separated fields; plain or compressed.
 
     Quotes have no special meaning.
     """
@@ -73,10 +119,19 @@ def read_csv(path: Path, source: CsvSource, max_bytes: int, counts: ReadCounts) 
     one error.
     """
     csv.field_size_limit(max(csv.field_size_limit(), max_bytes + 1))
-    row_reader = _CsvRowReader(
-        read_lines_marking_damage(path, max_bytes, counts), max_bytes, source.delimiter
-    )
-    header: list[str] | None = None
+    dialect = detect_dialect(read_head(path, counts.source_label), source)
+    if dialect is None:
+        for block in read_blocks(path, counts):
+            del block
+        counts.record_count += 1
+        yield Record("whole file", counts.byte_count, error=AMBIGUOUS_DELIMITER)
+        return
+    lines = read_lines_marking_damage(path, max_bytes, counts, dialect.line_separator)
+    if dialect.has_delimiter_line:
+        counts.count_skipped(next(lines).size)
+    row_reader = _CsvRowReader(lines, max_bytes, dialect)
+    header = source.column_names
+    counts.file_format = f"{dialect.describe()}, {describe_header(header)}"
     while True:
         status, fields = row_reader.read_row(None if header is None else len(header))
         if status == "end":
@@ -110,17 +165,26 @@ def read_csv(path: Path, source: CsvSource, max_bytes: int, counts: ReadCounts) 
     yield from yield_error_if_file_empty(counts)
 
 
+def describe_header(column_names: list[str] | None) -> str:
+    """Describe whether a file begins with the names of its columns."""
+    return "with header" if column_names is None else "without header"
+
+
 def read_tsv(path: Path, source: TsvSource, max_bytes: int, counts: ReadCounts) -> Iterator[Record]:
     """Yield the rows of tab-separated text; the end of a line ends its row."""
-    header: list[str] | None = None
+    header = source.column_names
     source_lines = read_lines_marking_damage(path, max_bytes, counts)
     for line in source_lines:
-        if not line.error and not line.data.removesuffix(b"\r"):
+        if not line.error and b"\t" not in line.data and is_blank(line.data):
             counts.count_skipped(line.size)
             continue
         record = Record(f"line {line.number}", line.size, raw=line.data)
         record.error = find_line_read_error(line, max_bytes)
         fields: list[str] = []
+        if not counts.file_format:
+            line_end = "\r\n" if line.data.endswith(b"\r") else line.end.decode() or "\n"
+            dialect = Dialect(delimiter="\t", quote="", line_end=line_end)
+            counts.file_format = f"{dialect.describe()}, {describe_header(header)}"
         if not record.error:
             try:
                 fields = line.data.removesuffix(b"\r").decode().split("\t")
@@ -168,8 +232,9 @@ class _CsvRowReader:
     from then on a row is not searched for beyond the end of its line. So time is linear.
     """
 
-    def __init__(self, source_lines: Iterator[Line], max_bytes: int, delimiter: str) -> None:
-        self.source_lines, self.max_bytes, self.delimiter = source_lines, max_bytes, delimiter
+    def __init__(self, source_lines: Iterator[Line], max_bytes: int, dialect: Dialect) -> None:
+        self.source_lines, self.max_bytes, self.dialect = source_lines, max_bytes, dialect
+        self.line_end = dialect.line_separator.decode()
         self.pushed_back: deque[Line] = deque()  # from a row without an end
         self.row_lines: list[Line] = []
         self.read_bytes = self.reread_bytes = 0
@@ -187,7 +252,8 @@ class _CsvRowReader:
 
     def join_row_lines(self) -> bytes:
         """Join the lines of the row, cut at max_bytes + 1 bytes."""
-        return b"\n".join(line.data for line in self.row_lines)[: self.max_bytes + 1]
+        separator = self.dialect.line_separator
+        return separator.join(line.data for line in self.row_lines)[: self.max_bytes + 1]
 
     def read_next_line(self) -> Line | None:
         if self.pushed_back:
@@ -203,8 +269,8 @@ class _CsvRowReader:
             field_count: The number of fields that the row must have, or None if unknown.
         """
         self.row_lines = []
-        reader = self._make_csv_reader(
-            line + "\n" for line in self._decode_lines(self.max_bytes, self.max_lines)
+        reader = self.dialect.make_reader(
+            line + self.line_end for line in self._decode_lines(self.max_bytes, self.max_lines)
         )
         try:
             fields = next(reader, None)
@@ -235,17 +301,20 @@ class _CsvRowReader:
                 if self._are_most_inner_lines_rows(field_count, 1)
                 else CsvRow(str(error), [])
             )
+        if fields and len(fields) == len(self.row_lines) == 1 and is_blank(self.row_lines[0].data):
+            return CsvRow("ok", [])
         if fields and field_count is not None and len(fields) != field_count:
             return (
                 self._reject_first_line(UNCLOSED_QUOTE)
                 if self._are_most_inner_lines_rows(field_count, 1)
                 else CsvRow(WRONG_FIELD_COUNT, [])
             )
-        self.has_quoted_rows |= bool(self.row_lines) and self.row_lines[0].data.startswith(b'"')
+        self.has_quoted_rows |= (
+            bool(self.row_lines)
+            and self.dialect.quote != ""
+            and self.row_lines[0].data.startswith(self.dialect.quote.encode())
+        )
         return CsvRow("end", []) if fields is None else CsvRow("ok", fields)
-
-    def _make_csv_reader(self, lines: Iterable[str]) -> Iterator[list[str]]:
-        return csv.reader(lines, delimiter=self.delimiter, strict=True)
 
     def _decode_lines(self, max_bytes: int, max_lines: int) -> Iterator[str]:
         """Yield lines up to these limits; raise _RowTooLong or _DamagedRow."""
@@ -273,10 +342,15 @@ class _CsvRowReader:
         Only quotes, delimiters and line ends are kept of its texts.
         """
         self._push_back_lines_after(0)
-        plain_text = re.compile(f'[^"\r{re.escape(self.delimiter)}]+')
+        special = re.escape(f"{self.dialect.quote}{self.dialect.delimiter}\\\r")
+        plain_text = re.compile(f"[^{special}]+")
         lines = self._decode_lines(MAX_REREAD_BYTES, self.max_lines + 10 * BASE_ROW_LINES)
         try:
-            fields = next(self._make_csv_reader(plain_text.sub("x", line) + "\n" for line in lines))
+            fields = next(
+                self.dialect.make_reader(
+                    plain_text.sub("x", line) + self.line_end for line in lines
+                )
+            )
         except (csv.Error, _RowTooLong, _DamagedRow):
             return False
         return field_count in (None, len(fields))
@@ -298,7 +372,7 @@ class _CsvRowReader:
         for line in inner_lines:
             text = line.data.decode("utf-8", "surrogateescape")
             try:
-                row_count += len(next(self._make_csv_reader([text]))) in (0, field_count)
+                row_count += len(next(self.dialect.make_reader([text]))) in (0, field_count)
             except (csv.Error, StopIteration):
                 continue
         return 2 * row_count >= len(inner_lines)

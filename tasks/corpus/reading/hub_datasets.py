@@ -1,8 +1,10 @@
 """Stream data sets of the Hugging Face ``datasets`` library in shards.
 
-A shard is a share of the data set's files. A broken stream is restarted where it broke. If it keeps
-failing the stage fails, because half of a data set must not pass for all of it. The rows read so
-far are kept in the work area with the state of the stream, and the next run continues from there.
+A shard is a share of the data set's files. Each file is a stream of its own, so that an error can
+name it, and so that columns that the source does not need may differ between files. A stream that
+a network broke is restarted where it broke. If it keeps failing, or at once after any other error,
+the stage fails, because half of a data set must not pass for all of it. The rows read so far are
+kept in the work area with the state of the stream, and the next run continues from there.
 """
 
 from __future__ import annotations
@@ -12,9 +14,12 @@ import os
 import re
 import time
 from collections.abc import Iterator
+from copy import copy
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
@@ -44,11 +49,12 @@ from hallmark.tasks.corpus.reading.sources import (
     Record,
     RecordFields,
     Shard,
+    UnreadFile,
     find_paths_by_file_name,
 )
 
 if TYPE_CHECKING:
-    from datasets import IterableDataset
+    from datasets import DatasetBuilder, IterableDataset
 
 MAX_SHARDS = 64  # each shard sends requests to the hub
 RETRY_WAITS_SECONDS = (1.0, 5.0, 30.0)  # before a stream is restarted
@@ -98,10 +104,41 @@ class DatasetsSource(CustomSource, RecordFields):
 
     def choose_shard_count(self) -> int:
         try:
-            shard_count: int = max(1, min(MAX_SHARDS, _open_dataset(self).num_shards))
-            return shard_count
+            return max(1, min(MAX_SHARDS, len(_list_data_files(self, _load_builder(self)))))
+        except HallmarkError:
+            raise
         except Exception as error:
-            raise _build_read_error(self, error, 0, False) from error
+            raise _build_read_error(self, error, StreamPosition(), False) from error
+
+    def list_unread_files(self) -> list[UnreadFile]:
+        """Return the files of a local data set that the library does not read for the split."""
+        folder = expand_home(self.path)
+        if not folder.is_dir():
+            return []
+        try:
+            builder = _load_builder(self)
+            split_by_file = {
+                _shorten_file_name(self, file): str(split)
+                for split, files in (builder.config.data_files or {}).items()
+                for file in map(str, files)
+            }
+            read_files = {
+                _shorten_file_name(self, file) for file in _list_data_files(self, builder) if file
+            }
+        except Exception:  # reading the data set reports it
+            return []
+        return [
+            UnreadFile(
+                name,
+                f"file of the split {split_by_file[name]!r}"
+                if name in split_by_file
+                else "the datasets library does not read it",
+                1,
+                path.stat().st_size,
+            )
+            for name, path in find_paths_by_file_name(self.name, self.path, ("",)).items()
+            if read_files and name not in read_files
+        ]
 
 
 def resolve_hub_commit(source: DatasetsSource) -> str:
@@ -127,6 +164,14 @@ def resolve_hub_commit(source: DatasetsSource) -> str:
     return sha
 
 
+@dataclass
+class StreamPosition:
+    """Tell how far a shard was read, for errors."""
+
+    row: int = 0
+    file_name: str = ""
+
+
 def read_dataset(
     source: DatasetsSource,
     max_bytes: int,
@@ -142,93 +187,191 @@ def read_dataset(
     Raises:
         HallmarkError: if the library gives up; the message says whether progress was kept.
     """
-    row, stream_cache = 0, _StreamCache(resume_folder)
+    position, stream_cache = StreamPosition(), _StreamCache(resume_folder)
     shard_index, shard_count = shard
     shard_location = f"shard {shard_index + 1} of {shard_count}, " if shard_count > 1 else ""
     try:
         for table in stream_cache.iter_cached_and_new_tables(
-            _stream_tables(source, shard, stream_cache)
+            _stream_tables(source, shard, stream_cache, position)
         ):
-            for record in table_to_records(table, source, row, max_bytes, counts):
+            for record in table_to_records(table, source, position.row, max_bytes, counts):
                 record.location = shard_location + record.location
                 yield record
-            row += len(table)
+            position.row += len(table)
     except HallmarkError:
         raise
     except Exception as error:
-        raise _build_read_error(source, error, row, resume_folder is not None) from error
+        raise _build_read_error(source, error, position, resume_folder is not None) from error
 
 
-def _open_dataset(source: DatasetsSource) -> IterableDataset:
-    from datasets import load_dataset
+def _load_builder(source: DatasetsSource) -> DatasetBuilder:
+    """Find the files of a data set, and refuse one with files outside the declared roots."""
+    from datasets import load_dataset_builder
 
     check_external_path(source.path, f"source {source.name!r}", ExternalMarker(allows_hub_id=True))
     location = str(expand_home(source.path)) if source.is_local else source.path
     revision = None if source.is_local else resolve_hub_commit(source)
+    builder = load_dataset_builder(location, source.config, revision=revision)
     if read_declared_roots() is not None:
-        _check_data_files_within_roots(source, location, revision)
-    dataset = load_dataset(
-        location, source.config, split=source.split, revision=revision, streaming=True
-    )
+        for files in (builder.config.data_files or {}).values():
+            for file in map(str, files):
+                if source.is_local or not file.startswith(f"hf://datasets/{source.path}@"):
+                    check_external_path(file, f"source {source.name!r}")
+    return builder
+
+
+def _list_data_files(source: DatasetsSource, builder: DatasetBuilder) -> list[str | None]:
+    """Return the files of the split; [None] if the library must read them together.
+
+    Raises:
+        ValueError: The data set has no such split.
+    """
+    from datasets import ArrowBasedBuilder
+
+    data_files = builder.config.data_files
+    if data_files is None or not isinstance(builder, ArrowBasedBuilder):
+        return [None]
+    files_by_split = {str(split): list(map(str, files)) for split, files in data_files.items()}
+    split_names = source.split.split("+")
+    if not {*split_names} <= {*files_by_split}:
+        raise ValueError(f"its splits are {', '.join(map(repr, files_by_split))}")
+    return [file for name in split_names for file in files_by_split[name]]
+
+
+def _shorten_file_name(source: DatasetsSource, file: str) -> str:
+    """Return the name of a file relative to the data set."""
+    if source.is_local:
+        return os.path.relpath(file, expand_home(source.path))
+    return re.sub(r"hf://datasets/[^@]+@[^/]+/", "", file)
+
+
+def _open_data_file(
+    source: DatasetsSource, builder: DatasetBuilder, file: str | None
+) -> IterableDataset:
+    """Open one file of a data set as a stream, without a common schema for all files."""
+    from datasets.data_files import DataFilesDict, DataFilesList
+
+    file_builder = copy(builder)
+    file_builder.config, file_builder.info = copy(builder.config), builder.info.copy()
+    split = source.split
+    if file is not None:
+        split = "train"
+        for files in builder.config.data_files.values():
+            if file in files:
+                metadata = files.origin_metadata[files.index(file)]
+        file_builder.config.data_files = DataFilesDict({split: DataFilesList([file], [metadata])})
+        file_builder.info.features = None
+    dataset = file_builder.as_streaming_dataset(split)
+    if file is not None:
+        # Otherwise the types at the beginning of the file would be required of all columns.
+        file_builder.info.features = None
     return dataset.with_format("arrow")
 
 
-def _check_data_files_within_roots(
-    source: DatasetsSource, location: str, revision: str | None
-) -> None:
-    """Refuse a data set that names files outside the declared roots."""
-    from datasets import load_dataset_builder
+def _select_columns(
+    table: pa.Table, source: DatasetsSource, builder: DatasetBuilder, file_name: str
+) -> pa.Table:
+    """Return the columns to read, with the types that the data set declares for them.
 
-    builder = load_dataset_builder(location, source.config, revision=revision)
-    for files in (builder.config.data_files or {}).values():
-        for file in map(str, files):
-            if source.is_local or not file.startswith(f"hf://datasets/{source.path}@"):
-                check_external_path(file, f"source {source.name!r}")
+    Raises:
+        UsageError: A column is missing, or its values do not have its type.
+    """
+    place = f"source {source.name!r}: " + (f"file {file_name!r}: " if file_name else "")
+    declared_schema = builder.info.features.arrow_schema if builder.info.features else pa.schema([])
+    for name in source.list_columns():
+        if name in declared_schema.names and name not in table.column_names:
+            nulls = pa.nulls(len(table), declared_schema.field(name).type)
+            table = table.append_column(name, nulls)
+        elif name in declared_schema.names:
+            declared_type = declared_schema.field(name).type
+            try:
+                column = table[name].cast(declared_type)
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+                raise UsageError(
+                    f"{place}column {shorten_repr(name)} is {table.schema.field(name).type}, and "
+                    f"the data set declares {declared_type}; correct the file, or the features in "
+                    "the README of the data set"
+                ) from error
+            table = table.set_column(table.column_names.index(name), name, column)
+    error_text = find_missing_column_error(source, table.column_names) or find_text_column_error(
+        source, table.schema
+    )
+    if error_text:
+        text_type = (
+            f" but {table.schema.field(source.text_field).type}"
+            if source.text_field in table.column_names and error_text.endswith("is not text")
+            else ""
+        )
+        raise UsageError(
+            f"{place}{error_text}{text_type}{explain_missing_field(source, table.column_names)}"
+        )
+    return table.select(source.list_columns())
 
 
 def _stream_tables(
-    source: DatasetsSource, shard: Shard, stream_cache: _StreamCache
+    source: DatasetsSource, shard: Shard, stream_cache: _StreamCache, position: StreamPosition
 ) -> Iterator[pa.Table]:
     """Yield tables of the needed columns, beginning where the cache ends.
 
-    Sets ``stream_cache.stream_state`` to the state after each table. Restarts a broken stream,
-    unless its first attempt failed with an error that a retry cannot fix.
+    Sets ``stream_cache.stream_state`` to the state after each table, and the name of the file that
+    is read. Restarts a stream that a network broke.
     """
     attempts = 0
     while True:
         try:
-            dataset = _open_dataset(source)
-            if shard.shard_count > 1:
-                dataset = dataset.shard(num_shards=shard.shard_count, index=shard.shard_index)
-            if stream_cache.stream_state:
-                dataset.load_state_dict(stream_cache.stream_state)
-            for table in dataset.iter(batch_size=BATCH_ROWS):
-                error = find_missing_column_error(
-                    source, table.column_names
-                ) or find_text_column_error(source, table.schema)
-                if error:
-                    columns = explain_missing_field(source, table.column_names)
-                    raise UsageError(f"source {source.name!r}: {error}{columns}")
-                stream_cache.stream_state, attempts = dataset.state_dict(), 0
-                yield table.select(source.list_columns())
+            builder = _load_builder(source)
+            data_files = _list_data_files(source, builder)
+            shard_files = np.array_split(np.array(data_files, object), shard.shard_count)
+            files = shard_files[shard.shard_index].tolist()
+            state = stream_cache.stream_state or {"file": 0, "stream": None}
+            for file_index in range(state["file"], len(files)):
+                file = files[file_index]
+                position.file_name = _shorten_file_name(source, file) if file else ""
+                dataset = _open_data_file(source, builder, file)
+                if file_index == state["file"] and state["stream"]:
+                    dataset.load_state_dict(state["stream"])
+                for table in dataset.iter(batch_size=BATCH_ROWS):
+                    selected = _select_columns(table, source, builder, position.file_name)
+                    stream_cache.stream_state = {
+                        "file": file_index,
+                        "stream": dataset.state_dict(),
+                    }
+                    attempts = 0
+                    yield selected
             return
         except HallmarkError:
             raise
         except Exception as error:
-            is_permanent = stream_cache.stream_state is None and isinstance(
-                error, ValueError | FileNotFoundError
-            )
-            if is_permanent or attempts == len(RETRY_WAITS_SECONDS):
+            if attempts == len(RETRY_WAITS_SECONDS) or not _may_be_temporary(source, error):
                 raise
             time.sleep(RETRY_WAITS_SECONDS[attempts])
             attempts += 1
+
+
+#: Packages whose errors are those of a network.
+NETWORK_PACKAGES = {"aiohttp", "fsspec", "httpcore", "httpx", "requests", "urllib3"}
+
+
+def _may_be_temporary(source: DatasetsSource, error: BaseException | None) -> bool:
+    """Return whether an error, or one of its causes, may be that of a network."""
+    if error is None:
+        return False
+    is_network_error = (
+        isinstance(error, ConnectionError | TimeoutError)
+        or type(error).__module__.partition(".")[0] in NETWORK_PACKAGES
+        or (isinstance(error, OSError) and not source.is_local)
+    )
+    return (is_network_error and not isinstance(error, FileNotFoundError)) or _may_be_temporary(
+        source, error.__cause__ or error.__context__
+    )
 
 
 class _StreamCache:
     """Keep the tables of a stream in files, each with the state of the stream after it."""
 
     def __init__(self, cache_folder: Path | None) -> None:
-        self.cache_folder, self.stream_state = cache_folder, None
+        self.cache_folder = cache_folder
+        self.stream_state: dict[str, Any] | None = None
         self.pending_tables: list[pa.Table] = []
         self.pending_bytes = self.file_count = 0
 
@@ -267,16 +410,17 @@ class _StreamCache:
 
 
 def _build_read_error(
-    source: DatasetsSource, error: Exception, row: int, is_progress_kept: bool
+    source: DatasetsSource, error: Exception, position: StreamPosition, is_progress_kept: bool
 ) -> HallmarkError:
+    file = f"file {shorten_repr(position.file_name)}, " if position.file_name else ""
     advice = (
         "the rows read so far are kept: run again to continue with the next row"
-        if is_progress_kept and row
-        else "run again"
+        if is_progress_kept and position.row
+        else ("run again" if _may_be_temporary(source, error) else "correct the data set")
     )
     return HallmarkError(
         f"source {source.name!r}: the datasets library could not read {shorten_repr(source.path)}, "
-        f"split {shorten_repr(source.split)}, after row {row} ({get_short_error_line(error)}); "
-        f"{advice}, or read the files of the data set through a source of kind 'jsonl', 'parquet', "
-        "'csv' or 'text', which quarantines unreadable records"
+        f"{file}split {shorten_repr(source.split)}, after row {position.row} "
+        f"({get_short_error_line(error)}); {advice}, or read the files of the data set through a "
+        "source of kind 'jsonl', 'parquet', 'csv' or 'text', which quarantines unreadable records"
     )

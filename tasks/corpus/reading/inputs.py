@@ -13,7 +13,7 @@ from importlib import import_module
 from operator import or_
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING, Annotated, NamedTuple, Self
 
 import pyarrow.parquet as pq
 from pydantic import Field, model_validator
@@ -33,6 +33,12 @@ from hallmark.tasks.corpus.reading.block_list import BlockListConfig, load_block
 from hallmark.tasks.corpus.reading.byte_streams import ReadCounts, read_lines_marking_damage
 from hallmark.tasks.corpus.reading.columnar import ParquetSource
 from hallmark.tasks.corpus.reading.delimited import CsvSource
+from hallmark.tasks.corpus.reading.dialects import (
+    Dialect,
+    detect_dialect,
+    read_head,
+    read_header,
+)
 from hallmark.tasks.corpus.reading.file_digests import (
     DigestCache,
     get_stamp_at_digest,
@@ -40,8 +46,8 @@ from hallmark.tasks.corpus.reading.file_digests import (
 )
 from hallmark.tasks.corpus.reading.object_storage import (
     download_temporarily,
+    find_remote_files,
     is_remote_uri,
-    list_remote_files_by_name,
 )
 from hallmark.tasks.corpus.reading.readers import JsonlSource, explain_missing_field
 from hallmark.tasks.corpus.reading.sources import (
@@ -53,7 +59,8 @@ from hallmark.tasks.corpus.reading.sources import (
     RecordFields,
     Shard,
     Source,
-    find_paths_by_file_name,
+    UnreadFile,
+    find_source_files,
 )
 
 # Every module of this package may define sources, which register themselves.
@@ -122,35 +129,51 @@ class IngestConfig(StageConfig):
 MAX_BATCH_BYTES, MAX_BATCH_FILES = 8 << 20, 1000
 
 
+class InputListing(NamedTuple):
+    """List what the sources of a config consist of."""
+
+    inputs: list[Input]
+    """All inputs in reading order."""
+    unread_files: dict[str, list[UnreadFile]]
+    """The files at the path of each file source that it does not read, by the source's name."""
+
+
 def list_inputs(config: IngestConfig) -> list[Input]:
-    """List all inputs in reading order.
+    """List all inputs in reading order, see ``list_inputs_and_unread_files``."""
+    return list_inputs_and_unread_files(config).inputs
+
+
+def list_inputs_and_unread_files(config: IngestConfig) -> InputListing:
+    """List all inputs in reading order, and the files that are not read.
 
     Raises:
         UsageError: if an input does not exist.
     """
-    all_inputs: list[Input] = []
+    listing = InputListing([], {})
     for index, source in enumerate(config.sources):
         if isinstance(source, CustomSource):
-            all_inputs += source.list_inputs(index)
+            listing.inputs.extend(source.list_inputs(index))
             continue
         assert isinstance(source, FileSource)
         if is_remote_uri(source.path):
-            remote_by_name = list_remote_files_by_name(source.name, source.path, source.suffixes)
-            all_inputs += [
+            remote_files = find_remote_files(source.name, source.path, source.suffixes)
+            listing.unread_files[source.name] = remote_files.unread_files
+            listing.inputs.extend(
                 Input(source.name, index, f.uri, n, f.size_bytes, f.version_tag)
-                for n, f in remote_by_name.items()
-            ]
+                for n, f in remote_files.file_by_name.items()
+            )
         else:
-            path_by_name = find_paths_by_file_name(source.name, source.path, source.suffixes)
-            for name, path in path_by_name.items():
+            source_files = find_source_files(source.name, source.path, source.suffixes)
+            listing.unread_files[source.name] = source_files.unread_files
+            for name, path in source_files.path_by_name.items():
                 file_stamp = _read_input_stamp(path)
                 size = file_stamp[2]
-                all_inputs.append(
+                listing.inputs.append(
                     Input(
                         source.name, index, str(path), name, size, _stamp_to_version_tag(file_stamp)
                     )
                 )
-    return all_inputs
+    return listing
 
 
 def _read_input_stamp(path: Path) -> FileStamp:
@@ -175,11 +198,11 @@ class InputBatch:
         return f"{self.inputs[0]}{suffix}"
 
 
-def list_input_batches(config: IngestConfig) -> list[InputBatch]:
-    """List the inputs in order; combine small files of a source."""
+def list_input_batches(config: IngestConfig, inputs: list[Input]) -> list[InputBatch]:
+    """Group the inputs in order; combine small files of a source."""
     input_groups: list[list[Input]] = []
     group_bytes = 0
-    for source_input in _iter_input_shards(config):
+    for source_input in _iter_input_shards(config, inputs):
         is_file = isinstance(config.sources[source_input.source_index], FileSource)
         added_bytes = source_input.size_bytes if is_file else MAX_BATCH_BYTES
         is_local = is_file and not is_remote_uri(source_input.locator)
@@ -204,8 +227,8 @@ def list_input_batches(config: IngestConfig) -> list[InputBatch]:
     return [InputBatch(tuple(group)) for group in input_groups]
 
 
-def _iter_input_shards(config: IngestConfig) -> Iterator[Input]:
-    for source_input in list_inputs(config):
+def _iter_input_shards(config: IngestConfig, inputs: list[Input]) -> Iterator[Input]:
+    for source_input in inputs:
         source = config.sources[source_input.source_index]
         shard_count = source.choose_shard_count() if isinstance(source, CustomSource) else 1
         yield from (
@@ -215,10 +238,15 @@ def _iter_input_shards(config: IngestConfig) -> Iterator[Input]:
 
 
 def digest_sources_and_block_lists(config: IngestConfig, _secret_id: str) -> dict[str, str]:
-    """Digest the contents of the sources and block lists for the fingerprint, without paths."""
+    """Digest the contents of the sources and block lists for the fingerprint, without paths.
+
+    Of files that are not read, the names and reasons count, because a table lists them. Their sizes
+    do not: a log in the folder of a corpus would make the stage stale at every run.
+    """
     digests_by_source: dict[str, dict[str, str]] = defaultdict(dict)
     digest_cache = DigestCache()
-    for source_input in list_inputs(config):
+    listing = list_inputs_and_unread_files(config)
+    for source_input in listing.inputs:
         source = config.sources[source_input.source_index]
         digest_file = partial(digest_cache.get_or_compute_digest, source.name)
         if isinstance(source, CustomSource):
@@ -228,6 +256,9 @@ def digest_sources_and_block_lists(config: IngestConfig, _secret_id: str) -> dic
         else:
             digest = digest_file(Path(source_input.locator))
         digests_by_source[source_input.source][source_input.file_name] = digest
+    for source_name, unread_files in listing.unread_files.items():
+        for file_name, reason, *_ in unread_files:
+            digests_by_source[source_name][f"{file_name} (not read)"] = reason
     digest_cache.save()
     load_block_list(config.block)  # refuse a wrong entry before the stage starts
     return {
@@ -280,9 +311,12 @@ def explain_missing_file_field(config: IngestConfig, source_name: str, file_name
         is_local = isinstance(source, FileSource) and not is_remote_uri(source_input.locator)
         if is_searched and is_local and isinstance(source, RecordFields):
             with suppress(*UNREADABLE_ERRORS):
-                fields = _read_field_names(source, Path(source_input.locator))
+                path = Path(source_input.locator)
+                fields = _read_field_names(source, path)
                 if not {*source.list_columns()} <= {*fields}:
-                    return explain_missing_field(source, fields)
+                    return (
+                        f"{explain_missing_field(source, fields)}{_suggest_dialect(source, path)}"
+                    )
     return ""
 
 
@@ -291,6 +325,9 @@ def _read_field_names(source: RecordFields, path: Path) -> list[str]:
     if isinstance(source, ParquetSource):
         with open_external_file(path, "ingest.sources") as file:
             return list(pq.read_schema(file).names)
+    if isinstance(source, CsvSource):
+        head = read_head(path, "ingest.sources")
+        return read_header(head, detect_dialect(head, source) or Dialect())
     counts = ReadCounts(source_label="ingest.sources")
     first_line = next(
         line for line in read_lines_marking_damage(path, 1 << 20, counts) if line.data.strip()
@@ -298,8 +335,19 @@ def _read_field_names(source: RecordFields, path: Path) -> list[str]:
     text = first_line.data.decode()
     if isinstance(source, JsonlSource):
         return list(dict(json.loads(text)))
-    delimiter = source.delimiter if isinstance(source, CsvSource) else "\t"
-    return next(csv.reader([text], delimiter=delimiter))
+    return text.removesuffix("\r").split("\t")
+
+
+def _suggest_dialect(source: RecordFields, path: Path) -> str:
+    """Describe the dialect in which a CSV file has all columns, if the config excludes it."""
+    if not isinstance(source, CsvSource):
+        return ""
+    free_source = source.model_copy(update={"delimiter": None, "quote": None, "escape": None})
+    head = read_head(path, "ingest.sources")
+    dialect = detect_dialect(head, free_source)
+    if dialect is None or not {*source.list_columns()} <= {*read_header(head, dialect)}:
+        return ""
+    return f" (with {dialect.describe()}, the file has the column)"
 
 
 def _read_remote_input(

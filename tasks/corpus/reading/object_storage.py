@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import obstore
 from obstore.exceptions import BaseError, PreconditionError
@@ -19,6 +19,14 @@ from hallmark.tasks.contract import (
     HallmarkError,
     UsageError,
     get_short_error_line,
+)
+from hallmark.tasks.corpus.reading.compressed_members import CODEC_BY_SUFFIX
+from hallmark.tasks.corpus.reading.sources import (
+    UnreadFile,
+    add_compressed_suffixes,
+    describe_unread_files,
+    explain_unread_name,
+    find_archive_reason,
 )
 
 if TYPE_CHECKING:
@@ -40,13 +48,24 @@ def is_remote_uri(path: str) -> bool:
     return bool(re.match(r"[a-z][a-z0-9+.-]*://", path))
 
 
+class RemoteFiles(NamedTuple):
+    """List the objects at the URI of a source."""
+
+    file_by_name: dict[str, RemoteFile]
+    """Objects to read, by their name below the URI, sorted by name."""
+    unread_files: list[UnreadFile]
+    """The other objects, sorted by name."""
+
+
 def list_remote_files_by_name(
     source_name: str, path: str, suffixes: tuple[str, ...]
 ) -> dict[str, RemoteFile]:
-    """List the objects at a URI, below it, or matching it as a pattern.
+    """List the objects to read at a URI, see ``find_remote_files``."""
+    return find_remote_files(source_name, path, suffixes).file_by_name
 
-    Returns:
-        Objects by their name below the URI, sorted by name.
+
+def find_remote_files(source_name: str, path: str, suffixes: tuple[str, ...]) -> RemoteFiles:
+    """Find the objects at a URI, below it, or matching it as a pattern.
 
     Raises:
         UsageError: if the URI is invalid, cannot be listed or matches no object.
@@ -74,11 +93,13 @@ def list_remote_files_by_name(
                 )
         if not wildcard and key and not file_by_name:  # an object, not a folder
             metadata = obstore.head(store, key)
-            return {
-                PurePosixPath(key).name: RemoteFile(
-                    f"{root}/{key}", metadata["size"], _get_version_tag(metadata)
+            if reason := find_archive_reason(key):
+                raise UsageError(
+                    f"source {source_name!r}: {path!r}: {reason}; decompress the object, or "
+                    f"compress it as {' or '.join(CODEC_BY_SUFFIX)}"
                 )
-            }
+            remote_file = RemoteFile(f"{root}/{key}", metadata["size"], _get_version_tag(metadata))
+            return RemoteFiles({PurePosixPath(key).name: remote_file}, [])
     except FileNotFoundError:
         file_by_name = {}
     except (BaseError, OSError, ValueError) as error:
@@ -98,24 +119,33 @@ def list_remote_files_by_name(
         file_by_name = {
             name: file for name, file in file_by_name.items() if pattern.fullmatch(name)
         }
-    else:
-        all_suffixes = tuple(
-            suffix + compression for suffix in suffixes for compression in ("", ".gz", ".zst")
-        )
-        file_by_name = {
-            name: file for name, file in file_by_name.items() if name.endswith(all_suffixes)
-        }
-    if not file_by_name:
+    endings = add_compressed_suffixes(("",) if wildcard else suffixes)
+    prefix_length = len(prefix.rstrip("/")) + 1 if prefix else 0
+    read_files: dict[str, RemoteFile] = {}
+    unread_files: list[UnreadFile] = []
+    for full_name, file in sorted(file_by_name.items()):
+        name = full_name[prefix_length:]
+        if not name or full_name.endswith("/"):
+            continue  # the folder itself
+        reason = find_archive_reason(name)
+        if not reason and not name.lower().endswith(endings):
+            reason = explain_unread_name(PurePosixPath(name).name)
+        if reason:
+            unread_files.append(UnreadFile(name, reason, 1, file.size_bytes))
+        else:
+            read_files[name] = file
+    if not read_files:
+        unread = describe_unread_files(unread_files)
         problem = (
             "no object matches"
             if wildcard
             else f"no object name ends with {' or '.join(suffixes)} at"
         )
         raise UsageError(
-            f"source {source_name!r}: {problem} {path!r}; correct the path of the source"
+            f"source {source_name!r}: {problem} {path!r}{f' ({unread})' if unread else ''}; "
+            "correct the path of the source"
         )
-    prefix_length = len(prefix.rstrip("/")) + 1 if prefix else 0
-    return {name[prefix_length:]: file for name, file in sorted(file_by_name.items())}
+    return RemoteFiles(read_files, unread_files)
 
 
 def _get_version_tag(metadata: ObjectMeta) -> str:

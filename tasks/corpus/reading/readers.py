@@ -4,14 +4,16 @@ A reader yields a ``Record`` for everything it finds: a text with its location, 
 location and raw bytes. It continues after bad bytes, keeps at most one record in memory, and counts
 what it consumed in a ``ReadCounts``.
 
-Text is taken unchanged: line ends, NUL characters and unusual spaces stay. Lines end only at \n. A
-byte order mark is skipped. Data without a UTF-8 form (undecodable bytes, lone surrogates such as
-"\ud800" in JSON) are an error; their meaning is not guessed.
+Text is taken unchanged: line ends, NUL characters and unusual spaces stay. ``byte_streams`` defines
+which line ends and blank lines the readers recognise. A byte order mark is skipped. Data without a
+UTF-8 form (undecodable bytes, lone surrogates such as "\ud800" in JSON) are an error; their meaning
+is not guessed.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -20,7 +22,19 @@ from typing import Any, Literal
 from pydantic import Field
 
 from hallmark.tasks.contract import format_existing_fields_suffix
-from hallmark.tasks.corpus.reading.byte_streams import Line, ReadCounts, read_lines_marking_damage
+from hallmark.tasks.corpus.reading.byte_streams import (
+    Line,
+    ReadCounts,
+    is_blank,
+    read_lines_marking_damage,
+    split_at_line_breaks,
+)
+from hallmark.tasks.corpus.reading.json_documents import (
+    BROKEN_JSON,
+    TOO_LONG,
+    is_json_document,
+    read_json_values,
+)
 from hallmark.tasks.corpus.reading.metadata import (
     MAX_URL_LENGTH,
     normalise_date,
@@ -29,7 +43,7 @@ from hallmark.tasks.corpus.reading.metadata import (
 from hallmark.tasks.corpus.reading.sources import FileSource, Record, RecordFields
 
 NOT_UTF8 = "not valid UTF-8"
-TOO_LONG = "longer than max_document_bytes"
+MISSING_COLUMN_ENDING = " is missing"  # of the error about a column
 
 
 def find_line_read_error(line: Line, max_bytes: int) -> str:
@@ -44,7 +58,10 @@ def suggest_remedy(error: str) -> str:
             "raise ingest.max_document_bytes, or split the document (for text files, set "
             'document_boundary = "blank_lines")'
         )
-    return "correct the record, or correct 'kind' and the field names of its source"
+    remedy = "correct the record, or correct 'kind' and the field names of its source"
+    if error.startswith("column") and error.endswith(MISSING_COLUMN_ENDING):
+        remedy += "; if a CSV or TSV file has no header, set 'column_names'"
+    return remedy
 
 
 def yield_error_if_file_empty(counts: ReadCounts) -> Iterator[Record]:
@@ -55,17 +72,17 @@ def yield_error_if_file_empty(counts: ReadCounts) -> Iterator[Record]:
 
 
 class JsonlSource(FileSource, RecordFields):
-    """Configure files with one JSON object per line; plain, .gz or .zst."""
+    """Configure files with one JSON object per line; plain or compressed."""
 
     kind: Literal["jsonl"]
-    suffixes = (".jsonl", ".ndjson")
+    suffixes = (".jsonl", ".ndjson", ".json")
 
     def read_file(self, path: Path, max_bytes: int, counts: ReadCounts) -> Iterator[Record]:
         return read_jsonl(path, self, max_bytes, counts)
 
 
 class TextSource(FileSource):
-    """Configure plain text files; plain, .gz or .zst."""
+    """Configure plain text files; plain or compressed."""
 
     kind: Literal["text"]
     suffixes = (".txt", ".text", ".md")
@@ -82,13 +99,26 @@ class TextSource(FileSource):
 def read_jsonl(
     path: Path, source: JsonlSource, max_bytes: int, counts: ReadCounts
 ) -> Iterator[Record]:
-    """Yield the documents and errors of a file with one JSON object per line."""
-    for line in read_lines_marking_damage(path, max_bytes, counts):
-        if not line.error and not line.data.strip():
+    """Yield the documents and errors of a file with one JSON object per line.
+
+    A line with several objects is accepted if a line break of Unicode separates them. The objects
+    of a file with the ending .json may take several lines or be in a list.
+    """
+    read_lines = read_lines_marking_damage
+    if is_json_document(path, counts.source_label):
+        read_lines = read_json_values
+    for line in read_lines(path, max_bytes, counts):
+        # Nearly all lines begin with a brace.
+        if line.data[:1] != b"{" and not line.error and is_blank(line.data):
             counts.count_skipped(line.size)
             continue
-        counts.record_count += 1
-        yield _parse_json_line(line, source, max_bytes)
+        record = _parse_json_line(line, source, max_bytes)
+        if record.error == BROKEN_JSON and len(parts := _split_at_objects(line)) > 0:
+            counts.record_count += len(parts)
+            yield from (_parse_json_line(part, source, max_bytes) for part in parts)
+        else:
+            counts.record_count += 1
+            yield record
     yield from yield_error_if_file_empty(counts)
 
 
@@ -104,19 +134,48 @@ def _parse_json_line(line: Line, source: JsonlSource, max_bytes: int) -> Record:
         record.error, record.location = NOT_UTF8, f"{record.location}, byte {error.start + 1}"
         return record
     except json.JSONDecodeError as error:
-        record.error = "broken JSON"
+        record.error = BROKEN_JSON
         record.location = f"{record.location}, character {error.pos + 1}"
         return record
     except ValueError:
         record.error = f"a number has more than {sys.get_int_max_str_digits():,} digits"
         return record
     except RecursionError:  # nested too deeply
-        record.error = "broken JSON"
+        record.error = BROKEN_JSON
         return record
     if not isinstance(value, dict):
         record.error = "not a JSON object"
         return record
     return fill_record_from_fields(record, value, source)
+
+
+#: What may stand around an object: white space that JSON does not know, and marks without width.
+_SEPARATORS = re.compile(r"[\s\u200b\u2060\ufeff]*+")
+_LINE_BREAKS = re.compile("[\n\r\x0b\x0c\x85\u2028\u2029]")
+
+
+def _split_at_objects(line: Line) -> list[Line]:
+    """Split a line in which line breaks of Unicode separate JSON objects.
+
+    Returns:
+        A line for each object, without the white space around it, which counts in its size; none if
+        anything else is in the line.
+    """
+    decoder, text, parts, start = json.JSONDecoder(), line.data.decode("utf-8"), [], 0
+    while (begin := _SEPARATORS.match(text, start).end()) < len(text):  # type: ignore[union-attr]
+        try:
+            value, end = decoder.raw_decode(text, begin)
+        except (ValueError, RecursionError):
+            return []
+        is_separated = not parts or _LINE_BREAKS.search(text, start, begin)
+        if not isinstance(value, dict) or not is_separated:
+            return []
+        size = len(text[start:end].encode())
+        parts.append(Line(line.number, text[begin:end].encode(), size))
+        start = end
+    if parts:
+        parts[-1].size += line.size - sum(part.size for part in parts)
+    return parts
 
 
 def fill_record_from_fields(record: Record, fields: dict[str, Any], source: RecordFields) -> Record:
@@ -179,7 +238,7 @@ def find_missing_column_error(source: RecordFields, columns: list[str]) -> str:
     for name in source.list_columns():
         if columns.count(name) != 1:
             return (
-                f"column {shorten_repr(name)} is missing"
+                f"column {shorten_repr(name)}{MISSING_COLUMN_ENDING}"
                 if name not in columns
                 else (f"column {shorten_repr(name)} occurs more than once")
             )
@@ -211,43 +270,47 @@ def read_text_file(
 ) -> Iterator[Record]:
     """Yield one document per file or per passage between blank lines.
 
-    In "file" mode an empty file is an empty document.
+    If blank lines separate documents, every line break of Unicode ends a line, such as a form feed
+    or U+2028. In "file" mode an empty file is an empty document.
     """
-    passage = _PassageBuilder(source, max_bytes, first_line=1)
-    for line in read_lines_marking_damage(path, max_bytes, counts):
-        if source.document_boundary == "blank_lines" and not line.error and not line.data.strip():
-            counts.count_skipped(line.size)
-            if passage.size_bytes or passage.error:
-                counts.record_count += 1
-                yield passage.build_record()
-            passage = _PassageBuilder(source, max_bytes, first_line=line.number + 1)
-        else:
-            passage.add_line(line)
-            if (
-                source.document_boundary == "blank_lines"
-                and line.error
-                and not line.next_may_be_cut
-            ):
-                counts.record_count += 1
-                yield passage.build_record()
-                passage = _PassageBuilder(source, max_bytes, first_line=line.number + 1)
-    if source.document_boundary == "file" or passage.size_bytes or passage.error:
+    has_boundaries = source.document_boundary == "blank_lines"
+    passage = _PassageBuilder(source, max_bytes)
+    for whole_line in read_lines_marking_damage(path, max_bytes, counts):
+        for line in split_at_line_breaks(whole_line) if has_boundaries else [whole_line]:
+            if has_boundaries and not line.error and is_blank(line.data):
+                counts.count_skipped(line.size)
+                if passage.size_bytes or passage.error:
+                    counts.record_count += 1
+                    yield passage.build_record()
+                passage = _PassageBuilder(source, max_bytes)
+            else:
+                passage.add_line(line)
+                if has_boundaries and line.error and not line.next_may_be_cut:
+                    counts.record_count += 1
+                    yield passage.build_record()
+                    passage = _PassageBuilder(source, max_bytes)
+    if not has_boundaries or passage.size_bytes or passage.error:
         counts.record_count += 1
         yield passage.build_record()
     else:
         yield from yield_error_if_file_empty(counts)
 
 
+_LAST_LINE_BREAK = re.compile("(?:\r\n|[\n\r\x0b\x0c\x85\u2028\u2029])\\Z")
+
+
 class _PassageBuilder:
     """Collect consecutive lines; beyond max_bytes only the size is counted."""
 
-    def __init__(self, source: TextSource, max_bytes: int, first_line: int) -> None:
-        self.source, self.max_bytes, self.first_line = source, max_bytes, first_line
+    def __init__(self, source: TextSource, max_bytes: int) -> None:
+        self.source, self.max_bytes, self.first_line = source, max_bytes, 0
         self.data, self.size_bytes, self.error = bytearray(), 0, ""
 
     def add_line(self, line: Line) -> None:
+        self.first_line = self.first_line or line.number
         if self.size_bytes <= self.max_bytes:
-            self.data += line.data + b"\n" * (0 < line.size - len(line.data) == 1)
+            is_complete = line.size == len(line.data) + len(line.end)
+            self.data += line.data + line.end if is_complete else line.data
         self.size_bytes += line.size
         self.error = self.error or line.error
 
@@ -261,7 +324,7 @@ class _PassageBuilder:
         if not error:
             decode_record_text(record)
             if self.source.document_boundary == "blank_lines":
-                record.text = record.text.removesuffix("\n")
+                record.text = _LAST_LINE_BREAK.sub("", record.text)
         return record
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import stat
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Annotated, Any, ClassVar, NamedTuple, Self, get_args
 
 from pydantic import Field, field_validator, model_validator
@@ -23,12 +24,14 @@ from hallmark.tasks.contract import (
     check_external_path,
     expand_home,
     explain_relative_path,
+    format_count,
     get_current_session,
     hash_file,
     is_corpus_file,
     is_store_folder,
 )
 from hallmark.tasks.corpus.reading.byte_streams import ReadCounts
+from hallmark.tasks.corpus.reading.compressed_members import CODEC_BY_SUFFIX
 from hallmark.tasks.corpus.reading.metadata import MAX_METADATA_FIELDS, METADATA_NAME_PATTERN
 
 
@@ -178,8 +181,10 @@ class Source(StageConfig):
 
 
 def add_compressed_suffixes(suffixes: Iterable[str]) -> tuple[str, ...]:
-    """Return these suffixes, each alone and with .gz and .zst."""
-    return tuple(suffix + compression for suffix in suffixes for compression in ("", ".gz", ".zst"))
+    """Return these suffixes, each alone and with those of compressed files."""
+    return tuple(
+        suffix + compression for suffix in suffixes for compression in ("", *CODEC_BY_SUFFIX)
+    )
 
 
 def list_corpus_suffixes() -> tuple[str, ...]:
@@ -244,6 +249,10 @@ class CustomSource(Source):
         """Return the number of shards in which each input is read."""
         return 1
 
+    def list_unread_files(self) -> list[UnreadFile]:
+        """Return the files at its path that it does not read."""
+        return []
+
 
 MetadataName = Annotated[str, Field(pattern=METADATA_NAME_PATTERN)]
 
@@ -288,55 +297,134 @@ class RecordFields(StageConfig):
         return list(dict.fromkeys(name for name in names if name is not None))
 
 
+class UnreadFile(NamedTuple):
+    """Describe a file that a source does not read, or several in a folder that is not searched."""
+
+    file_name: str
+    """Path of the file or folder, relative to the path of the source."""
+    reason: str
+    file_count: int
+    byte_count: int
+    """Size of the files; 0 for links and for what is not a regular file."""
+
+
+class SourceFiles(NamedTuple):
+    """List the files at the path of a source."""
+
+    path_by_name: dict[str, Path]
+    """Paths of the files to read, by their name below the folder, sorted by name."""
+    unread_files: list[UnreadFile]
+    """The other files, sorted by name."""
+
+
 def find_paths_by_file_name(
     source_name: str, path: str, suffixes: tuple[str, ...]
 ) -> dict[str, Path]:
+    """Find the files to read at a path, see ``find_source_files``."""
+    return find_source_files(source_name, path, suffixes).path_by_name
+
+
+def find_source_files(source_name: str, path: str, suffixes: tuple[str, ...]) -> SourceFiles:
     """Find the files of a path, folder or glob pattern.
 
-    Returns:
-        Paths by their name below the folder, sorted by name.
+    Args:
+        suffixes: Suffixes of the files to read in a folder, without those of compressed files. A
+            file that the path names, or that matches the pattern, may have any suffix.
 
     Raises:
-        UsageError: if the path cannot be read, no file is found, or a file is outside the declared
-            roots.
+        UsageError: if the path cannot be read, no file to read is found, or a file is outside the
+            declared roots.
     """
     base_folder = expand_home(path)
     try:
         if base_folder.is_dir():
-            paths = list(_walk_files(base_folder, add_compressed_suffixes(suffixes)))
+            paths = list(_walk_files(base_folder))
+            source_files = _sort_out_files(paths, base_folder, suffixes)
         elif base_folder.is_file():
-            base_folder, paths = base_folder.parent, [base_folder]
+            if reason := find_archive_reason(base_folder.name):
+                raise UsageError(
+                    f"source {source_name!r}: {path!r}: {reason}; decompress the file, or compress "
+                    f"it as {' or '.join(CODEC_BY_SUFFIX)}"
+                )
+            source_files = _sort_out_files([base_folder], base_folder.parent, None)
         else:
             while set("*?[") & set(str(base_folder)):  # up to the folder before the first wildcard
                 base_folder = base_folder.parent
             pattern = expand_home(path).relative_to(base_folder).as_posix()
             paths = list(base_folder.glob(pattern)) if pattern != "." else []
-        path_by_file_name = {
-            _format_relative_name(file, base_folder): file for file in paths if file.is_file()
-        }
-        path_by_file_name = _exclude_store_files(path_by_file_name, base_folder)
+            source_files = _sort_out_files(paths, base_folder, None)
     except (OSError, ValueError) as error:
         raise UsageError(
             f"source {source_name!r}: {path!r} cannot be read ({error}); correct the path of the "
             "source, or make the path readable"
         ) from error
-    if not path_by_file_name:
+    if not source_files.path_by_name:
         problem = (
             f"no file name ends with {' or '.join(suffixes)}"
             if base_folder.is_dir()
             else "no file exists"
         )
+        unread = describe_unread_files(source_files.unread_files)
         raise UsageError(
-            f"source {source_name!r}: {problem} at {path!r}{explain_relative_path(path)}; correct "
-            "the path of the source"
+            f"source {source_name!r}: {problem} at {path!r}{explain_relative_path(path)}"
+            f"{f' ({unread})' if unread else ''}; correct the path of the source"
         )
-    for file_path in path_by_file_name.values():
+    for file_path in source_files.path_by_name.values():
         check_external_path(file_path, f"source {source_name!r}")
-    return dict(sorted(path_by_file_name.items()))
+    return source_files
 
 
-def _exclude_store_files(path_by_file_name: dict[str, Path], base_folder: Path) -> dict[str, Path]:
-    """Exclude the files of any store that lies inside the folder.
+#: Number of files that a message about files that are not read names.
+MAX_NAMED_FILES = 3
+
+
+def describe_unread_files(unread_files: list[UnreadFile]) -> str:
+    """Describe the files that are not read, beginning with their number; "" if there are none."""
+    if not unread_files:
+        return ""
+    count = sum(unread.file_count for unread in unread_files)
+    named = [f"{unread.file_name!r}: {unread.reason}" for unread in unread_files[:MAX_NAMED_FILES]]
+    others = count - sum(unread.file_count for unread in unread_files[:MAX_NAMED_FILES])
+    more = f"; and {others:,} more" if others else ""
+    verb = "is" if count == 1 else "are"
+    return f"{format_count(count, 'file')} {verb} not read: {'; '.join(named)}{more}"
+
+
+#: Endings of archives and of compressed files that Hallmark does not decompress.
+ARCHIVE_ENDINGS = (
+    *(".7z", ".br", ".bz", ".lz", ".lz4", ".lzma", ".lzo", ".rar", ".snappy", ".tar", ".tgz"),
+    *(".tbz2", ".txz", ".z", ".zip"),
+)
+
+
+def find_archive_reason(file_name: str) -> str:
+    """Return why the name is that of a file that Hallmark cannot decompress, or ""."""
+    ending = PurePath(file_name.lower()).suffix
+    if PurePath(file_name.lower()).stem.endswith(".tar") and ending in CODEC_BY_SUFFIX:
+        ending = f".tar{ending}"
+    is_archive = ending.startswith(".tar.") or ending in ARCHIVE_ENDINGS
+    return f"archives and files compressed as {ending} are not read" if is_archive else ""
+
+
+def explain_unread_name(file_name: str) -> str:
+    """Return why a source does not read the file with this name in its folder."""
+    if file_name.startswith("."):
+        return "hidden file"
+    if reason := find_archive_reason(file_name):
+        return reason
+    for kind, source_class in sorted(SOURCE_CLASSES.items()):
+        if issubclass(source_class, FileSource) and is_corpus_file(
+            file_name, add_compressed_suffixes(source_class.suffixes)
+        ):
+            return f"only sources of kind {kind!r} read this ending"
+    ending = PurePath(file_name).suffix
+    return f"unknown ending {ending[:20]}" if ending else "no ending"
+
+
+def _sort_out_files(
+    paths: list[Path], base_folder: Path, suffixes: tuple[str, ...] | None
+) -> SourceFiles:
+    """Separate the files to read from the others, and leave out those in stores.
 
     All stores are excluded, not only the one of this session, so that a corpus does not depend on
     which store is open. A folder inside a store is read if the user names it.
@@ -346,32 +434,80 @@ def _exclude_store_files(path_by_file_name: dict[str, Path], base_folder: Path) 
         session_store = get_current_session().store.root_folder
 
     @cache
-    def is_store(folder: Path) -> bool:
+    def is_in_store(folder: Path) -> bool:
+        """Return whether a folder below the base folder is a store or lies in one."""
+        if folder == base_folder:
+            return False
         # The session's store may still be empty, so it is not recognised by its content.
         is_session_store = session_store is not None and (
             os.path.realpath(folder) == str(session_store)
         )
-        return is_session_store or is_store_folder(folder)
+        return is_session_store or is_store_folder(folder) or is_in_store(folder.parent)
 
-    return {
-        name: path
-        for name, path in path_by_file_name.items()
-        if not any(is_store(base_folder / parent) for parent in Path(name).parents if parent.name)
-    }
+    @cache
+    def find_hidden_folder(folder: Path) -> Path | None:
+        """Return the outermost hidden folder that contains a folder below the base folder."""
+        if folder == base_folder:
+            return None
+        is_hidden = folder.name.startswith(".")
+        return find_hidden_folder(folder.parent) or (folder if is_hidden else None)
+
+    endings = None if suffixes is None else add_compressed_suffixes(suffixes)
+    path_by_name: dict[str, Path] = {}
+    unread_counts: dict[tuple[Path, str], list[int]] = {}
+    for path in paths:
+        if is_in_store(path.parent):
+            continue
+        group, reason = path, _explain_unread_path(path, endings)
+        if reason and (hidden_folder := find_hidden_folder(path.parent)):
+            group, reason = hidden_folder, "hidden folder: files with other endings"
+        if reason:
+            counts = unread_counts.setdefault((group, reason), [0, 0])
+            counts[0] += 1
+            counts[1] += _measure_unread_bytes(path)
+        else:
+            path_by_name[_format_relative_name(path, base_folder)] = path
+    unread_files = [
+        UnreadFile(_format_relative_name(path, base_folder), reason, *counts)
+        for (path, reason), counts in unread_counts.items()
+    ]
+    return SourceFiles(dict(sorted(path_by_name.items())), sorted(unread_files))
 
 
-def _walk_files(folder: Path, suffixes: tuple[str, ...]) -> Iterator[Path]:
-    """Yield the corpus files below a folder; raise OSError if a folder cannot be listed."""
+def _explain_unread_path(path: Path, endings: tuple[str, ...] | None) -> str:
+    """Return why a source does not read a path that was found, or "".
+
+    Args:
+        endings: Endings of the names to read; None if the source names its files itself.
+    """
+    if path.is_file():
+        if endings is None:
+            return find_archive_reason(path.name)
+        return "" if is_corpus_file(path.name, endings) else explain_unread_name(path.name)
+    if path.is_dir():
+        return "link to a folder" if path.is_symlink() else "folder that matches the pattern"
+    return "broken link" if path.is_symlink() else "not a regular file"
+
+
+def _measure_unread_bytes(path: Path) -> int:
+    """Return the size of a regular file, and 0 for anything else."""
+    stat_result = path.lstat()
+    return stat_result.st_size if stat.S_ISREG(stat_result.st_mode) else 0
+
+
+def _walk_files(folder: Path) -> Iterator[Path]:
+    """Yield everything below a folder except folders; raise OSError if one cannot be listed.
+
+    Links to folders are yielded and not followed.
+    """
 
     def raise_error(error: OSError) -> None:
         raise error
 
-    for subfolder, _, file_names in os.walk(folder, onerror=raise_error):
-        yield from (
-            Path(subfolder, file_name)
-            for file_name in file_names
-            if is_corpus_file(file_name, suffixes)
-        )
+    for subfolder, folder_names, file_names in os.walk(folder, onerror=raise_error):
+        yield from (Path(subfolder, file_name) for file_name in file_names)
+        folder_paths = (Path(subfolder, folder_name) for folder_name in folder_names)
+        yield from (path for path in folder_paths if path.is_symlink())
 
 
 def _format_relative_name(path: Path, base_folder: Path) -> str:

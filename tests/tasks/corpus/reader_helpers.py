@@ -1,7 +1,9 @@
 """Share helpers between tests of readers: read files, check their counts, and compress data."""
 
+import bz2
 import gzip
 import json
+import lzma
 import random
 from functools import partial
 
@@ -58,7 +60,12 @@ def make_skippable_frame(data, number=0):
     return bytes([0x50 + number]) + b"\x2a\x4d\x18" + len(data).to_bytes(4, "little") + data
 
 
-COMPRESS_BY_ENDING = {".gz": partial(gzip.compress, mtime=0), ".zst": compress_zstd}
+COMPRESS_BY_ENDING = {
+    ".gz": partial(gzip.compress, mtime=0),
+    ".zst": compress_zstd,
+    ".bz2": bz2.compress,
+    ".xz": partial(lzma.compress, preset=0),
+}
 
 
 def make_json_lines(numbers, size=40):

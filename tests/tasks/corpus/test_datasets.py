@@ -1,5 +1,9 @@
 """Test local and streamed data sets: all ways give the same corpus, and a break loses nothing."""
 
+import json
+from pathlib import Path
+
+import httpx
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -8,10 +12,16 @@ from hallmark.tasks.contract import HallmarkError, UsageError
 from hallmark.tasks.corpus.ingest import ingest
 from hallmark.tasks.corpus.reading import hub_datasets
 from hallmark.tasks.corpus.reading.byte_streams import ReadCounts
-from hallmark.tasks.corpus.reading.hub_datasets import DatasetsSource, read_dataset
+from hallmark.tasks.corpus.reading.hub_datasets import (
+    DatasetsSource,
+    _may_be_temporary,
+    read_dataset,
+)
 from hallmark.tasks.corpus.reading.inputs import IngestConfig
 from hallmark.tasks.corpus.reading.sources import Shard
 from tests.tasks.corpus.reader_helpers import LIMIT, get_texts
+
+CASES = Path(__file__).parents[2] / "cases" / "corpus" / "datasets"
 
 
 def read_hub_dataset(path, **settings):
@@ -37,7 +47,8 @@ def test_a_local_data_set_is_streamed(tmp_path):
         f"test {i}" for i in range(3)
     ]
     with pytest.raises(
-        UsageError, match="'hub': column 'text' is missing; its columns are 'body', 'id'"
+        UsageError,
+        match=r"file 'data/train-0.parquet': column 'text' is missing; its columns are 'body'",
     ):
         read_hub_dataset(tmp_path)
     with pytest.raises(HallmarkError, match=r"could not read .* split 'none'"):
@@ -109,32 +120,26 @@ def test_a_stream_with_temporary_errors_continues(tmp_path, monkeypatch, session
     monkeypatch.setattr(hub_datasets, "RETRY_WAITS_SECONDS", (0.0,) * 3)
     monkeypatch.setattr(hub_datasets, "BATCH_ROWS", 50)
     folder = write_shards(tmp_path / "set")
-    failing_tables = {0: [0], 2: [4, 1]}  # by shard: the table before which each attempt fails
+    failing_tables = {0: [0], 2: [4, 1]}  # by file: the table before which each attempt fails
 
-    class UnsteadyDataset:
-        def __init__(self, data, shard_index=None):
-            self.data, self.shard_index = data, shard_index
+    open_data_file = hub_datasets._open_data_file
 
-        num_shards = 3
+    def open_unsteady_file(source, builder, file):
+        dataset = open_data_file(source, builder, file)
+        remaining = failing_tables.get(int(file[-len("0.parquet")]), [])
+        failing_table = remaining.pop(0) if remaining else None
+        read_tables = dataset.iter
 
-        def shard(self, num_shards, index):
-            return UnsteadyDataset(self.data.shard(num_shards=num_shards, index=index), index)
-
-        def iter(self, batch_size):
-            remaining = failing_tables.get(self.shard_index, [])
-            failing_table = remaining.pop(0) if remaining else None
-            for number, table in enumerate(self.data.iter(batch_size=batch_size)):
+        def iterate(batch_size):
+            for number, table in enumerate(read_tables(batch_size=batch_size)):
                 if number == failing_table:
                     raise ConnectionError("reset by peer")
                 yield table
 
-        def __getattr__(self, name):
-            return getattr(self.data, name)
+        dataset.iter = iterate
+        return dataset
 
-    open_dataset = hub_datasets._open_dataset
-    monkeypatch.setattr(
-        hub_datasets, "_open_dataset", lambda source: UnsteadyDataset(open_dataset(source))
-    )
+    monkeypatch.setattr(hub_datasets, "_open_data_file", open_unsteady_file)
     artifact = ingest(
         IngestConfig(sources=[{"kind": "datasets", "name": "s", "path": str(folder)}])
     )
@@ -152,33 +157,162 @@ def test_a_permanently_broken_stream_fails_the_stage_and_the_next_run_continues(
     monkeypatch.setattr(hub_datasets, "BATCH_ROWS", 50)
     folder = write_shards(tmp_path / "set")
     settings = {"kind": "datasets", "name": "s", "path": str(folder)}
-    open_dataset, read_texts, is_broken = hub_datasets._open_dataset, [], [True]
+    open_data_file, read_texts, is_broken = hub_datasets._open_data_file, [], [True]
 
-    def open_unsteady_dataset(source):
-        data = open_dataset(source)
-        original = data.shard
+    def open_unsteady_file(source, builder, file):
+        dataset = open_data_file(source, builder, file)
+        read_tables = dataset.iter
 
-        def shard(num_shards, index):
-            shard_data = original(num_shards=num_shards, index=index)
-            tables = shard_data.iter
+        def iterate(batch_size):
+            for number, table in enumerate(read_tables(batch_size=batch_size)):
+                if is_broken[0] and file.endswith("train-1.parquet") and number == 5:
+                    raise ConnectionError("reset by peer")
+                read_texts.extend(table["text"].to_pylist())
+                yield table
 
-            def iterate(batch_size):
-                for number, table in enumerate(tables(batch_size=batch_size)):
-                    if is_broken[0] and index == 1 and number == 5:
-                        raise ConnectionError("reset by peer")
-                    read_texts.extend(table["text"].to_pylist())
-                    yield table
+        dataset.iter = iterate
+        return dataset
 
-            shard_data.iter = iterate
-            return shard_data
-
-        data.shard = shard
-        return data
-
-    monkeypatch.setattr(hub_datasets, "_open_dataset", open_unsteady_dataset)
+    monkeypatch.setattr(hub_datasets, "_open_data_file", open_unsteady_file)
     with pytest.raises(HallmarkError, match=r"reset by peer.*the rows read so far are kept"):
         ingest(IngestConfig(sources=[settings]))
     is_broken[0] = False
     artifact = ingest(IngestConfig(sources=[settings]))
     assert artifact["documents"].row_count == 1200
     assert len(read_texts) == len(set(read_texts)) == 1200
+
+
+# Files that do not agree --------------------------------------------------------------------------
+
+
+def write_data_set(folder, files):
+    folder.mkdir()
+    for name, rows in files.items():
+        (folder / name).write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return folder
+
+
+@pytest.fixture
+def no_waits(monkeypatch):
+    """Fail if a stream is restarted."""
+
+    def refuse(seconds):
+        raise AssertionError("the stream was restarted")
+
+    monkeypatch.setattr(hub_datasets.time, "sleep", refuse)
+
+
+def test_columns_that_are_not_needed_may_differ(session, no_waits):
+    source = {"kind": "datasets", "name": "s", "path": str(CASES / "mixed")}
+    documents = ingest(IngestConfig(sources=[source]))["documents"].read()
+    assert sorted(text[:8] for text in documents["text"].to_pylist()) == [
+        f"Letter {number}" for number in range(6)
+    ]
+
+
+MIXED_FILES = {
+    "types": [{"text": "a", "n": 1}, {"text": "b", "n": "x"}, {"text": "c", "n": {"m": 1}}],
+    "missing": [{"text": "a"}, {"text": "b", "n": 1}, {"n": 2, "text": "c"}],
+    "lists": [{"text": "a", "n": [1]}, {"text": "b", "n": ["x"]}, {"text": "c", "n": None}],
+}
+
+
+@pytest.mark.parametrize("name", MIXED_FILES)
+def test_columns_that_are_not_needed_may_differ_within_a_file(tmp_path, no_waits, name):
+    folder = write_data_set(tmp_path / "set", {"a.jsonl": MIXED_FILES[name]})
+    assert get_texts(read_hub_dataset(folder)[0]) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "settings", "message"),
+    [
+        ([{"text": 1}], {}, "column 'text' is not text but int64; its columns are 'text'"),
+        ([{"text": {"a": 1}}], {}, "column 'text' is not text but struct<a: int64>; its col"),
+        ([{"text": "a"}, {"text": 5}], {}, "column 'text' is not text but extension<arrow.json>"),
+        ([{"body": "x"}], {}, "column 'text' is missing; its columns are 'body'"),
+        ([{"text": "x"}], {"key_field": "id"}, "column 'id' is missing; its columns are 'text'"),
+    ],
+)
+def test_an_error_about_a_needed_column_names_file_and_column(
+    tmp_path, no_waits, rows, settings, message
+):
+    good = [{"text": "good", "id": "1"}] if settings else [{"text": "good"}]
+    folder = write_data_set(tmp_path / "set", {"a.jsonl": good, "b.jsonl": rows})
+    with pytest.raises(UsageError) as raised:
+        read_hub_dataset(folder, **settings)
+    assert str(raised.value).startswith(f"source 'hub': file 'b.jsonl': {message}")
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("b.jsonl", b'{"text": "a"}\n{"text": '),
+        ("b.parquet", b"PAR1 and no more"),
+        ("b.csv", b'text,id\na,b,c,d\n"'),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named_at_once(tmp_path, no_waits, name, data):
+    folder = tmp_path / "set"
+    folder.mkdir()
+    (folder / name).write_bytes(data)
+    with pytest.raises(HallmarkError, match=rf"file '{name}', split 'train', after row 0 \("):
+        read_hub_dataset(folder)
+
+
+def test_a_split_that_does_not_exist_lists_the_splits(tmp_path, no_waits):
+    files = {"train.jsonl": [{"text": "a"}], "test.jsonl": [{"text": "b"}]}
+    folder = write_data_set(tmp_path / "set", files)
+    with pytest.raises(HallmarkError, match=r"split 'x', after row 0 \(its splits are 'train', 't"):
+        read_hub_dataset(folder, split="x")
+    assert get_texts(read_hub_dataset(folder, split="train+test")[0]) == ["a", "b"]
+
+
+def test_declared_types_apply_to_needed_columns(tmp_path, no_waits):
+    """The README of a data set may declare features."""
+    rows = [{"text": "a", "id": 1, "n": 1}, {"text": "b", "id": 2, "n": "x"}]
+    folder = write_data_set(tmp_path / "set", {"a.jsonl": rows[:1], "b.jsonl": rows[1:]})
+    features = [{"name": "text", "dtype": "string"}, {"name": "id", "dtype": "string"}]
+    features += [{"name": "n", "dtype": "int64"}, {"name": "url", "dtype": "string"}]
+    card = {"dataset_info": {"features": features}}
+    (folder / "README.md").write_text(f"---\n{json.dumps(card)}\n---\n")
+    records, _ = read_hub_dataset(folder, key_field="id", url_field="url")
+    assert [(r.text, r.key, r.url) for r in records] == [("a", "1", None), ("b", "2", None)]
+    with pytest.raises(UsageError, match=r"file 'b.jsonl': column 'n' is string, and the data set"):
+        read_hub_dataset(folder, metadata_fields={"n": "n"})
+
+
+def test_files_of_a_data_set_that_are_not_read_are_listed(tmp_path, session):
+    files = {"train.jsonl": [{"text": "a"}], "test.jsonl": [{"text": "b"}]}
+    folder = write_data_set(tmp_path / "set", files)
+    (folder / "notes.pdf").write_bytes(b"12345")
+    (folder / ".hidden").write_bytes(b"1")
+    source = {"kind": "datasets", "name": "s", "path": str(folder)}
+    artifact = ingest(IngestConfig(sources=[source]))
+    rows = artifact["unread_files"].read().to_pylist()
+    assert [(row["file_name"], row["reason"], row["raw_bytes"]) for row in rows] == [
+        ("notes.pdf", "the datasets library does not read it", 5),
+        ("test.jsonl", "file of the split 'test'", 14),
+    ]
+    assert artifact["sources"].read()["unread_files"].to_pylist() == [2]
+
+
+@pytest.mark.parametrize(
+    ("error", "is_local", "is_temporary"),
+    [
+        (ConnectionError("x"), True, True),
+        (TimeoutError("x"), True, True),
+        (OSError("x"), True, False),
+        (OSError("x"), False, True),
+        (FileNotFoundError("x"), False, False),
+        (ValueError("x"), False, False),
+        (TypeError("Couldn't cast array of type"), False, False),
+        (httpx.ConnectTimeout("x"), False, True),
+    ],
+)
+def test_only_errors_of_a_network_are_temporary(tmp_path, error, is_local, is_temporary):
+    path = str(tmp_path) if is_local else "user/no-such-name"
+    source = DatasetsSource(kind="datasets", name="s", path=path)
+    assert _may_be_temporary(source, error) == is_temporary
+    outer = RuntimeError("outer")
+    outer.__cause__ = error
+    assert _may_be_temporary(source, outer) == is_temporary

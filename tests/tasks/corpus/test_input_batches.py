@@ -8,7 +8,7 @@ import pytest
 
 from hallmark.tasks.corpus.ingest import ingest
 from hallmark.tasks.corpus.reading import inputs, records
-from hallmark.tasks.corpus.reading.inputs import IngestConfig, list_input_batches
+from hallmark.tasks.corpus.reading.inputs import IngestConfig, list_input_batches, list_inputs
 
 
 def write_text_files(folder, sizes):
@@ -26,7 +26,8 @@ def test_small_files_of_a_source_are_read_together(tmp_path, monkeypatch):
     first_source = write_text_files(tmp_path / "one", [40, 60, 1, 200, 10, 10, 10, 10])
     town = {"kind": "town", "name": "two", "documents": 1001}
     third_source = write_text_files(tmp_path / "three", [0, 100, 0, 1])
-    batches = list_input_batches(IngestConfig(sources=[first_source, town, third_source]))
+    config = IngestConfig(sources=[first_source, town, third_source])
+    batches = list_input_batches(config, list_inputs(config))
     assert [[batch_input.size_bytes for batch_input in batch.inputs] for batch in batches] == [
         [40, 60],
         [1],

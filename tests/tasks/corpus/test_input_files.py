@@ -50,23 +50,6 @@ def make_config(path, kind="jsonl"):
 # Object stores -----------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def replace_objects(bucket):
-    """Replace the objects of a folder of the bucket."""
-
-    def replace_objects(folder, objects):
-        old_objects = bucket.list_objects_v2(Bucket="hallmark", Prefix=f"{folder}/").get(
-            "Contents", []
-        )
-        for old_object in old_objects:
-            bucket.delete_object(Bucket="hallmark", Key=old_object["Key"])
-        for name, data in objects.items():
-            bucket.put_object(Bucket="hallmark", Key=f"{folder}/{name}", Body=data)
-        return f"s3://hallmark/{folder}"
-
-    return replace_objects
-
-
 def test_a_bucket_and_a_folder_give_the_same_corpus(tmp_path, replace_objects, session):
     """All containers, plain and compressed; no temporary copies remain."""
     sink = pa.BufferOutputStream()
@@ -319,18 +302,20 @@ def set_age(path, seconds=5):
 
 
 def test_an_unchanged_file_is_not_hashed_again(tmp_path, hashed_names):
+    folder = tmp_path / "in"
+    folder.mkdir()
     for name in ("old", "new"):
-        (tmp_path / f"{name}.jsonl").write_bytes(to_jsonl([name]))
-    set_age(tmp_path / "old.jsonl")
-    os.utime(tmp_path / "new.jsonl", ns=(time.time_ns() + 10**10,) * 2)
+        (folder / f"{name}.jsonl").write_bytes(to_jsonl([name]))
+    set_age(folder / "old.jsonl")
+    os.utime(folder / "new.jsonl", ns=(time.time_ns() + 10**10,) * 2)
     digests = []
     for _ in range(3):
         with open_session(Session(Store(tmp_path / "store"))):
-            digests.append(digest_sources_and_block_lists(make_config(tmp_path), ""))
+            digests.append(digest_sources_and_block_lists(make_config(folder), ""))
     assert hashed_names == ["new.jsonl", "old.jsonl", "new.jsonl", "new.jsonl"]
     assert digests[0] == digests[1] == digests[2]
     # Outside a session nothing is cached.
-    assert digest_sources_and_block_lists(make_config(tmp_path), "") == digests[0]
+    assert digest_sources_and_block_lists(make_config(folder), "") == digests[0]
     assert len(hashed_names) == 6
 
 

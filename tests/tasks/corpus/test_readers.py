@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from hallmark.tasks.corpus.reading.byte_streams import (
     ReadCounts,
+    detect_line_separator,
     read_blocks,
     read_lines_marking_damage,
 )
@@ -22,22 +23,28 @@ from tests.tasks.corpus.reader_helpers import LIMIT, compress_zstd, get_texts, r
 # Lines --------------------------------------------------------------------------------------------
 
 
-@settings(deadline=None)
-@given(st.binary(max_size=300), st.integers(1, 20), st.integers(1, 40))
-def test_lines_are_those_of_bytes_split(tmp_path_factory, data, block, limit):
+separators = st.sampled_from([b"\n", b"\r"])
+line_ends = st.sampled_from([b"\n", b"\r", b"\r\n"])
+pieces_with_line_ends = st.lists(st.one_of(line_ends, st.binary(max_size=20)), max_size=20)
+
+
+@settings(deadline=None, max_examples=300)
+@given(pieces_with_line_ends, separators, st.integers(1, 20), st.integers(1, 40))
+def test_lines_are_those_of_bytes_split(tmp_path_factory, pieces, separator, block, limit):
     """For any block size; a long line is cut, but its whole size is counted."""
     path = tmp_path_factory.mktemp("lines") / "f"
+    data = b"".join(pieces)
     path.write_bytes(data)
     counts = ReadCounts()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("hallmark.tasks.corpus.reading.byte_streams.BLOCK_BYTES", block)
-        lines = list(read_lines_marking_damage(path, limit, counts))
+        lines = list(read_lines_marking_damage(path, limit, counts, separator))
     mark_bytes = 3 * data.startswith(b"\xef\xbb\xbf")
     # A byte order mark cut by the limit does not count.
     if mark_bytes and counts.skipped_bytes == 0:
         assert limit < 3
         mark_bytes = 0
-    expected = data[mark_bytes:].split(b"\n")
+    expected = data[mark_bytes:].split(separator)
     remainder = expected.pop()
     assert sum(line.size for line in lines) == len(data) - mark_bytes
     assert counts.byte_count == len(data)
@@ -46,11 +53,46 @@ def test_lines_are_those_of_bytes_split(tmp_path_factory, data, block, limit):
     elif mark_bytes and data[3:] == b"":
         lines = lines[:-1]  # no data after the mark
     assert [line.number for line in lines] == list(range(1, len(expected) + 1))
+    assert {line.end for line in lines[:-1]} <= {separator}
     for line, expected_data in zip(lines, expected, strict=True):
         if len(expected_data) <= limit:
             assert line.data == expected_data
+            assert line.size == len(line.data) + len(line.end)
         else:
             assert expected_data.startswith(line.data) and line.size >= len(expected_data)
+
+
+@pytest.mark.parametrize(
+    ("data", "separator"),
+    [
+        (b"a\nb", b"\n"),
+        (b"a\r\nb", b"\n"),
+        (b"a\rb", b"\r"),
+        (b"\ra", b"\r"),
+        (b"a\r\r", b"\r"),
+        (b"a\rb\nc", b"\n"),
+        (b"a\r", b""),
+        (b"a", b""),
+        (b"", b""),
+    ],
+)
+def test_the_separator_of_lines_is_detected(data, separator):
+    assert detect_line_separator(data) == separator
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.text("ab\u00e9\u3000", max_size=5), min_size=1, max_size=10),
+    st.sampled_from(["\n", "\r", "\r\n"]),
+    st.integers(1, 9),
+)
+def test_any_line_end_gives_the_same_lines(tmp_path_factory, texts, end, block):
+    path = tmp_path_factory.mktemp("ends") / "f"
+    path.write_bytes("".join(text + end for text in texts).encode())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hallmark.tasks.corpus.reading.byte_streams.BLOCK_BYTES", block)
+        lines = list(read_lines_marking_damage(path, 1000, ReadCounts()))
+    assert [line.data.removesuffix(b"\r").decode() for line in lines] == texts
 
 
 def test_a_long_line_is_not_kept_in_memory(write):

@@ -37,10 +37,10 @@ def test_each_field_is_read_once():
     ]
 
 
-@pytest.mark.parametrize("ending", [".gz", ".zst", ""])
+@pytest.mark.parametrize("ending", [".gz", ".zst", ".zstd", ".bz2", ".xz", ".GZ", ""])
 def test_files_of_a_folder_have_its_suffixes_and_are_not_hidden(tmp_path, ending):
     names = [f"b/a.txt{ending}", f"c.md{ending}", f"b/.d.txt{ending}", f"e.txt2{ending}"]
-    for name in [*names, f"b/c/d.txt{ending}", "f.txt.bz2", "gtxt"]:
+    for name in [*names, f"b/c/d.txt{ending}", "f.txt.zip", "gtxt"]:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"x")
     files = find_paths_by_file_name("s", str(tmp_path), (".txt", ".md"))

@@ -77,7 +77,8 @@ def test_an_empty_path_is_refused():
 def test_a_column_that_is_not_text_is_refused(tmp_path):
     pq.write_table(pa.table({"id": ["a"], "text": [7]}), tmp_path / "train-0.parquet")
     with pytest.raises(
-        UsageError, match="'hub': column 'text' is not text; its columns are 'id', 't"
+        UsageError,
+        match=r"file 'train-0.parquet': column 'text' is not text but int64; its columns are 'id'",
     ):
         read_shard(tmp_path)
 
@@ -105,7 +106,7 @@ def test_errors_of_the_library_are_shortened_to_200_characters(
     def fail_to_open(source):
         raise ValueError(message)
 
-    monkeypatch.setattr(hub_datasets, "_open_dataset", fail_to_open)
+    monkeypatch.setattr(hub_datasets, "_load_builder", fail_to_open)
     for call in (
         lambda: make_source("x").choose_shard_count(),
         lambda: read_shard("x"),
@@ -113,25 +114,27 @@ def test_errors_of_the_library_are_shortened_to_200_characters(
     ):
         with pytest.raises(HallmarkError) as raised:
             call()
-        assert f", after row 0 ({shortened}); run again, or read the files " in str(raised.value)
+        assert f", after row 0 ({shortened}); correct the data set, or read the files " in str(
+            raised.value
+        )
 
 
 @pytest.mark.parametrize("additional_errors", [0, 1])
 def test_a_stream_is_restarted_once_per_wait(tmp_path, monkeypatch, additional_errors):
     folder = write_dataset(tmp_path / "set", 1)
-    open_dataset = hub_datasets._open_dataset
+    open_data_file = hub_datasets._open_data_file
     remaining_errors = ["broken"] * (len(hub_datasets.RETRY_WAITS_SECONDS) + additional_errors)
     monkeypatch.setattr(
         hub_datasets, "RETRY_WAITS_SECONDS", (0.0,) * len(hub_datasets.RETRY_WAITS_SECONDS)
     )
 
-    def open_unsteady_dataset(source):
+    def open_unsteady_file(*arguments):
         if remaining_errors:
             remaining_errors.pop()
             raise ConnectionError("reset by peer")
-        return open_dataset(source)
+        return open_data_file(*arguments)
 
-    monkeypatch.setattr(hub_datasets, "_open_dataset", open_unsteady_dataset)
+    monkeypatch.setattr(hub_datasets, "_open_data_file", open_unsteady_file)
     if additional_errors:
         with pytest.raises(HallmarkError, match="reset by peer"):
             read_shard(folder)
@@ -160,7 +163,7 @@ class UnsteadyDataset:
 def test_a_stream_that_makes_progress_may_break_any_number_of_times(tmp_path, monkeypatch):
     """Only consecutive attempts without progress count."""
     folder = write_dataset(tmp_path / "set", 1, rows=100)
-    open_dataset = hub_datasets._open_dataset
+    open_data_file = hub_datasets._open_data_file
     remaining_errors = ["broken"] * (2 * len(hub_datasets.RETRY_WAITS_SECONDS))
     monkeypatch.setattr(
         hub_datasets, "RETRY_WAITS_SECONDS", (0.0,) * len(hub_datasets.RETRY_WAITS_SECONDS)
@@ -168,8 +171,8 @@ def test_a_stream_that_makes_progress_may_break_any_number_of_times(tmp_path, mo
     monkeypatch.setattr(hub_datasets, "BATCH_ROWS", 10)
     monkeypatch.setattr(
         hub_datasets,
-        "_open_dataset",
-        lambda source: UnsteadyDataset(open_dataset(source), remaining_errors),
+        "_open_data_file",
+        lambda *arguments: UnsteadyDataset(open_data_file(*arguments), remaining_errors),
     )
     assert get_texts(read_shard(folder)) == [f"0 {row}" for row in range(100)]
     assert not remaining_errors
@@ -180,13 +183,13 @@ def test_the_error_of_a_broken_stream_says_whether_rows_are_kept(tmp_path, monke
     """Kept rows are not read again."""
     folder = write_dataset(tmp_path / "set", 1, rows=30)
     resume_folder = tmp_path / "deep" / "kept" if keeps_rows else None
-    open_dataset, remaining_errors = hub_datasets._open_dataset, ["broken"]
+    open_data_file, remaining_errors = hub_datasets._open_data_file, ["broken"]
     monkeypatch.setattr(hub_datasets, "RETRY_WAITS_SECONDS", ())
     monkeypatch.setattr(hub_datasets, "BATCH_ROWS", 10)
     monkeypatch.setattr(
         hub_datasets,
-        "_open_dataset",
-        lambda source: UnsteadyDataset(open_dataset(source), remaining_errors),
+        "_open_data_file",
+        lambda *arguments: UnsteadyDataset(open_data_file(*arguments), remaining_errors),
     )
     advice = (
         "the rows read so far are kept: run again to continue with the next row"

@@ -1,0 +1,331 @@
+"""Detect how delimited text is written: delimiter, quotes, escapes and line ends.
+
+The names of the columns that a source needs decide: a dialect is possible only if the first row has
+each of them once. Among possible dialects the one with the fewest bad rows at the beginning of the
+file is taken. Quotes and escapes that differ from RFC 4180 must read every row and must be needed
+for it, so that a stray quote in a file of the usual kind stays an error. A backslash is text unless
+a quote or a delimiter is escaped with one.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import product
+from pathlib import Path
+from typing import Literal, NamedTuple, Protocol
+
+from hallmark.tasks.corpus.reading.byte_streams import BOM, ReadCounts, is_blank, read_blocks
+from hallmark.tasks.corpus.reading.compressed_members import Damage
+
+#: Bytes at the beginning of a file from which its dialect is detected.
+HEAD_BYTES = 1 << 18
+
+#: Delimiters in the order of preference.
+DELIMITERS = (",", ";", "\t", "|", ":", "^", "~", "#", "/", "\x1f", "\x01", " ")
+QUOTES = ('"', "'")
+NO_QUOTE = ""
+
+Escape = Literal["doubled", "backslash"]
+ESCAPES: tuple[Escape, ...] = ("doubled", "backslash")
+
+#: A first line such as "sep=;", which spreadsheets write and read.
+_DELIMITER_LINE = re.compile(r'"?sep=([^\r\n])"?(?=[\r\n]|\Z)', re.IGNORECASE)
+_LINE_END = re.compile(r"\r\n|\n|\r")
+LINE_END_NAMES = {"\n": "LF", "\r\n": "CRLF", "\r": "CR"}
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """Describe how the rows of a file are written."""
+
+    delimiter: str = ","
+    quote: str = '"'
+    """The character around a field; none if quotes are text."""
+    escape: Escape = "doubled"
+    """How a quote within a quoted field is written: doubled, or after a backslash."""
+    skips_initial_space: bool = False
+    """Whether a space after the delimiter is no text."""
+    line_end: str = "\n"
+    has_delimiter_line: bool = False
+    """Whether the first line names the delimiter, such as "sep=;"."""
+
+    @property
+    def line_separator(self) -> bytes:
+        """Return the byte at which a file is split into lines."""
+        return self.line_end[-1].encode()
+
+    def make_reader(self, lines: Iterable[str]) -> Iterator[list[str]]:
+        """Return a strict reader of rows."""
+        return csv.reader(
+            lines,
+            delimiter=self.delimiter,
+            quotechar=self.quote or None,
+            quoting=csv.QUOTE_MINIMAL if self.quote else csv.QUOTE_NONE,
+            # A doubled quote is accepted next to escapes: otherwise the csv module would accept
+            # text after a closing quote.
+            doublequote=True,
+            escapechar="\\" if self.escape == "backslash" else None,
+            skipinitialspace=self.skips_initial_space,
+            strict=True,
+        )
+
+    def describe(self) -> str:
+        """Describe the dialect in words."""
+        escape = "doubled" if self.escape == "doubled" else "escaped with a backslash"
+        return ", ".join(
+            [
+                f"delimiter {format_character(self.delimiter)}",
+                f"quotes {format_character(self.quote)} {escape}" if self.quote else "no quotes",
+                *["spaces after delimiters skipped"] * self.skips_initial_space,
+                f"line ends {LINE_END_NAMES[self.line_end]}",
+                *["first line names the delimiter"] * self.has_delimiter_line,
+            ]
+        )
+
+
+def format_character(character: str) -> str:
+    """Return a character so that a reader can tell which one it is."""
+    names = {"\t": "tab", " ": "space", '"': "'\"'"}
+    return names.get(character) or repr(character)
+
+
+class DelimitedSettings(Protocol):
+    """The settings of a source that decide how its rows are read."""
+
+    delimiter: str | None
+    quote: str | None
+    escape: Escape | None
+    column_names: list[str] | None
+
+    def list_columns(self) -> list[str]:
+        """Return the columns to read."""
+
+
+class FileHead(NamedTuple):
+    """Hold the beginning of a file."""
+
+    text: str
+    """Text without byte order mark; undecodable bytes are lone surrogates."""
+    is_whole_file: bool
+
+
+def read_head(path: Path, source_label: str = "") -> FileHead:
+    """Read the beginning of a file, up to its first damage.
+
+    Args:
+        source_label: The source of the file, as in ``ReadCounts``.
+    """
+    data, is_whole_file = b"", True
+    for block in read_blocks(path, ReadCounts(source_label=source_label)):
+        if isinstance(block, Damage) or len(data) >= HEAD_BYTES:
+            is_whole_file = False
+            break
+        data += block
+    is_whole_file = is_whole_file and len(data) <= HEAD_BYTES
+    text = data[:HEAD_BYTES].removeprefix(BOM).decode("utf-8", "surrogateescape")
+    return FileHead(text, is_whole_file)
+
+
+def detect_dialect(head: FileHead, settings: DelimitedSettings) -> Dialect | None:
+    """Detect the dialect of a file; settings that are given are not detected.
+
+    Returns:
+        None if two delimiters are equally possible and give different rows. If no dialect has the
+        needed columns, the first one in which all rows have the same number of fields.
+    """
+    delimiter_line = _DELIMITER_LINE.match(head.text)
+    first_end = _LINE_END.search(head.text)
+    line_end = first_end[0] if first_end else "\n"
+    lines = _split_into_lines(head, line_end, skips_first=bool(delimiter_line))
+    delimiters: Iterable[str] = DELIMITERS
+    if settings.delimiter is not None:
+        delimiters = [settings.delimiter]
+    elif delimiter_line:
+        delimiters = [delimiter_line[1]]
+    quotes = QUOTES if settings.quote is None else (settings.quote,)
+    escapes: tuple[Escape, ...] = ESCAPES if quotes[0] else ("doubled",)
+    escapes = escapes if settings.escape is None else (settings.escape,)
+    base = Dialect(
+        quote=quotes[0],
+        escape=escapes[0],
+        line_end=line_end,
+        has_delimiter_line=bool(delimiter_line),
+    )
+    plain_trials, possible = [], []
+    for delimiter in delimiters:
+        plain = _Trial(replace(base, delimiter=delimiter), lines, head.is_whole_file, settings)
+        plain_trials.append(plain)
+        best = plain if plain.has_needed_columns else None
+        for quote, escape, skips in list(product(quotes, escapes, (False, True)))[1:]:
+            dialect = replace(plain.dialect, quote=quote, escape=escape, skips_initial_space=skips)
+            other = _Trial(dialect, lines, head.is_whole_file, settings)
+            if other.is_needed(plain):
+                best = other
+                break
+        if best is not None:
+            possible.append(best)
+            # With a header, delimiters that read all rows give the same ones.
+            if not best.bad_row_count and settings.column_names is None:
+                return best.dialect
+    if not possible:
+        regular = (trial for trial in plain_trials if trial.is_regular)
+        return next(regular, plain_trials[0]).dialect
+    possible.sort(key=lambda trial: trial.faults)
+    rivals = (trial for trial in possible if trial.faults == possible[0].faults)
+    is_ambiguous = any(trial.rows != possible[0].rows for trial in rivals)
+    return None if is_ambiguous and settings.column_names else possible[0].dialect
+
+
+def read_header(head: FileHead, dialect: Dialect) -> list[str]:
+    """Read the first row of a file; it is empty if the row cannot be read."""
+    lines = _split_into_lines(head, dialect.line_end, skips_first=dialect.has_delimiter_line)
+    return next((row for row in _iter_rows(dialect, lines, head.is_whole_file)), None) or []
+
+
+def _split_into_lines(head: FileHead, line_end: str, *, skips_first: bool) -> list[str]:
+    """Split text into lines with their separators; the last one only if it is complete."""
+    separator = line_end[-1]
+    *lines, last = head.text.split(separator)
+    lines += [last] * (head.is_whole_file and last != "")
+    return [line + separator for line in lines[skips_first:]]
+
+
+def _iter_rows(
+    dialect: Dialect, lines: list[str], is_whole_file: bool
+) -> Iterator[list[str] | None]:
+    """Yield the rows that are not blank; None for a row that cannot be read."""
+    csv.field_size_limit(max(csv.field_size_limit(), HEAD_BYTES + 1))
+    reader = dialect.make_reader(lines)
+    while True:
+        try:
+            row = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            # The last row may continue after the beginning.
+            if "end of data" not in str(error) or is_whole_file:
+                yield None
+            continue
+        if row and (len(row) > 1 or not is_blank(row[0].encode("utf-8", "surrogateescape"))):
+            yield row
+
+
+class _Trial:
+    """Read the beginning of a file in a dialect."""
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        lines: list[str],
+        is_whole_file: bool,
+        settings: DelimitedSettings,
+    ) -> None:
+        self.dialect, self.lines, self.is_whole_file = dialect, lines, is_whole_file
+        self.settings = settings
+
+    @cached_property
+    def has_needed_columns(self) -> bool:
+        """Return whether the first row has each needed column once, or as many as are named."""
+        first_row = next(_iter_rows(self.dialect, self.lines, self.is_whole_file), None) or []
+        if self.settings.column_names is not None:
+            return len(first_row) == len(self.settings.column_names)
+        return all(first_row.count(name) == 1 for name in self.settings.list_columns())
+
+    @cached_property
+    def rows(self) -> list[list[str] | None]:
+        """The rows of the beginning that are not blank; None for a row that cannot be read."""
+        return list(_iter_rows(self.dialect, self.lines, self.is_whole_file))
+
+    @cached_property
+    def bad_row_count(self) -> int:
+        """Return how many rows cannot be read or differ from the first one in their length."""
+        names = self.settings.column_names
+        field_count = len(names if names is not None else self.rows[0] or []) if self.rows else 0
+        return sum(row is None or len(row) != field_count for row in self.rows)
+
+    @cached_property
+    def faults(self) -> tuple[int, bool, int]:
+        """Return what speaks against the dialect: a smaller tuple is better.
+
+        Bad rows, a delimiter that is hardly used, and quotes in the values, which a delimiter
+        within quotes leaves there.
+        """
+        quote_count = sum(
+            value.count(self.dialect.quote)
+            for row in self.rows
+            for value in row or []
+            if self.dialect.quote
+        )
+        return (self.bad_row_count, self.dialect.delimiter not in DELIMITERS[:4], quote_count)
+
+    @property
+    def is_regular(self) -> bool:
+        """Return whether all rows have the same number of fields, and more than one."""
+        field_counts = {len(row or []) for row in self.rows}
+        return len(field_counts) == 1 and field_counts.pop() > 1
+
+    def is_needed(self, plain: _Trial) -> bool:
+        """Return whether this dialect must be taken instead of the plain one.
+
+        It must have all columns and read all rows. Where the plain dialect does so too, a value
+        must show that its rows are wrong.
+        """
+        signs = [
+            *[self._shows_escapes] * (self.dialect.escape != plain.dialect.escape),
+            *[self._shows_quotes] * (self.dialect.quote != plain.dialect.quote),
+            *[self._shows_spaces] * self.dialect.skips_initial_space,
+        ]
+        is_plain_good = plain.has_needed_columns and not plain.bad_row_count
+        return (
+            all(shows("".join(self.lines), is_plain_good, plain) for shows in signs)
+            and self.has_needed_columns
+            and not self.bad_row_count
+        )
+
+    def _shows_escapes(self, text: str, is_plain_good: bool, plain: _Trial) -> bool:
+        """Return whether quotes or delimiters are escaped, and nothing that needs no escape is."""
+        delimiter = re.escape(self.dialect.delimiter)
+        escapes = re.findall(rf"\\(?:([\"']|{delimiter})|[\\\r\n]|(.|\Z))", text)
+        if any(other for _, other in escapes) or not any(special for special, _ in escapes):
+            return False
+        if not is_plain_good:
+            return True
+        # A field without quotes that contains a quote; otherwise the quote would be doubled.
+        field_start, field_end = rf"(?:\A|[\r\n]|{delimiter})", rf"(?=\Z|[\r\n]|{delimiter})"
+        escaped_quote = f"\\{self.dialect.quote}"
+        values = {value for row in plain.rows for value in row or [] if escaped_quote in value}
+        return any(
+            re.search(f"{field_start}{re.escape(value)}{field_end}", text) for value in values
+        )
+
+    def _shows_quotes(self, text: str, is_plain_good: bool, plain: _Trial) -> bool:
+        """Return whether fields are within quotes of this kind and contain what needs them."""
+        delimiter = re.escape(self.dialect.delimiter)
+        if not re.search(rf"(?:\A|[\r\n]|{delimiter}) *{self.dialect.quote}", text):
+            return False
+        if not is_plain_good or len(self.rows) != len(plain.rows):
+            return True
+        special = (self.dialect.delimiter, self.dialect.quote, "\n", "\r")
+        return any(
+            value != plain_value and any(character in value for character in special)
+            for row, plain_row in zip(self.rows, plain.rows, strict=True)
+            for value, plain_value in zip(row or [], plain_row or [], strict=False)
+        )
+
+    def _shows_spaces(self, text: str, is_plain_good: bool, plain: _Trial) -> bool:
+        """Return whether spaces are between delimiters and quotes, or before column names."""
+        delimiter, quote = map(re.escape, (self.dialect.delimiter, self.dialect.quote))
+        if not plain.has_needed_columns:
+            return f"{self.dialect.delimiter} " in text
+        return bool(quote and re.search(f"{delimiter} +{quote}", text)) and (
+            not is_plain_good
+            or any(
+                re.fullmatch(f" +{quote}(?:[^{quote}]|{quote}{quote})*{quote}", value)
+                for row in plain.rows
+                for value in row or []
+            )
+        )

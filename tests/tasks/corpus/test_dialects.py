@@ -1,0 +1,324 @@
+"""Test how delimiters, quotes, escapes, line ends and headers of delimited files are detected."""
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from hallmark.tasks.corpus.reading import dialects
+from hallmark.tasks.corpus.reading.delimited import (
+    AMBIGUOUS_DELIMITER,
+    BROKEN_CSV,
+    UNCLOSED_QUOTE,
+    WRONG_FIELD_COUNT,
+    CsvSource,
+    TsvSource,
+)
+from hallmark.tasks.corpus.reading.dialects import (
+    DELIMITERS,
+    Dialect,
+    FileHead,
+    detect_dialect,
+    read_head,
+)
+from hallmark.tasks.corpus.reading.readers import NOT_UTF8
+from tests.tasks.corpus.reader_helpers import COMPRESS_BY_ENDING, get_texts, read_checked
+
+CASES = Path(__file__).parents[2] / "cases" / "corpus" / "csv"
+
+
+def write_rows(rows, **settings):
+    buffer = io.StringIO()
+    csv.writer(buffer, **{"lineterminator": "\n", **settings}).writerows(rows)
+    return buffer.getvalue().encode()
+
+
+# The files that failed ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "file_format"),
+    [
+        ("semi", "delimiter ';', quotes '\"' doubled, line ends LF, with header"),
+        ("cr", "delimiter ',', quotes '\"' doubled, line ends CR, with header"),
+        (
+            "sep",
+            "delimiter ',', quotes '\"' doubled, line ends LF, first line names the delimiter, "
+            "with header",
+        ),
+        (
+            "bslash",
+            "delimiter ',', quotes '\"' escaped with a backslash, line ends LF, with header",
+        ),
+    ],
+)
+def test_the_format_of_a_file_is_detected(name, file_format):
+    documents, errors, counts = read_checked(CASES / f"{name}.csv", "csv")
+    assert len(documents) == 5 and errors == []
+    assert all("etter" in text and "oats" in text for text in get_texts(documents))
+    assert "\\" not in "".join(get_texts(documents))
+    assert counts.file_format == file_format
+
+
+def test_a_file_without_header_is_read_with_the_names_of_its_columns():
+    path = CASES / "nohead.csv"
+    documents, errors, counts = read_checked(path, "csv")
+    assert (documents, errors) == ([], [("line 1", "column 'text' is missing")])
+    documents, errors, counts = read_checked(
+        path, "csv", column_names=["id", "text"], key_field="id"
+    )
+    assert [record.key for record in documents] == ["0", "1", "2", "3", "4"] and errors == []
+    assert counts.file_format.endswith("line ends LF, without header")
+
+
+# What the csv module writes -----------------------------------------------------------------------
+
+#: What decides about quotes, next to text.
+CHARACTERS = "ab1 ,;|\t:'\"\\\n\r\u2028\xa0\u00e9-"
+fields = st.text(CHARACTERS, max_size=8)
+
+
+def remove_other_line_ends(text, line_end):
+    """Remove the line ends that the csv module of some versions writes without quotes."""
+    return "".join(c for c in text if c not in "\r\n" or c in line_end)
+
+
+QUOTING = [csv.QUOTE_MINIMAL, csv.QUOTE_ALL, csv.QUOTE_NONNUMERIC]
+#: A text that needs quotes, and escapes if quotes are not doubled, in every dialect.
+TELLING = 'a "quote", it\'s; \t|:^~#/\x1f\x01\nand more'
+ERRORS = {BROKEN_CSV, UNCLOSED_QUOTE, WRONG_FIELD_COUNT, AMBIGUOUS_DELIMITER}
+ERRORS |= {"column 'text' is missing"}
+
+
+@settings(deadline=None, max_examples=400)
+@given(
+    rows=st.lists(st.tuples(fields, fields), max_size=6),
+    delimiter=st.sampled_from(DELIMITERS),
+    quote=st.sampled_from(['"', "'"]),
+    is_doubled=st.booleans(),
+    quoting=st.sampled_from(QUOTING),
+    line_end=st.sampled_from(["\n", "\r\n", "\r"]),
+    header=st.sampled_from([["id", "text"], ["text", "id"]]),
+)
+def test_what_the_csv_module_wrote_is_read_back_or_refused(
+    tmp_path_factory, rows, delimiter, quote, is_doubled, quoting, line_end, header
+):
+    """Where one text shows how quotes are written, nothing is silently wrong."""
+    rows = [tuple(remove_other_line_ends(value, line_end) for value in row) for row in rows]
+    rows = [(TELLING, TELLING), *rows]
+    path = tmp_path_factory.mktemp("csv") / "a.csv"
+    path.write_bytes(
+        write_rows(
+            [header, *rows],
+            delimiter=delimiter,
+            quotechar=quote,
+            doublequote=is_doubled,
+            escapechar=None if is_doubled else "\\",
+            quoting=quoting,
+            lineterminator=line_end,
+        )
+    )
+    documents, errors, counts = read_checked(path, "csv", limit=10**6)
+    expected = [row[header.index("text")] for row in rows]
+    assert {error for _, error in errors} <= ERRORS
+    if not errors:
+        assert get_texts(documents) == expected, counts.file_format
+    else:
+        assert {*get_texts(documents)} <= {*expected}, counts.file_format
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    texts=st.lists(fields, min_size=1, max_size=6),
+    delimiter=st.sampled_from(DELIMITERS[:5]),
+    line_end=st.sampled_from(["\n", "\r\n", "\r"]),
+)
+def test_the_usual_quotes_need_no_telling_text(tmp_path_factory, texts, delimiter, line_end):
+    path = tmp_path_factory.mktemp("csv") / "a.csv"
+    texts = [remove_other_line_ends(text, line_end) for text in texts]
+    rows = [["id", "text"], *enumerate(texts)]
+    path.write_bytes(write_rows(rows, delimiter=delimiter, lineterminator=line_end))
+    documents, errors, _ = read_checked(path, "csv", limit=10**6)
+    assert (get_texts(documents), errors) == (texts, [])
+
+
+line_texts = st.text(CHARACTERS.replace("\n", "").replace("\r", ""), max_size=8)
+
+
+@settings(deadline=None, max_examples=200)
+@given(texts=st.lists(line_texts, max_size=6), delimiter=st.sampled_from(DELIMITERS[:4]))
+def test_text_without_quotes_and_with_escapes_is_read(tmp_path_factory, texts, delimiter):
+    path = tmp_path_factory.mktemp("csv") / "a.csv"
+    texts = ['an "inch", a \t tab | a; b', *texts]
+    rows = [["id", "text"], *enumerate(texts)]
+    path.write_bytes(write_rows(rows, delimiter=delimiter, quoting=csv.QUOTE_NONE, escapechar="\\"))
+    documents, errors, _ = read_checked(path, "csv", limit=10**6)
+    assert (get_texts(documents), errors) == (texts, [])
+
+
+@pytest.mark.parametrize("delimiter", DELIMITERS)
+def test_a_file_of_one_column_needs_no_delimiter(write, delimiter):
+    texts = ["one", f"two{delimiter}three", 'a "b" c', "it's"]
+    data = write_rows([["text"], *([text] for text in texts)], delimiter=delimiter)
+    documents, errors, _ = read_checked(write("a.csv", data), "csv")
+    assert (get_texts(documents), errors) == (texts, [])
+
+
+# Single decisions ---------------------------------------------------------------------------------
+
+
+def detect(text, **source_settings):
+    source = CsvSource(kind="csv", name="s", path="a", **source_settings)
+    return detect_dialect(FileHead(text, True), source)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("id,text\n1,a\n", {}),
+        ("text\n", {}),
+        ("text", {}),
+        ("", {}),
+        ("id;text\r\n1;a\r\n", {"delimiter": ";", "line_end": "\r\n"}),
+        ("id\ttext\r1\ta\r", {"delimiter": "\t", "line_end": "\r"}),
+        ("id, text\n1, a\n", {"skips_initial_space": True}),
+        ('id,text\n1, "a, b"\n', {"skips_initial_space": True}),
+        ('id,text\n1, "a b"\n', {"skips_initial_space": True}),
+        ('id,text\n1, "a" b\n', {}),
+        ("id,text\n1, a\n", {}),
+        ("'id','text'\n'1','a'\n", {"quote": "'"}),
+        ("id,text\n1,'a, b'\n", {"quote": "'"}),
+        ("id,text\n1,'a\nb,c'\n", {"quote": "'"}),
+        ("id,text\n1,'it''s'\n", {"quote": "'"}),
+        ("id,text\n1,'hello'\n", {}),
+        ("id,text\n1,'tis it's\n", {}),
+        ('id,text\n1,"a \\"b\\" c"\n', {"escape": "backslash"}),
+        ('id,text\n1,a \\"b\\" c\n', {"escape": "backslash"}),
+        ("id,text\n1,a\\, b\n", {"escape": "backslash"}),
+        ("id,text\n1,'it\\'s, and'\n", {"escape": "backslash", "quote": "'"}),
+        ("id,text\n1,C:\\dir\\\n", {}),
+        ('id,text\n1,"C:\\dir\\"\n', {}),
+        ('id,text\n1,"a \\""b\\"" c"\n', {}),
+        ('id,text\n1,"\\alpha \\"x"\n', {}),
+        ("id,text\n1,a\\\\b\n", {}),
+        ('id,text\n1,"stray\n2,b\n', {}),
+        ("sep=;\nid;text\n1;a\n", {"delimiter": ";", "has_delimiter_line": True}),
+        ('"sep=|"\nid|text\n1|a\n', {"delimiter": "|", "has_delimiter_line": True}),
+        ("SEP=,\nid;text\n", {"has_delimiter_line": True}),
+        ("sep=ab\nid;text\n", {}),
+        ("a;b\n1;2\n", {"delimiter": ";"}),
+        ("a b c\n1;2\n", {}),
+        ("text;a\n1\n", {"delimiter": ";"}),
+    ],
+)
+def test_the_dialect_of_text_is_detected(text, expected):
+    assert detect(text) == Dialect(**expected)
+
+
+def test_settings_are_not_detected():
+    text = "'id';'text'\n1;'a \\'b\\''\n"
+    assert detect(text) == Dialect(";", "'", "backslash")
+    assert detect(text, quote='"').quote == '"'
+    assert detect(text, escape="doubled").escape == "doubled"
+    assert detect(text, delimiter=",").delimiter == ","
+    assert detect("sep=|\nid|text\n", delimiter=";").delimiter == ";"
+    assert detect('id,text\n1,"a\n', quote="") == Dialect(quote="")
+
+
+def test_text_in_quotes_stays_if_quotes_are_text(write):
+    data = b'id,text\n1,"a"\n2,"b\n3,\\"c\\"\n'
+    documents, errors, counts = read_checked(write("a.csv", data), "csv", quote="")
+    assert (get_texts(documents), errors) == (['"a"', '"b', '\\"c\\"'], [])
+    assert counts.file_format == "delimiter ',', no quotes, line ends LF, with header"
+
+
+def test_two_delimiters_that_give_different_rows_are_refused(write):
+    path = write("a.csv", b"a;b,c\nd;e,f\n")
+    documents, errors, counts = read_checked(path, "csv", column_names=["id", "text"])
+    assert (documents, errors) == ([], [("whole file", AMBIGUOUS_DELIMITER)])
+    assert counts.file_format == ""
+    documents, _, _ = read_checked(path, "csv", column_names=["id", "text"], delimiter=";")
+    assert get_texts(documents) == ["b,c", "e,f"]
+
+
+def test_the_delimiter_of_a_file_without_header_is_detected(write):
+    data = write_rows([["1", "a, b"], ["2", "c"], ["3", "d"]], delimiter="|")
+    documents, errors, _ = read_checked(write("a.csv", data), "csv", column_names=["id", "text"])
+    assert (get_texts(documents), errors) == (["a, b", "c", "d"], [])
+    documents, errors, _ = read_checked(write("b.csv", b"a, b\nc\n"), "csv", column_names=["text"])
+    assert (get_texts(documents), errors) == (["a, b", "c"], [])
+
+
+def test_the_rows_of_a_tsv_file_without_header_are_read(write):
+    path = write("a.tsv", b"1\ta\r\n2\tb\r\n3\n")
+    documents, errors, counts = read_checked(path, "tsv", column_names=["id", "text"])
+    assert get_texts(documents) == ["a", "b"] and errors == [("line 3", WRONG_FIELD_COUNT)]
+    assert counts.file_format == "delimiter tab, no quotes, line ends CRLF, without header"
+    _, _, counts = read_checked(write("b.tsv", b"text\ta\nx\ty"), "tsv")
+    assert counts.file_format == "delimiter tab, no quotes, line ends LF, with header"
+
+
+@pytest.mark.parametrize(
+    ("source_class", "kind"), [(CsvSource, "csv"), (TsvSource, "tsv")], ids=["csv", "tsv"]
+)
+def test_column_names_must_contain_the_fields(source_class, kind):
+    fixed = {"kind": kind, "name": "s", "path": "a"}
+    assert source_class(**fixed, column_names=["text", "", ""]).column_names == ["text", "", ""]
+    for names, field in ((["id", "body"], "text"), (["text", "text"], "text"), (["text"], "id")):
+        more = {"key_field": "id"} if field == "id" else {}
+        with pytest.raises(ValidationError, match=f"must contain the field '{field}' once; corr"):
+            source_class(**fixed, column_names=names, **more)
+    with pytest.raises(ValidationError, match="at least 1 item"):
+        source_class(**fixed, column_names=[])
+
+
+# The beginning of a file --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ending", ["", *COMPRESS_BY_ENDING])
+def test_the_beginning_of_a_file_is_read(write, monkeypatch, ending):
+    monkeypatch.setattr(dialects, "HEAD_BYTES", 10)
+    compress = COMPRESS_BY_ENDING.get(ending, bytes)
+    for data, text, is_whole in (
+        (b"\xef\xbb\xbfabc", "abc", True),
+        (b"0123456789", "0123456789", True),
+        (b"0123456789a", "0123456789", False),
+        (b"a\xff", "a\udcff", True),
+        (b"", "", True),
+    ):
+        assert read_head(write(f"a.csv{ending}", compress(data))) == FileHead(text, is_whole)
+
+
+def test_the_beginning_ends_at_damage(write):
+    data = COMPRESS_BY_ENDING[".gz"](b"id;text\n1;a\n")
+    path = write("a.csv.gz", data + b"x" * 20)
+    assert read_head(path) == FileHead("id;text\n1;a\n", False)
+
+
+def test_a_row_that_continues_after_the_beginning_is_not_bad(write, monkeypatch):
+    """The delimiter is detected from the rows before it, or from the header alone."""
+    monkeypatch.setattr(dialects, "HEAD_BYTES", 40)
+    for rows in ([["1", "a"], ["2", "x;\n" * 50]], [["2", "x;\n" * 50]]):
+        data = write_rows([["id", "text"], *rows], delimiter=";")
+        documents, errors, _ = read_checked(write("a.csv", data), "csv")
+        assert (get_texts(documents), errors) == ([text for _, text in rows], [])
+
+
+def test_a_damaged_row_does_not_change_the_dialect(write):
+    data = b'id;text\n1;a, b\n2;"c\n3;d, \xff\n4;e;f\n5;g\n'
+    documents, errors, counts = read_checked(write("a.csv", data), "csv")
+    assert get_texts(documents) == ["a, b", "g"]
+    assert [error for _, error in errors] == [UNCLOSED_QUOTE, NOT_UTF8, WRONG_FIELD_COUNT]
+    assert counts.file_format.startswith("delimiter ';', quotes '\"' doubled")
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_a_line_that_names_the_delimiter_is_no_row(write, end):
+    data = f"sep=;{end}id;text{end}1;a{end}".encode()
+    documents, errors, counts = read_checked(write("a.csv", data), "csv")
+    assert (get_texts(documents), errors) == (["a"], [])
+    assert counts.skipped_bytes == len(f"sep=;{end}id;text{end}")

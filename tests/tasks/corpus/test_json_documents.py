@@ -1,0 +1,153 @@
+"""Test JSON files that are not JSON Lines: lists, and objects over several lines."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hallmark.tasks.corpus.reading import byte_streams, json_documents
+from hallmark.tasks.corpus.reading.compressed_members import DAMAGED_DATA
+from hallmark.tasks.corpus.reading.json_documents import BROKEN_JSON, TOO_LONG, is_json_document
+from hallmark.tasks.corpus.reading.readers import NOT_UTF8
+from tests.tasks.corpus.reader_helpers import COMPRESS_BY_ENDING, get_texts, read_checked
+
+TEXTS = ["one, [two]", 'a "quote" {', "\u4e94\u2028\n", ""]
+OBJECTS = [{"text": text, "n": {"m": [1, None]}} for text in TEXTS]
+
+LAYOUTS = {
+    "lines": "\n".join(map(json.dumps, OBJECTS)),
+    "list": json.dumps(OBJECTS),
+    "list without escapes": json.dumps(OBJECTS, ensure_ascii=False),
+    "indented list": json.dumps(OBJECTS, indent=2),
+    "indented objects": "\n".join(json.dumps(each, indent="\t") for each in OBJECTS),
+    "two lists": json.dumps(OBJECTS[:2]) + "\n" + json.dumps(OBJECTS[2:], indent=1),
+    "list of lines": "[\n" + ",\n".join(map(json.dumps, OBJECTS)) + "\n]\n",
+    "byte order mark": "\ufeff" + json.dumps(OBJECTS, indent=2),
+    "blank lines": "\n \n[" + ",\n\n".join(map(json.dumps, OBJECTS)) + "\n\n]\n\n",
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("ending", ["", *COMPRESS_BY_ENDING])
+@pytest.mark.parametrize("block", [7, 1 << 20])
+def test_objects_in_any_layout_are_read(write, monkeypatch, layout, ending, block):
+    monkeypatch.setattr(byte_streams, "BLOCK_BYTES", block)
+    data = COMPRESS_BY_ENDING.get(ending, bytes)(LAYOUTS[layout].encode())
+    documents, errors, _ = read_checked(write(f"a.json{ending}", data), "jsonl")
+    assert (get_texts(documents), errors) == (TEXTS, [])
+
+
+def test_only_files_with_the_ending_json_are_no_json_lines(write):
+    data = b'[{"text": "a"}]\n'
+    for name, is_document in (
+        ("a.json", True),
+        ("a.JSON", True),
+        ("a.jsonl", False),
+        ("a.json.txt", False),
+        ("json", False),
+    ):
+        assert is_json_document(write(name, data)) == is_document
+    assert is_json_document(write("a.json.GZ", COMPRESS_BY_ENDING[".gz"](data)))
+    assert not is_json_document(write("b.json", b'\r\n\xc2\xa0\n{"text": "a"}\n[]'))
+    assert not is_json_document(write("c.json", b""))
+    assert is_json_document(write("d.json", b"[" * 100_000))
+
+
+def test_a_single_object_is_a_document(write):
+    path = write("a.json", b'{\n  "text":\n  "a"\n}')
+    documents, errors, _ = read_checked(path, "jsonl")
+    assert [(r.text, r.location, r.raw_bytes) for r in documents] == [("a", "line 1", 19)]
+    _, errors, _ = read_checked(write("b.json", b'{\n"data": [{"text": "a"}]}'), "jsonl")
+    assert errors == [("line 1", "field 'text' is missing")]
+
+
+def test_bad_values_of_a_list_affect_no_others(write):
+    data = b'[{"text": "a"},\n5,\n"x",\n{"text": 5},\n{"text": "\xff"},\n[],\n{"text": "b"}]'
+    documents, errors, _ = read_checked(write("a.json", data), "jsonl")
+    assert [(r.text, r.location) for r in documents] == [("a", "line 1"), ("b", "line 7")]
+    assert errors == [
+        ("line 2", "not a JSON object"),
+        ("line 3", "not a JSON object"),
+        ("line 4", "field 'text' is not text"),
+        ("line 5, byte 11", NOT_UTF8),
+        ("line 6", "not a JSON object"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "rest", [b'{"text": ', b'{"text": "b"', b"x", b'{"text" "c"}, {"text": "d"}]']
+)
+def test_the_rest_after_a_broken_value_is_one_error(write, rest):
+    data = b'[{"text": "a"},\n' + rest
+    documents, errors, counts = read_checked(write("a.json", data), "jsonl")
+    assert (get_texts(documents), errors) == (["a"], [("line 2", BROKEN_JSON)])
+    assert counts.skipped_bytes == 3
+
+
+def test_a_list_that_does_not_end_is_an_error(write):
+    documents, errors, _ = read_checked(write("a.json", b'[{"text": "a"}\n'), "jsonl")
+    assert (get_texts(documents), errors) == (["a"], [("line 2", BROKEN_JSON)])
+
+
+def test_a_value_that_is_too_long_is_an_error(write, monkeypatch):
+    rows = [{"text": "a"}, {"text": "x" * 600}, {"text": "b"}]
+    path = write("a.json", json.dumps(rows).encode())
+    documents, errors, _ = read_checked(path, "jsonl", limit=500)
+    assert (get_texts(documents), errors) == (["a", "b"], [("line 1", TOO_LONG)])
+    rows[1]["text"] *= 5
+    path = write("b.json", json.dumps(rows).encode())
+    monkeypatch.setattr(json_documents, "BLOCK_BYTES", 50)
+    monkeypatch.setattr(byte_streams, "BLOCK_BYTES", 50)
+    documents, errors, _ = read_checked(path, "jsonl", limit=500)
+    assert (get_texts(documents), errors) == (["a"], [("line 1", TOO_LONG)])
+
+
+def test_values_before_damage_are_read(write):
+    pack = COMPRESS_BY_ENDING[".gz"]
+    data = pack(b'[{"text": "a"},\n{"text": "b"}') + b"x" * 20 + pack(b',{"text": "c"}]')
+    documents, errors, counts = read_checked(write("a.json.gz", data), "jsonl")
+    assert (get_texts(documents), errors) == (["a", "b"], [("line 2", DAMAGED_DATA)])
+    assert counts.lost_bytes == 20
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda children: (
+        st.lists(children, max_size=3) | st.dictionaries(st.text(max_size=3), children, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+@settings(deadline=None)
+@given(
+    texts=st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=9), max_size=5),
+    others=json_values,
+    indent=st.sampled_from([None, 0, 3]),
+    is_list=st.booleans(),
+    block=st.integers(1, 60),
+)
+def test_texts_are_read_back(tmp_path_factory, texts, others, indent, is_list, block):
+    rows = [{"text": text, "other": others} for text in texts]
+    path = tmp_path_factory.mktemp("json") / "a.json"
+    dumped = [rows] if is_list else rows
+    path.write_text("\n".join(json.dumps(each, indent=indent) for each in dumped), "utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(byte_streams, "BLOCK_BYTES", block)
+        documents, errors, _ = read_checked(path, "jsonl", limit=10**6)
+    assert get_texts(documents) == texts
+    assert [error for _, error in errors] == ["the file is empty"] * (not texts and not is_list)
+
+
+@settings(deadline=None)
+@given(st.text('[]{},:"\\ \n1a\ufeff', max_size=30))
+def test_every_byte_of_a_broken_file_is_counted(tmp_path_factory, text):
+    path = tmp_path_factory.mktemp("json") / "a.json"
+    path.write_text(text, "utf-8")
+    _, errors, counts = read_checked(path, "jsonl")
+    assert counts.byte_count == len(text.encode())
+    try:
+        json.loads(text)
+    except ValueError:
+        assert errors or not text.strip("[], \n\ufeff")

@@ -1,0 +1,178 @@
+"""Test line ends and blank lines: every reader has the same rules."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hallmark.tasks.corpus.reading.byte_streams import Line, is_blank, split_at_line_breaks
+from hallmark.tasks.corpus.reading.readers import BROKEN_JSON
+from tests.tasks.corpus.reader_helpers import COMPRESS_BY_ENDING, get_texts, read_checked
+
+TEXTS = ["One, two.", "Drei, vier.", "\u4e94\u516d"]
+BLANKS = ["", " ", "\t ", "\x0c", "\x0b", "\x85", "\xa0", "\u2003", "\u2028", "\u2029", "\u3000"]
+BLANKS += ["\u200b", "\ufeff", "\u2060", "\u1680", "\u202f", "\u205f", "\x1c", "\xa0\x0c \u2028"]
+
+line_ends = pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+
+
+def make_lines(kind, end, blank=None):
+    """Return the file of the texts, with a blank line after each row if one is given."""
+    if kind == "jsonl":
+        rows = [json.dumps({"text": text}, ensure_ascii=False) for text in TEXTS]
+    else:
+        rows = [f'{number},"{text}"' for number, text in enumerate(TEXTS)]
+        rows = ["id,text", *rows]
+    if kind == "tsv":
+        rows = [row.replace(",", "\t", 1).replace('"', "") for row in rows]
+    if kind == "text":
+        rows, blank = TEXTS, blank or ""
+    blank_line = "" if blank is None else blank + end
+    return "".join(row + end + blank_line for row in rows).encode()
+
+
+@line_ends
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "tsv", "text"])
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_lines_end_with_any_line_end(write, kind, end, ending):
+    settings = {"document_boundary": "blank_lines"} if kind == "text" else {}
+    data = make_lines(kind, end)
+    for content in (data, data.removesuffix(end.encode())):
+        content = COMPRESS_BY_ENDING[ending](content) if ending else content
+        documents, errors, _ = read_checked(write(f"a.{kind}{ending}", content), kind, **settings)
+        assert (get_texts(documents), errors) == (TEXTS, [])
+
+
+@line_ends
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "tsv", "text"])
+@pytest.mark.parametrize("blank", BLANKS)
+def test_lines_of_white_space_are_blank(write, kind, end, blank):
+    if kind == "tsv":
+        blank = blank.replace("\t", "")  # a tab separates two empty fields
+    settings = {"document_boundary": "blank_lines"} if kind == "text" else {}
+    documents, errors, counts = read_checked(
+        write(f"a.{kind}", make_lines(kind, end, blank)), kind, **settings
+    )
+    assert (get_texts(documents), errors) == (TEXTS, [])
+    assert counts.skipped_bytes >= len(TEXTS) * len((blank + end).encode())
+
+
+def test_a_row_of_empty_fields_is_not_blank(write):
+    documents, errors, _ = read_checked(write("a.tsv", b"id\ttext\n\t\n"), "tsv")
+    assert (get_texts(documents), errors) == ([""], [])
+    documents, errors, _ = read_checked(write("a.csv", b"id,text\n,\n , \n"), "csv")
+    assert (get_texts(documents), errors) == (["", " "], [])
+
+
+@pytest.mark.parametrize(
+    "text", ["\u2020", "\u2010", "\xa1", "\u4e00", "\u2063", "\ufeffa", "\xa0.", "-"]
+)
+def test_a_line_with_a_visible_character_is_not_blank(text):
+    assert not is_blank(text.encode())
+
+
+def test_bytes_that_are_not_utf8_are_not_blank():
+    assert not any(is_blank(data) for data in (b"\xc2", b"\xa0", b"\xe2\x80", b"\xff"))
+
+
+@given(st.text(max_size=5))
+def test_white_space_is_blank(text):
+    invisible = "\u200b\u2060\ufeff"
+    assert is_blank(text.encode()) == (not "".join(c for c in text if c not in invisible).strip())
+
+
+BREAKS = ["\r", "\x0b", "\x0c", "\x85", "\u2028", "\u2029", "\u2028\r\n", "\xa0\u2028\ufeff"]
+
+
+@pytest.mark.parametrize("line_break", BREAKS)
+def test_any_line_break_separates_objects(write, line_break):
+    """Also in a file in which other lines end with LF."""
+    objects = [json.dumps({"text": f"{text}\u2028."}, ensure_ascii=False) for text in TEXTS]
+    for data in (line_break.join(objects), '{"text": "first"}\n' + line_break.join(objects) + "\n"):
+        documents, errors, _ = read_checked(write("a.jsonl", data.encode()), "jsonl")
+        assert get_texts(documents)[-3:] == [f"{text}\u2028." for text in TEXTS]
+        assert len(documents) == 3 + data.startswith('{"text": "first') and errors == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"text": "a"} {"text": "b"}',
+        '{"text": "a"}{"text": "b"}',
+        '{"text": "a"}\u2028{"text": "b"',
+        '{"text": "a"}\u2028{"text": "b"} x',
+        '{"text": "a"}\u2028[]',
+        '{"text": "a\x0cb"}',
+    ],
+)
+def test_a_line_with_anything_between_objects_is_one_error(write, line):
+    data = f'{line}\n{{"text": "last"}}\n'
+    documents, errors, _ = read_checked(write("a.jsonl", data.encode()), "jsonl")
+    assert get_texts(documents) == ["last"]
+    assert [error for _, error in errors] == [BROKEN_JSON]
+
+
+def test_a_byte_order_mark_within_a_file_is_no_error(write):
+    """Files that begin with one may have been concatenated."""
+    line = b'\xef\xbb\xbf{"text": "a"}\n'
+    documents, errors, _ = read_checked(write("a.jsonl", line * 3), "jsonl")
+    assert (get_texts(documents), errors) == (["a"] * 3, [])
+
+
+@pytest.mark.parametrize("line_break", ["\n", "\r\n", *BREAKS])
+def test_two_line_breaks_separate_texts(write, line_break):
+    data = f"one{line_break}more{line_break * 2}two{line_break}".encode()
+    documents, errors, _ = read_checked(
+        write("a.txt", data), "text", document_boundary="blank_lines"
+    )
+    if line_break in ("\u2028\r\n", "\xa0\u2028\ufeff"):  # two line breaks; no white space only
+        return
+    assert (get_texts(documents), errors) == ([f"one{line_break}more", "two"], [])
+
+
+def test_a_text_file_is_one_document_with_any_line_break(write):
+    text = "a\rb\r\rc\u2028\u2028d\x0c\n\n e\r"
+    documents, errors, _ = read_checked(write("a.txt", text.encode()), "text")
+    assert (get_texts(documents), errors) == ([text], [])
+    documents, errors, _ = read_checked(write("a.txt", b"a\rb\r\rc\r"), "text")
+    assert (get_texts(documents), errors) == (["a\rb\r\rc\r"], [])
+
+
+def test_the_place_of_a_text_is_the_line_of_its_beginning(write):
+    data = "\n\none\u2028\u2028two\n\nthree".encode()
+    documents, _, _ = read_checked(write("a.txt", data), "text", document_boundary="blank_lines")
+    assert [(r.text, r.location) for r in documents] == [
+        ("one", "line 3"),
+        ("two", "line 3"),
+        ("three", "line 5"),
+    ]
+
+
+@settings(deadline=None)
+@given(st.text("ab \n\r\x0b\x0c\x85\xa0\u2028\u2029", max_size=40))
+def test_texts_are_the_passages_between_blank_lines(tmp_path_factory, text):
+    """Every character outside blank lines and line ends is in a document, in order."""
+    path = tmp_path_factory.mktemp("text") / "a.txt"
+    path.write_bytes(text.encode())
+    documents, errors, _ = read_checked(path, "text", document_boundary="blank_lines")
+    assert errors == ([] if text else [("whole file", "the file is empty")])
+    joined = "".join(get_texts(documents))
+    assert "".join(joined.split()) == "".join(text.split())
+    for document in get_texts(documents):
+        assert all(line.strip() for line in document.splitlines())
+
+
+@given(st.binary(max_size=30), st.sampled_from([b"", b"\n", b"\r"]))
+def test_the_parts_of_a_line_are_its_bytes(data, end):
+    data = data.replace(end or b"\n", b"")
+    line = Line(7, data, len(data) + len(end), end=end)
+    parts = split_at_line_breaks(line)
+    assert b"".join(part.data + part.end for part in parts) == data + end
+    assert sum(part.size for part in parts) == line.size
+    assert {part.number for part in parts} == {7}
+
+
+def test_a_line_with_missing_bytes_is_not_split():
+    for line in (Line(1, b"a\x0cb", 3, end=b"", error="damage"), Line(1, b"a\x0cb", 9)):
+        assert split_at_line_breaks(line) == [line]

@@ -1,0 +1,174 @@
+"""Test the files of a folder that are not read: each is in a table, or its text is a document."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from hallmark.tasks.contract import UsageError
+from hallmark.tasks.corpus.ingest import ingest
+from hallmark.tasks.corpus.reading.compressed_members import CODEC_BY_SUFFIX
+from hallmark.tasks.corpus.reading.inputs import IngestConfig, digest_sources_and_block_lists
+from hallmark.tasks.corpus.reading.object_storage import find_remote_files
+from hallmark.tasks.corpus.reading.sources import (
+    UnreadFile,
+    describe_unread_files,
+    explain_unread_name,
+    find_archive_reason,
+    find_source_files,
+)
+
+CASES = Path(__file__).parents[2] / "cases" / "corpus"
+
+
+def make_config(path, kind="jsonl"):
+    return IngestConfig(sources=[{"kind": kind, "name": "s", "path": str(path)}])
+
+
+def read_unread_files(artifact):
+    rows = artifact["unread_files"].read().to_pylist()
+    assert all(row.pop("source") == "s" for row in rows)
+    return {row["file_name"]: (row["reason"], row["files"], row["raw_bytes"]) for row in rows}
+
+
+def test_all_compressions_and_capital_letters_are_read(session):
+    artifact = ingest(make_config(CASES / "folder"))
+    texts = sorted(text.split(":")[0] for text in artifact["documents"].read()["text"].to_pylist())
+    names = ["a1", "a2", "b1", "c1", "d1", "d2", "e1", "g1", "h1"]
+    assert texts == [f"Letter {name}" for name in names]
+    assert read_unread_files(artifact) == {}
+    assert artifact["sources"].read()["unread_files"].to_pylist() == [0]
+
+
+def write_folder(folder):
+    """Write a folder with one file to read and one of each kind that is not read."""
+    for name in ("a.jsonl", ".git/a.JSONL.gz"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(b'{"text": "A text."}\n')
+    sizes = {"b.csv": 5, "c.pdf": 6, "README": 7, "d.jsonl.zip": 8, "e.tar.gz": 9, ".f.jsonl": 10}
+    sizes |= {".git/g": 11, ".git/in/h.txt": 12, "in/.i/j.bin": 13}
+    for name, size in sizes.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(b"x" * size)
+    (folder / "k.jsonl").symlink_to(folder / "nowhere")
+    (folder / "l").symlink_to(folder / "in")
+    (folder / "m.csv").symlink_to(folder / "b.csv")
+    os.mkfifo(folder / "n.jsonl")
+
+
+def test_each_file_that_is_not_read_has_a_reason(tmp_path, session, caplog):
+    (tmp_path / "in").mkdir()
+    write_folder(tmp_path / "in")
+    (tmp_path / "in" / ".git" / "a.JSONL.gz").unlink()
+    artifact = ingest(make_config(tmp_path / "in"))
+    unread = read_unread_files(artifact)
+    assert unread == {
+        ".f.jsonl": ("hidden file", 1, 10),
+        ".git": ("hidden folder: files with other endings", 2, 23),
+        "README": ("no ending", 1, 7),
+        "b.csv": ("only sources of kind 'csv' read this ending", 1, 5),
+        "c.pdf": ("unknown ending .pdf", 1, 6),
+        "d.jsonl.zip": ("archives and files compressed as .zip are not read", 1, 8),
+        "e.tar.gz": ("archives and files compressed as .tar.gz are not read", 1, 9),
+        "in/.i": ("hidden folder: files with other endings", 1, 13),
+        "k.jsonl": ("broken link", 1, 0),
+        "l": ("link to a folder", 1, 0),
+        "m.csv": ("only sources of kind 'csv' read this ending", 1, 0),
+        "n.jsonl": ("not a regular file", 1, 0),
+    }
+    assert list(unread) == sorted(unread)
+    assert artifact["sources"].read()["unread_files"].to_pylist() == [13]
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert message == (
+        "source 's': 13 files are not read: '.f.jsonl': hidden file; '.git': hidden folder: files "
+        "with other endings; 'README': no ending; and 9 more; the table unread_files of the stage "
+        "ingest lists them"
+    )
+
+
+def test_a_file_in_a_hidden_folder_is_read_and_the_others_are_one_row(tmp_path):
+    write_folder(tmp_path)
+    files = find_source_files("s", str(tmp_path), (".jsonl",))
+    assert [*files.path_by_name] == [".git/a.JSONL.gz", "a.jsonl"]
+    assert files.unread_files[1] == UnreadFile(
+        ".git", "hidden folder: files with other endings", 2, 23
+    )
+
+
+def test_files_of_a_pattern_may_have_any_ending_but_that_of_an_archive(tmp_path):
+    write_folder(tmp_path)
+    files = find_source_files("s", f"{tmp_path}/*", (".jsonl",))
+    assert [*files.path_by_name] == [".f.jsonl", "README", "a.jsonl", "b.csv", "c.pdf", "m.csv"]
+    assert {(unread.file_name, unread.reason) for unread in files.unread_files} == {
+        (".git", "folder that matches the pattern"),
+        ("d.jsonl.zip", "archives and files compressed as .zip are not read"),
+        ("e.tar.gz", "archives and files compressed as .tar.gz are not read"),
+        ("in", "folder that matches the pattern"),
+        ("k.jsonl", "broken link"),
+        ("l", "link to a folder"),
+        ("n.jsonl", "not a regular file"),
+    }
+
+
+@pytest.mark.parametrize("name", ["a.jsonl.zip", "a.7Z", "a.jsonl.lz4", "a.tar.xz", "a.tgz", "a.Z"])
+def test_an_archive_that_a_path_names_is_refused(tmp_path, name):
+    (tmp_path / name).write_bytes(b"x")
+    ending = f".{name.lower().split('.', 1)[1]}".removeprefix(".jsonl")
+    with pytest.raises(UsageError) as raised:
+        find_source_files("s", str(tmp_path / name), (".jsonl",))
+    assert str(raised.value) == (
+        f"source 's': {str(tmp_path / name)!r}: archives and files compressed as {ending} are not "
+        "read; decompress the file, or compress it as .gz or .zst or .zstd or .bz2 or .xz"
+    )
+    assert explain_unread_name(name) == find_archive_reason(name) != ""
+
+
+@pytest.mark.parametrize("ending", ["", *CODEC_BY_SUFFIX])
+def test_the_endings_that_are_read_are_not_those_of_archives(ending):
+    assert find_archive_reason(f"a.tar.jsonl{ending}") == find_archive_reason(f"zip{ending}") == ""
+
+
+def test_an_error_about_a_folder_without_corpus_files_names_its_files(tmp_path):
+    (tmp_path / "a.docx").write_bytes(b"x")
+    with pytest.raises(UsageError) as raised:
+        find_source_files("s", str(tmp_path), (".jsonl",))
+    assert str(raised.value) == (
+        f"source 's': no file name ends with .jsonl at {str(tmp_path)!r} (1 file is not read: "
+        "'a.docx': unknown ending .docx); correct the path of the source"
+    )
+
+
+def test_files_are_described_with_their_number():
+    files = [UnreadFile(str(number), "reason", 1, 0) for number in range(4)]
+    assert describe_unread_files([]) == ""
+    assert describe_unread_files(files[:1]) == "1 file is not read: '0': reason"
+    assert describe_unread_files(files[:3]).endswith("'1': reason; '2': reason")
+    assert describe_unread_files(files).endswith("'2': reason; and 1 more")
+
+
+def test_a_new_file_that_is_not_read_changes_the_fingerprint_and_its_size_does_not(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(b'{"text": "A text."}\n')
+    digests = [digest_sources_and_block_lists(make_config(tmp_path), "")]
+    for data in (b"x", b"xx"):
+        (tmp_path / "log.txt").write_bytes(data)
+        digests.append(digest_sources_and_block_lists(make_config(tmp_path), ""))
+    assert digests[0] != digests[1] == digests[2]
+
+
+def test_objects_that_are_not_read_have_a_reason(replace_objects):
+    names = ["a.jsonl", "B.JSONL.ZSTD", "c.pdf", "in/d.zip", "e.txt"]
+    uri = replace_objects("unread", dict.fromkeys(names, b"xyz"))
+    files = find_remote_files("s", uri, (".jsonl",))
+    assert [*files.file_by_name] == ["B.JSONL.ZSTD", "a.jsonl"]
+    assert files.unread_files == [
+        UnreadFile("c.pdf", "unknown ending .pdf", 1, 3),
+        UnreadFile("e.txt", "only sources of kind 'text' read this ending", 1, 3),
+        UnreadFile("in/d.zip", "archives and files compressed as .zip are not read", 1, 3),
+    ]
+    files = find_remote_files("s", f"{uri}/**/*", (".jsonl",))
+    assert [*files.file_by_name] == ["B.JSONL.ZSTD", "a.jsonl", "c.pdf", "e.txt"]
+    assert [unread.file_name for unread in files.unread_files] == ["in/d.zip"]
+    with pytest.raises(UsageError, match=r"compressed as \.zip are not read; decompress the obj"):
+        find_remote_files("s", f"{uri}/in/d.zip", (".jsonl",))
+    with pytest.raises(UsageError, match=r"at .*unread/in' \(1 file is not read: 'd.zip': arch"):
+        find_remote_files("s", f"{uri}/in", (".jsonl",))
