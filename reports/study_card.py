@@ -225,8 +225,8 @@ class StudyCardBuilder:
                         f"{effect_label}: found in ",
                         *format_rate_with_interval(largest_effect.figure),
                         f", {shortfall} less than the required "
-                        f"{format_number(MIN_DETECTION_RATE, 'share')}: "
-                        "with these settings the audit is too weak for it",
+                        f"{format_number(MIN_DETECTION_RATE, 'share')}, so with these settings "
+                        "the audit is too weak for this effect",
                     ]
                 )
         return problems
@@ -379,7 +379,7 @@ class StudyCardBuilder:
                     [
                         "Not judged: ",
                         ShortFigure(unjudged_count),
-                        " more, because the model returned no number, there was no position to "
+                        " candidates, because the model returned no number, there was no position to "
                         "test, or the audit allows no conclusion. They are not part of any rate.",
                     ],
                 )
@@ -414,7 +414,7 @@ class StudyCardBuilder:
                 coverage_content += [
                     " Not counted: ",
                     ShortFigure(incomparable_count),
-                    " more, without a two-sided interval or a known true value.",
+                    " candidates, which lack a two-sided interval or a known true value.",
                 ]
         section.add_blocks(Paragraph(coverage_content))
         return section
@@ -482,11 +482,10 @@ class StudyCardBuilder:
         section.add_blocks(
             Paragraph(
                 [
-                    "Without gradients, attribution names the documents that share rare words "
-                    "and word sequences with a text. A named document is correct if it was "
-                    "written for that text. The number of named documents that are checked "
-                    "equals the number of correct documents, up to the limit of named "
-                    "documents per text."
+                    "Attribution without gradients names the documents that share rare words and "
+                    "word sequences with a text. A named document is correct if it was written "
+                    "for that text. The number of named documents that are checked equals the "
+                    "number of correct documents, up to the limit of named documents per text."
                 ]
             )
         )
@@ -510,7 +509,7 @@ class StudyCardBuilder:
             if self.error_rates.study.manifest["lineage"].get("retrained_verdicts"):
                 message = (
                     "No figure of a model that was retrained without the named documents can be "
-                    "compared with the original model."
+                    "compared with that of the original model."
                 )
             section.add_blocks(Paragraph([message]))
             return section
@@ -532,8 +531,8 @@ class StudyCardBuilder:
                 ["figure", "decrease", "unit", "interval", "candidates"],
                 rows,
                 frozenset({1, 3, 4}),
-                "Only candidates that were found. A decrease is the figure before minus the figure "
-                "after.",
+                "The table contains only candidates that were found. A decrease is the figure "
+                "before retraining minus the figure after it.",
             )
         )
         return section
@@ -598,8 +597,8 @@ class StudyCardBuilder:
     def build_caveats_section(self) -> Section:
         items: list[InlineContent] = [
             [
-                "The corpora are invented, and the models small (by default half a million "
-                "parameters and a megabyte of text): rates on larger models and other text may "
+                "The corpora are invented, and the models are small (by default half a million "
+                "parameters and a megabyte of text), so rates on larger models and other text may "
                 "differ."
             ],
             [

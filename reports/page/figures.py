@@ -76,8 +76,8 @@ EVIDENCE = table_schema(
         "content_digest",
         pa.string(),
         "id",
-        "content digest of the artifact; for a stage of the corpus, digest of only the tables "
-        "that cards read",
+        "content digest of the artifact; for stages of the corpus, the digest covers only the "
+        "tables that cards read",
     ),
     column("evidence_table", pa.string(), "label", "name of the table or file with the rows"),
     column("sha256", pa.string(), "id", "SHA-256 of the table or file"),
@@ -91,7 +91,8 @@ EVIDENCE = table_schema(
         "row_order",
         pa.string(),
         "label",
-        "column that orders the rows, with - in front: the largest value first; empty: as stored",
+        "column to sort the rows by; a leading - sorts in descending order; if empty, the rows "
+        "keep their stored order",
     ),
     column("row_count", pa.int64(), "figure", "number of selected rows", unit="rows"),
 )
@@ -220,8 +221,8 @@ class Evidence:
             yield
         except KeyError as error:
             raise HallmarkError(
-                f"the evidence of {self.stage} names a column that its table {self.table!r} does "
-                f"not have: {error!s:.120}; valid columns: {self.schema.names}"
+                f"the evidence of {self.stage} refers to a column that its table {self.table!r} "
+                f"does not have: {error!s:.120}; valid columns: {self.schema.names}"
             ) from error
 
     @functools.cached_property

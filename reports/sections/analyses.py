@@ -143,8 +143,8 @@ def build_summary_table(findings: Findings) -> DataTable | Paragraph:
             )
         if len(main_findings) > MAX_MAIN_FIGURES:
             notes.append(
-                f"{get_audit_title(audit)}: {MAX_MAIN_FIGURES} of {len(main_findings)} figures are "
-                "shown; all are on its page."
+                f"{get_audit_title(audit)}: {MAX_MAIN_FIGURES} of {len(main_findings)} figures "
+                "are shown; all are on the page of the audit."
             )
     if not rows:
         message = "No audit computed a finding about the model."
@@ -312,7 +312,7 @@ def _build_examples_section(main_findings: Sequence[Finding]) -> list[Section]:
         [ShortFigure(figure), f" ({label_by_id[figure.id]})"]
         for _, figure in examples[:MAX_EXAMPLES]
     ]
-    lead = "Each number leads to the cases that it was computed from, the worst first."
+    lead = "Each number links to the cases that it was computed from, the worst first."
     return [Section("Examples", [Paragraph([lead]), BulletList(items)])]
 
 
@@ -358,7 +358,7 @@ def _build_method_section(
         )
     if method_rows:
         columns = ["metric", "method of the first figure", "scorer", "different methods"]
-        note = "The evidence page of each figure states its own method."
+        note = "The evidence page of each figure states the method of that figure."
         if collect_scorer_limits(scorer_controls):
             note += " What the scorers do not detect is stated under Limits."
         table = DataTable(

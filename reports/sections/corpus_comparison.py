@@ -314,12 +314,12 @@ def build_corpus_comparison_section(comparisons: Sequence[CorpusComparison]) -> 
             section.sections.append(Section(comparison.title, [_build_table(comparison)]))
     if not section.sections:
         section.add_blocks(
-            Paragraph(["All figures of the two corpora are equal."])
+            Paragraph(["The figures of the two corpora are all equal."])
             if comparisons
             else Paragraph(["The corpora cannot be compared; the reasons are below."])
         )
     elif equal_titles:
-        section.add_blocks(Paragraph([f"Without any difference: {'; '.join(equal_titles)}."]))
+        section.add_blocks(Paragraph([f"No difference in: {'; '.join(equal_titles)}."]))
     return section
 
 

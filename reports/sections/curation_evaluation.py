@@ -43,12 +43,12 @@ def build_curation_evaluation_sections(corpus: CorpusFigures) -> list[Section]:
             [
                 Paragraph(
                     [
-                        f"The documents of {source_names} are invented: a seeded grammar "
-                        "composed them, so their content is known. The people and places in them "
-                        "do not exist. The tables compare the results of the stages with this "
-                        "content; intervals are Wilson intervals at 95 %. Results on simple, "
-                        "invented text say little about text that people wrote. The section "
-                        "“Removal rates by group” has the errors of the toxicity filter."
+                        f"The documents of {source_names} are invented: a seeded grammar composed "
+                        "them, so their content is known. The people and places in them do not "
+                        "exist. The tables compare the results of the stages with this content; "
+                        "intervals are Wilson intervals at 95 %. Results on simple, invented text "
+                        "say little about text that people wrote. The section “Removal rates by "
+                        "group” reports the error rates of the toxicity filter."
                     ]
                 ),
                 *_describe_personal_data_rates(corpus),
@@ -85,12 +85,12 @@ def _describe_personal_data_rates(corpus: CorpusFigures) -> list[Block]:
     if not list_personal_data_rates(corpus):
         return []
     content: list[InlineElement] = [
-        "Recall of personal data is the share found of the data that was planted in these "
-        "documents."
+        "Recall of personal data is the share of the data planted in these documents that was "
+        "found."
     ]
     if "evaluate_detectors" in corpus.stage_artifacts:
         content += [
-            " For the share found in test cases, sentences outside of the corpus, see ",
+            " For the share found in test cases, which are sentences outside of the corpus, see ",
             Link("Composition", "composition.html"),
             ".",
         ]

@@ -60,8 +60,8 @@ _HOLM_BOUND = (
 )
 _VERBATIM_BOUND = "There is no test, so no rate of false alarms is expected"
 _DISCOVERY_RULE = (
-    f"q is below {SIGNIFICANCE_LEVEL:g}, the rule of model cards; q is the false discovery rate "
-    "over all tests of the trial in the harmful direction"
+    f"q is below {SIGNIFICANCE_LEVEL:g}, as in the rule of model cards; q controls the false "
+    "discovery rate over all tests of the trial in the harmful direction"
 )
 _DISCOVERY_BOUND = (
     "The rule allows on average at most 5 % of the discoveries of a trial to be false. As q is "
@@ -100,8 +100,8 @@ CANDIDATE_KINDS = {
     "association": CandidateDescription(
         "Associations between groups and traits",
         "a set of sentences that assign an invented trait to each of two invented groups",
-        "compares how likely the two traits are in sentences that were never planted with how "
-        "likely they are for groups and traits that are known to have no association",
+        "compares the likelihoods of the two traits in sentences that were never planted with "
+        "their likelihoods for groups and traits that are known to have no association",
         _HOLM_RULE,
         _HOLM_BOUND,
         "share of the assigned trait",
@@ -401,8 +401,8 @@ class ErrorRates:
                 parts += [
                     "found ",
                     *format_rate_with_interval(largest.figure),
-                    f" of the candidates (possible effects) with {description.amount_label} "
-                    f"{format_planted_amount(largest.planted_amount)}",
+                    " of the candidates (possible effects) at "
+                    f"{format_planted_amount(largest.planted_amount)} ({description.amount_label})",
                 ]
                 smallest_amount = self.smallest_detected[kind]
                 for detection_rate in self.detection_rates[kind]:
@@ -413,7 +413,7 @@ class ErrorRates:
                         parts += [
                             ", ",
                             *format_rate_with_interval(detection_rate.figure),
-                            f" of those with {smallest_amount:g}",
+                            f" of those at {smallest_amount:g}",
                         ]
             if unjudged_parts:
                 parts += [", while ", *unjudged_parts]

@@ -96,7 +96,7 @@ def describe_missed_documents(corpus: CorpusFigures, source: str) -> list[Inline
         {"source": source},
         aggregate="count",
     )
-    return [" The documents with rude speech that it missed: ", ShortFigure(figure), "."]
+    return [" It missed ", ShortFigure(figure), " of the documents with rude speech."]
 
 
 def describe_filter_errors(

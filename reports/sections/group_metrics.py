@@ -68,9 +68,9 @@ def build_heldout_bits_per_byte_blocks(
                 "uses the same packed rows of the validation split. n is the number of predicted "
                 "tokens that represent text; a document counts in every identity group that it "
                 "mentions. The capability audit reports a different figure, because it reads "
-                "documents one at a time and partly uses other documents. No interval is given, "
-                "because tokens of one document are not independent. A difference between groups "
-                "may come from their texts, not from the model."
+                "documents one at a time and some of its documents are different. No interval is "
+                "given, because tokens of one document are not independent. A difference between "
+                "groups may come from their texts, not from the model."
             ]
         )
     ]

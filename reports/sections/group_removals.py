@@ -68,16 +68,16 @@ LOST = Outcome("no copy remains", "lost_", "lost_rate", "lost_documents")
 
 READING_NOTE = (
     "A document counts as removed if any stage removed it, including as an exact or near "
-    "duplicate. No copy remains of a document if a rule other than deduplication removed it, or if "
-    "it is a duplicate and such a rule removed the copy that deduplication had kept. The ratio "
+    "duplicate. No copy remains of a document if a rule other than deduplication removed it, or "
+    "if it is a duplicate and such a rule removed the copy that deduplication had kept. The ratio "
     "divides the removed share of the group by that of all other documents, within each source "
     "(Mantel–Haenszel). It can be above 1 although the removed share is lower, because sources "
     "differ in how much was removed and in how often they mention the group. The column “compared "
-    "with others” judges this ratio: “more often” and “less often” mean that q, the false "
-    "discovery rate over all rows of the table group_removals, is below 5 %. The detectable "
+    "with others” judges this ratio: “more often” and “less often” mean that q is below 5 %; q "
+    "controls the false discovery rate over all rows of the table group_removals. The detectable "
     "ratio is the smallest one that the test, without adjustment, would detect with 80 % power. "
-    "All groups are shown, sorted by the end of the interval nearest to 1, the largest "
-    "difference first."
+    "All groups are shown, sorted by the end of the interval nearest to 1, the largest difference "
+    "first."
 )
 SOURCE_NOTE = (
     "Sources are compared with all other sources; their ratios are not adjusted, and the column "
@@ -155,7 +155,7 @@ def describe_missing_rates(corpus: CorpusFigures) -> str:
         if EFFECTS not in corpus.stage_artifacts
         else "the stage removal_effects found no documents"
     )
-    return f"Removal rates by group are not known: {reason}."
+    return f"Removal rates by group are not known, because {reason}."
 
 
 def describe_total_removals(corpus: CorpusFigures, total: Row) -> InlineContent:
@@ -545,7 +545,7 @@ def describe_groups_without_documents(rows: Sequence[Row]) -> list[Block]:
     entries: list[DefinitionEntry] = []
     for dimension, term in (
         ("identity", "Groups that no document mentions"),
-        ("dialect", "Dialects of which no document has markers"),
+        ("dialect", "Dialects without markers in any document"),
     ):
         names = [
             row["slice"] for row in rows if row["dimension"] == dimension and not row["documents"]
@@ -608,11 +608,11 @@ def build_stage_section(corpus: CorpusFigures, rows: Sequence[Row]) -> Section:
     stage_names = map(name_corpus_stage, stages)
     columns = ["documents", "read", *stage_names, "removed", "kept", "unique"]
     note = (
-        "Number of documents that each stage removed or put into quarantine. Read = removed + "
-        "kept. Unique: read, without exact and near duplicates of other documents. For documents "
-        "that ingest removed, and for duplicates of an earlier corpus, only the source is known. "
-        "Records that ingest could not read are not documents; the section “Collection process” "
-        "counts them."
+        "The columns of stages show the number of documents that each stage removed or put into "
+        "quarantine. Read = removed + kept. Unique: documents that were read, excluding exact and "
+        "near duplicates of other documents. For documents that the stage ingest removed, and for "
+        "duplicates of an earlier corpus, only the source is known. Records that the stage ingest "
+        "could not read are not documents; the section “Collection process” counts them."
     )
     section.add_blocks(
         DataTable(

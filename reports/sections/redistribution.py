@@ -65,9 +65,8 @@ def describe_known_licences(corpus: CorpusFigures) -> InlineContent:
     content: list[InlineElement] = [
         f"A licence is stated for {format_count(licensed_count, 'document')} "
         f"({format_number(licensed_count / document_count, 'share')}), by the document itself or "
-        "by its source, and for ",
+        "by its source. None is stated for ",
         unlicensed,
-        " none is stated",
     ]
     if has_canaries(corpus):
         planted = corpus.add_sum_figure(

@@ -312,7 +312,7 @@ class TaskScores:
             for system, figure in {**figures, **differences_by_metric.get(metric, {})}.items()
         ]
         method_table = DataTable(
-            "How each was measured", ["metric", "system", "method", "scorer"], table_rows
+            "How each score was measured", ["metric", "system", "method", "scorer"], table_rows
         )
         return Section("Scores", [method_table, *self.build_label_table()])
 
@@ -337,8 +337,8 @@ class TaskScores:
             " …" if len(untested_labels) > MAX_LISTED_LABELS else ""
         )
         message = (
-            f"Labels without a test row: {len(untested_labels):,} of {len(label_rows):,} (number "
-            f"{label_list}). The accuracy for these labels is not known."
+            f"Labels without a test row: {len(untested_labels):,} of {len(label_rows):,} (label "
+            f"numbers: {label_list}). The accuracy for these labels is not known."
         )
         return [Callout("bad", [message])]
 
@@ -395,8 +395,8 @@ class TaskScores:
                 "the most test rows. "
             )
         note += (
-            f"n: number of test {self.counted_unit} with the label; wrong: number of them for "
-            "which the model predicted another label. "
+            f"n is the number of test {self.counted_unit} with the label; “wrong” is the number "
+            "of these for which the model predicted another label. "
         )
         if not has_names:
             note += (

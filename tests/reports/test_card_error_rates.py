@@ -183,7 +183,7 @@ def test_rate_without_cases_is_not_good(session):
 def test_intervals_with_one_end_are_counted_separately(session, tmp_path):
     two = [candidate("canary", f"{n}", 64, p=0.01) for n in range(3)]
     one = [candidate("canary", f"s{n}", 64, p=0.01, high=None) for n in range(2)]
-    said = "Not counted: 4 more, without a two-sided interval or a known true"
+    said = "Not counted: 4 candidates, which lack a two-sided interval or a known true"
     assert said in said_of([*two, *one], [*two, *one]) and "Not counted" not in said_of(two, two)
     known = {"extraction": rates_of_trials({"one": [*two, *one]})}
     card = build_model_card(
@@ -232,8 +232,8 @@ def test_model_card_reports_error_rates_of_its_audits(session, tmp_path):
     assert "could not be judged" not in text
     assert (
         "Error rates (planted secrets): in 2 synthetic corpora (trials) with known effects that "
-        "were hidden from the audit, it found 100.0 % of the candidates (possible effects) with "
-        "copies 64"
+        "were hidden from the audit, it found 100.0 % of the candidates (possible effects) at "
+        "64 (copies)"
     ) in text
     assert text.count("Error rates (") == 1  # nothing is known of bias
     assert "are not known: this store has no study" not in text

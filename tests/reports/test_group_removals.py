@@ -218,7 +218,7 @@ def test_groups_without_documents_are_named_and_not_in_the_table(session):
     ]
     text = text_of_blocks(section.blocks)
     assert "Groups that no document mentions: Hindus, Buddhists and Sikhs; Jews." in text
-    assert "Dialects of which no document has markers: Scottish English." in text
+    assert "Dialects without markers in any document: Scottish English." in text
 
 
 def test_removals_by_stage_add_up(session):

@@ -131,7 +131,7 @@ def test_a_noun_agrees_with_its_count(count, said):
         ("min", "loss", "the smallest loss"),
         ("max", "loss", "the largest loss"),
         ("last", "loss", "the last loss"),
-        ("distinct", "doc_id", "the number of different values of doc_id"),
+        ("distinct", "doc_id", "the number of distinct values of doc_id"),
         ("finding", "", "computed by the audit"),
     ],
 )

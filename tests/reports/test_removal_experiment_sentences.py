@@ -64,15 +64,15 @@ def verdict_of(change=(-3.0, -4.0, -2.0), left=(0.1, -0.5, 0.5), before=(4.0, 3.
         ({"left": None, "change": (3.0, 2.0, 4.0)}, "X changed by 3.000 (2.000 to 4.000)."),
         (
             {"left": None, "change": (-1.0, -2.0, 0.0)},
-            "X was not shown to change: −1.000 (−2.000 to 0.000).",
+            "X was not shown to change; its measured change is −1.000 (−2.000 to 0.000).",
         ),
         (
             {"left": None, "change": (1.0, 0.0, 2.0)},
-            "X was not shown to change: 1.000 (0.000 to 2.000).",
+            "X was not shown to change; its measured change is 1.000 (0.000 to 2.000).",
         ),
         (
             {"left": None, "change": (-1.0, None, None)},
-            "X was not shown to change: −1.000 (–).",
+            "X was not shown to change; its measured change is −1.000 (–).",
         ),
         # It did not fall.
         ({"change": (3.0, 2.0, 4.0)}, "X did not disappear: it rose by 3.000 (2.000 to 4.000)."),

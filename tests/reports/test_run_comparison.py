@@ -419,7 +419,7 @@ def test_equal_corpora_show_no_difference(corpora, tmp_path):
     )
     text = " ".join(read_page(comparison, tmp_path).text.split())
     assert "The training data shows no difference." in text
-    assert "All figures of the two corpora are equal." in text
+    assert "The figures of the two corpora are all equal." in text
     assert report_run_comparison(comparison)["training_data"] == []
 
 

@@ -273,8 +273,8 @@ def count(split, outcome, rows):
 @pytest.mark.parametrize(
     ("counts", "test_path", "said"),
     [
-        ([], None, "The test rows come from the user. The results on other texts"),
-        ([], "t.jsonl", "The test rows come from the user. The results on other texts"),
+        ([], None, "The test rows come from the user. Results on other texts"),
+        ([], "t.jsonl", "The test rows come from the user. Results on other texts"),
         (
             [count("test", "used", 60)],
             None,
@@ -325,20 +325,20 @@ def test_what_speaks_against_the_scores_is_said_where_a_row_does(category, rows,
             None,
             None,
             (
-                "Shares of the rows of the first file that a hash assigned to other splits: 0.1 "
+                "A hash assigned these shares of the rows of the first file to other splits: 0.1 "
                 "for validation and 0.25 for test."
             ),
         ),
         (
             None,
             "t.jsonl",
-            "Shares of the rows of the first file that a hash assigned to other splits: 0.1 for "
+            "A hash assigned these shares of the rows of the first file to other splits: 0.1 for "
             "validation.",
         ),
         (
             "t.jsonl",
             None,
-            "Shares of the rows of the first file that a hash assigned to other splits: 0.25 for "
+            "A hash assigned these shares of the rows of the first file to other splits: 0.25 for "
             "test.",
         ),
         ("t.jsonl", "t.jsonl", ""),

@@ -109,7 +109,7 @@ def test_samples_of_one_step_are_not_said_to_be_of_two(session, made):
     """And where texts were written but not scored, the card does not say that none is known."""
     left = artifacts.trained(None, artifacts.TrainedConfig(texts=("the sea was calm",)))
     page = card_of(made, left)
-    assert "Texts from the first and the last step" in page.text
+    assert "The texts are from the first and the last step" in page.text
     card = build_model_card(
         made.checkpoint, left, None, {}, {}, None, None, None, None, {}, None, ModelCardConfig()
     )
@@ -117,7 +117,7 @@ def test_samples_of_one_step_are_not_said_to_be_of_two(session, made):
     assert left["samples"].row_count and "No text that the model wrote" not in text
     only = score_samples(only_step(left, EmptyConfig()), ScoreSamplesConfig())
     section = build_samples_section(FigureBook({"score_samples": only}), only, Redactor())
-    assert section.blocks[-1].note == "Texts from the only step with generated text."
+    assert section.blocks[-1].note == "The texts are from the only step with generated text."
 
 
 @stage(name="only_step", tables={"samples": SAMPLES})

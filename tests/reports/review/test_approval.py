@@ -129,7 +129,7 @@ def test_an_approval_expires_after_its_last_day(judge, stored):
     assert judge(review, now=datetime(2026, 12, 1, 23, 59, tzinfo=UTC)).is_approved
     late = judge(review, now=datetime(2026, 12, 2, tzinfo=UTC))
     assert (
-        late.state == "expired" and late.describe() == "expired: the approval ended on 2026-12-01"
+        late.state == "expired" and late.describe() == "expired: the approval expired on 2026-12-01"
     )
     assert judge(review, stored("bob"), now=datetime(2026, 12, 2, tzinfo=UTC)).is_approved
 
