@@ -361,9 +361,7 @@ class DatasheetBuilder:
                     replace(
                         section,
                         page="recovery",
-                        answer=[
-                            "How much of the effects that are known in advance the stages found."
-                        ],
+                        answer=["How well the stages recovered effects that are known in advance."],
                     )
                     for section in build_curation_evaluation_sections(self.corpus_figures)
                 ),

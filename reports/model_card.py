@@ -597,9 +597,9 @@ class ModelCardBuilder:
         if scorers:
             items.append(
                 [
-                    f"Texts were scored by {', '.join(scorers)}. These figures include the "
-                    "errors of the scorers; do not compare them with figures from other "
-                    "scorers."
+                    f"Texts were scored by {', '.join(scorers)}. Figures that are based on scores "
+                    "include the errors of the scorers; do not compare them with figures from "
+                    "other scorers."
                 ]
             )
         items.append(

@@ -379,8 +379,9 @@ class StudyCardBuilder:
                     [
                         "Not judged: ",
                         ShortFigure(unjudged_count),
-                        " candidates, because the model returned no number, there was no position to "
-                        "test, or the audit allows no conclusion. They are not part of any rate.",
+                        " candidates, because the model returned no number, there was no position "
+                        "to test, or the audit allows no conclusion. They are not part of any "
+                        "rate.",
                     ],
                 )
             )

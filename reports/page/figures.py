@@ -69,7 +69,8 @@ FIGURES = table_schema(
 )
 
 EVIDENCE = table_schema(
-    "The rows that support the figures of the card: which rows of which table.",
+    "The rows that support the figures of the card: for each figure, the table and the conditions "
+    "that select its rows.",
     column("id", pa.string(), "id", "id of the selection of rows"),
     column("stage", pa.string(), "label", "label of the stage in the run"),
     column(

@@ -154,7 +154,7 @@ def sign_with_agent(statement: bytes, public_key_file: Path) -> bytes:
         )
     public_key = public_key_file.read_text(errors="replace").strip()
     if "\n" in public_key or not _PUBLIC_KEY_PATTERN.match(public_key):
-        raise UsageError(f"{public_key_file}: this is not a public key of OpenSSH")
+        raise UsageError(f"{public_key_file}: this is not an OpenSSH public key")
     with tempfile.TemporaryDirectory(prefix="hallmark-") as folder:
         # Next to a copy there is no private key, which ssh-keygen would read without the agent.
         copied_key = Path(folder, "key.pub")

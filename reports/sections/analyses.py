@@ -216,7 +216,7 @@ def build_audit_page(
             build_metric_table(findings, audit, main_findings, max_rows, is_main=True),
         )
     if not audit_findings:
-        message = "The audit computed no finding about the model."
+        message = "The audit computed no findings about the model."
         if findings.by_audit[audit]:
             message += " Its controls are below."
         section.add_blocks(Paragraph([message]))
@@ -357,7 +357,7 @@ def _build_method_section(
             ]
         )
     if method_rows:
-        columns = ["metric", "method of the first figure", "scorer", "different methods"]
+        columns = ["metric", "method of the first figure", "scorer", "number of methods"]
         note = "The evidence page of each figure states the method of that figure."
         if collect_scorer_limits(scorer_controls):
             note += " What the scorers do not detect is stated under Limits."
@@ -394,7 +394,7 @@ def _build_limits_section(
             *error_rates.describe_error_rates(audit),
         )
     if not section.blocks:
-        section.add_blocks(Paragraph(["No limit is stated for this audit."]))
+        section.add_blocks(Paragraph(["No limits are stated for this audit."]))
     return section
 
 

@@ -480,9 +480,9 @@ def _explain_control_results(findings: Findings, controls: Sequence[AuditControl
         )
     if weak_audits:
         sentences.append(
-            f"This model is too weak for these audits: {', '.join(weak_audits)}. It cannot answer "
-            "their questions, so the card draws no conclusion from their figures. Too little "
-            "training is one possible cause."
+            f"This model is too weak for these audits: {', '.join(weak_audits)}. Their questions "
+            "cannot be asked of it, so the card draws no conclusion from their figures. Too "
+            "little training is one possible cause."
         )
     if unjudged_audits:
         sentences.append(
@@ -555,7 +555,9 @@ def build_verdicts_table(verdicts: Sequence[Mapping[str, Any]], findings: Findin
             ]
         )
     omitted_count = len(verdicts) - len(rows)
-    note = "Not shown: the finding shows neither that the rule holds nor that it does not." + (
+    note = (
+        "“Not shown” means that the finding shows neither that the rule holds nor that it does not."
+    ) + (
         f" The table verdicts of the run contains {format_count(omitted_count, 'further verdict')}."
         if omitted_count
         else ""

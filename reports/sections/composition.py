@@ -275,7 +275,7 @@ def _describe_declared_licences(
 
 
 def build_lengths_section(corpus: CorpusFigures) -> Section:
-    caption, empty_message = "Bytes per document", "The corpus holds no document."
+    caption, empty_message = "Bytes per document", "The corpus contains no documents."
     return build_quantiles_section(
         corpus, "Lengths", "lengths", "bytes", "bytes", caption, empty_message
     )

@@ -32,8 +32,8 @@ COMPARED_STAGES = (PROFILE, EFFECTS, CURATION_EVALUATION)
 #: Explains the differences of shares.
 RATE_NOTE = (
     "Differences of shares are in percentage points. The 95 % interval of a difference combines "
-    "the intervals of both shares (Newcombe 1998), as if the documents were different ones; if "
-    "both corpora contain the same documents, it is too wide."
+    "the intervals of both shares (Newcombe 1998), as if the corpora had no documents in common; "
+    "if they have, the interval is too wide."
 )
 
 

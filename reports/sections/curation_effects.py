@@ -113,7 +113,7 @@ def add_removal_ratio_figure(
         low=row["low"],
         high=row["high"],
         confidence_level=CONFIDENCE_LEVEL,
-        missing_reason="no other document was removed",
+        missing_reason="no other documents were removed",
         missing_text=INFINITE_RATIO,
         method="exact interval over clusters of near copies; see the description of the column low",
     )
@@ -147,7 +147,7 @@ def has_ratio(row: Row) -> bool:
 def format_infinite_ratio_note(rows: list[Row]) -> str:
     """Return a sentence that explains the sign for infinite ratios, if any row has one."""
     return (
-        f"{INFINITE_RATIO}: the rate of all other documents is 0. "
+        f"{INFINITE_RATIO} means that the rate of all other documents is 0. "
         if any(map(has_infinite_ratio, rows))
         else ""
     )
@@ -477,8 +477,8 @@ def build_group_swap_section(corpus: CorpusFigures) -> Section:
             f"{len(significant_rows)} of {format_count(len(origin_rows), 'pair')} of groups "
             f"differ significantly in score.{untested_note} The table shows the largest "
             "differences and the largest difference of every group; all differences are in the "
-            "table swap_differences. Crossed: share of the sentences for which only one of the two "
-            f"scores passes the threshold {rows[0]['threshold']:g}. Scorer: "
+            "table swap_differences. “Crossed” is the share of the sentences for which only one "
+            f"of the two scores passes the threshold {rows[0]['threshold']:g}. Scorer: "
             f"{format_swap_scorer_with_digest(corpus)}."
         )
         section.add_blocks(

@@ -128,9 +128,10 @@ def build_detection_rate_table(
             ]
         )
     note = (
-        "Recall: share of the known cases that the stage found. Precision: share of the reported "
-        "cases that are known cases. False alarms: share of the documents without a case that "
-        "were removed or tagged. Each stage is judged by the documents that it received. "
+        "Recall is the share of the known cases that the stage found. Precision is the share of "
+        "the reported cases that are known cases. The rate of false alarms is the share of the "
+        "documents without a case that were removed or tagged. Each stage is judged only on the "
+        "documents that it received. "
     )
     note = f"{note}{extra_note}".strip()
     columns = ["stage", "what", "measure", "share", "interval", "n"]
@@ -207,6 +208,6 @@ def _add_share_figure(
         value_column="hits/n",
         n=row["n"],
         method="Wilson interval",
-        missing_reason="there is no such case",
+        missing_reason="there are no such cases",
         **interval_fields,
     )

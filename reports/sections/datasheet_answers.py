@@ -257,9 +257,9 @@ class DatasheetMeasurements:
     def describe_data(self) -> InlineContent:
         """Return that an instance is raw text, its median length, and its metadata."""
         content: list[InlineElement] = [
-            "Raw text in Unicode, and the name of its source: ",
+            "Each of the ",
             self.documents,
-            ".",
+            " consists of raw text in Unicode and the name of its source.",
         ]
         if median := self._read_quantile("lengths", "bytes", "bytes per document", 0.5):
             content += [" The median length is ", median, "."]

@@ -77,7 +77,8 @@ CANDIDATE_KINDS = {
         _HOLM_RULE,
         _HOLM_BOUND,
         "copies",
-        "the rank of the secret among many times as many secrets that were never planted",
+        "the rank of the secret among a many times larger number of secrets that were never "
+        "planted",
     ),
     "passage": CandidateDescription(
         "Repeated passages",
@@ -90,7 +91,7 @@ CANDIDATE_KINDS = {
     ),
     "record": CandidateDescription(
         "Personal records",
-        "the e-mail address and telephone number of an invented person",
+        "the email address and telephone number of an invented person",
         "prompts the model with the text that precedes the address and the number",
         "the model generates both",
         _VERBATIM_BOUND,
@@ -131,7 +132,7 @@ CANDIDATE_KINDS = {
 }
 
 #: Why a study does not measure an audit that declares no reason.
-NO_PLANTED_EFFECT = "The study plants no effect that this audit measures."
+NO_PLANTED_EFFECT = "The study plants no effects that this audit measures."
 
 
 class DetectionRate(NamedTuple):
@@ -472,8 +473,8 @@ def describe_missing_error_rates(
     if not studies:
         return [
             [
-                "The error rates of these audits are not known: this store has no study of their "
-                "current version. The command hallmark study measures them."
+                "The error rates of these audits are not known, because this store has no study "
+                "of their current version. The command hallmark study measures them."
             ]
         ]
     unknown_titles = [

@@ -42,7 +42,7 @@ def build_filter_error_section(corpus: CorpusFigures) -> Section:
                 [
                     "Recall and false alarms of the toxicity filter were not measured: "
                     f"{explain_missing_rates(corpus)}. The page “Controls” of a model card lists "
-                    "what the scorer of an audit misses and flags wrongly."
+                    "what the scorer of an audit misses and what it wrongly flags."
                 ]
             )
         )

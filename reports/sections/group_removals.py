@@ -80,8 +80,8 @@ READING_NOTE = (
     "first."
 )
 SOURCE_NOTE = (
-    "Sources are compared with all other sources; their ratios are not adjusted, and the column "
-    "“compared with others” judges them as they are."
+    "Sources are compared with all other sources. Their ratios are not adjusted; the column "
+    "“compared with others” judges these ratios."
 )
 PEOPLE_NOTE = (
     "A high ratio does not prove that a filter is unfair: documents that mention a group also "
@@ -403,7 +403,7 @@ def build_group_removal_section(corpus: CorpusFigures) -> Section:
                 *build_rule_effect_sections(corpus),
             ],
             page="removal-rates",
-            answer=["Further removal rates, examples, and how accurate the list of names is."],
+            answer=["Further removal rates, examples, and the accuracy of the identity lexicon."],
         ),
     ]
     return section
@@ -451,7 +451,7 @@ def build_rate_table(
         columns.append("detectable ratio")
     notes = [SOURCE_NOTE] if is_about_sources else []
     if any(has_infinite_adjusted_ratio(row, outcome.prefix) for row in rows):
-        notes.append(f"{INFINITE_RATIO}: the share of all other documents is 0.")
+        notes.append(f"{INFINITE_RATIO} means that the share of all other documents is 0.")
     return DataTable(
         caption,
         columns,
@@ -530,12 +530,13 @@ def build_ratio_chart(rows: Sequence[Row]) -> list[Block]:
     alt[-1] = alt[-1].removesuffix(", ") + "."
     caption = (
         "Removed share of each group, divided by that of all other documents and adjusted for "
-        "source, with 95 % intervals. Dashed line: no difference."
+        "source, with 95 % intervals. The dashed line marks no difference."
     )
     if omitted_count := len(rows) - len(drawn_rows):
         caption += (
-            f" Only in the table: {format_count(omitted_count, 'group')} without a ratio, with a "
-            "ratio of zero, or with an interval that reaches zero or has no upper end."
+            f" The chart omits {format_count(omitted_count, 'group')} without a ratio, with a "
+            "ratio of zero, or with an interval that reaches zero or has no upper end; the table "
+            "contains all groups."
         )
     return [Chart("group-removals", drawing, alt, caption)]
 
@@ -609,10 +610,11 @@ def build_stage_section(corpus: CorpusFigures, rows: Sequence[Row]) -> Section:
     columns = ["documents", "read", *stage_names, "removed", "kept", "unique"]
     note = (
         "The columns of stages show the number of documents that each stage removed or put into "
-        "quarantine. Read = removed + kept. Unique: documents that were read, excluding exact and "
-        "near duplicates of other documents. For documents that the stage ingest removed, and for "
-        "duplicates of an earlier corpus, only the source is known. Records that the stage ingest "
-        "could not read are not documents; the section “Collection process” counts them."
+        "quarantine. Read = removed + kept. “Unique” documents are those that were read, "
+        "excluding exact and near duplicates of other documents. For documents that the stage "
+        "ingest removed, and for duplicates of an earlier corpus, only the source is known. "
+        "Records that the stage ingest could not read are not documents; the section “Collection "
+        "process” counts them."
     )
     section.add_blocks(
         DataTable(

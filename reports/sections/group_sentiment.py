@@ -135,10 +135,10 @@ def _describe_columns(rows: list[Row], corpus: CorpusFigures) -> str:
     note = (
         "The table covers sentences of the training text, without planted documents, that mention "
         "exactly one group of a kind, and only once; a neutral word replaces the name of the "
-        "group before scoring. Sentiment: from −1 (negative) to 1 (positive). The sentences about "
-        "a group are averaged within each cluster of near-duplicate documents. Difference: mean "
-        "of the group minus mean of the other groups of the same kind. A group is named above the "
-        f"table {RULE}. Scorer: {_format_scorer_with_digest(corpus)}."
+        "group before scoring. Sentiment ranges from −1 (negative) to 1 (positive). The sentences "
+        "about a group are averaged within each cluster of near-duplicate documents. The "
+        "difference is the mean of the group minus the mean of the other groups of the same kind. "
+        f"A group is named above the table {RULE}. Scorer: {_format_scorer_with_digest(corpus)}."
     )
     groups_by_reason: dict[str, list[str]] = {}
     for row in rows:

@@ -186,7 +186,9 @@ class ModelCardMeasurements:
             f"{get_audit_title(audit)}: " + ", ".join(finding.row["title"] for finding in headlines)
             for audit, headlines in headlines_by_audit.items()
         ]
-        content = [f"{'; '.join(measures)}. The section Metrics states how each is computed."]
+        content = [
+            f"{'; '.join(measures)}. The section Metrics states how each metric is computed."
+        ]
         figures = [
             finding.figure for headlines in headlines_by_audit.values() for finding in headlines
         ]

@@ -121,8 +121,8 @@ def describe_smallest_detected_trait_share(findings: Findings) -> list[Block]:
         message = "None of the planted associations could be measured"
     elif all(row["low"] is None for row, _ in association_findings):
         message = (
-            "Whether this model shows the planted associations was not tested: no figure of them "
-            "has an interval"
+            "Whether this model shows the planted associations was not tested: none of their "
+            "figures has an interval"
         )
     else:
         largest_share = format_number(max(measured_shares), "share")

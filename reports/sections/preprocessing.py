@@ -85,8 +85,8 @@ def build_stage_counts_section(corpus: CorpusFigures) -> Section:
                 kept_documents.append((stage_label, cells[ACCOUNT_TERMS.index("kept")]))
         numeric = frozenset(range(1, len(columns)))
         note = (
-            "Replaced: bytes before the replacements minus bytes after them, so a longer "
-            "replacement counts as negative."
+            "“Replaced” is the number of bytes before the replacements minus the number after "
+            "them, so a longer replacement counts as negative."
             if unit == "bytes"
             else ""
         )
@@ -165,8 +165,9 @@ def build_ledger_reasons_section(corpus: CorpusFigures) -> Section:
         return section
     columns = ["stage", "action", "reason", "rows", "bytes affected"]
     note = (
-        "Bytes affected: the text that was removed or replaced, before the change, or the text "
-        "that was added. The accounts above subtract the bytes of replacements."
+        "“Bytes affected” is the size of the text that was removed or replaced, before the "
+        "change, or of the text that was added. The accounts above subtract the bytes of "
+        "replacements."
     )
     if len(sorted_reasons) > len(rows):
         note += (
@@ -278,7 +279,7 @@ def build_toxicity_removal_section(corpus: CorpusFigures) -> Section:
         )
         rows.append([name, *cells, removed_share])
     if not rows:
-        section.add_blocks(Paragraph(["The filter received no document."]))
+        section.add_blocks(Paragraph(["The filter received no documents."]))
         return section
     columns = ["source", "input", "removed", "share removed"]
     note = (

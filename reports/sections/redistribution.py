@@ -48,7 +48,7 @@ def describe_known_licences(corpus: CorpusFigures) -> InlineContent:
     """Return for how many documents a licence is stated, by themselves or by their source."""
     document_count = sum(corpus.profile["sources"].read(["documents"])["documents"].to_pylist())
     if not document_count:
-        return ["The corpus contains no document."]
+        return ["The corpus contains no documents."]
     unlicensed = corpus.book.add_computed_figure(
         "documents-without-licence",
         "number of documents for which no licence is stated",

@@ -276,7 +276,7 @@ class RemovalReport:
         """Build the callout on the criteria, the summary table and the verdict of each case."""
         indexed_criteria = [(case, index) for case in cases for index in range(len(case.criteria))]
         if not indexed_criteria:
-            message = "There is no criterion to check: "
+            message = "There are no criteria to check: "
             message += "nothing was removed, or no finding is of a kind that must disappear."
             return [Callout("note", [message]), *self.build_verdict_blocks(cases, [])]
         passed = [
@@ -594,8 +594,8 @@ class RemovalReport:
             )
         if case.kind == "association":
             note = (
-                "n: number of sentences and number of pairs of groups (“120 in 4”: 120 sentences "
-                "in 4 pairs); the interval is computed over these pairs."
+                "n is the number of sentences and the number of pairs of groups (“120 in 4” means "
+                "120 sentences in 4 pairs); the interval is computed over these pairs."
             )
         return DataTable("Each arm", columns, rows, frozenset(range(1, 6)), note)
 

@@ -53,18 +53,18 @@ ComparisonResult = Literal["better", "worse", "no difference shown", "not measur
 COMPARISON_MESSAGES: dict[
     ComparisonResult, tuple[Literal["good", "bad", "note"], str, str, str]
 ] = {
-    "better": ("good", "is better than", "above 0.", "The intervals do not overlap."),
+    "better": ("good", "is better than", "which is above 0.", "The intervals do not overlap."),
     "worse": (
         "bad",
         "is worse than",
-        "below 0: the model is worse for this task.",
-        "The intervals do not overlap: the model is worse for this task.",
+        "which is below 0, so the model is worse for this task.",
+        "The intervals do not overlap, so the model is worse for this task.",
     ),
     "no difference shown": (
         "note",
         "shows no difference from",
-        "which includes 0: more test rows might show a difference.",
-        "The intervals overlap: more test rows might show a difference.",
+        "which includes 0; more test rows might show a difference.",
+        "The intervals overlap; more test rows might show a difference.",
     ),
     "not measured": (
         "note",

@@ -26,9 +26,8 @@ UNLIMITED_KINDS = ("all", "identity")
 
 #: Explains the arms with other seeds, where there are any.
 SEED_ARM_NOTE = (
-    "The arms with other seeds use all documents: a change is attributed to the removal only "
-    "if its interval is further from 0 than the difference between any of these arms and the "
-    "base."
+    "The arms with other seeds use all documents. A change is attributed to the removal only if "
+    "its interval is further from 0 than the difference between any of these arms and the base."
 )
 
 
@@ -218,9 +217,9 @@ def build_heldout_loss_section(book: FigureBook, redactor: Redactor, max_rows: i
     arm_names = (arm if arm.startswith(SEED) else ARM_NAMES[arm] for arm in arms)
     columns = ["held-out text", "bytes", *arm_names, "change, removal", "change, random"]
     note = (
-        "Bits per byte of rows of the validation split at the last step, without intervals; lower "
-        "is better. The cost of the removal is the part of its change that exceeds both the "
-        "change of the random arm and the difference between seeds."
+        "Values are bits per byte of rows of the validation split at the last step, without "
+        "intervals; lower is better. The cost of the removal is the part of its change that "
+        "exceeds both the change of the random arm and the difference between seeds."
     )
     note += _format_row_limit_note(
         len(shown_texts),

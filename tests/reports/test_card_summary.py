@@ -186,7 +186,7 @@ def test_a_rule_that_could_not_be_judged_is_neither_passed_nor_failed(session):
         "–",
         "not measured: it is a masked language model",
     ]
-    assert verdicts.note.startswith("Not shown: the finding shows neither")
+    assert verdicts.note.startswith("“Not shown” means that the finding shows neither")
     # The audit did not run, so the card has no such figure.
     *_, (verdicts,) = screen(limit=0.7, missing=("bias",))
     assert cells_of(verdicts)[0][2:] == [
@@ -320,7 +320,7 @@ def test_a_weak_model_breaks_no_instrument(session):
     text = said["Do the audits work?"]
     assert text.startswith("All controls of the audits and baselines gave the expected res")
     assert f"this model {COUNT - 1} of {COUNT} (1 failed), scorers 1 of 1." in text
-    assert "too weak for these audits: Bias. Their questions cannot be asked" in text
+    assert "too weak for these audits: Bias. Their questions cannot be asked of it" in text
     assert "require: Capability (Control); Toxic " in text and "Bias (Control)" not in text
 
 

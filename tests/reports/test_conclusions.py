@@ -203,7 +203,7 @@ def test_the_slope_decides_whether_planted_associations_are_shown(session, slope
         ({1.0: (-0.4, -0.2)}, ", lower: "),
         ({0.5: (0.2, 0.4)}, "No association was planted in more than half"),
         ({1.0: None}, "None of the planted associations could be measured"),
-        ({1.0: 0.4}, "shows the planted associations was not tested: no figure of them has an"),
+        ({1.0: 0.4}, "shows the planted associations was not tested: none of their figures has"),
     ],
 )
 def test_of_planted_associations_each_case_has_its_sentence(session, amounts, expected):
@@ -322,7 +322,7 @@ def test_no_figure_is_called_missing_that_an_audit_left(session, values):
     for name, rows in audits.items():
         said = text_of_section(build_audit_page(findings, name, 9))
         own = [row for row in rows if not row["control"]]
-        assert ("computed no finding about the model" in said) == (not own)
+        assert ("computed no findings about the model" in said) == (not own)
         assert ("Its controls are below" in said) == (not own and len(rows) > 0)
 
 
@@ -444,7 +444,7 @@ def test_instruments_work_only_where_a_control_tested_one(session, tests, passed
     assert bool(counts) == ("Controls with the expected result: " in said)
     assert not counts or f"Controls with the expected result: {counts}. " in f"{said} "
     has_blind_scorer = ("scorer", False) in zip(tests, passed, strict=True)
-    assert ("what it does not detect" in said) == has_blind_scorer
+    assert ("text that it does not detect" in said) == has_blind_scorer
 
 
 @given(

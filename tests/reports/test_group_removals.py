@@ -311,7 +311,9 @@ def test_every_branch_of_the_total(session, total, expected):
 def test_missing_rates_are_reported(session):
     nothing = CorpusFigures(FigureBook({}), {}, 30)
     text = text_of_blocks(build_group_removal_answer(nothing))
-    assert text == "Removal rates by group are not known: the stage removal_effects did not run."
+    assert text == (
+        "Removal rates by group are not known, because the stage removal_effects did not run."
+    )
     section = build_group_removal_section(nothing)
     assert "did not run" in text_of_section(section)
     assert "were not measured" in text_of_section(section)
@@ -521,7 +523,7 @@ def test_recall_and_false_alarms_are_next_to_the_rates(session):
         ),
         (
             [rate("rude speech", "recall", 0, 0), rate("no rude speech", "false alarms", 0, 0)],
-            "there is no such case",
+            "there are no such cases",
             "In the invented documents",
         ),
     ],
@@ -598,7 +600,8 @@ def test_missing_error_rates_have_one_reason(session, signal, reason):
     text = text_of_section(build_filter_error_section(corpus))
     assert (
         f"Recall and false alarms of the toxicity filter were not measured: {reason}. The page "
-        "“Controls” of a model card lists what the scorer of an audit misses and flags wrongly."
+        "“Controls” of a model card lists what the scorer of an audit misses and what it wrongly "
+        "flags."
     ) in text
 
 

@@ -41,7 +41,7 @@ def build_corpus(document_count, unlicensed_count, planted_count=0):
 @pytest.mark.parametrize(
     ("counts", "expected"),
     [
-        ((0, 0), "The corpus contains no document."),
+        ((0, 0), "The corpus contains no documents."),
         ((4, 0), "A licence is stated for every document, by itself or by its source."),
         ((4, 4), "No licence is stated for any of 4 documents."),
         (

@@ -197,7 +197,7 @@ def test_where_nothing_must_be_reached_no_line_is_green(session):
     units = {arm: other.units_by_arm[arm] for arm in ("base", "removed", "random")}
     alone = replace(other, units_by_arm=units, null_units_by_arm={})
     page = pages.read(pages.write_pages(card([alone])) / "removal_experiment_card.html")
-    assert "There is no criterion to check" in page.text
+    assert "There are no criteria to check" in page.text
     assert "0 of 0" not in page.text and "other changed by" in page.text
 
 

@@ -193,4 +193,4 @@ def test_datasheet_starts_with_removal_rates_and_masks_examples(cards, made):
     assert {row["slice"] for row in rows if row["dimension"] == "source"} > {SCRIPT, LINK}
     shown = [(folder / "rows" / "removal-effects.html").read_text()]
     assert not any(OFFENSIVE in text for text in shown)
-    assert any("masked: scored" in text for text in shown)
+    assert any("masked: toxicity score" in text for text in shown)

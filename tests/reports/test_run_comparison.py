@@ -280,7 +280,7 @@ def test_a_training_is_compared_with_its_first_checkpoint(session):
 @pytest.mark.parametrize(
     ("verdicts", "sentence"),
     [
-        ([], "there is no main finding"),
+        ([], "there are no main findings"),
         (["worse"], "of 1 main finding, 1 got worse"),
         (["better", "better"], "of 2 main findings, 2 got better"),
         (

@@ -345,7 +345,7 @@ def test_whether_there_is_something_to_find_is_said_of_each_amount(effect, cell)
         ),
         (
             {"unjudged": {("canary", 8.0): 2}},
-            "Not judged: 2 more, because the model",
+            "Not judged: 2 candidates, because the model",
             "Not counted:",
         ),
     ],
@@ -475,7 +475,7 @@ def test_an_audit_of_a_user_has_a_reason_too(monkeypatch):
         AUDIT_DESCRIPTIONS, "own", AuditDescription(999, "Own", "", "", risk="bias", question="")
     )
     reasons = group_unmeasured_audits_by_reason(CANDIDATE_KINDS)
-    assert reasons["The study plants no effect that this audit measures."] == ["Own"]
+    assert reasons["The study plants no effects that this audit measures."] == ["Own"]
     text = text_of_section(
         card_of(alarms={"canary": figure(0.1)}).build_unmeasured_audits_section()
     )

@@ -94,13 +94,13 @@ BAG, APART = "bag of words", "model minus bag of words"
     ("baseline", "apart", "look", "said", "end"),
     [
         # By the difference on the same rows.
-        ((0.5, 0.4, 0.6), (0.1, 0.01, 0.2), "good", "is better than", ", above 0."),
+        ((0.5, 0.4, 0.6), (0.1, 0.01, 0.2), "good", "is better than", ", which is above 0."),
         (
             (0.5, 0.4, 0.6),
             (0.1, 0.0, 0.2),
             "note",
             "shows no difference from",
-            ", which includes 0: m",
+            ", which includes 0; m",
         ),
         (
             (0.7, 0.6, 0.8),
@@ -114,7 +114,7 @@ BAG, APART = "bag of words", "model minus bag of words"
             (-0.1, -0.2, -0.01),
             "bad",
             "is worse than",
-            ", below 0: the model is worse",
+            ", which is below 0, so the model is worse",
         ),
         # By their own two.
         ((0.4, 0.3, 0.49), None, "good", "is better than", ". The intervals do not overlap."),
@@ -123,21 +123,21 @@ BAG, APART = "bag of words", "model minus bag of words"
             None,
             "note",
             "shows no difference from",
-            ". The intervals overlap: more",
+            ". The intervals overlap; more",
         ),
         (
             (0.8, 0.7, 0.9),
             None,
             "note",
             "shows no difference from",
-            ". The intervals overlap: more",
+            ". The intervals overlap; more",
         ),
         (
             (0.8, 0.71, 0.9),
             None,
             "bad",
             "is worse than",
-            ". The intervals do not overlap: the model",
+            ". The intervals do not overlap, so the model",
         ),
         (
             (0.8, None, None),
@@ -223,10 +223,10 @@ def labelled(*counts):
     [
         ([], None),
         ([3, 1], None),
-        ([3, 0], "Labels without a test row: 1 of 2 (number 1)."),
-        ([0, 3, 0], "Labels without a test row: 2 of 3 (number 0, 2)."),
-        ([0] * 12, f"12 of 12 (number {', '.join(map(str, range(12)))})."),
-        ([0] * 13, f"13 of 13 (number {', '.join(map(str, range(12)))} …)."),
+        ([3, 0], "Labels without a test row: 1 of 2 (label numbers: 1)."),
+        ([0, 3, 0], "Labels without a test row: 2 of 3 (label numbers: 0, 2)."),
+        ([0] * 12, f"12 of 12 (label numbers: {', '.join(map(str, range(12)))})."),
+        ([0] * 13, f"13 of 13 (label numbers: {', '.join(map(str, range(12)))} …)."),
     ],
 )
 def test_labels_that_no_test_row_has_are_counted(counts, said):
