@@ -444,7 +444,7 @@ class ModelCardBuilder:
                 if table not in TABLES_WITHOUT_SCORED_ROWS:
                     figure = self.book.add_computed_figure(
                         f"{audit}-{table}-rows",
-                        f"number of rows of {table}, {audit}",
+                        f"rows of the table {table} of the audit {audit}",
                         "rows",
                         (f"audit_{audit}", table),
                         aggregate="count",
@@ -597,9 +597,9 @@ class ModelCardBuilder:
         if scorers:
             items.append(
                 [
-                    f"Texts were scored by {', '.join(scorers)}. Figures that are based on scores "
-                    "include the errors of the scorers; do not compare them with figures from "
-                    "other scorers."
+                    f"Texts were scored by {' and '.join(scorers)}. Figures that are based on "
+                    "scores include the errors of the scorers; do not compare them with figures "
+                    "from other scorers."
                 ]
             )
         items.append(

@@ -506,8 +506,8 @@ class DatasheetMeasurements:
         if INGEST not in self._list_stages() or not kinds:
             return []
         return [
-            "The data was collected by software. Hallmark's readers for sources of the kind "
-            f"{', '.join(kinds)} read ",
+            "The data was collected by software. Hallmark's readers (for the kinds of sources: "
+            f"{', '.join(kinds)}) read ",
             self._count_documents_of_stage(INGEST, "input"),
             "; ",
             ShortFigure(self._count_documents_of_stage(INGEST, "quarantined")),

@@ -217,8 +217,8 @@ class ModelCardMeasurements:
         levels = sorted({figure.confidence_level or 0.0 for figure in figures})
         level_list = " or ".join(f"{100 * level:g} %" for level in levels)
         content = [
-            f"The card contains {format_count(len(figures), 'figure')} with a confidence interval "
-            f"of {level_list}. The method of each figure names the clusters and the test. "
+            f"The card contains {format_count(len(figures), 'figure')} with confidence intervals "
+            f"({level_list}). The method of each figure names the clusters and the test. "
             "Intervals do not cover other prompts that could have been written."
         ]
         return MeasuredAnswer(content, figures)

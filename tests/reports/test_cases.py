@@ -450,7 +450,7 @@ def test_a_value_has_the_title_and_the_unit_of_its_measure(session):
     ("first_step", "times_read", "sentence"),
     [
         (None, None, ""),
-        (251, 0, "first read in training step 251, only a part of it read"),
+        (251, 0, "first read in training step 251, read only in part"),
         (1251, 1, "first read in training step 1,251, read completely 1 time"),
         (251, None, "first read in training step 251"),
         (None, 0, "not read in training"),
@@ -462,7 +462,7 @@ def test_a_document_says_how_often_it_was_read_without_its_copies(first_step, ti
     document = CaseDocument("00", "news", "", "ingest", "train", "", first_step, times_read, text)
     page = str(render_cases([Case(1, [], [], [document], 1, [])]))
     subject = " · this document alone, without its copies: " if sentence else ""
-    assert f"last in ingest{subject}{sentence}</p>" in page
+    assert f"last stage ingest{subject}{sentence}</p>" in page
 
 
 @pytest.mark.parametrize(

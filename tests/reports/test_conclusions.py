@@ -640,7 +640,7 @@ def test_scores_of_several_scorers_are_not_all_called_toxicity(session, tmp_path
         {"metric": "mean_toxicity", "value": 0.5, "scorer": "linear 1.0"},
     ]
     text, _ = card(tmp_path, {"bold": audit_of("bold", *rows)})
-    assert "Texts were scored by linear 1.0, words 1.0" in text
+    assert "Texts were scored by linear 1.0 and words 1.0" in text
     assert "Toxicity is what" not in text
 
 

@@ -180,9 +180,9 @@ def rows_page(order="", limit=9, conditions=None):
     [
         ("", 3, "3 rows.", "bac"),
         ("", 2, "3 rows, of which the first 2 are shown.", "ba"),
-        ("-harm", 3, "3 rows, the worst first: by harm.", "acb"),
-        ("-harm", 1, "3 rows, of which the worst is shown, the worst first: by harm.", "a"),
-        ("harm", 2, "3 rows, of which the worst 2 are shown, the worst first: by harm.", "bc"),
+        ("-harm", 3, "3 rows, ordered by harm, the worst first.", "acb"),
+        ("-harm", 1, "3 rows, of which the worst is shown, ordered by harm, the worst first.", "a"),
+        ("harm", 2, "3 rows, of which the worst 2 are shown, ordered by harm, the worst first.", "bc"),
         # So that the two of a pair stand together; none is worse than another.
         ("item", 3, "3 rows, ordered by item.", "abc"),
         ("item", 2, "3 rows, of which the first 2 are shown, ordered by item.", "ab"),
