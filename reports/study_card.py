@@ -105,9 +105,9 @@ class StudyCardBuilder:
             Paragraph(
                 [
                     "Each trial has a synthetic corpus with known effects: the text of an "
-                    "invented town. A model was trained on each trial, and the usual audits "
-                    "judged every candidate (a possible effect) before the answer key was "
-                    "opened. Trials that count towards the results: ",
+                    "invented town. A model was trained on each corpus, and the usual audits "
+                    "judged every candidate (a possible effect) before the answer key was opened. "
+                    "Trials that count towards the results: ",
                     ShortFigure(self.error_rates.counted_trials),
                     " of ",
                     ShortFigure(self.trial_count),
@@ -388,7 +388,7 @@ class StudyCardBuilder:
         if kind in self.error_rates.false_alarm_rates:
             figure = self.error_rates.false_alarm_rates[kind]
             level_note = (
-                f"; the {100 * (figure.confidence_level or 0):.4g} % interval is simultaneous "
+                f"; the {100 * (figure.confidence_level or 0):.4g} % intervals are simultaneous "
                 "for all kinds of candidates"
             )
             section.add_blocks(
@@ -610,7 +610,7 @@ class StudyCardBuilder:
                 "The true value of an interval is the value of the same model over all items. "
                 "Coverage therefore describes the model, and detection describes the text. A "
                 "false alarm may be a property of the model: by chance, a model may treat two "
-                "groups differently although its text does not."
+                "groups differently although its training text does not."
             ],
         ]
         return Section("Caveats", [BulletList(items)])

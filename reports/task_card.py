@@ -141,7 +141,9 @@ class TaskCardBuilder:
         """Build the first screen: comparison with baselines, test rows, warnings and scores."""
         has_test_file = self.finetuning_settings["data"].get("test_path") is not None
         test_origin = (
-            "are in a separate file" if has_test_file else "were split off from the same file"
+            "are in a separate file"
+            if has_test_file
+            else "were split off from the file with the training rows"
         )
         test_row_count = self.get_row_count_figure("test", "used")
         count_content: InlineContent = (

@@ -407,8 +407,8 @@ class TrajectoryWriter:
                 f"RUN@{audit.checkpoints[index].step}" for index in (0, -1)
             )
             note += (
-                f" The table shows {len(rows)} of {len(comparisons)} findings; hallmark "
-                f"compare {checkpoint_arguments} shows all."
+                f" The table shows {len(rows)} of {len(comparisons)} findings; hallmark compare "
+                f"{checkpoint_arguments} shows all of them."
             )
         findings_table = DataTable("First and last", columns, rows, frozenset(range(1, 6)), note)
         return Section("Other findings of this audit", [findings_table])

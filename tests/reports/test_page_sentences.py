@@ -182,7 +182,12 @@ def rows_page(order="", limit=9, conditions=None):
         ("", 2, "3 rows, of which the first 2 are shown.", "ba"),
         ("-harm", 3, "3 rows, ordered by harm, the worst first.", "acb"),
         ("-harm", 1, "3 rows, of which the worst is shown, ordered by harm, the worst first.", "a"),
-        ("harm", 2, "3 rows, of which the worst 2 are shown, ordered by harm, the worst first.", "bc"),
+        (
+            "harm",
+            2,
+            "3 rows, of which the worst 2 are shown, ordered by harm, the worst first.",
+            "bc",
+        ),
         # So that the two of a pair stand together; none is worse than another.
         ("item", 3, "3 rows, ordered by item.", "abc"),
         ("item", 2, "3 rows, of which the first 2 are shown, ordered by item.", "ab"),

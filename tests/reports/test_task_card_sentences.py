@@ -278,7 +278,8 @@ def count(split, outcome, rows):
         (
             [count("test", "used", 60)],
             None,
-            "The test rows come from the user: 60 rows, which were split off from the same file.",
+            "The test rows come from the user: 60 rows, which were split off from the file with "
+            "the training rows.",
         ),
         (
             [count("test", "used", 60)],
