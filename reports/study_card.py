@@ -388,8 +388,8 @@ class StudyCardBuilder:
         if kind in self.error_rates.false_alarm_rates:
             figure = self.error_rates.false_alarm_rates[kind]
             level_note = (
-                f"; the {100 * (figure.confidence_level or 0):.4g} % intervals are simultaneous "
-                "for all kinds of candidates"
+                f"; the {100 * (figure.confidence_level or 0):.4g} % interval is simultaneous for "
+                "all kinds of candidates"
             )
             section.add_blocks(
                 Paragraph(

@@ -330,7 +330,7 @@ def test_whether_there_is_something_to_find_is_said_of_each_amount(effect, cell)
         ),
         (
             {"alarms": {"canary": figure(0.05, 0.01, 0.2, confidence_level=1 - 0.05 / 6)}},
-            "; the 99.17 % intervals are simultaneous for all kinds of candidates. The correction",
+            "; the 99.17 % interval is simultaneous for all kinds of candidates. The correction",
             "could not be judged",
         ),
         (

@@ -167,7 +167,7 @@ def test_what_speaks_against_the_scores_is_said(session, tmp_path):
     assert (
         "2 rows of the test were truncated, because the text did not fit into the context" in first
     )
-    assert "The test rows come from the user: 60 rows, which were split off from the same" in first
+    assert "The test rows come from the user: 60 rows, which were split off from the file" in first
 
 
 def test_rows_that_could_not_be_used_are_counted_with_their_reasons(session, tmp_path):
