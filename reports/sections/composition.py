@@ -44,10 +44,9 @@ def build_canary_callout(corpus: CorpusFigures) -> Callout:
     return Callout(
         "note",
         [
-            "Planted on purpose to measure memorisation: ",
             document_count,
-            " that are synthetic or repeated. Remove them before you reuse the corpus; the "
-            "names of their sources begin with ",
+            ", which are synthetic or repeated, were planted on purpose to measure memorisation. "
+            "Remove them before you reuse the corpus; the names of their sources begin with ",
             Code("planted/"),
             ".",
         ],

@@ -33,7 +33,7 @@ EFFECTS = "removal_effects"
 GROUP_TEMPLATES = {
     "identity": "mentioning {}",
     "dialect": "with markers of {}",
-    "language": "in {}",
+    "language": "in language {}",
     "length": "{}",
     "source": "from {}",
 }
@@ -58,7 +58,7 @@ def read_removal_effects_rows(corpus: CorpusFigures, table: str) -> list[Row]:
 def describe_document_group(row: Row) -> str:
     """Return the documents of a group in words."""
     if (row["dimension"], row["slice"]) == ("language", "undetermined"):
-        return "in undetermined language"
+        return "in an undetermined language"
     return GROUP_TEMPLATES[row["dimension"]].format(row["slice"])
 
 

@@ -164,7 +164,7 @@ def test_what_was_never_planted_makes_no_corpus_unfit(session, copies):
     documents = sum(profiled["canaries"].read(["documents"])["documents"].to_pylist())
     planted = documents > 0
     assert planted == (copies == (0, 2)) and "0 documents that are synthetic" not in text
-    assert ("Planted on purpose" in text) == planted
+    assert ("planted on purpose" in text) == planted
     assert ("Nothing was planted in this corpus." in text) == (not planted)
     assert ("The planted documents make the corpus unsuitable" in text) == planted
 
