@@ -216,7 +216,7 @@ def test_verdicts_are_listed_worst_first_and_only_the_first_twenty(session):
     assert names[:5] == ["far", "near", "unknown", "at", "passed"] and len(names) == 20
     assert table.note.endswith(" The table verdicts of the run contains 2 further verdicts.")
     table = build_verdicts_table(rows[:2], findings_of(bias=[{"metric": "found", "value": 0.5}]))
-    assert "more verdict" not in table.note
+    assert "further verdict" not in table.note
 
 
 @pytest.mark.parametrize(

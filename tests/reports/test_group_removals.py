@@ -195,7 +195,9 @@ def test_cells_show_shares_ratios_and_intervals(session):
     )
     assert men["ratio adjusted for source"] == "∞" and men["95 % interval"] == "2.000 to any"
     assert men["compared with others"] == "more often, q = 0.0200"
-    assert all("∞: the share of all other documents is 0." in table.note for table in tables)
+    assert all(
+        "∞ means that the share of all other documents is 0." in table.note for table in tables
+    )
     assert alone["ratio adjusted for source"] == "–" == alone["95 % interval"]
     assert alone["compared with others"] == "not compared"
     assert lost["mentioning women"]["no copy remains"].value == 0.05

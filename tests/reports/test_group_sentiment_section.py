@@ -121,7 +121,7 @@ def test_differences_are_sorted_and_sentences_without_a_score_are_named(session)
     section = build_section(rows)
     table = next(block for block in section.blocks if hasattr(block, "rows"))
     assert [row[1] for row in table.rows] == ["Blues", "Reds", "Greens"]
-    assert "The scorer failed for 1 sentence, not counted." in table.note
+    assert "The scorer failed for 1 sentence (not counted)." in table.note
     assert "No interval for Greens: none of the scored sentences" in table.note
 
 
