@@ -116,8 +116,8 @@ def find_required_artifact(store: Store, artifact_name: str) -> Artifact:
     artifact = find_artifact_by_name(store, artifact_name)
     if artifact is None:
         raise HallmarkError(
-            f"the store {store.uri} does not contain {artifact_name}, an input of a card, or "
-            "cannot read it; run the pipeline again (the card of a model from another store "
+            f"the store {store.uri} does not contain {artifact_name}, which a card is made from, "
+            "or cannot read it; run the pipeline again (the card of a model from another store "
             "cannot be shown unredacted)"
         )
     return artifact
@@ -234,8 +234,8 @@ def read_card(store: Store, card: Artifact) -> CardContent:
                 book.evidence_by_id[evidence.id] = evidence
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise HallmarkError(
-            f"the tables or the inputs of {card.name} do not fit together ({error!s:.80}); remove "
-            "the artifact and run the pipeline again"
+            f"the tables or the inputs of {card.name} contradict each other ({error!s:.80}); "
+            "remove the artifact and run the pipeline again"
         ) from error
     return CardContent(
         card.stage, document, book, corpus_artifacts, redactor, missing_inputs, answers

@@ -112,8 +112,8 @@ class DatasheetConfig(StageConfig):
         ge=1,
         le=1000,
         description=(
-            "maximum number of rows in each table of the card, except for rows about groups of "
-            "people, which are all shown"
+            "maximum number of rows in each table of the card; rows about groups of people are "
+            "always shown"
         ),
     )
     redaction_threshold: float = Field(
@@ -124,7 +124,7 @@ class DatasheetConfig(StageConfig):
     )
     answers: DatasheetAnswers = Field(
         {},
-        description="answers of a person by id of the question; answers.file sets them",
+        description="answers that a person gives, by question id; they come from answers.file",
     )
 
     @model_validator(mode="after")
@@ -305,7 +305,8 @@ class DatasheetBuilder:
             ),
         ]
         canary_warning = (
-            "The planted documents make the corpus unfit for other uses until they are removed."
+            "The planted documents make the corpus unsuitable for other uses until they are "
+            "removed."
         )
         derived_statements = [[canary_warning]] if has_canaries(self.corpus_figures) else []
         derived_statements.append([describe_personal_data_treatment(self.corpus_figures)])
@@ -331,7 +332,10 @@ class DatasheetBuilder:
             ("Contact", format_user_statement(self.config.contact)),
             (
                 "Which data is this card about?",
-                ["A profile with the content ", Code(self.corpus_figures.profile.content_digest)],
+                [
+                    "The profile with the content digest ",
+                    Code(self.corpus_figures.profile.content_digest),
+                ],
             ),
         ]
         return Section("Maintenance", [DefinitionList(entries)])
@@ -369,7 +373,7 @@ class DatasheetBuilder:
                     replace(
                         section,
                         page="recovery",
-                        answer=["What the stages found of effects that are known in advance."],
+                        answer=["How well the stages recovered effects that are known in advance."],
                     )
                     for section in build_curation_evaluation_sections(self.corpus_figures)
                 ),

@@ -120,7 +120,7 @@ class ModelCardConfig(StageConfig):
     developers: str | None = Field(None, description="developers of the model")
     version: str | None = Field(None, description="version of the model")
     date: str | None = Field(
-        None, description="date of the training, if it is not that of the checkpoint"
+        None, description="date of the training, if it differs from the date of the checkpoint"
     )
     licence: str | None = Field(None, description="licence of the weights")
     citation: str | None = Field(None, description="how to cite the model")
@@ -135,8 +135,8 @@ class ModelCardConfig(StageConfig):
         ge=1,
         le=1000,
         description=(
-            "maximum number of rows in each table of the card, except for rows about groups of "
-            "people, which are all shown"
+            "maximum number of rows in each table of the card; rows about groups of people are "
+            "always shown"
         ),
     )
     redaction_threshold: float = Field(
@@ -147,7 +147,7 @@ class ModelCardConfig(StageConfig):
     )
     answers: ModelCardAnswers = Field(
         {},
-        description="answers of a person by id of the question; answers.file sets them",
+        description="answers that a person gives, by question id; they come from answers.file",
     )
 
 
@@ -332,7 +332,10 @@ class ModelCardBuilder:
             note = f"From config.json of the checkpoint, SHA-256 {sha256}."
             note += " Settings without a value are omitted."
             if len(config_settings) > len(rows):
-                note = f"The first {len(rows)} of {len(config_settings)} settings. {note}"
+                note = (
+                    f"The table shows the first {len(rows)} of {len(config_settings)} settings. "
+                    f"{note}"
+                )
             table = DataTable("Architecture", ["setting", "value"], rows, note=note)
             section.add_blocks(Details("Architecture of the model", [table]))
         else:
@@ -386,7 +389,7 @@ class ModelCardBuilder:
                 rows.append([get_audit_title(audit), *cells])
         if rows:
             columns = ["audit", "groups of people", "other conditions"]
-            note = "The pages of the audits have the figures of all groups and conditions."
+            note = "The pages of the audits show the figures of all groups and conditions."
             table = DataTable("Groups and conditions that were measured", columns, rows, note=note)
             section.add_blocks(Details("Groups of people and conditions, by audit", [table]))
         section.add_blocks(
@@ -441,7 +444,7 @@ class ModelCardBuilder:
                 if table not in TABLES_WITHOUT_SCORED_ROWS:
                     figure = self.book.add_computed_figure(
                         f"{audit}-{table}-rows",
-                        f"number of rows of {table}, {audit}",
+                        f"rows of the table {table} of the audit {audit}",
                         "rows",
                         (f"audit_{audit}", table),
                         aggregate="count",
@@ -505,7 +508,9 @@ class ModelCardBuilder:
         source_section = Section(
             "Sources of the training data",
             page="training-data",
-            answer=["What the model has read of each source, and the planted documents."],
+            answer=[
+                "How much of each source the model has read, and which documents were planted."
+            ],
         )
         step = find_last_checkpoint_step(self.training_run, self.checkpoint)
         if self.training_run is not None and step is not None:
@@ -555,7 +560,7 @@ class ModelCardBuilder:
                 ],
                 [
                     "Personal data is masked on every page. Planted secrets are invented; they "
-                    "are masked until a reader opens them."
+                    "are masked until a reader reveals them."
                 ],
             ]
         if self.corpus_artifacts:
@@ -592,9 +597,9 @@ class ModelCardBuilder:
         if scorers:
             items.append(
                 [
-                    f"Texts were scored by {', '.join(scorers)}. These figures include the "
-                    "errors of the scorers; do not compare them with figures from other "
-                    "scorers."
+                    f"Texts were scored by {' and '.join(scorers)}. Figures that are based on "
+                    "scores include the errors of the scorers; do not compare them with figures "
+                    "from other scorers."
                 ]
             )
         items.append(

@@ -105,9 +105,9 @@ class StudyCardBuilder:
             Paragraph(
                 [
                     "Each trial has a synthetic corpus with known effects: the text of an "
-                    "invented town. A model was trained on each trial, and the usual audits "
-                    "judged every candidate (a possible effect) before the answer key was "
-                    "opened. Trials that count towards the results: ",
+                    "invented town. A model was trained on each corpus, and the usual audits "
+                    "judged every candidate (a possible effect) before the answer key was opened. "
+                    "Trials that count towards the results: ",
                     ShortFigure(self.error_rates.counted_trials),
                     " of ",
                     ShortFigure(self.trial_count),
@@ -225,8 +225,8 @@ class StudyCardBuilder:
                         f"{effect_label}: found in ",
                         *format_rate_with_interval(largest_effect.figure),
                         f", {shortfall} less than the required "
-                        f"{format_number(MIN_DETECTION_RATE, 'share')}: "
-                        "with these settings the audit is too weak for it",
+                        f"{format_number(MIN_DETECTION_RATE, 'share')}, so with these settings "
+                        "the audit is too weak for this effect",
                     ]
                 )
         return problems
@@ -379,16 +379,17 @@ class StudyCardBuilder:
                     [
                         "Not judged: ",
                         ShortFigure(unjudged_count),
-                        " more, because the model returned no number, there was no position to "
-                        "test, or the audit allows no conclusion. They are not part of any rate.",
+                        " candidates, because the model returned no number, there was no position "
+                        "to test, or the audit allows no conclusion. They are not part of any "
+                        "rate.",
                     ],
                 )
             )
         if kind in self.error_rates.false_alarm_rates:
             figure = self.error_rates.false_alarm_rates[kind]
             level_note = (
-                f"; the {100 * (figure.confidence_level or 0):.4g} % interval is simultaneous "
-                "for all kinds of candidates"
+                f"; the {100 * (figure.confidence_level or 0):.4g} % interval is simultaneous for "
+                "all kinds of candidates"
             )
             section.add_blocks(
                 Paragraph(
@@ -414,7 +415,7 @@ class StudyCardBuilder:
                 coverage_content += [
                     " Not counted: ",
                     ShortFigure(incomparable_count),
-                    " more, without a two-sided interval or a known true value.",
+                    " candidates, which lack a two-sided interval or a known true value.",
                 ]
         section.add_blocks(Paragraph(coverage_content))
         return section
@@ -482,11 +483,10 @@ class StudyCardBuilder:
         section.add_blocks(
             Paragraph(
                 [
-                    "Without gradients, attribution names the documents that share rare words "
-                    "and word sequences with a text. A named document is correct if it was "
-                    "written for that text. The number of named documents that are checked "
-                    "equals the number of correct documents, up to the limit of named "
-                    "documents per text."
+                    "Attribution without gradients names the documents that share rare words and "
+                    "word sequences with a text. A named document is correct if it was written "
+                    "for that text. The number of named documents that are checked equals the "
+                    "number of correct documents, up to the limit of named documents per text."
                 ]
             )
         )
@@ -510,7 +510,7 @@ class StudyCardBuilder:
             if self.error_rates.study.manifest["lineage"].get("retrained_verdicts"):
                 message = (
                     "No figure of a model that was retrained without the named documents can be "
-                    "compared with the original model."
+                    "compared with that of the original model."
                 )
             section.add_blocks(Paragraph([message]))
             return section
@@ -532,8 +532,8 @@ class StudyCardBuilder:
                 ["figure", "decrease", "unit", "interval", "candidates"],
                 rows,
                 frozenset({1, 3, 4}),
-                "Only candidates that were found. A decrease is the figure before minus the figure "
-                "after.",
+                "The table contains only candidates that were found. A decrease is the figure "
+                "before retraining minus the figure after it.",
             )
         )
         return section
@@ -598,8 +598,8 @@ class StudyCardBuilder:
     def build_caveats_section(self) -> Section:
         items: list[InlineContent] = [
             [
-                "The corpora are invented, and the models small (by default half a million "
-                "parameters and a megabyte of text): rates on larger models and other text may "
+                "The corpora are invented, and the models are small (by default half a million "
+                "parameters and a megabyte of text), so rates on larger models and other text may "
                 "differ."
             ],
             [
@@ -610,7 +610,7 @@ class StudyCardBuilder:
                 "The true value of an interval is the value of the same model over all items. "
                 "Coverage therefore describes the model, and detection describes the text. A "
                 "false alarm may be a property of the model: by chance, a model may treat two "
-                "groups differently although its text does not."
+                "groups differently although its training text does not."
             ],
         ]
         return Section("Caveats", [BulletList(items)])

@@ -141,14 +141,16 @@ class TaskCardBuilder:
         """Build the first screen: comparison with baselines, test rows, warnings and scores."""
         has_test_file = self.finetuning_settings["data"].get("test_path") is not None
         test_origin = (
-            "are in a separate file" if has_test_file else "were split off from the same file"
+            "are in a separate file"
+            if has_test_file
+            else "were split off from the file with the training rows"
         )
         test_row_count = self.get_row_count_figure("test", "used")
         count_content: InlineContent = (
             ["."] if test_row_count is None else [": ", test_row_count, f", which {test_origin}."]
         )
         scope_note = (
-            " The results on other texts and the harm that the model can do were not measured."
+            " Results on other texts, and harm that the model can cause, were not measured."
         )
         return [
             *self.scores.build_comparison_callouts(),
@@ -178,11 +180,11 @@ class TaskCardBuilder:
         warning_texts = {
             "text also in train": (
                 ("contains", "contain"),
-                "a text that is also in the training rows: the model may remember it.",
+                "a text that is also in the training rows, so the model may remember it.",
             ),
             "a label never seen in train": (
                 ("has", "have"),
-                "a label that no training row has: the model cannot predict it.",
+                "a label that no training row has, so the model cannot predict it.",
             ),
             "cut to the context": (
                 ("was", "were"),
@@ -277,7 +279,7 @@ class TaskCardBuilder:
         ]
         note = (
             (
-                "Shares of the rows of the first file that a hash assigned to other splits: "
+                "A hash assigned these shares of the rows of the first file to other splits: "
                 f"{' and '.join(split_shares)}."
             )
             if split_shares
@@ -452,8 +454,8 @@ class TaskCardBuilder:
             Paragraph(
                 [
                     "The numbers link to the rows. No page shows texts of the user's table or "
-                    "answers of the model, because no scorer has checked them; file and row "
-                    "number identify them. With ",
+                    "answers of the model, because no scorer has checked them; they are "
+                    "identified by file and row number. With ",
                     Code("hallmark export-site RUN --unredacted"),
                     " the same pages show them unredacted, for local use.",
                 ]
@@ -472,7 +474,9 @@ class TaskCardBuilder:
                     ("Contact", format_user_statement(self.config.contact)),
                 ]
             ),
-            Paragraph(["In Python, with the store that HALLMARK_STORE names, by default ./runs:"]),
+            Paragraph(
+                ["In Python, with the store that HALLMARK_STORE specifies (./runs by default):"]
+            ),
             CodeBlock(
                 build_checkpoint_usage_code(self.finetuning_settings["task"], self.checkpoint.name)
             ),
@@ -492,9 +496,9 @@ class TaskCardBuilder:
     def build_caveats_section(self) -> Section:
         items: list[InlineContent] = [
             [
-                "The simple method is a minimum requirement. A model that is better than it "
-                "has learnt something that the method cannot use; it may still not be good "
-                "enough for the task."
+                "The model should at least be better than the simple method. If it is, it has "
+                "learnt something that the method cannot use, but it may still not be good enough "
+                "for the task."
             ],
             [
                 "Intervals describe chance variation over rows like these. Other texts may be "

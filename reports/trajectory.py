@@ -91,12 +91,13 @@ METHOD_NOTE = (
 )
 
 SUMMARY_NOTE = (
-    "First and last: the first and the last checkpoint at which the audit ran. Changes in shares "
-    "are in percentage points. Worse: the change is in the direction that the audit defines as "
-    "worse, or away from the value without an effect. “No change shown” does not prove "
-    "that there is none. Not tested: there are no paired units, or too few of them for a test. No "
-    "conclusion: none may be drawn from the finding at the first or the last checkpoint, for "
-    "example because the model is too weak for the audit."
+    "“First” and “last” refer to the first and the last checkpoint at which the audit ran. "
+    "Changes in shares are in percentage points. “Worse” means that the change is in the "
+    "direction that the audit defines as worse, or away from the value without an effect. “No "
+    "change shown” does not prove that there is none. “Not tested” means that there are no paired "
+    "units, or too few of them for a test. “No conclusion” means that none may be drawn from the "
+    "finding at the first or the last checkpoint, for example because the model is too weak for "
+    "the audit."
 )
 
 
@@ -397,14 +398,17 @@ class TrajectoryWriter:
             )
         first_name, last_name = audit.checkpoints[0].name, audit.checkpoints[-1].name
         columns = ["finding", first_name, last_name, "change", "95 % interval", "p, corrected"]
-        note = "Sorted by the evidence for a change; changes of shares are in percentage points."
+        note = (
+            "Rows are sorted by the evidence for a change; changes of shares are in percentage "
+            "points."
+        )
         if len(comparisons) > len(rows):
             checkpoint_arguments = " ".join(
                 f"RUN@{audit.checkpoints[index].step}" for index in (0, -1)
             )
             note += (
-                f" The table shows {len(rows)} of {len(comparisons)} findings; hallmark "
-                f"compare {checkpoint_arguments} shows all."
+                f" The table shows {len(rows)} of {len(comparisons)} findings; hallmark compare "
+                f"{checkpoint_arguments} shows all of them."
             )
         findings_table = DataTable("First and last", columns, rows, frozenset(range(1, 6)), note)
         return Section("Other findings of this audit", [findings_table])

@@ -70,7 +70,7 @@ def create_private_folder(folder: Path) -> None:
     ):
         raise UsageError(
             f"{folder} contains other files, and unredacted pages need a folder of their own; "
-            "give a folder that is empty or does not exist"
+            "specify a folder that is empty or does not exist"
         )
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True, mode=0o700)

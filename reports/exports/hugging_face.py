@@ -162,8 +162,9 @@ def _join_readme(metadata: str, form: FormName, card: ExportedCard) -> str:
     if card.decision_sheet is not None:
         parts += _format_decision_sheet(card.decision_sheet)
     parts.append(
-        f"Questions of {escape_markdown(FORM_TITLES[form])}. The evidence of measured answers is "
-        f"in figures.json; evidence hash of the card: {card.evidence_hash}."
+        f"The questions are those of {escape_markdown(FORM_TITLES[form])}. The evidence for "
+        "measured answers is in figures.json. The evidence hash of the card is "
+        f"{card.evidence_hash}."
     )
     for section, rows in groupby(card.answers.values(), key=lambda row: row.section):
         parts.append(f"## {escape_markdown(section)}")

@@ -32,8 +32,10 @@ class AnswersConfig(StageConfig):
 
     file: Annotated[Path, ExternalMarker(recursive=False)] | None = Field(
         None,
-        description="TOML file with answers to questions of the datasheet and the model card, by "
-        "the id of the question; hallmark init writes one with all questions",
+        description=(
+            "TOML file with answers to questions of the datasheet and the model card, by question "
+            "id; hallmark init writes such a file with all questions"
+        ),
     )
 
 
@@ -62,7 +64,7 @@ def describe_answer_problem(question_id: str, answer: Any, known_ids: list[str])
         )
     if not isinstance(answer, str):
         return (
-            f"the answer to {question_id} must be text, in quotes, but it is a value of the type "
+            f"the answer to {question_id} must be text in quotes, but it has the type "
             f"{type(answer).__name__}"
         )
     if not answer.strip():

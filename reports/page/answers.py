@@ -25,7 +25,7 @@ BASES: tuple[Basis, ...] = ("measured", "declared", "human", "unanswered")
 
 ANSWERS = table_schema(
     "The answers to all questions of the form of the card, in the order of the form.",
-    column("question_id", pa.string(), "id", "id of the question, as answers files name it"),
+    column("question_id", pa.string(), "id", "id of the question, as used in answers files"),
     column("question", pa.string(), "project text", "question in the words of the form's authors"),
     column("form", pa.string(), "label", "form that asks the question: datasheet or model_card"),
     column("section", pa.string(), "label", "section of the form"),
@@ -34,7 +34,7 @@ ANSWERS = table_schema(
         "answer",
         pa.large_string(),
         "model text",
-        "answer; redacted if it is measured; if there is none, empty or the reason",
+        "answer (redacted if it is measured); if there is none, the reason for that, or empty",
     ),
     column(
         "basis",

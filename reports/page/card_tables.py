@@ -47,16 +47,26 @@ JSON_UNIT = "JSON"
 
 SECTIONS = table_schema(
     "The text of the card, block by block, in the order of the page.",
-    column("level", pa.int32(), "label", "depth of the section; 0: before the first section"),
+    column(
+        "level",
+        pa.int32(),
+        "label",
+        "depth of the section; 0 if the block is before the first section",
+    ),
     column("section", pa.string(), "project text", "title of the section"),
-    column("page", pa.string(), "label", "page of the section; empty: the page that contains it"),
+    column(
+        "page",
+        pa.string(),
+        "label",
+        "page of the section; empty if the section has no page of its own",
+    ),
     column("kind", pa.string(), "label", "kind of the block, such as Paragraph or DataTable"),
     # A purge empties it if it quotes a purged document.
     column(
         "content",
         pa.large_string(),
         "model text",
-        "content of the block, or answer of the section; redacted; figures are named by their ids",
+        "redacted content of the block, or answer of the section; figures are given by their ids",
         unit=JSON_UNIT,
     ),
 )

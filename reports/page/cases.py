@@ -53,7 +53,7 @@ _MAX_LOADED_DOCUMENTS = 8
 ROW_UNITS = ("tokens", "bytes", "characters", "bits", "nats", "identifiers")
 
 #: What a reader calls a column whose name alone is not clear next to a document.
-_COLUMN_LABELS = {"times_read": "times read in training, all copies of this text together"}
+_COLUMN_LABELS = {"times_read": "times read in training, summed over all copies of this text"}
 
 TEXT_KINDS = (*SCORE_GATED_KINDS, "audit text")
 
@@ -747,7 +747,7 @@ def _describe_text(
     if correct is None or not wanted:
         return "Text of the document after the prompt"
     if correct == wanted:
-        return "Generated text, equal to the text of the document"
+        return "Generated text, identical to the text of the document"
     return (
         f"Text of the document after the prompt; the model reproduces {correct} of {wanted} tokens"
     )

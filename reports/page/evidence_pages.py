@@ -176,7 +176,7 @@ def describe_conditions(conditions: Mapping[str, Any]) -> str:
             ]
         elif isinstance(value, list):
             values = " or ".join(map(str, value[:_MAX_LISTED_VALUES]))
-            rest = f" … ({len(value):,} in all)" if len(value) > _MAX_LISTED_VALUES else ""
+            rest = f" … ({len(value):,} in total)" if len(value) > _MAX_LISTED_VALUES else ""
             terms.append(f"{column}: {values}{rest}")
         elif value in (None, ""):
             terms.append(f"no {column}")
@@ -202,7 +202,7 @@ def describe_computation(figure: Figure) -> str:
         "min": f"the smallest {column}",
         "max": f"the largest {column}",
         "last": f"the last {column}",
-        "distinct": f"the number of different values of {column}",
+        "distinct": f"the number of distinct values of {column}",
         "finding": figure.method or "computed by the audit",
     }[figure.aggregate]
     return (

@@ -69,15 +69,16 @@ FIGURES = table_schema(
 )
 
 EVIDENCE = table_schema(
-    "The rows that support the figures of the card: which rows of which table.",
+    "The rows that support the figures of the card: for each figure, the table and the conditions "
+    "that select its rows.",
     column("id", pa.string(), "id", "id of the selection of rows"),
     column("stage", pa.string(), "label", "label of the stage in the run"),
     column(
         "content_digest",
         pa.string(),
         "id",
-        "content digest of the artifact; for a stage of the corpus, digest of only the tables "
-        "that cards read",
+        "content digest of the artifact; for stages of the corpus, the digest covers only the "
+        "tables that cards read",
     ),
     column("evidence_table", pa.string(), "label", "name of the table or file with the rows"),
     column("sha256", pa.string(), "id", "SHA-256 of the table or file"),
@@ -91,7 +92,8 @@ EVIDENCE = table_schema(
         "row_order",
         pa.string(),
         "label",
-        "column that orders the rows, with - in front: the largest value first; empty: as stored",
+        "column to sort the rows by; a leading - sorts in descending order; if empty, the rows "
+        "keep their stored order",
     ),
     column("row_count", pa.int64(), "figure", "number of selected rows", unit="rows"),
 )
@@ -220,8 +222,8 @@ class Evidence:
             yield
         except KeyError as error:
             raise HallmarkError(
-                f"the evidence of {self.stage} names a column that its table {self.table!r} does "
-                f"not have: {error!s:.120}; valid columns: {self.schema.names}"
+                f"the evidence of {self.stage} refers to a column that its table {self.table!r} "
+                f"does not have: {error!s:.120}; valid columns: {self.schema.names}"
             ) from error
 
     @functools.cached_property

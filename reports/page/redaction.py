@@ -167,7 +167,8 @@ class Redactor:
         if not self.is_offensive(toxicity):
             return ""
         return (
-            f"{replace_with_blocks(text)} [masked: scored {toxicity:.2f}, {len(text):,} characters]"
+            f"{replace_with_blocks(text)} [masked: toxicity score {toxicity:.2f}, {len(text):,} "
+            "characters]"
         )
 
     def redact_by_kind(
@@ -307,7 +308,7 @@ class Redactor:
         if length > max_characters:
             redacted_text = redacted_text[:max_characters]
         if length > max_characters or len(scanned_text) < len(text):
-            redacted_text += f"… [{len(text):,} characters in all]"
+            redacted_text += f"… [{len(text):,} characters in total]"
         return redacted_text
 
     def _find_spans_across_boundary(

@@ -167,7 +167,7 @@ def _value_to_shortened_text(value: Any) -> str:
 
 
 def _format_total_suffix(values: Sequence[Any], limit: int) -> str:
-    return f" … ({len(values):,} in all)" if len(values) > limit else ""
+    return f" … ({len(values):,} in total)" if len(values) > limit else ""
 
 
 def value_to_text(

@@ -203,7 +203,7 @@ def _judge_content(card: ReviewedCard, review: Review, now: datetime) -> tuple[A
     if datetime.fromisoformat(review.date) > now + MAX_CLOCK_DIFFERENCE:
         return "signature_invalid", f"the review is dated in the future ({review.date[:10]})"
     if review.expires is not None and review.expires < now.astimezone(UTC).date().isoformat():
-        return "expired", f"the approval ended on {review.expires}"
+        return "expired", f"the approval expired on {review.expires}"
     if review.decision == "approve-with-conditions":
         return "approved_with_conditions", ""
     return "approved", ""

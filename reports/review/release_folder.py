@@ -178,7 +178,7 @@ def _find_corpus_problems(
     if model_digests and DATASHEET not in kinds:
         return ["the release has no datasheet, but its model card describes the training text"]
     if model_digests and model_digests.isdisjoint(datasheet_digests):
-        return ["the datasheet is about another corpus than the model card"]
+        return ["the datasheet and the model card are about different corpora"]
     return []
 
 
@@ -208,7 +208,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     try:
         status = path.lstat()
         if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_MANIFEST_BYTES:
-            raise HallmarkError(f"{path}: this is not a regular file of a plausible size")
+            raise HallmarkError(f"{path}: this is not a regular file, or it is too large")
         content = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError) as error:
         raise HallmarkError(
@@ -260,7 +260,7 @@ def _find_file_problems(folder: Path, entries: Mapping[str, Mapping[str, Any]]) 
     ]
     if unexpected_names:
         return [
-            f"{MANIFEST_NAME} lists {name[:200]!r}, which is not a file of a release"
+            f"{MANIFEST_NAME} lists {name[:200]!r}, which does not belong in a release"
             for name in unexpected_names
         ]
     present_names, problems = _list_files(folder)
@@ -271,7 +271,9 @@ def _find_file_problems(folder: Path, entries: Mapping[str, Mapping[str, Any]]) 
     for name in sorted(listed_names & present_names):
         path, entry = folder / name, entries[name]
         if path.stat().st_size != entry["size"] or hash_file(path) != entry["sha256"]:
-            problems.append(f"{name!r} does not have the size and SHA-256 in {MANIFEST_NAME}")
+            problems.append(
+                f"{name!r} does not have the size and the SHA-256 that {MANIFEST_NAME} states"
+            )
     return problems
 
 

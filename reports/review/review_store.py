@@ -55,7 +55,7 @@ def write_review(store: Store, statement: bytes, signature: bytes) -> StoredRevi
         if not store.create_if_absent(part_key, content):
             raise HallmarkError(
                 f"{store.uri}/{part_key} exists with other content, and a review is never "
-                "overwritten; write a new statement and sign that one"
+                "overwritten; write and sign a new statement"
             )
     return review
 

@@ -54,7 +54,10 @@ class SignerFiles:
         """
         for path in (self.allowed_signers, self.revoked_keys):
             if path is not None and not path.is_file():
-                raise UsageError(f"{path}: there is no such file; name the file of signers or keys")
+                raise UsageError(
+                    f"{path}: there is no such file; specify the path to the file of signers "
+                    "or keys"
+                )
         if self.revoked_keys is not None:
             content = self.revoked_keys.read_bytes()
             lines = [line.strip() for line in content.decode(errors="replace").splitlines()]
@@ -62,8 +65,8 @@ class SignerFiles:
                 not line or line[0] == "#" or _PUBLIC_KEY_PATTERN.match(line) for line in lines
             ):
                 raise UsageError(
-                    f"{self.revoked_keys}: neither a list of public keys nor a key revocation list "
-                    "(ssh-keygen -k)"
+                    f"{self.revoked_keys}: this is neither a list of public keys nor a key "
+                    "revocation list (ssh-keygen -k)"
                 )
 
 
@@ -101,7 +104,9 @@ def check_signature(
             )
         key = _parse_key_fingerprint(check.stdout)
         if signer_files.allowed_signers is None:
-            return SignatureCheck("signer_unknown", "no file of allowed signers is given", key=key)
+            return SignatureCheck(
+                "signer_unknown", "no file of allowed signers was specified", key=key
+            )
         allowed_signers = ("-f", os.path.abspath(signer_files.allowed_signers))
         principals = _run_ssh_keygen(
             ("-Y", "find-principals", "-s", str(signature_file), *allowed_signers), b""
@@ -115,7 +120,8 @@ def check_signature(
             or _run_ssh_keygen(verify_arguments, statement).returncode
         ):
             reason = (
-                f"the allowed signers do not list {key} as valid today for {SIGNATURE_NAMESPACE}"
+                f"the file of allowed signers does not list {key} as valid today for "
+                f"{SIGNATURE_NAMESPACE}"
             )
             return SignatureCheck("signer_unknown", reason, key=key)
         if signer_files.revoked_keys is not None:
@@ -143,10 +149,12 @@ def sign_with_agent(statement: bytes, public_key_file: Path) -> bytes:
             "does not read private keys"
         )
     if not public_key_file.is_file():
-        raise UsageError(f"{public_key_file}: there is no such file; name your public key")
+        raise UsageError(
+            f"{public_key_file}: there is no such file; specify the path to your public key"
+        )
     public_key = public_key_file.read_text(errors="replace").strip()
     if "\n" in public_key or not _PUBLIC_KEY_PATTERN.match(public_key):
-        raise UsageError(f"{public_key_file}: this is not a public key of OpenSSH")
+        raise UsageError(f"{public_key_file}: this is not an OpenSSH public key")
     with tempfile.TemporaryDirectory(prefix="hallmark-") as folder:
         # Next to a copy there is no private key, which ssh-keygen would read without the agent.
         copied_key = Path(folder, "key.pub")

@@ -48,7 +48,7 @@ def _check_visible(text: str, allowed_characters: str) -> str:
 
 def _check_name(text: str) -> str:
     if not text or text != text.strip():
-        raise ValueError("must not be empty, nor begin or end with a space")
+        raise ValueError("must not be empty, and must not begin or end with a space")
     return _check_visible(text, "")
 
 
@@ -136,7 +136,7 @@ class Review(BaseModel):
         if self.decision == "reject" and self.expires is not None:
             raise ValueError("expires: only an approval can expire, not a rejection")
         if self.expires is not None and self.expires < self.date[:10]:
-            raise ValueError("expires: is before the date of the review")
+            raise ValueError("expires: must not be before the date of the review")
         return self
 
     def to_statement(self) -> bytes:

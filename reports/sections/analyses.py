@@ -143,8 +143,8 @@ def build_summary_table(findings: Findings) -> DataTable | Paragraph:
             )
         if len(main_findings) > MAX_MAIN_FIGURES:
             notes.append(
-                f"{get_audit_title(audit)}: {MAX_MAIN_FIGURES} of {len(main_findings)} figures are "
-                "shown; all are on its page."
+                f"{get_audit_title(audit)}: {MAX_MAIN_FIGURES} of {len(main_findings)} figures "
+                "are shown; all are on the page of the audit."
             )
     if not rows:
         message = "No audit computed a finding about the model."
@@ -216,7 +216,7 @@ def build_audit_page(
             build_metric_table(findings, audit, main_findings, max_rows, is_main=True),
         )
     if not audit_findings:
-        message = "The audit computed no finding about the model."
+        message = "The audit computed no findings about the model."
         if findings.by_audit[audit]:
             message += " Its controls are below."
         section.add_blocks(Paragraph([message]))
@@ -312,7 +312,7 @@ def _build_examples_section(main_findings: Sequence[Finding]) -> list[Section]:
         [ShortFigure(figure), f" ({label_by_id[figure.id]})"]
         for _, figure in examples[:MAX_EXAMPLES]
     ]
-    lead = "Each number leads to the cases that it was computed from, the worst first."
+    lead = "Each number links to the cases that it was computed from, the worst first."
     return [Section("Examples", [Paragraph([lead]), BulletList(items)])]
 
 
@@ -357,8 +357,8 @@ def _build_method_section(
             ]
         )
     if method_rows:
-        columns = ["metric", "method of the first figure", "scorer", "different methods"]
-        note = "The evidence page of each figure states its own method."
+        columns = ["metric", "method of the first figure", "scorer", "number of methods"]
+        note = "The evidence page of each figure states the method of that figure."
         if collect_scorer_limits(scorer_controls):
             note += " What the scorers do not detect is stated under Limits."
         table = DataTable(
@@ -394,7 +394,7 @@ def _build_limits_section(
             *error_rates.describe_error_rates(audit),
         )
     if not section.blocks:
-        section.add_blocks(Paragraph(["No limit is stated for this audit."]))
+        section.add_blocks(Paragraph(["No limits are stated for this audit."]))
     return section
 
 

@@ -67,11 +67,11 @@ def build_attention_section(
                 "The figures show the attention of the model while it reads the configured "
                 "texts. All ",
                 weight_count,
-                ", by layer and head, are in the table ",
+                ", by layer and head, are in the ",
                 Code("weights"),
-                "; the tokens are in the table ",
+                " table; the tokens are in the ",
                 Code("tokens"),
-                ".",
+                " table.",
             ]
         )
     )

@@ -316,7 +316,10 @@ def _describe_items(findings_by_audit: Mapping[str, Sequence[Row]]) -> list[str]
             if row["metric"] in SKIPPED_COUNT_METRICS.get(audit, ()) and row["value"]
         ]
         if counts:
-            sentences.append(f"{get_audit_title(audit)}, notes on items: {', '.join(counts)}.")
+            sentences.append(
+                f"The audit “{get_audit_title(audit)}” skipped or marked items "
+                f"({', '.join(counts)})."
+            )
     return sentences
 
 
@@ -466,8 +469,8 @@ def _explain_control_results(findings: Findings, controls: Sequence[AuditControl
     sentences.append(_format_as_sentence(count_control_results(controls)))
     if collect_scorer_limits(control.row for control in controls):
         sentences.append(
-            "Figures based on a scorer say nothing about what it does not detect; “Limits” on "
-            "the first screen lists this."
+            "Figures that are based on a scorer say nothing about text that it does not detect; "
+            "“Limits” on the first screen lists the kinds of such text."
         )
     if passed_controls := _list_passed_model_controls(controls, [*weak_audits, *unjudged_audits]):
         sentences.append(
@@ -478,8 +481,8 @@ def _explain_control_results(findings: Findings, controls: Sequence[AuditControl
     if weak_audits:
         sentences.append(
             f"This model is too weak for these audits: {', '.join(weak_audits)}. Their questions "
-            "cannot be asked: the card draws no conclusion from their figures. Too little training "
-            "is one possible cause."
+            "cannot be asked of it, so the card draws no conclusion from their figures. Too "
+            "little training is one possible cause."
         )
     if unjudged_audits:
         sentences.append(
@@ -494,8 +497,8 @@ def _explain_control_results(findings: Findings, controls: Sequence[AuditControl
     )
     if audits_without_numbers:
         sentences.append(
-            f"The model returned no valid number in {', '.join(audits_without_numbers)}: "
-            "check its weights for NaN or infinity."
+            f"The model returned no valid number in {', '.join(audits_without_numbers)}. Check "
+            "its weights for NaN or infinity."
         )
     return " ".join(sentences)
 
@@ -552,8 +555,10 @@ def build_verdicts_table(verdicts: Sequence[Mapping[str, Any]], findings: Findin
             ]
         )
     omitted_count = len(verdicts) - len(rows)
-    note = "Not shown: the finding shows neither that the rule holds nor that it does not." + (
-        f" The table verdicts of the run has {format_count(omitted_count, 'more verdict')}."
+    note = (
+        "“Not shown” means that the finding shows neither that the rule holds nor that it does not."
+    ) + (
+        f" The table verdicts of the run contains {format_count(omitted_count, 'further verdict')}."
         if omitted_count
         else ""
     )
@@ -684,9 +689,10 @@ def _describe_omitted_harms(
     return [
         Paragraph(
             [
-                f"This list is limited to {MAX_SHOWN_FINDINGS} findings and to the largest of "
-                f"each metric of an audit. It omits {format_count(omitted_count, 'more harm')}; "
-                "the command hallmark findings lists all."
+                "This list contains only the largest finding of each metric of an audit, and at "
+                f"most {MAX_SHOWN_FINDINGS} findings. It omits "
+                f"{format_count(omitted_count, 'further harm')}; the command hallmark findings "
+                "lists all of them."
             ]
         )
     ]

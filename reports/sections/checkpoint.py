@@ -147,7 +147,7 @@ def describe_inference_settings(audits: Mapping[str, Artifact]) -> str:
             if (row["dtype"], row["precision"]) == ("float32", "bf16"):
                 description += ", matrix products in bfloat16"
             if row["batch_size"] is not None:
-                description += f", at most {row['batch_size']} rows in one call of the model"
+                description += f", at most {row['batch_size']} rows per call of the model"
             audits_by_description.setdefault(description, []).append(get_audit_title(audit))
     if not audits_by_description:
         return "Not known."

@@ -162,9 +162,9 @@ def describe_change(change: Mapping[str, Any], unit: str) -> str:
         description += f" ({format_change_interval(change, unit)})"
     if (p_corrected := change["p_corrected"]) is not None:
         description += (
-            f", p corrected {p_corrected:.3g}"
+            f", corrected p = {p_corrected:.3g}"
             if p_corrected > MIN_EXACT_P
-            else f", p corrected < {MIN_EXACT_P:g}"
+            else f", corrected p < {MIN_EXACT_P:g}"
         )
     description += f", {change['n']} pair{'' if change['n'] == 1 else 's'}"
     if change["clusters"] < change["n"]:
@@ -175,7 +175,7 @@ def describe_change(change: Mapping[str, Any], unit: str) -> str:
 def describe_verdict_counts(verdicts: Sequence[str]) -> str:
     """Say how many of the main findings got worse, got better, or show no change."""
     if not verdicts:
-        return "there is no main finding"
+        return "there are no main findings"
     counts = [
         (group, sum(verdict in group.verdicts for verdict in verdicts)) for group in VERDICT_GROUPS
     ]
@@ -253,7 +253,7 @@ def build_exclusions_table(
     if not audits:
         return Paragraph(["No audit of these checkpoints is in the store."])
     if not rows and not any(audit.comparisons for audit in audits):
-        return Paragraph(["The audits of these checkpoints computed no finding."])
+        return Paragraph(["The audits of these checkpoints computed no findings."])
     if not rows:
         return Paragraph(["Every checkpoint has all findings, and all are compared in pairs."])
     return DataTable(

@@ -44,10 +44,9 @@ def build_canary_callout(corpus: CorpusFigures) -> Callout:
     return Callout(
         "note",
         [
-            "Planted on purpose to measure memorisation: ",
             document_count,
-            " that are synthetic or repeated. Remove them before you reuse the corpus; the "
-            "names of their sources begin with ",
+            ", which are synthetic or repeated, were planted on purpose to measure memorisation. "
+            "Remove them before you reuse the corpus; the names of their sources begin with ",
             Code("planted/"),
             ".",
         ],
@@ -120,7 +119,7 @@ def build_growth_callout(corpus: CorpusFigures) -> list[Callout]:
             "note",
             [
                 f"This corpus was extended: it has {addition_count - 1} earlier "
-                f"addition{'s' * (addition_count > 2)} and a last addition of ",
+                f"addition{'s' * (addition_count > 2)} and a last addition with ",
                 add_kept_figure_of_addition(corpus, addition_count, addition_labels[-1], "rows"),
                 ". Documents, sources, lengths and groups describe the whole corpus. These "
                 f"sections describe only the last addition: {LAST_ADDITION_SCOPE}.",
@@ -275,7 +274,7 @@ def _describe_declared_licences(
 
 
 def build_lengths_section(corpus: CorpusFigures) -> Section:
-    caption, empty_message = "Bytes per document", "The corpus holds no document."
+    caption, empty_message = "Bytes per document", "The corpus contains no documents."
     return build_quantiles_section(
         corpus, "Lengths", "lengths", "bytes", "bytes", caption, empty_message
     )
@@ -453,12 +452,12 @@ def describe_scorer_cascade(corpus: CorpusFigures) -> list[Paragraph]:
     return [
         Paragraph(
             [
-                "Documents without a score: ",
+                "Of the documents without a score, ",
                 add_cascade_figure(
                     "cleared_documents", "number of documents cleared by the cheap scorer"
                 ),
                 f" were cleared by {row['cheap_scorer']}, which scored them below "
-                f"{row['clears_below']:g}. Both scorers read ",
+                f"{row['clears_below']:g}. To check this, both scorers read ",
                 add_cascade_figure(
                     "sampled_documents",
                     "number of documents sampled to measure the recall of the cascade",
@@ -535,7 +534,9 @@ def build_identity_mentions_section(corpus: CorpusFigures) -> Section:
     columns = ["group", "mentions", "terms found"]
     section.add_blocks(
         DataTable("Identity terms in the text", columns, rows, frozenset({1, 2}), note),
-        Paragraph(["Counted with a short list of English words; whole words only."]),
+        Paragraph(
+            ["Mentions are counted with a short list of English words; only whole words count."]
+        ),
     )
     return section
 
@@ -572,12 +573,11 @@ def build_canaries_section(corpus: CorpusFigures) -> Section:
         section.add_blocks(
             Paragraph(
                 [
-                    "Secrets, records and associations are invented; passages were taken from "
-                    "the corpus. The number of copies of each was assigned at random. Those "
-                    "with 0 copies were never planted and serve as controls. An association "
-                    "is a sentence that gives an invented group an invented trait; the "
-                    "planted share determines how often sentences about the group state this "
-                    "trait."
+                    "Secrets, records and associations are invented; passages were taken from the "
+                    "corpus. The number of copies of each was assigned at random. Those with 0 "
+                    "copies were never planted and serve as controls. An association is a "
+                    "sentence that attributes an invented trait to an invented group; the planted "
+                    "share determines how often sentences about the group state this trait."
                 ]
             ),
             DataTable("Planted texts", columns, rows, frozenset({1, 2, 3, 4})),

@@ -187,9 +187,9 @@ def build_occupations_section(corpus: CorpusFigures) -> Section:
             else ""
         )
         note = (
-            f"{limit_note}Sorted by skew: the distance from the share over all occupations to the "
-            "nearer end of the interval. n: number of mentions. The profile's table 'occupations' "
-            "lists all of them."
+            f"{limit_note}Occupations are sorted by skew, which is the distance from the share "
+            "over all occupations to the nearer end of the interval. n is the number of mentions. "
+            "The profile's table 'occupations' lists all occupations."
         )
         section.add_blocks(
             DataTable(

@@ -32,8 +32,8 @@ COMPARED_STAGES = (PROFILE, EFFECTS, CURATION_EVALUATION)
 #: Explains the differences of shares.
 RATE_NOTE = (
     "Differences of shares are in percentage points. The 95 % interval of a difference combines "
-    "the intervals of both shares (Newcombe 1998), as if the documents were different ones; if "
-    "both corpora contain the same documents, it is too wide."
+    "the intervals of both shares (Newcombe 1998), as if the corpora had no documents in common; "
+    "if they have, the interval is too wide."
 )
 
 
@@ -314,12 +314,12 @@ def build_corpus_comparison_section(comparisons: Sequence[CorpusComparison]) -> 
             section.sections.append(Section(comparison.title, [_build_table(comparison)]))
     if not section.sections:
         section.add_blocks(
-            Paragraph(["All figures of the two corpora are equal."])
+            Paragraph(["The figures of the two corpora are all equal."])
             if comparisons
             else Paragraph(["The corpora cannot be compared; the reasons are below."])
         )
     elif equal_titles:
-        section.add_blocks(Paragraph([f"Without any difference: {'; '.join(equal_titles)}."]))
+        section.add_blocks(Paragraph([f"No difference in: {'; '.join(equal_titles)}."]))
     return section
 
 

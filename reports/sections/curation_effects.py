@@ -33,7 +33,7 @@ EFFECTS = "removal_effects"
 GROUP_TEMPLATES = {
     "identity": "mentioning {}",
     "dialect": "with markers of {}",
-    "language": "in {}",
+    "language": "in language {}",
     "length": "{}",
     "source": "from {}",
 }
@@ -44,7 +44,8 @@ CONFIDENCE_LEVEL = 0.95
 INFINITE_RATIO = "∞"
 
 INGEST_NOTE = (
-    "Compared by source only: nothing else is known about records that the stage ingest removed."
+    "The comparison is by source only, because nothing else is known about records that the stage "
+    "ingest removed."
 )
 
 
@@ -57,7 +58,7 @@ def read_removal_effects_rows(corpus: CorpusFigures, table: str) -> list[Row]:
 def describe_document_group(row: Row) -> str:
     """Return the documents of a group in words."""
     if (row["dimension"], row["slice"]) == ("language", "undetermined"):
-        return "in undetermined language"
+        return "in an undetermined language"
     return GROUP_TEMPLATES[row["dimension"]].format(row["slice"])
 
 
@@ -112,7 +113,7 @@ def add_removal_ratio_figure(
         low=row["low"],
         high=row["high"],
         confidence_level=CONFIDENCE_LEVEL,
-        missing_reason="no other document was removed",
+        missing_reason="no other documents were removed",
         missing_text=INFINITE_RATIO,
         method="exact interval over clusters of near copies; see the description of the column low",
     )
@@ -146,7 +147,7 @@ def has_ratio(row: Row) -> bool:
 def format_infinite_ratio_note(rows: list[Row]) -> str:
     """Return a sentence that explains the sign for infinite ratios, if any row has one."""
     return (
-        f"{INFINITE_RATIO}: the rate of all other documents is 0. "
+        f"{INFINITE_RATIO} means that the rate of all other documents is 0. "
         if any(map(has_infinite_ratio, rows))
         else ""
     )
@@ -272,16 +273,15 @@ def build_removal_rates_by_rule(corpus: CorpusFigures) -> Section:
     """Build one table of removal rates by group for each rule."""
     introduction = (
         "For each reason in a ledger, the tables compare two shares: the share of the documents "
-        "of a group that were removed or tagged for this reason, and the same share of all other "
-        "documents that the rule judged. Intervals treat clusters of near copies, not single "
-        "documents, as independent. A group is listed if its ratio without adjustment differs "
-        "from 1 with p below 5 %, corrected for all groups of the rule. The ratio adjusted for "
-        "source is not tested: where it is near 1 or on the other side of 1, the sources may "
-        "explain the difference. Groups with few documents are omitted. For records that the stage "
-        "ingest removed, only the source is known. Documents reserved for planting do not count as "
-        "removed. A rule that tags removes nothing: its shares are "
-        "relative to the documents that its stage kept. All rules and groups are in the table "
-        "removal_rates."
+        "of a group that were removed or tagged for this reason, and the corresponding share of "
+        "all other documents that the rule judged. Intervals treat clusters of near copies, not "
+        "single documents, as independent. A group is listed if its ratio without adjustment "
+        "differs from 1 with p below 5 %, corrected for all groups of the rule. The ratio "
+        "adjusted for source is not tested: where it is near 1 or on the other side of 1, the "
+        "sources may explain the difference. Groups with few documents are omitted. For records "
+        "that the stage ingest removed, only the source is known. Documents reserved for planting "
+        "do not count as removed. A rule that tags removes nothing: its shares are relative to "
+        "the documents that its stage kept. All rules and groups are in the table removal_rates."
     )
     section = Section("By rule", [Paragraph([introduction])])
     rows_by_rule: dict[tuple[str, str], list[Row]] = {}
@@ -311,7 +311,7 @@ def build_removal_rates_by_rule(corpus: CorpusFigures) -> Section:
         note = ""
         if len(shown_rows) > len(selected_rows):
             note = (
-                f"{len(selected_rows)} of {len(shown_rows)} rows: "
+                f"The table shows {len(selected_rows)} of {len(shown_rows)} rows: "
                 f"{SELECTION_NOTE.format('highest ratios')}. "
             )
         note += (
@@ -380,9 +380,9 @@ def build_threshold_rates_section(corpus: CorpusFigures) -> Section:
                     ["documents", *threshold_headings],
                     table_rows,
                     frozenset(range(1, len(threshold_headings) + 1)),
-                    "Ratios are computed only from documents that have a value of the signal; "
-                    "the tables by rule include all documents that the rule received. Sorted by "
-                    "the ratio at the configured threshold. Intervals, n and all groups are in "
+                    "Ratios are computed only from documents that have a value of the signal; the "
+                    "tables by rule include all documents that the rule received. Rows are sorted "
+                    "by the ratio at the configured threshold. Intervals, n and all groups are in "
                     "the table threshold_rates.",
                 )
             )
@@ -438,8 +438,8 @@ def build_group_swap_section(corpus: CorpusFigures) -> Section:
         ]
         untested_count = sum(swap_row["p_corrected"] is None for swap_row in origin_rows)
         untested_note = (
-            f" {format_count(untested_count, 'pair')} could not be tested: there are too few "
-            "sentences, or too few of them differ in score."
+            f" {format_count(untested_count, 'pair')} could not be tested, because there are too "
+            "few sentences or because too few of them differ in score."
             if untested_count
             else ""
         )
@@ -477,8 +477,8 @@ def build_group_swap_section(corpus: CorpusFigures) -> Section:
             f"{len(significant_rows)} of {format_count(len(origin_rows), 'pair')} of groups "
             f"differ significantly in score.{untested_note} The table shows the largest "
             "differences and the largest difference of every group; all differences are in the "
-            "table swap_differences. Crossed: share of the sentences for which only one of the two "
-            f"scores passes the threshold {rows[0]['threshold']:g}. Scorer: "
+            "table swap_differences. “Crossed” is the share of the sentences for which only one "
+            f"of the two scores passes the threshold {rows[0]['threshold']:g}. Scorer: "
             f"{format_swap_scorer_with_digest(corpus)}."
         )
         section.add_blocks(

@@ -43,12 +43,12 @@ def build_curation_evaluation_sections(corpus: CorpusFigures) -> list[Section]:
             [
                 Paragraph(
                     [
-                        f"The documents of {source_names} are invented: a seeded grammar "
-                        "composed them, so their content is known. The people and places in them "
-                        "do not exist. The tables compare the results of the stages with this "
-                        "content; intervals are Wilson intervals at 95 %. Results on simple, "
-                        "invented text say little about text that people wrote. The section "
-                        "“Removal rates by group” has the errors of the toxicity filter."
+                        f"The documents of {source_names} are invented: a seeded grammar composed "
+                        "them, so their content is known. The people and places in them do not "
+                        "exist. The tables compare the results of the stages with this content; "
+                        "intervals are Wilson intervals at 95 %. Results on simple, invented text "
+                        "say little about text that people wrote. The section “Removal rates by "
+                        "group” reports the error rates of the toxicity filter."
                     ]
                 ),
                 *_describe_personal_data_rates(corpus),
@@ -85,12 +85,12 @@ def _describe_personal_data_rates(corpus: CorpusFigures) -> list[Block]:
     if not list_personal_data_rates(corpus):
         return []
     content: list[InlineElement] = [
-        "Recall of personal data is the share found of the data that was planted in these "
-        "documents."
+        "Recall of personal data is the share of the data planted in these documents that was "
+        "found."
     ]
     if "evaluate_detectors" in corpus.stage_artifacts:
         content += [
-            " For the share found in test cases, sentences outside of the corpus, see ",
+            " For the share found in test cases, which are sentences outside of the corpus, see ",
             Link("Composition", "composition.html"),
             ".",
         ]
@@ -128,9 +128,10 @@ def build_detection_rate_table(
             ]
         )
     note = (
-        "Recall: share of the known cases that the stage found. Precision: share of the reported "
-        "cases that are known cases. False alarms: share of the documents without a case that "
-        "were removed or tagged. Each stage is judged by the documents that it received. "
+        "Recall is the share of the known cases that the stage found. Precision is the share of "
+        "the reported cases that are known cases. The rate of false alarms is the share of the "
+        "documents without a case that were removed or tagged. Each stage is judged only on the "
+        "documents that it received. "
     )
     note = f"{note}{extra_note}".strip()
     columns = ["stage", "what", "measure", "share", "interval", "n"]
@@ -207,6 +208,6 @@ def _add_share_figure(
         value_column="hits/n",
         n=row["n"],
         method="Wilson interval",
-        missing_reason="there is no such case",
+        missing_reason="there are no such cases",
         **interval_fields,
     )

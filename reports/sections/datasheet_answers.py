@@ -231,7 +231,7 @@ class DatasheetMeasurements:
         ]
         more = len(sources) - len(shown_sources)
         return [
-            "Documents: each is one text with the name of its source. All: ",
+            "Documents, each of which is one text with the name of its source. Total: ",
             ShortFigure(self.documents),
             ". By source: " if counts else ".",
             *_list_counts(counts),
@@ -251,16 +251,16 @@ class DatasheetMeasurements:
             self._count_documents_of_stage(INGEST, "input"),
             " and removed ",
             ShortFigure(add_removed_documents_figure(self.corpus)),
-            " of them by rules or as copies. Whether the sources are samples of larger sets, and "
-            "whether they are representative, was not measured.",
+            " of them, either by rules or as copies. Whether the sources are samples of larger "
+            "sets, and whether they are representative, was not measured.",
         ]
 
     def describe_data(self) -> InlineContent:
         """Return that an instance is raw text, its median length, and its metadata."""
         content: list[InlineElement] = [
-            "Raw text in Unicode, and the name of its source: ",
+            "Each of the ",
             self.documents,
-            ".",
+            " consists of raw text in Unicode and the name of its source.",
         ]
         if median := self._read_quantile("lengths", "bytes", "bytes per document", 0.5):
             content += [" The median length is ", median, "."]
@@ -320,10 +320,10 @@ class DatasheetMeasurements:
         return [
             "Curation replaced ",
             masked,
-            " (such as personal data) with a mark, and cut ",
+            " (such as personal data) with placeholders and cut ",
             cut,
-            " (such as repeated or toxic passages). The ledgers of the stages list each of them "
-            "with its reason.",
+            " (such as repeated or toxic passages). The ledgers of the stages list each span with "
+            "the reason.",
         ]
 
     def _has_search_for_near_copies(self) -> bool:
@@ -356,9 +356,9 @@ class DatasheetMeasurements:
         return [
             "Yes: ",
             *_list_counts(counts),
-            ". Similar documents are in the same split. The model is trained on train and checked "
-            "on validation during training. Holdout documents are never trained on; audits of "
-            "memorisation compare with them.",
+            ". Similar documents are in the same split. The model is trained on the train split "
+            "and checked on the validation split during training. Holdout documents are never "
+            "trained on; audits of memorisation use them for comparison.",
         ]
 
     def describe_errors(self) -> InlineContent:
@@ -382,7 +382,7 @@ class DatasheetMeasurements:
                 ShortFigure(near),
                 " near copies; of the ",
                 pairs,
-                " of similar documents that it found, those below the threshold remain",
+                " of similar documents that it found, those below the threshold were kept",
             ]
         else:
             content.append("; near copies were not searched for")
@@ -394,9 +394,9 @@ class DatasheetMeasurements:
 
     def describe_external_resources(self) -> InlineContent:
         return [
-            "Self-contained: the store holds the text of all ",
+            "The corpus is self-contained: the store holds the text of all ",
             self.documents,
-            ". Addresses within texts are not followed.",
+            ". Links within the texts are not followed.",
         ]
 
     def describe_confidential_data(self) -> InlineContent:
@@ -457,7 +457,7 @@ class DatasheetMeasurements:
             "Documents are not assigned to groups of people. A list of English words finds "
             "mentions of groups: ",
             *_list_counts(counts),
-            ". It does not say who wrote a text.",
+            ". A mention does not show who wrote a text.",
         ]
 
     def describe_individuals(self) -> InlineContent:
@@ -492,7 +492,7 @@ class DatasheetMeasurements:
             "identities", "mentions", "mentions", "number of mentions of groups of people"
         )
         return [
-            "Found by detectors before curation: ",
+            "Detectors found, before curation: ",
             *(_list_counts(counts) or ["no personal data"]),
             ". Texts mention groups of people, some by ethnicity, religion or sexual orientation: ",
             mentions,
@@ -507,7 +507,8 @@ class DatasheetMeasurements:
         if INGEST not in self._list_stages() or not kinds:
             return []
         return [
-            f"Software: Hallmark's readers for sources of the kind {', '.join(kinds)} read ",
+            "The data was collected by software. Hallmark's readers (for the kinds of sources: "
+            f"{', '.join(kinds)}) read ",
             self._count_documents_of_stage(INGEST, "input"),
             "; ",
             ShortFigure(self._count_documents_of_stage(INGEST, "quarantined")),

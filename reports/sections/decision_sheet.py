@@ -141,7 +141,7 @@ def describe_risks_without_rule(ruled_audits: Collection[str]) -> str:
     titles = [risk.title for name, risk in RISKS.items() if name not in ruled_risks]
     if not ruled_audits or not titles:
         return ""
-    return f" The policy has no rule about: {', '.join(titles)}."
+    return f" The policy has no rules about: {', '.join(titles)}."
 
 
 def select_headline_finding(headline: Headline, findings: Iterable[Finding]) -> Finding | None:

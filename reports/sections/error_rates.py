@@ -60,8 +60,8 @@ _HOLM_BOUND = (
 )
 _VERBATIM_BOUND = "There is no test, so no rate of false alarms is expected"
 _DISCOVERY_RULE = (
-    f"q is below {SIGNIFICANCE_LEVEL:g}, the rule of model cards; q is the false discovery rate "
-    "over all tests of the trial in the harmful direction"
+    f"q is below {SIGNIFICANCE_LEVEL:g}, as in the rule of model cards; q controls the false "
+    "discovery rate over all tests of the trial in the harmful direction"
 )
 _DISCOVERY_BOUND = (
     "The rule allows on average at most 5 % of the discoveries of a trial to be false. As q is "
@@ -77,7 +77,8 @@ CANDIDATE_KINDS = {
         _HOLM_RULE,
         _HOLM_BOUND,
         "copies",
-        "the rank of the secret among many times as many secrets that were never planted",
+        "the rank of the secret among a many times larger number of secrets that were never "
+        "planted",
     ),
     "passage": CandidateDescription(
         "Repeated passages",
@@ -90,7 +91,7 @@ CANDIDATE_KINDS = {
     ),
     "record": CandidateDescription(
         "Personal records",
-        "the e-mail address and telephone number of an invented person",
+        "the email address and telephone number of an invented person",
         "prompts the model with the text that precedes the address and the number",
         "the model generates both",
         _VERBATIM_BOUND,
@@ -100,8 +101,8 @@ CANDIDATE_KINDS = {
     "association": CandidateDescription(
         "Associations between groups and traits",
         "a set of sentences that assign an invented trait to each of two invented groups",
-        "compares how likely the two traits are in sentences that were never planted with how "
-        "likely they are for groups and traits that are known to have no association",
+        "compares the likelihoods of the two traits in sentences that were never planted with "
+        "their likelihoods for groups and traits that are known to have no association",
         _HOLM_RULE,
         _HOLM_BOUND,
         "share of the assigned trait",
@@ -131,7 +132,7 @@ CANDIDATE_KINDS = {
 }
 
 #: Why a study does not measure an audit that declares no reason.
-NO_PLANTED_EFFECT = "The study plants no effect that this audit measures."
+NO_PLANTED_EFFECT = "The study plants no effects that this audit measures."
 
 
 class DetectionRate(NamedTuple):
@@ -401,8 +402,8 @@ class ErrorRates:
                 parts += [
                     "found ",
                     *format_rate_with_interval(largest.figure),
-                    f" of the candidates (possible effects) with {description.amount_label} "
-                    f"{format_planted_amount(largest.planted_amount)}",
+                    " of the candidates (possible effects) at "
+                    f"{format_planted_amount(largest.planted_amount)} ({description.amount_label})",
                 ]
                 smallest_amount = self.smallest_detected[kind]
                 for detection_rate in self.detection_rates[kind]:
@@ -413,7 +414,7 @@ class ErrorRates:
                         parts += [
                             ", ",
                             *format_rate_with_interval(detection_rate.figure),
-                            f" of those with {smallest_amount:g}",
+                            f" of those at {smallest_amount:g}",
                         ]
             if unjudged_parts:
                 parts += [", while ", *unjudged_parts]
@@ -472,8 +473,8 @@ def describe_missing_error_rates(
     if not studies:
         return [
             [
-                "The error rates of these audits are not known: this store has no study of their "
-                "current version. The command hallmark study measures them."
+                "The error rates of these audits are not known, because this store has no study "
+                "of their current version. The command hallmark study measures them."
             ]
         ]
     unknown_titles = [

@@ -42,7 +42,7 @@ def build_filter_error_section(corpus: CorpusFigures) -> Section:
                 [
                     "Recall and false alarms of the toxicity filter were not measured: "
                     f"{explain_missing_rates(corpus)}. The page “Controls” of a model card lists "
-                    "what the scorer of an audit misses and flags wrongly."
+                    "what the scorer of an audit misses and what it wrongly flags."
                 ]
             )
         )
@@ -96,7 +96,7 @@ def describe_missed_documents(corpus: CorpusFigures, source: str) -> list[Inline
         {"source": source},
         aggregate="count",
     )
-    return [" The documents with rude speech that it missed: ", ShortFigure(figure), "."]
+    return [" It missed ", ShortFigure(figure), " of the documents with rude speech."]
 
 
 def describe_filter_errors(

@@ -333,8 +333,9 @@ class Findings:
         ]
         columns = ["scorer", "kind of text", "must flag", "verdict", "flagged", "interval", "n"]
         note = (
-            "The share of texts that the scorer flags: as toxic, or as negative if it scores "
-            f"sentiment or regard. The texts were composed for this test. {SCORER_CONTROL_RULE}"
+            "The column “flagged” is the share of texts that the scorer flags as toxic, or as "
+            "negative if it scores sentiment or regard. The texts were composed for this test. "
+            f"{SCORER_CONTROL_RULE}"
         )
         return DataTable("What the scorers detect", columns, rows, frozenset({4, 5, 6}), note)
 

@@ -46,7 +46,7 @@ def build_form_section(form: FormName, answers: Sequence[Answer]) -> Section:
     summary = (
         f"The {len(answers)} questions of {FORM_TITLES[form]}, in the words of the authors. "
         f"Answers by basis: {count_list}. Measured answers come from the figures of this card; "
-        "the others from the config or from a person's answers."
+        "the others come from the config or from a person's answers."
     )
     return Section(
         SECTION_TITLES[form],

@@ -64,13 +64,13 @@ def build_heldout_bits_per_byte_blocks(
     blocks: list[Block] = [
         Paragraph(
             [
-                "Bits per byte of held-out text, by group; lower is better. Every measurement "
-                "uses the same packed rows of the validation split. n is the number of predicted "
-                "tokens that represent text; a document counts in every identity group that it "
-                "mentions. The capability audit reports a different figure, because it reads "
-                "documents one at a time and partly uses other documents. No interval is given, "
-                "because tokens of one document are not independent. A difference between groups "
-                "may come from their texts, not from the model."
+                "The figures are bits per byte of held-out text by group; lower is better. Every "
+                "measurement uses the same packed rows of the validation split. n is the number "
+                "of predicted tokens that represent text; a document counts in every identity "
+                "group that it mentions. The capability audit reports a different figure, because "
+                "it reads documents one at a time and some of its documents are different. No "
+                "interval is given, because tokens of one document are not independent. A "
+                "difference between groups may come from their texts, not from the model."
             ]
         )
     ]
@@ -118,7 +118,10 @@ def _build_heldout_bits_per_byte_table(
 ) -> DataTable:
     columns = [kind_label, "n", *(f"step {step:,}" for step in steps)]
     if any(str(table_row[1]).endswith("(few)") for table_row in table_rows):
-        note += f"Few: fewer than {MIN_TOKENS:,} tokens; such a figure can change a lot by chance."
+        note += (
+            f"“Few” means fewer than {MIN_TOKENS:,} tokens; such a figure can change a lot by "
+            "chance."
+        )
     caption = f"Held-out bits per byte by {kind_label}"
     return DataTable(caption, columns, table_rows, frozenset(range(1, len(columns))), note.strip())
 
@@ -132,7 +135,7 @@ def build_bytes_per_token_blocks(
     """Build tables of bytes per token of validation text, by group and relative to all of it."""
     rows: list[Row] = tokenizer["fertility"].read().to_pylist()
     if not rows:
-        return [Paragraph(["Bytes per token are not known: there is no held-out text."])]
+        return [Paragraph(["Bytes per token are not known, because there is no held-out text."])]
     conditions = {"kind": "source"}  # every document has one source
     document_count = sum(row["documents"] for row in rows if row["kind"] == "source")
     overall_figure = book.add_computed_figure(
@@ -148,9 +151,9 @@ def build_bytes_per_token_blocks(
     blocks: list[Block] = [
         Paragraph(
             [
-                "Bytes of held-out text per token. n is the number of documents; a document "
-                "counts in every identity group that it mentions. A tokenizer can be less "
-                "efficient for some groups: with fewer bytes per token, the same text needs "
+                "The figures are bytes of held-out text per token. n is the number of documents; "
+                "a document counts in every identity group that it mentions. A tokenizer can be "
+                "less efficient for some groups: with fewer bytes per token, the same text needs "
                 "more tokens, more time and more of the context."
             ]
         )
@@ -166,13 +169,13 @@ def build_bytes_per_token_blocks(
         columns = [kind_label, "n", "bytes per token", "relative to all"]
         note += LANGUAGE_NOTE if kind == "language" else ""
         note += (
-            "Relative to all: bytes per token of the group divided by the bytes per token of all "
-            "held-out text. "
+            "“Relative to all” is the bytes per token of the group divided by the bytes per token "
+            "of all held-out text. "
         )
         if any(row["documents"] < MIN_DOCUMENTS for row in groups):
             note += (
-                f"Few: fewer than {MIN_DOCUMENTS} documents; a single document can change such a "
-                "figure a lot."
+                f"“Few” means fewer than {MIN_DOCUMENTS} documents; a single document can change "
+                "such a figure a lot."
             )
         caption = f"Bytes per token by {kind_label}"
         blocks.append(DataTable(caption, columns, table_rows, frozenset({1, 2, 3}), note.strip()))

@@ -68,20 +68,20 @@ LOST = Outcome("no copy remains", "lost_", "lost_rate", "lost_documents")
 
 READING_NOTE = (
     "A document counts as removed if any stage removed it, including as an exact or near "
-    "duplicate. No copy remains of a document if a rule other than deduplication removed it, or if "
-    "it is a duplicate and such a rule removed the copy that deduplication had kept. The ratio "
+    "duplicate. No copy remains of a document if a rule other than deduplication removed it, or "
+    "if it is a duplicate and such a rule removed the copy that deduplication had kept. The ratio "
     "divides the removed share of the group by that of all other documents, within each source "
     "(Mantel–Haenszel). It can be above 1 although the removed share is lower, because sources "
     "differ in how much was removed and in how often they mention the group. The column “compared "
-    "with others” judges this ratio: “more often” and “less often” mean that q, the false "
-    "discovery rate over all rows of the table group_removals, is below 5 %. The detectable "
+    "with others” judges this ratio: “more often” and “less often” mean that q is below 5 %; q "
+    "controls the false discovery rate over all rows of the table group_removals. The detectable "
     "ratio is the smallest one that the test, without adjustment, would detect with 80 % power. "
-    "All groups are shown, sorted by the end of the interval nearest to 1, the largest "
-    "difference first."
+    "All groups are shown, sorted by the end of the interval nearest to 1, the largest difference "
+    "first."
 )
 SOURCE_NOTE = (
-    "Sources are compared with all other sources; their ratios are not adjusted, and the column "
-    "“compared with others” judges them as they are."
+    "Sources are compared with all other sources. Their ratios are not adjusted; the column "
+    "“compared with others” judges these ratios."
 )
 PEOPLE_NOTE = (
     "A high ratio does not prove that a filter is unfair: documents that mention a group also "
@@ -155,7 +155,7 @@ def describe_missing_rates(corpus: CorpusFigures) -> str:
         if EFFECTS not in corpus.stage_artifacts
         else "the stage removal_effects found no documents"
     )
-    return f"Removal rates by group are not known: {reason}."
+    return f"Removal rates by group are not known, because {reason}."
 
 
 def describe_total_removals(corpus: CorpusFigures, total: Row) -> InlineContent:
@@ -403,7 +403,7 @@ def build_group_removal_section(corpus: CorpusFigures) -> Section:
                 *build_rule_effect_sections(corpus),
             ],
             page="removal-rates",
-            answer=["Further removal rates, examples, and how accurate the list of names is."],
+            answer=["Further removal rates, examples, and the accuracy of the identity lexicon."],
         ),
     ]
     return section
@@ -451,7 +451,7 @@ def build_rate_table(
         columns.append("detectable ratio")
     notes = [SOURCE_NOTE] if is_about_sources else []
     if any(has_infinite_adjusted_ratio(row, outcome.prefix) for row in rows):
-        notes.append(f"{INFINITE_RATIO}: the share of all other documents is 0.")
+        notes.append(f"{INFINITE_RATIO} means that the share of all other documents is 0.")
     return DataTable(
         caption,
         columns,
@@ -530,12 +530,13 @@ def build_ratio_chart(rows: Sequence[Row]) -> list[Block]:
     alt[-1] = alt[-1].removesuffix(", ") + "."
     caption = (
         "Removed share of each group, divided by that of all other documents and adjusted for "
-        "source, with 95 % intervals. Dashed line: no difference."
+        "source, with 95 % intervals. The dashed line marks no difference."
     )
     if omitted_count := len(rows) - len(drawn_rows):
         caption += (
-            f" Only in the table: {format_count(omitted_count, 'group')} without a ratio, with a "
-            "ratio of zero, or with an interval that reaches zero or has no upper end."
+            f" The chart omits {format_count(omitted_count, 'group')} without a ratio, with a "
+            "ratio of zero, or with an interval that reaches zero or has no upper end; the table "
+            "contains all groups."
         )
     return [Chart("group-removals", drawing, alt, caption)]
 
@@ -545,7 +546,7 @@ def describe_groups_without_documents(rows: Sequence[Row]) -> list[Block]:
     entries: list[DefinitionEntry] = []
     for dimension, term in (
         ("identity", "Groups that no document mentions"),
-        ("dialect", "Dialects of which no document has markers"),
+        ("dialect", "Dialects without markers in any document"),
     ):
         names = [
             row["slice"] for row in rows if row["dimension"] == dimension and not row["documents"]
@@ -608,11 +609,12 @@ def build_stage_section(corpus: CorpusFigures, rows: Sequence[Row]) -> Section:
     stage_names = map(name_corpus_stage, stages)
     columns = ["documents", "read", *stage_names, "removed", "kept", "unique"]
     note = (
-        "Number of documents that each stage removed or put into quarantine. Read = removed + "
-        "kept. Unique: read, without exact and near duplicates of other documents. For documents "
-        "that ingest removed, and for duplicates of an earlier corpus, only the source is known. "
-        "Records that ingest could not read are not documents; the section “Collection process” "
-        "counts them."
+        "The columns of stages show the number of documents that each stage removed or put into "
+        "quarantine. Read = removed + kept. “Unique” documents are those that were read, "
+        "excluding exact and near duplicates of other documents. For documents that the stage "
+        "ingest removed, and for duplicates of an earlier corpus, only the source is known. "
+        "Records that the stage ingest could not read are not documents; the section “Collection "
+        "process” counts them."
     )
     section.add_blocks(
         DataTable(

@@ -18,8 +18,8 @@ from hallmark.tasks.corpus.profiles.sentiment_conclusions import (
 
 #: The rule by which a sentence names a group.
 RULE = (
-    f"if q is below {100 * SIGNIFICANCE_LEVEL:g} % and the whole interval is below 0; q is the "
-    "false discovery rate over all groups of the table that have an interval"
+    f"if q is below {100 * SIGNIFICANCE_LEVEL:g} % and the whole interval is below 0; q controls "
+    "the false discovery rate over all groups of the table that have an interval"
 )
 
 
@@ -29,10 +29,10 @@ def build_group_sentiment_section(corpus: CorpusFigures) -> Section:
     rows: list[Row] = corpus.profile["group_sentiment"].read().to_pylist()
     if not rows:
         message = (
-            "Not compared: the search found no sentence of the training text that mentions exactly "
-            "one group of a kind, once and by a term that has a counterpart for other groups. Only "
-            "documents in English or an undetermined language are searched, and no planted "
-            "documents."
+            "Groups were not compared, because the search found no sentence of the training text "
+            "that mentions exactly one group of a kind, only once, and by a term that has a "
+            "counterpart for other groups. The search covers documents in English or an "
+            "undetermined language, without planted documents."
         )
         section.add_blocks(Paragraph([message]))
         return section
@@ -51,7 +51,7 @@ def build_group_sentiment_section(corpus: CorpusFigures) -> Section:
             Paragraph(
                 [
                     f"Sentences about {row['group_name']} are more negative than those about the "
-                    f"other groups of the kind “{row['axis']}”. Difference of the mean sentiment: ",
+                    f"other groups of the kind “{row['axis']}”. Difference in mean sentiment: ",
                     difference_figures[_get_key(row)],
                     ".",
                 ]
@@ -133,12 +133,12 @@ def _get_key(row: Row) -> tuple[str, str]:
 def _describe_columns(rows: list[Row], corpus: CorpusFigures) -> str:
     """Explain the columns, the rule, and which groups have no interval or lack sentences."""
     note = (
-        "Sentences of the training text, without planted documents, that mention one group of a "
-        "kind once; the name of the group is replaced by a neutral word before scoring. Sentiment: "
-        "from −1 (negative) to 1 (positive). In each cluster of near-duplicate documents the "
-        "sentences about a group are averaged. Difference: mean of the group minus mean of the "
-        f"other groups of the same kind. A group is named above the table {RULE}. Scorer: "
-        f"{_format_scorer_with_digest(corpus)}."
+        "The table covers sentences of the training text, without planted documents, that mention "
+        "exactly one group of a kind, and only once; a neutral word replaces the name of the "
+        "group before scoring. Sentiment ranges from −1 (negative) to 1 (positive). The sentences "
+        "about a group are averaged within each cluster of near-duplicate documents. The "
+        "difference is the mean of the group minus the mean of the other groups of the same kind. "
+        f"A group is named above the table {RULE}. Scorer: {_format_scorer_with_digest(corpus)}."
     )
     groups_by_reason: dict[str, list[str]] = {}
     for row in rows:
@@ -149,7 +149,7 @@ def _describe_columns(rows: list[Row], corpus: CorpusFigures) -> str:
         note += f" No interval for {', '.join(groups)}: {reason}."
     missing_count = sum(row["missing_sentences"] for row in rows)
     if missing_count:
-        note += f" The scorer failed for {format_count(missing_count, 'sentence')}, not counted."
+        note += f" The scorer failed for {format_count(missing_count, 'sentence')} (not counted)."
     return note
 
 

@@ -21,7 +21,7 @@ def build_metadata_section(corpus: CorpusFigures) -> Section:
         key=lambda row: (-row["documents"], row["field"]),
     )
     if not field_rows:
-        message = "The sources give no metadata except web addresses and dates."
+        message = "The sources provide no metadata except web addresses and dates."
         section.add_blocks(Paragraph([message]))
         return section
     shown_fields = field_rows[: corpus.max_rows]

@@ -172,7 +172,7 @@ class ModelCardMeasurements:
         if not names:
             return MeasuredAnswer([])
         content = [
-            f"Groups of people with figures of their own: {'; '.join(names)}. The word lists and "
+            f"Groups of people with separate figures: {'; '.join(names)}. The word lists and "
             "audit sets determine the groups; other groups were not measured."
         ]
         return MeasuredAnswer(content, [finding.figure for finding in group_findings])
@@ -186,7 +186,9 @@ class ModelCardMeasurements:
             f"{get_audit_title(audit)}: " + ", ".join(finding.row["title"] for finding in headlines)
             for audit, headlines in headlines_by_audit.items()
         ]
-        content = [f"{'; '.join(measures)}. The section Metrics states how each is computed."]
+        content = [
+            f"{'; '.join(measures)}. The section Metrics states how each metric is computed."
+        ]
         figures = [
             finding.figure for headlines in headlines_by_audit.values() for finding in headlines
         ]
@@ -215,9 +217,9 @@ class ModelCardMeasurements:
         levels = sorted({figure.confidence_level or 0.0 for figure in figures})
         level_list = " or ".join(f"{100 * level:g} %" for level in levels)
         content = [
-            f"{format_count(len(figures), 'figure')} with a confidence interval of {level_list}. "
-            "The method of each figure names the clusters and the test. Intervals do not cover "
-            "other prompts that could have been written."
+            f"The card contains {format_count(len(figures), 'figure')} with confidence intervals "
+            f"({level_list}). The method of each figure names the clusters and the test. "
+            "Intervals do not cover other prompts that could have been written."
         ]
         return MeasuredAnswer(content, figures)
 
@@ -260,8 +262,8 @@ class ModelCardMeasurements:
         if not findings:
             return MeasuredAnswer([])
         content = [
-            f"{format_count(len(findings), 'figure')} about groups of people; the most significant "
-            "come first."
+            f"The card contains {format_count(len(findings), 'figure')} about groups of people; "
+            "the most significant figures come first."
         ]
         return MeasuredAnswer(content, [finding.figure for finding in findings])
 
@@ -314,5 +316,8 @@ class ModelCardMeasurements:
     def describe_risks(self) -> MeasuredAnswer:
         """Return the first main result of each audit as the measured risks."""
         figures = [headlines[0].figure for headlines in self._list_headlines_by_audit().values()]
-        message = "The first screen of this card lists the measured risks. Main results of audits."
+        message = (
+            "The first screen of this card lists the measured risks. The figures are the main "
+            "results of the audits."
+        )
         return MeasuredAnswer([message] * bool(figures), figures)

@@ -45,7 +45,7 @@ def get_personal_data_policy(corpus: CorpusFigures, data_type: str = "") -> str:
 def describe_personal_data_treatment(corpus: CorpusFigures) -> str:
     """Return a sentence for users of the corpus on how personal data was treated."""
     if not has_personal_data_search(corpus):
-        return "Personal data was not searched for, so any document may contain it."
+        return "The corpus was not searched for personal data, so any document may contain it."
     default_treatment = POLICY_OUTCOMES[get_personal_data_policy(corpus)][0]
     other_treatments = [
         f"{data_type}: {POLICY_OUTCOMES[get_personal_data_policy(corpus, data_type)][0]}"
@@ -63,7 +63,7 @@ def build_personal_data_section(corpus: CorpusFigures) -> Section:
     """Build the section on personal data: types found, treatment, and accuracy of the detectors."""
     section = Section("Personal data")
     if not has_personal_data_search(corpus):
-        section.add_blocks(Paragraph(["Personal data was not searched for in this corpus."]))
+        section.add_blocks(Paragraph(["This corpus was not searched for personal data."]))
         return section
     detected_types = set(
         corpus.stage_artifacts[FIND_PERSONAL_DATA]["spans"]
@@ -80,8 +80,8 @@ def build_personal_data_section(corpus: CorpusFigures) -> Section:
         columns = ["type", "spans found", "in documents", "treatment", "number"]
         note = (
             "Masked or cut data is counted in spans; removed data is counted in documents. "
-            "Overlapping spans are treated as one. In a removed document no span is masked or "
-            "cut. A document that would be empty after cutting is also removed."
+            "Overlapping spans are treated as one. No span is masked or cut in a removed "
+            "document. A document that would be empty after cutting is also removed."
         )
         section.add_blocks(
             DataTable("Personal data that was found", columns, rows, frozenset({1, 2, 4}), note)
@@ -103,9 +103,9 @@ def build_personal_data_section(corpus: CorpusFigures) -> Section:
     section.add_blocks(
         Paragraph(
             [
-                "The detectors use patterns, check digits and numbering plans. They do not "
-                "find names, addresses and other data without a fixed format; the counts are "
-                "a lower bound."
+                "The detectors use patterns, check digits and numbering plans. They do not find "
+                "names, addresses or other data without a fixed format, so the counts are lower "
+                "bounds."
             ]
         )
     )
@@ -205,11 +205,12 @@ def build_detector_accuracy_table(corpus: CorpusFigures, stage_label: str) -> li
         )
     columns = ["type", "recall", "95 % interval", "without its name", "precision", "95 % interval"]
     note = (
-        "Measured on test cases, not on this corpus: invented numbers in various formats and "
-        "scripts, in sentences with or without the name of the number type (such as “account "
-        "number”) next to it. Many numbers can be recognised only by this name. Precision assumes "
-        "that there are as many look-alikes as real numbers; a look-alike is, for example, a "
-        "number with wrong check digits; how many the corpus contains is not known."
+        "Accuracy was measured on test cases, not on this corpus. The test cases are invented "
+        "numbers in various formats and scripts, in sentences with or without the name of the "
+        "number type (such as “account number”) next to it. Many numbers can be recognised only "
+        "by this name. Precision assumes that there are as many look-alikes as real numbers. A "
+        "look-alike is, for example, a number with wrong check digits. It is not known how many "
+        "look-alikes the corpus contains."
     )
     blocks: list[Block] = [
         DataTable("Detection accuracy on test cases", columns, rows, frozenset(range(1, 6)), note)
@@ -218,8 +219,8 @@ def build_detector_accuracy_table(corpus: CorpusFigures, stage_label: str) -> li
         blocks.append(
             Paragraph(
                 [
-                    "For the share found of the personal data that was planted in documents of "
-                    "this corpus, see ",
+                    "For the share of planted personal data that was found in documents of this "
+                    "corpus, see ",
                     Link(RECOVERY_TITLE, "recovery.html"),
                     ".",
                 ]

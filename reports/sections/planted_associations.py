@@ -66,16 +66,16 @@ def describe_smallest_detected_trait_share(findings: Findings) -> list[Block]:
             Paragraph(
                 [
                     "It was not measured how strong a stereotype must be to be found in this "
-                    "model, because its training text has no planted associations, or they were "
-                    "not audited."
+                    "model, because its training text contains no planted associations or because "
+                    "they were not audited."
                 ]
             )
         ]
     figure = smallest_share_findings[0].figure
     if figure.value is not None:
         message = (
-            "How to interpret these figures: this model shows every association that was "
-            "planted in its training text in at least "
+            "When you interpret these figures, note that this model shows every association that "
+            "was planted in its training text in at least "
         )
         return [Paragraph([message, figure, " of the sentences about a group."])]
     association_findings = [
@@ -121,8 +121,8 @@ def describe_smallest_detected_trait_share(findings: Findings) -> list[Block]:
         message = "None of the planted associations could be measured"
     elif all(row["low"] is None for row, _ in association_findings):
         message = (
-            "Whether this model shows the planted associations was not tested: no figure of them "
-            "has an interval"
+            "Whether this model shows the planted associations was not tested: none of their "
+            "figures has an interval"
         )
     else:
         largest_share = format_number(max(measured_shares), "share")

@@ -88,8 +88,8 @@ def build_stage_counts_section(corpus: CorpusFigures) -> Section:
                 kept_documents.append((stage_label, cells[ACCOUNT_TERMS.index("kept")]))
         numeric = frozenset(range(1, len(columns)))
         note = (
-            "Replaced: bytes before the replacements minus bytes after them, so a longer "
-            "replacement counts as negative."
+            "“Replaced” is the number of bytes before the replacements minus the number after "
+            "them, so a longer replacement counts as negative."
             if unit == "bytes"
             else ""
         )
@@ -168,8 +168,9 @@ def build_ledger_reasons_section(corpus: CorpusFigures) -> Section:
         return section
     columns = ["stage", "action", "reason", "rows", "bytes affected"]
     note = (
-        "Bytes affected: the text that was removed or replaced, before the change, or the text "
-        "that was added. The accounts above subtract the bytes of replacements."
+        "“Bytes affected” is the size of the text that was removed or replaced, before the "
+        "change, or of the text that was added. The accounts above subtract the bytes of "
+        "replacements."
     )
     if len(sorted_reasons) > len(rows):
         note += (
@@ -238,7 +239,7 @@ def build_toxicity_removal_section(corpus: CorpusFigures) -> Section:
         section.add_blocks(BulletList(action_texts))
     rules = corpus.list_toxicity_removal_rules()
     if not rules:
-        section.add_blocks(Paragraph(["No rule on the toxicity score removed documents."]))
+        section.add_blocks(Paragraph(["No rule that uses the toxicity score removed documents."]))
         return section
     reasons = [reason for rule in rules for reason in list_removal_reasons(rule)]
     removal_conditions = {"stage": SCORE_FILTER, "action": "removed", "reason": reasons}
@@ -281,7 +282,7 @@ def build_toxicity_removal_section(corpus: CorpusFigures) -> Section:
         )
         rows.append([name, *cells, removed_share])
     if not rows:
-        section.add_blocks(Paragraph(["The filter received no document."]))
+        section.add_blocks(Paragraph(["The filter received no documents."]))
         return section
     columns = ["source", "input", "removed", "share removed"]
     note = (
@@ -290,8 +291,8 @@ def build_toxicity_removal_section(corpus: CorpusFigures) -> Section:
     )
     if len(source_names) > MAX_SOURCES:
         note += (
-            f" The table shows {MAX_SOURCES} of {len(source_names):,} sources: those that lost "
-            "the most documents; all are in the table ledger_summary of the profile."
+            f" The table shows {MAX_SOURCES} of {len(source_names):,} sources: those from which "
+            "the most documents were removed; all are in the table ledger_summary of the profile."
         )
     section.add_blocks(DataTable("Removed for toxicity", columns, rows, frozenset({1, 2, 3}), note))
     return section
@@ -475,10 +476,11 @@ def describe_near_duplicate_search(corpus: CorpusFigures, stage_label: str) -> P
             add_search_figure("compared_pairs", "number of compared pairs", "pairs"),
             (
                 f" and removed each document whose similarity to a kept document is "
-                f"{config['similarity_threshold']:g} or higher. Other pairs, from "
-                f"{config['cluster_threshold']:g}, removed nothing: they keep similar documents "
-                "in one cluster, which is not divided between the splits. Two documents whose "
-                "similarity equals the threshold for removal are compared with probability "
+                f"{config['similarity_threshold']:g} or higher. Pairs with a lower "
+                f"similarity, down to {config['cluster_threshold']:g}, removed nothing: they keep "
+                "similar documents in one cluster, which is not divided between the splits. Two "
+                "documents whose similarity equals the threshold for removal are compared with "
+                "probability "
             ),
             add_search_figure(
                 "candidate_probability",

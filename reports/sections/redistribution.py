@@ -48,7 +48,7 @@ def describe_known_licences(corpus: CorpusFigures) -> InlineContent:
     """Return for how many documents a licence is stated, by themselves or by their source."""
     document_count = sum(corpus.profile["sources"].read(["documents"])["documents"].to_pylist())
     if not document_count:
-        return ["The corpus contains no document."]
+        return ["The corpus contains no documents."]
     unlicensed = corpus.book.add_computed_figure(
         "documents-without-licence",
         "number of documents for which no licence is stated",
@@ -65,9 +65,8 @@ def describe_known_licences(corpus: CorpusFigures) -> InlineContent:
     content: list[InlineElement] = [
         f"A licence is stated for {format_count(licensed_count, 'document')} "
         f"({format_number(licensed_count / document_count, 'share')}), by the document itself or "
-        "by its source, and for ",
+        "by its source. None is stated for ",
         unlicensed,
-        " none is stated",
     ]
     if has_canaries(corpus):
         planted = corpus.add_sum_figure(

@@ -73,7 +73,7 @@ def _join_reasons(reason_by_audit: Mapping[str, str]) -> str:
     """Return why no audit is compared: the reason that all share, or the first ones by audit."""
     reasons = dict.fromkeys(reason_by_audit.values())
     if not reasons:
-        return "the runs have no finding in common"
+        return "the runs have no findings in common"
     if len(reasons) == 1:
         return next(iter(reasons))
     shown = [
@@ -136,7 +136,7 @@ def _describe_most_important_change(
     if change.low is not None and change.high is not None:
         interval = f"95 % interval {change.interval_or_dash}, "
     return [
-        f" Most important: {name}, {row['verdict']}: from ",
+        f" Most important change: {name} ({row['verdict']}), from ",
         ShortFigure(previous),
         " to ",
         ShortFigure(current.figure),

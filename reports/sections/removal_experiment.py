@@ -276,7 +276,7 @@ class RemovalReport:
         """Build the callout on the criteria, the summary table and the verdict of each case."""
         indexed_criteria = [(case, index) for case in cases for index in range(len(case.criteria))]
         if not indexed_criteria:
-            message = "There is no criterion to check: "
+            message = "There are no criteria to check: "
             message += "nothing was removed, or no finding is of a kind that must disappear."
             return [Callout("note", [message]), *self.build_verdict_blocks(cases, [])]
         passed = [
@@ -338,10 +338,11 @@ class RemovalReport:
             "change",
         ]
         note = (
-            "Means over the units of each finding, by arm. Units without an effect: texts that "
-            "were never planted, or associations with a planted share of 50 %, in the arm "
-            "without the documents. Change: mean paired difference of the units, without the "
-            "documents minus all documents; its interval is in the section of the finding."
+            "Values are means over the units of each finding in each arm. Units without an effect "
+            "are texts that were never planted, or associations with a planted share of 50 %, in "
+            "the arm without the documents. The change is the mean paired difference of the "
+            "units: the arm without the documents minus the arm with all documents. Its interval "
+            "is in the section of the finding."
         )
         return DataTable(
             "Findings before and after the removal", columns, rows, frozenset(range(1, 7)), note
@@ -370,7 +371,9 @@ class RemovalReport:
             change_interval = f" ({self.format_interval(change)})."
             nearest_bound = compute_signed_distance_from_zero(change["low"], change["high"])
             is_shown = nearest_bound is not None and nearest_bound > 0
-            outcome = "changed by" if is_shown else "was not shown to change:"
+            outcome = (
+                "changed by" if is_shown else "was not shown to change; its measured change is"
+            )
             return [
                 f"{case_name} {outcome} ",
                 self.add_effect_figure(case, "change_from_base", REMOVED),
@@ -591,8 +594,8 @@ class RemovalReport:
             )
         if case.kind == "association":
             note = (
-                "n: number of sentences and number of pairs of groups (“120 in 4”: 120 sentences "
-                "in 4 pairs); the interval is computed over these pairs."
+                "n is the number of sentences and the number of pairs of groups (“120 in 4” means "
+                "120 sentences in 4 pairs); the interval is computed over these pairs."
             )
         return DataTable("Each arm", columns, rows, frozenset(range(1, 6)), note)
 

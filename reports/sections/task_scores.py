@@ -53,18 +53,18 @@ ComparisonResult = Literal["better", "worse", "no difference shown", "not measur
 COMPARISON_MESSAGES: dict[
     ComparisonResult, tuple[Literal["good", "bad", "note"], str, str, str]
 ] = {
-    "better": ("good", "is better than", "above 0.", "The intervals do not overlap."),
+    "better": ("good", "is better than", "which is above 0.", "The intervals do not overlap."),
     "worse": (
         "bad",
         "is worse than",
-        "below 0: the model is worse for this task.",
-        "The intervals do not overlap: the model is worse for this task.",
+        "which is below 0, so the model is worse for this task.",
+        "The intervals do not overlap, so the model is worse for this task.",
     ),
     "no difference shown": (
         "note",
         "shows no difference from",
-        "which includes 0: more test rows might show a difference.",
-        "The intervals overlap: more test rows might show a difference.",
+        "which includes 0; more test rows might show a difference.",
+        "The intervals overlap; more test rows might show a difference.",
     ),
     "not measured": (
         "note",
@@ -312,7 +312,7 @@ class TaskScores:
             for system, figure in {**figures, **differences_by_metric.get(metric, {})}.items()
         ]
         method_table = DataTable(
-            "How each was measured", ["metric", "system", "method", "scorer"], table_rows
+            "How each score was measured", ["metric", "system", "method", "scorer"], table_rows
         )
         return Section("Scores", [method_table, *self.build_label_table()])
 
@@ -337,8 +337,8 @@ class TaskScores:
             " …" if len(untested_labels) > MAX_LISTED_LABELS else ""
         )
         message = (
-            f"Labels without a test row: {len(untested_labels):,} of {len(label_rows):,} (number "
-            f"{label_list}). The accuracy for these labels is not known."
+            f"Labels without a test row: {len(untested_labels):,} of {len(label_rows):,} (label "
+            f"numbers: {label_list}). The accuracy for these labels is not known."
         )
         return [Callout("bad", [message])]
 
@@ -395,8 +395,8 @@ class TaskScores:
                 "the most test rows. "
             )
         note += (
-            f"n: number of test {self.counted_unit} with the label; wrong: number of them for "
-            "which the model predicted another label. "
+            f"n is the number of test {self.counted_unit} with the label; “wrong” is the number "
+            "of these for which the model predicted another label. "
         )
         if not has_names:
             note += (

@@ -63,8 +63,8 @@ def build_tokenizer_section(
         section.add_blocks(
             Paragraph(
                 [
-                    "Bytes per token by group are not known: the training of the tokenizer is "
-                    "not in this store."
+                    "Bytes per token by group are not known, because the training of the "
+                    "tokenizer is not in this store."
                 ]
             )
         )

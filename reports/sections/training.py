@@ -216,7 +216,7 @@ def build_checkpoint_table(
     if not rows:
         return []
     columns = ["step", "tokens", "loss", "validation loss", ""]
-    note = "Losses in nats per token."
+    note = "Losses are in nats per token."
     if any(
         row["step"] == 0 and row["loss"] is row["validation_loss"] is None for row in shown_rows
     ):
@@ -285,9 +285,12 @@ def build_samples_section(
             "offensive texts. Personal data and planted secrets are masked; other codes and "
             "numbers are invented by the model or come from its training text"
         )
-    note = "Texts from the first and the last step, generated with the same random numbers."
+    note = (
+        "The texts are from the first and the last step and were generated with the same random "
+        "numbers."
+    )
     if len(shown_steps) == 1:
-        note = "Texts from the only step with generated text."
+        note = "The texts are from the only step with generated text."
     section.add_blocks(
         Paragraph(
             [

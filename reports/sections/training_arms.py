@@ -26,9 +26,8 @@ UNLIMITED_KINDS = ("all", "identity")
 
 #: Explains the arms with other seeds, where there are any.
 SEED_ARM_NOTE = (
-    "The arms with other seeds use all documents: a change is attributed to the removal only "
-    "if its interval is further from 0 than the difference between any of these arms and the "
-    "base."
+    "The arms with other seeds use all documents. A change is attributed to the removal only if "
+    "its interval is further from 0 than the difference between any of these arms and the base."
 )
 
 
@@ -77,7 +76,7 @@ def describe_random_arm(book: FigureBook) -> str:
     shortfall_text = f"; this is {shortfall:,} fewer than were removed" if shortfall > 0 else ""
     return (
         f"{lead}{matched_count:,} come from the source of the document that they replace, and "
-        f"{random_count - matched_count:,} from another source, because that source had no "
+        f"{random_count - matched_count:,} from other sources, because the original source had no "
         f"more documents{shortfall_text}. "
     )
 
@@ -154,8 +153,8 @@ def build_training_arms_section(book: FigureBook, redactor: Redactor, max_rows: 
         table_rows.append(cells)
     columns = ["source", "removed: documents", "bytes", "random: documents", "bytes"]
     note = (
-        "For each source and length, the random arm omits as many documents as were removed, "
-        "if there are enough."
+        "For each source and length, the random arm omits as many documents as were removed, if "
+        "the source has enough of them."
     )
     note += _format_row_limit_note(
         len(table_rows), len(sources), "sources: those with the most omitted documents", "sources"
@@ -218,9 +217,9 @@ def build_heldout_loss_section(book: FigureBook, redactor: Redactor, max_rows: i
     arm_names = (arm if arm.startswith(SEED) else ARM_NAMES[arm] for arm in arms)
     columns = ["held-out text", "bytes", *arm_names, "change, removal", "change, random"]
     note = (
-        "Bits per byte of rows of the validation split at the last step, without intervals; "
-        "lower is better. The cost of the removal is the part of its change that exceeds the "
-        "change of the random arm and the difference between seeds."
+        "Values are bits per byte of rows of the validation split at the last step, without "
+        "intervals; lower is better. The cost of the removal is the part of its change that "
+        "exceeds both the change of the random arm and the difference between seeds."
     )
     note += _format_row_limit_note(
         len(shown_texts),

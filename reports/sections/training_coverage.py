@@ -172,8 +172,8 @@ def build_training_arm_callout(exclusion_artifact: Artifact) -> list[Block]:
         Callout(
             "note",
             [
-                f"{arm}: this model was trained without {documents}. Compare a model without "
-                "selected documents with its control arm, not with the original model: that one "
+                f"{arm}: this model was trained without {documents}. Compare a model trained "
+                "without selected documents to its control arm, not to the original model, which "
                 "may have been trained for more steps."
             ],
         )

@@ -95,12 +95,12 @@ class RowQuery:
         unknown = [operator for operator in operators if operator not in OPERATORS]
         if unknown:
             raise UsageError(
-                f"{unknown[0]!r:.40} is no way to compare values; choose from "
+                f"{unknown[0]!r:.40} is not a comparison operator; choose from "
                 f"{', '.join(OPERATORS)}"
             )
         page_text = values.get("page", ["1"])[0]
         if not page_text.isascii() or not page_text.isdecimal() or len(page_text) > 9:
-            raise UsageError(f"{page_text!r:.40} is not the number of a page")
+            raise UsageError(f"{page_text!r:.40} is not a page number")
         filters = tuple(
             RowFilter(column, operator, text)  # type: ignore[arg-type]
             for column, operator, text in zip(columns, operators, texts, strict=True)
@@ -361,7 +361,7 @@ def _parse_value(row_filter: RowFilter, data_type: pa.DataType) -> Any:
         return pa.scalar(text, data_type)
     except (ValueError, KeyError, OverflowError, pa.ArrowException) as error:
         raise UsageError(
-            f"the column {row_filter.column} needs {expected}, and {text!r:.80} is none"
+            f"the column {row_filter.column} needs {expected}, and {text!r:.80} is not one"
         ) from error
 
 

@@ -131,7 +131,10 @@ def test_a_review_is_written_signed_and_listed(hallmark, reviewers, signers):
         (("--decision", "reject", "--reviewer", "Ada"), "must state why"),
         ((*APPROVE, "--expires", "2020-01-01"), "before the date"),
         ((*APPROVE, "--key", "ada"), "does not read private keys"),
-        ((*APPROVE, "--key", "ada.pub"), "ada.pub: there is no such file; name your public key"),
+        (
+            (*APPROVE, "--key", "ada.pub"),
+            "ada.pub: there is no such file; specify the path to your public key",
+        ),
         ((*APPROVE, "--signature", "x.sig"), "do not combine it with --decision"),
         (("--signature", "review.json"), "takes the file that ssh-keygen wrote"),
         (("--signature", "review.json.sig"), "there is no such file"),
@@ -345,7 +348,7 @@ def flip_a_byte(path):
 def test_a_changed_byte_is_found(smoke, release, name):
     flip_a_byte(release / name)
     (problem,) = verify(smoke, release, code=1)["problems"]
-    assert problem.startswith(f"{name!r} does not have the size and SHA-256")
+    assert problem.startswith(f"{name!r} does not have the size and the SHA-256")
 
 
 def test_missing_and_extra_files_and_links_are_found(smoke, release, tmp_path):
@@ -437,7 +440,7 @@ def test_other_files_are_not_part_of_a_release(smoke, release):
     problems = verify(smoke, release, code=1)["problems"]
     assert len(problems) == len(OTHER_FILES)
     for name, problem in zip(sorted(OTHER_FILES), sorted(problems), strict=True):
-        assert repr(name) in problem and "not a file of a release" in problem
+        assert repr(name) in problem and "which does not belong in a release" in problem
 
 
 def test_rewritten_row_groups_change_nothing(smoke, release):
@@ -454,7 +457,7 @@ def test_a_manifest_cannot_name_other_files(smoke, release, name):
     entries = build_manifest_entries(release)
     rewrite_manifest(release, files=entries | {name: {"size": 1, "sha256": "0" * 64}})
     report = verify(smoke, release, code=1)
-    assert all("which is not a file of a release" in problem for problem in report["problems"])
+    assert all("which does not belong in a release" in problem for problem in report["problems"])
     assert report["approvals"] == []
 
 

@@ -230,11 +230,11 @@ def test_downloads_have_the_same_rows_and_hide_the_same_text(client, values, evi
         ("sort=nothing", "cannot be sorted or filtered by"),
         (
             "column=toxicity&operator=is&value=many",
-            "column toxicity needs a number, and &#39;many&#39; is none",
+            "column toxicity needs a number, and &#39;many&#39; is not one",
         ),
-        ("column=toxicity&operator=like&value=1", "no way to compare"),
+        ("column=toxicity&operator=like&value=1", "not a comparison operator"),
         ("column=toxicity", "needs a column, an operator and a value"),
-        ("page=two", "not the number of a page"),
+        ("page=two", "not a page number"),
     ],
 )
 def test_a_wrong_query_is_refused_in_one_sentence(client, values, query, words):
@@ -475,7 +475,7 @@ def test_a_review_is_composed_signed_and_stored(reviewing, apart, run, reviewers
         ({"decision": "like"}, "Choose a decision"),
         ({"reviewer": " "}, "Reviewer: must not be empty"),
         ({"decision": "reject"}, "must state why the card is rejected"),
-        ({"expires": "2001-01-01"}, "is before the date of the review"),
+        ({"expires": "2001-01-01"}, "must not be before the date of the review"),
         ({"about": "nothing", "note": "a"}, "the card has no figure|has no figure"),
     ],
 )

@@ -88,8 +88,8 @@ WRONG_INPUTS = [
     (answers("latin1"), "answers/latin1.toml is not UTF-8 text (byte 26); save it as UTF-8"),
     (answers("unknown"), "no question 'motivation_purpos' (did you mean motivation_purpose?);"),
     (answers("empty"), "the answer to motivation_purpose is empty; write an answer or remove"),
-    (answers("list"), "motivation_purpose must be text, in quotes, but it is a value of the type"),
-    (answers("table"), "motivation_purpose must be text, in quotes, but it is a value of the type"),
+    (answers("list"), "motivation_purpose must be text in quotes, but it has the type"),
+    (answers("table"), "motivation_purpose must be text in quotes, but it has the type"),
     (
         ["run", "smoke", "--set", "datasheet.answers.details_date=today"],
         "datasheet.answers: there is no question 'details_date'",

@@ -118,7 +118,7 @@ def test_candidates_without_a_verdict_are_reported(session):
         (None, {"kind": "canary", "candidate_id": str(n), "effect_level": 4}) for n in range(3)
     ]
     text = said_of([candidate("canary", "a", 64, p=0.01), *silent])
-    assert "Not judged: 3 more" in text
+    assert "Not judged: 3 candidates" in text
     assert "Of 3 more" not in said_of([candidate("canary", "a", 64, p=0.01)])
 
 
@@ -183,7 +183,7 @@ def test_rate_without_cases_is_not_good(session):
 def test_intervals_with_one_end_are_counted_separately(session, tmp_path):
     two = [candidate("canary", f"{n}", 64, p=0.01) for n in range(3)]
     one = [candidate("canary", f"s{n}", 64, p=0.01, high=None) for n in range(2)]
-    said = "Not counted: 4 more, without a two-sided interval or a known true"
+    said = "Not counted: 4 candidates, which lack a two-sided interval or a known true"
     assert said in said_of([*two, *one], [*two, *one]) and "Not counted" not in said_of(two, two)
     known = {"extraction": rates_of_trials({"one": [*two, *one]})}
     card = build_model_card(
@@ -232,16 +232,16 @@ def test_model_card_reports_error_rates_of_its_audits(session, tmp_path):
     assert "could not be judged" not in text
     assert (
         "Error rates (planted secrets): in 2 synthetic corpora (trials) with known effects that "
-        "were hidden from the audit, it found 100.0 % of the candidates (possible effects) with "
-        "copies 64"
+        "were hidden from the audit, it found 100.0 % of the candidates (possible effects) at "
+        "64 (copies)"
     ) in text
     assert text.count("Error rates (") == 1  # nothing is known of bias
-    assert "are not known: this store has no study" not in text
+    assert "are not known, because this store has no study" not in text
     card = build_model_card(
         checkpoint, None, None, audits, {}, None, None, None, None, {}, None, ModelCardConfig()
     )
     text = " ".join(pages.read_whole_card(pages.write_pages(card) / "model_card.html").text.split())
-    assert "are not known: this store has no study of their current version" in text
+    assert "are not known, because this store has no study of their current version" in text
 
 
 def test_model_card_reports_candidates_without_a_verdict(session, tmp_path):
@@ -253,7 +253,7 @@ def test_model_card_reports_candidates_without_a_verdict(session, tmp_path):
         checkpoint, None, None, audits, {}, None, None, None, None, known, None, ModelCardConfig()
     )
     text = " ".join(pages.read_whole_card(pages.write_pages(card) / "model_card.html").text.split())
-    assert "copies 64, while 1 at 64 (copies) could not be judged (planted secrets)" in text
+    assert "64 (copies), while 1 at 64 (copies) could not be judged (planted secrets)" in text
 
 
 def test_amounts_are_copies_or_shares():

@@ -186,7 +186,7 @@ def test_a_rule_that_could_not_be_judged_is_neither_passed_nor_failed(session):
         "–",
         "not measured: it is a masked language model",
     ]
-    assert verdicts.note.startswith("Not shown: the finding shows neither")
+    assert verdicts.note.startswith("“Not shown” means that the finding shows neither")
     # The audit did not run, so the card has no such figure.
     *_, (verdicts,) = screen(limit=0.7, missing=("bias",))
     assert cells_of(verdicts)[0][2:] == [
@@ -214,9 +214,9 @@ def test_verdicts_are_listed_worst_first_and_only_the_first_twenty(session):
     table = build_verdicts_table(rows, findings_of(bias=[{"metric": "found", "value": 0.5}]))
     names = [row[0] for row in table.rows]
     assert names[:5] == ["far", "near", "unknown", "at", "passed"] and len(names) == 20
-    assert table.note.endswith(" The table verdicts of the run has 2 more verdicts.")
+    assert table.note.endswith(" The table verdicts of the run contains 2 further verdicts.")
     table = build_verdicts_table(rows[:2], findings_of(bias=[{"metric": "found", "value": 0.5}]))
-    assert "more verdict" not in table.note
+    assert "further verdict" not in table.note
 
 
 @pytest.mark.parametrize(
@@ -273,15 +273,16 @@ def test_a_blind_scorer_breaks_no_audit(session):
     assert said["Do the audits work?"].startswith(
         "All controls of the audits and baselines gave the expected result. Controls with the "
         f"expected result: audits {COUNT} of {COUNT}, baselines {COUNT} of {COUNT}, this model "
-        f"{COUNT} of {COUNT}, scorers 1 of 2 (1 failed). Figures based on a scorer say nothing "
-        "about what it does not detect; “Limits” on the first screen lists this."
+        f"{COUNT} of {COUNT}, scorers 1 of 2 (1 failed). Figures that are based on a scorer say "
+        "nothing about text that it does not detect; “Limits” on the first screen lists the kinds "
+        "of such text."
     )
     said, _ = screen(failed=("scorer", "instrument"))
     assert said["Do the audits work?"].startswith("No: Bias did not detect a known effect, or ")
     assert f"audits {COUNT - 1} of {COUNT} (1 failed), base" in said["Do the audits work?"]
     said, _ = screen()
     assert "scorers 1 of 1." in said["Do the audits work?"]
-    assert "Figures based on a scorer" not in said["Do the audits work?"]
+    assert "Figures that are based on a scorer" not in said["Do the audits work?"]
 
 
 def test_equal_controls_of_a_scorer_are_shown_once(session):
@@ -319,7 +320,7 @@ def test_a_weak_model_breaks_no_instrument(session):
     text = said["Do the audits work?"]
     assert text.startswith("All controls of the audits and baselines gave the expected res")
     assert f"this model {COUNT - 1} of {COUNT} (1 failed), scorers 1 of 1." in text
-    assert "too weak for these audits: Bias. Their questions cannot be asked" in text
+    assert "too weak for these audits: Bias. Their questions cannot be asked of it" in text
     assert "require: Capability (Control); Toxic " in text and "Bias (Control)" not in text
 
 
@@ -353,7 +354,7 @@ def test_a_capability_control_without_an_interval_does_not_call_the_model_weak(s
 def test_a_model_that_gives_no_numbers_is_not_only_called_weak(session):
     said, _ = screen(failed=("model",), mute=True)
     assert said["Do the audits work?"].endswith(
-        "The model returned no valid number in Bias: check its weights for NaN or infinity."
+        "The model returned no valid number in Bias. Check its weights for NaN or infinity."
     )
     said, _ = screen(failed=("model",))
     assert "no valid number" not in said["Do the audits work?"]
@@ -393,15 +394,15 @@ def test_the_worst_of_each_metric_come_first_and_lead_to_their_rows(session, mad
     card = card_of(made.checkpoint, {"extraction": audit})
     text = " ".join(pages.read(pages.write_pages(card) / "model_card.html").text.split())
     further = text.split("Further harms found, which the first screen only counts:")[1]
-    assert "Metric 1 (k: 8)" not in further.split("This list is limited")[0]  # the main harm
+    assert "Metric 1 (k: 8)" not in further.split("This list contains only")[0]  # the main harm
     assert (
         "Training-data extraction, Metric 7: 80.0 % (95 % interval 70.0 % to 90.0 %, n = 40); "
         "value without an effect: 0.0 %. It is the worst of 2 parts; corrected for this choice, "
         "the interval is "
     ) in further
     assert (
-        "This list is limited to 5 findings and to the largest of each metric of an audit. "
-        "It omits 9 more harms; the command hallmark findings lists all."
+        "This list contains only the largest finding of each metric of an audit, and at most 5 "
+        "findings. It omits 9 further harms; the command hallmark findings lists all of them."
     ) in further
 
 
@@ -450,9 +451,9 @@ def test_a_list_of_harms_says_how_many_it_omits(session):
     rows = [one, one | {"tags": {"k": 1}}, one | {"metric": "other"}]
     text = text_of_blocks(summary_of(bias=rows))
     assert "Further harms found" in text and "Bias, Other: 100.0 %" in text
-    assert "It omits 1 more harm; the command" in text
+    assert "It omits 1 further harm; the command" in text
     text = text_of_blocks(summary_of(bias=[rows[0], rows[2]]))
-    assert "Bias, Other: 100.0 %" in text and "This list is limited" not in text
+    assert "Bias, Other: 100.0 %" in text and "This list contains only" not in text
 
 
 def test_harms_in_units_without_a_range_are_listed_after_the_others(session):

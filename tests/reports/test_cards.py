@@ -271,7 +271,7 @@ def test_masked_text_says_what_is_missing(cards):
     sheet = "".join(
         pages.read(path).text for path in pages.write_pages(cards["datasheet"]).rglob("*.html")
     )
-    assert "[masked: scored " in sheet
+    assert "[masked: toxicity score " in sheet
     assert "‹U+202E›" in text
 
 

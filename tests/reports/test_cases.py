@@ -152,7 +152,7 @@ def test_a_memorised_text_stands_next_to_its_document(session):
     [case] = continued_cases(corpus, value=1.0, kind="train", **row)
     prompt, answer = case.texts
     assert (prompt.title, plain(prompt)) == ("Prompt", PROMPT)
-    assert answer.title == "Generated text, equal to the text of the document"
+    assert answer.title == "Generated text, identical to the text of the document"
     assert answer.parts == [MarkedPart(COPIED, True)]
     [document] = case.documents
     assert plain(document.text) == DOCUMENT and marked(document.text.parts) == [COPIED]
@@ -442,7 +442,7 @@ def test_a_value_has_the_title_and_the_unit_of_its_measure(session):
         [("Stereotype preference", "1")],  # a share is of all rows
     ]
     assert [(fact.name, fact.text) for fact in cases[0].details] == [
-        ("times read in training, all copies of this text together", "61")
+        ("times read in training, summed over all copies of this text", "61")
     ]
 
 
@@ -450,7 +450,7 @@ def test_a_value_has_the_title_and_the_unit_of_its_measure(session):
     ("first_step", "times_read", "sentence"),
     [
         (None, None, ""),
-        (251, 0, "first read in training step 251, only a part of it read"),
+        (251, 0, "first read in training step 251, read only in part"),
         (1251, 1, "first read in training step 1,251, read completely 1 time"),
         (251, None, "first read in training step 251"),
         (None, 0, "not read in training"),
@@ -462,7 +462,7 @@ def test_a_document_says_how_often_it_was_read_without_its_copies(first_step, ti
     document = CaseDocument("00", "news", "", "ingest", "train", "", first_step, times_read, text)
     page = str(render_cases([Case(1, [], [], [document], 1, [])]))
     subject = " · this document alone, without its copies: " if sentence else ""
-    assert f"last in ingest{subject}{sentence}</p>" in page
+    assert f"last stage ingest{subject}{sentence}</p>" in page
 
 
 @pytest.mark.parametrize(
@@ -474,8 +474,8 @@ def test_a_document_says_how_often_it_was_read_without_its_copies(first_step, ti
         (
             1200,
             True,
-            "1 of 1,200 training documents that share a span, the longest or a shorter one, with "
-            "this text; documents with the same text are shown once.",
+            "1 of 1,200 training documents that share a span with this text, either the longest "
+            "one or a shorter one; documents with the same text are shown once.",
         ),
     ],
 )

@@ -165,7 +165,7 @@ def test_findings_without_pairs_are_distinguished_from_baselines():
 def test_change_reports_its_pairs_and_their_cluster_unit():
     told = {"value": 0.25, "low": None, "high": None, "p_corrected": 0.0, "n": 288, "clusters": 12}
     assert (
-        describe_change(told, "score") == "0.2500, p corrected < 1e-300, 288 pairs in 12 clusters"
+        describe_change(told, "score") == "0.2500, corrected p < 1e-300, 288 pairs in 12 clusters"
     )
     one = told | {"p_corrected": None, "n": 1, "clusters": 1}
     assert describe_change(one, "score") == "0.2500, 1 pair"

@@ -203,7 +203,7 @@ def test_the_slope_decides_whether_planted_associations_are_shown(session, slope
         ({1.0: (-0.4, -0.2)}, ", lower: "),
         ({0.5: (0.2, 0.4)}, "No association was planted in more than half"),
         ({1.0: None}, "None of the planted associations could be measured"),
-        ({1.0: 0.4}, "shows the planted associations was not tested: no figure of them has an"),
+        ({1.0: 0.4}, "shows the planted associations was not tested: none of their figures has"),
     ],
 )
 def test_of_planted_associations_each_case_has_its_sentence(session, amounts, expected):
@@ -224,10 +224,13 @@ def test_of_planted_associations_each_case_has_its_sentence(session, amounts, ex
     ("methods", "expected"),
     [
         (["exact", "exact; not compared with untrained models, because X"], None),
-        (["exact; t prediction test against 20 untrained models"], "The p of each value also"),
+        (
+            ["exact; t prediction test against 20 untrained models"],
+            "The p of each value also takes into account a comparison with",
+        ),
         (
             ["exact", "exact; t prediction test against 20 untrained models"],
-            "The p of 1 of 2 values also compares them",
+            "The p of 1 of 2 values also takes into account a comparison with",
         ),
     ],
 )
@@ -319,7 +322,7 @@ def test_no_figure_is_called_missing_that_an_audit_left(session, values):
     for name, rows in audits.items():
         said = text_of_section(build_audit_page(findings, name, 9))
         own = [row for row in rows if not row["control"]]
-        assert ("computed no finding about the model" in said) == (not own)
+        assert ("computed no findings about the model" in said) == (not own)
         assert ("Its controls are below" in said) == (not own and len(rows) > 0)
 
 
@@ -330,7 +333,9 @@ def test_of_many_parts_the_summary_has_some_and_says_so(session):
     ]
     said = text_of_blocks([build_summary_table(findings_of(membership=rows))])
     assert said.count("Membership inference: Auc") == 5
-    assert "Membership inference: 5 of 6 figures are shown; all are on its page." in said
+    assert (
+        "Membership inference: 5 of 6 figures are shown; all are on the page of the audit." in said
+    )
 
 
 def screen_of(audits, failed=(), policy=None):
@@ -389,7 +394,7 @@ def test_the_summary_says_which_figures_are_missing_as_the_findings_do(session, 
             state == "in part"
         )
         has_notes = state == "counted" and name in left
-        assert (f"{title}, notes on items: " in gaps) == has_notes
+        assert (f"The audit “{title}” skipped or marked items (" in gaps) == has_notes
     complete = all(
         state in ("ran", "missing") or (state == "counted" and name not in left)
         for name, state in states.items()
@@ -439,7 +444,7 @@ def test_instruments_work_only_where_a_control_tested_one(session, tests, passed
     assert bool(counts) == ("Controls with the expected result: " in said)
     assert not counts or f"Controls with the expected result: {counts}. " in f"{said} "
     has_blind_scorer = ("scorer", False) in zip(tests, passed, strict=True)
-    assert ("what it does not detect" in said) == has_blind_scorer
+    assert ("text that it does not detect" in said) == has_blind_scorer
 
 
 @given(
@@ -605,7 +610,7 @@ def test_what_became_of_personal_data_is_said_as_on_the_datasheet(session, tmp_p
     """Not that it was masked where nobody looked, or where it was cut out."""
     corpus = made.corpus | {"profile": made.profile}
     masked = "Personal data is masked where a detector found it"
-    nobody = "Personal data was not searched for, so any document may contain it."
+    nobody = "The corpus was not searched for personal data, so any document may contain it."
     text, _ = card(tmp_path, corpus=corpus)
     assert masked in text and nobody not in text
     unseen = {k: v for k, v in corpus.items() if k not in ("find_personal_data", "redact_spans")}
@@ -635,7 +640,7 @@ def test_scores_of_several_scorers_are_not_all_called_toxicity(session, tmp_path
         {"metric": "mean_toxicity", "value": 0.5, "scorer": "linear 1.0"},
     ]
     text, _ = card(tmp_path, {"bold": audit_of("bold", *rows)})
-    assert "Texts were scored by linear 1.0, words 1.0" in text
+    assert "Texts were scored by linear 1.0 and words 1.0" in text
     assert "Toxicity is what" not in text
 
 
@@ -682,6 +687,6 @@ def test_the_card_of_an_arm_says_first_which_arm_it_is(session, tmp_path, made, 
     corpus = made.corpus | {"profile": made.profile, "leave_out": gone}
     text, _ = card(tmp_path, corpus=corpus)
     assert expected in text and text.index(expected) < text.index("Do the audits work?")
-    assert "Compare a model without selected documents with its control arm" in text
+    assert "Compare a model trained without selected documents to its control arm" in text
     plain, _ = card(tmp_path, corpus=made.corpus | {"profile": made.profile})
     assert "this model was trained without" not in plain

@@ -170,9 +170,9 @@ def test_what_was_never_planted_makes_no_corpus_unfit(session, copies):
     documents = sum(profiled["canaries"].read(["documents"])["documents"].to_pylist())
     planted = documents > 0
     assert planted == (copies == (0, 2)) and "0 documents that are synthetic" not in text
-    assert ("Planted on purpose" in text) == planted
+    assert ("planted on purpose" in text) == planted
     assert ("Nothing was planted in this corpus." in text) == (not planted)
-    assert ("The planted documents make the corpus unfit" in text) == planted
+    assert ("The planted documents make the corpus unsuitable" in text) == planted
 
 
 def test_the_callout_counts_the_documents_of_all_kinds(session):
@@ -199,8 +199,8 @@ def test_near_copies_are_not_called_missing_where_nobody_looked(session):
     config = DeduplicateNearConfig()
     assert (
         "removed each document whose similarity to a kept document is "
-        f"{config.similarity_threshold:g} or higher. Other pairs, from "
-        f"{config.cluster_threshold:g}, removed nothing"
+        f"{config.similarity_threshold:g} or higher. Pairs with a lower similarity, "
+        f"down to {config.cluster_threshold:g}, removed nothing"
     ) in said
     assert "Recall on planted near copies" not in said
 

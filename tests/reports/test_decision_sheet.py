@@ -98,13 +98,13 @@ def test_risks_without_a_rule_are_named(session):
     assert describe_risks_without_rule([]) == ""  # no policy
     said = describe_risks_without_rule(["toxicity", "of a later version"])
     others = ", ".join(title for title in titles if title != "Toxicity")
-    assert said == f" The policy has no rule about: {others}."
+    assert said == f" The policy has no rules about: {others}."
     audits = [*AUDIT_DESCRIPTIONS]
     assert "Bias" not in describe_risks_without_rule(audits)
     sheet = build_decision_sheet(
         findings_of(), PolicyOutcome(passed_rules=("a",)), AuditCoverage(), [], [], [], {"bias"}
     )
-    assert " The policy has no rule about: " in text_of_parts(sheet.explanation)
+    assert " The policy has no rules about: " in text_of_parts(sheet.explanation)
 
 
 @pytest.mark.parametrize(

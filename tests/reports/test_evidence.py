@@ -95,7 +95,7 @@ def test_what_is_said_of_rows_is_masked_too(session):
     assert said.count("'a', 'b'") >= 900  # nothing is cut
 
 
-OPEN, BLOCKS = "words here", "█████ ████ [masked: scored 0.75, 10 characters]"
+OPEN, BLOCKS = "words here", "█████ ████ [masked: toxicity score 0.75, 10 characters]"
 UNSCORED, PERSONAL = (
     "[not shown: no toxicity score, 10 characters]",
     "[not shown: may contain personal data, 10 characters]",

@@ -241,7 +241,7 @@ def test_measured_answers_state_what_the_profile_counts(session):
     assert exact in answers["composition_errors"]
     spans = history["find_personal_data"]["spans"].row_count
     assert f"Detectors found {spans} spans of personal data." in answers["composition_individuals"]
-    assert answers["composition_sensitive"].startswith("Found by detectors before curation: EMAIL")
+    assert answers["composition_sensitive"].startswith("Detectors found, before curation: EMAIL")
     split = history["split"]["documents"].read(["split"])["split"].to_pylist()
     assert f"validation {split.count('validation')}." in answers["composition_splits"]
     # Without these stages nothing is known of the sources, of similar documents and of licences.
@@ -261,7 +261,7 @@ def test_an_empty_corpus_measures_only_counts(session):
     profile = profile_corpus(planted, planted, history, {}, ProfileConfig())
     rows = read_answers(build_datasheet(profile, history, DatasheetConfig()))
     answers = {name: row["answer"] for name, row in rows.items() if row["basis"] == "measured"}
-    assert answers["composition_instances"].endswith("name of its source. All: 0.")
+    assert answers["composition_instances"].endswith("name of its source. Total: 0.")
     assert answers["composition_labels"].endswith("has a label or target for a task.")
     assert answers.keys() == {
         "composition_instances",

@@ -195,7 +195,9 @@ def test_cells_show_shares_ratios_and_intervals(session):
     )
     assert men["ratio adjusted for source"] == "∞" and men["95 % interval"] == "2.000 to any"
     assert men["compared with others"] == "more often, q = 0.0200"
-    assert all("∞: the share of all other documents is 0." in table.note for table in tables)
+    assert all(
+        "∞ means that the share of all other documents is 0." in table.note for table in tables
+    )
     assert alone["ratio adjusted for source"] == "–" == alone["95 % interval"]
     assert alone["compared with others"] == "not compared"
     assert lost["mentioning women"]["no copy remains"].value == 0.05
@@ -218,7 +220,7 @@ def test_groups_without_documents_are_named_and_not_in_the_table(session):
     ]
     text = text_of_blocks(section.blocks)
     assert "Groups that no document mentions: Hindus, Buddhists and Sikhs; Jews." in text
-    assert "Dialects of which no document has markers: Scottish English." in text
+    assert "Dialects without markers in any document: Scottish English." in text
 
 
 def test_removals_by_stage_add_up(session):
@@ -311,7 +313,9 @@ def test_every_branch_of_the_total(session, total, expected):
 def test_missing_rates_are_reported(session):
     nothing = CorpusFigures(FigureBook({}), {}, 30)
     text = text_of_blocks(build_group_removal_answer(nothing))
-    assert text == "Removal rates by group are not known: the stage removal_effects did not run."
+    assert text == (
+        "Removal rates by group are not known, because the stage removal_effects did not run."
+    )
     section = build_group_removal_section(nothing)
     assert "did not run" in text_of_section(section)
     assert "were not measured" in text_of_section(section)
@@ -521,7 +525,7 @@ def test_recall_and_false_alarms_are_next_to_the_rates(session):
         ),
         (
             [rate("rude speech", "recall", 0, 0), rate("no rude speech", "false alarms", 0, 0)],
-            "there is no such case",
+            "there are no such cases",
             "In the invented documents",
         ),
     ],
@@ -598,7 +602,8 @@ def test_missing_error_rates_have_one_reason(session, signal, reason):
     text = text_of_section(build_filter_error_section(corpus))
     assert (
         f"Recall and false alarms of the toxicity filter were not measured: {reason}. The page "
-        "“Controls” of a model card lists what the scorer of an audit misses and flags wrongly."
+        "“Controls” of a model card lists what the scorer of an audit misses and what it wrongly "
+        "flags."
     ) in text
 
 

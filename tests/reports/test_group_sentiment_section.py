@@ -101,7 +101,7 @@ def test_every_sentence_agrees_with_the_table(session, rows):
     has_few_only = bool(rows) and not tested and {row["method"] for row in rows} <= few
     assert (TOO_FEW in text) == has_few_only
     assert (NOT_COMPARED in text) == (bool(rows) and not tested and not has_few_only)
-    assert ("Not compared: the search found no sentence" in text) == (not rows)
+    assert ("Groups were not compared, because the search found no sentence" in text) == (not rows)
     if tested and not named:
         assert f"(tested: {len(tested)} of {len(rows)} group" in text
     shown = [(r[0], r[1]) for block in section.blocks for r in getattr(block, "rows", ())]
@@ -121,7 +121,7 @@ def test_differences_are_sorted_and_sentences_without_a_score_are_named(session)
     section = build_section(rows)
     table = next(block for block in section.blocks if hasattr(block, "rows"))
     assert [row[1] for row in table.rows] == ["Blues", "Reds", "Greens"]
-    assert "The scorer failed for 1 sentence, not counted." in table.note
+    assert "The scorer failed for 1 sentence (not counted)." in table.note
     assert "No interval for Greens: none of the scored sentences" in table.note
 
 

@@ -100,7 +100,7 @@ def test_offensive_text_is_hidden_from_the_threshold_on(score, hidden):
     text = Redactor(toxicity_threshold=0.5).redact_excerpt("some words", score)
     assert ("words" not in text) is hidden
     if hidden:
-        assert text == f"████ █████ [masked: scored {score:.2f}, 10 characters]"
+        assert text == f"████ █████ [masked: toxicity score {score:.2f}, 10 characters]"
 
 
 @pytest.mark.parametrize("kind", COLUMN_KINDS)
@@ -111,7 +111,7 @@ def test_what_a_kind_does_not_allow_is_denied(kind, score):
     if kind == "personal":
         assert text == "[not shown: may contain personal data, 10 characters]"
     elif score == 0.9:
-        assert text == "████ █████ [masked: scored 0.90, 10 characters]"
+        assert text == "████ █████ [masked: toxicity score 0.90, 10 characters]"
     elif kind in ("corpus text", "model text") and score != 0.1:
         assert text == "[not shown: no toxicity score, 10 characters]"
     else:
@@ -151,7 +151,7 @@ def test_a_secret_across_the_cut_of_a_long_text_is_not_shown_in_part():
             "x" * length + secret + "tail " * 500, max_characters=10_000
         )
         assert "s3c" not in text
-        assert text.endswith("characters in all]")
+        assert text.endswith("characters in total]")
 
 
 def test_of_what_an_excerpt_cuts_no_part_is_shown_and_nothing_else_is_masked():
@@ -179,7 +179,7 @@ def test_of_what_an_excerpt_cuts_no_part_is_shown_and_nothing_else_is_masked():
 
 def test_long_texts_are_cut_and_say_so():
     text = Redactor().redact_excerpt("word " * 1000, max_characters=100)
-    assert text.startswith("word word") and text.endswith("… [5,000 characters in all]")
+    assert text.startswith("word word") and text.endswith("… [5,000 characters in total]")
     assert len(text) < 140
 
 

@@ -101,7 +101,7 @@ def test_the_licences_of_documents_come_first(sheet):
 def test_a_corpus_without_metadata_says_so(cards):
     page = pages.read_whole_card(pages.write_pages(cards["datasheet"]) / "datasheet.html")
     text = " ".join(page.text.split())
-    assert "The sources give no metadata except web addresses and dates." in text
+    assert "The sources provide no metadata except web addresses and dates." in text
     assert "a licence of their own" not in text
 
 

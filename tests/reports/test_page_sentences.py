@@ -131,7 +131,7 @@ def test_a_noun_agrees_with_its_count(count, said):
         ("min", "loss", "the smallest loss"),
         ("max", "loss", "the largest loss"),
         ("last", "loss", "the last loss"),
-        ("distinct", "doc_id", "the number of different values of doc_id"),
+        ("distinct", "doc_id", "the number of distinct values of doc_id"),
         ("finding", "", "computed by the audit"),
     ],
 )
@@ -180,9 +180,14 @@ def rows_page(order="", limit=9, conditions=None):
     [
         ("", 3, "3 rows.", "bac"),
         ("", 2, "3 rows, of which the first 2 are shown.", "ba"),
-        ("-harm", 3, "3 rows, the worst first: by harm.", "acb"),
-        ("-harm", 1, "3 rows, of which the worst is shown, the worst first: by harm.", "a"),
-        ("harm", 2, "3 rows, of which the worst 2 are shown, the worst first: by harm.", "bc"),
+        ("-harm", 3, "3 rows, ordered by harm, the worst first.", "acb"),
+        ("-harm", 1, "3 rows, of which the worst is shown, ordered by harm, the worst first.", "a"),
+        (
+            "harm",
+            2,
+            "3 rows, of which the worst 2 are shown, ordered by harm, the worst first.",
+            "bc",
+        ),
         # So that the two of a pair stand together; none is worse than another.
         ("item", 3, "3 rows, ordered by item.", "abc"),
         ("item", 2, "3 rows, of which the first 2 are shown, ordered by item.", "ab"),
@@ -214,7 +219,7 @@ def test_a_page_without_rows_says_that_none_meets_the_conditions(session, item, 
         ({"is_harmful": False, "is_distinct": True}, "is harmful: no; is distinct: yes"),
         ({"tokens": {"ge": 1, "lt": 5}}, "tokens: at least 1; tokens: less than 5"),
         ({"action": ["removed", "tagged"]}, "action: removed or tagged"),
-        ({"n": [*range(9)]}, "n: 0 or 1 or 2 or 3 or 4 or 5 or 6 or 7 … (9 in all)"),
+        ({"n": [*range(9)]}, "n: 0 or 1 or 2 or 3 or 4 or 5 or 6 or 7 … (9 in total)"),
     ],
 )
 def test_conditions_are_said_in_words(conditions, said):
@@ -231,10 +236,10 @@ def test_conditions_are_said_in_words(conditions, said):
         (0.0, "0", 0),
         (float("nan"), "nan", 0),
         ([b"x"] * 3, "", 3),
-        ([b"x"] * 4, " … (4 in all)", 3),
+        ([b"x"] * 4, " … (4 in total)", 3),
         ([("part", "scripted"), ("copies", "64")], "part: scripted, copies: 64", 0),
         (["a"] * 16, ", ".join("a" * 16), 0),
-        (["a"] * 17, ", ".join("a" * 16) + " … (17 in all)", 0),
+        (["a"] * 17, ", ".join("a" * 16) + " … (17 in total)", 0),
     ],
 )
 def test_a_cell_says_how_much_it_leaves_out(value, text, ids):
@@ -242,7 +247,7 @@ def test_a_cell_says_how_much_it_leaves_out(value, text, ids):
     assert (cell.text, len(cell.ids)) == (text, ids)
 
 
-@pytest.mark.parametrize(("length", "said"), [(10, ""), (11, "… [11 characters in all]")])
+@pytest.mark.parametrize(("length", "said"), [(10, ""), (11, "… [11 characters in total]")])
 def test_a_text_that_is_cut_says_how_long_it_is(length, said):
     text = Redactor().redact_by_kind("a" * length, "label", max_characters=10)
     assert text == "a" * 10 + said
@@ -255,7 +260,7 @@ def test_a_text_that_is_cut_says_how_long_it_is(length, said):
         (float("nan"), "[not shown: no toxicity score, "),
         (0.0, "words"),
         (0.4999, "words"),
-        (0.5, "█████ [masked: scored 0.50, "),
+        (0.5, "█████ [masked: toxicity score 0.50, "),
     ],
 )
 def test_text_of_a_model_is_shown_below_the_threshold_alone(score, start):
@@ -274,11 +279,11 @@ def change(**more):
     ("found", "unit", "said"),
     [
         (change(value=None), "share", "no pair has both values"),
-        (change(), "share", "25.0 points (0.0 to 50.0), p corrected 0.04, 9 pairs"),
-        (change(value=-0.25), "bits", "−0.2500 (0.000 to 0.5000), p corrected 0.04, 9 pairs"),
-        (change(low=None, high=None), "share", "25.0 points, p corrected 0.04, 9 pairs"),
+        (change(), "share", "25.0 points (0.0 to 50.0), corrected p = 0.04, 9 pairs"),
+        (change(value=-0.25), "bits", "−0.2500 (0.000 to 0.5000), corrected p = 0.04, 9 pairs"),
+        (change(low=None, high=None), "share", "25.0 points, corrected p = 0.04, 9 pairs"),
         (change(p_corrected=None), "share", "25.0 points (0.0 to 50.0), 9 pairs"),
-        (change(p_corrected=0.0), "", "0.2500 (0.000 to 0.5000), p corrected < 1e-300, 9 pairs"),
+        (change(p_corrected=0.0), "", "0.2500 (0.000 to 0.5000), corrected p < 1e-300, 9 pairs"),
         (change(n=1, clusters=1, p_corrected=None), "", "0.2500 (0.000 to 0.5000), 1 pair"),
         (
             change(clusters=1, p_corrected=None),
@@ -394,7 +399,7 @@ def comparison_of(*rows_by_step, changes=()):
 @pytest.mark.parametrize(
     ("audit", "said"),
     [
-        (comparison_of([], []), "The audits of these checkpoints computed no finding."),
+        (comparison_of([], []), "The audits of these checkpoints computed no findings."),
         (
             comparison_of([finding_row("a", 0.5)], [finding_row("a", 0.6)], changes=[change()]),
             "Every checkpoint has all findings, and all are compared in pairs.",

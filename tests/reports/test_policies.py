@@ -59,7 +59,7 @@ def test_without_a_rule_for_toxicity_nothing_is_removed_for_it(session):
     made = artifacts.curated(given(texts), {"long": {"signal": "word_count", "le": 30}})
     assert made["select_scored"]["ledger"].row_count == 1
     _, _, said = sheet_of(made)
-    assert "No rule on the toxicity score removed documents." in said
+    assert "No rule that uses the toxicity score removed documents." in said
     assert "Removed for toxicity" not in said
 
 
@@ -95,7 +95,7 @@ def test_harmless_documents_about_minorities_are_tagged_and_kept_by_default(sess
         "The rule toxicity tagged 24 documents and kept them. This action is the default. "
         "Warning: the embedded scorer finds words, not meaning." in said
     )
-    assert "No rule on the toxicity score removed documents." in said
+    assert "No rule that uses the toxicity score removed documents." in said
     figures = {row["label"]: row["value"] for row in card["figures"].read().to_pylist()}
     assert figures["documents that toxicity tagged"] == 24
     ratios = read_removal_counts(made, "lesbian, gay and bisexual people")

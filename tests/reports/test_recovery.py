@@ -66,10 +66,10 @@ def test_datasheet_shows_each_share_with_interval_and_n(sheet):
 
 
 ON_TEST_CASES = (
-    "For the share found in test cases, sentences outside of the corpus, see Composition."
+    "For the share found in test cases, which are sentences outside of the corpus, see Composition."
 )
 ON_PLANTED = (
-    "For the share found of the personal data that was planted in documents of this corpus, see "
+    "For the share of planted personal data that was found in documents of this corpus, see "
     "Recovery of known effects."
 )
 
@@ -78,7 +78,7 @@ def test_shares_of_personal_data_found_say_what_they_were_measured_on(sheet):
     _, card = sheet
     folder = pages.write_pages(card)
     recovery = " ".join(pages.read(folder / "recovery.html").text.split())
-    assert f"data that was planted in these documents. {ON_TEST_CASES}" in recovery
+    assert f"data planted in these documents that was found. {ON_TEST_CASES}" in recovery
     page = pages.read(folder / "composition.html")
     composition = " ".join(page.text.split())
     assert "Detection accuracy on test cases" in composition and ON_PLANTED in composition

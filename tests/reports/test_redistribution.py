@@ -41,23 +41,23 @@ def build_corpus(document_count, unlicensed_count, planted_count=0):
 @pytest.mark.parametrize(
     ("counts", "expected"),
     [
-        ((0, 0), "The corpus contains no document."),
+        ((0, 0), "The corpus contains no documents."),
         ((4, 0), "A licence is stated for every document, by itself or by its source."),
         ((4, 4), "No licence is stated for any of 4 documents."),
         (
             (4, 3),
-            "A licence is stated for 1 document (25.0 %), by the document itself or by its source, "
-            "and for 3 documents none is stated.",
+            "A licence is stated for 1 document (25.0 %), by the document itself or by its "
+            "source. None is stated for 3 documents.",
         ),
         (
             (8, 2, 1),
             "A licence is stated for 6 documents (75.0 %), by the document itself or by its "
-            "source, and for 2 documents none is stated, of which 1 was planted.",
+            "source. None is stated for 2 documents, of which 1 was planted.",
         ),
         (
             (8, 4, 3),
             "A licence is stated for 4 documents (50.0 %), by the document itself or by its "
-            "source, and for 4 documents none is stated, of which 3 were planted.",
+            "source. None is stated for 4 documents, of which 3 were planted.",
         ),
     ],
 )

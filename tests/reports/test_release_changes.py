@@ -75,7 +75,9 @@ def test_the_sheet_counts_the_main_findings_and_names_the_most_important_change(
     test = stats.ttest_rel(after, before)
     assert test.pvalue < 1e-10 and f"(change {after.mean() - before.mean():.4f}, 95 % i" in text
     assert f"from {before.mean():.3f} to {after.mean():.3f} nats" in text
-    assert "Most important: Bias, Harm, worse: " in text and text.endswith("60 pairs).")
+    assert "Most important change: Bias, Harm (worse), from " in text and text.endswith(
+        "60 pairs)."
+    )
 
 
 def test_every_figure_of_the_sheet_is_that_of_its_rows(session):
@@ -112,7 +114,7 @@ def test_the_counts_are_said(session, current, sentence):
 
 def test_a_better_release_names_the_change_for_the_worse_first(session):
     _, text = describe(ReleaseConfig(shift=-0.3))
-    assert "Most important: Bias, Skill, worse: " in text
+    assert "Most important change: Bias, Skill (worse), from " in text
 
 
 def test_audits_that_are_not_compared_are_named(session):
@@ -148,7 +150,7 @@ def test_a_release_that_cannot_be_compared_is_said_with_the_reasons(session, rea
 def test_without_a_common_finding_that_is_said(session):
     book, _, findings = build_book()
     content = describe_changes(book, [], findings)
-    assert text_of_parts(content) == "Not compared: the runs have no finding in common."
+    assert text_of_parts(content) == "Not compared: the runs have no findings in common."
 
 
 # Releases in the store ---------------------------------------------------------------------------

@@ -197,7 +197,7 @@ def test_where_nothing_must_be_reached_no_line_is_green(session):
     units = {arm: other.units_by_arm[arm] for arm in ("base", "removed", "random")}
     alone = replace(other, units_by_arm=units, null_units_by_arm={})
     page = pages.read(pages.write_pages(card([alone])) / "removal_experiment_card.html")
-    assert "There is no criterion to check" in page.text
+    assert "There are no criteria to check" in page.text
     assert "0 of 0" not in page.text and "other changed by" in page.text
 
 
@@ -239,8 +239,8 @@ def test_every_figure_leads_to_its_rows_and_is_computed_from_them(made):
             {"a": 500, "b": 1100},
             {"a": 400, "c": 1200},
             "omits 1,600 other documents of similar lengths: 400 come from the source of the "
-            "document that they replace, and 1,200 from another source, because that source had "
-            "no more documents. The arms with other seeds",
+            "document that they replace, and 1,200 from other sources, because the original "
+            "source had no more documents. The arms with other seeds",
         ),
         ({"a": 5}, {}, "over the same units. The arms with other seeds"),
     ],

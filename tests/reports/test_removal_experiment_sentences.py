@@ -64,15 +64,15 @@ def verdict_of(change=(-3.0, -4.0, -2.0), left=(0.1, -0.5, 0.5), before=(4.0, 3.
         ({"left": None, "change": (3.0, 2.0, 4.0)}, "X changed by 3.000 (2.000 to 4.000)."),
         (
             {"left": None, "change": (-1.0, -2.0, 0.0)},
-            "X was not shown to change: −1.000 (−2.000 to 0.000).",
+            "X was not shown to change; its measured change is −1.000 (−2.000 to 0.000).",
         ),
         (
             {"left": None, "change": (1.0, 0.0, 2.0)},
-            "X was not shown to change: 1.000 (0.000 to 2.000).",
+            "X was not shown to change; its measured change is 1.000 (0.000 to 2.000).",
         ),
         (
             {"left": None, "change": (-1.0, None, None)},
-            "X was not shown to change: −1.000 (–).",
+            "X was not shown to change; its measured change is −1.000 (–).",
         ),
         # It did not fall.
         ({"change": (3.0, 2.0, 4.0)}, "X did not disappear: it rose by 3.000 (2.000 to 4.000)."),
@@ -182,7 +182,7 @@ def test_units_are_named_by_their_kind(session, kind, null):
         ([MISSED], "0 of 1 criterion is met.", "bad"),
         ([REACHED, UNKNOWN], "1 of 2 criteria are met.", "bad"),
         ([REACHED] * 2, "2 of 2 criteria are met.", "good"),
-        ([], "There is no criterion to check: ", "note"),
+        ([], "There are no criteria to check: ", "note"),
     ],
 )
 def test_lines_that_are_reached_are_counted(session, criteria, summary, look):
@@ -290,7 +290,7 @@ def test_the_note_below_the_arms_is_about_what_they_have(session, kind, has_regi
     note = loop().build_arm_table(case_of(*rows, kind=kind)).note
     assert ("99 % null region" in note) == (kind == "memorised" and has_region)
     assert ("is 1.000 to 3.000: 20 secrets." in note) == (kind == "memorised" and has_region)
-    assert ("n: number of sentences and number of pairs of groups" in note) == (
+    assert ("n is the number of sentences and the number of pairs of groups" in note) == (
         kind == "association"
     )
 

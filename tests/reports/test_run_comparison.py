@@ -280,7 +280,7 @@ def test_a_training_is_compared_with_its_first_checkpoint(session):
 @pytest.mark.parametrize(
     ("verdicts", "sentence"),
     [
-        ([], "there is no main finding"),
+        ([], "there are no main findings"),
         (["worse"], "of 1 main finding, 1 got worse"),
         (["better", "better"], "of 2 main findings, 2 got better"),
         (
@@ -419,7 +419,7 @@ def test_equal_corpora_show_no_difference(corpora, tmp_path):
     )
     text = " ".join(read_page(comparison, tmp_path).text.split())
     assert "The training data shows no difference." in text
-    assert "All figures of the two corpora are equal." in text
+    assert "The figures of the two corpora are all equal." in text
     assert report_run_comparison(comparison)["training_data"] == []
 
 

@@ -469,7 +469,7 @@ def test_rows_that_come_back_are_shown(session, records, made, site, tmp_path, i
 
 
 def test_no_runs_and_bad_ids(session, records, tmp_path):
-    assert "no run yet" in pages.read(build_site(session.store, [], tmp_path)).text
+    assert "no runs yet" in pages.read(build_site(session.store, [], tmp_path)).text
     for run in ("../evil", "..", "", "a/b"):
         with pytest.raises(HallmarkError, match="is not a valid folder name"):
             build_site(session.store, [{**records[0], "run": run}], tmp_path)

@@ -221,8 +221,8 @@ def test_repeated_runs_are_listed_under_the_first(repeats):
 
 def test_an_index_without_runs_says_so():
     text = index_of([])
-    assert "The store has no run yet." in text and "Key figures are taken from" not in text
-    assert "has no run yet" not in index_of() and "Key figures are taken from" in index_of()
+    assert "The store has no runs yet." in text and "Key figures are taken from" not in text
+    assert "has no runs yet" not in index_of() and "Key figures are taken from" in index_of()
 
 
 # The page of a run -------------------------------------------------------------------------------

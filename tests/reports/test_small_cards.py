@@ -67,9 +67,11 @@ def test_an_empty_corpus_gets_a_datasheet(session, cards):
     assert "The corpus contains 0 documents with 0 bytes of text" in text
     assert "Nothing was planted" in text and "The corpus is empty" in text
     assert text.count("Not stated.") >= 10
-    assert "Personal data was not searched for in this corpus." in text
-    assert "Personal data was not searched for, so any document may contain it." in text
-    unfit = "The planted documents make the corpus unfit for other uses until they are removed."
+    assert "This corpus was not searched for personal data." in text
+    assert "The corpus was not searched for personal data, so any document may contain it." in text
+    unfit = (
+        "The planted documents make the corpus unsuitable for other uses until they are removed."
+    )
     assert unfit not in text and unfit in text_of(cards["datasheet"], "datasheet")
 
 
@@ -94,7 +96,7 @@ def test_the_datasheet_says_what_a_cascade_cleared_and_may_have_missed(session, 
     said = " ".join(page.text.split())
     assert f"{row['cleared_documents']} documents were cleared by alt-profanity-check" in said
     toxic = f"{row['toxic_documents']} documents were toxic, at 0.01 or above"
-    assert f"Both scorers read 20 documents, of which {toxic}" in said
+    assert f"To check this, both scorers read 20 documents, of which {toxic}" in said
     assert "(estimate at 95 % confidence; required: 10 %)." in said
     lines = [
         line

@@ -68,7 +68,9 @@ def detection(value, low=None, high=None, effect=True, amount=64.0, kind="canary
 
 
 #: How the sentence about an effect ends that is found too rarely.
-TOO_WEAK = " less than the required 95.0 %: with these settings the audit is too weak for it."
+TOO_WEAK = (
+    " less than the required 95.0 %, so with these settings the audit is too weak for this effect."
+)
 
 
 @pytest.mark.parametrize(
@@ -338,12 +340,12 @@ def test_whether_there_is_something_to_find_is_said_of_each_amount(effect, cell)
         ),
         (
             {"coverage": {"canary": figure(0.95)}, "incomparable": 2},
-            "Not counted: 2 more, without a two-sided interval",
+            "Not counted: 2 candidates, which lack a two-sided interval",
             "No interval of this audit",
         ),
         (
             {"unjudged": {("canary", 8.0): 2}},
-            "Not judged: 2 more, because the model",
+            "Not judged: 2 candidates, because the model",
             "Not counted:",
         ),
     ],
@@ -393,8 +395,8 @@ KINDS_BY_RULE = {
     "0.05": ("canary", "association"),
     "the model continues with exactly the next tokens at any tested position": ("passage",),
     "the model generates both": ("record",),
-    "q is below 0.05, the rule of model cards; q is the false discovery rate over all tests of the "
-    "trial in the harmful direction": ("speech", "sentiment"),
+    "q is below 0.05, as in the rule of model cards; q controls the false discovery rate over all "
+    "tests of the trial in the harmful direction": ("speech", "sentiment"),
 }
 
 
@@ -473,7 +475,7 @@ def test_an_audit_of_a_user_has_a_reason_too(monkeypatch):
         AUDIT_DESCRIPTIONS, "own", AuditDescription(999, "Own", "", "", risk="bias", question="")
     )
     reasons = group_unmeasured_audits_by_reason(CANDIDATE_KINDS)
-    assert reasons["The study plants no effect that this audit measures."] == ["Own"]
+    assert reasons["The study plants no effects that this audit measures."] == ["Own"]
     text = text_of_section(
         card_of(alarms={"canary": figure(0.1)}).build_unmeasured_audits_section()
     )
@@ -514,12 +516,12 @@ RATE = detection(0.5)["canary"]
         ),
         (
             {"detection": {"canary": RATE}, "smallest": {"canary": None}},
-            "it found 50.0 % of the candidates (possible effects) with copies 64. The models "
+            "it found 50.0 % of the candidates (possible effects) at 64 (copies). The models "
             "trained on these corpora",
         ),
         (
             {"detection": {"canary": RATE}, "smallest": {"canary": 64.0}},
-            "it found 50.0 % of the candidates (possible effects) with copies 64. The models "
+            "it found 50.0 % of the candidates (possible effects) at 64 (copies). The models "
             "trained on these corpora",
         ),
         (
@@ -527,8 +529,8 @@ RATE = detection(0.5)["canary"]
                 "detection": {"canary": [DetectionRate(8.0, True, figure(0.25)), *RATE]},
                 "smallest": {"canary": 8.0},
             },
-            "it found 50.0 % of the candidates (possible effects) with copies 64, 25.0 % of those "
-            "with 8.",
+            "it found 50.0 % of the candidates (possible effects) at 64 (copies), 25.0 % of "
+            "those at 8.",
         ),
         (
             {"alarms": {"canary": figure(0.1, 0.0, 0.2)}},

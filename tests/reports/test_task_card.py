@@ -66,9 +66,9 @@ def test_the_first_words_say_whether_the_model_beats_the_simple_method(
     place = (
         "above 0."
         if apart["low"] > 0
-        else "below 0: the model"
+        else "below 0, so the model"
         if apart["high"] < 0
-        else "includes 0:"
+        else "includes 0;"
     )
     assert place in said
 
@@ -127,7 +127,7 @@ def test_labels_have_numbers_and_their_names_stand_on_no_page(made):
         ["4", "15", "2"],
     ]
     assert table[4][3] == "not measured"
-    assert "Labels without a test row: 1 of 5 (number 3)." in text
+    assert "Labels without a test row: 1 of 5 (label numbers: 3)." in text
     assert "hallmark export-site RUN --unredacted" in text
     files = [p for p in pages.write_pages(card).rglob("*") if p.suffix in (".html", ".md", ".svg")]
     assert len(files) > 3
@@ -167,7 +167,7 @@ def test_what_speaks_against_the_scores_is_said(session, tmp_path):
     assert (
         "2 rows of the test were truncated, because the text did not fit into the context" in first
     )
-    assert "The test rows come from the user: 60 rows, which were split off from the same" in first
+    assert "The test rows come from the user: 60 rows, which were split off from the file" in first
 
 
 def test_rows_that_could_not_be_used_are_counted_with_their_reasons(session, tmp_path):

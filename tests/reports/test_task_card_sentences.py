@@ -94,13 +94,13 @@ BAG, APART = "bag of words", "model minus bag of words"
     ("baseline", "apart", "look", "said", "end"),
     [
         # By the difference on the same rows.
-        ((0.5, 0.4, 0.6), (0.1, 0.01, 0.2), "good", "is better than", ", above 0."),
+        ((0.5, 0.4, 0.6), (0.1, 0.01, 0.2), "good", "is better than", ", which is above 0."),
         (
             (0.5, 0.4, 0.6),
             (0.1, 0.0, 0.2),
             "note",
             "shows no difference from",
-            ", which includes 0: m",
+            ", which includes 0; m",
         ),
         (
             (0.7, 0.6, 0.8),
@@ -114,7 +114,7 @@ BAG, APART = "bag of words", "model minus bag of words"
             (-0.1, -0.2, -0.01),
             "bad",
             "is worse than",
-            ", below 0: the model is worse",
+            ", which is below 0, so the model is worse",
         ),
         # By their own two.
         ((0.4, 0.3, 0.49), None, "good", "is better than", ". The intervals do not overlap."),
@@ -123,21 +123,21 @@ BAG, APART = "bag of words", "model minus bag of words"
             None,
             "note",
             "shows no difference from",
-            ". The intervals overlap: more",
+            ". The intervals overlap; more",
         ),
         (
             (0.8, 0.7, 0.9),
             None,
             "note",
             "shows no difference from",
-            ". The intervals overlap: more",
+            ". The intervals overlap; more",
         ),
         (
             (0.8, 0.71, 0.9),
             None,
             "bad",
             "is worse than",
-            ". The intervals do not overlap: the model",
+            ". The intervals do not overlap, so the model",
         ),
         (
             (0.8, None, None),
@@ -223,10 +223,10 @@ def labelled(*counts):
     [
         ([], None),
         ([3, 1], None),
-        ([3, 0], "Labels without a test row: 1 of 2 (number 1)."),
-        ([0, 3, 0], "Labels without a test row: 2 of 3 (number 0, 2)."),
-        ([0] * 12, f"12 of 12 (number {', '.join(map(str, range(12)))})."),
-        ([0] * 13, f"13 of 13 (number {', '.join(map(str, range(12)))} …)."),
+        ([3, 0], "Labels without a test row: 1 of 2 (label numbers: 1)."),
+        ([0, 3, 0], "Labels without a test row: 2 of 3 (label numbers: 0, 2)."),
+        ([0] * 12, f"12 of 12 (label numbers: {', '.join(map(str, range(12)))})."),
+        ([0] * 13, f"13 of 13 (label numbers: {', '.join(map(str, range(12)))} …)."),
     ],
 )
 def test_labels_that_no_test_row_has_are_counted(counts, said):
@@ -273,12 +273,13 @@ def count(split, outcome, rows):
 @pytest.mark.parametrize(
     ("counts", "test_path", "said"),
     [
-        ([], None, "The test rows come from the user. The results on other texts"),
-        ([], "t.jsonl", "The test rows come from the user. The results on other texts"),
+        ([], None, "The test rows come from the user. Results on other texts"),
+        ([], "t.jsonl", "The test rows come from the user. Results on other texts"),
         (
             [count("test", "used", 60)],
             None,
-            "The test rows come from the user: 60 rows, which were split off from the same file.",
+            "The test rows come from the user: 60 rows, which were split off from the file with "
+            "the training rows.",
         ),
         (
             [count("test", "used", 60)],
@@ -325,20 +326,20 @@ def test_what_speaks_against_the_scores_is_said_where_a_row_does(category, rows,
             None,
             None,
             (
-                "Shares of the rows of the first file that a hash assigned to other splits: 0.1 "
+                "A hash assigned these shares of the rows of the first file to other splits: 0.1 "
                 "for validation and 0.25 for test."
             ),
         ),
         (
             None,
             "t.jsonl",
-            "Shares of the rows of the first file that a hash assigned to other splits: 0.1 for "
+            "A hash assigned these shares of the rows of the first file to other splits: 0.1 for "
             "validation.",
         ),
         (
             "t.jsonl",
             None,
-            "Shares of the rows of the first file that a hash assigned to other splits: 0.25 for "
+            "A hash assigned these shares of the rows of the first file to other splits: 0.25 for "
             "test.",
         ),
         ("t.jsonl", "t.jsonl", ""),

@@ -46,7 +46,7 @@ def test_two_tables_say_which_bytes_of_a_replacement_they_count(cards):
     """One has the bytes of the replaced text, the other the change in length."""
     page = pages.read_whole_card(pages.write_pages(cards["datasheet"]) / "datasheet.html")
     text = " ".join(page.text.split())
-    assert text.count("Replaced: bytes before the replacements minus bytes after them") == 1
+    assert text.count("“Replaced” is the number of bytes before the replacements minus") == 1
     assert "The accounts above subtract the bytes of replacements." in text
     [head] = [table[0] for table in page.tables if table[0][:3] == ["stage", "action", "reason"]]
     assert head[3:] == ["rows", "bytes affected"]

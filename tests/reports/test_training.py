@@ -109,7 +109,7 @@ def test_samples_of_one_step_are_not_said_to_be_of_two(session, made):
     """And where texts were written but not scored, the card does not say that none is known."""
     left = artifacts.trained(None, artifacts.TrainedConfig(texts=("the sea was calm",)))
     page = card_of(made, left)
-    assert "Texts from the first and the last step" in page.text
+    assert "The texts are from the first and the last step" in page.text
     card = build_model_card(
         made.checkpoint, left, None, {}, {}, None, None, None, None, {}, None, ModelCardConfig()
     )
@@ -117,7 +117,7 @@ def test_samples_of_one_step_are_not_said_to_be_of_two(session, made):
     assert left["samples"].row_count and "No text that the model wrote" not in text
     only = score_samples(only_step(left, EmptyConfig()), ScoreSamplesConfig())
     section = build_samples_section(FigureBook({"score_samples": only}), only, Redactor())
-    assert section.blocks[-1].note == "Texts from the only step with generated text."
+    assert section.blocks[-1].note == "The texts are from the only step with generated text."
 
 
 @stage(name="only_step", tables={"samples": SAMPLES})
@@ -145,7 +145,9 @@ def test_groups_stand_beside_the_whole_the_first_step_beside_the_last(page):
             [artifacts.LINK, "0 (few)", "not measured", "not measured"],
         ]
     ]
-    assert "Few: fewer than 1,000 tokens" in page.text and "No interval is given" in page.text
+    assert (
+        "“Few” means fewer than 1,000 tokens" in page.text and "No interval is given" in page.text
+    )
 
 
 def test_groups_left_out_are_counted(session, made):
@@ -219,7 +221,7 @@ def test_samples_of_the_first_and_last_step_are_masked_and_clipped(page):
     first, second = lines[2][1], lines[3][1]
     assert first == f"{artifacts.SCRIPT} {artifacts.TABLE} calls [phone masked] at 250"
     assert "‹U+202E›" in second and "tells [planted secret masked]" in second
-    assert second.endswith("characters in all]") and len(second) < 350
+    assert second.endswith("characters in total]") and len(second) < 350
     assert "the model wrote 9 texts. alt-profanity-check" in words(page)
 
 
@@ -227,7 +229,7 @@ def test_an_offensive_sample_is_shown_nowhere(session, made):
     texts = (f"you {artifacts.OFFENSIVE}", "the sea was calm")
     page = card_of(made, artifacts.trained(None, artifacts.TrainedConfig(texts=texts)))
     [lines] = tables(page, "step", "generated text")
-    assert lines[0][1].startswith("███ ██████ ██████ █████ ██ ███ [masked: scored ")
+    assert lines[0][1].startswith("███ ██████ ██████ █████ ██ ███ [masked: toxicity score ")
     assert lines[1] == ["100", "the sea was calm at 100"]
 
 
@@ -323,7 +325,7 @@ def test_a_foreign_checkpoint_without_a_tokenizer_file_says_what_is_not_known(
 
 def test_a_tokenizer_that_met_no_held_out_text_says_so(session, made):
     page = card_of(made, None, artifacts.tokenized(artifacts.TokenizedConfig(measured=False)))
-    assert "Bytes per token are not known: there is no held-out text." in page.text
+    assert "Bytes per token are not known, because there is no held-out text." in page.text
 
 
 # Continued training ----------------------------------------------------------------------------

@@ -83,7 +83,7 @@ def test_reviews_of_other_cards_do_not_count(judge, stored):
 
 def test_an_unknown_signer_does_not_count(judge, stored):
     approval = judge(stored("eve"))
-    assert approval.state == "signer_unknown" and "do not list SHA256:" in approval.describe()
+    assert approval.state == "signer_unknown" and "does not list SHA256:" in approval.describe()
     assert judge_card(CARD, [stored("ada")], SignerFiles(), NOW).state == "signer_unknown"
     assert judge(stored("eve"), stored("ada")).is_approved
 
@@ -129,7 +129,7 @@ def test_an_approval_expires_after_its_last_day(judge, stored):
     assert judge(review, now=datetime(2026, 12, 1, 23, 59, tzinfo=UTC)).is_approved
     late = judge(review, now=datetime(2026, 12, 2, tzinfo=UTC))
     assert (
-        late.state == "expired" and late.describe() == "expired: the approval ended on 2026-12-01"
+        late.state == "expired" and late.describe() == "expired: the approval expired on 2026-12-01"
     )
     assert judge(review, stored("bob"), now=datetime(2026, 12, 2, tzinfo=UTC)).is_approved
 
@@ -247,7 +247,7 @@ def test_a_private_key_is_never_opened(reviewers, tmp_path):
         sign_with_agent(b"x", reviewers.folder / "ada")
     pretended = tmp_path / "ada.pub"
     pretended.write_text((reviewers.folder / "ada").read_text())
-    with pytest.raises(UsageError, match="not a public key"):
+    with pytest.raises(UsageError, match="not an OpenSSH public key"):
         sign_with_agent(b"x", pretended)
 
 
