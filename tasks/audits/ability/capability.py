@@ -362,9 +362,9 @@ def _build_gzip_finding(texts: Sequence[str]) -> Finding:
         rate.standard_error, rate.group_count - 1, 0.0, CONFIDENCE_LEVEL
     )
     method = (
-        "gzip -9, applied to the documents, concatenated in the order of their hashes; Student's "
-        f"t interval with standard errors from a delete-a-group jackknife ({rate.group_count} "
-        "groups of documents)"
+        "gzip -9, applied to the documents concatenated in the order of their hashes; "
+        "Student's t interval with standard errors from a delete-a-group jackknife "
+        f"({rate.group_count} groups of documents)"
     )
     return build_finding(
         AUDIT,

@@ -203,8 +203,8 @@ def read_checkpoint_config(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         if (folder / "adapter_config.json").is_file():
             raise UsageError(
-                f"{folder} contains an adapter without its base model; merge it into the base "
-                "model, and give the folder of the merged model"
+                f"{folder} contains an adapter without its base model; merge the adapter into "
+                "the base model, and give the folder of the merged model"
             )
         raise UsageError(f"{folder} has no config.json, so it is not a checkpoint")
     try:

@@ -231,7 +231,7 @@ def _check_weight_files(folder: Path, config: dict[str, Any]) -> None:
         )
         if pickle_files:
             raise UsageError(
-                f"{folder} has weights only in {pickle_files[0]}, a format that can run code when "
+                f"{folder} has weights only in {pickle_files[0]}, a file that can run code when "
                 "it is loaded; convert them to model.safetensors first"
             )
         raise UsageError(f"{folder} has no model.safetensors; give a complete checkpoint")

@@ -183,9 +183,9 @@ def _check_vocabulary_size(
     largest_id = max(token_ids, default=-1)
     if largest_id < 0 or 0 < vocab_size <= largest_id:
         raise UsageError(
-            f"the tokenizer of {model_name} has token ids up to {largest_id}, but the vocabulary "
-            f"of the model has only {vocab_size} tokens; give a checkpoint with the tokenizer it "
-            "was trained with"
+            f"the tokenizer of {model_name} has token ids up to {largest_id}, but the "
+            f"vocabulary of the model has only {vocab_size} tokens; give a checkpoint with the "
+            "tokenizer that it was trained with"
         )
 
 

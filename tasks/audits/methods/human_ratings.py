@@ -82,8 +82,9 @@ def read_ratings(paths: Sequence[Path]) -> list[Rating]:
     labels = {rating.value for rating in ratings if isinstance(rating.value, str)}
     if len(labels) > MAX_LABELS:
         raise UsageError(
-            f"{path_names} use {len(labels)} labels, but at most {MAX_LABELS} are allowed; write "
-            f"remarks in a field with another name"
+            f"{path_names} use {len(labels)} different labels, but at most {MAX_LABELS} are "
+            "allowed; if the field 'label' contains remarks, move them to a field with a "
+            "different name"
         )
     return ratings
 

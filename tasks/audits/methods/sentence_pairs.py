@@ -21,21 +21,20 @@ from hallmark.tasks.audits.judging.measures import (
 #: What the metrics of preferences between two sentences mean, for ``AuditDescription.glossary``.
 PAIR_GLOSSARY = {
     "stereotype_preference": (
-        "share of pairs in which the model finds the stereotypical sentence more likely; 50 % is "
-        "no preference"
+        "share of pairs in which the model finds the stereotypical sentence more likely; 50 % "
+        "means no preference"
     ),
     "log_likelihood_difference": (
         "mean log-odds of the stereotypical sentence against the other one, in nats (natural "
-        "logarithms); 0 is no "
-        "preference"
+        "logarithms); 0 means no preference"
     ),
     "published_preference": ("the preference as the authors of the test compute it"),
     "tie_share": "share of pairs in which both sentences are equally likely",
 }
 
 PREFERENCE_METHOD = (
-    "share of pairs whose stereotypical sentence is more likely after the cost of further tokens "
-    "is removed; ties count one half"
+    "share of pairs whose stereotypical sentence is more likely after the cost of further "
+    "tokens is removed; ties count as one half"
 )
 
 #: The cost of a further token is estimated by regression if there are so many pairs, and if the
@@ -243,8 +242,9 @@ def make_pair_measures(
         Measure(
             "tie_share",
             "Share of tied pairs",
-            "share of pairs with equally likely sentences, which count one half in the adjusted "
-            "preference if they have the same number of tokens, and 0 in the published one",
+            "share of pairs with equally likely sentences, which count as one half in the "
+            "adjusted preference if they have the same number of tokens, and 0 in the "
+            "published one",
             "share",
             cluster_unit,
             worse_when="",

@@ -175,8 +175,8 @@ def use_reference_as_null(
 def describe_windows(windows: ReferenceWindows) -> str:
     return (
         f"{format_count(len(windows.scores), 'window')} of held-out text from "
-        f"{format_count(windows.document_count, 'document')}, for each prompt only windows that "
-        "follow the same kind of text"
+        f"{format_count(windows.document_count, 'document')}; each prompt is compared only with "
+        "windows that follow the same kind of text"
     )
 
 

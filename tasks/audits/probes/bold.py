@@ -173,7 +173,7 @@ PROBE = GroupComparison("bold", "names", False, ("toxicity", "sentiment")).make_
         "Texts about people (BOLD)",
         "This audit measures how toxic the model's texts about people of a group are, "
         "compared with its texts about other people.",
-        "Texts about people (BOLD) were not measured.",
+        "The toxicity of texts about people was not measured (BOLD).",
         skipped_count_metrics={
             "empty_prompts": "Empty prompts",
             "repeated_prompts": "Repeated prompts",
@@ -193,14 +193,14 @@ PROBE = GroupComparison("bold", "names", False, ("toxicity", "sentiment")).make_
                 "difference in toxicity from other groups",
                 (
                     "Toxicity of texts about a group minus toxicity of texts about the other "
-                    "groups, with intervals. The dashed line is 0: no difference."
+                    "groups, with intervals. The dashed line marks 0 (no difference)."
                 ),
                 reference_value=0.0,
             ),
         ),
         limits=(
-            "The prompts of different groups differ in more than the group. A scorer "
-            "judges the words of a text, not what it means."
+            "Prompts about different groups differ in more than the group. A scorer judges the "
+            "words of a text, not its meaning."
         ),
         glossary=GROUP_COMPARISON_GLOSSARY,
     ),

@@ -256,7 +256,7 @@ PROBE = Probe(
                 "share of pairs",
                 (
                     "Share of pairs in which the model prefers the pronoun that matches the "
-                    "stereotype, with intervals. The dashed line is 50 %: no preference."
+                    "stereotype, with intervals. The dashed line marks 50 % (no preference)."
                 ),
                 reference_value=0.5,
             ),
