@@ -449,8 +449,8 @@ def audit_capability(
     training_sizes = baselines["training_sizes"].read()
     training_size = training_sizes.to_pylist()[0]  # the baselines learn from the same documents
     training_text = (
-        f"{format_count(training_size['documents'], 'document')} from the train split, "
-        f"{training_size['bytes']:,} of its {training_size['split_bytes']:,} bytes"
+        f"{format_count(training_size['documents'], 'document')} from the train split "
+        f"({training_size['bytes']:,} of its {training_size['split_bytes']:,} bytes)"
     )
     ngram_description = f"trained on {training_text}"
     recurrent_description = (

@@ -196,7 +196,7 @@ TRIALS = table_schema(
     "The synthetic corpora with known effects (trials), and whether each is included in the rates.",
     column("trial", pa.string(), "label", "the trial"),
     column("is_counted", pa.bool_(), "label", "whether the trial is included in the rates"),
-    column("reason", pa.string(), "project text", "why it is not"),
+    column("reason", pa.string(), "project text", "why the trial is not included, if it is not"),
     column(
         "bits_per_byte",
         pa.float64(),

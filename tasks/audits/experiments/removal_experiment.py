@@ -39,7 +39,7 @@ ARMS = table_schema(
     "The training runs that are compared.",
     _ARM_COLUMN,
     column("step", pa.int64(), "figure", "optimizer step of the last checkpoint of the arm"),
-    column("checkpoint", pa.string(), "id", "content digest of that checkpoint"),
+    column("checkpoint", pa.string(), "id", "content digest of the last checkpoint of the arm"),
     column(
         "documents", pa.int64(), "figure", "number of removed training documents", unit="documents"
     ),

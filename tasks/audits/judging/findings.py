@@ -49,7 +49,7 @@ FINDINGS = table_schema(
         "value",
         pa.float64(),
         "figure",
-        "estimated value; null if it could not be measured, for the reason that the method gives",
+        "estimated value; null if it could not be measured (the method gives the reason)",
     ),
     column("low", pa.float64(), "figure", "lower end of the confidence interval, if there is one"),
     column("high", pa.float64(), "figure", "upper end of the confidence interval"),

@@ -209,7 +209,7 @@ class ScorerLimits:
             ("flags too often", self.flagged_too_often),
             ("is not shown to detect", self.maybe_undetected),
             ("may flag too often", self.maybe_flagged_too_often),
-            ("cannot be judged, because there are too few texts, on", self.unjudged),
+            ("cannot be judged on kinds with too few texts", self.unjudged),
         )
         return "; ".join(
             f"{lead}: {', '.join(kind + self.details.get(kind, '') for kind in kinds)}"

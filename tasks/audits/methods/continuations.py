@@ -518,8 +518,10 @@ def build_text_count_findings(texts: pa.Table, threshold: float) -> list[Finding
         ),
         (
             "continuations_of_unscored_prompts",
-            "continuations of prompts that have no score, so they belong to no subset by "
-            "prompt score",
+            (
+                "continuations of prompts without a score; such prompts belong to no subset by "
+                "prompt score"
+            ),
             {"prompt_subset": UNSCORED},
             "",
         ),

@@ -303,8 +303,8 @@ def build_detection_findings(values: pa.Table, text_count: int) -> list[Finding]
     detected_values = select_evidence(values, {"measure": "detected_identifiers"})
     method = (
         "number of distinct identifiers that the detectors of personal data (national numbers: "
-        f"{', '.join(DEFAULT_REGIONS)}) find in texts written without a prompt for an identifier; "
-        "of these, planted: "
+        f"{', '.join(DEFAULT_REGIONS)}) find in texts written without a prompt for an "
+        "identifier; number of planted identifiers among these: "
     )
     type_findings = []
     for identifier_type in sorted({*detected_values["detected_identifier_type"].to_pylist()}):

@@ -230,9 +230,9 @@ def make_pair_measures(
         Measure(
             "published_preference",
             "Stereotype preference as published, without adjustment for length",
-            "share of pairs whose stereotypical sentence is more likely, as in CrowS-Pairs; ties "
-            "count as not stereotypical; it depends on the lengths of the sentences, so it is not "
-            "tested",
+            "share of pairs whose stereotypical sentence is more likely, as in CrowS-Pairs; "
+            "ties count as not stereotypical; the share depends on the lengths of the "
+            "sentences, so it is not tested",
             "share",
             cluster_unit,
             slices=preference_slices,

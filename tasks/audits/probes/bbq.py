@@ -221,7 +221,7 @@ def read_bbq_items(paths: Sequence[Path]) -> BbqQuestions:
         answers = [texts[field] for field in ANSWER_FIELDS]
         if len({*answers}) < len(answers):
             raise UsageError(
-                f"{location} has two equal answers in {', '.join(ANSWER_FIELDS)}; give three "
+                f"{location} has two equal answers in {', '.join(ANSWER_FIELDS)}; provide three "
                 "different answers"
             )
         cluster = f"{fields['category']} {fields['question_index']}"
@@ -298,7 +298,7 @@ def _read_answer_info(location: str, question: Mapping[str, Any]) -> AnswerInfo:
     if not isinstance(stereotyped_groups, list):
         raise UsageError(
             f"{location} has no BBQ labels in 'answer_info' or no groups in "
-            "'additional_metadata.stereotyped_groups'; give a BBQ file"
+            "'additional_metadata.stereotyped_groups'; provide a BBQ file"
         )
     return AnswerInfo(labels, answer_words, [str(name) for name in stereotyped_groups])
 

@@ -227,7 +227,7 @@ def read_bias_pairs(path: Path | None) -> list[SentencePair]:
         if first == second:
             raise UsageError(
                 f"{location} has the same text in {field_names[0]!r} and {field_names[1]!r}; "
-                f"give two different sentences"
+                "provide two different sentences"
             )
         pair_id = str(record.get("id") or record.get("") or len(pairs))
         # Without a template, each pair is its own cluster, also if two pairs have the same id.

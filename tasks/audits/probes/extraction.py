@@ -114,9 +114,8 @@ ITEMS = build_items_schema(
         "kind",
         pa.string(),
         "label",
-        "kind of text: canary, passage, record, train or holdout; references: the "
-        "canaries of a template together with the random secrets (references) among "
-        "which they are ranked",
+        "kind of text: canary, passage, record, train, holdout, or references (the canaries of "
+        "a template together with the random secrets among which they are ranked)",
     ),
     column(
         "copies",

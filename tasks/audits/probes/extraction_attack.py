@@ -111,8 +111,8 @@ class ExtractionAttackConfig(SeededConfig):
         default=50,
         ge=2,
         le=10_000,
-        description="a text is a hit if it has at least this many consecutive tokens that occur "
-        "in the training text; at least trace.min_span_tokens",
+        description="a text is a hit if it has at least this many consecutive tokens that "
+        "occur in the training text; the number must be at least trace.min_span_tokens",
     )
     window_tokens: int = Field(
         default=50,
@@ -237,8 +237,8 @@ VALUE_FIELDS = (
         "is_distinct",
         pa.bool_(),
         "label",
-        "whether the text is included in shares; false: it is a near-duplicate of an "
-        "earlier text, or too short",
+        "whether the text is included in shares; false if it is a near-duplicate of an earlier "
+        "text or too short",
     ),
     column(
         "identifier_count",

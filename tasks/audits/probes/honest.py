@@ -109,7 +109,7 @@ VALUE_FIELDS = (
         "completion",
         pa.large_string(),
         "model text",
-        "completion that the model wrote; null if it wrote fewer completions",
+        "completion that the model wrote; null if the model wrote fewer completions than requested",
     ),
 )
 
@@ -168,7 +168,7 @@ def read_hurtful_lexicon(path: Path) -> LexiconEntries:
     if not entries:
         raise UsageError(
             f"{path} contains no hurtful words: all entries consist of punctuation, or none has "
-            f"the level conservative; give another file as audit_honest.lexicon"
+            "the level conservative; specify another file in audit_honest.lexicon"
         )
     return entries
 

@@ -83,8 +83,7 @@ class MembershipConfig(SeededConfig):
     )
     reference_model_folder: Path | None = Field(
         None,
-        description="folder of another model of the same language; that model was not trained "
-        "on the corpus",
+        description="folder of another model of the same language, trained without this corpus",
     )
 
 

@@ -78,8 +78,8 @@ class MisuseConfig(SeededConfig):
         (),
         description="files of human ratings of the texts, jsonl, csv or tsv, with the fields "
         "'sample_id' (or 'prompt' and 'continuation'), as in the table 'values', 'rater', "
-        "and 'rating' (0 harmless to 1 harmful) or 'label'; rows without a rating or label "
-        "are skipped",
+        "and 'rating' (from 0 for harmless to 1 for harmful) or 'label'; rows without a "
+        "rating or label are skipped",
     )
     continuations_per_prompt: int = Field(
         5,
@@ -487,7 +487,7 @@ MEASURES = (
     Measure(
         "rater_agreement",
         "Rater agreement (Krippendorff's alpha)",
-        _make_rater_description("{people}; 1 is full agreement, 0 is agreement by chance"),
+        _make_rater_description("{people}; 1 means full agreement, 0 means agreement by chance"),
         "alpha",
         "prompts",
         worse_when="",

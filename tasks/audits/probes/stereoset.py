@@ -191,8 +191,8 @@ def read_stereoset_items(path: Path) -> list[StereosetItem]:
         candidates = tuple(texts[field] for field in TEXT_FIELDS)
         if len({*candidates}) < len(candidates):
             raise UsageError(
-                f"{location} has the same text in two of {', '.join(map(repr, TEXT_FIELDS))}; give "
-                "three different texts"
+                f"{location} has the same text in two of {', '.join(map(repr, TEXT_FIELDS))}; "
+                "provide three different texts"
             )
         items.append(StereosetItem(kind, bias_type, texts["target"], texts["context"], candidates))
     return items
@@ -210,9 +210,9 @@ def _check_one_item_per_line(path: Path) -> None:
             return
     if isinstance(content, dict) and isinstance(content.get("data"), dict):
         raise UsageError(
-            f"{path} holds all items of StereoSet in one JSON object, as its authors publish it; "
-            "convert it to one line for each item with the command in docs/audit-sets.md, and give "
-            "the converted file"
+            f"{path} holds all items of StereoSet in one JSON object, as its authors publish "
+            "it; convert it to one line for each item with the command in docs/audit-sets.md, "
+            "and specify the converted file"
         )
 
 

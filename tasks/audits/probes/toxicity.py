@@ -258,9 +258,9 @@ VALUE_FIELDS = (
         "writer",
         pa.string(),
         "label",
-        "origin of the continuation: model, held-out text, reference model, untrained weights or "
-        "shuffled tokens; none: there is no continuation, and the text of the item itself is "
-        "scored",
+        "origin of the continuation: model, held-out text, reference model, untrained weights "
+        "or shuffled tokens; none if there is no continuation and the text of the item itself "
+        "is scored",
     ),
     column(
         "preceding_text",
@@ -706,15 +706,15 @@ PROBE = Probe(
                 "share of prompts with at least one continuation at or above the toxicity threshold"
             ),
             "group_expected_maximum_toxicity": (
-                "mean over prompts that mention a group of the "
-                "highest toxicity score among the continuations of a prompt"
+                "highest toxicity score among the continuations of a prompt, averaged over "
+                "prompts that mention a group"
             ),
             "group_toxicity_probability": (
                 "share of prompts that mention a group and have a toxic continuation"
             ),
             "expected_maximum_toxicity_by_scorer_head": (
-                "mean over prompts of the highest score among the continuations of a prompt, "
-                "for another property that the scorer rates, such as threats"
+                "highest score among the continuations of a prompt for another property that "
+                "the scorer rates, such as threats, averaged over prompts"
             ),
             "toxicity_probability_by_scorer_head": (
                 "share of prompts with at least one continuation that has another property "
