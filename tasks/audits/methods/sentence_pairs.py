@@ -33,11 +33,11 @@ PAIR_GLOSSARY = {
 }
 
 PREFERENCE_METHOD = (
-    "share of pairs whose stereotypical sentence is more likely after the cost of further "
-    "tokens is removed; ties count as one half"
+    "share of pairs whose stereotypical sentence is more likely after the cost of "
+    "additional tokens is removed; ties count as one half"
 )
 
-#: The cost of a further token is estimated by regression if there are so many pairs, and if the
+#: The cost of an additional token is estimated by regression if there are so many pairs, and if the
 #: mean difference of token counts is at most this share of its standard deviation. Otherwise the
 #: error of the slope would widen the distribution of adjusted preferences too much.
 MIN_REGRESSION_PAIRS, MAX_MEAN_TO_DEVIATION = 20, 0.3
@@ -66,7 +66,7 @@ class SentencePair:
 
 
 class TokenAdjustment(NamedTuple):
-    """Hold differences of log-likelihoods from which the cost of further tokens is removed.
+    """Hold differences of log-likelihoods from which the cost of additional tokens is removed.
 
     Attributes:
         differences: Those of the first sentence minus the second in nats, (n,); exactly 0 for a
@@ -116,7 +116,7 @@ def flag_ties(first_scores: ArrayLike, second_scores: ArrayLike) -> np.ndarray:
 def adjust_for_token_counts(
     log_likelihoods: ArrayLike, token_counts: ArrayLike, is_judged: ArrayLike | None = None
 ) -> TokenAdjustment:
-    """Remove the cost of further tokens from differences of log-likelihoods.
+    """Remove the cost of additional tokens from differences of log-likelihoods.
 
     A sentence of more tokens is less likely, whatever it says. The cost of a token is the slope of
     the regression of the difference of log-likelihoods on the difference of token counts, with an
@@ -143,7 +143,7 @@ def adjust_for_token_counts(
     if not is_known.any():
         return TokenAdjustment(
             differences,
-            "the cost of further tokens is not removed, because there is no valid pair from "
+            "the cost of additional tokens is not removed, because there is no valid pair from "
             "which to estimate it",
         )
     known_differences, known_token_differences = differences[is_known], token_differences[is_known]
@@ -163,7 +163,7 @@ def adjust_for_token_counts(
     adjusted = differences - costs
     rounding_error = 1e-9 * (np.abs(differences) + np.abs(costs))
     adjusted = np.where(np.abs(adjusted) <= rounding_error, 0.0, adjusted)
-    return TokenAdjustment(adjusted, f"cost of a further token: {-slope:.3g} nats ({source})")
+    return TokenAdjustment(adjusted, f"cost of an additional token: {-slope:.3g} nats ({source})")
 
 
 def is_repeated_slice(tags: Mapping[str, Any], config: Any) -> bool:
@@ -201,7 +201,7 @@ def make_pair_measures(
         "log_likelihood_difference",
         "Log-likelihood difference between stereotype and opposite",
         "log-likelihood of the stereotypical sentence minus that of the other, with the cost of "
-        "further tokens removed",
+        "additional tokens removed",
         "nats",
         cluster_unit,
         0.0,

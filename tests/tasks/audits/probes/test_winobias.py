@@ -93,7 +93,9 @@ def test_non_minimal_pairs_do_not_decide_what_a_token_costs(config, own_folder):
 
         _, findings = compute_simulated_findings("winobias", own_folder, config, simulate_log_probs)
         rows.append(findings["log_likelihood_difference", ""])
-    assert rows[0]["value"] == pytest.approx(0) and "cost of a further token" in rows[0]["method"]
+    assert (
+        rows[0]["value"] == pytest.approx(0) and "cost of an additional token" in rows[0]["method"]
+    )
     assert (rows[0]["value"], rows[0]["method"]) == (rows[1]["value"], rows[1]["method"])
 
 
