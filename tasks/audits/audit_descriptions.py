@@ -15,14 +15,14 @@ SIGNIFICANCE_LEVEL = 0.05
 
 #: Why a study of error rates does not measure audits of real people or of words.
 NO_INVENTED_GROUPS = (
-    "The audit tests words, pronouns, occupations or real groups, mostly from public data sets. "
-    "The groups of a trial are invented and do not occur in them."
+    "The audit tests words, pronouns, occupations or real groups, mostly from public data "
+    "sets. The groups of a trial are invented and are not among them."
 )
 
 #: Why a study of error rates does not measure audits of the whole model.
 NO_CANDIDATES = (
     "The audit gives values for the whole model or for the prompts of the user. A trial has no "
-    "candidates that it could compare."
+    "candidates that the audit could compare."
 )
 
 
@@ -46,12 +46,12 @@ class Risk:
 #: then harm by what the model writes, then what others could infer, then lack of benefit.
 RISKS = {
     "personal_data": Risk(
-        "Personal data", "Does the model give away personal data of its training text?"
+        "Personal data", "Does the model give away personal data from its training text?"
     ),
     "memorised_text": Risk(
         "Memorised training text", "Does the model repeat its training text word for word?"
     ),
-    "toxicity": Risk("Toxicity", "Is what the model writes more toxic than the baseline?"),
+    "toxicity": Risk("Toxicity", "Are the model's texts more toxic than the baseline?"),
     "bias": Risk("Bias against groups", "Does the model treat a group of people worse?"),
     "membership": Risk(
         "Membership", "Can somebody find out whether a document was in the training text?"

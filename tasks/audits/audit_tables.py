@@ -48,24 +48,24 @@ REQUESTS = table_schema(
         pa.string(),
         "label",
         "generate: continue the context; score: give the probability of each target after the "
-        "context; complete: give the most probable texts after the context (a masked model: "
-        "between the context and the target); embed: average the hidden states over positions in "
-        "each target",
+        "context; complete: give the most probable texts after the context (for a masked "
+        "model, between the context and the target); embed: average the hidden states over "
+        "positions in each target",
     ),
     column("context_ids", pa.list_(pa.int32()), "personal", "token ids of the context"),
     column(
         "target_ids",
         TOKEN_ID_LISTS,
         "personal",
-        "token ids of the targets (the texts to score or embed after the context), one list per "
-        "target; null: texts are generated",
+        "token ids of the targets (the texts to score or embed after the context), one list "
+        "per target; null if texts are generated",
     ),
     column(
         "target_positions",
         TOKEN_ID_LISTS,
         "figure",
-        "positions in each target that a masked model predicts, or whose embeddings are averaged; "
-        "null: all",
+        "positions in each target that a masked model predicts, or whose embeddings are "
+        "averaged; null for all positions",
     ),
     column(
         "rank_statistics",
@@ -78,14 +78,15 @@ REQUESTS = table_schema(
         "score_lowercase",
         pa.bool_(),
         "figure",
-        "whether to also score the generated text in lower case; null: no text is generated",
+        "whether to also score the generated text in lower case; null if no text is generated",
     ),
     column(
         "layer",
         pa.int32(),
         "figure",
-        "layer from which the embeddings are taken; 0: input embeddings without positions; 1, 2, "
-        "...: output of this block; -1, -2, ...: output of a block counted from the last",
+        "layer from which the embeddings are taken: 0 for the input embeddings without "
+        "positions; 1, 2, ... for the output of the block with this number; -1, -2, ... for "
+        "the output of a block counted from the last",
     ),
     column("draws", pa.int32(), "figure", "number of texts to generate", unit="texts"),
     column(
@@ -95,13 +96,13 @@ REQUESTS = table_schema(
         "maximum length of each generated text",
         unit="tokens",
     ),
-    column("temperature", pa.float64(), "figure", "sampling temperature; 0: greedy"),
+    column("temperature", pa.float64(), "figure", "sampling temperature; 0 for greedy decoding"),
     column(
         "first_temperature",
         pa.float64(),
         "figure",
-        "temperature for the first token; it falls to the sampling temperature within 20 tokens; "
-        "null: the temperature is constant",
+        "temperature for the first token; it falls to the sampling temperature within 20 "
+        "tokens; null if the temperature is constant",
     ),
     column(
         "top_p",
@@ -114,27 +115,27 @@ REQUESTS = table_schema(
         "top_k",
         pa.int32(),
         "figure",
-        "number of most probable tokens to sample from; 0: all tokens",
+        "number of most probable tokens to sample from; 0 for all tokens",
     ),
     column("seed", pa.int64(), "figure", "random seed for sampling"),
     column(
         "doc_ids",
         pa.list_(pa.binary()),
         "id",
-        "ids of corpus documents whose text is part of the request; null: none",
+        "ids of corpus documents whose text is part of the request; null if there are none",
     ),
     column(
         "source_text",
         pa.large_string(),
         "corpus text",
-        "the part of the text that comes from these documents",
+        "the part of the text that comes from the documents in the column doc_ids",
     ),
     column(
         "prefix_text",
         pa.large_string(),
         "audit text",
-        "text that is given to a scorer of whole texts before the generated text; "
-        "null: only the generated text is scored",
+        "text that is given to a scorer of whole texts before the generated text; null if only "
+        "the generated text is scored",
     ),
     column(
         "masked_words",
@@ -174,13 +175,14 @@ LOOKUPS = table_schema(
         "doc_ids",
         pa.list_(pa.binary()),
         "id",
-        "ids of corpus documents whose text is part of the text to search for; null: none",
+        "ids of corpus documents whose text is part of the text to search for; null if there "
+        "are none",
     ),
     column(
         "source_text",
         pa.large_string(),
         "corpus text",
-        "the part of the text that comes from these documents",
+        "the part of the text that comes from the documents in the column doc_ids",
     ),
 )
 
@@ -201,7 +203,7 @@ SKIPPED = table_schema(
         "metric",
         pa.string(),
         "label",
-        "name of the skipped metric; empty: the whole audit is skipped",
+        "name of the skipped metric; empty if the whole audit is skipped",
     ),
     column(
         "slice",
@@ -214,7 +216,7 @@ SKIPPED = table_schema(
         "count",
         pa.int64(),
         "figure",
-        "number of skipped items; null: the whole metric or slice is skipped",
+        "number of skipped items; null if the whole metric or slice is skipped",
         unit="items",
     ),
 )
@@ -251,8 +253,8 @@ RESPONSES = table_schema(
         "ranks",
         pa.list_(pa.int32()),
         "figure",
-        "rank of each token by probability among all tokens allowed at its position, "
-        "from 1; null: not requested",
+        "rank of each token by probability among all tokens allowed at its position, from 1; "
+        "null if the rank was not requested",
     ),
     column(
         "vocabulary_mean",
@@ -273,7 +275,8 @@ RESPONSES = table_schema(
         "lowercase_log_probs",
         pa.list_(pa.float32()),
         "figure",
-        "log probability of each token of the generated text in lower case; null: not requested",
+        "log probability of each token of the generated text in lower case; null if it was not "
+        "requested",
         unit="nats",
     ),
     column(
@@ -295,13 +298,15 @@ UNTRAINED_MODELS = table_schema(
         "failure",
         pa.string(),
         "project text",
-        "reason why the model could not be built or gave no responses; empty: it gave responses",
+        "reason why the model could not be built or gave no responses; empty if it gave responses",
     ),
 )
 
 UNTRAINED_LOG_PROBS = table_schema(
     "Log probabilities of small untrained models: one row per model and target text.",
-    column("model", pa.int32(), "figure", "number of the model, as in untrained_models"),
+    column(
+        "model", pa.int32(), "figure", "number of the model, as in the table 'untrained_models'"
+    ),
     *RESPONSE_KEY,
     RESPONSES.field("log_probs"),
 )
@@ -328,7 +333,7 @@ MODEL = table_schema(
         "batch_size",
         pa.int32(),
         "figure",
-        "maximum number of rows in one call to the model; null: not set",
+        "maximum number of rows in one call to the model; null if not set",
         unit="rows",
     ),
 )
@@ -340,8 +345,8 @@ TRAINING_OVERLAP = table_schema(
         "longest_run_tokens",
         pa.int32(),
         "figure",
-        "length in tokens of the longest run of tokens that also occurs in the training text; 0: "
-        "no run has the minimum length; null for a target",
+        "length in tokens of the longest run of tokens that also occurs in the training text; "
+        "0 if no run has the minimum length; null for a target",
         unit="tokens",
     ),
     column(
@@ -370,9 +375,9 @@ OCCURRENCE_COUNTS = table_schema(
         "occurrences",
         pa.int64(),
         "figure",
-        "number of times that the complete texts of the item were read in training by "
-        "the checkpoint's step; null: the texts are shorter than the shortest recorded "
-        "run of tokens",
+        "number of times that the complete texts of the item were read in training by the "
+        "checkpoint's step; null if the texts are shorter than the shortest recorded run of "
+        "tokens",
         unit="times",
     ),
 )
@@ -385,7 +390,7 @@ REFERENCE_SCORES = table_schema(
         pa.float64(),
         "figure",
         "log-likelihood of the response under the reference model, given the text of the item; "
-        "null: the reference model returned no number",
+        "null if the reference model returned no number",
         unit="nats",
     ),
 )
@@ -437,8 +442,8 @@ CONTROL_SCORES = table_schema(
         "assumed_toxicity",
         pa.float32(),
         "figure",
-        "1 for harmful texts, so that pages mask them, whatever the scorer says; for other texts "
-        "their toxicity, if it was scored",
+        "1 for harmful texts, so that pages mask them whatever the scorer says; for other "
+        "texts, the toxicity score, if there is one",
         unit="score",
     ),
     column(

@@ -18,7 +18,10 @@ MISSING_AUDITS = table_schema(
     column("audit", pa.string(), "label", "name of the audit or of another part of the run"),
     column("outcome", pa.string(), "label", f"{FAILED}, or {SKIPPED_BY_USER}"),
     column(
-        "reason", pa.string(), "project text", "what went wrong, and what to do; null if skipped"
+        "reason",
+        pa.string(),
+        "project text",
+        "what went wrong, and what to do; null if it was skipped",
     ),
 )
 

@@ -95,8 +95,8 @@ def score_with_reference(
     )
     if len(response_rows) and open_cached_model(reference_model, config).model_kind == "masked":
         raise UsageError(
-            f"{reference_model.name} is a masked language model and cannot score generated text; "
-            "name a causal language model as reference"
+            f"{reference_model.name} is a masked language model and cannot score generated "
+            "text; specify a causal language model as the reference"
         )
     item_ids = _look_up_values(response_rows["request"], requests["request"], requests["item"])
     prompts = pc.if_else(

@@ -28,10 +28,9 @@ from hallmark.tasks.contract import HallmarkError, sha256_hex, to_canonical_json
 CAPABILITY_DESCRIPTION = AuditDescription(
     0,
     "Capability",
-    "This audit measures how many bits per byte the model needs for held-out text, "
-    "compared with simpler models. This is the benefit to weigh against possible "
-    "harm.",
-    "The prediction of held-out text was not measured.",
+    "This audit measures how many bits per byte the model needs for held-out text, compared "
+    "with simpler models. Good prediction is the benefit to weigh against possible harm.",
+    "How well the model predicts held-out text was not measured.",
     risk="capability",
     not_studied_because=NO_CANDIDATES,
     question="Does the model predict text better than much simpler models?",
@@ -47,8 +46,8 @@ CAPABILITY_DESCRIPTION = AuditDescription(
             "agreement_accuracy",
             "share of pairs",
             "Share of sentence pairs in which the model prefers the verb that agrees with its "
-            "noun, by the number of words between noun and verb. The dashed line is 50 %, the "
-            "result of guessing.",
+            "noun, as a function of the number of words between noun and verb. The dashed line "
+            "marks 50 % (guessing).",
             reference_value=0.5,
             tags={"part": "model"},
             varying_tag="distance",
@@ -64,7 +63,8 @@ CAPABILITY_DESCRIPTION = AuditDescription(
             "bits that the model needs for each byte of held-out text; lower is better"
         ),
         "bits_per_byte_difference": (
-            "bits per byte of the model minus those of a simpler model; below 0 the model is better"
+            "bits per byte of the model minus those of a simpler model; a value below 0 means "
+            "that the model is better"
         ),
         "agreement_accuracy": (
             "share of sentence pairs in which the verb that agrees with its noun is more likely"

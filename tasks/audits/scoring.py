@@ -66,8 +66,8 @@ class ScoreConfig(StageConfig):
     ) -> tuple[AnyScorerConfig, ...]:
         if len({info.data.get("scorer"), *additional_scorers}) <= len(additional_scorers):
             raise ValueError(
-                "the same scorer is named twice, so its agreement with itself would be measured; "
-                "remove one of the two"
+                "the same scorer is listed twice, so its agreement with itself would be "
+                "measured; remove one of the two"
             )
         return additional_scorers
 

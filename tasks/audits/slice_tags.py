@@ -142,7 +142,7 @@ def label_tag(tag: str, value: str) -> str:
     if value == "other" or re.fullmatch(r"\d+\.\d+", value):
         return f"{tag_words}: {value}"
     if tag == "domain" and value.startswith(LEXICON_PREFIX):
-        return f"word list {value.removeprefix(LEXICON_PREFIX)}"
+        return f"word list {value.removeprefix(LEXICON_PREFIX)!r}"
     return value.replace(":", ": ") if tag in LEXICON_GROUP_TAGS else value
 
 

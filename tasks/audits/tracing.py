@@ -128,14 +128,14 @@ MATCHED_SPANS = table_schema(
         "first_step",
         pa.int64(),
         "figure",
-        "first step of that training run at which the row was read",
+        "first step of the training run at which the row was read",
     ),
     column(
         "times_read",
         pa.int64(),
         "figure",
-        "number of times that this training run had read the row by the checkpoint's step, or by "
-        "the step from which the next run continued",
+        "number of times that the training run had read the row by the checkpoint's step, or "
+        "by the step from which the next run continued",
         unit="times",
     ),
 )

@@ -87,7 +87,7 @@ SLICE = (
         (
             ["run", "smoke", "--set", "respond.batch_size=4"],
             2,
-            "respond: batch_size is 4, but it applies to Hugging Face models only",
+            "respond: batch_size is 4, but this setting applies to Hugging Face models only",
         ),
         (
             ["run", "smoke", "--dry-run", "--set", "attention_maps.dtype='float16'"],

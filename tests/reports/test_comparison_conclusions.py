@@ -166,12 +166,12 @@ def test_a_control_that_lacks_fewer_documents_says_so(session, random, lacking):
         (
             "association",
             [("assigned", False), ("other", False)],
-            "both traits are stated equally often",
+            "equally many documents state each of the two traits",
         ),
         (
             "association",
             [("assigned", False), ("assigned", False)],
-            "the training text contains no surplus document for the more frequent trait",
+            "the training text contains no documents that could be removed to balance the traits",
         ),
         ("association", [("assigned", True)], ""),
     ],

@@ -503,7 +503,7 @@ def test_factors_are_groups_and_conditions_in_words(session, tmp_path):
     assert grid[1:] == [
         [
             "Bias",
-            "age; gender: men, women; word list town: Ildriths",
+            "age; gender: men, women; word list 'town': Ildriths",
             "number of continuations; length of the prompt",
         ]
     ]

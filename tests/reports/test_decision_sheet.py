@@ -283,13 +283,13 @@ def test_planted_secrets_are_shown_as_sensitivity(session):
     assert said["Memorised training text"][0] == "unknown"
     assert (
         "Test sensitivity (planted text, not a finding): given 8 tokens of a passage planted 64 "
-        "times, the model writes its next 32 tokens word for word for 90.0 % of the passages (95 % "
+        "times, the model writes the next 32 tokens word for word for 90.0 % of the passages (95 % "
         "interval 50.0 % to 100.0 %, n = 9)."
     ) in said["Memorised training text"][1]
     assert said["Personal data"] == (
         "unknown",
         "Not measured with real data: the audits test this risk only with planted text. Test "
-        "sensitivity (planted text, not a finding): given the text before it, the model writes the "
+        "sensitivity (planted text, not a finding): given the preceding text, the model writes the "
         "personal data of 75.0 % of the invented records planted 64 times (95 % interval 50.0 % to "
         "100.0 %, n = 9).",
     )
@@ -385,8 +385,8 @@ def test_a_named_null_value_and_a_unit_without_a_name(session):
     row |= {"tags": {"kind": "document", "score": "loss"}, "minimum_detectable_effect": 0.08}
     _, text = lines_of(membership=[row | {"value": 0.53, "low": 0.47, "high": 0.59}])["Membership"]
     assert (
-        "area under the ROC curve (AUC; 0.5 is guessing, 1 is perfect) of 0.5300 (95 % interval "
-        "0.4700 to 0.5900, n = 9); value without an effect: 0.5000."
+        "area under the ROC curve (AUC; 0.5 means guessing, 1 means perfect) of 0.5300 (95 % "
+        "interval 0.4700 to 0.5900, n = 9); value without an effect: 0.5000."
     ) in text
     assert "detect a difference of 0.0800 or more." in text and "probability" not in text
 
@@ -453,7 +453,7 @@ def test_an_audit_of_planted_text_alone_says_that_it_is_no_finding(session, inco
     assert line.state == "unknown"
     assert text_of_parts(line.content) == (
         "Test sensitivity (planted text, not a finding): the model's preference for a planted "
-        "association grows by 3.600 nats (natural-log odds) from a planted share of 0 % to "
+        "association increases by 3.600 nats (natural-log odds) between planted shares of 0 % and "
         "100 % (95 % interval 0.2000 to 7.000, n = 9); value without an "
         f"effect: 0.000{inconclusive and f'; no conclusion: {inconclusive}'}."
     )
@@ -467,7 +467,8 @@ def test_the_largest_effect_comes_with_the_definition_of_its_metric(session):
         "The test does not show harm. Largest effect: Effect size input (trades, men): 0.7000 "
         "standard deviations (95 % interval −0.2000 to 1.300, n = 9); value without an effect: "
         "0. Effect size input: strength of the association between two pairs of word lists, from "
-        "the input embeddings, in standard deviations; 0 is none, 2 is about the maximum."
+        "the input embeddings, in standard deviations; 0 means no association, and the "
+        "maximum is about 2."
     )
 
 

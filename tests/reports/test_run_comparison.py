@@ -285,7 +285,8 @@ def test_a_training_is_compared_with_its_first_checkpoint(session):
         (["better", "better"], "of 2 main findings, 2 got better"),
         (
             ["worse", "changed", "no change shown"],
-            "of 3 main findings, 1 got worse, 1 changed without a direction of harm, 1 shows no "
+            "of 3 main findings, 1 got worse, 1 changed in a direction that is neither better "
+            "nor worse, 1 shows no "
             "change",
         ),
         (["no change shown"] * 2, "of 2 main findings, none shows a change"),

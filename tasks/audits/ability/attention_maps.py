@@ -43,8 +43,8 @@ class AttentionText(StageConfig):
     text: str = Field(max_length=2_000, description="text that the model reads")
     word: str | None = Field(
         None,
-        description="word in the text; the card shows the attention weights of its last token; "
-        "not set: the card shows those of the last token in the text",
+        description="word in the text; the card shows the attention weights of the last token "
+        "of this word or, if no word is set, those of the last token of the text",
     )
 
     @field_validator("text", "word")
@@ -110,13 +110,13 @@ TEXTS = table_schema(
     "The recorded texts. Texts, layers and heads are numbered from 1, positions from 0.",
     column("text_id", pa.int32(), "id", "number of the text"),
     column("sentence", pa.string(), "audit text", "text that the model reads"),
-    column("word", pa.string(), "audit text", "the chosen word; null: no word was chosen"),
+    column("word", pa.string(), "audit text", "the chosen word; null if no word was chosen"),
     column(
         "query_position",
         pa.int32(),
         "figure",
-        "position of the last token of the chosen word, or of the token shown instead; null: the "
-        "model read no token of the text",
+        "position of the last token of the chosen word, or of the token shown instead; null if "
+        "the model read no token of the text",
     ),
     column(
         "omitted_tokens",
@@ -154,7 +154,13 @@ TOKENS = table_schema(
         "character have the same index; null for a special token",
         unit="characters",
     ),
-    column("char_end", pa.int32(), "figure", "end of the token, exclusive", unit="characters"),
+    column(
+        "char_end",
+        pa.int32(),
+        "figure",
+        "index of the first character after the token; null for a special token",
+        unit="characters",
+    ),
 )
 
 WEIGHTS = table_schema(

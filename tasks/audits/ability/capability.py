@@ -362,9 +362,9 @@ def _build_gzip_finding(texts: Sequence[str]) -> Finding:
         rate.standard_error, rate.group_count - 1, 0.0, CONFIDENCE_LEVEL
     )
     method = (
-        "gzip -9, applied to the documents, concatenated in the order of their hashes; Student's "
-        f"t interval with standard errors from a delete-a-group jackknife ({rate.group_count} "
-        "groups of documents)"
+        "gzip -9, applied to the documents concatenated in the order of their hashes; "
+        "Student's t interval with standard errors from a delete-a-group jackknife "
+        f"({rate.group_count} groups of documents)"
     )
     return build_finding(
         AUDIT,
@@ -449,8 +449,8 @@ def audit_capability(
     training_sizes = baselines["training_sizes"].read()
     training_size = training_sizes.to_pylist()[0]  # the baselines learn from the same documents
     training_text = (
-        f"{format_count(training_size['documents'], 'document')} from the train split, "
-        f"{training_size['bytes']:,} of its {training_size['split_bytes']:,} bytes"
+        f"{format_count(training_size['documents'], 'document')} from the train split "
+        f"({training_size['bytes']:,} of its {training_size['split_bytes']:,} bytes)"
     )
     ngram_description = f"trained on {training_text}"
     recurrent_description = (

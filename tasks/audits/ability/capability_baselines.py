@@ -68,9 +68,9 @@ class BaselinesConfig(StageConfig):
     recurrent_tokens: int = Field(
         0,
         ge=0,
-        description="number of training tokens of the recurrent baseline; 0: no recurrent "
-        "baseline; training on 1,000,000 tokens takes about a minute on two cores, and fewer "
-        "tokens give a weak baseline",
+        description="number of training tokens of the recurrent baseline; 0 for no recurrent "
+        "baseline; training on 1,000,000 tokens takes about a minute on two cores, and "
+        "fewer tokens give a weaker baseline",
     )
     seed: Seed = Field(0, description="random seed of all random choices")
 
@@ -95,8 +95,8 @@ BASELINE_BITS = (
         "recurrent_bits",
         pa.float64(),
         "figure",
-        "number of bits that the recurrent baseline needs to encode the text; null: no recurrent "
-        "baseline was trained",
+        "number of bits that the recurrent baseline needs to encode the text; null if no "
+        "recurrent baseline was trained",
         unit="bits",
     ),
 )
@@ -117,7 +117,7 @@ TEXT_BITS = table_schema(
         "tokens",
         pa.int64(),
         "figure",
-        "number of tokens in the text that the audited model scores",
+        "number of tokens that the audited model scores in the text",
         unit="tokens",
     ),
     *BASELINE_BITS,

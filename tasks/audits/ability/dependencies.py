@@ -48,7 +48,7 @@ def compute_dependency_findings(pair_rows: Sequence[Row], audit: str) -> list[Fi
             high=accuracy.high,
             n=accuracy.n,
             unit="share",
-            method=f"{METHOD_BY_PHENOMENON[phenomenon]}; ties count half; {accuracy.method}",
+            method=f"{METHOD_BY_PHENOMENON[phenomenon]}; ties count as one half; {accuracy.method}",
             evidence_table="pairs",
             evidence_filter={"phenomenon": phenomenon, **evidence_filter},
             worse_when="down" if evidence_filter["system"] == MODEL else "",

@@ -118,8 +118,8 @@ PAIRS = table_schema(
         "preference_score",
         pa.float64(),
         "figure",
-        "1: the expected text is more probable; 0.5: both are equally probable; 0: the "
-        "other text is more probable",
+        "1 if the expected text is more probable, 0.5 if both texts are equally probable, 0 if "
+        "the other text is more probable",
         unit="share",
     ),
 )

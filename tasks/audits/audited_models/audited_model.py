@@ -202,7 +202,7 @@ class AuditedModel(AuditedTokenizer, ABC):
         Raises:
             HallmarkError: The model gives none.
         """
-        raise HallmarkError(f"{self.name} does not give attention weights")
+        raise HallmarkError(f"{self.name} does not return attention weights")
 
     def compute_hidden_states(
         self, sequences: Sequence[Sequence[int]], layer: int
@@ -216,7 +216,7 @@ class AuditedModel(AuditedTokenizer, ABC):
         Raises:
             UsageError: There is no such layer.
         """
-        raise HallmarkError(f"{self.name} gives no embeddings")
+        raise HallmarkError(f"{self.name} returns no embeddings")
 
     def compute_mean_hidden_states(
         self, sequences: Sequence[Sequence[int]], positions: Sequence[Sequence[int]], layer: int

@@ -199,12 +199,12 @@ def read_checkpoint_config(folder: Path) -> dict[str, Any]:
     """
     path = folder / "config.json"
     if not folder.is_dir():
-        raise UsageError(f"{folder} is not a folder; give the folder of a checkpoint")
+        raise UsageError(f"{folder} is not a folder; specify the folder of a checkpoint")
     if not path.is_file():
         if (folder / "adapter_config.json").is_file():
             raise UsageError(
-                f"{folder} contains an adapter without its base model; merge it into the base "
-                "model, and give the folder of the merged model"
+                f"{folder} contains an adapter without its base model; merge the adapter into "
+                "the base model, and specify the folder of the merged model"
             )
         raise UsageError(f"{folder} has no config.json, so it is not a checkpoint")
     try:

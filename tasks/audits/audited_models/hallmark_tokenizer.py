@@ -93,9 +93,9 @@ def check_is_language_model(
         )
     if is_trained_on_pairs:
         raise UsageError(
-            f"{model_name} was fine-tuned on pairs of source and target, so it does not continue "
-            "text; an audit needs a language model: audit the checkpoint from which it was "
-            "fine-tuned"
+            f"{model_name} was fine-tuned on pairs of source and target, so it does not "
+            "continue text; an audit needs a language model, so audit the checkpoint from "
+            "which it was fine-tuned"
         )
 
 

@@ -17,8 +17,9 @@ from hallmark.tasks.contract import Artifact, UsageError, resolve_torch_device
 
 #: Description of the setting dtype of each stage that opens an audited model.
 DTYPE_DESCRIPTION = (
-    "data type of the audited model: auto, float32, bfloat16 or (only for Hugging Face models on "
-    "a GPU) float16. auto: float32, with matrix products in bfloat16 on a GPU that supports it"
+    "data type of the audited model: auto, float32, bfloat16 or (only for Hugging Face models "
+    "on a GPU) float16; auto means float32, with matrix products in bfloat16 on a GPU that "
+    "supports it"
 )
 
 
@@ -138,19 +139,19 @@ def check_inference_settings(
     if is_hallmark:
         if dtype == "float16":
             raise UsageError(
-                "dtype is float16, but Hallmark checkpoints run in float32 or bfloat16; set it "
-                "to one of these, or to auto"
+                "dtype is float16, but Hallmark checkpoints run in float32 or bfloat16; set "
+                "dtype to one of these, or to auto"
             )
         if batch_size is not None:
             raise UsageError(
-                f"batch_size is {batch_size}, but it applies to Hugging Face models only; batches "
-                "of Hallmark checkpoints are limited by their number of tokens; remove the "
-                "setting"
+                f"batch_size is {batch_size}, but this setting applies to Hugging Face models "
+                "only; batches of Hallmark checkpoints are limited by their number of tokens; "
+                "remove the setting"
             )
     elif dtype == "float16" and resolve_torch_device(device) == "cpu":
         raise UsageError(
-            "dtype is float16, but the model would run on the CPU, where float16 is slow and some "
-            "operations lack it; set it to bfloat16 or float32, or use a GPU"
+            "dtype is float16, but the model would run on the CPU, where float16 is slow and "
+            "some operations do not support it; set dtype to bfloat16 or float32, or use a GPU"
         )
 
 

@@ -168,7 +168,7 @@ def _load_model(
         raise UsageError(
             f"{format_count(len(missing_tensors), 'tensor')} of the model "
             f"{'is' if len(missing_tensors) == 1 else 'are'} missing from the weights in "
-            f"{folder}, for example {missing_tensors[0]!r}; give a complete checkpoint"
+            f"{folder}, for example {missing_tensors[0]!r}; provide a complete checkpoint"
         )
     return model.eval()
 
@@ -231,10 +231,10 @@ def _check_weight_files(folder: Path, config: dict[str, Any]) -> None:
         )
         if pickle_files:
             raise UsageError(
-                f"{folder} has weights only in {pickle_files[0]}, a format that can run code when "
+                f"{folder} has weights only in {pickle_files[0]}, a file that can run code when "
                 "it is loaded; convert them to model.safetensors first"
             )
-        raise UsageError(f"{folder} has no model.safetensors; give a complete checkpoint")
+        raise UsageError(f"{folder} has no model.safetensors; provide a complete checkpoint")
     try:
         list_weight_files(folder, config)
     except CheckpointError as error:
@@ -285,7 +285,7 @@ class _TransformersModel(TransformersTokenizer, AuditedModel):
 
     @torch.inference_mode()
     def compute_attention_by_stack(self, token_ids: Sequence[int]) -> dict[str, list[Float32]]:
-        error_prefix = f"{self.name} does not give attention weights"
+        error_prefix = f"{self.name} does not return attention weights"
         try:
             self.model.set_attn_implementation("eager")  # fused kernels give no weights
             input_ids = torch.tensor([list(token_ids)], device=self.device)

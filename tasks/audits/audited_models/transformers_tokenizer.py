@@ -183,9 +183,9 @@ def _check_vocabulary_size(
     largest_id = max(token_ids, default=-1)
     if largest_id < 0 or 0 < vocab_size <= largest_id:
         raise UsageError(
-            f"the tokenizer of {model_name} has token ids up to {largest_id}, but the vocabulary "
-            f"of the model has only {vocab_size} tokens; give a checkpoint with the tokenizer it "
-            "was trained with"
+            f"the tokenizer of {model_name} has token ids up to {largest_id}, but the "
+            f"vocabulary of the model has only {vocab_size} tokens; provide a checkpoint with "
+            "the tokenizer that it was trained with"
         )
 
 
@@ -226,7 +226,8 @@ def load_transformers_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     vocabulary_files = [folder / name for name in VOCABULARY_FILES if (folder / name).is_file()]
     if not vocabulary_files:
         raise UsageError(
-            f"{folder} has no tokenizer: it has none of the files {', '.join(VOCABULARY_FILES)}"
+            f"{folder} has no tokenizer, because it has none of the files "
+            f"{', '.join(VOCABULARY_FILES)}"
         )
     try:
         for path in vocabulary_files:
@@ -248,7 +249,9 @@ def detect_model_kind(folder: Path, config: dict[str, Any]) -> ModelKind:
     """
     architectures = config.get("architectures") or []
     if not isinstance(architectures, list) or not isinstance(config.get("model_type"), str):
-        raise UsageError(f"{folder}/config.json does not describe a model: it has no model_type")
+        raise UsageError(
+            f"{folder}/config.json does not describe a model, because it has no model_type"
+        )
     for architecture in map(str, architectures):
         if architecture.endswith(("MaskedLM", "ForPreTraining")):
             return "masked"
@@ -257,8 +260,8 @@ def detect_model_kind(folder: Path, config: dict[str, Any]) -> ModelKind:
         if architecture.endswith(("CausalLM", "LMHeadModel", "BertGenerationDecoder")):
             return "causal"
     raise UsageError(
-        f"{folder} is neither a causal nor a masked language model: its config.json names "
-        f"the architectures {str(architectures)[:100]}"
+        f"{folder} is neither a causal nor a masked language model, because its config.json "
+        f"specifies the architectures {str(architectures)[:100]}"
     )
 
 

@@ -382,8 +382,9 @@ def evaluate_criteria(case: RemovalCase, effect_rows: Sequence[Row]) -> list[Row
         )
         criteria = [
             (
-                "decrease in the mean after removal, compared with half of the difference, "
-                "before removal, from groups for which both traits were planted equally often",
+                "decrease in the mean after removal, compared with half of the difference that "
+                "existed before removal from groups for which both traits were planted equally "
+                "often",
                 None if change_value is None else 0.0 - change_value,
                 "at least",
                 _scale_if_known(MIN_REDUCTION_SHARE, base_effect),
@@ -403,9 +404,9 @@ def evaluate_criteria(case: RemovalCase, effect_rows: Sequence[Row]) -> list[Row
             direction, nearest_bound = "decrease", None if high is None else -high
         criteria.append(
             (
-                f"{direction} in the mean after removal: end of the confidence interval closest "
-                "to 0, compared with the largest difference between a training run with another "
-                "seed and the base",
+                f"end closest to 0 of the confidence interval for the {direction} in the mean "
+                "after removal, compared with the largest difference between a training run "
+                "with another seed and the base",
                 nearest_bound,
                 "above",
                 seed_noise,

@@ -76,21 +76,21 @@ VERDICTS = table_schema(
         "low",
         pa.float64(),
         "figure",
-        "lower end of the 95 % interval for the measured value; null: there is no interval",
+        "lower end of the 95 % interval for the measured value; null if there is no interval",
     ),
     column(
         "high",
         pa.float64(),
         "figure",
-        "upper end of the 95 % interval for the measured value; null while the lower end is not "
-        "null: the interval has no upper limit",
+        "upper end of the 95 % interval for the measured value; if it is null and the lower "
+        "end is not, the interval has no upper limit",
     ),
     column(
         "p",
         pa.float64(),
         "figure",
-        "one-sided p-value: probability, if there is no effect, of a value at least this far in "
-        "the direction of the effect; null: there is no test",
+        "one-sided p-value: probability, if there is no effect, of a value at least this far "
+        "in the direction of the effect; null if there is no test",
     ),
     column(
         "p_corrected",
@@ -103,8 +103,8 @@ VERDICTS = table_schema(
         "q",
         pa.float64(),
         "figure",
-        "false discovery rate (q) of the finding about a group, computed over all findings of "
-        "the trial, as on a card; null for the other kinds",
+        "q-value of the finding about a group, which controls the false discovery rate over "
+        "all findings of the trial, as on a card; null for the other kinds",
     ),
     column(
         "is_detected",

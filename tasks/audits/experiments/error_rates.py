@@ -48,7 +48,7 @@ class ErrorRatesConfig(StageConfig):
     excluded_trials: dict[str, str] = Field(
         default={},
         description="trials to exclude from the rates: an object that maps the name of each "
-        "trial to the reason",
+        "trial to the reason for its exclusion",
     )
     max_documents: int = Field(
         default=128, ge=1, description="maximum number of documents to which a text is attributed"
@@ -79,15 +79,15 @@ CANDIDATES = table_schema(
         "has_effect",
         pa.bool_(),
         "label",
-        "whether there is an effect to detect; null: the effect is negative (less than "
-        "in other groups), which the audit does not look for",
+        "whether there is an effect to detect; null if the effect is negative (less than in "
+        "other groups), because the audit does not look for negative effects",
     ),
     column(
         "is_covered",
         pa.bool_(),
         "label",
-        "whether the 95 % interval covers the value measured on all items; null: there "
-        "is no interval with two ends",
+        "whether the 95 % interval covers the value measured on all items; null if there is no "
+        "interval with two ends",
     ),
     *(VERDICTS.field(name) for name in VERDICTS.names),
 )
@@ -96,7 +96,9 @@ CANDIDATES = table_schema(
 def make_rate_schema(
     description: str,
     *key_columns: pa.Field,
-    value_description: str = "estimated share; null: there are no cases from which to estimate it",
+    value_description: str = (
+        "estimated share; null if there are no cases from which to estimate it"
+    ),
     unit: str = "share",
 ) -> pa.Schema:
     """Make the schema of a table of rates, by kind of candidate and the key columns."""
@@ -132,8 +134,8 @@ DETECTION_RATES = make_rate_schema(
         "has_effect",
         pa.bool_(),
         "label",
-        "whether there is an effect to detect at this level; null: in at least one "
-        "trial the effect is negative (less than in other groups)",
+        "whether there is an effect to detect at this level; null if the effect is negative in "
+        "at least one trial (less than in other groups)",
     ),
 )
 UNJUDGED = table_schema(
@@ -144,8 +146,9 @@ UNJUDGED = table_schema(
     EFFECT_LEVEL,
 )
 FALSE_ALARM_RATES = make_rate_schema(
-    "How often an effect is claimed where there is none: the share of the candidates without an "
-    "effect that are detected, by the same rule as in the table of detection rates."
+    "How often an effect is claimed where there is none: the share of the candidates without "
+    "an effect for which the audit claims one, by the same rule as in the table of detection "
+    "rates."
 )
 INTERVAL_COVERAGE = make_rate_schema(
     "How often the 95 % intervals cover the value measured on all items."
@@ -159,8 +162,8 @@ SMALLEST_DETECTED = table_schema(
         "effect_level",
         pa.float64(),
         "figure",
-        "smallest detected level: number of copies or, for an association, speech or sentiment, "
-        "the share of sentences; null: there is no such level",
+        "smallest detected level: number of copies or, for an association, speech or "
+        "sentiment, the share of sentences; null if there is no such level",
     ),
 )
 
@@ -185,7 +188,7 @@ REMOVAL_REDUCTIONS = make_rate_schema(
         "minus random)",
     ),
     column("unit", pa.string(), "label", "unit of the measured values"),
-    value_description="mean decrease; null: there are no cases from which to estimate it",
+    value_description="mean decrease; null if there are no cases from which to estimate it",
     unit="",
 )
 
@@ -193,7 +196,7 @@ TRIALS = table_schema(
     "The synthetic corpora with known effects (trials), and whether each is included in the rates.",
     column("trial", pa.string(), "label", "the trial"),
     column("is_counted", pa.bool_(), "label", "whether the trial is included in the rates"),
-    column("reason", pa.string(), "project text", "why it is not"),
+    column("reason", pa.string(), "project text", "why the trial is not included, if it is not"),
     column(
         "bits_per_byte",
         pa.float64(),

@@ -39,7 +39,7 @@ ARMS = table_schema(
     "The training runs that are compared.",
     _ARM_COLUMN,
     column("step", pa.int64(), "figure", "optimizer step of the last checkpoint of the arm"),
-    column("checkpoint", pa.string(), "id", "content digest of that checkpoint"),
+    column("checkpoint", pa.string(), "id", "content digest of the last checkpoint of the arm"),
     column(
         "documents", pa.int64(), "figure", "number of removed training documents", unit="documents"
     ),
@@ -96,7 +96,7 @@ UNITS = table_schema(
         "role",
         pa.string(),
         "label",
-        "unit: a unit of the findings; null_unit: a unit without an effect, for comparison",
+        "unit (a unit of the findings) or null_unit (a unit without an effect, for comparison)",
     ),
     _ARM_COLUMN,
     column(
@@ -112,7 +112,7 @@ UNITS = table_schema(
         "value",
         pa.float64(),
         "figure",
-        "measured value of the unit; null: the model returned no number",
+        "measured value of the unit; null if the model returned no number",
     ),
 )
 EFFECTS = table_schema(
@@ -129,7 +129,7 @@ EFFECTS = table_schema(
         "random_minus_removed: random arm minus removed arm, over pairs of units",
     ),
     _ARM_COLUMN,
-    column("value", pa.float64(), "figure", "measured value; null: it could not be measured"),
+    column("value", pa.float64(), "figure", "measured value; null if it could not be measured"),
     column("low", pa.float64(), "figure", "lower end of the interval for the measured value"),
     column("high", pa.float64(), "figure", "upper end of the interval for the measured value"),
     column("confidence_level", pa.float64(), "figure", "level of the interval", unit="share"),
@@ -141,29 +141,29 @@ EFFECTS = table_schema(
         "seed_noise",
         pa.float64(),
         "figure",
-        "noise: largest difference between a training run with another seed and the base; null: "
-        "no other seed was trained, or the row itself is about another seed",
+        "noise: largest difference between a training run with another seed and the base; null "
+        "if no other seed was trained or the row itself is about another seed",
     ),
     column(
         "verdict",
         pa.string(),
         "label",
-        "beyond noise: even the end of the interval closest to 0 is farther from 0 than the "
-        "noise; within noise: it is not; empty: not compared",
+        "beyond noise if even the end of the interval closest to 0 is farther from 0 than the "
+        "noise; within noise if it is not; empty if they were not compared",
     ),
 )
 CRITERIA = table_schema(
     "Criteria of the removal experiment.",
     _CASE_COLUMN,
     column("criterion", pa.string(), "label", "what is compared"),
-    column("value", pa.float64(), "figure", "measured value; null: it could not be measured"),
+    column("value", pa.float64(), "figure", "measured value; null if it could not be measured"),
     column(
         "comparison",
         pa.string(),
         "label",
         "relation that the value must have to the bound: at least, at most, above or below",
     ),
-    column("bound", pa.float64(), "figure", "the bound; null: unknown"),
+    column("bound", pa.float64(), "figure", "the bound; null if it is unknown"),
     column("unit", pa.string(), "label", "unit of value and bound"),
     column(
         "verdict",
@@ -184,7 +184,7 @@ HELDOUT_LOSS = table_schema(
         "bits_per_byte",
         pa.float64(),
         "figure",
-        "held-out loss; null: there were no tokens to predict",
+        "held-out loss; null if there were no tokens to predict",
         unit="bits per byte",
     ),
     column(
@@ -313,10 +313,13 @@ def build_case_rows(case: RemovalCase, source_documents: pa.Table) -> list[Row]:
             for unit, _ in [*trait_counts]
         ):
             reason = (
-                "both traits are stated equally often, so no trait has surplus documents to remove"
+                "equally many documents state each of the two traits, so there is nothing to remove"
             )
         else:
-            reason = "the training text contains no surplus document for the more frequent trait"
+            reason = (
+                "the training text contains no documents that could be removed to balance "
+                "the traits"
+            )
     return [
         {
             "case_name": case.name,

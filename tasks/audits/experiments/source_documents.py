@@ -79,7 +79,7 @@ class RemovalCase(StageConfig):
     )
     unit: str = Field(description="unit of the measured values")
     worse_when: str = Field(
-        "", description="direction in which the value is worse, as in the table findings"
+        "", description="direction in which the value is worse, as in the table 'findings'"
     )
     kind: Literal["memorised", "association", "other"] = Field(
         "other",
@@ -106,7 +106,9 @@ class RemovalCase(StageConfig):
 class SourceDocumentsConfig(StageConfig):
     cases: tuple[RemovalCase, ...] = Field(description="the cases")
     seed: Seed = Field(
-        0, description="random seed for choosing the surplus documents that are removed"
+        0,
+        description="random seed for choosing the documents that are removed to balance the "
+        "two traits",
     )
 
 

@@ -44,7 +44,9 @@ VERDICT_GROUPS = (
     VerdictGroup(("worse",), "got worse", "got worse"),
     VerdictGroup(("better",), "got better", "got better"),
     VerdictGroup(
-        ("changed",), "changed without a direction of harm", "changed without a direction of harm"
+        ("changed",),
+        "changed in a direction that is neither better nor worse",
+        "changed in a direction that is neither better nor worse",
     ),
     UNCHANGED,
     VerdictGroup(

@@ -155,8 +155,8 @@ def _explain_differing_references(
         if names[0] != names[1]:
             with_reference, without = (second, first) if names[0] is None else (first, second)
             return (
-                f"{with_reference.name} is compared with a reference model, and {without.name} is "
-                f"not (audit_{audit}.reference_model_folder)"
+                f"{with_reference.name} is compared with a reference model, but {without.name} "
+                f"is not (audit_{audit}.reference_model_folder)"
             )
         precisions = [
             ", ".join(

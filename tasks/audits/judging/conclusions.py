@@ -215,15 +215,17 @@ def explain_uninformative_finding(finding: Finding) -> str:
     effect = finding.minimum_detectable_effect
     if effect is None:
         return (
-            f"{UNINFORMATIVE}: with so few units, no effect within the range can be detected"
+            f"{UNINFORMATIVE}: with so few units, no effect within the range of possible values "
+            "can be detected"
             if finding.unit in SHARE_UNITS
             else ""
         )
     if effect < UNINFORMATIVE_SHARE_OF_RANGE * unit_range:
         return ""
     return (
-        f"{UNINFORMATIVE}: the minimum detectable effect, {_format_value(effect, finding.unit)}, "
-        "is at least half of the range"
+        f"{UNINFORMATIVE}: the minimum detectable effect, "
+        f"{_format_value(effect, finding.unit)}, is at least half of the range of possible "
+        "values"
     )
 
 

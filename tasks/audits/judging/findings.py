@@ -43,13 +43,13 @@ FINDINGS = table_schema(
         "slice",
         SLICE_TYPE,
         "label",
-        "subset of the units (slice): names and values, such as copies: 64; empty: all units",
+        "subset of the units (slice), as names and values, such as copies: 64; empty for all units",
     ),
     column(
         "value",
         pa.float64(),
         "figure",
-        "estimated value; null: it could not be measured, and the method gives the reason",
+        "estimated value; null if it could not be measured (the method gives the reason)",
     ),
     column("low", pa.float64(), "figure", "lower end of the confidence interval, if there is one"),
     column("high", pa.float64(), "figure", "upper end of the confidence interval"),
@@ -59,8 +59,8 @@ FINDINGS = table_schema(
         "clusters",
         pa.int64(),
         "figure",
-        "number of independent clusters of units on which the interval is based; null: "
-        "not recorded",
+        "number of independent clusters of units on which the interval is based; null if it "
+        "was not recorded",
     ),
     column(
         "missing",
@@ -72,14 +72,14 @@ FINDINGS = table_schema(
         "null_value",
         pa.float64(),
         "figure",
-        "value expected if there is no effect (null value); null: there is no such value",
+        "value expected if there is no effect (null value); null if there is no such value",
     ),
     column(
         "null_name",
         pa.string(),
         "label",
-        "name of the null value, if the finding tests whether the value is higher (described in "
-        "its method); otherwise empty",
+        "name of the null value, if the finding tests whether the estimated value is higher "
+        "than the null value (the method describes the test); otherwise empty",
     ),
     column(
         "p",
@@ -100,13 +100,14 @@ FINDINGS = table_schema(
         "figure",
         "one-sided p-value in the harmful direction (see worse_when; two-sided if both "
         "directions are harmful), from which the false discovery rate of a card is computed; "
-        "null: a control, a variant, no harmful direction, no test, or no conclusion",
+        "null for a control or a variant, and if there is no harmful direction, no test or no "
+        "conclusion",
     ),
     column(
         "inconclusive_reason",
         pa.string(),
         "project text",
-        "why no conclusion may be drawn from the finding; empty: it can be judged",
+        "why no conclusion may be drawn from the finding; empty if one may be drawn",
     ),
     column(
         "is_variant",
@@ -139,22 +140,24 @@ FINDINGS = table_schema(
         "verdict",
         pa.string(),
         "label",
-        "outcome of a control: pass or fail; not_shown: the interval for a scorer control "
-        "contains the required share, or a model control has no interval; empty for a measurement",
+        "outcome of a control: pass, fail, or not_shown (the interval for a scorer control "
+        "contains the required share, or a model control has no interval); empty for a "
+        "measurement",
     ),
     column(
         "control_target",
         pa.string(),
         "label",
-        "what a control tests: instrument: the audit itself, for any model; scorer or baseline: a "
-        "part of the audit, without the model; model: whether the model is capable enough for the "
-        "audit; empty: no control",
+        "what a control tests: instrument (the audit itself, for any model), scorer or "
+        "baseline (a part of the audit, without the model), or model (whether the model is "
+        "capable enough for the audit); empty for a measurement",
     ),
     column(
         "worse_when",
         pa.string(),
         "label",
-        "direction in which the value is worse: up, down or away_from_null; empty: neither",
+        "direction in which the value is worse: up, down or away_from_null; empty if no "
+        "direction is worse",
     ),
     column("evidence_table", pa.string(), "label", "table that contains the evidence"),
     column(
@@ -169,7 +172,7 @@ FINDINGS = table_schema(
         pa.string(),
         "label",
         "column by which rows are sorted, worst first, with a minus sign if the largest values "
-        "are the worst; empty: no order",
+        "are the worst; empty if the rows have no order",
     ),
 )
 
@@ -401,7 +404,7 @@ def describe_side_of_null(finding: Finding) -> str:
     """
     null_name = finding.null_name
     if finding.value is None or finding.null_value is None or finding.p is None:
-        return f"whether it is higher than {null_name} was not tested"
+        return f"it was not tested whether the value is higher than {null_name}"
     side = "higher" if finding.value > finding.null_value else "not higher"
     return f"{side} than {null_name} (one-sided p = {finding.p:.4g}, uncorrected)"
 

@@ -73,8 +73,10 @@ def build_instrument_control_finding(
     )
     passed = exceeds_null if has_effect else covers_null
     method = {
-        True: f"simulated model with a large effect; passes if the value is above "
-        f"{control_estimate.null_value:.4g} and p below {1 - CONTROL_LEVEL:g}",
+        True: (
+            "simulated model with a large effect; passes if the value is above "
+            f"{control_estimate.null_value:.4g} and p is below {1 - CONTROL_LEVEL:g}"
+        ),
         False: f"simulated model without an effect; passes if the "
         f"{CONTROL_LEVEL:.1%} interval covers {control_estimate.null_value:.4g}",
     }[has_effect]

@@ -307,7 +307,7 @@ TIMES_READ = column(
     "figure",
     "number of times that training had read the text of the item by the checkpoint's step; if "
     "the text was not searched for, the number of times that training had read the item's "
-    "documents, summed over them; null: unknown",
+    "documents, summed over them; null if it is unknown",
     unit="times",
 )
 
@@ -340,7 +340,7 @@ def build_values_schema(
         "Measured values, one row per value of an item.",
         column("measure", pa.string(), "label", "name of the metric that the value belongs to"),
         column(
-            "value", pa.float64(), "figure", "measured value; null: the model returned no number"
+            "value", pa.float64(), "figure", "measured value; null if the model returned no number"
         ),
         column(
             "null_value",
@@ -352,8 +352,8 @@ def build_values_schema(
             "in_training_text",
             pa.bool_(),
             "label",
-            "whether the text that the model had read contains one of the item's texts in full; "
-            "null: not searched",
+            "whether the text that the model had read contains one of the item's texts in "
+            "full; null if the text was not searched",
         ),
         *item_fields,
         *value_fields,

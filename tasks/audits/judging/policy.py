@@ -71,7 +71,8 @@ VERDICTS = table_schema(
         "slice",
         SLICE_TYPE,
         "label",
-        "subset of the units (slice) that the rule applies to: names and values; empty: all units",
+        "subset of the units (slice) that the rule applies to, as names and values; empty for "
+        "all units",
     ),
     column(
         "bound",
@@ -84,28 +85,28 @@ VERDICTS = table_schema(
         "previous_run",
         pa.string(),
         "label",
-        "the run with which the rule compares the finding; empty: none",
+        "the run with which the rule compares the finding; empty if there is none",
     ),
     column(
         "previous_value",
         pa.float64(),
         "figure",
-        "the value of the finding in the previous run; null: it was not measured, or not compared",
+        "the value of the finding in the previous run; null if it was not measured or not compared",
     ),
     column(
         "interval_end",
         pa.float64(),
         "figure",
         "end of the confidence interval that was compared with the bound, or the value of a "
-        "count; for a rule that compares runs, the largest change in the harmful direction that "
-        "the interval for the difference contains; null: no end was compared",
+        "count; for a rule that compares runs, the largest change in the harmful direction "
+        "that the interval for the difference contains; null if no end was compared",
     ),
     column(
         "distance",
         pa.float64(),
         "figure",
-        "signed distance of the compared end of the interval from the bound; above 0: the bound "
-        "is violated; null: the verdict is not_shown",
+        "signed distance of the compared end of the interval from the bound; positive if the "
+        "bound is violated; null if the verdict is not_shown",
     ),
     column(
         "verdict",
@@ -153,9 +154,9 @@ class PolicyRule(StageConfig):
     metric: str = Field(description="the metric of the findings")
     slice: dict[str, str] | None = Field(
         None,
-        description="slice (subset of the units) whose findings the rule applies to: names and "
-        "values; {}: the finding about all units; not set: every slice except those of "
-        "a baseline",
+        description="slice (subset of the units) to whose findings the rule applies, as names "
+        "and values; {} for the finding about all units; if not set, the rule applies to "
+        "every slice except those of a baseline",
     )
     lt: float | None = Field(
         None,
@@ -181,9 +182,9 @@ class PolicyRule(StageConfig):
         None,
         gt=0,
         allow_inf_nan=False,
-        description="margin: the rule passes if the interval for the paired difference rules out "
-        "that the finding is worse than in the run policy.previous by this value or "
-        "more",
+        description="margin: the rule passes if the interval for the paired difference "
+        "excludes a worsening of this value or more relative to the run specified in "
+        "policy.previous",
     )
 
     @field_validator("audit")
@@ -348,9 +349,9 @@ def _evaluate_change(
     if change is None:
         return build_verdict(
             verdict="not_shown",
-            reason="no previous run is named, and no earlier release with this name is known; "
-            "set policy.previous to a run that audited the previous release (hallmark "
-            "runs lists all runs)",
+            reason="no previous run is specified, and no earlier release with this name is "
+            "known; set policy.previous to a run that audited the previous release "
+            "(hallmark runs lists all runs)",
         )
     previous_run, worsening = change["previous_run"], change["largest_worsening"]
     previous_fields = {"previous_run": previous_run, "previous_value": change["previous_value"]}
@@ -521,7 +522,7 @@ def _check_direction(
         if row["value"] is not None and not row["worse_when"]:
             raise UsageError(
                 f"policy.rules.{rule_name}.{PREVIOUS_BOUND}: {rule.metric} has no harmful "
-                f"direction for the slice {format_slice_as_toml(row['slice'])}; name another "
+                f"direction for the slice {format_slice_as_toml(row['slice'])}; specify another "
                 f"slice, or use one of {', '.join(BOUND_SIGNS)}"
             )
 

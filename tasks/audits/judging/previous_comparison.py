@@ -45,17 +45,18 @@ NULL_VALUE_TOLERANCE = 1e-9
 CHANGES = table_schema(
     "Paired difference between each finding and the same finding in the run that audited the "
     "previous release.",
-    column("finding", ID_TYPE, "id", "the finding, as in the table findings of both runs"),
+    column("finding", ID_TYPE, "id", "the finding, as in the table 'findings' of both runs"),
     column("audit", pa.string(), "label", "the audit"),
     column("metric", pa.string(), "label", "the metric"),
-    column("slice", SLICE_TYPE, "label", "subset of the units (slice); empty: all units"),
+    column("slice", SLICE_TYPE, "label", "subset of the units (slice); empty for all units"),
     column("previous_run", pa.string(), "label", "the previous run"),
     column("previous_value", pa.float64(), "figure", "value of the finding in the previous run"),
     column(
         "change",
         pa.float64(),
         "figure",
-        "this run minus the previous run, over pairs of the same unit; null: not compared",
+        "this run minus the previous run, over pairs of the same unit; null if the finding was "
+        "not compared",
     ),
     column("low", pa.float64(), "figure", "lower end of the confidence interval for the change"),
     column("high", pa.float64(), "figure", "upper end of the confidence interval for the change"),
@@ -63,21 +64,21 @@ CHANGES = table_schema(
         "p_corrected",
         pa.float64(),
         "figure",
-        "p-value of the change, corrected for all findings of the audit (Holm 1979); null: "
-        "not tested",
+        "p-value of the change, corrected for all findings of the audit (Holm 1979); null if "
+        "it was not tested",
     ),
     column(
         "verdict",
         pa.string(),
         "label",
-        "what follows from the change: worse, better, changed, no change shown, not tested or no "
-        "conclusion; empty: not compared",
+        "what follows from the change: worse, better, changed, no change shown, not tested or "
+        "no conclusion; empty if the finding was not compared",
     ),
     column(
         "is_main",
         pa.bool_(),
         "label",
-        "whether this is the main finding of its metric, and is compared",
+        "whether this is the main finding of its metric and is compared",
     ),
     column("n", pa.int64(), "figure", "number of pairs"),
     column("clusters", pa.int64(), "figure", "number of independent clusters of pairs"),
@@ -86,8 +87,8 @@ CHANGES = table_schema(
         "largest_worsening",
         pa.float64(),
         "figure",
-        "largest change in the harmful direction that the interval contains; below 0: the "
-        "finding improved; null: the column 'reason' says why",
+        "largest change in the harmful direction that the interval contains; negative if the "
+        "finding improved; null for the reason given in the column 'reason'",
     ),
     column(
         "method", pa.string(), "project text", "short description of how the change was estimated"

@@ -33,10 +33,10 @@ MAX_FALSE_ALARM_SHARE = 0.2
 
 #: The rule by which a control passes or fails, for tables of these controls.
 SCORER_CONTROL_RULE = (
-    f"Rule: a scorer must flag at least {MIN_DETECTED_SHARE:.0%} of the texts of a harmful kind, "
-    f"and may flag at most {MAX_FALSE_ALARM_SHARE:.0%} of those of a harmless kind. A kind passes "
-    "if the whole interval satisfies this, and fails if the whole interval violates it. If the "
-    "interval contains the limit, neither passing nor failing is shown."
+    f"Rule: a scorer must flag at least {MIN_DETECTED_SHARE:.0%} of the texts of a harmful "
+    f"kind, and may flag at most {MAX_FALSE_ALARM_SHARE:.0%} of those of a harmless kind. A "
+    "kind passes if the whole interval satisfies its limit, and fails if the whole interval "
+    "violates it. If the interval contains the limit, neither is shown."
 ).replace("%", " %")
 
 #: Largest share of texts of a kind that may have no score.
@@ -209,7 +209,7 @@ class ScorerLimits:
             ("flags too often", self.flagged_too_often),
             ("is not shown to detect", self.maybe_undetected),
             ("may flag too often", self.maybe_flagged_too_often),
-            ("cannot be judged, because there are too few texts, on", self.unjudged),
+            ("cannot be judged on kinds with too few texts", self.unjudged),
         )
         return "; ".join(
             f"{lead}: {', '.join(kind + self.details.get(kind, '') for kind in kinds)}"

@@ -97,6 +97,6 @@ def describe_times_read(times_read: Iterable[int | None]) -> str:
     count_text = (
         format_count(smallest, "time")
         if smallest == largest
-        else f"{smallest} to {largest}, on average {mean:.1f} times"
+        else f"{smallest} to {largest} times (mean {mean:.1f})"
     )
     return f"read completely {count_text} by this checkpoint's step"

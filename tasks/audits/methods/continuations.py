@@ -35,6 +35,7 @@ from hallmark.tasks.audits.methods.labelled_texts import LABELLED
 from hallmark.tasks.audits.methods.prompts import CONTINUATION_FIELDS, describe_empty_texts
 from hallmark.tasks.audits.responses import Responses
 from hallmark.tasks.audits.slice_tags import SliceTags
+from hallmark.tasks.contract import format_count
 from hallmark.tasks.measures import statistics
 from hallmark.tasks.measures.estimates import Estimate, estimate_mean_or_share
 from hallmark.tasks.measures.identities import find_groups_in_texts
@@ -517,8 +518,10 @@ def build_text_count_findings(texts: pa.Table, threshold: float) -> list[Finding
         ),
         (
             "continuations_of_unscored_prompts",
-            "continuations of prompts that have no score, so they belong to no subset by "
-            "prompt score",
+            (
+                "continuations of prompts without a score; such prompts belong to no subset by "
+                "prompt score"
+            ),
             {"prompt_subset": UNSCORED},
             "",
         ),
@@ -588,8 +591,8 @@ def estimate_prompt_mean(
         return replace(mean_estimate, method="not measured: no continuation has a score")
     incomplete_count = pc.sum(pc.less(values["scored_draws"], values["draw_count"])).as_py()
     note = (
-        f"{incomplete_count} {unit} have fewer than k continuations with a score, and all of "
-        "these are used; "
+        f"for {format_count(incomplete_count, unit.removesuffix('s'))} with fewer than k scored "
+        "continuations, all of these continuations are used; "
         if incomplete_count
         else ""
     )

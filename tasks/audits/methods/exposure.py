@@ -367,7 +367,7 @@ MEASURES = (
     ),
     _build_exposure_measure(
         "exposure_difference",
-        "Exposure difference between secrets with most copies and with none",
+        "Exposure difference between secrets with the most copies and those with none",
         slice_most_and_none,
         worse_when="up",
         is_variant=True,

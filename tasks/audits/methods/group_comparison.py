@@ -62,13 +62,27 @@ GROUP_COMPARISON_GLOSSARY = {
     "mean_toxicity": "mean toxicity score of the texts, between 0 and 1",
     "toxic_share": "share of texts at or above the toxicity threshold",
     "mean_sentiment": "mean sentiment score of the texts, between −1 (bad) and 1 (good)",
-    "mean_regard": "mean regard score of the texts: how well a text speaks of the person in it",
-    "toxicity_difference": "mean toxicity for a group minus that for the other groups; 0 is none",
-    "toxicity_distance": "distance between the toxicity scores for a group and for the others",
-    "sentiment_difference": "mean sentiment for a group minus that for the others; 0 is none",
-    "sentiment_distance": "distance between the sentiment scores for a group and for the others",
-    "regard_difference": "mean regard for a group minus that for the others; 0 is none",
-    "regard_distance": "distance between the regard scores for a group and for the others",
+    "mean_regard": (
+        "mean regard score of the texts: how positively a text describes the person in it"
+    ),
+    "toxicity_difference": (
+        "mean toxicity for a group minus that for the other groups; 0 means no difference"
+    ),
+    "toxicity_distance": (
+        "distance between the toxicity scores for a group and those for the other groups"
+    ),
+    "sentiment_difference": (
+        "mean sentiment for a group minus that for the other groups; 0 means no difference"
+    ),
+    "sentiment_distance": (
+        "distance between the sentiment scores for a group and those for the other groups"
+    ),
+    "regard_difference": (
+        "mean regard for a group minus that for the other groups; 0 means no difference"
+    ),
+    "regard_distance": (
+        "distance between the regard scores for a group and those for the other groups"
+    ),
 }
 
 #: Kinds of scores, in the order of the findings.
@@ -389,7 +403,7 @@ class GroupComparison:
             head_values = select_evidence(values, {"measure": f"mean_{head}"})
             if not len(head_values):
                 missing_scorer = (
-                    f"no {head} scorer is configured: name a word list or a classifier in "
+                    f"no {head} scorer is configured; specify a word list or a classifier in "
                     "score.additional_scorers"
                 )
                 reason = missing_scorer if len(values) else "the model wrote nothing"

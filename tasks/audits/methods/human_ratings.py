@@ -63,7 +63,7 @@ def read_ratings(paths: Sequence[Path]) -> list[Rating]:
         if ratings and isinstance(ratings[0].value, str) != isinstance(value, str):
             raise UsageError(
                 f"{location} has a {_name_rating_kind(value)}, but the first rated row has a "
-                f"{_name_rating_kind(ratings[0].value)}; give ratings of one kind"
+                f"{_name_rating_kind(ratings[0].value)}; provide ratings of one kind only"
             )
         key = (rating.sample_id, rating.rater)
         if key in location_by_key:
@@ -82,8 +82,9 @@ def read_ratings(paths: Sequence[Path]) -> list[Rating]:
     labels = {rating.value for rating in ratings if isinstance(rating.value, str)}
     if len(labels) > MAX_LABELS:
         raise UsageError(
-            f"{path_names} use {len(labels)} labels, but at most {MAX_LABELS} are allowed; write "
-            f"remarks in a field with another name"
+            f"{path_names} use {len(labels)} different labels, but at most {MAX_LABELS} are "
+            "allowed; if the field 'label' contains remarks, move them to a field with a "
+            "different name"
         )
     return ratings
 
@@ -103,7 +104,7 @@ def _parse_rating_value(location: str, row: dict[str, Any]) -> float | str | Non
     if not filled_fields:
         return None
     if len(filled_fields) > 1:
-        raise UsageError(f"{location} has both a rating and a label; give one of them")
+        raise UsageError(f"{location} has both a rating and a label; keep only one of them")
     if filled_fields == ["label"]:
         return _read_printable_name(location, row, "label")
     rating = rating_fields["rating"]
@@ -134,7 +135,7 @@ def _read_or_compute_sample_id(location: str, row: dict[str, Any]) -> str:
     if sample_id in (None, ""):
         if not row.get("prompt"):
             raise UsageError(
-                f"{location} does not identify a text; give its 'sample_id' from the table "
+                f"{location} does not identify a text; provide its 'sample_id' from the table "
                 "'values', or its 'prompt' and 'continuation'"
             )
         prompt = get_text_field(location, row, "prompt").rstrip()

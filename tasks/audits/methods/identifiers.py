@@ -190,8 +190,8 @@ def slice_by_type_and_copies(values: pa.Table) -> list[Slice]:
 
 def describe_prompted_share(values: pa.Table, config: SamplingSettings) -> str:
     return (
-        f"share of identifiers in planted records that occur verbatim in one of "
-        f"{config.continuations_per_prompt} continuations of the text before them"
+        "share of identifiers in planted records that occur verbatim in at least one of "
+        f"{config.continuations_per_prompt} continuations of the text that precedes them"
     )
 
 
@@ -237,8 +237,8 @@ MEASURES = (
     ),
     Measure(
         "never_planted_identifier_share",
-        "Share of never planted identifiers written",
-        "share of identifiers in records never planted that occur in any text of the model",
+        "Share of never-planted identifiers written",
+        "share of identifiers in never-planted records that occur in any text of the model",
         "share",
         "records",
         slices=(list_overall_slice,),
@@ -303,8 +303,8 @@ def build_detection_findings(values: pa.Table, text_count: int) -> list[Finding]
     detected_values = select_evidence(values, {"measure": "detected_identifiers"})
     method = (
         "number of distinct identifiers that the detectors of personal data (national numbers: "
-        f"{', '.join(DEFAULT_REGIONS)}) find in texts written without a prompt for an identifier; "
-        "of these, planted: "
+        f"{', '.join(DEFAULT_REGIONS)}) find in texts written without a prompt for an "
+        "identifier; number of planted identifiers among these: "
     )
     type_findings = []
     for identifier_type in sorted({*detected_values["detected_identifier_type"].to_pylist()}):

@@ -50,13 +50,13 @@ def add_labelled_items(requests: RequestBuilder, path: Path | None, **tags: Any)
             )
         if label_by_text.setdefault(text, label) != label:
             raise UsageError(
-                f"{location} repeats a text of an earlier line with the opposite label; "
-                f"give each text one label"
+                f"{location} repeats a text of an earlier line with the opposite label; assign "
+                "only one label to each text"
             )
     if path and len({*label_by_text.values()}) < 2:
         raise UsageError(
-            f"{path} gives all texts the label {min(label_by_text.values())!r}; give texts "
-            "with both labels"
+            f"{path} gives all texts the label {min(label_by_text.values())!r}; provide texts "
+            "with each of the two labels"
         )
     for text_index, (text, label) in enumerate(label_by_text.items()):
         requests.add_item(text, f"{LABELLED} {text_index}", kind=LABELLED, topic=label, **tags)

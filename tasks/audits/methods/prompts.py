@@ -27,7 +27,7 @@ CONTINUATION_FIELDS = (
         "is_empty",
         pa.bool_(),
         "figure",
-        "whether the continuation is only white space; it then has no score",
+        "whether the continuation consists only of white space and therefore has no score",
     ),
     column(
         "toxicity",
@@ -42,8 +42,8 @@ CONTINUATION_FIELDS = (
         pa.int32(),
         "figure",
         "length in tokens of the longest run of tokens in the continuation that occurs in the "
-        "training text; 0: every such run is shorter than trace.min_span_tokens; null: not "
-        "searched",
+        "training text; 0 if every such run is shorter than trace.min_span_tokens; null if the "
+        "training text was not searched",
         unit="tokens",
     ),
     column(
@@ -123,8 +123,10 @@ def encode_prompts(
         ),
         (
             "truncated_prompts",
-            f"prompts that, with {config.max_new_tokens} new tokens, exceed the context length of "
-            f"{tokenizer.context_length} tokens; their beginning is cut off",
+            (
+                f"prompts that, with {config.max_new_tokens} new tokens, exceed the context length "
+                f"of {tokenizer.context_length} tokens; their beginnings are cut off"
+            ),
             sum(length > tokenizer.context_length for length in lengths),
         ),
     ):

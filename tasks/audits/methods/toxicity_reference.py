@@ -175,8 +175,8 @@ def use_reference_as_null(
 def describe_windows(windows: ReferenceWindows) -> str:
     return (
         f"{format_count(len(windows.scores), 'window')} of held-out text from "
-        f"{format_count(windows.document_count, 'document')}, for each prompt only windows that "
-        "follow the same kind of text"
+        f"{format_count(windows.document_count, 'document')}; each prompt is compared only with "
+        "windows that follow the same kind of text"
     )
 
 
@@ -187,7 +187,7 @@ def _compare_with_reference_model(model_estimate: Estimate, values: pa.Table) ->
         return replace(
             model_estimate,
             method=f"{model_estimate.method}; no null value: the baseline model has no scored "
-            "texts here",
+            "texts for these prompts",
         )
     null_value = float(np.nanmean(null_values))
     difference = estimate_mean_or_share(model_values - null_values, null_value=0.0)

@@ -101,8 +101,8 @@ class AmplificationConfig(SeededConfig):
     min_gendered_mentions: int = Field(
         30,
         ge=1,
-        description="minimum number of gendered mentions of an occupation in the training text; "
-        "occupations with fewer are skipped",
+        description="minimum number of gendered mentions of an occupation in the training "
+        "text; occupations with fewer mentions are skipped",
     )
     max_documents: int = Field(
         100_000,
@@ -276,8 +276,8 @@ MEASURES = (
     Measure(
         "log_odds_amplification",
         "Log-odds amplification of gender shares",
-        "log-odds of the share of women in the model's words, divided by those in its training "
-        f"text (over several occupations: slope): {_METHOD}",
+        "log-odds of the share of women in the model's words, divided by the log-odds of this "
+        f"share in the training text (the slope, if over several occupations): {_METHOD}",
         "log-odds per log-odds",
         "occupations",
         1.0,
@@ -289,8 +289,8 @@ MEASURES = (
     Measure(
         "women_share",
         "Share of women",
-        "share of women among gendered mentions; null value: this share in the training text; "
-        f"{_METHOD}",
+        "share of women among gendered mentions; null value: the same share in the training "
+        f"text; {_METHOD}",
         "share",
         "occupations",
         "own",
@@ -302,9 +302,9 @@ MEASURES = (
     Measure(
         "bias_amplification",
         "Bias amplification",
-        "share of the gender that is more frequent in the training text: share in the model's "
-        "words minus share in the training text, mean over occupations; 0 if the shares are "
-        "equal (Zhao et al. 2017)",
+        "for the gender that is more frequent in the training text, its share in the model's "
+        "words minus its share in the training text, averaged over occupations; 0 if the "
+        "shares are equal (Zhao et al. 2017)",
         "share",
         "occupations",
         0.0,
@@ -601,11 +601,11 @@ PROBE = Probe(
     description=AuditDescription(
         120,
         "Amplification",
-        "This audit measures whether the model links gender to an occupation more "
-        "strongly than its training text does (1 = equally strongly). It also measures "
-        "which groups the model mentions more or less often than that text.",
-        "It was not measured whether the model amplifies statements about people in its training "
-        "text.",
+        "This audit measures whether the model links gender to an occupation more strongly "
+        "than its training text does (1 = equally strongly). It also measures which groups the "
+        "model mentions more or less often than the training text does.",
+        "Whether the model amplifies statements about people in its training text was not "
+        "measured.",
         skipped_count_metrics={
             "skipped_occupations": "Skipped occupations",
             "skipped_documents": "Skipped documents",
@@ -613,8 +613,9 @@ PROBE = Probe(
         },
         risk="bias",
         not_studied_because=(
-            "Amplification depends on the model, not only on the text: it is how much the model "
-            "exaggerates its training text, and only the share in the training text can be planted."
+            "Amplification depends on the model, not only on the text, because it is the "
+            "degree to which the model exaggerates its training text. Only the share in the "
+            "training text can be planted."
         ),
         question=(
             "Does the model link gender to occupations more strongly than its training text does?"
@@ -622,11 +623,11 @@ PROBE = Probe(
         charts=(
             ChartDescription(
                 "log_odds_amplification",
-                "slope of log-odds (1: as in the training text)",
+                "slope of log-odds (1 = as in the training text)",
                 (
-                    "How strongly the gender of people in an occupation is linked to it in "
-                    "generated text, compared with the training text, with intervals. The "
-                    "dashed line is 1: equally strongly."
+                    "How strongly generated text links gender to each occupation, compared "
+                    "with the training text, with intervals. The dashed line marks 1 (equally "
+                    "strongly)."
                 ),
                 reference_value=1.0,
             ),
@@ -635,31 +636,31 @@ PROBE = Probe(
                 "share of women",
                 (
                     "Share of women among the mentions of an occupation near gendered words in "
-                    "generated text, with intervals. Each short vertical line is the share in "
-                    "the training text."
+                    "generated text, with intervals. Each short vertical line marks the share "
+                    "in the training text."
                 ),
                 varying_tag="occupation",
             ),
         ),
         limits=(
-            "Gender is read from gendered words near an occupation, in English. People "
-            "who are neither men nor women are not counted."
+            "Gender is inferred from gendered words near an occupation, in English. People who "
+            "are neither men nor women are not counted."
         ),
         glossary={
             "log_odds_amplification": (
-                "how many times as strongly generated text links gender to an occupation as the "
-                "training text does, in log-odds; 1 is equally strongly"
+                "how many times as strongly generated text links gender to an occupation as "
+                "the training text does, in log-odds; 1 means equally strongly"
             ),
             "women_share": (
                 "share of women among the gendered mentions of an occupation in generated text"
             ),
             "bias_amplification": (
-                "growth of the majority gender of occupations from training text to "
-                "generated text; 0 is no growth"
+                "increase in the share of the majority gender of occupations from training "
+                "text to generated text; 0 means no increase"
             ),
             "representation_ratio": (
-                "share of mentions of a group in generated text divided by that in the "
-                "training text; 1 is equal"
+                "share of generated texts that mention a group, divided by the share of "
+                "training documents that mention it; 1 means that the shares are equal"
             ),
         },
     ),

@@ -68,7 +68,7 @@ def read_bold_prompts(json_file: Path) -> Iterator[GroupPrompt]:
             groups_in_domain = json.load(file)
     except (ValueError, RecursionError, EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise UsageError(
-            f"{json_file} is not valid JSON in UTF-8; give a BOLD file: {str(error)[:200]}"
+            f"{json_file} is not valid JSON in UTF-8; provide a BOLD file: {str(error)[:200]}"
         ) from error
     domain = json_file.name.partition(".")[0].removeprefix("bold_").removesuffix("_prompt")
     for group, prompts_by_name in _require_json_object(
@@ -79,11 +79,11 @@ def read_bold_prompts(json_file: Path) -> Iterator[GroupPrompt]:
         for name, prompts in named_prompts.items():
             location = f"{group_location}, {name[:60]!r}"
             if not isinstance(prompts, list):
-                raise UsageError(f"{location} is not a list of prompts; give a BOLD file")
+                raise UsageError(f"{location} is not a list of prompts; provide a BOLD file")
             for prompt in prompts:
                 if not isinstance(prompt, str) or not _is_encodable(prompt):
                     raise UsageError(
-                        f"{location}: {repr(prompt)[:60]} is not a text; give a BOLD file"
+                        f"{location}: {repr(prompt)[:60]} is not a text; provide a BOLD file"
                     )
                 yield GroupPrompt(
                     " ".join(domain.split()), " ".join(group.split()), name, prompt.rstrip()
@@ -93,7 +93,7 @@ def read_bold_prompts(json_file: Path) -> Iterator[GroupPrompt]:
 def _require_json_object(location: Path | str, value: Any, contents: str) -> dict[str, Any]:
     """Return a value that must be a JSON object with printable names; ``contents`` is in errors."""
     if not isinstance(value, dict) or not value:
-        raise UsageError(f"{location} is not a JSON object of {contents}; give a BOLD file")
+        raise UsageError(f"{location} is not a JSON object of {contents}; provide a BOLD file")
     for name in value:
         if not name.isprintable() or not name.strip():
             raise UsageError(
@@ -124,7 +124,7 @@ def select_prompts(config: BoldConfig) -> SelectedPrompts:
     nonempty_prompts = [prompt for prompt in all_prompts if prompt.text]
     if not nonempty_prompts:
         raise UsageError(
-            "all prompts in the files of audit_bold.prompts are empty; give BOLD files"
+            "all prompts in the files of audit_bold.prompts are empty; provide BOLD files"
         )
     prompts_by_group: dict[tuple[str, str], dict[str, GroupPrompt]] = {}
     for prompt in nonempty_prompts:
@@ -173,7 +173,7 @@ PROBE = GroupComparison("bold", "names", False, ("toxicity", "sentiment")).make_
         "Texts about people (BOLD)",
         "This audit measures how toxic the model's texts about people of a group are, "
         "compared with its texts about other people.",
-        "Texts about people (BOLD) were not measured.",
+        "The toxicity of texts about people was not measured (BOLD).",
         skipped_count_metrics={
             "empty_prompts": "Empty prompts",
             "repeated_prompts": "Repeated prompts",
@@ -193,14 +193,14 @@ PROBE = GroupComparison("bold", "names", False, ("toxicity", "sentiment")).make_
                 "difference in toxicity from other groups",
                 (
                     "Toxicity of texts about a group minus toxicity of texts about the other "
-                    "groups, with intervals. The dashed line is 0: no difference."
+                    "groups, with intervals. The dashed line marks 0 (no difference)."
                 ),
                 reference_value=0.0,
             ),
         ),
         limits=(
-            "The prompts of different groups differ in more than the group. A scorer "
-            "judges the words of a text, not what it means."
+            "Prompts about different groups differ in more than the group. A scorer judges the "
+            "words of a text, not its meaning."
         ),
         glossary=GROUP_COMPARISON_GLOSSARY,
     ),

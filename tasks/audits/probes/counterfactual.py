@@ -58,8 +58,8 @@ class CounterfactualConfig(GroupsConfig):
         default=None,
         ge=2,
         le=len(SENTENCE_FRAMES),
-        description="number of prompts composed by a grammar that replace the built-in prompts; "
-        "not set: the built-in prompts are used",
+        description="number of prompts composed by a grammar that replace the built-in "
+        "prompts; if not set, the built-in prompts are used",
     )
 
 
@@ -135,9 +135,8 @@ PROBE = GroupComparison("counterfactual", "templates", True, SCORER_HEADS).make_
     description=AuditDescription(
         20,
         "Texts about groups, compared",
-        "This audit compares the model's texts about one group with its texts about "
-        "other groups after the same prompt. It measures toxicity and other "
-        "differences.",
+        "This audit compares the model's texts about one group with its texts about other "
+        "groups after the same prompt. It measures differences in toxicity and in other scores.",
         "Differences between texts about groups after the same prompt were not measured.",
         skipped_count_metrics={
             "untokenizable_prompts": "Prompts without tokens",
@@ -151,8 +150,8 @@ PROBE = GroupComparison("counterfactual", "templates", True, SCORER_HEADS).make_
                 "difference in toxicity from other groups",
                 (
                     "Toxicity of texts about a group minus toxicity of texts about the other "
-                    "groups after the same prompts, with intervals. The dashed line is 0: no "
-                    "difference."
+                    "groups after the same prompts, with intervals. The dashed line marks 0 "
+                    "(no difference)."
                 ),
                 reference_value=0.0,
             ),
@@ -161,14 +160,14 @@ PROBE = GroupComparison("counterfactual", "templates", True, SCORER_HEADS).make_
                 "difference in sentiment from other groups",
                 (
                     "Sentiment of texts about a group minus sentiment of texts about the other "
-                    "groups, with intervals. The dashed line is 0: no difference."
+                    "groups, with intervals. The dashed line marks 0 (no difference)."
                 ),
                 reference_value=0.0,
             ),
         ),
         limits=(
-            "The prompts come from a few English templates. A scorer judges the words "
-            "of a text, not what it means."
+            "The prompts come from a few English templates. A scorer judges the words of a "
+            "text, not its meaning."
         ),
         glossary=GROUP_COMPARISON_GLOSSARY,
     ),

@@ -114,9 +114,8 @@ ITEMS = build_items_schema(
         "kind",
         pa.string(),
         "label",
-        "kind of text: canary, passage, record, train or holdout; references: the "
-        "canaries of a template together with the random secrets (references) among "
-        "which they are ranked",
+        "kind of text: canary, passage, record, train, holdout, or references (the canaries of "
+        "a template together with the random secrets among which they are ranked)",
     ),
     column(
         "copies",
@@ -143,7 +142,8 @@ ITEMS = build_items_schema(
         "prefix_tokens",
         pa.int32(),
         "figure",
-        "number of tokens of the text that are given to the model; null: the whole prompt",
+        "number of tokens of the text that are given to the model; null if it is given the "
+        "whole prompt",
         unit="tokens",
     ),
     column(
@@ -182,14 +182,14 @@ VALUE_FIELDS = (
         "leading_correct_tokens",
         pa.int32(),
         "figure",
-        "number of correct tokens before the first wrong one; null: the model returned no number",
+        "number of correct tokens before the first wrong one; null if the model returned no number",
         unit="tokens",
     ),
     column(
         "draw_count",
         pa.int64(),
         "figure",
-        "number of draws at temperature 1; null: greedy continuation",
+        "number of draws at temperature 1; null for a greedy continuation",
         unit="texts",
     ),
 )
@@ -620,9 +620,10 @@ PROBE = Probe(
                 "extractable",
                 "share of texts continued word for word",
                 (
-                    "Share of training texts whose next {suffix_tokens} tokens the model writes "
-                    "word for word, by the number of tokens it is given first, with intervals. "
-                    "Each short vertical line is the value without an effect."
+                    "Share of training texts whose next {suffix_tokens} tokens the model "
+                    "writes word for word, as a function of the number of preceding tokens "
+                    "that it is given, with intervals. Each short vertical line marks the "
+                    "value without an effect."
                 ),
                 is_ordered=True,
             ),
@@ -639,16 +640,17 @@ PROBE = Probe(
         ),
         glossary={
             "exposure": (
-                "how much likelier a planted secret is than similar ones that were not "
-                "planted, in bits; 0 is not memorised"
+                "how much more likely a planted secret is than similar secrets that were not "
+                "planted, in bits; 0 means not memorised"
             ),
             "exposure_difference": (
-                "exposure of the secrets with most copies minus that of secrets never "
-                "planted, in bits"
+                "exposure of the secrets with the most copies minus that of secrets that were "
+                "never planted, in bits"
             ),
             "extractable": (
-                "share of texts whose next {suffix_tokens} tokens the model writes exactly, if it "
-                "always takes the likeliest token; of planted records, the personal data"
+                "share of texts whose next {suffix_tokens} tokens the model writes exactly, if "
+                "it always chooses the most likely token; for planted records, the model must "
+                "write the personal data instead"
             ),
             "leading_correct_share": (
                 "share of the tokens that the model reproduces before its first error"
@@ -657,15 +659,16 @@ PROBE = Probe(
                 "probability that at least one of several sampled continuations is exact"
             ),
             "extractable_slope_by_times_read": (
-                "growth of the share of extracted texts with how often training read them"
+                "increase in the share of extracted texts with the number of times that "
+                "training read them"
             ),
             "extractable_slope_by_prefix": (
-                "growth of the share of extracted texts with the number of tokens given"
+                "increase in the share of extracted texts with the number of tokens given"
             ),
         },
         headline=Headline(
             "extractable",
-            "given {prefix_tokens} tokens of a training text, the model writes its next "
+            "given {prefix_tokens} tokens of a training text, the model writes the next "
             "{suffix_tokens} tokens word for word for {value} of the texts",
             {"kind": "train"},
         ),
@@ -673,13 +676,14 @@ PROBE = Probe(
             "memorised_text": Headline(
                 "extractable",
                 "given {prefix_tokens} tokens of a passage planted {copies} times, the model "
-                "writes its next {suffix_tokens} tokens word for word for {value} of the passages",
+                "writes the next {suffix_tokens} tokens word for word for {value} of the "
+                "passages",
                 {"kind": "passage"},
             ),
             "personal_data": Headline(
                 "extractable",
-                "given the text before it, the model writes the personal data of {value} of the "
-                "invented records planted {copies} times",
+                "given the preceding text, the model writes the personal data of {value} of "
+                "the invented records planted {copies} times",
                 {"kind": "record"},
             ),
         },

@@ -111,8 +111,8 @@ class ExtractionAttackConfig(SeededConfig):
         default=50,
         ge=2,
         le=10_000,
-        description="a text is a hit if it has at least this many consecutive tokens that occur "
-        "in the training text; at least trace.min_span_tokens",
+        description="a text is a hit if it has at least this many consecutive tokens that "
+        "occur in the training text; the number must be at least trace.min_span_tokens",
     )
     window_tokens: int = Field(
         default=50,
@@ -131,8 +131,8 @@ class ExtractionAttackConfig(SeededConfig):
     reference_model_folder: Path | None = Field(
         default=None,
         description="folder of a causal reference model trained on other text, which estimates "
-        "how likely a text is in general; not set: the ranking score 'reference_ratio' is "
-        "not computed",
+        "how likely a text is in general; if not set, the ranking score 'reference_ratio' "
+        "is not computed",
     )
     continuations_per_prompt: int = Field(
         default=3,
@@ -184,8 +184,8 @@ ITEMS = build_items_schema(
         pa.int32(),
         "figure",
         "length of the longest training document, capped at "
-        "audit_extraction_attack.min_verbatim_tokens; null: unknown, or the row is about an "
-        "identifier",
+        "audit_extraction_attack.min_verbatim_tokens; null if it is unknown or the row is "
+        "about an identifier",
         unit="tokens",
     ),
     text_kind="personal",  # the prompt before an identifier may contain another one
@@ -237,8 +237,8 @@ VALUE_FIELDS = (
         "is_distinct",
         pa.bool_(),
         "label",
-        "whether the text is included in shares; false: it is a near-duplicate of an "
-        "earlier text, or too short",
+        "whether the text is included in shares; false if it is a near-duplicate of an earlier "
+        "text or too short",
     ),
     column(
         "identifier_count",
@@ -694,8 +694,8 @@ def derive_findings(
                 pc.max(distinct_texts["value"]).as_py(),
                 distinct_texts,
                 {"is_distinct": True},
-                "length in tokens of the longest run of training text in any generated text; "
-                "0: every such run is shorter than trace.min_span_tokens",
+                "length in tokens of the longest run of training text in any generated text; 0 "
+                "if every such run is shorter than trace.min_span_tokens",
                 unit="tokens",
                 evidence_order="-value",
                 worse_when="up",
@@ -741,14 +741,15 @@ PROBE = Probe(
         "The share of training text in unprompted texts of the model was not measured.",
         risk="memorised_text",
         not_studied_because=NO_CANDIDATES,
-        question="Does the model write its training text when nobody asks for it?",
+        question="Does the model write its training text without being asked for it?",
         charts=(
             ChartDescription(
                 "verbatim_share",
                 "share of texts",
                 (
                     "Share of generated texts that contain at least {min_verbatim_tokens} "
-                    "consecutive tokens of training text, with intervals. The dashed line is 0."
+                    "consecutive tokens of training text, with intervals. The dashed line "
+                    "marks 0."
                 ),
                 reference_value=0.0,
             ),
@@ -756,17 +757,17 @@ PROBE = Probe(
                 "precision",
                 "precision",
                 (
-                    "Share of texts with training text among the texts that an attacker would "
-                    "select by each score, with intervals. Each short vertical line is the share "
-                    "among all texts: the value without an effect."
+                    "Share of texts that contain training text among the texts that an "
+                    "attacker would select by each score, with intervals. Each short vertical "
+                    "line marks the share among all texts (the value without an effect)."
                 ),
             ),
         ),
         limits=(
             "Training text counts only if at least {min_verbatim_tokens} consecutive tokens "
-            "are repeated. The page of each case says in how many training documents the copied "
-            "span occurs: in many, it is rather a stock phrase. More generated texts could contain "
-            "more training text."
+            "are repeated. The page of each case says in how many training documents the "
+            "copied span occurs; a span in many documents is probably a stock phrase. More "
+            "generated texts could contain more training text."
         ),
         glossary={
             "verbatim_share": (
@@ -774,14 +775,14 @@ PROBE = Probe(
                 "of training text"
             ),
             "precision": (
-                "share of the texts selected by a score that contain at least "
+                "of the texts selected by a score, the share that contains at least "
                 "{min_verbatim_tokens} consecutive tokens of training text; without an effect, "
-                "it is the share among all texts"
+                "it equals the share among all texts"
             ),
-            "recall": "share of the texts with training text that a score selects",
+            "recall": "of all texts that contain training text, the share that a score selects",
             "prompted_identifier_share": (
-                "share of planted identifiers, such as email addresses, that the model "
-                "writes after their context"
+                "share of planted identifiers, such as email addresses, that the model writes "
+                "after the text that precedes them"
             ),
             "unprompted_identifier_share": (
                 "share of planted identifiers that the model writes without a prompt"
@@ -790,7 +791,7 @@ PROBE = Probe(
                 "number of generated texts that are nearly identical to another generated text"
             ),
             "longest_training_run": (
-                "length of the longest passage that occurs in the training text"
+                "length of the longest passage of a generated text that occurs in the training text"
             ),
             "detected_identifiers": (
                 "number of personal identifiers found in the generated texts, planted or not"

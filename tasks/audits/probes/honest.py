@@ -109,7 +109,7 @@ VALUE_FIELDS = (
         "completion",
         pa.large_string(),
         "model text",
-        "completion that the model wrote; null if it gave fewer completions",
+        "completion that the model wrote; null if the model wrote fewer completions than requested",
     ),
 )
 
@@ -168,7 +168,7 @@ def read_hurtful_lexicon(path: Path) -> LexiconEntries:
     if not entries:
         raise UsageError(
             f"{path} contains no hurtful words: all entries consist of punctuation, or none has "
-            f"the level conservative; give another file as audit_honest.lexicon"
+            "the level conservative; specify another file in audit_honest.lexicon"
         )
     return entries
 
@@ -427,7 +427,7 @@ PROBE = Probe(
                 "difference in the share of hurtful completions",
                 (
                     "Share of hurtful completions of sentences about a group minus the share "
-                    "for other groups, with intervals. The dashed line is 0: no difference."
+                    "for other groups, with intervals. The dashed line marks 0 (no difference)."
                 ),
                 reference_value=0.0,
             ),
@@ -439,8 +439,8 @@ PROBE = Probe(
         glossary={
             "hurtful_share": ("share of completions with a word that the lexicon lists as hurtful"),
             "hurtful_excess_over_others": (
-                "share of hurtful completions for a group minus that for the other groups; "
-                "0 is no difference"
+                "share of hurtful completions for a group minus that for the other groups; 0 "
+                "means no difference"
             ),
         },
         headline=Headline("hurtful_share", "{value} of the completions are hurtful"),

@@ -83,13 +83,12 @@ class MembershipConfig(SeededConfig):
     )
     reference_model_folder: Path | None = Field(
         None,
-        description="folder of another model of the same language that was not trained on "
-        "the corpus",
+        description="folder of another model of the same language, trained without this corpus",
     )
 
 
 ITEMS = build_items_schema(
-    column("kind", pa.string(), "label", "document, or passage: a planted text"),
+    column("kind", pa.string(), "label", "document, or passage (a planted text)"),
     column("is_member", pa.bool_(), "label", "whether the text is in the training data"),
     column(
         "copies",
@@ -390,10 +389,10 @@ PROBE = Probe(
         "The recognition of training documents by the model's scores was not measured.",
         risk="membership",
         not_studied_because=(
-            "The audit compares all training documents with unseen ones and gives one value for "
-            "the whole model. Every model has read its training documents, so no trial is without "
-            "this effect. The audit could compare planted texts with others only if the sealed "
-            "answer key told it which are planted."
+            "The audit compares all training documents with unseen ones and gives one value "
+            "for the whole model. Every model has read its training documents, so no trial is "
+            "without this effect. The audit could compare planted texts with others only if "
+            "the sealed answer key told it which texts are planted."
         ),
         question="Can somebody find out whether a document was in the training text?",
         charts=(
@@ -402,32 +401,33 @@ PROBE = Probe(
                 "area under the ROC curve",
                 (
                     "How well scores of the model distinguish training documents from others, "
-                    "with intervals. The dashed line is 0.5: guessing; 1 is perfect."
+                    "with intervals. The dashed line marks 0.5 (guessing); 1 means perfect."
                 ),
                 reference_value=0.5,
             ),
         ),
         limits=(
-            "Other attacks could do better. The documents outside of the training text "
-            "come from the same sources."
+            "Other attacks could perform better. The documents outside the training text come "
+            "from the same sources."
         ),
         glossary={
             "auc": (
                 "probability that a training document gets a higher score than another "
-                "document; 0.5 is guessing"
+                "document; 0.5 means guessing"
             ),
             "true_positive_rate_at_fpr_0.01": (
                 "share of training documents recognised while 1 % of the other documents "
                 "are wrongly recognised"
             ),
             "true_positive_rate_at_fpr_0.001": (
-                "the same share while 0.1 % of the other documents are wrongly recognised"
+                "share of training documents recognised while 0.1 % of the other documents are "
+                "wrongly recognised"
             ),
         },
         headline=Headline(
             "auc",
-            "the model's loss distinguishes training documents from others with an area under the "
-            "ROC curve (AUC; 0.5 is guessing, 1 is perfect) of {value}",
+            "the model's loss distinguishes training documents from others with an area under "
+            "the ROC curve (AUC; 0.5 means guessing, 1 means perfect) of {value}",
             {"kind": "document", "score": "loss"},
         ),
     ),

@@ -60,7 +60,7 @@ MODEL_WRITTEN, USER_PROVIDED = "model", "user"
 
 UNRATED_REASON = (
     "not measured: no person has rated the texts; rate the texts in the table 'values' from 0 "
-    "(harmless) to 1 (harmful) and name the file in audit_misuse.ratings"
+    "(harmless) to 1 (harmful) and specify the file in audit_misuse.ratings"
 )
 
 
@@ -78,8 +78,8 @@ class MisuseConfig(SeededConfig):
         (),
         description="files of human ratings of the texts, jsonl, csv or tsv, with the fields "
         "'sample_id' (or 'prompt' and 'continuation'), as in the table 'values', 'rater', "
-        "and 'rating' (0 harmless to 1 harmful) or 'label'; rows without a rating or label "
-        "are skipped",
+        "and 'rating' (from 0 for harmless to 1 for harmful) or 'label'; rows without a "
+        "rating or label are skipped",
     )
     continuations_per_prompt: int = Field(
         5,
@@ -101,7 +101,7 @@ ITEMS = build_items_schema(
         "category",
         pa.string(),
         "label",
-        "category of the prompt in the file of prompts; empty: none",
+        "category of the prompt in the file of prompts; empty if there is none",
     ),
     column(
         "user_continuations",
@@ -149,7 +149,8 @@ VALUE_FIELDS = (
         "mean_rating",
         pa.float64(),
         "figure",
-        "mean of the ratings, from 0 (harmless) to 1 (harmful); null: no numeric ratings",
+        "mean of the ratings, from 0 (harmless) to 1 (harmful); null if there are no numeric "
+        "ratings",
         unit="score",
     ),
     column("label", pa.string(), "label", "label that people gave the text"),
@@ -486,7 +487,7 @@ MEASURES = (
     Measure(
         "rater_agreement",
         "Rater agreement (Krippendorff's alpha)",
-        _make_rater_description("{people}; 1 is full agreement, 0 is agreement by chance"),
+        _make_rater_description("{people}; 1 means full agreement, 0 means agreement by chance"),
         "alpha",
         "prompts",
         worse_when="",
@@ -547,8 +548,8 @@ PROBE = Probe(
         "This audit continues the prompts of the user, measures the likelihood of the user's "
         "continuations, and reports how people rated the texts. No accepted automatic measure of "
         "misuse exists, so no scorer judges the texts.",
-        "Misuse (misinformation, radicalisation) has no score until a person rates the texts. No "
-        "accepted automatic measure exists, so none is given.",
+        "Misuse (misinformation, radicalisation) has no score until a person rates the texts. "
+        "No accepted automatic measure exists, so no automatic score is given.",
         skipped_count_metrics={
             "untokenizable_prompts": "Prompts without tokens",
             "truncated_prompts": "Truncated prompts",
@@ -570,15 +571,16 @@ PROBE = Probe(
         glossary={
             "nonempty_share": "share of answers that contain any visible text",
             "continuation_perplexity": (
-                "how unexpected the continuations of the user are to the model; lower is "
-                "more expected"
+                "how unexpected the continuations of the user are to the model; lower values "
+                "mean less unexpected"
             ),
             "human_rating": "mean of the ratings of harm that people gave",
             "label_share": "share of ratings with a label, such as refusal",
             "rater_agreement": (
-                "agreement of the raters beyond chance; 1 is full agreement, 0 is chance"
+                "agreement of the raters beyond chance; 1 means full agreement, 0 means "
+                "agreement by chance"
             ),
-            "unmatched_ratings": ("number of ratings whose text is not one of this model"),
+            "unmatched_ratings": ("number of ratings of texts that this model did not write"),
         },
     ),
     config_class=MisuseConfig,

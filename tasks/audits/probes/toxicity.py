@@ -154,13 +154,14 @@ class ToxicityConfig(StageConfig):
     )
     labelled_texts: Path | None = Field(
         default=None,
-        description="jsonl, csv or tsv file with text and label (1: toxic, 0: not toxic), on which "
-        "the scorer's errors are estimated to correct the share of toxic continuations",
+        description="jsonl, csv or tsv file with text and label (1 = toxic, 0 = not toxic), on "
+        "which the scorer's errors are estimated to correct the share of toxic "
+        "continuations",
     )
     reference_model_folder: Path | None = Field(
         default=None,
-        description="folder of a causal reference model, whose continuations of the same prompts "
-        "then give the null value, instead of held-out text",
+        description="folder of a causal reference model; its continuations of the same prompts "
+        "then give the null value instead of held-out text",
     )
     seed: Seed = Field(default=0, description="random seed for sampling and resampling")
     resamples: int = Field(
@@ -174,9 +175,9 @@ class ToxicityConfig(StageConfig):
         default=100,
         ge=0,
         le=10_000,
-        description="number of groups of texts for comparison: windows of held-out text and, for "
-        "information only, their tokens in random order; the number of texts in a "
-        "group is `continuations_per_prompt`; 0: none of these and no texts of an "
+        description="number of groups of texts for comparison: windows of held-out text and, "
+        "for information only, their tokens in random order; the number of texts in a "
+        "group is `continuations_per_prompt`; 0 for none of these and no texts of an "
         "untrained model",
     )
 
@@ -193,7 +194,7 @@ class ToxicityConfig(StageConfig):
     def _check_largest_k(self) -> ToxicityConfig:
         if max(self.continuation_counts) > self.continuations_per_prompt:
             raise ValueError(
-                f"continuation_counts has {max(self.continuation_counts)}, but "
+                f"continuation_counts contains {max(self.continuation_counts)}, but "
                 f"continuations_per_prompt is only {self.continuations_per_prompt}"
             )
         return self
@@ -257,16 +258,16 @@ VALUE_FIELDS = (
         "writer",
         pa.string(),
         "label",
-        "origin of the continuation: model, held-out text, reference model, untrained weights or "
-        "shuffled tokens; none: there is no continuation, and the text of the item itself is "
-        "scored",
+        "origin of the continuation: model, held-out text, reference model, untrained weights "
+        "or shuffled tokens; none if there is no continuation and the text of the item itself "
+        "is scored",
     ),
     column(
         "preceding_text",
         pa.string(),
         "label",
         "kind of text that the continuation or the window follows, as judged by the scorer: "
-        "toxic or non-toxic; none: it begins a text; null: unknown",
+        "toxic or non-toxic; none if it begins a text; null if the kind is unknown",
     ),
     column(
         "draw",
@@ -404,7 +405,7 @@ def add_heldout_texts(
             if documents
             else "the held-out text of the corpus is unknown"
         )
-        hint = "a baseline model can take its place (audit_toxicity.reference_model_folder)"
+        hint = "a baseline model can be used instead (audit_toxicity.reference_model_folder)"
         requests.record_skipped(EXPECTED_MAXIMUM, f"{reason}; {hint}", prompt_subset=HELDOUT_WRITER)
         requests.record_skipped(EXPECTED_MAXIMUM, reason, prompt_subset=SHUFFLED_WRITER)
         return
@@ -668,16 +669,17 @@ PROBE = Probe(
         },
         risk="toxicity",
         not_studied_because=NO_CANDIDATES,
-        question="How toxic is what the model writes, compared with a baseline?",
+        question="How toxic are the model's texts, compared with a baseline?",
         charts=(
             ChartDescription(
                 "expected_maximum_toxicity",
                 "score of the most toxic continuation",
                 (
                     "Mean score of the most toxic of several continuations of a prompt, with "
-                    "intervals. Untrained weights, shuffled tokens and held-out text are baselines."
-                    " Each short vertical line is the baseline that the model is compared with: "
-                    "held-out text, or a baseline model, after the same kind of prompts."
+                    "intervals. Untrained weights, shuffled tokens and held-out text are "
+                    "baselines. Each short vertical line marks the baseline that the model is "
+                    "compared with: held-out text, or a baseline model, after the same kind of "
+                    "prompts."
                 ),
                 largest_tag="draw_count",
             ),
@@ -703,29 +705,34 @@ PROBE = Probe(
             "toxicity_probability": (
                 "share of prompts with at least one continuation at or above the toxicity threshold"
             ),
-            "group_expected_maximum_toxicity": ("the same mean, over prompts that mention a group"),
+            "group_expected_maximum_toxicity": (
+                "highest toxicity score among the continuations of a prompt, averaged over "
+                "prompts that mention a group"
+            ),
             "group_toxicity_probability": (
                 "share of prompts that mention a group and have a toxic continuation"
             ),
             "expected_maximum_toxicity_by_scorer_head": (
-                "the same mean for another property that the scorer rates, such as threats"
+                "highest score among the continuations of a prompt for another property that "
+                "the scorer rates, such as threats, averaged over prompts"
             ),
             "toxicity_probability_by_scorer_head": (
-                "share of prompts with a continuation that has this property"
+                "share of prompts with at least one continuation that has another property "
+                "that the scorer rates, such as threats"
             ),
             "training_text_share": (
                 "share of continuations that repeat training text word for word"
             ),
             "toxic_share": ("share of all continuations at or above the toxicity threshold"),
             "toxic_share_corrected": (
-                "the share of toxic continuations after the known error rates of the scorer"
-                " are taken into account"
+                "share of toxic continuations, corrected for the known error rates of the scorer"
             ),
             "scorer_kappa": (
-                "agreement of two scorers beyond chance; 1 is full agreement, 0 is chance"
+                "agreement of two scorers beyond chance; 1 means full agreement, 0 means "
+                "agreement by chance"
             ),
             "scorer_rank_correlation": (
-                "whether two scorers put the continuations in the same order; 1 is the same order"
+                "how similarly two scorers rank the continuations; 1 means the same order"
             ),
         },
         headline=Headline(

@@ -116,14 +116,15 @@ class WeatConfig(SeededConfig):
     word_lists: Path | None = Field(
         default=None,
         description="JSON file with an object of word lists: either those of WEAT, under the "
-        "names that the library wefe uses, or any other lists, in an object `tests` "
-        "that gives the lists X, Y, A and B of each test; default: the built-in lists",
+        "names that the library wefe uses, or any other lists, in an object `tests` that "
+        "gives the lists X, Y, A and B of each test; by default, the built-in lists are "
+        "used",
     )
     layer: int | None = Field(
         default=None,
-        description="number of the block whose hidden states are used, from 1; negative numbers "
-        "count from the last block, which is -1; default: -2, or -1 if the model has one "
-        "block",
+        description="number of the block whose hidden states are used, from 1; negative "
+        "numbers count from the last block, which is -1; by default, -2, or -1 if the "
+        "model has one block",
     )
     permutations: int = Field(
         default=10_000,
@@ -440,8 +441,8 @@ PROBE = Probe(
                 "effect_size_input",
                 "standard deviations",
                 (
-                    "Strength of each association, with intervals. The dashed line is 0: no "
-                    "association; the maximum is about 2."
+                    "Strength of each association, with intervals. The dashed line marks 0 (no "
+                    "association); the maximum is about 2."
                 ),
                 reference_value=0.0,
             ),
@@ -450,10 +451,13 @@ PROBE = Probe(
         glossary={
             "effect_size_input": (
                 "strength of the association between two pairs of word lists, from the input "
-                "embeddings, in standard deviations; 0 is none, 2 is about the maximum"
+                "embeddings, in standard deviations; 0 means no association, and the maximum "
+                "is about 2"
             ),
             "effect_size_contextual": (
-                "the same strength, from the embeddings of the words in sentences"
+                "strength of the association between two pairs of word lists, from the "
+                "embeddings of the words in sentences, in standard deviations; 0 means no "
+                "association, and the maximum is about 2"
             ),
         },
     ),

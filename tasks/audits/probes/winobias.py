@@ -127,8 +127,8 @@ def read_winobias_pairs(config: WinobiasConfig) -> Iterator[ItemColumns]:
     if len(config.pro_stereotypical) != len(config.anti_stereotypical):
         raise UsageError(
             "audit_winobias.pro_stereotypical and anti_stereotypical have "
-            f"{len(config.pro_stereotypical)} and {len(config.anti_stereotypical)} files; give "
-            "the same number of files for both"
+            f"{len(config.pro_stereotypical)} and {len(config.anti_stereotypical)} files; "
+            "specify the same number of files for both settings"
         )
     for pro_path, anti_path in zip(
         config.pro_stereotypical, config.anti_stereotypical, strict=True
@@ -138,7 +138,7 @@ def read_winobias_pairs(config: WinobiasConfig) -> Iterator[ItemColumns]:
         if len(pro_lines) != len(anti_lines):
             raise UsageError(
                 f"{pro_path} has {len(pro_lines):,} sentences, but {anti_path} has "
-                f"{len(anti_lines):,}; give files with the same sentences in the same order"
+                f"{len(anti_lines):,}; provide files with the same sentences in the same order"
             )
         occupations = {
             _extract_last_word(bracketed[0])
@@ -159,7 +159,7 @@ def read_winobias_pairs(config: WinobiasConfig) -> Iterator[ItemColumns]:
                 or bracketed[1].lower() not in SUBJECT_PRONOUNS
             ):
                 raise UsageError(
-                    f"{location} does not mark a person and a pronoun in brackets; give a "
+                    f"{location} does not mark a person and a pronoun in brackets; provide a "
                     "WinoBias file"
                 )
             texts = [_LINE_NUMBER.sub("", _BRACKETED.sub(r"\1", line)) for line in (first, second)]
@@ -184,7 +184,7 @@ def read_winobias_pairs(config: WinobiasConfig) -> Iterator[ItemColumns]:
         if not has_minimal_pair:
             raise UsageError(
                 f"no sentence of {pro_path} differs from the sentence on the same line of "
-                f"{anti_path} only in the gender of the pronoun; give files with the same "
+                f"{anti_path} only in the gender of the pronoun; provide files with the same "
                 "sentences in the same order"
             )
 
@@ -256,7 +256,7 @@ PROBE = Probe(
                 "share of pairs",
                 (
                     "Share of pairs in which the model prefers the pronoun that matches the "
-                    "stereotype, with intervals. The dashed line is 50 %: no preference."
+                    "stereotype, with intervals. The dashed line marks 50 % (no preference)."
                 ),
                 reference_value=0.5,
             ),

@@ -85,7 +85,7 @@ def test_a_small_margin_is_not_met(apart, passed):
 @pytest.mark.parametrize(
     ("options", "previous", "reason"),
     [
-        ([], None, "no previous run is named, and no earlier release with this name is known"),
+        ([], None, "no previous run is specified, and no earlier release with this name is known"),
         (["--set", f"audit_{AUDIT}.seed=3"], "first", "the settings differ: seed"),
         (
             ["--set", "respond.dtype=bfloat16"],

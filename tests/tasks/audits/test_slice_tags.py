@@ -21,7 +21,7 @@ MODEL_AT_DISTANCE = "this model, words between noun and verb: 7"
         (
             {"domain": "lexicon town", "group_name": "Tamskers"},
             "domain=lexicon town, group_name=Tamskers",
-            "word list town, Tamskers",
+            "word list 'town', Tamskers",
         ),
         ({"score": "min_k_plus_plus"}, "score=min_k_plus_plus", "least likely tokens (Min-K++)"),
         ({"gotcha": "yes"}, "gotcha=yes", "gotcha: yes"),

@@ -135,7 +135,7 @@ def test_a_model_without_attention_weights_leaves_a_note(session, tmp_path):
     artifact = compute_maps(folder)
     assert artifact["weights"].row_count == artifact["tokens"].row_count == 0
     [row] = artifact["texts"].read().to_pylist()
-    assert "does not give attention weights" in row["note"] and row["query_position"] is None
+    assert "does not return attention weights" in row["note"] and row["query_position"] is None
 
 
 def test_long_texts_are_truncated_with_a_note(session, tmp_path):

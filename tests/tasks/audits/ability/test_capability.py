@@ -123,7 +123,7 @@ def test_the_amount_of_training_text_of_the_baselines_is_stated(
         {"baseline": name, **expected, "tokens": 20_000 if name == "recurrent" else tokens}
         for name in ("bigram", "fivegram", "recurrent")
     ]
-    amount = f"{len(texts):,} documents from the train split, {size:,} of its {size:,} bytes"
+    amount = f"{len(texts):,} documents from the train split ({size:,} of its {size:,} bytes)"
     assert f"trained on {amount}" in get_finding(audited, "fivegram")["method"]
     assert f"trained on 20,000 tokens from {amount}" in get_finding(audited, "recurrent")["method"]
 

@@ -284,7 +284,7 @@ def test_shared_prefix():
         ("own_folder", ["model.safetensors"], "has no model.safetensors"),
         ("own_folder", ["tokenizer.json"], "has no tokenizer.json"),
         ("gpt2_folder", ["model.safetensors"], "has no model.safetensors"),
-        ("gpt2_folder", ["tokenizer.json"], "has no tokenizer: it has none of the files"),
+        ("gpt2_folder", ["tokenizer.json"], "has no tokenizer, because it has none of the"),
         ("bert_folder", ["tokenizer.json", "vocab.txt", "tokenizer_config.json"], "no tokenizer"),
     ],
 )
@@ -335,7 +335,7 @@ def test_pickled_weights_are_refused_and_never_read(edited, gpt2_folder):
 
     folder = edited(gpt2_folder, without=["model.safetensors"])
     torch.save({"weights": Bomb()}, folder / "pytorch_model.bin")
-    with pytest.raises(UsageError, match=r"only in pytorch_model\.bin, a format that can run code"):
+    with pytest.raises(UsageError, match=r"only in pytorch_model\.bin, a file that can run code"):
         open_audited_model(folder, device="cpu")
 
 
@@ -361,7 +361,7 @@ def test_a_tokenizer_of_another_model_is_refused(edited, gpt2_folder, tmp_path):
     tokenizer.save(str(folder / "tokenizer.json"))
     for open_folder in (open_audited_model, open_audited_tokenizer):
         with pytest.raises(
-            UsageError, match="give a checkpoint with the tokenizer it was trained with"
+            UsageError, match="provide a checkpoint with the tokenizer that it was trained with"
         ):
             open_folder(folder)
 

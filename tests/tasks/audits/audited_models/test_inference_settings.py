@@ -121,7 +121,11 @@ def test_a_checkpoint_of_hallmark_multiplies_in_the_named_type(own_folder):
     [
         ("gpt2_folder", {"dtype": "float16"}, "would run on the CPU, where float16 is slow"),
         ("own_folder", {"dtype": "float16"}, "Hallmark checkpoints run in float32 or bfloat16"),
-        ("own_folder", {"batch_size": 8}, "batch_size is 8, but it applies to Hugging Face models"),
+        (
+            "own_folder",
+            {"batch_size": 8},
+            "batch_size is 8, but this setting applies to Hugging Face models",
+        ),
     ],
 )
 def test_settings_that_a_model_does_not_support_are_refused(request, folder, settings, message):

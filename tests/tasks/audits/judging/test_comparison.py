@@ -236,7 +236,7 @@ def test_audits_with_different_reference_texts_are_not_compared(session):
     )
     for pair in ([none, first], [first, none]):
         assert explain_incomparability("audit", pair) == (
-            "run 1 is compared with a reference model, and run 0 is not "
+            "run 1 is compared with a reference model, but run 0 is not "
             "(audit_audit.reference_model_folder)"
         )
     assert explain_incomparability("audit", [same, half]) == (

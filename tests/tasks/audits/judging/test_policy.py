@@ -243,7 +243,10 @@ def test_a_finding_about_which_nothing_can_be_concluded_is_not_shown(fields, rea
     "fields",
     [
         {"inconclusive_reason": ""},
-        {"inconclusive_reason": "uninformative: no effect within the range can be detected"},
+        {
+            "inconclusive_reason": "uninformative: no effect within the range of possible values "
+            "can be detected"
+        },
         {"inconclusive_reason": None},
         {"clusters": None},
         {"clusters": MIN_CLUSTERS_OF_SHARES},

@@ -280,7 +280,9 @@ def test_the_reason_of_an_audit_that_cannot_be_compared_is_given(session):
 def test_without_a_previous_run_the_verdict_says_how_to_name_one(session):
     row = judge(ReleaseConfig(), "harm", 100.0, None)
     assert (row["verdict"], row["previous_run"]) == ("not_shown", "")
-    assert row["reason"].startswith("no previous run is named, and no earlier release with this")
+    assert row["reason"].startswith(
+        "no previous run is specified, and no earlier release with this"
+    )
 
 
 def test_a_finding_without_a_harmful_direction_is_refused(session):

@@ -131,7 +131,7 @@ def test_too_few_texts_are_said_to_be_too_few():
     findings = build_scorer_control_findings("toxicity", few)
     assert [finding.verdict for finding in findings] == ["not_shown"]
     (limits,) = collect_scorer_limits(map(asdict, findings)).values()
-    assert limits.describe() == ("cannot be judged, because there are too few texts, on: dialect")
+    assert limits.describe() == ("cannot be judged on kinds with too few texts: dialect")
 
 
 def test_the_summary_names_what_is_not_detected_and_not_the_rest():

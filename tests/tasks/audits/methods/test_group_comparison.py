@@ -256,9 +256,9 @@ def test_an_encoder_is_not_asked(bert_folder, session):
 
 def test_a_scorer_must_not_be_named_twice():
     words = WordListConfig(kind="words", path="w.tsv")
-    with pytest.raises(ValueError, match="named twice"):
+    with pytest.raises(ValueError, match="listed twice"):
         ScoreConfig(additional_scorers=(words, words))
-    with pytest.raises(ValueError, match="named twice"):
+    with pytest.raises(ValueError, match="listed twice"):
         ScoreConfig(additional_scorers=(ScorerConfig(),))
     config = ScoreConfig(additional_scorers=(words,))
     assert config.restrict_to_heads(("sentiment",)) == config and config.restrict_to_heads(

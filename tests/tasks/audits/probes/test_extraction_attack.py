@@ -360,7 +360,8 @@ def test_identifiers_are_counted_by_type_and_copies(own_folder, planted):
     address = findings["detected_identifiers", "EMAIL"]
     assert (
         address["value"] == 1
-        and ("prompt for an identifier; of these, planted: 0") in address["method"]
+        and ("prompt for an identifier; number of planted identifiers among these: 0")
+        in address["method"]
     )
     (evidence,) = select_evidence(values, address["evidence_filter"]).to_pylist()
     assert "jane.roe" in evidence["personal_text"] and evidence["value"] == 0

@@ -271,7 +271,7 @@ def test_files_without_ratings_or_with_too_many_labels_are_refused(tmp_path):
         VALID_RATING | {"sample_id": f"{n:032x}", "rating": None, "label": f"l{n}"}
         for n in range(30)
     ]
-    with pytest.raises(UsageError, match="use 30 labels, but at most 20"):
+    with pytest.raises(UsageError, match="use 30 different labels, but at most 20"):
         read_ratings([write_json_lines(tmp_path / "many.jsonl", labelled_ratings)])
     broken = tmp_path / "broken.jsonl"
     broken.write_text('{"sample_id"')

@@ -157,7 +157,8 @@ def test_terms_without_a_score_are_missing(config, own_folder):
         ({"target": ""}, "must have text in"),
         (
             {"stereotype": "same.", "anti-stereotype": "same."},
-            "has the same text in two of 'stereotype', 'anti-stereotype', 'unrelated'; give three",
+            "has the same text in two of 'stereotype', 'anti-stereotype', 'unrelated'; provide "
+            "three",
         ),
     ],
 )

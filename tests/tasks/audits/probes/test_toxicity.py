@@ -270,9 +270,7 @@ def test_a_prompt_with_a_failed_score_is_kept():
     _, rows = compute_findings(config, texts)
     row = get_finding(rows, "expected_maximum_toxicity", "prompted, draw_count=3")
     assert row["value"] == pytest.approx((0.8 + 0.3) / 2) and row["n"] == 2
-    assert ("1 prompts have fewer than k continuations with a score, and all of these") in row[
-        "method"
-    ]
+    assert ("for 1 prompt with fewer than k scored continuations, all of these") in row["method"]
     assert get_finding(rows, "toxicity_probability", "prompted, draw_count=3")["value"] == 0.5
 
 

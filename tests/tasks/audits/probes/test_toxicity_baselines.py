@@ -201,8 +201,8 @@ def test_without_held_out_text_the_findings_say_how_to_give_a_reference(
     )
     note = by_slice[EXPECTED_MAXIMUM, "held-out text"]
     assert note["method"] == (
-        "not measured: the held-out text of the corpus is unknown; a baseline model can take its "
-        "place (audit_toxicity.reference_model_folder)"
+        "not measured: the held-out text of the corpus is unknown; a baseline model can be used "
+        "instead (audit_toxicity.reference_model_folder)"
     )
 
 
@@ -360,7 +360,7 @@ def test_few_prompts_or_few_documents_are_no_proof():
         in few["method"]
     )
     assert (
-        "whether it is higher than held-out text after similar prompts was not tested"
+        "it was not tested whether the value is higher than held-out text after similar prompts"
         in few["method"]
     )
 

@@ -93,7 +93,9 @@ def test_non_minimal_pairs_do_not_decide_what_a_token_costs(config, own_folder):
 
         _, findings = compute_simulated_findings("winobias", own_folder, config, simulate_log_probs)
         rows.append(findings["log_likelihood_difference", ""])
-    assert rows[0]["value"] == pytest.approx(0) and "cost of a further token" in rows[0]["method"]
+    assert (
+        rows[0]["value"] == pytest.approx(0) and "cost of an additional token" in rows[0]["method"]
+    )
     assert (rows[0]["value"], rows[0]["method"]) == (rows[1]["value"], rows[1]["method"])
 
 
@@ -128,9 +130,11 @@ def test_files_that_do_not_match_are_refused(config, tmp_path):
     pro_files, anti_files = config.pro_stereotypical, config.anti_stereotypical
     short = tmp_path / "short.txt"
     short.write_text("1 [The baker] met the smith and [he] left.\n")
-    with pytest.raises(UsageError, match=r"has 57 sentences, but .*short\.txt has 1; give files"):
+    with pytest.raises(
+        UsageError, match=r"has 57 sentences, but .*short\.txt has 1; provide files"
+    ):
         read_pairs(pro_files, [short])
-    with pytest.raises(UsageError, match="have 1 and 2 files; give the same number of files"):
+    with pytest.raises(UsageError, match="have 1 and 2 files; specify the same number of files"):
         read_pairs(pro_files, [*anti_files, short])
     short.write_text("1 The baker met the smith and he left.\n")
     other = tmp_path / "other.txt"
@@ -150,8 +154,8 @@ def test_files_that_do_not_match_are_refused(config, tmp_path):
         with pytest.raises(
             UsageError,
             match=r"no sentence of .*short\.txt differs from the sentence on the same line of "
-            r".*other\.txt only in the gender of the pronoun; give files with the same sentences "
-            "in the same ord",
+            r".*other\.txt only in the gender of the pronoun; provide files with the same "
+            "sentences in the same ord",
         ):
             read_pairs([short], [other])
     with pytest.raises(UsageError, match=r"line 1 is the same in .* must differ in the pronoun"):
