@@ -144,7 +144,7 @@ EFFECT_LABELS = {
 
 def render_proof(report: Report) -> str:
     """Format the report for a terminal: arms, effects and criteria of each case, held-out loss."""
-    lines = [f"{report['base']}: effect of the removals on its findings"]
+    lines = [f"effect of the removals on the findings of {report['base']}"]
     for arm in report["arms"]:
         lines.append(
             f"    {arm['arm']}: run {report['runs'][arm['arm']]}, without "

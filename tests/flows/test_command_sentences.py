@@ -232,7 +232,7 @@ def test_the_total_of_removals_comes_first():
             {"documents": 3, "total": 90, "by_status": {"other language": 2, "odd": 1}},
             [
                 "3 of 90 documents (3.3 %) have no toxicity score: 2 in an undetermined language "
-                "or one that the scorer does not support, 1 odd"
+                "or in a language that the scorer does not support, 1 odd"
             ],
         ),
     ],
@@ -346,7 +346,10 @@ def test_a_run_summary_counts_computed_and_cached_stages(
     stderr, capsys, flow, expected, stages, computed
 ):
     print_run_summary(flow, ended_run(stages=stages))
-    last = f"run r1: stages computed: {computed}, cached: {len(stages) - computed}"
+    last = (
+        f"run r1: {computed} {'stage' if computed == 1 else 'stages'} computed, "
+        f"{len(stages) - computed} cached"
+    )
     assert stderr.getvalue().splitlines() == ([expected] if expected else []) + [last]
     assert capsys.readouterr().out == ""
 
@@ -409,8 +412,9 @@ def test_a_run_summary_names_the_rules_that_passed_and_their_nearest_findings(st
     ]
     print_run_summary("pipeline", ended_run(verdicts=verdicts))
     assert stderr.getvalue().splitlines()[1:] == [
-        "policy rule fair passed for 2 findings; nearest: bias.preference[a=b]: near",
-        "policy rule polite passed: bias.preference: well",
+        "policy rule fair passed for 2 findings, of which bias.preference[a=b] is closest to "
+        "failing: near",
+        "policy rule polite passed for bias.preference: well",
     ]
 
 
@@ -564,7 +568,7 @@ def forecast(**changes):
         (
             {"documents": 1, "bytes": 900, "is_complete": True},
             [SOURCE],
-            "sources: exact, all documents were read (1 document, 900 bytes)",
+            "sources: exact, because all documents were read (1 document, 900 bytes)",
         ),
         (
             {"documents": 0, "bytes": 0, "is_complete": False},
@@ -883,8 +887,8 @@ FINDING = {
                 "    treatment arm      25.0 %",
             ],
         ),
-        (None, {"a": "its seed differs"}, ["a.m: not compared: its seed differs"]),
-        (None, {}, ["a.m: not compared: one of the arms has no such finding"]),
+        (None, {"a": "its seed differs"}, ["a.m was not compared: its seed differs"]),
+        (None, {}, ["a.m was not compared: one of the arms has no such finding"]),
     ],
 )
 def test_a_mitigation_ends_with_its_effect_cost_and_cards(finding, refused, expected):
@@ -893,7 +897,8 @@ def test_a_mitigation_ends_with_its_effect_cost_and_cards(finding, refused, expe
     assert render_mitigation(report).split("\n\n")[-1].splitlines() == [
         "effect of the removal, compared with the control arm",
         *expected,
-        "cost: 1.5000  1.2500  (-0.2500) bits per byte of all held-out text (no interval)",
+        "cost of the removal in bits per byte of all held-out text: 1.5000  1.2500  (-0.2500) "
+        "(no interval)",
         "removed: 1 document; removed at random for the control: 1 document",
         "control arm: p0",
         "treatment arm: p1",
@@ -1085,7 +1090,7 @@ def test_a_rate_of_a_study_is_not_rounded_to_all_or_none(rate, expected):
 def test_a_study_reports_retrained_models_if_there_are_any(removed, decrease):
     text = studied(removal_reductions=[RATE | {"arm": "random"} | row for row in removed])
     assert (
-        "decrease in detected effects for models that were retrained without the documents" in text
+        "decrease in detected effects after a model is retrained without the documents" in text
     ) == bool(removed)
     assert (f"    canary random         {decrease}, n = " in text) == bool(removed)
 
@@ -1329,12 +1334,14 @@ def replay_of(*verdicts, passed=True, store=None):
         (
             ["equal", "differs"],
             False,
-            "FAILED: some stages are missing or have results that differ from the original run",
+            "FAILED: some stages are missing or have results that differ from those of the "
+            "original run",
         ),
         (
             ["missing", "other inputs"],
             False,
-            "FAILED: some stages are missing or have results that differ from the original run",
+            "FAILED: some stages are missing or have results that differ from those of the "
+            "original run",
         ),
     ],
 )
@@ -1626,8 +1633,13 @@ def test_a_traced_finding_states_the_order_of_its_rows(rows, order, expected):
         ),
         (
             {"matched_spans": [{"text_hash": text, "run_tokens": 9} for text in "aab"]},
-            "    2 texts of the audit share consecutive tokens with the document, at most "
-            "9 tokens; --json lists the places\n",
+            "    2 texts of the audit share consecutive tokens with the document (at most "
+            "9 tokens); --json lists the places\n",
+        ),
+        (
+            {"matched_spans": [{"text_hash": "a", "run_tokens": 9}]},
+            "    1 text of the audit shares consecutive tokens with the document (at most "
+            "9 tokens); --json lists the places\n",
         ),
     ],
 )

@@ -162,7 +162,9 @@ def test_what_changed_comes_first_and_equal_findings_are_hidden(session, tmp_pat
     assert "Of 1 main finding, 1 got worse." in text
     assert "1 finding is equal before and after, such as baselines" in text
     command = render_comparison(report)
-    assert "1 finding that is equal, such as baselines on the same text: see --json" in command
+    assert (
+        "1 finding has equal values, such as baselines on the same text; --json lists all findings"
+    ) in command
     assert command.index("what changed") < command.index("other findings")
 
 

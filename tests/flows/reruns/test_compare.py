@@ -181,7 +181,8 @@ def test_a_run_is_not_compared_with_itself(apart, both):
     for names in ((both[0], both[0]), (apart.first, both[1]), (both[1], apart.first[:-1])):
         error = apart("compare", *names, code=2).stderr
         assert (
-            "lead to the same audit, that of run " in error and len(error.strip().splitlines()) == 1
+            "refer to the same audit, that of run " in error
+            and len(error.strip().splitlines()) == 1
         )
     # Named twice among others, a checkpoint is compared once.
     report = apart.json("compare", both[0], both[1], both[0])
