@@ -122,14 +122,14 @@ def render_comparison(report: Report) -> str:
     lines = [f"compared with {first_name}:", *(f"    {name}" for name in other_names)]
     lines += _render_setting_differences(report.get("settings", ()))
     lines += [
-        f"not compared: {audit}: {escape_invisible(reason)}"
+        f"{audit} was not compared: {escape_invisible(reason)}"
         for audit, reason in report["incomparable"].items()
     ]
     lines += _render_findings(report["rows"], other_names)
     for table in report.get("training_data", ()):
         lines += _render_corpus_table(table)
     lines += [
-        f"not compared: {title}: {escape_invisible(reason)}"
+        f"{title}: not compared, because {escape_invisible(reason)}"
         for title, reason in report.get("training_data_not_compared", {}).items()
     ]
     return "\n".join(lines)

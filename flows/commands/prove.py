@@ -148,7 +148,7 @@ def render_proof(report: Report) -> str:
     for arm in report["arms"]:
         lines.append(
             f"    {arm['arm']}: run {report['runs'][arm['arm']]}, without "
-            f"{format_count(arm['documents'], 'document')}, {format_count(arm['bytes'], 'byte')}"
+            f"{format_count(arm['documents'], 'document')} ({format_count(arm['bytes'], 'byte')})"
         )
     for case in dict.fromkeys(row["case_name"] for row in report["cases"]):
         case_rows = [row for row in report["cases"] if row["case_name"] == case]

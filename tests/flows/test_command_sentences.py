@@ -253,7 +253,8 @@ def test_removals_are_not_compared_if_no_group_is_large_enough(removed, compared
     )
     size = "1 document" if min_documents == 1 else "20 documents"
     expected = (
-        f"removals by identity group are not compared: there are no groups with at least {size}"
+        f"removals by identity group are not compared, because there are no groups with at least "
+        f"{size}"
     )
     assert lines[1 + bool(removed) :] == ([expected] if removed and not compared else [])
 
@@ -282,14 +283,19 @@ def test_removals_are_not_compared_if_no_group_is_large_enough(removed, compared
 @pytest.mark.parametrize(
     ("key", "verb", "note"),
     [
-        ("groups", "removed by any stage, duplicates included", "q: false discovery rate"),
-        ("tagged_groups", "tagged", "intervals corrected for this choice"),
+        (
+            "groups",
+            "removed",
+            "removals by any stage count, duplicates included; q: p-value adjusted for the false "
+            "discovery rate",
+        ),
+        ("tagged_groups", "tagged", "intervals corrected for the selection of these groups"),
     ],
 )
 def test_a_group_is_compared_with_all_other_documents(key, verb, note, changes, end):
     heading, line = removals(**{key: [GROUP | changes]})[1:]
     assert heading == (
-        f"documents that mention these groups of people were most often {verb} (groups with at "
+        f"documents that mention these groups of people were {verb} most often (groups with at "
         f"least 20 documents; ratios adjusted for source; {note}):"
     )
     others = "all other documents: 1 of 90 (1.1 %)"
@@ -810,7 +816,7 @@ def comparison(values=(0.5, 0.75), differences=(DIFFERENCE,), refused=None, part
             [
                 "compared with c0:",
                 "    c1",
-                "not compared: weat: why",
+                "weat was not compared: why",
                 "of 1 main finding, 1 got worse",
                 "",
                 "what changed",
@@ -954,9 +960,9 @@ def proof(**changes):
 @pytest.mark.parametrize(
     ("documents", "size", "expected"),
     [
-        (0, 0, "    base: run r0, without 0 documents, 0 bytes"),
-        (1, 1, "    base: run r0, without 1 document, 1 byte"),
-        (1234, 5678, "    base: run r0, without 1,234 documents, 5,678 bytes"),
+        (0, 0, "    base: run r0, without 0 documents (0 bytes)"),
+        (1, 1, "    base: run r0, without 1 document (1 byte)"),
+        (1234, 5678, "    base: run r0, without 1,234 documents (5,678 bytes)"),
     ],
 )
 def test_an_arm_of_a_proof_shows_what_was_removed(documents, size, expected):

@@ -176,7 +176,9 @@ def test_the_settings_of_a_study_are_listed_under_study():
         ("pakc", "pack"),
         ("stepz", "pretrain.train.steps"),
     ):
-        with pytest.raises(UsageError, match=rf"'{name}' \(did you mean {meant}\?\); choose a section"):
+        with pytest.raises(
+            UsageError, match=rf"'{name}' \(did you mean {meant}\?\); choose a section"
+        ):
             list_settings(name)
     with pytest.raises(UsageError, match=r"there is no section or key 'nothing'; choose"):
         list_settings("study.nothing")

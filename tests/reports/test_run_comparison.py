@@ -208,7 +208,7 @@ def test_one_audit_that_cannot_be_compared_does_not_prevent_the_others(session, 
     assert "Not compared, for the reasons below: Training-data extraction." in text
     report = report_run_comparison(comparison)
     assert report["incomparable"] == {"extraction": "the settings differ: seed"}
-    assert "not compared: extraction: the settings differ: seed" in render_comparison(report)
+    assert "extraction was not compared: the settings differ: seed" in render_comparison(report)
 
 
 def test_an_audit_that_one_checkpoint_lacks_is_named(session, tmp_path):
