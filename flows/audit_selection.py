@@ -43,8 +43,8 @@ def select_audits(
     )
     if not selected:
         raise UsageError(
-            f"skip {','.join(skip or ())!r} excludes every audit; skip fewer audits, or stop "
-            "before the audits with --until pretrain"
+            f"the option skip ({','.join(skip or ())!r}) excludes every audit; skip fewer audits, "
+            "or stop before the audits with --until pretrain"
         )
     return selected
 

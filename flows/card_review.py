@@ -152,6 +152,6 @@ def _check_note_subject(run: Run, card: Artifact, about: str) -> None:
         return
     raise UsageError(
         f"the card has no figure {about!r:.120}{format_closest_name_hint(about, figure_ids)}; "
-        "specify the id of a figure, as in the links on the page, or a finding, as listed by: "
-        f"hallmark findings {run.id}"
+        "specify the id of a figure, as in the links on the page, or a finding, as listed by the "
+        f"command: hallmark findings {run.id}"
     )

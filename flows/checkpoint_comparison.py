@@ -81,7 +81,7 @@ def find_audited_checkpoints(
     """
     audited_checkpoints: list[CheckpointAudits] = []
     if not checkpoint_names:
-        raise UsageError("there is nothing to compare: specify two checkpoints, or RUN@all")
+        raise UsageError("there is nothing to compare; specify two checkpoints, or RUN@all")
     for name in checkpoint_names:
         if name.endswith(ALL_CHECKPOINTS_SUFFIX):
             candidates = [
@@ -126,9 +126,9 @@ def _find_checkpoint_audits_or_fail(store: Store, checkpoint_name: str) -> Check
 
 def _build_same_run_error(names: Sequence[str], run_id: str) -> UsageError:
     return UsageError(
-        f"{' and '.join(names)} lead to the same audit, that of run {run_id}, so there is nothing "
-        "to compare (the newest audit of a checkpoint counts); name two different checkpoints, or "
-        "two audit runs (hallmark runs lists all runs)"
+        f"{' and '.join(names)} refer to the same audit, that of run {run_id}, so there is nothing "
+        "to compare (only the newest audit of each checkpoint counts); specify two different "
+        "checkpoints, or two audit runs (hallmark runs lists all runs)"
     )
 
 

@@ -61,8 +61,8 @@ COMMAND_GROUPS: dict[tuple[str, str], dict[str, str]] = {
         "ML-BOM and JSON.",
         "compare": "Compare two runs, checkpoints or datasheets, or all audited checkpoints of a "
         "training run.",
-        "findings": "List the findings of a run with null value, conclusion and verdict, largest "
-        "risk first.",
+        "findings": "List the findings of a run with null values, conclusions and verdicts, "
+        "largest risk first.",
         "trace": "Follow a document through all stages of a run; a finding to its worst rows and "
         "the training documents that contain the same text; or any text to the training documents "
         "that contain spans of it.",
@@ -72,7 +72,7 @@ COMMAND_GROUPS: dict[tuple[str, str], dict[str, str]] = {
         "Use a card to decide whether a model may be used, sign the decision, and release the "
         "model.",
     ): {
-        "review": "List the reviews of the cards of RUN and whether each card is approved, or "
+        "review": "Show the reviews of the cards of RUN and whether each card is approved, or "
         "write a review.",
         "release": "Write a checkpoint with its approved cards and signed reviews into a folder "
         "that can be verified elsewhere.",
@@ -132,7 +132,7 @@ for group_number, ((title, group_description), group_commands) in enumerate(COMM
             group=command_group,
         )
 
-INTERRUPTED_MESSAGE = "stopped; committed results are kept: run the command again to continue"
+INTERRUPTED_MESSAGE = "stopped; committed results are kept; run the command again to continue"
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -81,7 +81,7 @@ def check_flow_run_request(flow_run_id: UUID) -> None:
         try:
             check_request_parameters(flow_name, FLOWS_BY_NAME[flow_name].fn, flow_run.parameters)
         except UsageError as error:
-            _print_line(f"run {flow_run.name} ({flow_name}) refused: {error}")
+            _print_line(f"run {flow_run.name} ({flow_name}) was refused: {error}")
             client.set_flow_run_state(flow_run.id, Failed(message=str(error)), force=True)
             raise Abort(str(error)) from error
 

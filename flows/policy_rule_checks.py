@@ -77,13 +77,14 @@ def check_policy_rules(config: Any, store_name: str | None = None) -> None:
         if rule.metric in METRICS_WITHOUT_INTERVAL[rule.audit]:
             raise UsageError(
                 f"policy.rules.{rule_name}.metric: {rule.metric} never has a confidence interval, "
-                f"so no rule about it can pass; choose a metric of the audit {rule.audit} with an "
-                f"interval: {', '.join(_list_metrics_with_interval(rule.audit))}"
+                f"so no rule about it can pass; choose a metric of the audit {rule.audit} that has "
+                f"an interval: {', '.join(_list_metrics_with_interval(rule.audit))}"
             )
         if rule.is_about_previous and not _has_direction(rule):
             raise UsageError(
-                f"policy.rules.{rule_name}.{PREVIOUS_BOUND}: {rule.metric} has no direction in "
-                f"which it is worse; use one of {', '.join(BOUND_SIGNS)}, or choose another metric"
+                f"policy.rules.{rule_name}.{PREVIOUS_BOUND}: neither higher nor lower values of "
+                f"{rule.metric} are worse, so this bound cannot be used; use one of "
+                f"{', '.join(BOUND_SIGNS)}, or choose another metric"
             )
         if bound_problem := _explain_useless_bound(rule):
             setting = PREVIOUS_BOUND if rule.is_about_previous else rule.bound.comparison
@@ -91,7 +92,7 @@ def check_policy_rules(config: Any, store_name: str | None = None) -> None:
         if missing_setting := _find_missing_setting(rule, config):
             raise UsageError(
                 f"policy.rules.{rule_name}.metric: the audit {rule.audit} measures {rule.metric} "
-                f"only with {missing_setting}; set this or remove the rule"
+                f"only with {missing_setting}; add this to the config or remove the rule"
             )
         if rule.slice is None:
             continue

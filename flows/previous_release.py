@@ -79,9 +79,9 @@ def pin_previous_run(store: Store, policy: PolicyConfig) -> PolicyConfig:
             continue
         if rule.audit not in audits:
             raise UsageError(
-                f"policy.rules.{rule_name}.audit: run {run.id}, which policy.previous names, has "
-                f"no audit {rule.audit}; it has {', '.join(audits)}; audit that release again, and "
-                "name the new run"
+                f"policy.rules.{rule_name}.audit: run {run.id}, which policy.previous specifies, "
+                f"has no audit {rule.audit}; it has {', '.join(audits)}; audit that release again, "
+                "and specify the new run"
             )
         run[format_stage_label(rule.audit, "audit")]  # fails if it is missing or damaged
     return policy.model_copy(update={"previous": run.id})

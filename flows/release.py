@@ -117,7 +117,7 @@ def find_release_candidate(
         if not approval.is_approved:
             reasons.append(f"the {format_card_kind(kind)} is not approved ({approval.describe()})")
         if kind == "model_card" and card.checkpoint != checkpoint.content_digest:
-            reasons.append("the model card describes different files of the checkpoint")
+            reasons.append("the model card describes a checkpoint with other files")
     policy = judge_policy(run.list_verdicts())
     is_policy_unmet = policy.verdict in ("fail", "not_shown")
     if is_policy_unmet:

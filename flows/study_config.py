@@ -97,7 +97,7 @@ class StudyConfig(StageConfig):
     mapper: str = Field(
         "processes",
         description="where the worker processes of each trial (synthetic corpus with its model) "
-        "run; accepts the same values as the setting of the command 'run'",
+        "run; accepts the same values as the setting `mapper` of the command 'run'",
     )
     tensorboard: None = Field(
         None, description="not available: a study writes no TensorBoard event files"

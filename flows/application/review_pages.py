@@ -113,7 +113,9 @@ class ReviewPages:
         signature = fields.get("signature", [""])[0].strip()
         try:
             if not signature:
-                raise UsageError("there is no signature; choose the file or paste its text")
+                raise UsageError(
+                    "no signature was given; choose the signature file or paste its text"
+                )
             store_review(self.reader.store, waiting.statement, f"{signature}\n".encode())
         except HallmarkError as error:
             return self._render_statement(statement_id, str(error), 400)
@@ -131,8 +133,8 @@ class ReviewPages:
     def _find_statement(self, statement: str) -> WaitingStatement:
         if statement not in self._waiting:
             raise UsageError(
-                "this statement does not wait for a signature: it is stored already, or the "
-                "application was started again; write the review again"
+                "this statement is not waiting for a signature, because it is already stored or "
+                "the application was restarted; write the review again"
             )
         return self._waiting[statement]
 

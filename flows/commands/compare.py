@@ -122,14 +122,14 @@ def render_comparison(report: Report) -> str:
     lines = [f"compared with {first_name}:", *(f"    {name}" for name in other_names)]
     lines += _render_setting_differences(report.get("settings", ()))
     lines += [
-        f"not compared: {audit}: {escape_invisible(reason)}"
+        f"{audit} was not compared: {escape_invisible(reason)}"
         for audit, reason in report["incomparable"].items()
     ]
     lines += _render_findings(report["rows"], other_names)
     for table in report.get("training_data", ()):
         lines += _render_corpus_table(table)
     lines += [
-        f"not compared: {title}: {escape_invisible(reason)}"
+        f"{title}: not compared, because {escape_invisible(reason)}"
         for title, reason in report.get("training_data_not_compared", {}).items()
     ]
     return "\n".join(lines)
@@ -171,9 +171,8 @@ def _render_findings(rows: Sequence[Report], other_names: Sequence[str]) -> list
     if equal_count:
         lines += [
             "",
-            f"{format_count(equal_count, 'finding')} that "
-            f"{'is' if equal_count == 1 else 'are'} equal, such as baselines on the same text: "
-            "see --json",
+            f"{format_count(equal_count, 'finding')} {'has' if equal_count == 1 else 'have'} equal "
+            "values, such as baselines on the same text; --json lists all findings",
         ]
     return lines
 

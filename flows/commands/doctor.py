@@ -83,9 +83,8 @@ def _check_device() -> CheckResult:
     if torch.cuda.is_available():
         properties = torch.cuda.get_device_properties(0)
         count = torch.cuda.device_count()
-        first = "the first: " if count > 1 else ""
-        message = f"{count} GPU{'s' if count > 1 else ''}: {first}"
-        message += f"{properties.name}, {properties.total_memory >> 30} GiB"
+        prefix = "1 GPU: " if count == 1 else f"{count} GPUs, the first of which is "
+        message = f"{prefix}{properties.name}, {properties.total_memory >> 30} GiB"
     else:
         capability = torch.backends.cpu.get_cpu_capability()
         message = (

@@ -190,6 +190,7 @@ def print_run_summary(flow_name: str, run: Run) -> None:
         summarize_control_results,
     )
     from hallmark.tasks.audits.judging.discoveries import read_card_findings
+    from hallmark.tasks.contract import format_count
 
     stages = run.record["stages"]
     computed_count = sum(not entry["cached"] for entry in stages)
@@ -197,7 +198,8 @@ def print_run_summary(flow_name: str, run: Run) -> None:
         verb = {"audit": "audited", "finetune": "fine-tuned"}[flow_name]
         stderr.print(f"{verb}: {run.record['checkpoint']}", markup=False)
     stderr.print(
-        f"run {run.id}: stages computed: {computed_count}, cached: {len(stages) - computed_count}"
+        f"run {run.id}: {format_count(computed_count, 'stage')} computed, "
+        f"{len(stages) - computed_count} cached"
     )
     for line in render_removals(summarize_removals(run)):
         stderr.print(line, markup=False, soft_wrap=True)
@@ -232,10 +234,13 @@ def render_passed_rules(verdicts: Sequence[Mapping[str, Any]]) -> list[str]:
     for rule in judge_policy(verdicts).passed_rules:
         rows = [row for row in verdicts if row["rule"] == rule]
         nearest = max(rows, key=lambda row: row["distance"])
-        count = f" for {format_count(len(rows), 'finding')}; nearest" if len(rows) > 1 else ""
-        lines.append(
-            f"policy rule {rule} passed{count}: {format_finding_name(nearest)}: {nearest['reason']}"
+        name = format_finding_name(nearest)
+        findings = (
+            f"{format_count(len(rows), 'finding')}, of which {name} is closest to failing"
+            if len(rows) > 1
+            else name
         )
+        lines.append(f"policy rule {rule} passed for {findings}: {nearest['reason']}")
     return lines
 
 

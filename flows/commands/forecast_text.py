@@ -171,7 +171,7 @@ def _describe_estimate_basis(report: Report) -> str:
         f"{format_count(sample['documents'], 'document')}, {_format_byte_count(sample['bytes'])}"
     )
     if sample["is_complete"]:
-        return f"exact, all documents were read ({sample_size})"
+        return f"exact, because all documents were read ({sample_size})"
     if not sample["documents"]:
         return "no document could be read"
     return (
@@ -202,7 +202,7 @@ def _render_training(report: Report) -> str:
         f"memory: weights {_format_byte_count(memory['weights'])}, gradients "
         f"{_format_byte_count(memory['gradients'])}, optimizer "
         f"{_format_byte_count(memory['optimizer'])}; in total "
-        f"{_format_byte_count(memory['total'])} (computed); activations need more",
+        f"{_format_byte_count(memory['total'])} (computed); activations need additional memory",
     ]
     if step:
         lines.append(

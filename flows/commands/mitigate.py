@@ -178,8 +178,8 @@ def render_dry_run(report: Report) -> str:
     return "\n".join(
         [
             *lines,
-            f"the treatment arm would train without {format_count(len(documents), 'document')}, "
-            f"{size}; the control arm without the same number of random documents",
+            f"the treatment arm would train without {format_count(len(documents), 'document')} "
+            f"({size}), the control arm without the same number of random documents",
             f"estimated time: about {format_duration(2 * sum(seconds.values()))} for two arms, "
             f"each with {format_duration(seconds['training'])} of training and "
             f"{format_duration(seconds['audits'])} of audits; the estimate is based on the stages "
@@ -204,7 +204,8 @@ def render_mitigation(report: Report) -> str:
     for name, finding in report["findings"].items():
         lines += _render_finding_effect(name, finding, report["incomparable"])
     lines += [
-        f"cost: {_format_loss_pair(row)} bits per byte of all held-out text (no interval)"
+        f"cost of the removal in bits per byte of all held-out text: {_format_loss_pair(row)} (no "
+        "interval)"
         for row in report["heldout_loss"]
         if row["kind"] == "all" and None not in row["values"]
     ]
@@ -236,7 +237,7 @@ def _render_finding_effect(
     """Format how a finding differs between the arms, or why it was not compared."""
     if finding is None:
         reason = refusal_reasons.get(name.partition(".")[0], "one of the arms has no such finding")
-        return [f"{escape_invisible(name)}: not compared: {escape_invisible(reason)}"]
+        return [f"{escape_invisible(name)} was not compared: {escape_invisible(reason)}"]
     lines = [f"{escape_invisible(name)} ({finding['title']})"]
     arm_labels = ("control arm", "treatment arm", "checkpoint before")
     for label, value, (low, high) in zip(

@@ -60,8 +60,9 @@ AllowedSignersOption = Annotated[
     Parameter(
         name="--allowed-signers",
         env_var="HALLMARK_ALLOWED_SIGNERS",
-        help="File of allowed signers, in the format of ssh-keygen, which lists the public keys of "
-        "the reviewers; by default the value of the environment variable HALLMARK_ALLOWED_SIGNERS.",
+        help="File that lists the public keys of the reviewers, in the format that ssh-keygen uses "
+        "for allowed signers; by default the value of the environment variable "
+        "HALLMARK_ALLOWED_SIGNERS.",
     ),
 ]
 RevokedKeysOption = Annotated[

@@ -144,11 +144,11 @@ EFFECT_LABELS = {
 
 def render_proof(report: Report) -> str:
     """Format the report for a terminal: arms, effects and criteria of each case, held-out loss."""
-    lines = [f"{report['base']}: effect of the removals on its findings"]
+    lines = [f"effect of the removals on the findings of {report['base']}"]
     for arm in report["arms"]:
         lines.append(
             f"    {arm['arm']}: run {report['runs'][arm['arm']]}, without "
-            f"{format_count(arm['documents'], 'document')}, {format_count(arm['bytes'], 'byte')}"
+            f"{format_count(arm['documents'], 'document')} ({format_count(arm['bytes'], 'byte')})"
         )
     for case in dict.fromkeys(row["case_name"] for row in report["cases"]):
         case_rows = [row for row in report["cases"] if row["case_name"] == case]

@@ -118,7 +118,8 @@ MAX_RULES_SHOWN, MAX_REMOVED_GROUPS_SHOWN, MAX_TAGGED_GROUPS_SHOWN = 2, 3, 2
 
 #: Why documents have no score, by their status in the table ``toxicity_status``.
 UNSCORED_REASONS = {
-    "other language": "in an undetermined language or one that the scorer does not support",
+    "other language": "in an undetermined language or in a language that the scorer does not "
+    "support",
     "cleared": "judged harmless by the cheap first scorer of the cascade",
     "empty": "empty",
     "failed": "failed",
@@ -339,17 +340,21 @@ def render_removals(summary: RemovalSummary | None) -> list[str]:
         f"groups with at least {format_count(summary['min_group_documents'], 'document')}"
     )
     if summary["total"]["documents"] and not summary["groups_compared"]:
-        lines.append(f"removals by identity group are not compared: there are no {size_condition}")
-    removed = "removed by any stage, duplicates included"
-    q_note = "q: false discovery rate"
-    choice_note = "intervals corrected for this choice"
+        lines.append(
+            f"removals by identity group are not compared, because there are no {size_condition}"
+        )
+    q_note = (
+        "removals by any stage count, duplicates included; q: p-value adjusted for the false "
+        "discovery rate"
+    )
+    choice_note = "intervals corrected for the selection of these groups"
     for groups, verb, limit, note in (
-        (summary["groups"], removed, MAX_REMOVED_GROUPS_SHOWN, q_note),
+        (summary["groups"], "removed", MAX_REMOVED_GROUPS_SHOWN, q_note),
         (summary["tagged_groups"], "tagged", MAX_TAGGED_GROUPS_SHOWN, choice_note),
     ):
         if shown_groups := groups[:limit]:
             lines.append(
-                f"documents that mention these groups of people were most often {verb} "
+                f"documents that mention these groups of people were {verb} most often "
                 f"({size_condition}; ratios adjusted for source; {note}):"
             )
             lines += [_render_group_line(row) for row in shown_groups]

@@ -323,7 +323,8 @@ def render_replay(report: ReplayReport) -> str:
     lines.append(
         summary
         if report["passed"]
-        else "FAILED: some stages are missing or have results that differ from the original run"
+        else "FAILED: some stages are missing or have results that differ from those of the "
+        "original run"
     )
     if report["store"]:
         lines.append(f"store of the replay: {Path(report['store'])}")

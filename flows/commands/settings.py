@@ -62,10 +62,10 @@ def list_settings(section: str | None = None) -> list[Row]:
         top_level_keys = [row["key"] for row in rows if not row["section"]]
         known_names = [*section_names, *map(_get_full_key, rows)]
         raise UsageError(
-            f"there is no section or key {section!r}"
-            f"{_format_closest_setting_hint(section, known_names)}; "
-            f"choose one of the sections: {', '.join(section_names)}; or a key, such as those "
-            f"outside sections: {', '.join(top_level_keys)}"
+            "there is no section or key "
+            f"{section!r}{_format_closest_setting_hint(section, known_names)}; choose a section "
+            f"({', '.join(section_names)}) or a key, such as one that is outside all sections "
+            f"({', '.join(top_level_keys)})"
         )
     return selected_rows
 

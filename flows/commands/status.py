@@ -272,7 +272,9 @@ def _describe_next_step(report: Report) -> str:
     if report["status"] == "running":
         return "still running"
     if report["experiment_arm"] and (report["status"] != "completed" or has_stale_stages):
-        return f"this is the {report['experiment_arm']}; repeat that command to continue it"
+        return (
+            f"this run is the {report['experiment_arm']}; repeat that command to continue the run"
+        )
     if report["status"] != "completed":
         return f"continue with: {_format_rerun_command(report)}"
     return (

@@ -135,8 +135,8 @@ def render_study(report: Report) -> str:
         ),
         ("share of intervals that contain the true value (nominal 95 %)", "interval_coverage"),
         (
-            "precision of attribution: share of the top-ranked documents that were written to "
-            "support the text",
+            "precision of attribution: share of the top-ranked documents that were generated to "
+            "support the attributed text",
             "attribution_precision",
         ),
     ):
@@ -148,8 +148,8 @@ def render_study(report: Report) -> str:
     if report["removal_reductions"]:
         lines += [
             "",
-            "decrease in detected effects for models that were retrained without the documents "
-            "that attribution ranks highest (removed), or without random documents (random)",
+            "decrease in detected effects after a model is retrained without the documents that "
+            "attribution ranks highest (removed) or without random documents (random)",
         ]
     for row in report["removal_reductions"]:
         label = f"{row['kind']} {row['arm']}"
@@ -159,8 +159,8 @@ def render_study(report: Report) -> str:
         lines.append(f"    {label:<21} {decrease}{unit_suffix}, n = {row['n']:,}")
     lines += [
         "",
-        "smallest effect level for which this level and all higher levels are detected in at least "
-        "80 % of cases",
+        "smallest effect level such that effects are detected in at least 80 % of cases at that "
+        "level and at every higher level",
     ]
     kinds_with_effects = {row["kind"] for row in report["detection_rates"] if row["has_effect"]}
     for row in report["smallest_detected"]:

@@ -473,11 +473,16 @@ def _format_document_reads(row: Report) -> str:
 
 def _format_matched_spans(rows: list[Report]) -> str:
     """Format how many texts of an audit share consecutive tokens with the document."""
-    texts = format_count(len({row["text_hash"] for row in rows}), "text")
+    text_count = len({row["text_hash"] for row in rows})
+    subject = (
+        "1 text of the audit shares"
+        if text_count == 1
+        else f"{text_count:,} texts of the audit share"
+    )
     longest = format_count(max(row["run_tokens"] for row in rows), "token")
     return (
-        f"{texts} of the audit share consecutive tokens with the document, at most {longest}; "
-        "--json lists the places"
+        f"{subject} consecutive tokens with the document (at most {longest}); --json lists the "
+        "places"
     )
 
 

@@ -71,7 +71,7 @@ def bind_port(port: int) -> socket.socket:
         if error.errno == errno.EADDRINUSE:
             raise HallmarkError(
                 f"port {port} on this machine is in use, perhaps by another hallmark view; stop "
-                "that one or choose another port with --port"
+                "that program or choose another port with --port"
             ) from error
         raise HallmarkError(
             f"hallmark view cannot listen on port {port} ({error.strerror}); choose another port "

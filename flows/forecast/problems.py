@@ -101,10 +101,11 @@ def _find_passage_shortage(
         yield ForecastProblem(
             f"planting canaries needs {needed_count} training documents of "
             f"{canary_config.min_passage_characters} to {canary_config.max_passage_characters} "
-            "characters without near-duplicates (plant_canaries.passages_per_count x the number "
-            f"of plant_canaries.copy_counts), but only about {available_count:,.0f} are expected; "
-            "lower plant_canaries.passages_per_count or plant_canaries.min_passage_characters, "
-            "raise plant_canaries.max_passage_characters, or set plant_canaries.enabled=false"
+            "characters without near-duplicates (plant_canaries.passages_per_count x the number of "
+            f"values in plant_canaries.copy_counts), but only about {available_count:,.0f} are "
+            "expected; lower plant_canaries.passages_per_count or "
+            "plant_canaries.min_passage_characters, raise plant_canaries.max_passage_characters, "
+            "or set plant_canaries.enabled=false"
         )
 
 

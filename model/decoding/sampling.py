@@ -57,7 +57,7 @@ class TokenSampler:
                 raise ValueError(f"{name} must be {zero_alternative}at least 0.0001, not {value}.")
         if not isinstance(self.top_k, Integral) or self.top_k < 0:
             raise ValueError(
-                f"top_k must be a positive integer, or 0 to turn it off, not {self.top_k!r}."
+                f"top_k must be 0 (no limit) or a positive integer, not {self.top_k!r}."
             )
         if not 0.0 < self.top_p <= 1.0:
             raise ValueError(f"top_p must be above 0 and at most 1, not {self.top_p}.")
@@ -69,7 +69,7 @@ class TokenSampler:
             )
         if self.first_temperature is not None and min(self.temperature, self.decay_tokens) <= 0:
             raise ValueError(
-                "With first_temperature, temperature and decay_tokens must be above 0, not "
+                "If first_temperature is set, temperature and decay_tokens must be above 0, not "
                 f"{self.temperature} and {self.decay_tokens}."
             )
 

@@ -142,7 +142,7 @@ def read_training_objective(folder: str | Path, architecture: Architecture) -> O
     if objective is None and architecture in OBJECTIVE_SUGGESTIONS:
         default_objective, alternative, alternative_name = OBJECTIVE_SUGGESTIONS[architecture]
         raise CheckpointError(
-            f"{path} does not name the objective that the model was trained for: add "
+            f"{path} does not specify the objective that the model was trained for: add "
             f'"objective": "{default_objective}" to it, or "objective": "{alternative}" if it is '
             f"{alternative_name}."
         )

@@ -37,7 +37,7 @@ _TERM_MEANINGS = {
     "input": "number or size of the documents that entered the stage",
     "added": "number or size of the documents that the stage added",
     "kept": "number or size of the documents in the output of the stage",
-    "removed_rows": "number or size of documents that were removed entirely",
+    "removed_rows": "number or size of the documents that were removed entirely",
     "removed_spans": "size of the spans that were removed from documents; 0 if the unit is rows",
     "quarantined": "number or size of the documents that could not be processed",
     "replaced": (
@@ -49,8 +49,9 @@ _TERM_MEANINGS = {
 _SOURCE_COLUMN = column("source", pa.string(), "label", "name of the documents' source")
 
 ACCOUNTS = table_schema(
-    "Document counts and text sizes of the stage per source (accounts): input + added = "
-    "kept + removed + quarantined + replaced.",
+    "Number and size of the documents that the stage received, added, kept, removed, quarantined "
+    "or changed, per source (accounts). In each row, input + added = kept + removed + quarantined "
+    "+ replaced.",
     _SOURCE_COLUMN,
     column(
         "unit",
@@ -67,14 +68,14 @@ ACCOUNTS = table_schema(
 
 CHECKSUMS = table_schema(
     "Checksums of the documents per source: sums of BLAKE2b(doc_id ‖ text) modulo 2^128. They "
-    "satisfy the same equation as the counts in the table accounts.",
+    "satisfy the same equation as the counts in the table `accounts`.",
     _SOURCE_COLUMN,
     *(
         column(
             term,
             pa.binary(16),
             "id",
-            f"checksum of the documents that the accounts count as {term}",
+            f"checksum of the documents that the table `accounts` counts as {term}",
         )
         for term in ACCOUNT_TERMS
     ),

@@ -252,8 +252,8 @@ class AllowedRoots:
         self, path: str, setting: str, problem: str = "leads outside the allowed roots"
     ) -> UsageError:
         return UsageError(
-            f"{setting}: {path!r} {problem} ({self}); give a path inside them, or allow another "
-            "root with: hallmark serve --allowed-root PATH"
+            f"{setting}: {path!r} {problem} ({self}); specify a path inside the allowed roots, or "
+            "allow another root with: hallmark serve --allowed-root PATH"
         )
 
 
@@ -276,7 +276,7 @@ def _find_uri_fault(uri: str, is_pattern: bool) -> str | None:
     if "@" in host:
         return "contains a user name or a password"
     if not _HOST.fullmatch(host):
-        return "names no bucket or host"
+        return "specifies no bucket or host"
     if "#" in path:
         return "has a fragment (#)"
     if "?" in path and not is_pattern:

@@ -238,8 +238,9 @@ class TablePart:
         missing_columns = [name for name in columns or () if name not in available_columns]
         if missing_columns:
             raise HallmarkError(
-                f"{self} has no column {missing_columns[0]!r}, which this stage reads; its columns "
-                f"are: {', '.join(available_columns)}; use an artifact of the expected stage"
+                f"{self} has no column {missing_columns[0]!r}, which this stage reads; the table "
+                f"has the columns {', '.join(available_columns)}; use an artifact of the expected "
+                "stage"
             )
 
     @contextmanager

@@ -38,7 +38,7 @@ DOCUMENTS = table_schema(
         "domain",
         pa.string(),
         "label",
-        "host name of the web address, in lower case and without port, credentials and a leading "
+        "host name of the web address, in lower case and without a port, credentials or a leading "
         "www., unless only a public suffix would remain (www.com); an internationalised name is in "
         "its ASCII form (Punycode, IDNA 2008)",
     ),
@@ -95,7 +95,8 @@ DOCUMENTS = table_schema(
 )
 
 LEDGER = table_schema(
-    "What this stage removed, changed or added; one row per document or span and reason.",
+    "What this stage removed, changed or added, with one row for each document (or span) and "
+    "reason.",
     column("doc_id", ID_TYPE, "id", "id of the document"),
     column("source", pa.string(), "label", "name of the document's source"),
     column(
@@ -229,8 +230,8 @@ CANARIES = table_schema(
         "association",
         pa.string(),
         "label",
-        "for a sentence about an invented group: name of the association, which sentences about "
-        "both of its groups share; otherwise null",
+        "name of the association to which a sentence about an invented group belongs; the "
+        "sentences about both groups of an association have the same name; null for other canaries",
     ),
     column("group_name", pa.string(), "label", "invented group that the sentence is about"),
     column("trait", pa.string(), "label", "trait that the sentence ascribes to the group"),

@@ -105,7 +105,8 @@ class Store(ObjectStore):
         if not is_safe_relative_path(folder):
             artifact_name = f"{stage}/{fingerprint}"
             raise HallmarkError(
-                f"{artifact_name} is not the name of an artifact; list them with: hallmark status"
+                f"{artifact_name} is not the name of an artifact; list the artifacts of a run "
+                "with: hallmark status"
             )
         manifest_bytes = self.get(f"{folder}/manifest.json")
         if manifest_bytes is None:

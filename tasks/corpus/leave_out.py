@@ -57,8 +57,8 @@ class LeaveOutConfig(StageConfig):
     )
     random_control: bool = Field(
         default=False,
-        description="whether to exclude, as a control, the same number of random documents from "
-        "the same sources and with similar lengths instead of the selected documents",
+        description="whether to exclude a control sample instead of the selected documents: the "
+        "same number of random documents, from the same sources and with similar lengths",
     )
     protected_doc_ids_file: Path | None = Field(
         default=None,
@@ -71,7 +71,7 @@ class LeaveOutConfig(StageConfig):
         "sequences, so that the rest of each batch does not change; if false, the remaining "
         "documents are packed again",
     )
-    seed: Seed = Field(default=0, description="seed of the random control")
+    seed: Seed = Field(default=0, description="random seed that determines the control sample")
 
     @property
     def enabled(self) -> bool:

@@ -120,10 +120,10 @@ _CAUSE_COLUMNS = (
     ),
     make_label_column(
         "reason",
-        "reason for the removal, as in the ledger. In rows for all stages together: empty: all "
-        "removals; `all except duplicates`: removals for any reason other than being a duplicate; "
-        "`kept copy removed later`: duplicates whose kept copy was later removed for another "
-        "reason",
+        "reason for the removal, as in the ledger. In rows for all stages together, an empty value "
+        "means all removals, `all except duplicates` means removals for any reason other than "
+        "being a duplicate, and `kept copy removed later` means duplicates whose kept copy was "
+        "later removed for another reason",
     ),
 )
 
@@ -195,7 +195,8 @@ _RATE_COLUMNS = (
     ),
     make_float_column(
         "source_adjusted_high",
-        "upper end of the confidence interval; null if the interval is unbounded",
+        "upper end of the confidence interval of `source_adjusted_ratio`; null if the interval is "
+        "unbounded",
         "times",
     ),
     make_float_column(
@@ -241,7 +242,7 @@ TABLES = {
             "is_rule_threshold",
             pa.bool_(),
             "figure",
-            "whether this is the threshold that the config sets for the rule",
+            "whether the row is about the threshold that the config sets for the rule",
         ),
         *_GROUP_COLUMNS,
         *_RATE_COLUMNS,
@@ -254,11 +255,11 @@ TABLES = {
         make_count_column(
             "lost_duplicates",
             "number of documents that were removed as duplicates and whose kept copy was later "
-            "removed for this reason",
+            "removed for the reason in the column `reason`",
         ),
         make_count_column(
             "lost_clusters",
-            "number of clusters that contain these documents and of which no document remains",
+            "number of clusters that contain the lost duplicates and of which no document remains",
             "clusters",
         ),
     ),
@@ -282,7 +283,9 @@ TABLES = {
         "Recall and precision of the lexicon that detects mentions of groups, measured on labelled "
         "sentences that ship with Hallmark. The figures are optimistic because the same author "
         "wrote the lexicon and the sentences.",
-        make_label_column("group_name", "identity group; empty: all groups"),
+        make_label_column(
+            "group_name", "name of the identity group; empty in the row for all groups together"
+        ),
         make_count_column("mentions", "number of sentences that mention the group", "sentences"),
         make_count_column(
             "detected", "number of sentences in which the lexicon finds the group", "sentences"

@@ -172,8 +172,8 @@ class SyntheticCorpusConfig(StageConfig):
     )
     trait_shares: tuple[Share, ...] = Field(
         default=(0.5, 0.6, 0.75, 0.9, 1.0),
-        description="shares of the sentences about a group that state the trait assigned to the "
-        "group; the list must contain 0.5, which means no association",
+        description="values of the share of sentences about a group that state the trait assigned "
+        "to the group; the list must contain 0.5, which means no association",
     )
     associations_per_share: int = Field(
         default=4,
@@ -199,13 +199,14 @@ class SyntheticCorpusConfig(StageConfig):
     )
     rude_shares: tuple[Share, ...] = Field(
         default=(0.0, 0.25, 0.5, 1.0),
-        description="shares of the sentences about a group that are rude; the list must contain 0",
+        description="values of the share of sentences about a group that are rude; the list must "
+        "contain 0",
     )
     negative_shares: tuple[Share, ...] = Field(
         default=(0.0, 0.5, 1.0),
-        description="shares of the sentences about a group that are negative without being rude; "
-        "the other sentences about it are positive; the list must contain 0. These groups differ "
-        "from those of `rude_shares` and are compared only with one another",
+        description="values of the share of sentences about a group that are negative without "
+        "being rude; the other sentences about the group are positive; the list must contain 0. "
+        "These groups differ from those of `rude_shares` and are compared only with one another",
     )
     groups_per_share: int = Field(
         default=4,

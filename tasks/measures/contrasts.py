@@ -157,7 +157,7 @@ def estimate_group_differences(
         if not np.isnan(estimates[name].low) and 2 / relabelling_count >= 1 - confidence_level:
             reason = (
                 f"no interval: only {relabelling_count} different relabellings are possible, too "
-                f"few for p below {1 - confidence_level:.2g}"
+                f"few for a p below {1 - confidence_level:.2g}"
             )
             estimates[name] = replace(
                 estimates[name],

@@ -159,7 +159,7 @@ def estimate_mean_or_share(
             clusterings += [crossed_sums, sum_by_cluster(array, intersections, relative_weights)]
             cluster_description = (
                 f"with two-way clustering: {cluster_count} {unit} and {crossed_count} "
-                "clusters of the second kind"
+                "clusters in the second dimension"
             )
             estimate = replace(estimate, clusters=min(cluster_count, crossed_count))
     if is_share and estimate.clusters == n and bool(np.isin(known_values, (0, 1)).all()):
@@ -176,7 +176,7 @@ def estimate_mean_or_share(
     reason = _find_reason_against_interval(
         estimate,
         mean_error,
-        unit if estimate.clusters == cluster_count else "clusters of the second kind",
+        unit if estimate.clusters == cluster_count else "clusters in the second dimension",
         is_share=is_share,
         weights=None if weights is None else relative_weights[is_known],
     )

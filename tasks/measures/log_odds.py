@@ -177,7 +177,7 @@ def estimate_log_odds_slope(
         return replace(estimate, method=f"no interval: too few {unit}")
     if is_unreliable:
         reason = "no interval: almost all variation in the predictor is sampling error"
-        return replace(estimate, method=f"{reason}, so it could not be calibrated")
+        return replace(estimate, method=f"{reason}, so the predictor could not be calibrated")
     ends: list[float] = []
     p_values: list[float] = []
     for slope, *slopes_without_cluster in slope_sets:

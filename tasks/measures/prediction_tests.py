@@ -115,8 +115,9 @@ def require_difference_from_baseline(
     normality_note = (
         ""
         if test.is_normal
-        else f", not normally distributed (Shapiro-Wilk p < {NORMALITY_P:g}), so the distance is "
-        "measured from the most extreme of these models rather than from their mean"
+        else "; the values of these models are not normally distributed (Shapiro-Wilk p < "
+        f"{NORMALITY_P:g}), so the distance is measured from the most extreme of these values "
+        "rather than from their mean"
     )
     combination_note = (
         f"the reported p is 1, because the value lies between {estimate.null_value:g} and the mean "
@@ -129,8 +130,9 @@ def require_difference_from_baseline(
         p=p,
         p_above_null=np.nan,  # that of the test against the null value alone
         minimum_detectable_effect=max(estimate.minimum_detectable_effect, detectable),
-        method=f"{estimate.method}; test against {estimate.null_value:g}: p = {estimate.p:.3g}; t "
-        f"prediction test against {test.count} {baseline_name} (mean {test.mean:.4g}, standard "
-        f"deviation {test.standard_error / (1 + 1 / test.count) ** 0.5:.3g}{normality_note}): p = "
-        f"{test.p:.3g}; {combination_note}",
+        method=f"{estimate.method}; p = {estimate.p:.3g} in the test against "
+        f"{estimate.null_value:g}, and p = {test.p:.3g} in the t prediction test against "
+        f"{test.count} {baseline_name} (mean {test.mean:.4g}, standard deviation "
+        f"{test.standard_error / (1 + 1 / test.count) ** 0.5:.3g}){normality_note}; "
+        f"{combination_note}",
     )

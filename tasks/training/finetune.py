@@ -154,8 +154,8 @@ COUNTS = table_schema(
         "outcome",
         pa.string(),
         "project text",
-        "what happened to the rows (used, cut to the context length, quarantined), or how they "
-        "differ from the train split",
+        "what happened to the rows (used, cut to the context length, or quarantined), or how the "
+        "validation or test rows relate to the train split",
     ),
     column("row_count", pa.int64(), "figure", "number of rows", unit="rows"),
 )
@@ -321,7 +321,7 @@ def export_to_transformers(model: Transformer, base: BaseCheckpoint, context: St
             tokenizer_path=base.tokenizer_path,
         )
     except ValueError as error:
-        log.info("finetune: no export to transformers: %s", error)
+        log.info("finetune: the model was not exported to transformers: %s", error)
 
 
 def hash_data_files(config: FinetuneConfig, _secret_id: str = "") -> dict[str, str]:

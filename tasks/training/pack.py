@@ -101,14 +101,14 @@ SPANS = table_schema(
         "char_start",
         pa.int32(),
         "figure",
-        "position in the document of the first character of the span",
+        "position in the document at which the packed span begins",
         unit="characters",
     ),
     column(
         "char_end",
         pa.int32(),
         "figure",
-        "position in the document at which the span ends (exclusive)",
+        "position in the document at which the packed span ends (exclusive)",
         unit="characters",
     ),
 )

@@ -145,7 +145,7 @@ CHECKPOINTS = table_schema(
 
 VALIDATION = table_schema(
     "Number of bits per byte that the model needs to encode the texts in the validation split, at "
-    "each step at which this was measured.",
+    "each step at which the validation loss was measured.",
     column("step", pa.int64(), "figure", "optimizer step"),
     column("kind", pa.string(), "label", "all, source or identity"),
     column(
@@ -192,7 +192,7 @@ SAMPLES = table_schema(
 SPEED = table_schema(
     "Training speed and memory use on this machine.",
     column("step", pa.int64(), "figure", "optimizer step"),
-    column("seconds", pa.float64(), "figure", "time since the previous row", unit="s"),
+    column("seconds", pa.float64(), "figure", "time since the step in the previous row", unit="s"),
     column("tokens_per_second", pa.float64(), "figure", "throughput", unit="tokens a second"),
     column(
         "mfu",

@@ -360,9 +360,7 @@ def compute_bootstrap_interval(
     """Compute the interval from resampled values, (R,)."""
     defined_values = resampled_values[~np.isnan(resampled_values)]
     if not len(defined_values):
-        reason = (
-            "no interval: no test row has this label, and the model predicts it for no test row"
-        )
+        reason = "no interval: no test row has this label as its correct or predicted label"
         return BootstrapInterval(np.nan, np.nan, reason)
     low, high = np.quantile(defined_values, [0.025, 0.975])
     if low == high:  # For example if all are correct; the interval would falsely claim certainty.
@@ -418,7 +416,9 @@ def bootstrap_cluster_sums(counts: Float64, seed: int = 0) -> Float64:
 POINTS_UNIT = "points"
 
 #: Suffix of the method of a difference.
-PAIRED_DIFFERENCE_NOTE = "computed from the differences on the same texts"
+PAIRED_DIFFERENCE_NOTE = (
+    "computed from the differences between model and baseline on the same texts"
+)
 
 
 def build_share_difference_score(

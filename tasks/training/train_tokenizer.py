@@ -55,7 +55,8 @@ class TokenizerConfig(StageConfig):
     """Settings of the tokenizer."""
 
     kind: Literal["bpe", "wordpiece", "unigram"] = Field(
-        "bpe", description="algorithm that builds the vocabulary; all three are byte-level"
+        "bpe",
+        description="algorithm that builds the vocabulary; all three algorithms are byte-level",
     )
     vocab_size: int = Field(
         4096,
@@ -131,9 +132,15 @@ FERTILITY = table_schema(
         unit="documents",
     ),
     column(
-        "bytes", pa.int64(), "figure", "total length of their texts in UTF-8 bytes", unit="bytes"
+        "bytes",
+        pa.int64(),
+        "figure",
+        "total length of these documents in UTF-8 bytes",
+        unit="bytes",
     ),
-    column("tokens", pa.int64(), "figure", "total length of their texts in tokens", unit="tokens"),
+    column(
+        "tokens", pa.int64(), "figure", "total length of these documents in tokens", unit="tokens"
+    ),
     column(
         "bytes_per_token",
         pa.float64(),

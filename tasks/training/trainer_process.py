@@ -88,9 +88,9 @@ def iter_trainer_events(job_path: Path, stderr_path: Path) -> Generator[TrainerE
             log.warning("trainer: killed by %s; resuming from the last saved state", signal_name)
     raise HallmarkError(
         f"the trainer was killed {MAX_RESTARTS + 1} times, the last time by {signal_name}; if the "
-        "machine ran out of memory, raise train.accumulation_steps and run again: training "
-        "resumes from the last saved state (if you change batch_size instead, training starts "
-        "from scratch)"
+        "machine ran out of memory, raise train.accumulation_steps and run again; training then "
+        "resumes from the last saved state (if you change batch_size instead, training starts from "
+        "scratch)"
     )
 
 

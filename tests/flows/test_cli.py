@@ -273,7 +273,7 @@ def test_ctrl_c_ends_immediately_with_one_sentence(hallmark):
     assert process.returncode == 1
     assert "Error logging" not in stderr
     assert stderr.endswith(
-        "hallmark: stopped; committed results are kept: run the command again to continue\n"
+        "hallmark: stopped; committed results are kept; run the command again to continue\n"
     )
     assert "Traceback" not in stderr
     (record,) = hallmark.store.glob("runs/*/run.json")
@@ -478,7 +478,7 @@ def test_names_from_user_files_cannot_change_the_terminal():
 def test_settings_are_printed_as_toml_or_json(hallmark):
     (row,) = [r for r in hallmark.json("settings", "split") if r["key"] == "validation_share"]
     assert row["default"] == 0.05 and "share of the clusters" in row["meaning"]
-    assert "choose one of" in hallmark("settings", "nowhere", code=2).stderr
+    assert "choose a section" in hallmark("settings", "nowhere", code=2).stderr
 
 
 def test_doctor_reports_the_machine_and_creates_no_store(hallmark):

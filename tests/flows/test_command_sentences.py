@@ -232,7 +232,7 @@ def test_the_total_of_removals_comes_first():
             {"documents": 3, "total": 90, "by_status": {"other language": 2, "odd": 1}},
             [
                 "3 of 90 documents (3.3 %) have no toxicity score: 2 in an undetermined language "
-                "or one that the scorer does not support, 1 odd"
+                "or in a language that the scorer does not support, 1 odd"
             ],
         ),
     ],
@@ -253,7 +253,8 @@ def test_removals_are_not_compared_if_no_group_is_large_enough(removed, compared
     )
     size = "1 document" if min_documents == 1 else "20 documents"
     expected = (
-        f"removals by identity group are not compared: there are no groups with at least {size}"
+        f"removals by identity group are not compared, because there are no groups with at least "
+        f"{size}"
     )
     assert lines[1 + bool(removed) :] == ([expected] if removed and not compared else [])
 
@@ -282,14 +283,19 @@ def test_removals_are_not_compared_if_no_group_is_large_enough(removed, compared
 @pytest.mark.parametrize(
     ("key", "verb", "note"),
     [
-        ("groups", "removed by any stage, duplicates included", "q: false discovery rate"),
-        ("tagged_groups", "tagged", "intervals corrected for this choice"),
+        (
+            "groups",
+            "removed",
+            "removals by any stage count, duplicates included; q: p-value adjusted for the false "
+            "discovery rate",
+        ),
+        ("tagged_groups", "tagged", "intervals corrected for the selection of these groups"),
     ],
 )
 def test_a_group_is_compared_with_all_other_documents(key, verb, note, changes, end):
     heading, line = removals(**{key: [GROUP | changes]})[1:]
     assert heading == (
-        f"documents that mention these groups of people were most often {verb} (groups with at "
+        f"documents that mention these groups of people were {verb} most often (groups with at "
         f"least 20 documents; ratios adjusted for source; {note}):"
     )
     others = "all other documents: 1 of 90 (1.1 %)"
@@ -346,7 +352,10 @@ def test_a_run_summary_counts_computed_and_cached_stages(
     stderr, capsys, flow, expected, stages, computed
 ):
     print_run_summary(flow, ended_run(stages=stages))
-    last = f"run r1: stages computed: {computed}, cached: {len(stages) - computed}"
+    last = (
+        f"run r1: {computed} {'stage' if computed == 1 else 'stages'} computed, "
+        f"{len(stages) - computed} cached"
+    )
     assert stderr.getvalue().splitlines() == ([expected] if expected else []) + [last]
     assert capsys.readouterr().out == ""
 
@@ -409,8 +418,9 @@ def test_a_run_summary_names_the_rules_that_passed_and_their_nearest_findings(st
     ]
     print_run_summary("pipeline", ended_run(verdicts=verdicts))
     assert stderr.getvalue().splitlines()[1:] == [
-        "policy rule fair passed for 2 findings; nearest: bias.preference[a=b]: near",
-        "policy rule polite passed: bias.preference: well",
+        "policy rule fair passed for 2 findings, of which bias.preference[a=b] is closest to "
+        "failing: near",
+        "policy rule polite passed for bias.preference: well",
     ]
 
 
@@ -564,7 +574,7 @@ def forecast(**changes):
         (
             {"documents": 1, "bytes": 900, "is_complete": True},
             [SOURCE],
-            "sources: exact, all documents were read (1 document, 900 bytes)",
+            "sources: exact, because all documents were read (1 document, 900 bytes)",
         ),
         (
             {"documents": 0, "bytes": 0, "is_complete": False},
@@ -806,7 +816,7 @@ def comparison(values=(0.5, 0.75), differences=(DIFFERENCE,), refused=None, part
             [
                 "compared with c0:",
                 "    c1",
-                "not compared: weat: why",
+                "weat was not compared: why",
                 "of 1 main finding, 1 got worse",
                 "",
                 "what changed",
@@ -883,8 +893,8 @@ FINDING = {
                 "    treatment arm      25.0 %",
             ],
         ),
-        (None, {"a": "its seed differs"}, ["a.m: not compared: its seed differs"]),
-        (None, {}, ["a.m: not compared: one of the arms has no such finding"]),
+        (None, {"a": "its seed differs"}, ["a.m was not compared: its seed differs"]),
+        (None, {}, ["a.m was not compared: one of the arms has no such finding"]),
     ],
 )
 def test_a_mitigation_ends_with_its_effect_cost_and_cards(finding, refused, expected):
@@ -893,7 +903,8 @@ def test_a_mitigation_ends_with_its_effect_cost_and_cards(finding, refused, expe
     assert render_mitigation(report).split("\n\n")[-1].splitlines() == [
         "effect of the removal, compared with the control arm",
         *expected,
-        "cost: 1.5000  1.2500  (-0.2500) bits per byte of all held-out text (no interval)",
+        "cost of the removal in bits per byte of all held-out text: 1.5000  1.2500  (-0.2500) "
+        "(no interval)",
         "removed: 1 document; removed at random for the control: 1 document",
         "control arm: p0",
         "treatment arm: p1",
@@ -949,9 +960,9 @@ def proof(**changes):
 @pytest.mark.parametrize(
     ("documents", "size", "expected"),
     [
-        (0, 0, "    base: run r0, without 0 documents, 0 bytes"),
-        (1, 1, "    base: run r0, without 1 document, 1 byte"),
-        (1234, 5678, "    base: run r0, without 1,234 documents, 5,678 bytes"),
+        (0, 0, "    base: run r0, without 0 documents (0 bytes)"),
+        (1, 1, "    base: run r0, without 1 document (1 byte)"),
+        (1234, 5678, "    base: run r0, without 1,234 documents (5,678 bytes)"),
     ],
 )
 def test_an_arm_of_a_proof_shows_what_was_removed(documents, size, expected):
@@ -1085,7 +1096,7 @@ def test_a_rate_of_a_study_is_not_rounded_to_all_or_none(rate, expected):
 def test_a_study_reports_retrained_models_if_there_are_any(removed, decrease):
     text = studied(removal_reductions=[RATE | {"arm": "random"} | row for row in removed])
     assert (
-        "decrease in detected effects for models that were retrained without the documents" in text
+        "decrease in detected effects after a model is retrained without the documents" in text
     ) == bool(removed)
     assert (f"    canary random         {decrease}, n = " in text) == bool(removed)
 
@@ -1329,12 +1340,14 @@ def replay_of(*verdicts, passed=True, store=None):
         (
             ["equal", "differs"],
             False,
-            "FAILED: some stages are missing or have results that differ from the original run",
+            "FAILED: some stages are missing or have results that differ from those of the "
+            "original run",
         ),
         (
             ["missing", "other inputs"],
             False,
-            "FAILED: some stages are missing or have results that differ from the original run",
+            "FAILED: some stages are missing or have results that differ from those of the "
+            "original run",
         ),
     ],
 )
@@ -1626,8 +1639,13 @@ def test_a_traced_finding_states_the_order_of_its_rows(rows, order, expected):
         ),
         (
             {"matched_spans": [{"text_hash": text, "run_tokens": 9} for text in "aab"]},
-            "    2 texts of the audit share consecutive tokens with the document, at most "
-            "9 tokens; --json lists the places\n",
+            "    2 texts of the audit share consecutive tokens with the document (at most "
+            "9 tokens); --json lists the places\n",
+        ),
+        (
+            {"matched_spans": [{"text_hash": "a", "run_tokens": 9}]},
+            "    1 text of the audit shares consecutive tokens with the document (at most "
+            "9 tokens); --json lists the places\n",
         ),
     ],
 )

@@ -29,7 +29,7 @@ def test_installed_and_missing_libraries_are_named(monkeypatch):
 
 @pytest.mark.parametrize(
     ("count", "expected"),
-    [(1, "1 GPU: fast, 80 GiB"), (2, "2 GPUs: the first: fast, 80 GiB")],
+    [(1, "1 GPU: fast, 80 GiB"), (2, "2 GPUs, the first of which is fast, 80 GiB")],
 )
 def test_graphics_processors_are_counted(monkeypatch, count, expected):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

@@ -242,7 +242,7 @@ def test_possible_rules_are_accepted(rule):
 def test_a_metric_that_never_has_an_interval_is_refused(audit, metric, other):
     with pytest.raises(UsageError) as refused:
         check_policy_rules(config_of(audit=audit, metric=metric))
-    sentence, _, named = str(refused.value).partition(" with an interval: ")
+    sentence, _, named = str(refused.value).partition(" that has an interval: ")
     assert sentence == (
         f"policy.rules.r.metric: {metric} never has a confidence interval, so no rule about it "
         f"can pass; choose a metric of the audit {audit}"

@@ -71,9 +71,9 @@ def test_a_run_prints_what_was_removed_by_rule_and_group(hallmark, corpus):
         f"default is tag with {WHY.removeprefix('the default with ')}"
     )
     assert heading == (
-        "documents that mention these groups of people were most often removed by any stage, "
-        "duplicates included (groups with at least 20 documents; ratios adjusted for source; q: "
-        "false discovery rate):"
+        "documents that mention these groups of people were removed most often (groups with at "
+        "least 20 documents; ratios adjusted for source; removals by any stage count, duplicates "
+        "included; q: p-value adjusted for the false discovery rate):"
     )
     start = (
         f"  {GAY}: 16 of 24 documents (66.7 %); all other documents: 2 of 40 (5.0 %); 13.3 times"
@@ -107,8 +107,9 @@ def test_by_default_harmless_documents_are_tagged_and_kept(hallmark, corpus):
     report = hallmark.json("run", corpus(rude=0), "--until", "datasheet")
     assert lines_of(report) == [
         f"select_scored: toxicity tagged 16 of 62 documents (25.8 %) and kept them; {WHY}",
-        "documents that mention these groups of people were most often tagged (groups with at "
-        "least 20 documents; ratios adjusted for source; intervals corrected for this choice):",
+        "documents that mention these groups of people were tagged most often (groups with at "
+        "least 20 documents; ratios adjusted for source; intervals corrected for the selection of "
+        "these groups):",
         f"  {GAY}: 16 of 24 documents (66.7 %); all other documents: 0 of 38 (0.0 %); not "
         "statistically significant (near-duplicates count once)",
     ]
@@ -122,8 +123,8 @@ def test_small_groups_are_not_ranked_and_the_summary_says_so(hallmark, corpus):
     small = corpus(own=8, calm=7)
     report = hallmark.json("run", small, "--set", REMOVE, "--until", "datasheet")
     assert lines_of(report)[2:] == [
-        "removals by identity group are not compared: there are no groups with at least 20 "
-        "documents"
+        "removals by identity group are not compared, because there are no groups with at least "
+        "20 documents"
     ]
 
 

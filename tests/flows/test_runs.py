@@ -264,7 +264,7 @@ def test_an_arm_of_an_experiment_is_continued_by_its_command(store):
     store.put("runs/b/run.json", damaged(store, **changes))
     report = build_status_report(open_run("b", store)) | {"config_problem": None}
     assert render_status(report).splitlines()[-1] == (
-        "this is the control arm of mitigate; repeat that command to continue it"
+        "this run is the control arm of mitigate; repeat that command to continue the run"
     )
 
 

@@ -466,7 +466,7 @@ def test_a_review_is_composed_signed_and_stored(reviewing, apart, run, reviewers
     assert "Only for &lt;tests&gt;." in page and "Near &lt;chance&gt;." in page
     assert apart.json("review", run.id)["cards"][0]["reviews"] is not None
     assert len([*(apart.store / "reviews").glob("*")]) == 2
-    assert_one_sentence(reviewing.get(statement_path), 404, "does not wait for a signature")
+    assert_one_sentence(reviewing.get(statement_path), 404, "is not waiting for a signature")
 
 
 @pytest.mark.parametrize(

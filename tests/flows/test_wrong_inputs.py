@@ -125,7 +125,7 @@ WRONG_INPUTS = [
     (["status", "20260101"], "has no run named '20260101'; the store has no runs; start one"),
     (["findings"], "has no audit yet; run: hallmark audit CHECKPOINT"),
     (["compare", "a", "b"], "there is no checkpoint 'a'; specify a folder, RUN, RUN@STEP"),
-    (["compare"], "there is nothing to compare: specify two checkpoints"),
+    (["compare"], "there is nothing to compare; specify two checkpoints"),
     (["trace", "latest", "zz"], "'zz' is neither a doc_id (32 hexadecimal digits"),
     (["trace", "latest", "bias"], "'bias' is an audit, not a finding; specify one of its findings"),
     (["trace", "latest", "0" * 32], "has the stage ingest yet; start one with: hallmark run"),

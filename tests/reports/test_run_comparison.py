@@ -162,7 +162,9 @@ def test_what_changed_comes_first_and_equal_findings_are_hidden(session, tmp_pat
     assert "Of 1 main finding, 1 got worse." in text
     assert "1 finding is equal before and after, such as baselines" in text
     command = render_comparison(report)
-    assert "1 finding that is equal, such as baselines on the same text: see --json" in command
+    assert (
+        "1 finding has equal values, such as baselines on the same text; --json lists all findings"
+    ) in command
     assert command.index("what changed") < command.index("other findings")
 
 
@@ -206,7 +208,7 @@ def test_one_audit_that_cannot_be_compared_does_not_prevent_the_others(session, 
     assert "Not compared, for the reasons below: Training-data extraction." in text
     report = report_run_comparison(comparison)
     assert report["incomparable"] == {"extraction": "the settings differ: seed"}
-    assert "not compared: extraction: the settings differ: seed" in render_comparison(report)
+    assert "extraction was not compared: the settings differ: seed" in render_comparison(report)
 
 
 def test_an_audit_that_one_checkpoint_lacks_is_named(session, tmp_path):

@@ -42,7 +42,7 @@ def test_an_earlier_corpus_is_what_the_same_stage_left(session):
 def test_a_table_without_the_column_that_is_read_is_not_called_damaged(session, tmp_path):
     documents = given(TEXTS)
     told = identify_languages(documents, LanguageConfig())
-    says = "signals of language/.* has no column 'cluster', which this stage reads; its col"
+    says = "signals of language/.* has no column 'cluster', which this stage reads; the table has "
     with pytest.raises(HallmarkError, match=says):
         deduplicate(told["signals"], {}, DeduplicateConfig())
     for read in (told["signals"].read, told["signals"].parts[0].read_empty_table):

@@ -84,7 +84,8 @@ def _make_comparison_columns(prefix: str, event: str, ratio: str) -> list[pa.Fie
         ),
         make_float_column(
             f"{prefix}adjusted_high",
-            "upper end of the confidence interval; null if the interval is unbounded",
+            f"upper end of the confidence interval of `{prefix}adjusted_ratio`; null if the "
+            "interval is unbounded",
             "times",
         ),
         make_float_column(
@@ -96,9 +97,9 @@ def _make_comparison_columns(prefix: str, event: str, ratio: str) -> list[pa.Fie
         ),
         make_float_column(
             f"{prefix}q",
-            "q-value of the difference: the false discovery rate (Benjamini & Hochberg 1995) "
-            "across all comparisons in this table: of removed documents, and of documents of which "
-            "no copy remains",
+            "q-value of the difference; it controls the false discovery rate (Benjamini & Hochberg "
+            "1995) across all comparisons in this table, both those of removed documents and those "
+            "of documents with no remaining copy",
             "p",
         ),
         make_label_column(
@@ -119,7 +120,9 @@ def _make_share_columns(prefix: str, event: str) -> list[pa.Field]:
             "interval, with the number of documents divided by the design effect of near-duplicate "
             "clusters",
         ),
-        make_share_column(f"{prefix}_rate_high", "upper end of the confidence interval"),
+        make_share_column(
+            f"{prefix}_rate_high", f"upper end of the confidence interval of `{prefix}_rate`"
+        ),
         make_share_column(f"other_{prefix}_rate", f"share of all other documents {event}"),
     ]
 
@@ -144,7 +147,7 @@ GROUP_REMOVAL_TABLES = {
             "duplicate_documents",
             "number of documents that were removed as exact or near duplicates of another document",
         ),
-        make_count_column("unique_documents", "`documents` without `duplicate_documents`"),
+        make_count_column("unique_documents", "`documents` minus `duplicate_documents`"),
         make_count_column(
             "lost_documents",
             "number of removed documents with no remaining copy of their text: documents removed "
@@ -154,7 +157,8 @@ GROUP_REMOVAL_TABLES = {
         make_count_column(
             "unreadable_records",
             "number of records that ingest could not read and that are not counted as documents; "
-            "null for groups other than sources, because nothing else is known about these records",
+            "null for groups other than sources, because nothing else is known about an unreadable "
+            "record",
             "records",
         ),
         make_count_column(
@@ -194,7 +198,9 @@ GROUP_REMOVAL_TABLES = {
         *_GROUP_COLUMNS,
         make_label_column("stage", "label of the stage in the run"),
         make_label_column("reason", "reason for the removal, as in the ledger"),
-        make_label_column("action", "removed, or quarantined: the stage could not process them"),
+        make_label_column(
+            "action", "removed; or quarantined, if the stage could not process the documents"
+        ),
         make_count_column("documents", "number of documents of the group"),
         make_count_column("other_documents", "number of all other documents"),
     ),

@@ -76,8 +76,8 @@ SWAP_TABLES = {
             "written for Hallmark",
         ),
         make_label_column("axis", "kind of group"),
-        make_label_column("group_name", "the group in the sentence"),
-        make_label_column("other_group", "the group that replaces it"),
+        make_label_column("group_name", "group that the original sentence mentions"),
+        make_label_column("other_group", "group that replaces the original group"),
         make_count_column("sentences", "number of sentences", "sentences"),
         make_count_column(
             "clusters",
@@ -93,11 +93,13 @@ SWAP_TABLES = {
         make_float_column(
             "low",
             "lower end of the 95 % confidence interval of `score_difference` (t interval with "
-            "clustered standard errors, widened for skewness); null: fewer than 10 clusters, or "
-            "the score changes in too few of them",
+            "clustered standard errors, widened for skewness); null if there are fewer than 10 "
+            "clusters, or if the score changes in too few clusters",
             "score",
         ),
-        make_float_column("high", "upper end of the interval", "score"),
+        make_float_column(
+            "high", "upper end of the 95 % confidence interval of `score_difference`", "score"
+        ),
         make_float_column(
             "p",
             "two-sided p-value for the null hypothesis that the mean difference is 0; the p-value "
@@ -133,10 +135,10 @@ SWAP_TABLES = {
         "`swap_differences` is computed.",
         make_label_column("origin", "corpus or templates"),
         make_label_column("axis", "kind of group"),
-        make_label_column("group_name", "the group in the sentence"),
-        make_label_column("other_group", "the group that replaces it"),
-        make_label_column("term", "term for the group in the original sentence"),
-        make_label_column("other_term", "the term that replaces it"),
+        make_label_column("group_name", "group that the original sentence mentions"),
+        make_label_column("other_group", "group that replaces the original group"),
+        make_label_column("term", "term for the original group in the original sentence"),
+        make_label_column("other_term", "term for the other group that replaces the original term"),
         column(
             "doc_id",
             ID_TYPE,

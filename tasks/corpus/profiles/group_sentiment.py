@@ -62,7 +62,7 @@ SENTIMENT_TABLES = {
         "excluded. The sentences about a group are averaged within each cluster of near-duplicate "
         "documents, so that every cluster counts once.",
         make_label_column("axis", "kind of group"),
-        make_label_column("group_name", "the group in the sentences"),
+        make_label_column("group_name", "group that the sentences mention"),
         make_count_column("sentences", "number of sentences with a score", "sentences"),
         make_count_column(
             "missing_sentences",
@@ -93,7 +93,9 @@ SENTIMENT_TABLES = {
             "interval (`method` gives the reason)",
             "score",
         ),
-        make_float_column("high", "upper end of the interval", "score"),
+        make_float_column(
+            "high", "upper end of the 95 % confidence interval of `difference`", "score"
+        ),
         make_float_column(
             "p",
             "one-sided p-value for a mean sentiment below that of the other groups, computed by "
@@ -102,8 +104,8 @@ SENTIMENT_TABLES = {
         ),
         make_float_column(
             "q",
-            "q-value: the false discovery rate (Benjamini & Hochberg 1995) across all groups in "
-            "the table; null if `low` is null",
+            "q-value, which controls the false discovery rate (Benjamini & Hochberg 1995) across "
+            "all groups in the table; null if `low` is null",
             "p",
         ),
         make_float_column(
@@ -119,7 +121,7 @@ SENTIMENT_TABLES = {
         "computed.",
         column("doc_id", ID_TYPE, "id", "id of the document that contains the sentence"),
         make_label_column("axis", "kind of group"),
-        make_label_column("group_name", "the group in the sentence"),
+        make_label_column("group_name", "group that the sentence mentions"),
         make_float_column(
             "sentiment",
             "sentiment of the sentence after the group was replaced by a neutral word, from -1 "

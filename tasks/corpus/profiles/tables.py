@@ -68,11 +68,11 @@ TABLES = {
             "together",
         ),
         make_count_column("documents", "number of documents", "documents"),
-        make_count_column("bytes", "total length of their texts in UTF-8 bytes", "bytes"),
+        make_count_column("bytes", "total length of the documents in UTF-8 bytes", "bytes"),
         make_float_column(
             "byte_share",
-            "bytes of these documents as a share of all bytes of the split; null if the split is "
-            "empty",
+            "bytes of the documents with this value, as a share of all bytes of the split; null if "
+            "the split is empty",
             "share",
         ),
     ),
@@ -133,7 +133,9 @@ TABLES = {
             "too narrow if many mentions come from the same document",
             "share",
         ),
-        make_float_column("high", "upper end of the interval", "share"),
+        make_float_column(
+            "high", "upper end of the 95 % confidence interval of `women_share`", "share"
+        ),
     ),
     "ledger_summary": table_schema(
         "Number and size of the documents and spans that each stage removed, changed or added, by "
@@ -184,18 +186,18 @@ TABLES = {
         make_count_column(
             "documents",
             "number of documents in which spans were masked or cut out, or which were removed "
-            "because of spans",
+            "because of such spans",
             "documents",
         ),
         make_count_column(
             "removed_documents",
-            "number of documents that were removed because of such spans",
+            "number of documents that were removed because of spans with personal data",
             "documents",
         ),
     ),
     "toxicity": table_schema(
         "Quantiles of the toxicity scores of the documents before the stage `select_scored` "
-        "removed any of them.",
+        "removed documents.",
         _SOURCE_OR_ALL_COLUMN,
         make_count_column("scored_documents", "number of documents with a score", "documents"),
         make_count_column(
@@ -226,7 +228,7 @@ TABLES = {
         "Number of mentions of groups of people. A mention is an occurrence of a whole word from "
         "the built-in list or from a lexicon in `identities.lexicons`.",
         make_label_column("group_name", "identity group"),
-        make_label_column("term", "word of the list"),
+        make_label_column("term", "word from the list"),
         _SOURCE_COLUMN,
         make_count_column("mentions", "number of mentions of the word", "mentions"),
         make_count_column(
@@ -247,7 +249,7 @@ TABLES = {
         _SOURCE_COLUMN,
         column("error", pa.string(), "project text", "reason why the records could not be read"),
         make_count_column("records", "number of records", "records"),
-        make_count_column("raw_bytes", "raw bytes of these records", "bytes"),
+        make_count_column("raw_bytes", "number of raw bytes in the unreadable records", "bytes"),
     ),
     "canaries": table_schema(
         "Number of planted canaries (test texts), by kind and number of copies.",
@@ -260,6 +262,6 @@ TABLES = {
         ),
         make_count_column("canaries", "number of distinct canaries", "canaries"),
         make_count_column("documents", "number of planted documents", "documents"),
-        make_count_column("bytes", "total length of their texts in UTF-8 bytes", "bytes"),
+        make_count_column("bytes", "total length of the documents in UTF-8 bytes", "bytes"),
     ),
 }

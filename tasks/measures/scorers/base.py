@@ -37,8 +37,8 @@ class ScorerSettings(StageConfig):
     )
     base_model_folder: Path | None = Field(
         default=None,
-        description="folder with config.json and tokenizer of the checkpoint's base model, for "
-        "offline use",
+        description="folder with the config.json and the tokenizer of the checkpoint's base model, "
+        "for offline use",
     )
     sha256: str | None = Field(
         default=None,
@@ -201,7 +201,7 @@ class Scorer(ABC):
             self.has_invalid_scores = True
             column = int(np.argmax(is_invalid.any(0)))
             self.failure_reason = (
-                f"it returned scores outside {lowest[column]:g} to 1, such as "
+                f"it returned scores outside the range from {lowest[column]:g} to 1, such as "
                 f"{scores[is_invalid[:, column], column][0]:.3g}, which may be logits"
             )
         return np.where(is_invalid, np.float32(np.nan), scores)

@@ -212,8 +212,8 @@ def _load_checkpoint(path: Path) -> dict[str, Any]:
     except Exception as error:
         raise UsageError(
             f"{str(path)!r} is not a Detoxify checkpoint that can be loaded without running code "
-            f"from it ({str(error).splitlines()[0][:120]}); use a checkpoint with config and "
-            "state_dict"
+            f"from it ({str(error).splitlines()[0][:120]}); use a checkpoint that contains config "
+            "and state_dict"
         ) from error
     if "toxicity" not in classes:
         raise HallmarkError(

@@ -76,7 +76,9 @@ class ClassifierConfig(StageConfig):
 
     kind: Literal["classifier"]
     folder: Path = Field(
-        description=("Hugging Face model folder with config, tokenizer and safetensors weights")
+        description=(
+            "folder of a Hugging Face model with its config, tokenizer and safetensors weights"
+        )
     )
     head: SentimentHead = Field(
         "sentiment", description="categories that the classifier was trained to predict"
@@ -130,7 +132,8 @@ class WordListScorer(Scorer):
         self.valences = word_list.valences
         if word_list.contradictions:
             log.warning(
-                "%s: words with more than one valence: %s, such as %s; the last one counts",
+                "%s: words with more than one valence: %s, such as %s; the last valence of each "
+                "word counts",
                 config.path,
                 format(len(word_list.contradictions), ","),
                 ", ".join(word_list.contradictions[:MAX_LISTED_WORDS]),

@@ -87,7 +87,7 @@ def test_differences_are_those_of_pairs(apart, both):
     assert any(r["audit"] == "associations" and r["differences"][0] for r in report["rows"])
     assert rows["associations", "strength_by_trait_share", ""]["differences"] == [None]  # no mean
     output = apart("compare", *both).stdout
-    assert "difference" in output and "not compared: extraction" in output
+    assert "difference" in output and "extraction was not compared" in output
 
 
 def test_all_audited_checkpoints_of_a_training_are_compared_with_the_first(apart, both):
@@ -141,7 +141,7 @@ def test_a_damaged_table_ends_with_1_and_hides_no_other_audit(apart, both, tmp_p
     for part in run["audit_toxicity"]["values"].parts:
         part.path.write_bytes(b"PAR1")
     done = copied("compare", *both, code=1)
-    assert "not compared: toxicity: cannot be read: " in done.stdout
+    assert "toxicity was not compared: cannot be read: " in done.stdout
     assert "bias." in done.stdout and "associations." in done.stdout
     (line,) = done.stderr.strip().splitlines()
     assert "the tables of toxicity cannot be read; run hallmark verify" in line
@@ -181,7 +181,8 @@ def test_a_run_is_not_compared_with_itself(apart, both):
     for names in ((both[0], both[0]), (apart.first, both[1]), (both[1], apart.first[:-1])):
         error = apart("compare", *names, code=2).stderr
         assert (
-            "lead to the same audit, that of run " in error and len(error.strip().splitlines()) == 1
+            "refer to the same audit, that of run " in error
+            and len(error.strip().splitlines()) == 1
         )
     # Named twice among others, a checkpoint is compared once.
     report = apart.json("compare", both[0], both[1], both[0])

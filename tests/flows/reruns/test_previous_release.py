@@ -143,7 +143,7 @@ def test_bad_settings_are_refused_before_the_first_stage(apart, passed):
         (
             rule_options(audit="bias", metric="tie_share"),
             apart.first,
-            "tie_share has no direction in which it is",
+            "neither higher nor lower values of tie_share are worse",
         ),
         (rule_options(lt=0.5), apart.first, "it has lt and not_worse_than_previous_by"),
         (rule_options(0), apart.first, "must be greater than 0"),

@@ -241,7 +241,10 @@ def test_temperature_decays_to_its_final_value():
         ({"min_p": 1.5}, "min_p"),
         ({"repetition_penalty": 0.0}, "repetition_penalty"),
         ({"repetition_penalty": 1e-300}, "repetition_penalty"),
-        ({"temperature": 0.0, "first_temperature": 10.0}, "With first_temperature, temperature"),
+        (
+            {"temperature": 0.0, "first_temperature": 10.0},
+            "If first_temperature is set, temperature",
+        ),
         ({"max_new_tokens": 0}, "at least 1"),
     ],
 )
@@ -277,7 +280,7 @@ def test_stopped_rows_do_not_change_the_others():
         ({"stop": (999,), "repetition_penalty": 1.2}, "Token id 999"),
         ({"stop": (999,)}, "Token id 999"),
         ({"stop": ["x"]}, "stop is not a list of token ids"),
-        ({"top_k": 2.5}, "top_k must be a positive integer, .* not 2.5"),
+        ({"top_k": 2.5}, "top_k must be 0 .* or a positive integer, not 2.5"),
     ],
 )
 def test_invalid_settings_are_refused(settings, words):

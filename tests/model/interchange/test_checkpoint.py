@@ -82,7 +82,7 @@ def test_an_older_checkpoint_without_objective_is_refused(tmp_path, architecture
         path.write_text(json.dumps(config | {"objective": name}))
         assert load_checkpoint(tmp_path / "c").objective == name
     path.write_text(json.dumps(config))
-    with pytest.raises(CheckpointError, match="does not name the objective") as error:
+    with pytest.raises(CheckpointError, match="does not specify the objective") as error:
         load_checkpoint(tmp_path / "c")
     assert all(f'"objective": "{name}"' in str(error.value) for name in objectives)
 
@@ -189,7 +189,7 @@ DAMAGES = {
         damage_config(objective="mlm"),
         "objective 'mlm', but for the architecture decoder it must be",
     ),
-    "no objective": (damage_config(objective=None), "does not name the objective"),
+    "no objective": (damage_config(objective=None), "does not specify the objective"),
     "indivisible": (damage_config(n_heads=5), "not divisible"),
     "wider": (damage_config(d_model=64), "does not match its config"),
     "deeper": (damage_config(n_layers=3), "in the file: missing"),

@@ -398,6 +398,6 @@ def test_two_groups_have_opposite_differences_and_p_agrees_with_intervals(few):
     ]
     assert np.isnan([least.minimum_detectable_effect, least.low, least.high]).all()
     assert least.method.startswith(
-        "no interval: only 6 different relabellings are possible, too few for p below"
+        "no interval: only 6 different relabellings are possible, too few for a p below"
     )
     assert least.p > 0.3

@@ -271,7 +271,9 @@ def test_two_way_clusters_cover_the_truth():
     # Two identical clusterings count as one.
     twice = estimate_mean_or_share(values, rows, null_value=0.0, crossed_clusters=rows)
     assert (twice.low, twice.high) == pytest.approx((alone.low, alone.high))
-    assert twice.method.endswith("two-way clustering: 12 items and 12 clusters of the second kind")
+    assert twice.method.endswith(
+        "two-way clustering: 12 items and 12 clusters in the second dimension"
+    )
     # A clustering with a single cluster is ignored.
     assert estimate_mean_or_share(values, rows, crossed_clusters=["x"] * 180).clusters == 12
 
@@ -601,7 +603,7 @@ def test_means_that_few_values_decide_have_no_interval():
     crossed = estimate_mean_or_share(
         rows.ravel() % 7.0, rows.ravel(), crossed_clusters=columns.ravel()
     )
-    assert crossed.method == "no interval: fewer than 10 clusters of the second kind"
+    assert crossed.method == "no interval: fewer than 10 clusters in the second dimension"
     share = estimate_mean_or_share(UNEQUAL[0], UNEQUAL[1], is_share=True, unit="prompts")
     assert np.isnan(share.low) and share.method == "no interval: fewer than 6 prompts"
 

@@ -229,7 +229,9 @@ def test_differences_of_labels_equal_an_explicit_bootstrap():
         close = 1e-9 if metric == "macro-F1" else 0.15 * (high - low)
         assert scores[metric].low == pytest.approx(low, abs=close)
         assert scores[metric].high == pytest.approx(high, abs=close)
-        assert scores[metric].method.endswith("computed from the differences on the same texts")
+        assert scores[metric].method.endswith(
+            "computed from the differences between model and baseline on the same texts"
+        )
         assert (scores[metric].n, scores[metric].unit) == (200, "points")
 
 

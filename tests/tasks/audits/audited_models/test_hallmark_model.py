@@ -93,7 +93,7 @@ def test_a_decoder_without_an_objective_is_refused(tmp_path):
     config = json.loads((folder / "config.json").read_text())
     del config["objective"]
     (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(UsageError, match="does not name the objective"):
+    with pytest.raises(UsageError, match="does not specify the objective"):
         open_audited_model(folder, device="cpu")
 
 

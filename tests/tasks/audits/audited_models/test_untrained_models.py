@@ -158,7 +158,7 @@ def test_the_pairs_alone_are_scored_and_the_findings_name_both_tests(session, ow
         if row["metric"] == "stereotype_preference" and not row["slice"] and not row["control"]
     ]
     assert "prediction test against 20 untrained models (mean 0." in row["method"]
-    assert "test against 0.5: p = " in row["method"]
+    assert " in the test against 0.5, and p = " in row["method"]
 
 
 def test_an_architecture_that_cannot_be_scaled_down_gives_a_reason(

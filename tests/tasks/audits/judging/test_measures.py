@@ -335,7 +335,8 @@ def test_two_way_variance_equals_sum_over_pairs():
         assert widths[1] == pytest.approx(widened) and widened >= half
         assert (
             estimate.clusters == 10
-            and "two-way clustering: 12 items and 10 clusters of the second kind" in estimate.method
+            and "two-way clustering: 12 items and 10 clusters in the second dimension"
+            in estimate.method
         )
         t = (values.mean() - 0.3) / variance**0.5
         assert estimate.p >= 2 * stats.t.sf(abs(t), freedom) * (1 - 1e-9)
