@@ -42,8 +42,7 @@ LIMITS = [
     (CascadeConfig, {}, "min_recall", [1e-9, 0.999], [0, 1]),
     (CascadeConfig, {}, "confidence_level", [0.5, 0.999], [0.49, 1]),
     (CascadeConfig, {}, "sample_size", [1], [0]),
-    (ContaminationConfig, {"min_item_words": 1}, "ngram_size", [1], [0]),
-    (ContaminationConfig, {"ngram_size": 4}, "min_item_words", [1, 4], [0, 5]),
+    (ContaminationConfig, {}, "ngram_size", [1, 100], [0, 101]),
     (EvaluationSet, {"name": "set", "path": "set.csv"}, "text_fields", [("a",), ("a", "b")], [()]),
     (
         DeduplicateNearConfig,
