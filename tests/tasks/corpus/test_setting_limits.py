@@ -81,7 +81,6 @@ LIMITS = [
         [1e-9, 0.999],
         [-0.1, 0, 1],
     ),
-    (ScoreToxicityConfig, {}, "max_undetermined_characters", [0], [-1]),
     (SplitConfig, {"holdout_share": 0}, "validation_share", [1e-9, 0.999], [0, 1]),
     (SplitConfig, {"validation_share": 0.001}, "holdout_share", [0, 0.998], [-0.1, 0.999]),
 ]
