@@ -24,6 +24,7 @@ from hallmark.flows.training import train_model
 from hallmark.tasks.audits.ability.capability_texts import check_validation_text_exists
 from hallmark.tasks.audits.audited_models.opening import is_hallmark_checkpoint
 from hallmark.tasks.contract import Artifact, Table
+from hallmark.tasks.corpus.contamination import check_evaluation_sets
 
 
 @flow(name="pipeline", flow_run_name=generate_flow_run_name)
@@ -59,6 +60,7 @@ def pipeline(
         audit_names = choose_audits_of_run(run.config, selected_audits, until)
         check_model_settings(run.config, is_hallmark=True)
         check_user_files_exist(run.config, audit_names)
+        check_evaluation_sets(run.config.contamination)
         start_checkpoint = _resolve_start_checkpoint(run, start)
 
         corpus = curate_corpus(run.config, open_earlier_corpus_or_empty(run.store, run.config))
@@ -78,6 +80,7 @@ def corpus(
 ) -> str:
     """Curate a corpus and build its datasheet; arguments and result as of ``pipeline``."""
     with start_run("corpus", config, overrides, store=store) as run:
+        check_evaluation_sets(run.config.contamination)
         curate_corpus(run.config, open_earlier_corpus_or_empty(run.store, run.config))
     return run.id
 
@@ -91,6 +94,7 @@ def pretrain(
 ) -> str:
     """Curate a corpus and train a model on it; arguments and result as of ``pipeline``."""
     with start_run("pretrain", config, overrides, start=start, store=store) as run:
+        check_evaluation_sets(run.config.contamination)
         start_checkpoint = _resolve_start_checkpoint(run, start)
         corpus = curate_corpus(run.config, open_earlier_corpus_or_empty(run.store, run.config))
         trained = train_model(run.config, corpus, start_checkpoint)

@@ -118,7 +118,8 @@ MAX_RULES_SHOWN, MAX_REMOVED_GROUPS_SHOWN, MAX_TAGGED_GROUPS_SHOWN = 2, 3, 2
 
 #: Why documents have no score, by their status in the table ``toxicity_status``.
 UNSCORED_REASONS = {
-    "other language": "in an undetermined language or in a language that the scorer does not "
+    "other language": "in a language that the scorer does not support",
+    "undetermined language": "in an undetermined language and a script that the scorer does not "
     "support",
     "cleared": "judged harmless by the cheap first scorer of the cascade",
     "empty": "empty",

@@ -66,6 +66,7 @@ from hallmark.tasks.contract import (
     UsageError,
     open_session,
 )
+from hallmark.tasks.corpus.contamination import check_evaluation_sets
 from hallmark.tasks.corpus.plant_canaries import PlantCanariesConfig
 from hallmark.tasks.corpus.toxicity.actions import explain_action
 from hallmark.tasks.measures.scorers import TOXICITY_HEADS, ScorerConfig, needs_checkpoint_download
@@ -389,7 +390,7 @@ class Forecaster:
         )
         vocabulary = self._estimate_vocabulary_size()
         training = self._estimate_training(estimates, vocabulary.size)
-        self._check_audit_files()
+        self._check_user_files()
         self._estimate_baseline_seconds()
         self._estimate_stage_seconds()
         runs_audits = any(row.label == "audit_capability" for row in self.plan.stage_forecasts)
@@ -423,13 +424,14 @@ class Forecaster:
             "will_fail": any(problem.is_certain for problem in problems),
         }
 
-    def _check_audit_files(self) -> None:
-        """Check that the user's files for audits exist and contain usable items."""
+    def _check_user_files(self) -> None:
+        """Check that evaluation sets and the user's files for audits contain usable items."""
         artifacts = {
             **(self.scaled_sample.artifacts if self.scaled_sample else {}),
             **self.known_artifacts,
         }
         try:
+            check_evaluation_sets(self.config.contamination)
             check_user_files_exist(self.config, self.audit_names)
             if tokenizer := self.start_checkpoint or artifacts.get("train_tokenizer"):
                 check_user_audit_items(self.config, tokenizer, self.audit_names)

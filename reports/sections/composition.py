@@ -390,6 +390,8 @@ def describe_toxicity_windows(corpus: CorpusFigures) -> list[Block]:
 TOXICITY_STATUS_LABELS = {
     "scored": "scored",
     "other language": "in languages that the scorer does not support",
+    "undetermined language": "in an undetermined language and a script that the scorer does not "
+    "support",
     "cleared": "cleared by the cheap scorer and therefore not scored",
     "empty": "without a visible character",
     "failed": "on which the scorer failed",

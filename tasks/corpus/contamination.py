@@ -9,7 +9,8 @@ Memory: 16 bytes per word of the sets, in every worker.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
@@ -29,6 +30,8 @@ from hallmark.tasks.contract import (
     TableWriters,
     UsageError,
     column,
+    format_count,
+    format_existing_fields_suffix,
     stage,
     stat_to_file_stamp,
     table_schema,
@@ -42,11 +45,13 @@ from hallmark.tasks.measures.failed_documents import (
 )
 from hallmark.tasks.measures.item_files import (
     check_file_exists,
-    get_text_field,
+    get_text_list_field,
     read_items,
     user_file_digest,
 )
 from hallmark.tasks.measures.overlap import OverlapIndex, build_overlap_index, find_overlaps
+
+log = logging.getLogger("hallmark")
 
 
 class EvaluationSet(StageConfig):
@@ -60,7 +65,9 @@ class EvaluationSet(StageConfig):
     text_fields: tuple[str, ...] = Field(
         ("text",),
         min_length=1,
-        description="fields that contain text; each field counts as a separate item",
+        description="fields that contain text or a list of texts, such as the choices; the first "
+        "field is the question. A text with fewer than `contamination.ngram_size` words is "
+        "searched for only together with the question",
     )
 
 
@@ -75,30 +82,20 @@ class ContaminationConfig(StageConfig):
         ge=1,
         le=100,
         description="number of consecutive words of an item that a document must contain to "
-        "overlap with the item; an item with fewer words overlaps only if the document contains it "
-        "completely",
-    )
-    min_item_words: int = Field(
-        4,
-        ge=1,
-        le=100,
-        description="minimum number of words of an item; items with fewer words are counted but "
-        "not searched for",
+        "overlap with the item; items with fewer words are counted but not searched for",
     )
 
     @model_validator(mode="after")
-    def _check_names_and_lengths(self) -> ContaminationConfig:
+    def _check_names(self) -> ContaminationConfig:
         set_names = [evaluation_set.name for evaluation_set in self.evaluation_sets]
         if len(set(set_names)) < len(set_names):
             raise ValueError("two evaluation sets have the same name; rename one of them")
-        if self.min_item_words > self.ngram_size:
-            raise ValueError("'min_item_words' must not be greater than 'ngram_size'")
         return self
 
 
 SIGNALS = build_signal_schema(
-    "Number of evaluation items that overlap with each document. An item is one text of an "
-    "evaluation set.",
+    "Number of evaluation items that overlap with each document. An item is a record of an "
+    "evaluation set, such as a question with its choices.",
     column(
         "contamination",
         pa.int32(),
@@ -126,8 +123,24 @@ SET_SUMMARIES = table_schema(
         "skipped_items",
         pa.int64(),
         "figure",
-        "number of items that were not searched for because they are too short",
+        "number of items that were not searched for because all their texts together have fewer "
+        "than `contamination.ngram_size` words",
         unit="items",
+    ),
+    column(
+        "short_texts",
+        pa.int64(),
+        "figure",
+        "number of texts with fewer than `contamination.ngram_size` words; they were searched for "
+        "only together with the question of their item",
+        unit="texts",
+    ),
+    column(
+        "empty_fields",
+        pa.int64(),
+        "figure",
+        "number of fields without text, which were skipped",
+        unit="fields",
     ),
     column(
         "overlapping_documents",
@@ -139,7 +152,36 @@ SET_SUMMARIES = table_schema(
 )
 
 
-def load_indexes_by_evaluation_set(config: ContaminationConfig) -> dict[str, OverlapIndex]:
+class SetIndex(NamedTuple):
+    """The items of an evaluation set, ready to be searched for."""
+
+    overlaps: OverlapIndex
+    """The n-grams of the items."""
+    empty_field_count: int
+    """Number of fields without text."""
+
+
+def check_evaluation_sets(config: ContaminationConfig) -> None:
+    """Read all evaluation sets, so that errors are found before any stage runs.
+
+    Warns of sets of which no item is long enough to be searched for.
+
+    Raises:
+        UsageError: A file cannot be read; the message names the file and the place in it.
+    """
+    for name, (overlap_index, _) in load_indexes_by_evaluation_set(config).items():
+        if overlap_index.skipped_item_count == overlap_index.item_count:
+            log.warning(
+                "contamination: none of the %s of the evaluation set %r is searched for, because "
+                "each has fewer than %d words; add the field of the question to 'text_fields', or "
+                "lower contamination.ngram_size",
+                format_count(overlap_index.item_count, "item"),
+                name,
+                config.ngram_size,
+            )
+
+
+def load_indexes_by_evaluation_set(config: ContaminationConfig) -> dict[str, SetIndex]:
     """Load the index of each evaluation set, by name of the set.
 
     Raises:
@@ -155,37 +197,61 @@ def load_indexes_by_evaluation_set(config: ContaminationConfig) -> dict[str, Ove
 @lru_cache(maxsize=1)  # one entry holds all sets, because every partition needs all of them
 def _load_cached_indexes_by_evaluation_set(
     config: ContaminationConfig, file_stamps: tuple[FileStamp, ...]
-) -> dict[str, OverlapIndex]:
+) -> dict[str, SetIndex]:
     """Load all sets once per process; changed files have other stamps and are read again."""
     return {
-        evaluation_set.name: _build_set_index(
-            evaluation_set, config.ngram_size, config.min_item_words
-        )
+        evaluation_set.name: _build_set_index(evaluation_set, config.ngram_size)
         for evaluation_set in config.evaluation_sets
     }
 
 
-def _build_set_index(
-    evaluation_set: EvaluationSet, ngram_size: int, min_words: int
-) -> OverlapIndex:
-    items = [
-        _read_item_text(evaluation_set, location, item, field)
-        for location, item in read_items(evaluation_set.path, f"items of {evaluation_set.name}")
-        for field in evaluation_set.text_fields
-    ]
-    return build_overlap_index(items, ngram_size, min_words)
+def _build_set_index(evaluation_set: EvaluationSet, ngram_size: int) -> SetIndex:
+    items = []
+    empty_counts = dict.fromkeys(evaluation_set.text_fields, 0)
+    first_item: dict[str, Any] | None = None
+    for location, item in read_items(evaluation_set.path, f"items of {evaluation_set.name}"):
+        first_item = first_item or item
+        texts_by_field = {
+            field: _read_field_texts(evaluation_set, location, item, field)
+            for field in evaluation_set.text_fields
+        }
+        for field, texts in texts_by_field.items():
+            empty_counts[field] += not texts
+        items.append(_arrange_item_texts([*texts_by_field.values()]))
+    for field, empty_count in empty_counts.items():
+        if empty_count == len(items):
+            hint = format_existing_fields_suffix(field, first_item or {}, "fields")
+            raise UsageError(
+                f"{evaluation_set.path} has no text in {field!r}{hint}; "
+                f"{_advise_on_fields(evaluation_set)}"
+            )
+    return SetIndex(build_overlap_index(items, ngram_size), sum(empty_counts.values()))
 
 
-def _read_item_text(
+def _arrange_item_texts(texts_of_fields: Sequence[Sequence[str]]) -> list[str]:
+    """Return all texts of an item, with the question first; it is "" if there is none.
+
+    The question is the text of the first field. A list of texts is no question.
+    """
+    question = texts_of_fields[0] if len(texts_of_fields[0]) == 1 else [""]
+    other_fields = texts_of_fields[1:] if question is texts_of_fields[0] else texts_of_fields
+    return [*question, *(text for texts in other_fields for text in texts)]
+
+
+def _read_field_texts(
     evaluation_set: EvaluationSet, location: str, item: dict[str, Any], field: str
-) -> str:
+) -> list[str]:
     try:
-        return get_text_field(location, item, field)
+        return get_text_list_field(location, item, field)
     except UsageError as error:
-        raise UsageError(
-            f"{error}; correct the file, or correct 'text_fields' of {evaluation_set.name!r} in "
-            "contamination.evaluation_sets"
-        ) from error
+        raise UsageError(f"{error}; {_advise_on_fields(evaluation_set)}") from error
+
+
+def _advise_on_fields(evaluation_set: EvaluationSet) -> str:
+    return (
+        f"correct the file, or correct 'text_fields' of {evaluation_set.name!r} in "
+        "contamination.evaluation_sets"
+    )
 
 
 class OverlapCounts(TypedDict):
@@ -201,7 +267,10 @@ def write_partition_overlaps(
     partition: TablePart, config: ContaminationConfig, out: TableWriters
 ) -> OverlapCounts:
     """Write the signals and overlaps of a partition."""
-    index_by_evaluation_set = load_indexes_by_evaluation_set(config)
+    index_by_evaluation_set = {
+        name: set_index.overlaps
+        for name, set_index in load_indexes_by_evaluation_set(config).items()
+    }
     overlapping_documents = dict.fromkeys(index_by_evaluation_set, 0)
     failures: FailureList = []
     for batch in partition.iter_batches(["doc_id", "text"]):
@@ -285,12 +354,14 @@ def find_contamination(
         documents.row_count,
         "the search for overlaps",
     )
-    for name, item_index in load_indexes_by_evaluation_set(config).items():
+    for name, (overlap_index, empty_field_count) in load_indexes_by_evaluation_set(config).items():
         context.get_table_writer("evaluation_sets").write(
             {
                 "evaluation_set": [name],
-                "items": [item_index.item_count],
-                "skipped_items": [item_index.short_item_count],
+                "items": [overlap_index.item_count],
+                "skipped_items": [overlap_index.skipped_item_count],
+                "short_texts": [overlap_index.short_text_count],
+                "empty_fields": [empty_field_count],
                 "overlapping_documents": [
                     sum(result.value["overlapping_documents"][name] for result in results)
                 ],

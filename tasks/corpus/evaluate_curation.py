@@ -141,6 +141,12 @@ TABLES = {
             unit="sentences",
         ),
         column(
+            "disguise",
+            pa.string(),
+            "label",
+            "how the rude speech is disguised, such as in full-width letters; empty if it is not",
+        ),
+        column(
             "has_rude_lookalike",
             pa.bool_(),
             "figure",
@@ -282,6 +288,7 @@ def write_ground_truth(block: TownBlock, key: SecretKey, out: TableWriters) -> N
             "characters": len(text),
             "mentioned_groups": truth.groups,
             "rude_sentences": truth.rude_sentences,
+            "disguise": truth.disguise,
             "has_rude_lookalike": truth.has_lookalike,
             "has_dialect": truth.has_dialect,
             "has_unsafe_passage": truth.is_unsafe,
@@ -398,6 +405,14 @@ def build_property_share_rows(source: TownSource, truth_rows: Sequence[Row]) -> 
         )
     yield build_originals_row(
         "rude speech", rates.rude_speech, lambda truth_row: truth_row["rude_sentences"]
+    )
+    rude_documents = [truth_row for truth_row in originals if truth_row["rude_sentences"]]
+    yield build_row(
+        "disguised rude speech",
+        rates.disguised_rude_speech,
+        "originals with rude speech",
+        sum(bool(truth_row["disguise"]) for truth_row in rude_documents),
+        len(rude_documents),
     )
     yield build_originals_row(
         "words that look rude",

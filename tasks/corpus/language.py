@@ -35,8 +35,8 @@ class LanguageConfig(StageConfig):
     max_characters: int = Field(
         MAX_CHARACTERS,
         ge=1,
-        description="number of characters at the beginning of each document that are used to "
-        "identify its language",
+        description="number of characters of each document that are used to identify its "
+        "language, in segments spread over the document; most segments decide",
     )
 
 
@@ -80,7 +80,7 @@ def compute_language_columns(batch: pa.RecordBatch, config: LanguageConfig) -> d
 @stage(
     name="language",
     tables={"signals": SIGNALS},
-    libraries=["py3langid", "numpy"],
+    libraries=["confusable-homoglyphs", "py3langid", "numpy"],
     determinism="machine",
 )
 def identify_languages(documents: Table, config: LanguageConfig, context: StageContext) -> None:

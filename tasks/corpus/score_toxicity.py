@@ -5,7 +5,8 @@ scores. Long documents are scored in windows, because one insult in a long text 
 score of the whole.
 
 The scorer only sees texts in languages that it supports: an English word list finds profanity in
-harmless Hawaiian text. Other documents have no score, and neither do those on which the scorer
+harmless German text. A text whose language is undetermined is scored if its letters are in the
+script of such a language. Other documents have no score, and neither do those on which the scorer
 fails; the stage fails only if the scorer fails on all texts. With a cascade, a cheap scorer clears
 documents first (see ``toxicity/cascade.py``).
 """
@@ -57,6 +58,7 @@ from hallmark.tasks.corpus.toxicity.windows import (
     build_window_score_columns,
     compute_highest_score_columns,
 )
+from hallmark.tasks.measures.languages import NO_LANGUAGE, mark_texts_in_scripts_of
 from hallmark.tasks.measures.scorers import (
     ScorerConfig,
     VersionByKey,
@@ -76,13 +78,8 @@ class ScoreToxicityConfig(StageConfig):
     scored_languages: tuple[str, ...] = Field(
         default=(),
         description="languages (ISO 639 codes) whose documents are scored; if empty, all "
-        "languages that the scorer supports",
-    )
-    max_undetermined_characters: int = Field(
-        default=200,
-        ge=0,
-        description="length, in characters, below which a document in an undetermined language is "
-        "scored nevertheless, because the language of short texts often cannot be identified",
+        "languages that the scorer supports. A document in an undetermined language is scored if "
+        "at least half of its letters are in a script of these languages",
     )
     cascade: CascadeConfig | None = Field(
         default=None,
@@ -112,14 +109,22 @@ SIGNALS = build_signal_schema(
         pa.string(),
         "label",
         "whether the document has a score, or why not. scored: it has a score; other language: the "
-        "scorer does not support the language of the document; cleared: the cheap scorer of the "
-        "cascade classified the document as harmless; empty: the text contains no visible "
-        "character; failed: the scorer failed on the text",
+        "scorer does not support the language of the document; undetermined language: the language "
+        "could not be determined, and most letters are in a script that the scorer does not "
+        "support; cleared: the cheap scorer of the cascade classified the document as harmless; "
+        "empty: the text contains no visible character; failed: the scorer failed on the text",
     ),
 )
 
 #: Values of ``toxicity_status``.
-TOXICITY_STATUSES = ("scored", "other language", "cleared", "empty", "failed")
+TOXICITY_STATUSES = (
+    "scored",
+    "other language",
+    "undetermined language",
+    "cleared",
+    "empty",
+    "failed",
+)
 
 #: Sampling draw and cheap score of each document; ``asked``: whether the scorer would score it.
 CASCADE_DRAWS = pa.schema(
@@ -127,25 +132,34 @@ CASCADE_DRAWS = pa.schema(
 )
 
 
+def mark_undetermined_languages(languages: pa.Array) -> np.ndarray:
+    """Return which documents are in no determined language, (n,) bool.
+
+    Args:
+        languages: Language of each document; null if undetermined.
+    """
+    is_undetermined = pc.equal(pc.fill_null(languages, NO_LANGUAGE), NO_LANGUAGE)
+    return is_undetermined.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
+
+
 def mark_scorable_texts(
-    languages: pa.Array,
-    texts: pa.Array,
-    supported_languages: tuple[str, ...],
-    undetermined_language_limit: int,
+    languages: pa.Array, texts: pa.Array, supported_languages: tuple[str, ...]
 ) -> np.ndarray:
     """Return which documents a scorer can score, (n,) bool.
+
+    These are the documents in a supported language, and those in no determined language whose
+    letters are in the script of a supported one.
 
     Args:
         languages: Language of each document; null if undetermined.
         supported_languages: Languages that the scorer supports.
-        undetermined_language_limit: Texts of undetermined language are scored if they have fewer
-            characters.
     """
-    is_short = pc.and_(
-        pc.is_null(languages), pc.less(pc.utf8_length(texts), undetermined_language_limit)
-    )
     is_supported = pc.is_in(languages, value_set=pa.array(supported_languages, pa.string()))
-    is_scorable: np.ndarray = pc.or_(is_supported, is_short).to_numpy(zero_copy_only=False)
+    is_scorable: np.ndarray = np.array(is_supported)
+    is_undetermined = mark_undetermined_languages(languages) & ~is_scorable
+    is_scorable[is_undetermined] = mark_texts_in_scripts_of(
+        supported_languages, texts.filter(pa.array(is_undetermined))
+    )
     return is_scorable
 
 
@@ -177,6 +191,8 @@ class ScoringBatch(NamedTuple):
     """Whether the scorer can score the document; shape (n,)."""
     is_cheaply_scorable: np.ndarray
     """Whether both scorers of a cascade can score the document; shape (n,)."""
+    is_undetermined: np.ndarray
+    """Whether the document is in no determined language; shape (n,)."""
 
 
 def iter_scoring_batches(
@@ -193,19 +209,21 @@ def iter_scoring_batches(
     start = 0
     for batch in partition.documents.iter_batches(["doc_id", "text"]):
         scorable_masks = [np.ones(len(batch), bool) for _ in language_sets]
+        is_undetermined = np.zeros(len(batch), bool)
         if partition.languages:
             batch_languages = languages[start : start + len(batch)]
             scorable_masks = [
-                mark_scorable_texts(
-                    batch_languages,
-                    batch["text"],
-                    supported_languages,
-                    config.max_undetermined_characters,
-                )
+                mark_scorable_texts(batch_languages, batch["text"], supported_languages)
                 for supported_languages in language_sets
             ]
+            is_undetermined = mark_undetermined_languages(batch_languages)
         start += len(batch)
-        yield ScoringBatch(batch, scorable_masks[0], np.logical_and.reduce(scorable_masks))
+        yield ScoringBatch(
+            documents=batch,
+            is_scorable=scorable_masks[0],
+            is_cheaply_scorable=np.logical_and.reduce(scorable_masks),
+            is_undetermined=is_undetermined,
+        )
 
 
 class PartitionScoreSummary(TypedDict):
@@ -236,7 +254,7 @@ def write_partition_scores(
         else WINDOW_SCORES.empty_table()
     )
     start = 0
-    for batch, is_scorable, _ in iter_scoring_batches(partition, config):
+    for batch, is_scorable, _, is_undetermined in iter_scoring_batches(partition, config):
         is_sampled = is_cleared = np.zeros(len(batch), bool)
         if cascade_draws is not None and config.cascade:
             batch_draws = cascade_draws.slice(start, len(batch))
@@ -256,7 +274,7 @@ def write_partition_scores(
             )
         document_scores = compute_highest_score_columns(window_columns)
         document_statuses = assign_statuses(
-            batch["text"], document_scores["toxicity"], is_scorable, is_cleared
+            batch["text"], document_scores["toxicity"], is_scorable, is_cleared, is_undetermined
         )
         out.get_table_writer("windows").write(window_columns)
         out.get_table_writer("signals").write(
@@ -306,7 +324,11 @@ def replace_windows_of_sampled_documents(
 
 
 def assign_statuses(
-    texts: pa.Array, toxicity: pa.Array, is_scorable: np.ndarray, is_cleared: np.ndarray
+    texts: pa.Array,
+    toxicity: pa.Array,
+    is_scorable: np.ndarray,
+    is_cleared: np.ndarray,
+    is_undetermined: np.ndarray,
 ) -> np.ndarray:
     """Return the TOXICITY_STATUSES of each document, (n,) of str."""
     is_missing = toxicity.is_null().to_numpy(zero_copy_only=False) & is_scorable & ~is_cleared
@@ -315,7 +337,7 @@ def assign_statuses(
         not text.strip() for text in texts.filter(pa.array(is_missing)).to_pylist()
     ]
     return np.select(
-        [~is_scorable, is_cleared, is_empty, is_missing],
+        [~is_scorable & ~is_undetermined, ~is_scorable, is_cleared, is_empty, is_missing],
         TOXICITY_STATUSES[1:],
         TOXICITY_STATUSES[0],
     )
@@ -329,7 +351,7 @@ def spill_draws_and_cheap_scores(
 ) -> None:
     """Spill CASCADE_DRAWS of a partition: the draw and the cheap score of each document."""
     assert config.cascade
-    for batch, is_scorable, is_cheaply_scorable in iter_scoring_batches(partition, config):
+    for batch, is_scorable, is_cheaply_scorable, _ in iter_scoring_batches(partition, config):
         cheap_scores = compute_highest_score_columns(
             build_window_score_columns(
                 batch, is_cheaply_scorable, config.window_characters, config.cascade.cheap_scorer
@@ -355,7 +377,7 @@ def spill_sample_scores(
     assert config.cascade and partition.draws
     cascade_draws = partition.draws.open_spilled_table("draws", CASCADE_DRAWS)
     start = 0
-    for batch, is_scorable, _ in iter_scoring_batches(partition, config):
+    for batch, is_scorable, _, _ in iter_scoring_batches(partition, config):
         batch_draws = cascade_draws.slice(start, len(batch))
         start += len(batch)
         is_sampled = is_scorable & (batch_draws["draw"].to_numpy() <= max_draw)
@@ -482,7 +504,7 @@ def read_versions_of_scorers(config: ScoreToxicityConfig) -> VersionByKey:
         "cascade": CASCADE_TABLE,
         "sample": SAMPLE_TABLE,
     },
-    libraries=["numpy", "scipy"],
+    libraries=["confusable-homoglyphs", "numpy", "scipy"],
     external_digests=lambda config, secret_id: read_versions_of_scorers(config),
     determinism="machine",
 )

@@ -180,6 +180,38 @@ def get_text_field(location: str, item: dict[str, Any], field_name: str) -> str:
     return value
 
 
+def get_text_list_field(location: str, item: dict[str, Any], field_name: str) -> list[str]:
+    """Return the texts in a field, which may be a text or a list of texts; empty ones are skipped.
+
+    "a.b" is the field b of the object a, or of each object in the list a. A number counts as text.
+
+    Raises:
+        UsageError: The field has another type or is not valid Unicode text.
+    """
+    values: list[Any] = [item]
+    for key in [field_name] if field_name in item else field_name.split("."):
+        objects = [value for value in _flatten_lists(values) if isinstance(value, dict)]
+        values = [value.get(key) for value in objects]
+    texts = []
+    for value in _flatten_lists(values):
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            value = str(value)
+        if value is not None and (not isinstance(value, str) or value.strip()):
+            texts.append(get_text_field(location, {field_name: value}, field_name))
+    return texts
+
+
+def _flatten_lists(values: Iterable[Any]) -> Iterator[Any]:
+    """Yield the values and those of nested lists; lists may be nested to any depth."""
+    remaining = [*values][::-1]
+    while remaining:
+        value = remaining.pop()
+        if isinstance(value, list):
+            remaining += value[::-1]
+        else:
+            yield value
+
+
 def get_name_field(
     location: str, item: dict[str, Any], field_name: str, known_names: Iterable[str] = ()
 ) -> str:

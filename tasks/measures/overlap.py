@@ -1,14 +1,17 @@
 """Find texts that overlap with a set of items, such as an audit's or a benchmark's.
 
-A text overlaps an item if it contains any n consecutive words of it (n = 13 in Brown et al. 2020,
-appendix C), or all its words if it has fewer. Words are compared in lower case after NFKC, without
-punctuation; in scripts without spaces every character is a word.
+An item has one or more texts, such as a question and its choices; the first is the question. A text
+overlaps an item if it contains any n consecutive words of it (n = 13 in Brown et al. 2020, appendix
+C). The n words are in one text of the item, or they continue from the question to another text, so
+a short answer is found only after its question. Words are compared in lower case after NFKC,
+without punctuation; in scripts without spaces every character is a word.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -30,14 +33,6 @@ UInt64 = NDArray[np.uint64]
 FILTER_SLOTS = 1 << 20
 
 
-class ItemNgrams(NamedTuple):
-    """The n-grams of all items that have one number of words, (m,) each."""
-
-    hashes: UInt64
-    """Ascending."""
-    item_indices: Int64
-
-
 class Overlaps(NamedTuple):
     """Distinct pairs of a text and an item, sorted by text, then by item; (m,) each."""
 
@@ -50,72 +45,97 @@ class OverlapIndex:
     """Hashes of the n-grams of all items.
 
     Attributes:
-        ngrams_by_length: The n-grams to search for, by their number of words.
+        ngram_words: Number of words per n-gram, n.
+        ngram_hashes: (m,) ascending.
+        item_indices: (m,) index of the item of each n-gram.
         item_count: Number of items.
-        short_item_count: Number of items that are too short and are not searched.
+        skipped_item_count: Number of items that are not searched, because all texts of the item
+            together have fewer than n words.
+        short_text_count: Number of texts with 1 to n - 1 words; they are not searched alone.
     """
 
-    ngrams_by_length: dict[int, ItemNgrams]
+    ngram_words: int
+    ngram_hashes: UInt64
+    item_indices: Int64
     item_count: int
-    short_item_count: int
+    skipped_item_count: int
+    short_text_count: int
 
 
-def build_overlap_index(
-    items: Sequence[str], ngram_words: int = 13, min_words: int = 4
-) -> OverlapIndex:
+def build_overlap_index(items: Sequence[Sequence[str]], ngram_words: int = 13) -> OverlapIndex:
     """Build an index of the n-grams of items.
 
     Args:
-        items: Texts to search for.
-        ngram_words: Number of words per n-gram; a shorter item is searched as a whole.
-        min_words: Items with fewer words are skipped, because they occur in any text.
+        items: Texts of each item to search for. The first text is the question; it may be empty.
+        ngram_words: Number of words per n-gram.
     """
-    hashes, text_offsets = _hash_text_words(pa.array(items, pa.large_string()))
+    texts = pa.array([text for texts in items for text in texts], pa.large_string())
+    word_hashes, text_offsets = _hash_text_words(texts)
     word_counts = np.diff(text_offsets)
-    ngrams_by_length: dict[int, ItemNgrams] = {}
-    for length, ngram_hashes in _hash_ngrams_at_each_word(hashes, ngram_words).items():
-        has_length = np.minimum(word_counts, ngram_words) == length
-        if length < min_words or not has_length.any():
-            continue
-        item_indices = np.repeat(np.arange(len(word_counts)), word_counts)
-        ngram_starts = np.flatnonzero(
-            has_length[item_indices] & _is_within_text(text_offsets, item_indices, length)
-        )
-        order = np.lexsort((item_indices[ngram_starts], ngram_hashes[ngram_starts]))
-        ngrams_by_length[length] = ItemNgrams(
-            ngram_hashes[ngram_starts][order],
-            item_indices[ngram_starts][order],
-        )
-    return OverlapIndex(ngrams_by_length, len(word_counts), int((word_counts < min_words).sum()))
+    words_by_text = iter(np.split(word_hashes, text_offsets[1:-1]))
+    passages: list[UInt64] = []
+    passage_items: list[int] = []
+    for item_index, item_texts in enumerate(items):
+        item_passages = _list_passages([*islice(words_by_text, len(item_texts))], ngram_words)
+        passages += item_passages
+        passage_items += [item_index] * len(item_passages)
+    passage_offsets = np.cumsum([0, *map(len, passages)])
+    passage_indices = np.repeat(np.arange(len(passages)), np.diff(passage_offsets))
+    passage_words = np.concatenate([np.empty(0, np.uint64), *passages])
+    ngram_starts = np.flatnonzero(_is_within_text(passage_offsets, passage_indices, ngram_words))
+    ngram_hashes = _hash_ngram_at_each_word(passage_words, ngram_words)[ngram_starts]
+    item_indices = np.array(passage_items, np.int64)[passage_indices[ngram_starts]]
+    order = np.lexsort((item_indices, ngram_hashes))
+    is_short = word_counts < ngram_words
+    return OverlapIndex(
+        ngram_words=ngram_words,
+        ngram_hashes=ngram_hashes[order],
+        item_indices=item_indices[order],
+        item_count=len(items),
+        skipped_item_count=len(items) - len(set(passage_items)),
+        short_text_count=int((is_short & (word_counts > 0)).sum()),
+    )
+
+
+def _list_passages(texts: Sequence[UInt64], ngram_words: int) -> list[UInt64]:
+    """Return the sequences of words whose n-grams are searched for, for the texts of one item.
+
+    These are the texts with at least n words, and the end of the question with the beginning of
+    the texts after it. An n-gram of the latter always has words of the question.
+    """
+    question, *other_texts = texts
+    question_end = question[max(len(question) - ngram_words + 1, 0) :]
+    short_texts = [words for words in other_texts if len(words) < ngram_words]
+    continuations = [*short_texts, np.concatenate([question[:0], *other_texts])]
+    passages = [np.concatenate([question_end, words[: ngram_words - 1]]) for words in continuations]
+    return [words for words in (*texts, *passages) if len(words) >= ngram_words]
 
 
 def find_overlaps(texts: pa.Array, overlap_index: OverlapIndex) -> Overlaps:
     """Find the pairs of a text and an item that share an n-gram."""
-    hashes, text_offsets = _hash_text_words(texts)
+    word_hashes, text_offsets = _hash_text_words(texts)
     text_indices = np.repeat(np.arange(len(texts)), np.diff(text_offsets))
-    pairs = [np.empty((0, 2), np.int64)]
-    max_length = max(overlap_index.ngrams_by_length, default=0)
-    for length, ngram_hashes in _hash_ngrams_at_each_word(hashes, max_length).items():
-        if length not in overlap_index.ngrams_by_length:
-            continue
-        item_hashes, item_indices = overlap_index.ngrams_by_length[length]
-        is_candidate = np.zeros(FILTER_SLOTS, bool)
-        is_candidate[item_hashes % FILTER_SLOTS] = True
-        ngram_starts = np.flatnonzero(
-            is_candidate[ngram_hashes % FILTER_SLOTS]
-            & _is_within_text(text_offsets, text_indices, length)
-        )
-        first_matches = np.searchsorted(item_hashes, ngram_hashes[ngram_starts], side="left")
-        match_counts = (
-            np.searchsorted(item_hashes, ngram_hashes[ngram_starts], side="right") - first_matches
-        )
-        matches = np.repeat(first_matches, match_counts) + _concatenate_ranges(match_counts)
-        pairs.append(
-            np.stack(
-                [np.repeat(text_indices[ngram_starts], match_counts), item_indices[matches]], axis=1
-            )
-        )
-    distinct_pairs = np.unique(np.concatenate(pairs), axis=0)
+    ngram_words, item_hashes = overlap_index.ngram_words, overlap_index.ngram_hashes
+    ngram_hashes = _hash_ngram_at_each_word(word_hashes, ngram_words)
+    is_candidate = np.zeros(FILTER_SLOTS, bool)
+    is_candidate[item_hashes % FILTER_SLOTS] = True
+    ngram_starts = np.flatnonzero(
+        is_candidate[ngram_hashes % FILTER_SLOTS]
+        & _is_within_text(text_offsets, text_indices, ngram_words)
+    )
+    first_matches = np.searchsorted(item_hashes, ngram_hashes[ngram_starts], side="left")
+    match_counts = (
+        np.searchsorted(item_hashes, ngram_hashes[ngram_starts], side="right") - first_matches
+    )
+    matches = np.repeat(first_matches, match_counts) + _concatenate_ranges(match_counts)
+    pairs = np.stack(
+        [
+            np.repeat(text_indices[ngram_starts], match_counts),
+            overlap_index.item_indices[matches],
+        ],
+        axis=1,
+    )
+    distinct_pairs = np.unique(pairs, axis=0)
     return Overlaps(distinct_pairs[:, 0], distinct_pairs[:, 1])
 
 
@@ -132,15 +152,13 @@ def _hash_text_words(texts: pa.Array) -> WordHashes:
     return WordHashes(hashes, np.concatenate([[0], np.cumsum(np.where(is_empty, 0, counts))]))
 
 
-def _hash_ngrams_at_each_word(word_hashes: UInt64, max_words: int) -> dict[int, UInt64]:
-    """Return the hashes of the n-grams that start at each word, for 1, 2, ... `max_words` words."""
-    padded = np.concatenate([word_hashes, np.zeros(max_words, np.uint64)])
+def _hash_ngram_at_each_word(word_hashes: UInt64, ngram_words: int) -> UInt64:
+    """Return the hash of the n-gram that starts at each word; it may continue in the next text."""
+    padded = np.concatenate([word_hashes, np.zeros(ngram_words, np.uint64)])
     ngram_hashes = np.zeros(len(word_hashes), np.uint64)
-    hashes_by_length = {}
-    for length in range(1, max_words + 1):
-        ngram_hashes = mix_hashes(ngram_hashes, padded[length - 1 : length - 1 + len(word_hashes)])
-        hashes_by_length[length] = ngram_hashes
-    return hashes_by_length
+    for word in range(ngram_words):
+        ngram_hashes = mix_hashes(ngram_hashes, padded[word : word + len(word_hashes)])
+    return ngram_hashes
 
 
 def _is_within_text(text_offsets: Int64, text_indices: Int64, length: int) -> NDArray[np.bool_]:

@@ -268,7 +268,7 @@ def _add_group_columns(kind: str, names: pa.Array, sizes: pa.Table) -> pa.Table:
 @stage(
     name="train_tokenizer",
     tables={"fertility": FERTILITY},
-    libraries=["py3langid", "sentencepiece", "tokenizers"],
+    libraries=["confusable-homoglyphs", "py3langid", "sentencepiece", "tokenizers"],
     determinism="exact",
 )
 def train_tokenizer(

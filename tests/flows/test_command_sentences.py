@@ -231,8 +231,15 @@ def test_the_total_of_removals_comes_first():
         (
             {"documents": 3, "total": 90, "by_status": {"other language": 2, "odd": 1}},
             [
-                "3 of 90 documents (3.3 %) have no toxicity score: 2 in an undetermined language "
-                "or in a language that the scorer does not support, 1 odd"
+                "3 of 90 documents (3.3 %) have no toxicity score: 2 in a language that the scorer "
+                "does not support, 1 odd"
+            ],
+        ),
+        (
+            {"documents": 4, "total": 90, "by_status": {"undetermined language": 4}},
+            [
+                "4 of 90 documents (4.4 %) have no toxicity score: 4 in an undetermined language "
+                "and a script that the scorer does not support"
             ],
         ),
     ],

@@ -23,6 +23,7 @@ FILES = {
     "letters.csv": b"txt,id\nWords of a corpus.,1\n",
     "letters.toml": b'name = "letters"\n[[ingest.sources]]\nkind = "csv"\nname = "letters"\n'
     b'path = "letters.csv"\n',
+    "hellaswag.jsonl": b'{"ctx": "A man sits.", "endings": {"0": "He leaves."}}\n',
     "model/config.json": b"{",
     "moved.toml": b'name = "moved"\n[[ingest.sources]]\nkind = "csv"\nname = "moved"\n'
     b'path = "no/such.csv"\n',
@@ -167,6 +168,23 @@ def test_a_wrong_input_gives_one_sentence(folder, arguments, expected):
     done = Hallmark(folder / "store")(*arguments, code=2)
     check_sentence(done.stderr, expected)
     assert not done.stdout and not [*(folder / "store").glob("artifacts/*/*")]
+
+
+@pytest.mark.parametrize(
+    ("fields", "path", "expected"),
+    [
+        (["ctx"], "none.jsonl", "there is no file none.jsonl with the items of hs (that is /"),
+        (["ctx_b"], "hellaswag.jsonl", "hellaswag.jsonl has no text in 'ctx_b'; its fields are"),
+        (["ctx", "endings"], "hellaswag.jsonl", "line 1 must have text in 'endings', not {"),
+    ],
+)
+def test_evaluation_sets_are_checked_before_any_stage_runs(folder, server, fields, path, expected):
+    sets = f'contamination.evaluation_sets=[{{name="hs", path="{path}", text_fields={fields}}}]'
+    hallmark = Hallmark(folder / "store", server)
+    done = hallmark("run", "smoke", "--set", sets, code=2)
+    check_sentence(done.stderr, expected)
+    assert not [*(folder / "store").glob("artifacts/*/*")]
+    assert expected in hallmark("run", "smoke", "--set", sets, "--dry-run", code=1).stdout
 
 
 @pytest.mark.parametrize(

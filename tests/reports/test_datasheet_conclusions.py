@@ -257,11 +257,15 @@ def test_the_quarantine_is_empty_only_where_no_stage_put_anything_there(session,
 
 
 def test_toxicity_that_is_not_known_is_told_apart_from_what_nobody_measured(session):
-    status = {"source": "s", "status": "other language", "reason": "", "documents": 4}
-    corpus = corpus_of(artifacts.history(), toxicity=[], toxicity_status=[status])
+    statuses = [
+        {"source": "s", "status": status, "reason": "", "documents": 4}
+        for status in ("other language", "undetermined language")
+    ]
+    corpus = corpus_of(artifacts.history(), toxicity=[], toxicity_status=statuses)
     said = text_of_section(build_toxicity_section(corpus))
     assert "No document has a toxicity score." in said and "Nothing was measured." not in said
     assert "in languages that the scorer does not support" in said
+    assert "in an undetermined language and a script that the scorer does not support" in said
 
 
 # Occupations -------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator
 
 from hallmark.tasks.contract import StageConfig
+from hallmark.tasks.corpus.town.disguises import DISGUISE_BY_NAME, disguise_letters
 from hallmark.tasks.corpus.town.grammar import (
     DATA_FOLDER,
     AnnotatedText,
@@ -80,6 +81,12 @@ class TownRates(StageConfig):
         "occupation",
     )
     rude_speech: Share = Field(0.08, description="share of documents with rude sentences")
+    disguised_rude_speech: Share = Field(
+        0,
+        description="share of documents with rude speech that evades filters, among the documents "
+        "with rude sentences: these are in full-width, mathematical or look-alike letters, or the "
+        "document begins with a menu, addresses or digits",
+    )
     rude_lookalikes: Share = Field(
         0.03, description="share of documents with harmless words that resemble rude words"
     )
@@ -160,6 +167,7 @@ class DocumentTruth:
     opinions: tuple[Opinion, ...] = ()
     occupations: tuple[tuple[str, str], ...] = ()  # with the gender of the words near it
     rude_sentences: int = 0  # number of sentences
+    disguise: str = ""  # key of DISGUISE_BY_NAME
     has_lookalike: bool = False
     has_dialect: bool = False
     is_unsafe: bool = False
@@ -255,15 +263,15 @@ def draw_document_truth(rng: KeyedRandom, rates: TownRates) -> DocumentTruth:
     ]
     weighted_kinds = [kind for kind in allowed_kinds for _ in range(REGISTER_BY_KIND[kind].weight)]
     return DocumentTruth(
-        rng.pick(weighted_kinds),
-        tuple(groups),
-        tuple(opinions),
-        tuple(occupations),
-        rude_sentences,
-        has_lookalike,
-        has_dialect,
-        is_unsafe,
-        tuple(personal_types),
+        kind=rng.pick(weighted_kinds),
+        groups=tuple(groups),
+        opinions=tuple(opinions),
+        occupations=tuple(occupations),
+        rude_sentences=rude_sentences,
+        has_lookalike=has_lookalike,
+        has_dialect=has_dialect,
+        is_unsafe=is_unsafe,
+        personal_types=tuple(personal_types),
     )
 
 
@@ -274,6 +282,7 @@ def compose_document(number: int, seed: int, rates: TownRates) -> TownDocument:
     """Compose an original document."""
     rng = KeyedRandom(seed, "document", number)
     truth = draw_document_truth(rng, rates)
+    truth = replace(truth, disguise=_draw_disguise(number, seed, rates, truth))
     expander = GrammarExpander(rng, _draw_document_variables(rng), generate_personal_value)
     register = REGISTER_BY_KIND[truth.kind]
     length_range = register.max_sentences - register.min_sentences + 1
@@ -296,9 +305,22 @@ def compose_document(number: int, seed: int, rates: TownRates) -> TownDocument:
     sentences = [Sentence(expander.expand_rule(f"{truth.kind}.open")), *body_sentences]
     if sentence_count > 1 or rng.draw_bool(0.5):
         sentences.append(Sentence(expander.expand_rule(f"{truth.kind}.close")))
-    return TownDocument(
-        number, truth, _add_separators(sentences, register, rng), expander.variables
-    )
+    separated_sentences = _add_separators(sentences, register, rng)
+    if truth.disguise and (beginning := DISGUISE_BY_NAME[truth.disguise].beginning):
+        first_sentence, *other_sentences = separated_sentences
+        separated_sentences = (
+            Sentence(AnnotatedText(beginning)),
+            replace(first_sentence, separator="\n"),
+            *other_sentences,
+        )
+    return TownDocument(number, truth, separated_sentences, expander.variables)
+
+
+def _draw_disguise(number: int, seed: int, rates: TownRates, truth: DocumentTruth) -> str:
+    """Draw the disguise of a document, or ""; no other draw depends on it."""
+    rng = KeyedRandom(seed, "disguise", number)
+    is_disguised = rng.draw_bool(rates.disguised_rude_speech) and truth.rude_sentences
+    return rng.pick([*DISGUISE_BY_NAME]) if is_disguised else ""
 
 
 def _draw_document_variables(rng: KeyedRandom) -> dict[str, str]:
@@ -347,7 +369,7 @@ def _generate_feature_texts(expander: GrammarExpander, truth: DocumentTruth) -> 
         texts.append(expander.expand_rule("job"))
     variables |= author_pronouns
     texts += [
-        expander.expand_line(line)
+        disguise_letters(expander.expand_line(line), truth.disguise)
         for line in rng.sample(load_lines_by_rule()["rude"], truth.rude_sentences)
     ]
     texts += [expander.expand_rule("lookalike")] if truth.has_lookalike else []

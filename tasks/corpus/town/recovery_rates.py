@@ -315,6 +315,9 @@ class RecoveryEvaluator:
             in_range = [r for r in rude_documents if low < r["characters"] <= high]
             length_text = f"over {low:,}" if high == length_edges[-1] else f"{low:,} to {high:,}"
             yield build_rule_row(f"rude speech, {length_text} characters", "recall", in_range)
+        for disguise in sorted({r["disguise"] for r in rude_documents} - {""}):
+            disguised = [r for r in rude_documents if r["disguise"] == disguise]
+            yield build_rule_row(f"rude speech, {disguise}", "recall", disguised)
         hits = sum(r["doc_id"] in flagged_ids for r in rude_documents)
         yield self.build_row(
             stage_label,

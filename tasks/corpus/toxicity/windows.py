@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from hallmark.tasks.contract import ID_TYPE, HallmarkError, column, table_schema
+from hallmark.tasks.measures.lookalikes import fold_lookalikes
 from hallmark.tasks.measures.scorers import TOXICITY_HEADS, ScorerConfig, open_scorer
 
 _HEAD_MEANINGS = {
@@ -75,6 +76,9 @@ def build_window_score_columns(
 ) -> dict[str, pa.Array]:
     """Compute the columns of WINDOW_SCORES for a batch of documents.
 
+    Look-alikes of Latin letters are folded before a window is scored; its span is that of the text
+    as it is.
+
     Args:
         needs_scoring: (n,) whether to score each document; the others are one window without
             scores.
@@ -92,7 +96,7 @@ def build_window_score_columns(
         for window, (start, end) in enumerate(window_spans):
             rows.append((document, window, start, end))
             if is_needed:
-                window_texts.append(text[start:end])
+                window_texts.append(fold_lookalikes(text[start:end]))
                 scored_rows.append(len(rows) - 1)
     scores = np.full((len(rows), len(TOXICITY_HEADS)), np.nan, np.float32)
     opened_scorer = open_scorer(scorer)

@@ -133,7 +133,7 @@ def run_joining_stages(texts):
     score_toxicity(
         redacted,
         languages,
-        ScoreToxicityConfig(scored_languages=("la",), max_undetermined_characters=0),
+        ScoreToxicityConfig(scored_languages=("la",)),
     )
 
 

@@ -65,6 +65,7 @@ def make_truth(documents, properties_by_row):
     defaults = {
         "mentioned_groups": [],
         "rude_sentences": 0,
+        "disguise": "",
         "has_rude_lookalike": False,
         "has_dialect": False,
         "has_unsafe_passage": False,
@@ -237,7 +238,10 @@ def test_a_rule_that_tags_is_evaluated_like_one_that_removes(session):
         "Shut up, you stupid bastard.",
     ]
     documents = given(texts, sources=["town"] * 4)
-    truth = make_truth(documents, {0: {"rude_sentences": 1}, 1: {"rude_sentences": 1}})
+    disguise = "in full-width letters"
+    truth = make_truth(
+        documents, {0: {"rude_sentences": 1}, 1: {"rude_sentences": 1, "disguise": disguise}}
+    )
     counts_by_action = {}
     for action in ("remove", "tag"):
         artifacts = run_stages(documents, action)
@@ -247,6 +251,8 @@ def test_a_rule_that_tags_is_evaluated_like_one_that_removes(session):
         counts_by_action[action] = {k: v for k, v in counts.items() if k[0] == "select_scored"}
     assert counts_by_action["tag"] == counts_by_action["remove"]
     assert counts_by_action["tag"]["select_scored", "rude speech", "recall"] == (1, 2)
+    assert counts_by_action["tag"]["select_scored", f"rude speech, {disguise}", "recall"] == (0, 1)
+    assert sum("letters" in target for _, target, _ in counts_by_action["tag"]) == 1
     assert counts_by_action["tag"]["select_scored", "no rude speech", "false alarms"] == (1, 2)
 
 

@@ -1,5 +1,8 @@
 """The language of documents, and which languages a scorer scores."""
 
+import json
+from pathlib import Path
+
 import pytest
 from pydantic import ValidationError
 
@@ -8,7 +11,7 @@ from hallmark.tasks.corpus.language import LanguageConfig, identify_languages
 from hallmark.tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxicity
 from hallmark.tasks.corpus.select import SelectConfig, select_documents
 from tests.tasks.corpora import given
-from tests.tasks.measures.test_languages import TEXTS
+from tests.tasks.measures.test_languages import DISGUISES, TEXTS
 
 LONG = {name: " ".join([text] * 5) for name, text in TEXTS.items()}
 #: Article 1 of the Universal Declaration of Human Rights in Hawaiian, a harmless text.
@@ -16,6 +19,11 @@ HAWAIIAN = (
     "Hānau kūʻokoʻa ʻia nā kānaka apau loa, a ua kau like ka hanohano a me nā pono kīvila "
     "maluna o kākou pākahi. Ua hāʻawi ʻia mai iā kākou ka noʻonoʻo pono a me ka ʻike pono, no "
     "laila, e aloha kākou kekahi i kekahi."
+)
+#: Harmless German text; "dick" is thick.
+GERMAN = (
+    "Der Ast ist so dick wie mein Arm, und der Hund ist dick und rund. Im Herbst sind die Äpfel "
+    "dick und rot, und das Buch auf dem Tisch ist dick wie ein Ziegelstein."
 )
 
 
@@ -28,7 +36,7 @@ def test_each_document_has_a_language_or_null(session):
 
 
 def test_settings_determine_probability_and_length_of_the_text(session):
-    texts = [TEXTS["fr"] + " " + LONG["ru"], TEXTS["en"]]
+    texts = [f"{LONG['ru']} {TEXTS['fr']} {LONG['ru']}", TEXTS["en"]]
     result = identify_languages(given(texts), LanguageConfig(max_characters=80))
     assert result["signals"].read()["language"].to_pylist() == ["fr", "en"]
     result = identify_languages(given(texts), LanguageConfig(max_characters=1000))
@@ -54,27 +62,66 @@ def score_texts(texts, **config):
     return result, result["signals"].read()["toxicity"].to_pylist()
 
 
-def test_a_scorer_scores_its_languages_and_short_texts_of_unknown_language(session):
-    texts = [LONG["en"], LONG["de"], HAWAIIAN, "you idiot", "x = y"]
-    result, (english, german, hawaiian, short, code) = score_texts(texts)
-    assert german is None and hawaiian is None
-    assert None not in (english, short, code) and short > 0.5 > english
+def test_a_scorer_scores_its_languages_and_undetermined_texts_in_its_script(session):
+    texts = [LONG["en"], LONG["de"], HAWAIIAN, "you idiot", "x = y", "ёж"]
+    result, (english, german, hawaiian, short, code, russian) = score_texts(texts)
+    assert german is None and russian is None
+    assert None not in (english, hawaiian, short, code) and short > 0.5 > english
     metrics = {row["metric"]: row["value"] for row in result.read_telemetry().to_pylist()}
-    assert metrics["other_language_documents"] == 2
+    assert metrics["other_language_documents"] == metrics["undetermined_language_documents"] == 1
     rows = result["windows"].read().to_pylist()
     assert [(r["char_start"], r["char_end"]) for r in rows] == [(0, len(text)) for text in texts]
 
 
-def test_scored_languages_and_the_limit_of_short_texts_are_settings(session):
-    texts = [LONG["en"], LONG["de"], "ok"]
-    is_scored = [score is not None for score in score_texts(texts, scored_languages=("de",))[1]]
-    assert is_scored == [False, True, True]
-    assert score_texts(texts, max_undetermined_characters=0)[1][2] is None
+def test_the_scored_languages_and_their_scripts_are_a_setting(session):
+    texts = [LONG["en"], LONG["de"], "ok", "ёж"]
+    for languages, expected in (
+        (("de",), [False, True, True, False]),
+        (("ru",), [False, False, False, True]),
+        (("de", "ru"), [False, True, True, True]),
+    ):
+        scores = score_texts(texts, scored_languages=languages)[1]
+        assert [score is not None for score in scores] == expected
+
+
+#: Files that failed: the status of each text with the linear scorer, and whether it is toxic.
+CASES = Path(__file__).parents[2] / "cases" / "corpus" / "toxicity" / "a.jsonl"
+HARMLESS = {"clean", "aave", "cock", "gay", "medical"}
+#: Misspelt, with a space after every letter, or one insult in a long harmless window.
+NOT_FOUND = {"leet", "spaced", "one insult in 900", "one insult in 5000"}
+
+
+def test_disguised_texts_and_texts_after_a_menu_or_addresses_are_scored(session):
+    rows = [json.loads(line) for line in CASES.read_text().splitlines()]
+    names = {row["text"]: row["id"] for row in rows}
+    documents = given([*names])
+    signals = score_toxicity(
+        documents, identify_languages(documents, LanguageConfig()), ScoreToxicityConfig()
+    )["signals"].read()
+    texts = documents["documents"].read()["text"].to_pylist()
+    ids = [names[text] for text in texts]
+    statuses = dict(zip(ids, signals["toxicity_status"].to_pylist(), strict=True))
+    scores = dict(zip(ids, signals["toxicity"].to_pylist(), strict=True))
+    assert {name for name, status in statuses.items() if status != "scored"} == {"spaced"}
+    for name in statuses.keys() - HARMLESS - NOT_FOUND:
+        assert scores[name] > 0.5, name
+    for name in ("fullwidth", "zw", "cyr homoglyph"):
+        assert abs(scores[name] - scores["tox"]) < 0.01, name
+
+
+def test_windows_of_folded_texts_have_the_spans_of_the_document(session):
+    text = DISGUISES["full-width"](TEXTS["en"]) + " f\u00adu\u200bck ﬀ ⒜ " * 30
+    documents = given([text])
+    result = score_toxicity(documents, None, ScoreToxicityConfig(window_characters=100))
+    windows = result["windows"].read().to_pylist()
+    spans = [(row["char_start"], row["char_end"]) for row in windows]
+    assert "".join(text[start:end] for start, end in spans) == text
+    assert len(spans) > 3 and max(row["toxicity"] for row in windows) > 0.5
 
 
 def test_documents_in_other_languages_have_no_score_and_are_kept(session):
-    """Without languages, Hawaiian gets ten times the toxicity score of English prose."""
-    documents = given([HAWAIIAN, TEXTS["en"]])
+    """Without languages, German gets a high toxicity score for words that are rude in English."""
+    documents = given([GERMAN, TEXTS["en"]])
     rules = SelectConfig(rules={"toxicity": {"lt": 0.2}})
     identified = identify_languages(documents, LanguageConfig())
     for languages, rows, status in ((identified, 2, "other language"), (None, 1, "scored")):

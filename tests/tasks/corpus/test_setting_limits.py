@@ -42,8 +42,7 @@ LIMITS = [
     (CascadeConfig, {}, "min_recall", [1e-9, 0.999], [0, 1]),
     (CascadeConfig, {}, "confidence_level", [0.5, 0.999], [0.49, 1]),
     (CascadeConfig, {}, "sample_size", [1], [0]),
-    (ContaminationConfig, {"min_item_words": 1}, "ngram_size", [1], [0]),
-    (ContaminationConfig, {"ngram_size": 4}, "min_item_words", [1, 4], [0, 5]),
+    (ContaminationConfig, {}, "ngram_size", [1, 100], [0, 101]),
     (EvaluationSet, {"name": "set", "path": "set.csv"}, "text_fields", [("a",), ("a", "b")], [()]),
     (
         DeduplicateNearConfig,
@@ -82,7 +81,6 @@ LIMITS = [
         [1e-9, 0.999],
         [-0.1, 0, 1],
     ),
-    (ScoreToxicityConfig, {}, "max_undetermined_characters", [0], [-1]),
     (SplitConfig, {"holdout_share": 0}, "validation_share", [1e-9, 0.999], [0, 1]),
     (SplitConfig, {"validation_share": 0.001}, "holdout_share", [0, 0.998], [-0.1, 0.999]),
 ]

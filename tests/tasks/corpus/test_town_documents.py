@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import pytest
 
+from hallmark.tasks.corpus.town.disguises import DISGUISE_BY_NAME
 from hallmark.tasks.corpus.town.documents import (
     MIN_PLAIN_SENTENCES,
     REGISTER_BY_KIND,
@@ -15,6 +16,7 @@ from hallmark.tasks.corpus.town.documents import (
     list_document_numbers,
 )
 from hallmark.tasks.corpus.town.grammar import AnnotatedText, load_lines_by_rule
+from hallmark.tasks.measures.lookalikes import fold_lookalikes
 
 
 @pytest.fixture(scope="module")
@@ -173,3 +175,25 @@ def test_only_sentences_of_a_talk_have_a_speaker(town):
             elif not sentence.is_plain:
                 assert not sentence.content.text.startswith(names), sentence.content.text
     assert quoted_counts[False] > 10
+
+
+def test_disguised_documents_differ_only_in_the_disguise():
+    rates = TownRates(rude_speech=0.5, personal_data=0.3)
+    plain = compose_block(0, 500, 5, rates)
+    disguised = compose_block(0, 500, 5, rates.model_copy(update={"disguised_rude_speech": 0.6}))
+    names = Counter(document.truth.disguise for document in disguised)
+    assert {*names} == {"", *DISGUISE_BY_NAME} and min(names.values()) > 5
+    for before, after in zip(plain, disguised, strict=True):
+        beginning = (
+            f"{DISGUISE_BY_NAME[name].beginning}\n" if (name := after.truth.disguise) else ""
+        )
+        assert bool(name) <= bool(after.truth.rude_sentences) and not before.truth.disguise
+        text = after.text.removeprefix(beginning.lstrip("\n"))
+        assert fold_lookalikes(text) == before.text
+        assert (after.text == before.text) == (not name)
+        spans = [(kind, after.text[start:end]) for kind, start, end in after.personal_spans]
+        assert spans == [
+            (kind, before.text[start:end]) for kind, start, end in before.personal_spans
+        ]
+    rude = [d for d in disguised if d.truth.rude_sentences and not d.copy_kind]
+    assert 0.5 < sum(bool(d.truth.disguise) for d in rude) / len(rude) < 0.7

@@ -10,6 +10,7 @@ from hallmark.tasks.contract import UsageError, hash_file
 from hallmark.tasks.measures.item_files import (
     get_name_field,
     get_text_field,
+    get_text_list_field,
     read_items,
     user_file_digest,
 )
@@ -187,3 +188,48 @@ def test_a_nul_character_is_rejected():
 def test_a_field_that_is_there_but_null_is_not_suggested():
     with pytest.raises(UsageError, match=r"its fields are 'a'$"):
         get_text_field("p", {"a": None}, "a")
+
+
+DEEP = [[[[["deep"]]]]]
+
+
+@pytest.mark.parametrize(
+    ("item", "field", "texts"),
+    [
+        ({"a": "x"}, "a", ["x"]),
+        ({"a": 12}, "a", ["12"]),
+        ({"a": 1.5}, "a", ["1.5"]),
+        ({"a": ["x", ["y", None, " "], 3]}, "a", ["x", "y", "3"]),
+        ({"a": {"b": ["x"]}}, "a.b", ["x"]),
+        ({"a": [{"b": "x"}, {"b": ["y", "z"]}, {}, "text"]}, "a.b", ["x", "y", "z"]),
+        ({"a.b": "x", "a": {"b": "y"}}, "a.b", ["x"]),
+        ({"a": "x"}, "a.b", []),
+        ({"a": DEEP}, "a", ["deep"]),
+        ({"a": None}, "a", []),
+        ({"a": "\n"}, "a", []),
+        ({}, "a", []),
+    ],
+)
+def test_a_list_field_has_the_texts_of_all_its_values(item, field, texts):
+    assert get_text_list_field("file", item, field) == texts
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (True, "file must have text in 'a', not True"),
+        (["x", {"b": "y"}], r"file must have text in 'a', not \{'b': 'y'\}"),
+        (["x\0"], "file has a NUL character in 'a'"),
+        (["\ud800"], "file has invalid Unicode text in 'a'"),
+    ],
+)
+def test_a_list_field_with_another_value_is_refused(value, message):
+    with pytest.raises(UsageError, match=message):
+        get_text_list_field("file", {"a": value}, "a")
+
+
+def test_a_deeply_nested_list_is_read():
+    nested = "x"
+    for _ in range(100_000):
+        nested = [nested]
+    assert get_text_list_field("file", {"a": nested}, "a") == ["x"]

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from hallmark.tasks.measures.languages import UNDETERMINED, detect_languages, estimate_languages
+from hallmark.tasks.measures.languages import (
+    LANGUAGES_BY_SCRIPT,
+    UNDETERMINED,
+    _list_segments,
+    detect_languages,
+    estimate_languages,
+    mark_texts_in_scripts_of,
+)
 
 TEXTS = {
     "en": "A letter came this morning; nobody in the house knew who had written it.",
@@ -33,8 +42,123 @@ def test_short_texts_are_undetermined() -> None:
     assert detect_languages(pa.array([], pa.large_string())).type == pa.string()
 
 
-def test_only_the_beginning_of_a_long_text_is_read() -> None:
-    long = TEXTS["fr"] * 100 + TEXTS["ru"] * 1000
-    assert detect_languages(pa.array([long])).to_pylist() == ["fr"]
-    codes, _ = estimate_languages(pa.array([long, "ж" + long, "ж", ""]), 1)
-    assert codes[0] == codes[3] != codes[1] == codes[2]  # With one character and with none.
+def test_no_more_than_the_given_number_of_characters_is_read() -> None:
+    long = "ж" * 50 + TEXTS["fr"] + "ж" * 50
+    middle = long[(len(long) - 1) // 2]
+    estimates = [estimate_languages(pa.array([text]), 1) for text in (long, middle, "ж")]
+    assert estimates[0] == estimates[1] != estimates[2]
+    assert estimate_languages(pa.array([TEXTS["fr"] * 9]), 400)[0].to_pylist() == ["fr"]
+
+
+def make_text(language: str, characters: int) -> str:
+    text = TEXTS[language] + " "
+    return (text * (characters // len(text) + 1))[:characters]
+
+
+MENU = (
+    "Deutsch Français Español Italiano Português Nederlands Polski Čeština Magyar Română Türkçe "
+    "Русский Українська 日本語 中文 한국어 العربية עברית हिन्दी ไทย\n"
+)
+ADDRESSES = "https://example.org/" + "a" * 40 + " www.example.org/b?c=d e.f+g@example.org "
+
+
+@pytest.mark.parametrize("language", TEXTS)
+@pytest.mark.parametrize(
+    "beginning",
+    ["", MENU, ADDRESSES * 4, "1 2 3 4 5 6 7 8 9 " * 20, make_text("tr", 250), "= - * | " * 40],
+    ids=["none", "menu", "addresses", "digits", "turkish", "marks"],
+)
+@pytest.mark.parametrize("characters", [600, 900, 1500, 20_000])
+def test_the_beginning_does_not_decide_for_the_text(language, beginning, characters) -> None:
+    text = beginning + make_text(language, max(characters, 2 * len(beginning)))
+    assert detect_languages(pa.array([text])).to_pylist() == [language]
+
+
+@pytest.mark.parametrize("shares", [(0.3, 0.7), (0.7, 0.3)])
+def test_the_language_of_most_segments_is_that_of_the_text(shares) -> None:
+    text = make_text("fr", int(5000 * shares[0])) + make_text("en", int(5000 * shares[1]))
+    (code,), (probability,) = estimate_languages(pa.array([text]))
+    assert code.as_py() == ("fr" if shares[0] > 0.5 else "en")
+    assert 0.5 < probability.as_py() <= 0.8
+
+
+def test_a_text_in_three_languages_is_undetermined() -> None:
+    text = "".join(make_text(language, 2000) for language in ("ru", "en", "zh"))
+    (_,), (probability,) = estimate_languages(pa.array([text]))
+    assert probability.as_py() < 0.5
+    assert detect_languages(pa.array([text])).to_pylist() == [UNDETERMINED]
+
+
+def test_segments_cover_a_text_evenly_with_the_middle_first() -> None:
+    assert _list_segments("", 1000) == [""]
+    assert _list_segments("a" * 599, 1000) == ["a" * 599]
+    assert _list_segments("a" * 200 + "b" * 200 + "c" * 200, 1000) == [
+        letter * 200 for letter in "bca"
+    ]
+    text = "".join(letter * 1000 for letter in "abcde")
+    assert _list_segments(text, 1000) == [letter * 200 for letter in "cdbea"]
+    assert _list_segments(text, 10) == ["c" * 10]
+    assert [len(segment) for segment in _list_segments(text, 10**6)] == [1000] * 5
+    assert [len(segment) for segment in _list_segments("a" * 999, 1000)] == [333] * 3
+
+
+DISGUISES = {
+    "full-width": lambda text: "".join(
+        chr(ord(c) + 0xFEE0) if "!" <= c <= "~" else c for c in text
+    ),
+    "mathematical": lambda text: "".join(
+        chr(0x1D41A + ord(c) - 97) if "a" <= c <= "z" else c for c in text
+    ),
+    "Cyrillic": lambda text: text.translate(str.maketrans("aeopcx", "аеорсх")),
+    "invisible": lambda text: text.replace("e", "e\u200b"),
+}
+
+
+@pytest.mark.parametrize("disguise", DISGUISES)
+def test_disguised_letters_do_not_change_the_language(disguise) -> None:
+    text = DISGUISES[disguise](make_text("en", 700))
+    assert detect_languages(pa.array([text, text[:150]])).to_pylist() == ["en", "en"]
+
+
+@pytest.mark.parametrize(
+    ("languages", "text", "expected"),
+    [
+        (("en",), "Y0u 1d10t", True),
+        (("en",), "ёж", False),
+        (("en",), "ёж ab", True),
+        (("en",), "ёж a", False),
+        (("en",), "12:30 🖕", True),
+        (("en",), "", True),
+        (("en",), DISGUISES["full-width"]("idiot"), True),
+        (("en",), "іdіоt", True),
+        (("ru",), "ёж", True),
+        (("ru",), "idiot", False),
+        (("ru", "en"), "idiot", True),
+        (("sr",), "idiot", True),
+        (("sr",), "ёж", True),
+        (("ja",), "今朝、手紙が", True),
+        (("zh",), "手ががが", False),
+        (("la",), "idiot", True),
+    ],
+)
+def test_texts_in_the_scripts_of_languages_are_marked(languages, text, expected) -> None:
+    for kind in (pa.string(), pa.large_string()):
+        marks = mark_texts_in_scripts_of(languages, pa.array([text, "ж", text], kind))
+        assert [mark.as_py() for mark in marks][::2] == [expected, expected]
+
+
+def test_each_script_of_a_language_is_known_to_the_matcher() -> None:
+    known = {code for codes in LANGUAGES_BY_SCRIPT.values() for code in codes.split()}
+    for code in known:
+        assert mark_texts_in_scripts_of((code,), pa.array(["1"])).to_pylist() == [True]
+    for code, text in TEXTS.items():
+        assert mark_texts_in_scripts_of((code,), pa.array([text])).to_pylist() == [True]
+
+
+@given(st.text(max_size=3000), st.integers(1, 3000))
+def test_segments_are_parts_of_the_text(text: str, max_characters: int) -> None:
+    segments = _list_segments(text, max_characters)
+    assert all(segment in text for segment in segments)
+    assert len(segments) in (1, 3, 5)
+    total = sum(map(len, segments))
+    assert min(len(text), max_characters) <= total < max_characters + 5 or total == len(text)
