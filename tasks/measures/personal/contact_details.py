@@ -32,9 +32,14 @@ _NOT_ALPHANUMERIC = r"\W"
 
 
 def _compile_local_part_pattern(*excluded_classes: str) -> re.Pattern[str]:
-    """Compile an expression that matches the local part that ends at the "@"."""
+    """Compile an expression that matches the local part that ends at the "@".
+
+    Hyphens and underscores before its first letter or digit are not part of the group: they are
+    dashes of a sentence or marks of Markdown.
+    """
     alternatives = (
-        rf"(?<![^{excluded}])(?<![%+-])(?<![^{excluded}][.'])[^{excluded}](?:[^{excluded}]|[.%+-]|'(?=[^{excluded}])){{0,63}}\Z"
+        rf"(?<![^{excluded}])(?<![%+-])(?<![^{excluded}][.'])[%+_-]{{0,8}}"
+        rf"([^_{excluded}](?:[^{excluded}]|[.%+-]|'(?=[^{excluded}])){{0,63}})\Z"
         for excluded in excluded_classes
     )
     return re.compile("|".join(alternatives))
@@ -45,9 +50,22 @@ def _domain_labels_pattern(excluded: str) -> str:
 
 
 def _top_level_domain_pattern(excluded: str) -> str:
-    return rf"[^\d_{excluded}]{{2,24}}(?![^{excluded}]|-|\.[^{excluded}]|@)"
+    """Return the pattern of a top-level domain and of what may follow it.
+
+    An underscore may follow as a mark of Markdown; before a letter it belongs to a name in code,
+    such as "a@self.weight_ih", unless the domain is one of the most frequent.
+    """
+    end = rf"(?![^_{excluded}]|\.[^_{excluded}]|@)"
+    return (
+        rf"(?:(?i:xn)--[0-9A-Za-z-]{{1,58}}[0-9A-Za-z]{end}|[^\d_{excluded}]{{2,24}}(?!_+[^_{excluded}]){end}"
+        rf"|{_FREQUENT_TOP_LEVEL_DOMAIN}(?=_))"
+    )
 
 
+#: Domains of organisations, and of countries whose codes are not words in code.
+_FREQUENT_TOP_LEVEL_DOMAIN = (
+    "(?i:com|org|net|edu|gov|mil|info|example|eu|uk|de|fr|es|nl|pl|ru|se|ch|br|jp|cn|kr|au|ca|us)"
+)
 _LOCAL_PART = _compile_local_part_pattern(NOT_SPACED_SCRIPT, _NOT_UNSPACED_SCRIPT)
 #: Local parts for domains in other scripts, in which names may contain digits.
 _LOCAL_PART_OTHER_SCRIPTS = _compile_local_part_pattern(
@@ -67,12 +85,15 @@ def find_email_addresses(text: str, regions: Sequence[str] = ()) -> SpanIterator
     previous_end = 0
     for match in _DOMAIN_PATTERN.finditer(text):
         pattern = _LOCAL_PART_OTHER_SCRIPTS if match["abroad"] else _LOCAL_PART
-        local_part = pattern.search(text, max(previous_end, match.start() - 64), match.start())
+        local_part = pattern.search(text, max(previous_end, match.start() - 72), match.start())
         if local_part:
             previous_end = match.end()
             top_level_domain = match[0].rpartition(".")[2]
-            if local_part[0] != "git" and not _NOT_TOP_LEVEL_DOMAIN.fullmatch(top_level_domain):
-                yield local_part.start(), match.end()
+            start = local_part.start(local_part.lastindex or 0)
+            if text[start : match.start()] != "git" and not _NOT_TOP_LEVEL_DOMAIN.fullmatch(
+                top_level_domain
+            ):
+                yield start, match.end()
 
 
 # Internet addresses ----------------------------------------------------------------------------
