@@ -26,7 +26,6 @@ from hallmark.tasks.measures.personal.contact_details import (
     TooManyCandidatesError,
     find_email_addresses,
     find_ip_addresses,
-    find_phone_numbers,
 )
 from hallmark.tasks.measures.personal.folding import fold_digits_and_separators, fold_text_column
 from hallmark.tasks.measures.personal.national_ids import NATIONAL_ID_FORMATS
@@ -34,6 +33,11 @@ from hallmark.tasks.measures.personal.payment_accounts import (
     IBAN_PATTERN,
     find_ibans,
     find_payment_cards,
+)
+from hallmark.tasks.measures.personal.phone_numbers import (
+    ANNOUNCED_PHONE_PATTERN,
+    find_announced_phone_numbers,
+    find_phone_numbers,
 )
 from hallmark.tasks.measures.personal.secrets import (
     CREDENTIAL_ASSIGNMENT_PATTERN,
@@ -105,8 +109,9 @@ _DETECTORS = (
     Detector(
         "PHONE",
         find_phone_numbers,
-        r"\+[1-9][ ().-]{0,2}\d|\(\d{2,5}\)|\d{2,5}[-. ]\d{2,4}[-. ]\d{2,4}",
+        r"\+[1-9][ ().-]{0,2}\d|\(\d[\d -]{1,4}\)|\d{2,6}[-. /]{1,3}\d{2}",
     ),
+    Detector("PHONE", find_announced_phone_numbers, ANNOUNCED_PHONE_PATTERN),
     Detector(
         "IP",
         find_ip_addresses,

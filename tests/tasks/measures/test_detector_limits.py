@@ -42,7 +42,7 @@ def test_phone_numbers_without_a_context_word_need_a_typical_format():
 
 @pytest.mark.parametrize("numbers", [3, 4])
 def test_a_text_with_too_many_candidates_is_unreadable(monkeypatch, numbers):
-    monkeypatch.setattr("hallmark.tasks.measures.personal.contact_details.MAX_PHONE_CANDIDATES", 3)
+    monkeypatch.setattr("hallmark.tasks.measures.personal.phone_numbers.MAX_PHONE_CANDIDATES", 3)
     phones = ["+442083661177", "650-253-0000", "+41 44 668 18 00", "(650) 253-0000"][:numbers]
     text = " and ".join(phones)
     expected = [("PHONE", phone) for phone in phones] if numbers == 3 else [("UNREADABLE", text)]
