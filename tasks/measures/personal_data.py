@@ -26,12 +26,21 @@ from hallmark.tasks.measures.personal.contact_details import (
     TooManyCandidatesError,
     find_email_addresses,
     find_ip_addresses,
-    find_phone_numbers,
 )
 from hallmark.tasks.measures.personal.folding import fold_digits_and_separators, fold_text_column
 from hallmark.tasks.measures.personal.national_ids import NATIONAL_ID_FORMATS
-from hallmark.tasks.measures.personal.payment_accounts import find_ibans, find_payment_cards
+from hallmark.tasks.measures.personal.payment_accounts import (
+    IBAN_PATTERN,
+    find_ibans,
+    find_payment_cards,
+)
+from hallmark.tasks.measures.personal.phone_numbers import (
+    ANNOUNCED_PHONE_PATTERN,
+    find_announced_phone_numbers,
+    find_phone_numbers,
+)
 from hallmark.tasks.measures.personal.secrets import (
+    CREDENTIAL_ASSIGNMENT_PATTERN,
     find_assigned_credentials,
     find_connection_credentials,
     find_vendor_and_private_keys,
@@ -87,13 +96,11 @@ _DETECTORS = (
     Detector(
         "SECRET",
         find_assigned_credentials,
-        r"(?i:key|token|secret|passwo?r?d|pwd|passphrase|credentials?)[\"'`]?[ \t]{0,3}:?[:=]",
+        CREDENTIAL_ASSIGNMENT_PATTERN,
         requires_six_digits=False,
     ),
     Detector("EMAIL", find_email_addresses, r"[^\s@]@[^\s@]+\.", requires_six_digits=False),
-    Detector(
-        "IBAN", find_ibans, r"[A-Z]{2}\d{2} ?[A-Z0-9]{4} ?[A-Z0-9]{4}", requires_six_digits=False
-    ),
+    Detector("IBAN", find_ibans, IBAN_PATTERN, requires_six_digits=False),
     Detector("CARD", find_payment_cards, r"\d{4}[ -]?\d{4,6}[ -]?\d{4,5}"),
     *(
         Detector(n.type, n.find_spans, n.prefilter_pattern, n.requires_six_digits)
@@ -102,8 +109,9 @@ _DETECTORS = (
     Detector(
         "PHONE",
         find_phone_numbers,
-        r"\+[1-9][ ().-]{0,2}\d|\(\d{2,5}\)|\d{2,5}[-. ]\d{2,4}[-. ]\d{2,4}",
+        r"\+[1-9][ ().-]{0,2}\d|\(\d[\d -]{1,4}\)|\d{2,6}[-. /]{1,3}\d{2}",
     ),
+    Detector("PHONE", find_announced_phone_numbers, ANNOUNCED_PHONE_PATTERN),
     Detector(
         "IP",
         find_ip_addresses,

@@ -1,11 +1,10 @@
-"""Find contact details: e-mail addresses, IP addresses and telephone numbers."""
+"""Find e-mail addresses and IP addresses."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 
 SpanIterator = Iterator[tuple[int, int]]
 
@@ -32,9 +31,14 @@ _NOT_ALPHANUMERIC = r"\W"
 
 
 def _compile_local_part_pattern(*excluded_classes: str) -> re.Pattern[str]:
-    """Compile an expression that matches the local part that ends at the "@"."""
+    """Compile an expression that matches the local part that ends at the "@".
+
+    Hyphens and underscores before its first letter or digit are not part of the group: they are
+    dashes of a sentence or marks of Markdown.
+    """
     alternatives = (
-        rf"(?<![^{excluded}])(?<![%+-])(?<![^{excluded}][.'])[^{excluded}](?:[^{excluded}]|[.%+-]|'(?=[^{excluded}])){{0,63}}\Z"
+        rf"(?<![^{excluded}])(?<![%+-])(?<![^{excluded}][.'])[%+_-]{{0,8}}"
+        rf"([^_{excluded}](?:[^{excluded}]|[.%+-]|'(?=[^{excluded}])){{0,63}})\Z"
         for excluded in excluded_classes
     )
     return re.compile("|".join(alternatives))
@@ -45,9 +49,22 @@ def _domain_labels_pattern(excluded: str) -> str:
 
 
 def _top_level_domain_pattern(excluded: str) -> str:
-    return rf"[^\d_{excluded}]{{2,24}}(?![^{excluded}]|-|\.[^{excluded}]|@)"
+    """Return the pattern of a top-level domain and of what may follow it.
+
+    An underscore may follow as a mark of Markdown; before a letter it belongs to a name in code,
+    such as "a@self.weight_ih", unless the domain is one of the most frequent.
+    """
+    end = rf"(?![^_{excluded}]|\.[^_{excluded}]|@)"
+    return (
+        rf"(?:(?i:xn)--[0-9A-Za-z-]{{1,58}}[0-9A-Za-z]{end}|[^\d_{excluded}]{{2,24}}(?!_+[^_{excluded}]){end}"
+        rf"|{_FREQUENT_TOP_LEVEL_DOMAIN}(?=_))"
+    )
 
 
+#: Domains of organisations, and of countries whose codes are not words in code.
+_FREQUENT_TOP_LEVEL_DOMAIN = (
+    "(?i:com|org|net|edu|gov|mil|info|example|eu|uk|de|fr|es|nl|pl|ru|se|ch|br|jp|cn|kr|au|ca|us)"
+)
 _LOCAL_PART = _compile_local_part_pattern(NOT_SPACED_SCRIPT, _NOT_UNSPACED_SCRIPT)
 #: Local parts for domains in other scripts, in which names may contain digits.
 _LOCAL_PART_OTHER_SCRIPTS = _compile_local_part_pattern(
@@ -67,12 +84,15 @@ def find_email_addresses(text: str, regions: Sequence[str] = ()) -> SpanIterator
     previous_end = 0
     for match in _DOMAIN_PATTERN.finditer(text):
         pattern = _LOCAL_PART_OTHER_SCRIPTS if match["abroad"] else _LOCAL_PART
-        local_part = pattern.search(text, max(previous_end, match.start() - 64), match.start())
+        local_part = pattern.search(text, max(previous_end, match.start() - 72), match.start())
         if local_part:
             previous_end = match.end()
             top_level_domain = match[0].rpartition(".")[2]
-            if local_part[0] != "git" and not _NOT_TOP_LEVEL_DOMAIN.fullmatch(top_level_domain):
-                yield local_part.start(), match.end()
+            start = local_part.start(local_part.lastindex or 0)
+            if text[start : match.start()] != "git" and not _NOT_TOP_LEVEL_DOMAIN.fullmatch(
+                top_level_domain
+            ):
+                yield start, match.end()
 
 
 # Internet addresses ----------------------------------------------------------------------------
@@ -114,86 +134,3 @@ def _is_global_ip_address(text: str) -> bool:
     except ValueError:
         return False
     return address.is_global and not address.is_multicast
-
-
-# Telephone numbers -----------------------------------------------------------------------------
-
-# PhoneNumberMatcher reads about 0.1 MB/s, so it only gets candidates: international numbers, and
-# groups of digits in the form of a national number (see _has_national_phone_form).
-_INTERNATIONAL_PHONE = re.compile(
-    rf"(?<!{WORD_CHARACTER})(?<![+.])\+[1-9](?:[ ().-]{{0,2}}\d){{6,14}}(?!{WORD_CHARACTER}|\.\d)"
-)
-_NATIONAL_PHONE = re.compile(
-    rf"(?<!{WORD_CHARACTER})(?<![.+/-])(?<!\d )(?:\(\d{{2,5}}\)[ -]?|(?:1-)?\d{{2,5}}[-. ])"
-    rf"\d{{2,4}}(?:[-. ]\d{{2,4}}){{1,3}}(?!{WORD_CHARACTER}|[/-]|\.\d| \d)"
-)
-
-
-#: Maximum number of candidates per text; each takes about 0.1 ms per region.
-MAX_PHONE_CANDIDATES = 20_000
-
-
-def find_phone_numbers(text: str, regions: Sequence[str] = ()) -> SpanIterator:
-    """Yield the spans of telephone numbers.
-
-    Raises:
-        TooManyCandidatesError: The text has more than MAX_PHONE_CANDIDATES candidates.
-    """
-    checked_count = 0
-    for pattern, find_matches in (
-        (_INTERNATIONAL_PHONE, _find_international_phone_spans),
-        (_NATIONAL_PHONE, _find_national_phone_spans),
-    ):
-        for match in pattern.finditer(text):
-            preceding_text = text[max(0, match.start() - 40) : match.start()]
-            if find_matches is _find_national_phone_spans and not _has_national_phone_form(
-                match[0], preceding_text
-            ):
-                continue
-            checked_count += 1
-            if checked_count > MAX_PHONE_CANDIDATES:
-                raise TooManyCandidatesError
-            for start, end in find_matches(match[0], tuple(regions)):
-                yield match.start() + start, match.start() + end
-
-
-@lru_cache(maxsize=4096)
-def _find_international_phone_spans(text: str, regions: tuple[str, ...]) -> list[tuple[int, int]]:
-    from phonenumbers import Leniency, PhoneNumberMatcher
-
-    if text.count(".") == 1:  # A signed decimal number.
-        return []
-    return [(hit.start, hit.end) for hit in PhoneNumberMatcher(text, None, Leniency.VALID)]
-
-
-@lru_cache(maxsize=4096)
-def _find_national_phone_spans(text: str, regions: tuple[str, ...]) -> list[tuple[int, int]]:
-    from phonenumbers import Leniency, PhoneNumberMatcher
-
-    for region in regions:
-        # Strict grouping: digits must be grouped as is usual in the country.
-        hits = list(PhoneNumberMatcher(text, region, Leniency.STRICT_GROUPING))
-        if hits:
-            return [(hit.start, hit.end) for hit in hits]
-    return []
-
-
-#: Words that precede telephone numbers, in several languages.
-_PHONE_WORD = re.compile(
-    r"(?i)(?<![a-z])(?:tel|t[eé]l|tlf|(?:tele)?phone|call|fax|mob|mobile|cell|dial|whatsapp|sms|"
-    r"telefon\w*|t[eé]l[eé]phone|tel[eé]fono|telefone|m[oó]vil|handy|puhelin|τηλ\w*|тел\w*|"
-    r"電話|电话|전화|هاتف|फ़ोन|โทร)(?![a-z])"
-)
-
-
-def _has_national_phone_form(candidate: str, preceding_text: str) -> bool:
-    """Return whether a candidate looks like a national number, or follows a word for it.
-
-    It has an area code in parentheses; three, three and four digits separated by hyphens or dots;
-    or a leading zero and spaces.
-    """
-    if candidate[0] == "(" or re.fullmatch(r"(?:1-)?\d{3}([-.])\d{3}\1\d{4}", candidate):
-        return True
-    return (candidate[0] == "0" and candidate[1] != "0" and " " in candidate) or bool(
-        _PHONE_WORD.search(preceding_text)
-    )

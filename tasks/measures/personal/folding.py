@@ -1,8 +1,9 @@
 r"""Convert digits and separators of any script to ASCII, keeping the positions of characters.
 
 RE2's `\d` is ASCII and Python's is not; after folding both mean the same. Decimal digits become 0
-to 9; spaces of any width and invisible marks become a space; hyphens and dashes become "-";
-full-width forms become the corresponding ASCII characters.
+to 9; spaces of any width and invisible marks become a space; hyphens become "-"; full-width forms
+become the corresponding ASCII characters. A dash becomes "-" only between two parts of a number:
+elsewhere it separates words, and a detector must not take it for the hyphen of an address.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ import pyarrow.compute as pc
 #: Invisible marks: soft hyphen, zero-width spaces and joiners, directional marks.
 _INVISIBLE_MARKS = "\u00ad\u200b\u200c\u200d\u200e\u200f\u2060\ufeff"
 _SLASHES = "\u2044\u2215"
+#: Dashes and the minus sign. They separate words, but people also write 555\u20130123 with them.
+DASHES = "\u2012\u2013\u2014\u2015\u2212\u2e3a\u2e3b\u301c\u3030\u30a0\ufe31\ufe32\ufe58"
 
 
 @cache
 def build_replacement_by_code_point() -> dict[int, str]:
-    """Build the table of the characters that folding changes, for `str.translate`."""
+    """Build the table of the characters that folding changes, without the dashes."""
     replacements = {}
     for code in range(0x80, 0x20000):  # There are no digits above.
         character = chr(code)
@@ -32,11 +35,15 @@ def build_replacement_by_code_point() -> dict[int, str]:
             replacements[code] = str(unicodedata.decimal(character))
         elif category == "Zs" or character in _INVISIBLE_MARKS:
             replacements[code] = " "
-        elif category == "Pd" or character == "\u2212":
+        elif category == "Pd" and character not in DASHES:
             replacements[code] = "-"
         elif character in _SLASHES:
             replacements[code] = "/"
     return replacements | {code: chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)}
+
+
+#: A dash between two parts of a number; after "555\u2013", a word continues the sentence.
+_DASH_IN_NUMBER = re.compile(rf"(?<=[0-9A-Z)])[{DASHES}](?=[0-9(]|[A-Z]{{1,2}}(?![A-Za-z]))")
 
 
 def fold_digits_and_separators(text: str) -> str:
@@ -44,7 +51,8 @@ def fold_digits_and_separators(text: str) -> str:
     if text.isascii():
         return text
     replacements = build_replacement_by_code_point()
-    return _compile_foldable_pattern().sub(lambda match: replacements[ord(match[0])], text)
+    folded = _compile_foldable_pattern().sub(lambda match: replacements[ord(match[0])], text)
+    return _DASH_IN_NUMBER.sub("-", folded)
 
 
 @cache
@@ -53,24 +61,9 @@ def _compile_foldable_pattern() -> re.Pattern[str]:
 
 
 @cache
-def _folding_needed_pattern() -> str:
-    """Return a pattern of texts that need folding.
-
-    They contain digits of another script, full-width forms, or a non-ASCII separator next to a
-    digit or capital.
-    """
-    digits = [
-        code
-        for code in build_replacement_by_code_point()
-        if unicodedata.category(chr(code)) == "Nd"
-    ]
-    full_width = range(0xFF01, 0xFF5F)
-    separators = _character_class(
-        code for code in build_replacement_by_code_point() if code not in {*digits, *full_width}
-    )
-    return (
-        f"{_character_class([*digits, *full_width])}|[0-9A-Z+)]{separators}|{separators}[0-9A-Z(]"
-    )
+def _foldable_character_pattern() -> str:
+    """Return a pattern of all texts that folding changes, and of some that it does not change."""
+    return f"{_character_class(build_replacement_by_code_point())}|[0-9A-Z)][{DASHES}][0-9A-Z(]"
 
 
 def _character_class(code_points: Iterable[int]) -> str:
@@ -81,8 +74,8 @@ def _character_class(code_points: Iterable[int]) -> str:
 
 
 def fold_text_column(texts: pa.Array) -> pa.Array:
-    """Apply `fold_digits_and_separators` to those texts of a column that need it."""
-    needs_folding = pc.match_substring_regex(texts, _folding_needed_pattern())
+    """Apply `fold_digits_and_separators` to each text of a column."""
+    needs_folding = pc.match_substring_regex(texts, _foldable_character_pattern())
     if not pc.any(needs_folding).as_py():
         return texts
     affected_texts = texts.filter(needs_folding)

@@ -13,7 +13,7 @@ from hallmark.tasks.measures.personal.contact_details import NOT_SPACED_SCRIPT, 
 #: Credentials with a vendor's prefix, which distinguishes them from other text. Random-looking
 #: strings without a prefix are hashes and digests far more often than secrets.
 _VENDOR_KEY_PATTERNS = tuple(
-    re.compile(r"(?<![A-Za-z0-9_-])" + pattern + r"(?![A-Za-z0-9_])")
+    re.compile(r"(?<![A-Za-z0-9])" + pattern + r"(?![A-Za-z0-9])")
     for pattern in (
         r"(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16}",  # Amazon Web Services
         r"gh[pousr]_[A-Za-z0-9]{36}",  # GitHub
@@ -51,14 +51,31 @@ _CONNECTION_PASSWORD = re.compile(
     r"|[^\s\"'<>/?#@]{0,200}[\w\]])"
 )
 _URL_SCHEME = re.compile(r"(?<![A-Za-z0-9+.-])[A-Za-z][A-Za-z0-9+.-]{1,20}$")
-#: "=" or ":" and the value after it, with or without quotes ...
-_ASSIGNED_VALUE = re.compile(
-    r"[=:]>?[ \t]{0,3}([\"'`]?)([A-Za-z0-9+/=_.~!@#$%^&*?-]{8,200})(?![A-Za-z0-9(\[{])"
+_CREDENTIAL_NAME = r"(?i:key|token|secret|passw(?:or)?d|pwd|passphrase|credentials?)"
+#: What all texts with an assigned credential match.
+CREDENTIAL_ASSIGNMENT_PATTERN = (
+    rf"{_CREDENTIAL_NAME}(?:\\?[\"'`])?[ \t]{{0,3}}(?:[:=>]|%3[ADad])"
+    rf"|--[\w-]*{_CREDENTIAL_NAME}[ \t]|[Bb]earer[ \t]"
 )
+#: In a URL, the next parameter is not part of a value.
+_NEXT_PARAMETER = r"(?:&|%26)(?:amp;)?[\w.%-]{1,60}(?:=|%3[Dd])"
+#: A value, with or without quotes. It is matched ahead of the position, because it may contain the
+#: actual assignment, as in "https://host/?a=b&api_key=...".
+_VALUE_AHEAD = (
+    r"(?=[ \t]{0,3}\\?([\"'`]?)"
+    rf"((?:[A-Za-z0-9+/=_.~!@#$^*?-]|(?!{_NEXT_PARAMETER})[&%]){{8,200}})(?![A-Za-z0-9(\[{{]))"
+)
+#: "=" or ":", the end of an XML tag, or "%3D" in a URL, before a value ...
+_ASSIGNED_VALUE = re.compile(rf"(?:[=:>]>?|%3[ADad]){_VALUE_AHEAD}")
 #: ... and a name before it that suggests a credential.
-_CREDENTIAL_NAME = re.compile(
-    r"(?i)(?:key|token|secret|passw(?:or)?d|pwd|passphrase|credentials?)[\"'`]?[ \t]{0,3}:?$"
+_NAME_BEFORE_VALUE = re.compile(rf"{_CREDENTIAL_NAME}(?:\\?[\"'`])?[ \t]{{0,3}}:?$")
+#: An option such as "--token" and the word "Bearer" need only a space before the value.
+_OPTION_VALUE = re.compile(
+    rf"(?:--(?=[A-Za-z])[\w-]{{0,40}}?{_CREDENTIAL_NAME}|[Bb]earer)[ \t]{_VALUE_AHEAD}"
 )
+_ASSIGNMENT_IN_VALUE = re.compile(rf"{_CREDENTIAL_NAME}(?:=|%3[Dd]).{{8}}")
+#: An encoded character in a URL.
+_URL_ENCODED_CHARACTER = re.compile("%[0-9A-Fa-f]{2}")
 #: Placeholders that examples contain in place of credentials.
 _PLACEHOLDER_HINT = re.compile(
     r"(?i)[$%{<]|pass|pwd|secret|token|user|example|sample|dummy|change|your|my[-_]|test|foo|"
@@ -89,8 +106,18 @@ def find_connection_credentials(text: str, regions: Sequence[str] = ()) -> SpanI
 def find_assigned_credentials(text: str, regions: Sequence[str] = ()) -> SpanIterator:
     for match in _ASSIGNED_VALUE.finditer(text):
         name = text[max(0, match.start() - 20) : match.start()]
-        if _CREDENTIAL_NAME.search(name) and _is_random_looking(match[2], quoted=bool(match[1])):
+        if _NAME_BEFORE_VALUE.search(name) and _is_credential(match):
             yield match.span(2)
+    for match in _OPTION_VALUE.finditer(text):
+        if _is_credential(match):
+            yield match.span(2)
+
+
+def _is_credential(match: re.Match[str]) -> bool:
+    """Return whether the value of a match looks random and is no assignment itself."""
+    return _is_random_looking(match[2], quoted=bool(match[1])) and not (
+        _ASSIGNMENT_IN_VALUE.search(match[2])
+    )
 
 
 def _is_random_looking(value: str, quoted: bool) -> bool:
@@ -99,7 +126,7 @@ def _is_random_looking(value: str, quoted: bool) -> bool:
     It must have a higher Shannon entropy than words (3 bits per character), and change between
     lower case, capitals and digits more often than names do. Without quotes it must be long.
     """
-    value = value.rstrip(".!?")
+    value = _URL_ENCODED_CHARACTER.sub("_", value).rstrip(".!?")
     if len(value) < (8 if quoted else 16) or _PLACEHOLDER_HINT.search(value):
         return False
     if value.count(".") > 1 or value.count("/") > len(value) // 12:

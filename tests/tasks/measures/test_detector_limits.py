@@ -42,7 +42,7 @@ def test_phone_numbers_without_a_context_word_need_a_typical_format():
 
 @pytest.mark.parametrize("numbers", [3, 4])
 def test_a_text_with_too_many_candidates_is_unreadable(monkeypatch, numbers):
-    monkeypatch.setattr("hallmark.tasks.measures.personal.contact_details.MAX_PHONE_CANDIDATES", 3)
+    monkeypatch.setattr("hallmark.tasks.measures.personal.phone_numbers.MAX_PHONE_CANDIDATES", 3)
     phones = ["+442083661177", "650-253-0000", "+41 44 668 18 00", "(650) 253-0000"][:numbers]
     text = " and ".join(phones)
     expected = [("PHONE", phone) for phone in phones] if numbers == 3 else [("UNREADABLE", text)]
@@ -153,6 +153,7 @@ def test_types_are_selected_by_region():
     ]
 
 
+DASHES = "\u2012\u2013\u2014\u2015\u2212\u2e3a\u2e3b\u301c\u3030\u30a0\ufe31\ufe32\ufe58"
 UNSEEN = "\u00ad\u200b\u200c\u200d\u200e\u200f\u2060\ufeff"
 
 
@@ -166,7 +167,7 @@ def test_every_unicode_character_is_folded_by_its_category():
             expected = str(unicodedata.digit(character))
         elif kind == "Zs" or character in UNSEEN:
             expected = " "
-        elif kind == "Pd" or character == "\u2212":
+        elif kind == "Pd" and character not in DASHES:
             expected = "-"
         else:
             expected = "/" if character in "\u2044\u2215" else character
@@ -177,8 +178,29 @@ def test_every_unicode_character_is_folded_by_its_category():
     ] == []
 
 
-def test_a_column_is_folded_only_near_digits_and_capitals():
-    texts = ["plain", "a – b", "1–2", "x\u00a07", "٣", "Ａ", "", "–A", ")\u00a0(", "é ü"]
+@pytest.mark.parametrize("dash", DASHES)
+def test_a_dash_becomes_a_hyphen_only_between_parts_of_a_number(dash):
+    for text in ("1{}2", "A{}2", "1{}(2)", "(1){}2", "12{}A", "12{}AB ", "1{}2{}3"):
+        assert fold_digits_and_separators(text.replace("{}", dash)) == text.replace("{}", "-")
+    for text in ("a{}2", "1{}b", "1{}Ask", "1{}ASK", "1 {} 2", "{}2", "1{}", "org{}she", "1{}é"):
+        text = text.replace("{}", dash)
+        assert fold_digits_and_separators(text) == text
+
+
+def test_a_column_is_folded_like_each_of_its_texts():
+    texts = [
+        "plain",
+        "a – b",
+        "1–2",
+        "x\u00a07",
+        "٣",
+        "Ａ",
+        "",
+        "–A",
+        ")\u00a0(",
+        "é\u00a0ü",
+        "٣–A",
+    ]
     whole = fold_text_column(pa.array(texts, pa.large_string())).to_pylist()
     assert whole == [
         "plain",
@@ -188,10 +210,12 @@ def test_a_column_is_folded_only_near_digits_and_capitals():
         "3",
         "A",
         "",
-        "-A",
+        "–A",
         ") (",
         "é ü",
+        "3-A",
     ]
+    assert whole == [fold_digits_and_separators(text) for text in texts]
     assert fold_text_column(pa.array(["é"], pa.large_string())).to_pylist() == ["é"]
     assert fold_text_column(pa.array([], pa.large_string())).to_pylist() == []
 

@@ -1,0 +1,38 @@
+"""Words for a telephone in the languages of many countries, which announce a number."""
+
+#: Parts of words in scripts that separate words; other letters may precede and follow.
+_STEMS = (
+    "phone|telef|t[eé]l[eéè]f|t[eé]l[eé]ph|telemóv|telepon|telp|handy|mobil|mobiel|mobitel|m[oó]vil|"
+    "mòbil|celular|cellulare|komórk|puhelin|tālrun|selfoon|sími|guthán|ffôn|điện thoại|di động|"
+    "ponsel|whatsapp|viber|rufnummer|durchwahl|fernsprech|portable|"
+    "телеф|мобил|мобіл|сотов|факс|τηλ[έε]φ|κινητ"
+)
+#: Words, some of them abbreviations.
+_WORDS = (
+    "tel|tél|tlf|tfn|fax|faks|call|cell|cel|mob|dial|ring|sms|gsm|cep|kom|puh|tālr|fón|fono|ph|"
+    "đt|тел|моб|τηλ|κιν"
+)
+#: Words in scripts that do not separate words, or whose words have prefixes and endings.
+_WORDS_OF_OTHER_SCRIPTS = (
+    "電話|电话|携帯|手机|手機|热线|熱線|致电|传真|傳真|전화|휴대폰|핸드폰|연락처|팩스|"
+    "هاتف|تلفون|تليفون|جوال|موبايل|موبایل|تلفن|فون|טלפון|טל'|נייד|פלאפון|פקס|"
+    "फ़ोन|फ़ोन|फोन|दूरभाष|मोबाइल|ফোন|মোবাইল|ਫ਼ੋਨ|ਫੋਨ|ફોન|தொலைபேசி|ఫోన్|ಫೋನ್|ഫോൺ|දුරකථන|"
+    "โทร|มือถือ|ໂທ|ဖုန်း|ទូរស័ព្ទ|ტელ|მობ|հեռ|ስልክ|утас"
+)
+
+_LETTER = "A-Za-z\u00c0-\u04ff"
+#: A word for a telephone, for RE2, which has no look-around: the characters next to a short word
+#: are part of the match.
+PHONE_WORD = (
+    rf"(?:(?i:{_STEMS})|(?:^|[^{_LETTER}])(?i:{_WORDS})(?:[^{_LETTER}]|$)"
+    rf"|{_WORDS_OF_OTHER_SCRIPTS})"
+)
+#: The same in lower case. Every alternative begins with a character of its own, so that Python
+#: skips all others.
+LOWER_CASE_PHONE_WORD = "|".join(
+    [
+        _STEMS,
+        *(rf"{word}(?<![{_LETTER}]{word})(?![{_LETTER}])" for word in _WORDS.split("|")),
+        _WORDS_OF_OTHER_SCRIPTS,
+    ]
+)
