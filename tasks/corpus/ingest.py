@@ -110,6 +110,20 @@ ORIGINS = table_schema(
         "number of bytes in the file that belong to the document",
         unit="bytes",
     ),
+    column(
+        "is_truncated",
+        pa.bool_(),
+        "figure",
+        "whether the archive stored the document without its end",
+    ),
+    column(
+        "lost_characters",
+        pa.int64(),
+        "figure",
+        "number of characters that are missing because their bytes are not valid in the encoding "
+        "of the document",
+        unit="characters",
+    ),
     partition_by_doc_id=True,
 )
 
@@ -190,8 +204,8 @@ FILE_FORMATS = table_schema(
 )
 
 SOURCES = table_schema(
-    "The sources as described in the config, and the number of their URLs, dates and metadata "
-    "values that could not be parsed, and of their files that were not read.",
+    "The sources as described in the config, and what could not be read: URLs, dates, metadata "
+    "values, ends of documents, characters, and files.",
     column("source", pa.string(), "label", "name of the source"),
     column("kind", pa.string(), "label", "its container format"),
     column(
@@ -221,6 +235,21 @@ SOURCES = table_schema(
         "number of files at the path of the source that were not read",
         unit="files",
     ),
+    column(
+        "truncated_documents",
+        pa.int64(),
+        "figure",
+        "number of documents that an archive stored without their end",
+        unit="documents",
+    ),
+    column(
+        "lost_characters",
+        pa.int64(),
+        "figure",
+        "number of characters that are missing because their bytes are not valid in the encoding "
+        "of their document",
+        unit="characters",
+    ),
 )
 
 ERRORS = table_schema(
@@ -248,6 +277,8 @@ class InputBatchCounts(TypedDict):
     """Number of URLs without a host, and of dates and metadata values that could not be parsed."""
     file_formats: list[tuple[str, str]]
     """Format and name of each file whose reader detects its format."""
+    truncated_documents: int
+    lost_characters: int
 
 
 def read_input_batch_into_sorted_runs(
@@ -258,7 +289,7 @@ def read_input_batch_into_sorted_runs(
     Args:
         stream_folder: Folder in which data read from streams is kept.
     """
-    record_count = byte_count = unreadable_values = 0
+    record_count = byte_count = unreadable_values = truncated_documents = lost_characters = 0
     skipped: list[tuple[str, int, int]] = []
     hostless_url_counts: list[int] = []  # by batch of records
     file_formats: list[tuple[str, str]] = []
@@ -280,6 +311,8 @@ def read_input_batch_into_sorted_runs(
                 record.raw = record.raw[:MAX_QUARANTINED_BYTES]
                 record.file_name = record.file_name or source_input.file_name
                 unreadable_values += record.unreadable_labels
+                truncated_documents += record.is_truncated
+                lost_characters += record.lost_characters
                 (quarantine_buffer if record.error else record_buffer).add(record)
         except (HallmarkError, OSError):
             raise
@@ -298,6 +331,8 @@ def read_input_batch_into_sorted_runs(
         "skipped": skipped,
         "unreadable_values": unreadable_values + sum(hostless_url_counts),
         "file_formats": file_formats,
+        "truncated_documents": truncated_documents,
+        "lost_characters": lost_characters,
     }
 
 
@@ -351,6 +386,8 @@ def _add_records_to_runs(
         "file_name": [record.file_name for record in records],
         "location": [record.location for record in records],
         "raw_bytes": [record.raw_bytes for record in records],
+        "is_truncated": [record.is_truncated for record in records],
+        "lost_characters": [record.lost_characters for record in records],
     }
     runs.add_records(pa.table(columns, schema=RECORDS_SCHEMA))
     return hosts.null_count - urls.null_count
@@ -499,19 +536,22 @@ def build_source_rows(
     unread_files: dict[str, list[UnreadFile]],
 ) -> pa.Table:
     """Build the rows of SOURCES, sorted by name."""
-    unreadable_counts: Counter[str] = Counter()
+    counts: Counter[tuple[str, str]] = Counter()
+    count_names = ("unreadable_values", "truncated_documents", "lost_characters")
     declared_sources = {}
     for batch, result in batch_results:
         source = config.sources[batch.inputs[0].source_index]
-        declared_sources[batch.inputs[0].source] = source.model_dump(mode="json")
-        unreadable_counts[batch.inputs[0].source] += result.value["unreadable_values"]
+        source_name = batch.inputs[0].source
+        declared_sources[source_name] = source.model_dump(mode="json")
+        for count_name in count_names:
+            counts[source_name, count_name] += result.value[count_name]
     rows = [
         declared_sources[name]
         | {
             "source": name,
-            "unreadable_values": unreadable_counts[name],
             "unread_files": sum(unread.file_count for unread in unread_files.get(name, ())),
         }
+        | {count_name: counts[name, count_name] for count_name in count_names}
         for name in sorted(declared_sources)
     ]
     return pa.Table.from_pylist(rows, schema=SOURCES)

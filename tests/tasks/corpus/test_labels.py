@@ -159,6 +159,8 @@ def test_every_container_gives_urls_domains_and_dates(tmp_path, session, kind):
         "collected_to": None,
         "unreadable_values": 2,  # "nowhere" has no host, and "yesterday" is no date
         "unread_files": 0,
+        "truncated_documents": 0,
+        "lost_characters": 0,
     }
 
 
