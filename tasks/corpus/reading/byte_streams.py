@@ -20,6 +20,7 @@ from hallmark.tasks.corpus.reading.compressed_members import (
     CODEC_BY_SUFFIX,
     CompressedMembers,
     Damage,
+    detect_codec,
 )
 
 BOM = b"\xef\xbb\xbf"
@@ -74,7 +75,7 @@ class ReadCounts:
 def read_blocks(
     path: Path, counts: ReadCounts, mark_members: bool = False
 ) -> Iterator[bytes | Damage]:
-    """Yield the bytes of a file, decompressed if its name has the ending of a compressed file.
+    """Yield the bytes of a file, decompressed if its name or its first bytes show a compression.
 
     Args:
         mark_members: Yield an empty block before each member of a compressed file.
@@ -87,7 +88,7 @@ def read_blocks(
     """
     with counts.open_file(path) as file:
         size_at_open = os.fstat(file.fileno()).st_size
-        if codec := CODEC_BY_SUFFIX.get(path.suffix.lower()):
+        if codec := CODEC_BY_SUFFIX.get(path.suffix.lower()) or detect_codec(file):
             members = CompressedMembers(file, codec())
             for block in members:
                 if isinstance(block, Damage):

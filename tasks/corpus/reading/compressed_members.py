@@ -147,6 +147,18 @@ CODEC_BY_SUFFIX: dict[str, type[Codec]] = {
     ".xz": XzCodec,
 }
 
+
+def detect_codec(file: BinaryIO) -> type[Codec] | None:
+    """Return the codec whose magic bytes begin a file; a text cannot begin with them."""
+    first_bytes = file.read(MAX_MAGIC_BYTES)
+    file.seek(0)
+    for codec in (GzipCodec, ZstdCodec, Bzip2Codec, XzCodec):
+        pattern, _ = codec.magic_patterns[0]
+        if pattern.match(first_bytes):
+            return codec
+    return None
+
+
 #: Raised by a decompressor for data that are not of its format; bz2 raises OSError.
 _DECOMPRESSION_ERRORS = (zlib.error, zstandard.ZstdError, lzma.LZMAError, OSError)
 

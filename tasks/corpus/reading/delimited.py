@@ -158,11 +158,22 @@ def read_csv(path: Path, source: CsvSource, max_bytes: int, counts: ReadCounts) 
                 return
             counts.count_skipped(row_reader.row_bytes)
             continue
+        if is_repeated_header(fields, header):
+            counts.count_skipped(row_reader.row_bytes)
+            continue
         counts.record_count += 1
         if not record.error:
             fill_record_from_fields(record, dict(zip(header, fields, strict=True)), source)
         yield record
     yield from yield_error_if_file_empty(counts)
+
+
+def is_repeated_header(fields: list[str], header: list[str]) -> bool:
+    """Return whether a row repeats the header, as in files that were concatenated.
+
+    In a file of one column it may be a document.
+    """
+    return len(fields) > 1 and fields[1:] == header[1:] and fields[0].lstrip("\ufeff") == header[0]
 
 
 def describe_header(column_names: list[str] | None) -> str:
@@ -201,6 +212,9 @@ def read_tsv(path: Path, source: TsvSource, max_bytes: int, counts: ReadCounts) 
             record.raw_bytes += sum(line.size for line in source_lines)
         elif not record.error and len(fields) != len(header):
             record.error = WRONG_FIELD_COUNT
+        elif is_repeated_header(fields, header):
+            counts.count_skipped(line.size)
+            continue
         counts.record_count += 1
         if not record.error:
             fill_record_from_fields(record, dict(zip(header, fields, strict=True)), source)

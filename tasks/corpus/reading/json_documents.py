@@ -77,7 +77,7 @@ def read_json_values(path: Path, max_bytes: int, counts: ReadCounts) -> Iterator
             is_complete = end < len(buffer.text) or isinstance(value, dict | list | str)
         except (ValueError, RecursionError):
             end, is_complete = -1, False
-        if is_complete or (buffer.is_at_end and end == len(buffer.text)):
+        if is_complete:
             data = buffer.text[buffer.position : end].encode("utf-8", "surrogateescape")
             yield Line(buffer.line_number, data[: max_bytes + 1], len(data), end=b"")
             buffer.advance(end)

@@ -58,6 +58,8 @@ def suggest_remedy(error: str) -> str:
             "raise ingest.max_document_bytes, or split the document (for text files, set "
             'document_boundary = "blank_lines")'
         )
+    if error == NOT_UTF8:
+        return "convert the file to UTF-8, or correct the record"
     remedy = "correct the record, or correct 'kind' and the field names of its source"
     if error.startswith("column") and error.endswith(MISSING_COLUMN_ENDING):
         remedy += "; if a CSV or TSV file has no header, set 'column_names'"

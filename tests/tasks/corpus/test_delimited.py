@@ -99,3 +99,16 @@ def test_rows_are_those_that_the_csv_module_wrote(write, delimiter):
     documents, errors, _ = read_checked(path, "csv", delimiter=delimiter, key_field="id")
     assert [(r.text, r.key) for r in documents] == [(text, key) for _, text, key in rows]
     assert errors == []
+
+
+@pytest.mark.parametrize(("kind", "delimiter"), [("csv", ","), ("tsv", "\t")])
+def test_the_header_of_a_concatenated_file_is_no_document(write, kind, delimiter):
+    part = "\ufeffid,text\n1,a\n".replace(",", delimiter).encode()
+    documents, errors, counts = read_checked(write(f"a.{kind}", part * 3), kind)
+    assert (get_texts(documents), errors) == (["a"] * 3, [])
+    assert counts.skipped_bytes == 3 * len("\ufeffid,text\n".encode())
+    other = "id,text\n1,text\nid,a\nid2,text\n".replace(",", delimiter).encode()
+    documents, _, _ = read_checked(write(f"b.{kind}", other), kind)
+    assert get_texts(documents) == ["text", "a", "text"]
+    documents, _, _ = read_checked(write(f"c.{kind}", b"text\ntext\n"), kind)
+    assert get_texts(documents) == ["text"]

@@ -7,7 +7,7 @@ import pytest
 
 from hallmark.tasks.contract import UsageError
 from hallmark.tasks.corpus.ingest import ingest
-from hallmark.tasks.corpus.reading.compressed_members import CODEC_BY_SUFFIX
+from hallmark.tasks.corpus.reading.compressed_members import CODEC_BY_SUFFIX, detect_codec
 from hallmark.tasks.corpus.reading.inputs import IngestConfig, digest_sources_and_block_lists
 from hallmark.tasks.corpus.reading.object_storage import find_remote_files
 from hallmark.tasks.corpus.reading.sources import (
@@ -17,6 +17,7 @@ from hallmark.tasks.corpus.reading.sources import (
     find_archive_reason,
     find_source_files,
 )
+from tests.tasks.corpus.reader_helpers import COMPRESS_BY_ENDING, get_texts, read_checked
 
 CASES = Path(__file__).parents[2] / "cases" / "corpus"
 
@@ -172,3 +173,17 @@ def test_objects_that_are_not_read_have_a_reason(replace_objects):
         find_remote_files("s", f"{uri}/in/d.zip", (".jsonl",))
     with pytest.raises(UsageError, match=r"at .*unread/in' \(1 file is not read: 'd.zip': arch"):
         find_remote_files("s", f"{uri}/in", (".jsonl",))
+
+
+@pytest.mark.parametrize("ending", COMPRESS_BY_ENDING)
+@pytest.mark.parametrize(("kind", "data"), [("jsonl", b'{"text": "a"}'), ("csv", b"text\na\n")])
+def test_a_compressed_file_without_its_ending_is_read(write, ending, kind, data):
+    path = write(f"a.{kind}", COMPRESS_BY_ENDING[ending](data))
+    documents, errors, counts = read_checked(path, kind)
+    assert (get_texts(documents), errors, counts.byte_count) == (["a"], [], len(data))
+
+
+@pytest.mark.parametrize("start", [b"", b"\x1f", b"BZh9", b"BZh9x", b"x\x1f\x8b\x08", b"(\xb5/"])
+def test_text_is_not_taken_for_a_compressed_file(write, start):
+    with write("a.txt", start).open("rb") as file:
+        assert detect_codec(file) is None and file.tell() == 0
