@@ -22,10 +22,11 @@ SEARCHED_CHARACTERS = range(FIRST_REPLACED_CHARACTER, 0x20000)
 #: Share of Latin letters in a text of which words in other scripts are judged to be look-alikes.
 MIN_LATIN_SHARE = 0.9
 
-#: Code points without a glyph, which only separate the letters of a word: soft hyphen, zero-width
-#: space, marks of direction, word joiner and invisible operators, byte-order mark.
-INVISIBLE_CHARACTERS = (
+#: Code points that only separate or strike through the letters of a word: soft hyphen, overlays,
+#: zero-width space, marks of direction, word joiner and invisible operators, byte-order mark.
+REMOVED_CHARACTERS = (
     *(0xAD, 0x180E, 0x200B, 0x200E, 0x200F),
+    *range(0x334, 0x339),
     *range(0x202A, 0x202F),
     *range(0x2060, 0x206A),
     0xFEFF,
@@ -42,10 +43,11 @@ _JOINER_IN_WORD = re.compile("(?<=[A-Za-z])[\u200c\u200d]+(?=[A-Za-z])")
 def fold_lookalikes(text: str) -> str:
     """Return the text with Latin letters in place of their variants and look-alikes.
 
-    Variants, such as full-width and mathematical letters, are always replaced, and characters
-    without a glyph are removed. Letters of other scripts that look like Latin ones are replaced in
-    a word that has Latin letters and no others then. In a word without Latin letters they are
-    replaced if the rest of the text is Latin, at least MIN_LATIN_SHARE of its letters.
+    Variants, such as full-width and mathematical letters, are always replaced, and characters that
+    only separate letters or strike them through are removed. Letters of other scripts that look
+    like Latin ones are replaced in a word that has Latin letters and no others then. In a word
+    without Latin letters they are replaced if the rest of the text is Latin, at least
+    MIN_LATIN_SHARE of its letters.
     """
     if text.isascii():
         return text
@@ -99,12 +101,12 @@ def _load_variant_table() -> dict[int, str]:
 
 @cache
 def _load_letter_variants() -> dict[str, str]:
-    """Map variants of ASCII letters to these, and invisible characters to the empty text.
+    """Map variants of ASCII letters to these, and REMOVED_CHARACTERS to the empty text.
 
     Variants are compatibility characters, such as full-width, mathematical, circled and superscript
     letters, and small capitals.
     """
-    variants = dict.fromkeys(map(chr, INVISIBLE_CHARACTERS), "")
+    variants = dict.fromkeys(map(chr, REMOVED_CHARACTERS), "")
     for code_point in SEARCHED_CHARACTERS:
         character = chr(code_point)
         normalised = unicodedata.normalize("NFKC", character)

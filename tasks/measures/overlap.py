@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import NamedTuple
 
 import numpy as np
@@ -28,6 +28,9 @@ from hallmark.tasks.measures.normalised_words import (
 
 Int64 = NDArray[np.int64]
 UInt64 = NDArray[np.uint64]
+
+#: Labels of choices; a text may have the choices of an item with or without them.
+CHOICE_LABELS = ("a b c d e f g h i j", "1 2 3 4 5 6 7 8 9 10")
 
 #: Size of the bit table that rejects most n-grams before the binary search.
 FILTER_SLOTS = 1 << 20
@@ -73,10 +76,12 @@ def build_overlap_index(items: Sequence[Sequence[str]], ngram_words: int = 13) -
     word_hashes, text_offsets = _hash_text_words(texts)
     word_counts = np.diff(text_offsets)
     words_by_text = iter(np.split(word_hashes, text_offsets[1:-1]))
+    labels = [_hash_text_words(pa.array([words], pa.large_string()))[0] for words in CHOICE_LABELS]
     passages: list[UInt64] = []
     passage_items: list[int] = []
     for item_index, item_texts in enumerate(items):
-        item_passages = _list_passages([*islice(words_by_text, len(item_texts))], ngram_words)
+        item_words = [*islice(words_by_text, len(item_texts))]
+        item_passages = _list_passages(item_words, labels, ngram_words)
         passages += item_passages
         passage_items += [item_index] * len(item_passages)
     passage_offsets = np.cumsum([0, *map(len, passages)])
@@ -97,16 +102,25 @@ def build_overlap_index(items: Sequence[Sequence[str]], ngram_words: int = 13) -
     )
 
 
-def _list_passages(texts: Sequence[UInt64], ngram_words: int) -> list[UInt64]:
+def _list_passages(
+    texts: Sequence[UInt64], choice_labels: Sequence[UInt64], ngram_words: int
+) -> list[UInt64]:
     """Return the sequences of words whose n-grams are searched for, for the texts of one item.
 
     These are the texts with at least n words, and the end of the question with the beginning of
-    the texts after it. An n-gram of the latter always has words of the question.
+    the texts after it: of each short one, and of all, with and without labels. An n-gram of the
+    latter always has words of the question.
+
+    Args:
+        choice_labels: Labels of the first, second, ... text after the question, of each kind.
     """
     question, *other_texts = texts
     question_end = question[max(len(question) - ngram_words + 1, 0) :]
     short_texts = [words for words in other_texts if len(words) < ngram_words]
     continuations = [*short_texts, np.concatenate([question[:0], *other_texts])]
+    for labels in choice_labels:
+        labelled_texts = zip(labels[:, None], other_texts, strict=False)
+        continuations.append(np.concatenate([question[:0], *chain(*labelled_texts)]))
     passages = [np.concatenate([question_end, words[: ngram_words - 1]]) for words in continuations]
     return [words for words in (*texts, *passages) if len(words) >= ngram_words]
 

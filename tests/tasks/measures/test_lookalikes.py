@@ -22,6 +22,7 @@ FOLDED = {
     "ﬀ oﬃce": "ff office",  # ligatures
     "f\u00ado\u200bo\u2060l f\u202eo\u2066o\ufeffl": "fool fool",  # invisible characters
     "f\u200do\u200col": "fool",  # joiners
+    "f\u0336o\u0335o\u0338l": "fool",  # struck through
     "fооl fοοl fօօl": "fool fool fool",  # Cyrillic, Greek, Armenian
     "уоu аrе а реасе": "you are a peace",  # whole words in a text that is mostly Latin
     "ІDІОТ ΙDIOT": "IDIOT IDIOT",

@@ -2,6 +2,7 @@
 
 import random
 import re
+import string
 from itertools import chain
 
 import pyarrow as pa
@@ -26,7 +27,11 @@ def list_item_ngrams(texts, n):
     question, *others = [split_words(text) for text in texts]
     ngrams = set().union(*(list_ngrams(words, n) for words in (question, *others)))
     short_texts = [words for words in others if len(words) < n]
-    for continuation in [*short_texts, [*chain(*others)]]:
+    labelled_texts = [
+        [*chain(*([label, *words] for label, words in zip(labels, others, strict=False)))]
+        for labels in (string.ascii_lowercase[:10], map(str, range(1, 11)))
+    ]
+    for continuation in [*short_texts, [*chain(*others)], *labelled_texts]:
         ngrams |= {
             tuple((question[-k:] + continuation)[:n])
             for k in range(1, min(n, len(question) + 1))
@@ -90,6 +95,8 @@ def test_a_short_answer_is_found_only_after_its_question():
     found = [
         f"{question} The Ash river near the town",
         f"Quiz: {question} the elm the old one; the Ash.",
+        f"{question}\n(A) The Elm, the old one\n(B) The Ash river near the town",
+        f"{question}\n1. The Elm, the old one\n2. The Ash river near the town",
         "longest one? The Elm, the old one; the Ash river near the town!",
     ]
     missed = [
@@ -98,7 +105,7 @@ def test_a_short_answer_is_found_only_after_its_question():
         "The Elm, the old one, the Ash river near the town, is the longest one of all.",
         f"{question} It is the Ash river near the town.",
     ]
-    assert list_overlaps([*found, *missed], items) == [(0, 0), (1, 0), (2, 0)]
+    assert list_overlaps([*found, *missed], items) == [(n, 0) for n in range(5)]
     index = build_overlap_index(items)
     assert (index.item_count, index.skipped_item_count, index.short_text_count) == (1, 0, 3)
 
