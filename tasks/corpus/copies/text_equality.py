@@ -20,11 +20,15 @@ import pyarrow.compute as pc
 
 from hallmark.tasks.measures.normalised_words import ZERO_WIDTH_CHARACTER, limit_combining_marks
 
-#: Finds each text that folding may change, and a few others. NFC changes no text of the characters
-#: up to U+02FF and of the punctuation in the second range.
+#: Characters of which NFC changes no text: letters up to U+02FF, Cyrillic, punctuation, kana,
+#: ideographs, syllables of Hangul and full-width forms.
+STABLE_CHARACTERS = (
+    r"\x00-\x{2FF}\x{400}-\x{482}\x{2010}-\x{2027}\x{3001}-\x{3029}\x{3041}-\x{3096}"
+    r"\x{30A1}-\x{30FF}\x{4E00}-\x{9FFF}\x{AC00}-\x{D7A3}\x{FF01}-\x{FF5E}"
+)
+#: Finds each text that folding may change, and a few others.
 _MAY_CHANGE = (
-    r"[\r\x0B\x0C\x{85}\x{A0}\x{AD}]|[^\x00-\x{2FF}\x{2010}-\x{2027}]"
-    r"|[ \t](?:\n|\z)|\A\n|\n\z"
+    rf"[\r\x0B\x0C\x{{85}}\x{{A0}}\x{{AD}}]|[^{STABLE_CHARACTERS}]|[ \t](?:\n|\z)|\A\n|\n\z"
 )
 #: The mandatory line breaks of Unicode's line breaking algorithm (UAX 14), except the line feed.
 _LINE_END = r"\r\n|[\r\x0B\x0C\x{85}\x{2028}\x{2029}]"

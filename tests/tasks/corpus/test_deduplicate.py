@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given as hypothesis_given
 from hypothesis import settings
@@ -16,7 +17,10 @@ from hypothesis import strategies as st
 
 from hallmark.tasks.contract import ID_TYPE
 from hallmark.tasks.corpus import deduplicate_near as near
-from hallmark.tasks.corpus.copies.text_equality import fold_invisible_differences
+from hallmark.tasks.corpus.copies.text_equality import (
+    STABLE_CHARACTERS,
+    fold_invisible_differences,
+)
 from hallmark.tasks.corpus.deduplicate import (
     SIGNATURES,
     DeduplicateConfig,
@@ -208,6 +212,23 @@ def test_folding_equals_plain_python_and_is_a_fixed_point(texts):
 
 #: Python, unlike Unicode's line breaking, takes these for line ends; they are no text.
 printable = st.characters(exclude_categories=["Cc", "Cs", "Zs", "Zl", "Zp", "Cn"])
+
+
+def test_no_text_of_stable_characters_is_changed_by_nfc():
+    """None has a decomposition or is reordered, and none is the second of a composed pair."""
+    characters = [chr(p) for p in range(0x30000) if not 0xD800 <= p < 0xE000]
+    decompositions = [unicodedata.decomposition(c).split() for c in characters]
+    second_characters = {
+        chr(int(parts[1], 16))
+        for parts in decompositions
+        if len(parts) == 2 and not parts[0].startswith("<")
+    }
+    is_stable = pc.match_substring_regex(pa.array(characters), rf"\A[{STABLE_CHARACTERS}]\z")
+    stable = pa.array(characters).filter(is_stable).to_pylist()
+    assert len(stable) > 30_000 and {*"aéя漢か가，”"} <= {*stable}
+    assert all(unicodedata.normalize("NFC", c) == c for c in stable)
+    assert not any(unicodedata.combining(c) for c in stable)
+    assert not {*stable} & second_characters
 
 
 @settings(deadline=None)
