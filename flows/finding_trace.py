@@ -101,9 +101,9 @@ def find_finding(run: Run, finding_name: str) -> Report:
         if not slice_name:
             riskiest = max(metric_findings, key=compute_scaled_distance_beyond_null)
             raise UsageError(
-                f"{audit} has {len(names)} findings {finding_name!r:.120}, one for each slice; "
-                f"specify one, such as the largest risk, {format_finding_name(riskiest)}; hallmark "
-                f"findings {run.id} --audit {audit} lists all"
+                f"{audit} has {len(names)} findings named {finding_name!r:.120}, one for each "
+                f"slice; specify one, such as the largest risk, {format_finding_name(riskiest)}; "
+                f"hallmark findings {run.id} --audit {audit} lists all"
             )
         raise UsageError(
             f"{audit} has no finding {finding_name!r:.120}"

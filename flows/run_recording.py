@@ -287,7 +287,8 @@ def check_overrides_used(flow_name: str, overrides: Sequence[str]) -> None:
         ):
             raise UsageError(
                 f"--set {override}: {flow_name} builds no corpus and pretrains no model, so it "
-                f"does not use this setting; it uses {', '.join(used_settings)}; remove it"
+                "does not use this setting; remove the setting, or use one of those that apply: "
+                f"{', '.join(used_settings)}"
             )
 
 
@@ -335,8 +336,8 @@ def check_start_checkpoint(
 
     if last_stage == "train_tokenizer":
         raise UsageError(
-            "a run that continues from a checkpoint uses its tokenizer and has no stage "
-            "train_tokenizer; stop after another stage"
+            "a run that continues from a checkpoint uses the tokenizer of the checkpoint and has "
+            "no stage train_tokenizer; stop after another stage"
         )
     checkpoint = resolve_checkpoint(store, checkpoint_name).checkpoint
     check_not_purged(

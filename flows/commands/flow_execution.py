@@ -254,7 +254,7 @@ def _format_failed_audits(reason_by_audit: Mapping[str, str]) -> str:
     )
     these_audits = "this audit" if len(reason_by_audit) == 1 else "these audits"
     return (
-        f"{failures}; all other results were written, and the model card names {these_audits}; fix "
+        f"{failures}; all other results were written, and the model card lists {these_audits}; fix "
         f"the cause, then run the command again to repeat {these_audits}"
     )
 

@@ -129,7 +129,7 @@ def _render_corpus(report: Report) -> str:
         if source["quarantined"]:
             lines.append(
                 "    unreadable records, which the run will quarantine: "
-                f"{source['quarantined']:,}; the first: {source['first_quarantined']}"
+                f"{source['quarantined']:,}; the first is {source['first_quarantined']}"
             )
         is_reported = any(source.get("problem", "") in row["reason"] for row in report["stages"])
         if source.get("problem") and not is_reported:

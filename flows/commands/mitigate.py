@@ -81,7 +81,7 @@ def mitigate(
     resolved_checkpoint = resolve_trained_checkpoint(opened_store, checkpoint)
     if not findings and toxicity_threshold is None:
         raise UsageError(
-            "there is nothing to remove: specify findings, or set --toxicity-threshold, or both"
+            "there is nothing to remove; specify findings, or set --toxicity-threshold, or both"
         )
     if rows < 1:
         raise UsageError(f"--rows is {rows}; it must be at least 1")

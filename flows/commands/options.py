@@ -50,9 +50,9 @@ StoreOption = Annotated[
     str | None,
     Parameter(
         name="--store",
-        help="The store: a folder, a URI, or the .toml file of a config that names a store; by "
-        "default the store that the config names, otherwise the value of the environment variable "
-        "HALLMARK_STORE, or else ./runs.",
+        help="The store: a folder, a URI, or the .toml file of a config that specifies a store; by "
+        "default the store that the config specifies, otherwise the value of the environment "
+        "variable HALLMARK_STORE, or else ./runs.",
     ),
 ]
 AllowedSignersOption = Annotated[

@@ -201,6 +201,6 @@ def render_proof(report: Report) -> str:
         byte_count = max(loss_row["bytes"] for loss_row in rows_by_arm.values())
         lines.append(
             f"    {escape_invisible(f'{kind} {label}')}, {format_count(byte_count, 'byte')}: "
-            f"{description or 'not measured: too little text'}"
+            f"{description or 'not measured, because there is too little text'}"
         )
     return "\n".join([*lines, "", f"page: {report['page']}"])

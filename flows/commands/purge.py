@@ -125,8 +125,8 @@ def purge_document(
         if has_planted_documents(requested_ids, artifacts):
             raise UsageError(
                 f"{doc_id} was planted by Hallmark, and the next run would plant it again; set "
-                "plant_canaries.enabled=false or another plant_canaries.seed, or purge the "
-                "document that it copies"
+                "plant_canaries.enabled=false, change plant_canaries.seed, or purge the document "
+                "from which it was copied"
             )
         requested_ids |= set(
             map(bytes.fromhex, purge_list["unfinished"])

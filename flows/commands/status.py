@@ -138,7 +138,9 @@ def _load_current_config(run: Run) -> CurrentConfig:
     config_file = run.record["config_file"]
     if config_file and ".." in Path(config_file).parts:  # Hallmark never records such a path
         return CurrentConfig(
-            None, f"run.json names {config_file!r}; Hallmark does not read paths that contain '..'"
+            None,
+            f"run.json refers to {config_file!r}, but Hallmark does not read paths that contain "
+            "'..'",
         )
     try:
         if not config_file:

@@ -49,7 +49,7 @@ def predict_problems(
         verb = "yields only" if vocabulary_size.is_exact else "is expected to yield only about"
         yield ForecastProblem(
             f"the corpus {verb} {resulting_size:,.0f} of the {configured_size:,} vocabulary "
-            "entries that train_tokenizer.vocab_size requests; lower that setting or ingest more "
+            "entries that train_tokenizer.vocab_size requests; lower this setting or ingest more "
             "text"
         )
 

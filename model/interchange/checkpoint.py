@@ -303,8 +303,11 @@ def check_shapes_match(
     """Raise CheckpointError for the first tensor whose shape does not fit the config."""
     for name in sorted(expected.keys() | actual.keys()):
         if expected.get(name) != actual.get(name):
+            in_file = f"has the shape {actual[name]}" if name in actual else "is missing"
+            required = (
+                f"requires the shape {expected[name]}" if name in expected else "has no such tensor"
+            )
             raise CheckpointError(
-                f"{path} does not match its config.json. Shape of the tensor {name} in the file: "
-                f"{actual.get(name, 'missing')}; according to the config: "
-                f"{expected.get(name, 'missing')}. Does the config belong to another model?"
+                f"{path} does not match its config.json: in the file, the tensor {name} {in_file}, "
+                f"but the config {required}. Does the config belong to another model?"
             )

@@ -241,8 +241,8 @@ def format_metadata_changed_message(path: str | Path) -> str:
 
 def format_file_missing_message(path: str | Path) -> str:
     return (
-        f"{path} vanished while it was read; put it back, or correct the path, and run again: "
-        "nothing was stored"
+        f"{path} vanished while it was read; nothing was stored; put it back, or correct the path, "
+        "and run again"
     )
 
 
@@ -251,8 +251,8 @@ def format_unreadable_message(path: str | Path, error: OSError) -> str:
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         return format_file_missing_message(path)
     return (
-        f"{path} was readable before, but cannot be read now ({error.strerror or error}); make "
-        "it readable and run again: nothing was stored"
+        f"{path} was readable before, but cannot be read now ({error.strerror or error}); nothing "
+        "was stored; make it readable and run again"
     )
 
 

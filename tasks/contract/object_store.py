@@ -154,8 +154,8 @@ class ObjectStore:
     def _make_unusable_error(self, error: Exception) -> HallmarkError:
         return HallmarkError(
             f"the store {self.uri} cannot be used: {str(error).splitlines()[0]}; check its "
-            "address, its permissions, the credentials and the network, then run again: the run "
-            "resumes from the last commit"
+            "address, its permissions, the credentials and the network, then run again to resume "
+            "from the last commit"
         )
 
     def get(self, key: str) -> bytes | None:

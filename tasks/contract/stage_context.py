@@ -361,9 +361,9 @@ def _run_item(
 def _explain_failure(error: BaseException, item: Any) -> str:
     if isinstance(error, BrokenExecutor):
         return (
-            f"{item}: the worker process that computed this or another part of the stage "
-            "was killed, probably because memory ran out; run again with fewer workers or "
-            "on a machine with more memory: finished work is kept"
+            f"{item}: the worker process that computed this or another part of the stage was "
+            "killed, probably because memory ran out; run again with fewer workers or on a machine "
+            "with more memory; finished work is kept"
         )
     return get_first_error_line(error)
 

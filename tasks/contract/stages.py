@@ -301,16 +301,15 @@ class BoundStage(StageCall):
             raise type(error)(f"stage {self.label}: {error}") from error
         except MemoryError as error:
             raise HallmarkError(
-                f"stage {self.label}: out of memory ({get_first_error_line(error)}); "
-                "run again with fewer workers or on a machine with more memory: finished work "
-                "is kept"
+                f"stage {self.label}: out of memory ({get_first_error_line(error)}); run again "
+                "with fewer workers or on a machine with more memory; finished work is kept"
             ) from error
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise HallmarkError(
                     f"stage {self.label}: no space left on the disk that holds "
-                    f"{self.session.store.uri}; free some space and run again: the run resumes "
-                    "from the last commit"
+                    f"{self.session.store.uri}; free some space and run again; the run then "
+                    "resumes from the last commit"
                 ) from error
             self._verify_input_files()
             raise

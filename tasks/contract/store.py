@@ -240,8 +240,8 @@ class Store(ObjectStore):
         if not _SECRET_PATTERN.fullmatch(secret_hex):
             raise HallmarkError(
                 f"the secret in {self.uri}/secret is damaged: it must have at least 32 hexadecimal "
-                "digits; restore it from a backup of the store, or remove it: a new secret is then "
-                "created, and the artifacts that depend on it are rebuilt"
+                "digits; restore it from a backup of the store, or remove it, so that a new secret "
+                "is created and the artifacts that depend on it are rebuilt"
             )
         return bytes.fromhex(secret_hex.decode())
 

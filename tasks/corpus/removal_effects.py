@@ -300,8 +300,8 @@ TABLES = {
             for measure in ("recall", "precision")
             for end, suffix in (
                 ("", ""),
-                ("_low", ", lower end (Wilson)"),
-                ("_high", ", upper end"),
+                ("_low", ", lower end of the 95 % confidence interval (Wilson)"),
+                ("_high", ", upper end of the 95 % confidence interval (Wilson)"),
             )
         ),
     ),

@@ -132,7 +132,9 @@ def test_settings_that_a_flow_uses_are_accepted():
         ],
     )
     check_overrides_used("finetune", ["finetune.train.steps=3", "task_card.title=x"])
-    with pytest.raises(UsageError, match="it uses name, store, workers, mapper, finetune, task_c"):
+    with pytest.raises(
+        UsageError, match="that apply: name, store, workers, mapper, finetune, task_c"
+    ):
         check_overrides_used("finetune", ["audit_bias.seed=4"])
 
 

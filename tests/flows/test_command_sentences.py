@@ -512,7 +512,7 @@ def test_a_failed_audit_is_named_and_an_unmet_policy_decides_the_exit_code(rules
         (
             {"bias": "why", "bold": "how"},
             "bias failed: why; bold failed: how; all other results were written, and the model "
-            "card names these audits; fix the cause, then run the command again to repeat "
+            "card lists these audits; fix the cause, then run the command again to repeat "
             "these audits",
         ),
         ({"bias": "why", "bold": "why"}, "bias, bold failed: why; all other"),
@@ -625,7 +625,7 @@ def test_a_source_is_shown_with_the_share_that_was_read(source, expected):
 def test_a_problem_of_a_source_is_shown_once(quarantined, problem, reason, is_shown):
     source = SOURCE | {"quarantined": quarantined, "first_quarantined": "f", "problem": problem}
     text = forecast(sources=[source], stages=[STAGE | {"reason": reason}])
-    assert ("unreadable records, which the run will quarantine: 2; the first: f" in text) == bool(
+    assert ("unreadable records, which the run will quarantine: 2; the first is f" in text) == bool(
         quarantined
     )
     assert ("\n    p\n" in text) == is_shown
@@ -1034,7 +1034,10 @@ def test_a_criterion_of_a_proof_passes_fails_or_is_unknown(criterion, expected):
     [
         ({"base": 2.0, "removed": 2.5}, "    source town, 9 bytes: base 2.0000, removed 2.5000\n"),
         ({"base": 2.0, "removed": None}, "    source town, 9 bytes: base 2.0000\n"),
-        ({"base": None}, "    source town, 9 bytes: not measured: too little text\n"),
+        (
+            {"base": None},
+            "    source town, 9 bytes: not measured, because there is too little text\n",
+        ),
     ],
 )
 def test_the_heldout_loss_of_a_proof_names_the_arms_that_have_one(losses, expected):

@@ -454,7 +454,7 @@ def test_a_review_is_composed_signed_and_stored(reviewing, apart, run, reviewers
             follow_redirects=False,
         )
 
-    assert_one_sentence(send(""), 400, "There is no signature")
+    assert_one_sentence(send(""), 400, "No signature was given")
     assert_one_sentence(send("nonsense"), 400, "does not belong to this statement")
     wrong = reviewers.sign("ada", statement + b" ").decode()
     assert_one_sentence(send(wrong), 400, "does not belong to this statement")

@@ -70,9 +70,9 @@ def _make_comparison_columns(prefix: str, event: str, ratio: str) -> list[pa.Fie
     return [
         make_float_column(
             f"{prefix}adjusted_ratio",
-            f"{ratio}, adjusted for source: {_ADJUSTED_METHOD}. Null if it is infinite "
-            f"(`{prefix}adjusted_low` has a value) or if no source contains both documents of the "
-            "group and other documents",
+            f"{ratio}, adjusted for source: {_ADJUSTED_METHOD}. Null if the ratio is infinite (in "
+            f"this case `{prefix}adjusted_low` has a value) or if no source contains both "
+            "documents of the group and other documents",
             "times",
         ),
         make_float_column(

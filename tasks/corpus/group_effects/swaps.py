@@ -137,7 +137,7 @@ SWAP_TABLES = {
         make_label_column("axis", "kind of group"),
         make_label_column("group_name", "group that the original sentence mentions"),
         make_label_column("other_group", "group that replaces the original group"),
-        make_label_column("term", "term for the original group in the original sentence"),
+        make_label_column("term", "term in the original sentence that mentions the group"),
         make_label_column("other_term", "term for the other group that replaces the original term"),
         column(
             "doc_id",

@@ -135,7 +135,9 @@ class Scorer(ABC):
     @classmethod
     def from_config(cls, config: Any) -> Scorer:
         """Load the scorer that a config describes."""
-        raise NotImplementedError(f"{cls.__name__} declares a kind, but not how to load it")
+        raise NotImplementedError(
+            f"the scorer class {cls.__name__} declares a kind, but does not define from_config"
+        )
 
     @classmethod
     def read_versions(cls, config: Any) -> VersionByKey:
@@ -143,7 +145,9 @@ class Scorer(ABC):
 
         The weights must not be loaded.
         """
-        raise NotImplementedError(f"{cls.__name__} declares a kind, but not its versions")
+        raise NotImplementedError(
+            f"the scorer class {cls.__name__} declares a kind, but does not define read_versions"
+        )
 
     @classmethod
     def list_languages(cls, config: Any) -> tuple[str, ...]:

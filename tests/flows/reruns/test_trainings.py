@@ -76,7 +76,7 @@ def test_training_continues_from_a_checkpoint(smoke, monkeypatch):
     for name, until, words in (
         ("nothing", None, "no checkpoint 'nothing'"),
         ("", None, "is empty"),
-        (start, "train_tokenizer", "uses its tokenizer"),
+        (start, "train_tokenizer", "uses the tokenizer of the checkpoint"),
     ):
         with pytest.raises(UsageError, match=words):
             resolve_flow_arguments("smoke", [], until, start=name)

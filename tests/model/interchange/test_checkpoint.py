@@ -192,7 +192,7 @@ DAMAGES = {
     "no objective": (damage_config(objective=None), "does not specify the objective"),
     "indivisible": (damage_config(n_heads=5), "not divisible"),
     "wider": (damage_config(d_model=64), "does not match its config"),
-    "deeper": (damage_config(n_layers=3), "in the file: missing"),
+    "deeper": (damage_config(n_layers=3), "is missing, but the config requires"),
     "encoder": (damage_config(architecture="encoder"), "the config belong to another model"),
     "other vocabulary": (damage_config(vocab_size=60), "61 tokens"),
     "tokenizer torn": (lambda f: (f / "tokenizer.json").write_text("{"), "not a tokenizer"),

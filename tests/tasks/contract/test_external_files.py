@@ -252,7 +252,9 @@ def test_a_file_that_is_added_counts(session, text):
 
 def test_an_error_that_a_changed_file_explains_says_so(session, text):
     when(session, "progress", 0, text.unlink)
-    with pytest.raises(HallmarkError, match=r"a\.txt vanished while it was read; put it back"):
+    with pytest.raises(
+        HallmarkError, match=r"a\.txt vanished while it was read; nothing was stored; put it back"
+    ):
         run("read_file", text)
 
 
@@ -376,7 +378,10 @@ def test_a_path_that_vanishes_after_its_digest_was_taken_is_named(text, gone):
     state = read_file_state(text)
     whole = next(path for path in (text, *text.parents) if path.name == gone)
     whole.rename(whole.with_name("away"))
-    with pytest.raises(FileChangedError, match=r"a\.txt vanished while it was read; put it back"):
+    with pytest.raises(
+        FileChangedError,
+        match=r"a\.txt vanished while it was read; nothing was stored; put it back",
+    ):
         ExternalFiles().add_file(text, state)
 
 
@@ -399,7 +404,7 @@ def test_a_folder_or_link_that_vanishes_is_named(text, kind):
         **{kind: {str(gone): (1, 2, 3, 4)[: 2 if kind == "directory_times" else 4]}}
     )
     assert files.describe_first_change().startswith(
-        f"{gone} vanished while it was read; put it back"
+        f"{gone} vanished while it was read; nothing was stored; put it back"
     )
 
 
@@ -412,7 +417,9 @@ def test_a_path_that_may_not_be_looked_at_any_more_is_no_missing_one(text):
     text.symlink_to(text)
     said = files.describe_first_change()
     assert said.startswith(f"{text} was readable before, but cannot be read now (")
-    assert "\n" not in said and said.endswith("make it readable and run again: nothing was stored")
+    assert "\n" not in said and said.endswith(
+        "; nothing was stored; make it readable and run again"
+    )
 
 
 @pytest.mark.parametrize("gone", ["a.txt", "model"])

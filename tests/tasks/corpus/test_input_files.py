@@ -216,7 +216,9 @@ def start_reading(tmp_path, texts=20_000):
 def test_a_file_that_is_deleted_is_an_error(tmp_path):
     path, records = start_reading(tmp_path)
     path.unlink()
-    with pytest.raises(HallmarkError, match=r"a\.jsonl vanished while it was read; put it back"):
+    with pytest.raises(
+        HallmarkError, match=r"a\.jsonl vanished while it was read; nothing was stored; put it back"
+    ):
         list(records)
 
 
