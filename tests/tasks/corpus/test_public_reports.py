@@ -6,7 +6,7 @@ trouble is the report's.
 
 import gzip
 import json
-from functools import partial
+import random
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,10 +15,12 @@ import pytest
 from hallmark.tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
 from hallmark.tasks.corpus.deduplicate_near import DeduplicateNearConfig
 from hallmark.tasks.corpus.find_repeats import RepeatsConfig, find_repeats
-from hallmark.tasks.corpus.redact_spans import RedactSpansConfig, redact_spans
+from hallmark.tasks.corpus.ingest import ingest
+from hallmark.tasks.corpus.reading.inputs import IngestConfig
 from hallmark.tasks.corpus.reading.web_pages import extract_page_text
+from hallmark.tasks.corpus.redact_spans import RedactSpansConfig, redact_spans
 from hallmark.tasks.measures.personal_data import find_personal_data_spans
-from tests.tasks.corpora import given
+from tests.tasks.corpora import given, scrubbed
 from tests.tasks.corpus.reader_helpers import get_texts, read_checked
 from tests.tasks.corpus.test_deduplicate_near import Result, make_table
 from tests.tasks.corpus.test_warc import make_html, make_page, read_archive
@@ -149,8 +151,8 @@ def test_a_lone_surrogate_escape_costs_at_most_its_own_document(write, escape):
     """dgtlmoon/changedetection.io#4273 and daaain/claude-code-log#144."""
     lines = [
         json.dumps({"text": "before"}),
-        '{"text": "with %s inside"}' % escape,
-        '{"text": "smile \\ud83d\\ude00", "other": "%s"}' % escape,
+        f'{{"text": "with {escape} inside"}}',
+        f'{{"text": "smile \\ud83d\\ude00", "other": "{escape}"}}',
         json.dumps({"text": "after"}),
     ]
     documents, errors, _ = read_checked(write("a.jsonl", "\n".join(lines).encode()), "jsonl")
@@ -206,8 +208,6 @@ def test_an_overlap_of_two_types_is_masked_once_and_the_rest_stays(session):
         "Card number 4111 1111 1111 1111.example that overlaps, please check the order.",
         "Mail 4111111111111111@corp.example, then go.",
     ]
-    from tests.tasks.corpora import scrubbed
-
     masked = scrubbed(given(texts))["documents"].read()["text"].to_pylist()
     assert sorted(masked) == sorted(
         [
@@ -257,7 +257,9 @@ def test_a_placeholder_in_place_of_a_private_key_is_not_a_secret():
 
 def test_tokens_in_json_are_found():
     """Yelp/detect-secrets#276."""
-    text = '{"access_token":"pq9Lx2Vd7Tz4Kc8W","refresh_token":"dn43ud8uj32nk2je","expires_in":3600}'
+    text = (
+        '{"access_token":"pq9Lx2Vd7Tz4Kc8W","refresh_token":"dn43ud8uj32nk2je"}'
+    )
     assert [value for _, value in find_values(text)] == ["pq9Lx2Vd7Tz4Kc8W", "dn43ud8uj32nk2je"]
 
 
@@ -278,8 +280,6 @@ def test_short_texts_that_differ_are_not_near_duplicates(tmp_path):
 
 def test_texts_with_common_pieces_but_other_words_are_not_one_cluster(tmp_path):
     """marin-community/marin#6854: character pieces and chains emptied whole sources."""
-    import random
-
     words = [f"{a}{b}{c}" for a in "bdfgkl" for b in ("ar", "en", "il") for c in ("mo", "ta", "us")]
     rng = random.Random(5)
     texts = [" ".join(rng.choices(words, k=300)) for _ in range(200)]
@@ -292,7 +292,9 @@ def test_numbered_short_texts_follow_the_configured_similarity(tmp_path):
     texts = [f"The road {n} is a road in the county of the {n} mills." for n in range(1503, 1513)]
     result = deduplicate_near_texts(tmp_path, texts)
     assert len(result.texts) == 10
-    low = deduplicate_near_texts(tmp_path / "low", texts, similarity_threshold=0.2, cluster_threshold=0.2)
+    low = deduplicate_near_texts(
+        tmp_path / "low", texts, similarity_threshold=0.2, cluster_threshold=0.2
+    )
     assert len(low.texts) < 10
 
 
@@ -311,13 +313,14 @@ def test_removed_copies_name_documents_that_exist(session, parts):
 
 def test_a_passage_is_not_its_own_repetition(session):
     """mlfoundations/dclm#83: each document was compared with itself."""
-    texts = [f"{SENTENCES[0]} {n} {SENTENCES[1]} {n * 7919 % 104729}" * 2 for n in range(1)]
+    texts = [f"{SENTENCES[0]} {SENTENCES[1]} " * 2]
     texts += [" ".join(f"word{n * 1000 + k}" for k in range(60)) for n in range(20)]
     documents = given(texts)
     config = RepeatsConfig(enabled=True, min_bytes=64)
     spans = find_repeats(documents, {}, config)["spans"].read()
-    ids = dict(zip(*(documents["documents"].read()[c].to_pylist() for c in ("doc_id", "text"))))
-    assert {ids[i][:8] for i in spans["doc_id"].to_pylist()} <= {texts[0][:8]}
+    rows = documents["documents"].read().to_pylist()
+    repeating_id = next(row["doc_id"] for row in rows if row["text"] == texts[0])
+    assert set(spans["doc_id"].to_pylist()) <= {repeating_id}
 
 
 def test_cuts_of_repeated_passages_keep_whole_characters(session):
@@ -339,9 +342,6 @@ def test_cuts_of_repeated_passages_keep_whole_characters(session):
 
 def test_folders_and_files_may_have_characters_of_patterns_in_their_names(session, tmp_path):
     """huggingface/datasets#7468."""
-    from hallmark.tasks.corpus.ingest import ingest
-    from hallmark.tasks.corpus.reading.inputs import IngestConfig
-
     folder = tmp_path / "[D_DATA] (new) {x}"
     folder.mkdir()
     (folder / "a [1].jsonl").write_text('{"text": "inside"}\n')
