@@ -157,7 +157,7 @@ def test_examples_cover_every_source_and_language_before_the_highest_ratios(sess
         ("in language en", "rule 9", "∞"),
         ("from web", "rule 0", "9.000"),
         ("from diaries", "rule 5", "0.5000"),
-        ("in haw", "rule 3", "–"),
+        ("in language haw", "rule 3", "–"),
     ]
     assert shown[4:] == [("from web", f"rule {n}", f"{9 - n / 10:.3f}") for n in range(1, 27)]
     assert all(row[4].value == 3 for row in grid.rows) and "30 of 44" in grid.note
