@@ -367,7 +367,7 @@ MEASURES = (
     ),
     _build_exposure_measure(
         "exposure_difference",
-        "Exposure difference between secrets with the most copies and those with none",
+        "Exposure difference between most-copied and never-planted secrets",
         slice_most_and_none,
         worse_when="up",
         is_variant=True,
