@@ -258,7 +258,7 @@ def plan_removal_cases(run: Run, finding_names: Sequence[str]) -> SourceDocument
     )
     if not selected_findings:
         raise UsageError(
-            f"run {run.id} has no finding of {' and '.join(DEFAULT_AUDITS)} to test, because no "
+            f"run {run.id} has no finding of {' or '.join(DEFAULT_AUDITS)} to test, because no "
             "canaries were planted or no values were measured; specify findings, as for hallmark "
             "trace"
         )

@@ -204,8 +204,8 @@ def render_mitigation(report: Report) -> str:
     for name, finding in report["findings"].items():
         lines += _render_finding_effect(name, finding, report["incomparable"])
     lines += [
-        f"cost of the removal in bits per byte of all held-out text: {_format_loss_pair(row)} (no "
-        "interval)"
+        f"cost of the removal in bits per byte of all held-out text: {_format_loss_pair(row)}, no "
+        "interval"
         for row in report["heldout_loss"]
         if row["kind"] == "all" and None not in row["values"]
     ]

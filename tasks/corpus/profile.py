@@ -84,7 +84,7 @@ class ProfileConfig(StageConfig):
 
     quantiles: tuple[float, ...] = Field(
         default=(0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0),
-        description="quantiles of document lengths and toxicity scores to report, as shares "
+        description="quantile levels at which document lengths and toxicity scores are reported, "
         "between 0 and 1",
     )
     max_composition_values: int = Field(

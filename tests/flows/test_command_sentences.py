@@ -910,8 +910,8 @@ def test_a_mitigation_ends_with_its_effect_cost_and_cards(finding, refused, expe
     assert render_mitigation(report).split("\n\n")[-1].splitlines() == [
         "effect of the removal, compared with the control arm",
         *expected,
-        "cost of the removal in bits per byte of all held-out text: 1.5000  1.2500  (-0.2500) "
-        "(no interval)",
+        "cost of the removal in bits per byte of all held-out text: 1.5000  1.2500  (-0.2500), "
+        "no interval",
         "removed: 1 document; removed at random for the control: 1 document",
         "control arm: p0",
         "treatment arm: p1",

@@ -136,7 +136,8 @@ GROUP_REMOVAL_TABLES = {
         *_GROUP_COLUMNS,
         make_count_column(
             "documents",
-            "number of documents of the group that ingest read, including those that it removed",
+            "number of documents of the group that the stage `ingest` read, including those that "
+            "it removed",
         ),
         make_count_column("kept_documents", "number of documents that all stages kept"),
         make_count_column(
@@ -156,9 +157,9 @@ GROUP_REMOVAL_TABLES = {
         ),
         make_count_column(
             "unreadable_records",
-            "number of records that ingest could not read and that are not counted as documents; "
-            "null for groups other than sources, because nothing else is known about an unreadable "
-            "record",
+            "number of records that the stage `ingest` could not read and that are not counted as "
+            "documents; null for groups other than sources, because nothing else is known about an "
+            "unreadable record",
             "records",
         ),
         make_count_column(
