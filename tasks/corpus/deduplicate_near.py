@@ -2,7 +2,7 @@
 
 Near duplicates share shingles, runs of ``shingle_length`` words or characters (Broder 1997). The
 Jaccard similarity of two documents is the share of their shingles that both have. Texts are
-normalised first: NFKC, lower case, single blanks, no characters without width. In scripts that
+normalised first: NFKC, lower case, single blanks, no invisible characters. In scripts that
 write no spaces between words, every character counts as a word. ``evaluate_near_duplicates.py``
 measures the recall by script.
 
