@@ -2,7 +2,9 @@
 
 Near duplicates share shingles, runs of ``shingle_length`` words or characters (Broder 1997). The
 Jaccard similarity of two documents is the share of their shingles that both have. Texts are
-normalised first, as for exact duplicates.
+normalised first: NFKC, lower case, single blanks, no invisible characters. In scripts that
+write no spaces between words, every character counts as a word. ``evaluate_near_duplicates.py``
+measures the recall by script.
 
 Candidate pairs come from MinHash-LSH with ``bands`` × ``rows_per_band`` minima per document. Two
 documents are candidates if all rows of any band agree, which at similarity s has probability
@@ -115,7 +117,9 @@ class DeduplicateNearConfig(KeepPreferenceConfig):
         "cluster, and therefore in the same split",
     )
     shingle_unit: Literal["words", "characters"] = Field(
-        "words", description="unit from which shingles are built: words or characters"
+        "words",
+        description="unit from which shingles are built: words or characters; in scripts without "
+        "spaces between words, such as Chinese, Thai and Tibetan, every character is a word",
     )
     shingle_length: int = Field(
         5, ge=1, le=50, description="number of words or characters in a shingle"

@@ -390,7 +390,7 @@ def _add_records_to_runs(
         "lost_characters": [record.lost_characters for record in records],
     }
     runs.add_records(pa.table(columns, schema=RECORDS_SCHEMA))
-    return hosts.null_count - urls.null_count
+    return int(hosts.null_count - urls.null_count)
 
 
 def _hash_record_identity(source: str, record: Record) -> bytes:

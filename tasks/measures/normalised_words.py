@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 #: Texts of only these characters need no Unicode normalisation: NFKC changes none of them, lower
-#: case maps them to each other, none composes with its neighbour, and none has no width.
+#: case maps them to each other, none composes with its neighbour, and none is invisible.
 SIMPLE_TEXT_PATTERN = (
     r"\A[\x00-\x{9F}\x{A1}-\x{A7}\x{A9}\x{AB}\x{AC}\x{AE}\x{B0}\x{B1}\x{B6}\x{B7}\x{BB}"
     r"\x{BF}-\x{FF}\x{2012}-\x{2016}\x{2018}-\x{2022}]*\z"
@@ -18,9 +18,11 @@ SIMPLE_TEXT_PATTERN = (
 #: Characters that NFKC may have to reorder. Anything outside these categories is a mark, even if
 #: its Unicode version is newer than RE2's; NFKC turns the two listed letters into marks.
 _COMBINING_MARK = r"(?:[^\pL\pN\pP\pS\pZ\pC]|[\x{FF9E}\x{FF9F}])"
-#: Soft hyphen, zero-width space, word joiner and byte order mark: no reader sees them. Khmer, Thai
-#: and other texts have zero-width spaces between words, or have none.
-ZERO_WIDTH_CHARACTER = r"[\x{AD}\x{200B}\x{2060}\x{FEFF}]"
+#: Soft hyphens, zero-width spaces and joiners, marks of direction and the byte order mark. One copy
+#: of a text has them between the words of Khmer, for example, and another one does not.
+_INVISIBLE_CHARACTER = (
+    r"[\x{AD}\x{61C}\x{200B}-\x{200F}\x{202A}-\x{202E}\x{2060}-\x{2064}\x{2066}-\x{206F}\x{FEFF}]"
+)
 #: A character of a script that writes no spaces between words: those with the line breaking classes
 #: SA (complex context) and ID (ideographic), Tibetan, Javanese and Balinese.
 UNSPACED_SCRIPT_PATTERN = (
@@ -33,7 +35,7 @@ UNSPACED_SCRIPT_PATTERN = (
 def normalise_texts(texts: pa.Array) -> pa.Array:
     """Apply NFKC and lower case, and collapse white space; the result is a fixed point.
 
-    Characters of no width are dropped. Only the first 30 of consecutive combining marks are kept:
+    Invisible characters are dropped. Only the first 30 of consecutive combining marks are kept:
     no script uses so many (UAX 15, the stream-safe format), and ordering them takes quadratic time.
     Each text is normalised independently of the others in the column.
     """
@@ -55,7 +57,7 @@ def _apply_nfkc_and_lower_case(texts: pa.Array) -> pa.Array:
     normalised_words = pc.utf8_lower(words.values)
     is_complex = pc.invert(pc.match_substring_regex(words.values, SIMPLE_TEXT_PATTERN))
     complex_words = pc.replace_substring_regex(
-        words.values.filter(is_complex), ZERO_WIDTH_CHARACTER, ""
+        words.values.filter(is_complex), _INVISIBLE_CHARACTER, ""
     )
     while not (
         normalised_complex := pc.utf8_lower(

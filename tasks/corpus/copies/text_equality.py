@@ -18,7 +18,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hallmark.tasks.measures.normalised_words import ZERO_WIDTH_CHARACTER, limit_combining_marks
+from hallmark.tasks.measures.normalised_words import limit_combining_marks
 
 #: Characters of which NFC changes no text: letters up to U+02FF, Cyrillic, punctuation, kana,
 #: ideographs, syllables of Hangul and full-width forms.
@@ -30,6 +30,9 @@ STABLE_CHARACTERS = (
 _MAY_CHANGE = (
     rf"[\r\x0B\x0C\x{{85}}\x{{A0}}\x{{AD}}]|[^{STABLE_CHARACTERS}]|[ \t](?:\n|\z)|\A\n|\n\z"
 )
+#: Soft hyphen, zero-width space, word joiner and byte order mark. A joiner changes the shape of its
+#: neighbours, and a mark of direction their order.
+_ZERO_WIDTH_CHARACTER = r"[\x{AD}\x{200B}\x{2060}\x{FEFF}]"
 #: The mandatory line breaks of Unicode's line breaking algorithm (UAX 14), except the line feed.
 _LINE_END = r"\r\n|[\r\x0B\x0C\x{85}\x{2028}\x{2029}]"
 
@@ -42,7 +45,7 @@ def fold_invisible_differences(texts: pa.Array) -> pa.Array:
     may_change = pc.match_substring_regex(texts, _MAY_CHANGE)
     if not pc.any(may_change).as_py():
         return texts
-    folded = pc.replace_substring_regex(texts.filter(may_change), ZERO_WIDTH_CHARACTER, "")
+    folded = pc.replace_substring_regex(texts.filter(may_change), _ZERO_WIDTH_CHARACTER, "")
     folded = _apply_nfc(pc.replace_substring(folded, "\u00a0", " "))
     folded = pc.replace_substring_regex(folded, _LINE_END, "\n")
     folded = pc.replace_substring_regex(folded, r"[\t\pZ]+(\n|\z)", r"\1")

@@ -46,7 +46,7 @@ def grown(smoke, tmp_path_factory):
     chance = random.Random(1)
     words = sorted({word for row in rows for word in row["text"].split()})
     texts = {
-        "exact duplicate": [row["text"].upper() for row in rows[:3]],
+        "exact duplicate": [f"{row['text']} \n" for row in rows[:3]],
         "near duplicate": [f"{row['text']} and more" for row in rows[3:8]],
         None: [" ".join(chance.choices(words, k=60)) for _ in range(60)],
     }

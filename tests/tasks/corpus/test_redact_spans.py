@@ -28,6 +28,7 @@ from hallmark.tasks.corpus.redact_spans import RedactSpansConfig, redact_spans, 
 from hallmark.tasks.corpus.spans import SPANS
 from hallmark.tasks.measures.normalised_words import normalise_texts
 from tests.tasks.corpora import given, scrubbed
+from tests.tasks.corpus.test_sketches import INVISIBLE_CHARACTERS
 
 TEXTS = [
     "Ünïcode 漢字 jane@corp.example and 93.184.216.34, again jane@corp.example.",
@@ -314,11 +315,11 @@ def test_an_emptied_document_is_removed_and_accounted_for(session):
 
 
 def test_blank_texts_are_those_that_normalise_to_the_empty_text():
-    """Except characters of no width: a text of these is not blank."""
+    """Except invisible characters: a text of these is not blank."""
     characters = [
         chr(p)
         for p in range(0x110000)
-        if not 0xD800 <= p < 0xE000 and chr(p) not in "\u00ad\u200b\u2060\ufeff"
+        if not 0xD800 <= p < 0xE000 and chr(p) not in INVISIBLE_CHARACTERS
     ]
     texts = pa.array(characters, pa.large_string())
     empty_rows = np.flatnonzero(pc.equal(normalise_texts(texts), "").to_numpy(zero_copy_only=False))

@@ -16,10 +16,24 @@ from hallmark.tasks.corpus.copies.sketches import compute_band_hashes, compute_s
 from hallmark.tasks.measures import normalised_words
 from hallmark.tasks.measures.normalised_words import normalise_texts
 
+INVISIBLE_CHARACTERS = {
+    chr(p)
+    for first, last in (
+        (0xAD, 0xAD),
+        (0x61C, 0x61C),
+        (0x200B, 0x200F),
+        (0x202A, 0x202E),
+        (0x2060, 0x2064),
+        (0x2066, 0x206F),
+        (0xFEFF, 0xFEFF),
+    )
+    for p in range(first, last + 1)
+}
+
 
 def plain(text):
     """Normalise a text with Python."""
-    text = "".join(c for c in text if c not in "\u00ad\u200b\u2060\ufeff")
+    text = "".join(c for c in text if c not in INVISIBLE_CHARACTERS)
     while (folded := unicodedata.normalize("NFKC", text).lower()) != text:
         text = folded
     return " ".join(text.split())
