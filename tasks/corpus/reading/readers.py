@@ -31,7 +31,6 @@ from hallmark.tasks.corpus.reading.byte_streams import (
 )
 from hallmark.tasks.corpus.reading.json_documents import (
     BROKEN_JSON,
-    TOO_LONG,
     is_json_document,
     read_json_values,
 )
@@ -43,6 +42,7 @@ from hallmark.tasks.corpus.reading.metadata import (
 from hallmark.tasks.corpus.reading.sources import FileSource, Record, RecordFields
 
 NOT_UTF8 = "not valid UTF-8"
+TOO_LONG = "longer than max_document_bytes"
 MISSING_COLUMN_ENDING = " is missing"  # of the error about a column
 
 
@@ -106,10 +106,12 @@ def read_jsonl(
     A line with several objects is accepted if a line break of Unicode separates them. The objects
     of a file with the ending .json may take several lines or be in a list.
     """
-    read_lines = read_lines_marking_damage
-    if is_json_document(path, counts.source_label):
-        read_lines = read_json_values
-    for line in read_lines(path, max_bytes, counts):
+    lines = (
+        read_json_values(path, max_bytes, counts)
+        if is_json_document(path, counts.source_label)
+        else read_lines_marking_damage(path, max_bytes, counts)
+    )
+    for line in lines:
         # Nearly all lines begin with a brace.
         if line.data[:1] != b"{" and not line.error and is_blank(line.data):
             counts.count_skipped(line.size)
@@ -163,7 +165,8 @@ def _split_at_objects(line: Line) -> list[Line]:
         A line for each object, without the white space around it, which counts in its size; none if
         anything else is in the line.
     """
-    decoder, text, parts, start = json.JSONDecoder(), line.data.decode("utf-8"), [], 0
+    decoder, text, start = json.JSONDecoder(), line.data.decode("utf-8"), 0
+    parts: list[Line] = []
     while (begin := _SEPARATORS.match(text, start).end()) < len(text):  # type: ignore[union-attr]
         try:
             value, end = decoder.raw_decode(text, begin)
