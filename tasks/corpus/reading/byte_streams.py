@@ -131,19 +131,29 @@ class Line:
 
 def is_blank(data: bytes) -> bool:
     """Return whether data consist of nothing but white space of any kind."""
-    return _BLANKS.fullmatch(data) is not None
+    # Nearly all lines begin with a letter.
+    return not data[:1].isalnum() and _BLANKS.fullmatch(data) is not None
+
+
+def _has_line_break(line: Line) -> bool:
+    """Return whether a line break precedes the end of a line; much faster than a search."""
+    data = line.data
+    if len(data.translate(None, b"\r\x0b\x0c")) != len(data):
+        # The CR of CRLF is in the data.
+        end = len(data) - (line.end == b"\n" and data.endswith(b"\r"))
+        return LINE_BREAK.search(data, 0, end) is not None
+    return not data.isascii() and (
+        b"\xe2\x80\xa8" in data or b"\xe2\x80\xa9" in data or b"\xc2\x85" in data
+    )
 
 
 def split_at_line_breaks(line: Line) -> list[Line]:
     """Split a line at the line breaks of Unicode that it contains; the parts have its number."""
-    if line.error or line.size != len(line.data) + len(line.end):
+    if line.error or line.size != len(line.data) + len(line.end) or not _has_line_break(line):
         return [line]
     data = line.data + line.end
-    breaks = list(LINE_BREAK.finditer(data))
-    if len(breaks) <= 1 and line.end == (breaks[0][0][-1:] if breaks else b""):
-        return [line]
     parts, start = [], 0
-    for match in breaks:
+    for match in LINE_BREAK.finditer(data):
         part = data[start : match.start()]
         parts.append(Line(line.number, part, match.end() - start, end=match[0]))
         start = match.end()

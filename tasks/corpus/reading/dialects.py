@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
@@ -27,7 +27,6 @@ HEAD_BYTES = 1 << 18
 #: Delimiters in the order of preference.
 DELIMITERS = (",", ";", "\t", "|", ":", "^", "~", "#", "/", "\x1f", "\x01", " ")
 QUOTES = ('"', "'")
-NO_QUOTE = ""
 
 Escape = Literal["doubled", "backslash"]
 ESCAPES: tuple[Escape, ...] = ("doubled", "backslash")
@@ -96,10 +95,21 @@ def format_character(character: str) -> str:
 class DelimitedSettings(Protocol):
     """The settings of a source that decide how its rows are read."""
 
-    delimiter: str | None
-    quote: str | None
-    escape: Escape | None
-    column_names: list[str] | None
+    @property
+    def delimiter(self) -> str | None:
+        """Return the character between two columns; None if it is to be detected."""
+
+    @property
+    def quote(self) -> str | None:
+        """Return the character around a field; None if it is to be detected."""
+
+    @property
+    def escape(self) -> Escape | None:
+        """Return how quotes within quotes are written; None if it is to be detected."""
+
+    @property
+    def column_names(self) -> Sequence[str] | None:
+        """Return the names of the columns; None if the first row has them."""
 
     def list_columns(self) -> list[str]:
         """Return the columns to read."""

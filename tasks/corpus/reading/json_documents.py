@@ -23,7 +23,6 @@ from hallmark.tasks.corpus.reading.compressed_members import CODEC_BY_SUFFIX, Da
 from hallmark.tasks.corpus.reading.dialects import read_head
 
 BROKEN_JSON = "broken JSON"
-TOO_LONG = "longer than max_document_bytes"
 
 #: What stands between values, outside a list and inside one.
 _OUTSIDE_LIST = re.compile(r"[\s\ufeff]*+\[?")
@@ -82,7 +81,7 @@ def read_json_values(path: Path, max_bytes: int, counts: ReadCounts) -> Iterator
             yield Line(buffer.line_number, data[: max_bytes + 1], len(data), end=b"")
             buffer.advance(end)
         elif len(buffer.text) - buffer.position > max_bytes + BLOCK_BYTES:
-            yield buffer.finish(TOO_LONG, max_bytes)
+            yield buffer.finish("", max_bytes)  # readers recognise the size
             return
         elif not buffer.read_more():
             yield buffer.finish(buffer.damage_error or BROKEN_JSON, max_bytes)

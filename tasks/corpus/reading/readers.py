@@ -31,7 +31,6 @@ from hallmark.tasks.corpus.reading.byte_streams import (
 )
 from hallmark.tasks.corpus.reading.json_documents import (
     BROKEN_JSON,
-    TOO_LONG,
     is_json_document,
     read_json_values,
 )
@@ -43,6 +42,7 @@ from hallmark.tasks.corpus.reading.metadata import (
 from hallmark.tasks.corpus.reading.sources import FileSource, Record, RecordFields
 
 NOT_UTF8 = "not valid UTF-8"
+TOO_LONG = "longer than max_document_bytes"
 MISSING_COLUMN_ENDING = " is missing"  # of the error about a column
 
 
@@ -106,10 +106,12 @@ def read_jsonl(
     A line with several objects is accepted if a line break of Unicode separates them. The objects
     of a file with the ending .json may take several lines or be in a list.
     """
-    read_lines = read_lines_marking_damage
-    if is_json_document(path, counts.source_label):
-        read_lines = read_json_values
-    for line in read_lines(path, max_bytes, counts):
+    lines = (
+        read_json_values(path, max_bytes, counts)
+        if is_json_document(path, counts.source_label)
+        else read_lines_marking_damage(path, max_bytes, counts)
+    )
+    for line in lines:
         # Nearly all lines begin with a brace.
         if line.data[:1] != b"{" and not line.error and is_blank(line.data):
             counts.count_skipped(line.size)
@@ -163,7 +165,8 @@ def _split_at_objects(line: Line) -> list[Line]:
         A line for each object, without the white space around it, which counts in its size; none if
         anything else is in the line.
     """
-    decoder, text, parts, start = json.JSONDecoder(), line.data.decode("utf-8"), [], 0
+    decoder, text, start = json.JSONDecoder(), line.data.decode("utf-8"), 0
+    parts: list[Line] = []
     while (begin := _SEPARATORS.match(text, start).end()) < len(text):  # type: ignore[union-attr]
         try:
             value, end = decoder.raw_decode(text, begin)
@@ -278,7 +281,7 @@ def read_text_file(
     has_boundaries = source.document_boundary == "blank_lines"
     passage = _PassageBuilder(source, max_bytes)
     for whole_line in read_lines_marking_damage(path, max_bytes, counts):
-        for line in split_at_line_breaks(whole_line) if has_boundaries else [whole_line]:
+        for line in split_at_line_breaks(whole_line) if has_boundaries else (whole_line,):
             if has_boundaries and not line.error and is_blank(line.data):
                 counts.count_skipped(line.size)
                 if passage.size_bytes or passage.error:
@@ -298,7 +301,11 @@ def read_text_file(
         yield from yield_error_if_file_empty(counts)
 
 
-_LAST_LINE_BREAK = re.compile("(?:\r\n|[\n\r\x0b\x0c\x85\u2028\u2029])\\Z")
+def remove_last_line_break(text: str) -> str:
+    """Remove the line break at the end of a text, if there is one."""
+    if text.endswith("\r\n"):
+        return text[:-2]
+    return text[:-1] if _LINE_BREAKS.match(text[-1:]) else text
 
 
 class _PassageBuilder:
@@ -309,10 +316,12 @@ class _PassageBuilder:
         self.data, self.size_bytes, self.error = bytearray(), 0, ""
 
     def add_line(self, line: Line) -> None:
-        self.first_line = self.first_line or line.number
+        if not self.first_line:
+            self.first_line = line.number
         if self.size_bytes <= self.max_bytes:
-            is_complete = line.size == len(line.data) + len(line.end)
-            self.data += line.data + line.end if is_complete else line.data
+            self.data += line.data
+            if line.size == len(line.data) + len(line.end):
+                self.data += line.end
         self.size_bytes += line.size
         self.error = self.error or line.error
 
@@ -326,7 +335,7 @@ class _PassageBuilder:
         if not error:
             decode_record_text(record)
             if self.source.document_boundary == "blank_lines":
-                record.text = _LAST_LINE_BREAK.sub("", record.text)
+                record.text = remove_last_line_break(record.text)
         return record
 
 

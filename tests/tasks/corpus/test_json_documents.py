@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from hallmark.tasks.corpus.reading import byte_streams, json_documents
 from hallmark.tasks.corpus.reading.compressed_members import DAMAGED_DATA
-from hallmark.tasks.corpus.reading.json_documents import BROKEN_JSON, TOO_LONG, is_json_document
-from hallmark.tasks.corpus.reading.readers import NOT_UTF8
+from hallmark.tasks.corpus.reading.json_documents import BROKEN_JSON, is_json_document
+from hallmark.tasks.corpus.reading.readers import NOT_UTF8, TOO_LONG
 from tests.tasks.corpus.reader_helpers import COMPRESS_BY_ENDING, get_texts, read_checked
 
 TEXTS = ["one, [two]", 'a "quote" {', "\u4e94\u2028\n", ""]

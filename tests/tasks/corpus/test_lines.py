@@ -6,7 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hallmark.tasks.corpus.reading.byte_streams import Line, is_blank, split_at_line_breaks
+from hallmark.tasks.corpus.reading.byte_streams import (
+    LINE_BREAK,
+    Line,
+    is_blank,
+    split_at_line_breaks,
+)
 from hallmark.tasks.corpus.reading.readers import BROKEN_JSON
 from tests.tasks.corpus.reader_helpers import COMPRESS_BY_ENDING, get_texts, read_checked
 
@@ -163,12 +168,17 @@ def test_texts_are_the_passages_between_blank_lines(tmp_path_factory, text):
         assert all(line.strip() for line in document.splitlines())
 
 
-@given(st.binary(max_size=30), st.sampled_from([b"", b"\n", b"\r"]))
+@given(
+    st.text("ab\r\x0b\x0c\x85\u2028\u2029\xa0", max_size=8).map(str.encode),
+    st.sampled_from([b"", b"\n", b"\r"]),
+)
 def test_the_parts_of_a_line_are_its_bytes(data, end):
     data = data.replace(end or b"\n", b"")
     line = Line(7, data, len(data) + len(end), end=end)
     parts = split_at_line_breaks(line)
     assert b"".join(part.data + part.end for part in parts) == data + end
+    breaks = [match[0] for match in LINE_BREAK.finditer(data + end)]
+    assert len(parts) == len(breaks) + (not (data + end).endswith(tuple(breaks) or b"\0"))
     assert sum(part.size for part in parts) == line.size
     assert {part.number for part in parts} == {7}
 

@@ -187,3 +187,20 @@ def test_a_compressed_file_without_its_ending_is_read(write, ending, kind, data)
 def test_text_is_not_taken_for_a_compressed_file(write, start):
     with write("a.txt", start).open("rb") as file:
         assert detect_codec(file) is None and file.tell() == 0
+
+
+def test_every_byte_of_a_folder_is_counted(tmp_path, session):
+    """Documents, blank lines, quarantine, and files that are not read add up to the folder."""
+    write_folder(tmp_path / "in")
+    (tmp_path / "in" / ".git" / "a.JSONL.gz").unlink()
+    (tmp_path / "in" / "b.JSONL").write_bytes(b'\r\n{"text": "b"}\n{"text": \n\xc2\xa0\n')
+    (tmp_path / "in" / "c.json").write_bytes(b'[{"text": "c"}, 5, {"text": "d"}]')
+    artifact = ingest(make_config(tmp_path / "in"))
+    assert sorted(artifact["documents"].read()["text"].to_pylist()) == ["A text.", "b", "c", "d"]
+    (bytes_row,) = [r for r in artifact["accounts"].read().to_pylist() if r["unit"] == "bytes"]
+    unread_bytes = sum(artifact["unread_files"].read()["raw_bytes"].to_pylist())
+    paths = [path for path in (tmp_path / "in").rglob("*") if not path.is_symlink()]
+    folder_bytes = sum(path.stat().st_size for path in paths if path.is_file())
+    assert bytes_row["input"] + unread_bytes == folder_bytes
+    parts = ("kept", "removed_spans", "removed_rows", "quarantined")
+    assert sum(bytes_row[part] for part in parts) == bytes_row["input"]
