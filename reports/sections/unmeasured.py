@@ -35,15 +35,16 @@ def list_unmeasured_properties(corpus: CorpusFigures) -> list[str]:
     properties = [name for stage, name in PROPERTY_BY_STAGE.items() if stage not in stages]
     if SCORE_FILTER in corpus.stage_artifacts and not list_filter_error_rows(corpus):
         properties.append("error rates of the toxicity filter")
-    if not _has_evaluation_sets(corpus):
+    if not _has_searched_evaluation_items(corpus):
         properties.append("overlap with evaluation sets")
     return properties
 
 
-def _has_evaluation_sets(corpus: CorpusFigures) -> bool:
-    """Return whether the corpus was searched for the items of an evaluation set."""
+def _has_searched_evaluation_items(corpus: CorpusFigures) -> bool:
+    """Return whether the corpus was searched for an item of an evaluation set."""
     return any(
-        artifact["evaluation_sets"].row_count
+        row["items"] > row["skipped_items"]
         for artifact in corpus.stage_artifacts.values()
         if "evaluation_sets" in artifact.tables
+        for row in artifact["evaluation_sets"].read(["items", "skipped_items"]).to_pylist()
     )

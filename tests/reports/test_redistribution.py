@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from pydantic import ValidationError
 
@@ -112,10 +114,13 @@ def test_the_datasheet_names_what_was_not_measured(session, tmp_path):
         "representative; whether the texts are true."
     )
     items = tmp_path / "items.jsonl"
-    items.write_text('{"text": "A quiet orchard grows behind the station, and it belongs to us."}')
     sets = [{"name": "items", "path": str(items)}]
-    contamination = find_contamination(
-        history["deduplicate"], ContaminationConfig(evaluation_sets=sets)
-    )
-    text = describe_unmeasured_properties(corpus_of({**history, "contamination": contamination}))
-    assert "overlap with evaluation sets" not in text
+    for beginning, is_searched in (("A quiet orchard", False), ("A quiet old orchard", True)):
+        sentence = f"{beginning} grows behind the station, and it belongs to us."
+        items.write_text(json.dumps({"text": sentence}))
+        contamination = find_contamination(
+            history["deduplicate"], ContaminationConfig(evaluation_sets=sets)
+        )
+        corpus = corpus_of({**history, "contamination": contamination})
+        text = describe_unmeasured_properties(corpus)
+        assert ("overlap with evaluation sets" not in text) == is_searched

@@ -22,7 +22,8 @@ FOLDED = {
     "ﬀ oﬃce": "ff office",  # ligatures
     "f\u00ado\u200bo\u2060l f\u202eo\u2066o\ufeffl": "fool fool",  # invisible characters
     "f\u200do\u200col": "fool",  # joiners
-    "f\u0336o\u0335o\u0338l": "fool",  # struck through
+    "f\u0334o\u0335o\u0336l\u0337 i\u0338t": "fool it",  # struck through
+    "ninelette ж а": "ninelette ж a",  # nine tenths of the other letters are Latin
     "fооl fοοl fօօl": "fool fool fool",  # Cyrillic, Greek, Armenian
     "уоu аrе а реасе": "you are a peace",  # whole words in a text that is mostly Latin
     "ІDІОТ ΙDIOT": "IDIOT IDIOT",
@@ -37,6 +38,8 @@ UNCHANGED = [
     "Cегодня Вася купил iPhone и USB-кабель.",  # a Latin C in a Russian word
     "Он не там, а тут: Windows и Linux, а не Mac.",
     "а сор",
+    "eightlet ж а",
+    "f\u0333o\u0339ol",
     "сор",
     "10² μm ½ … 20 €",
     "می\u200cخواهم",

@@ -125,6 +125,19 @@ def test_a_long_answer_is_found_without_its_question():
     ]
 
 
+def test_an_ngram_of_several_items_overlaps_with_each():
+    items = [["a b"], ["c d"], ["a b"], ["x y"], ["a b c d"]]
+    assert list_overlaps(["a b, c d", "c d"], items, 2) == [
+        *((0, item) for item in (0, 1, 2, 4)),
+        *((1, item) for item in (1, 4)),
+    ]
+
+
+def test_short_texts_are_counted_without_empty_ones():
+    index = build_overlap_index([["a b", "", "c"], ["a b c"], ["?", "a b"], ["a b c d"]], 3)
+    assert (index.item_count, index.skipped_item_count, index.short_text_count) == (4, 1, 3)
+
+
 def test_an_ngram_does_not_cross_texts_or_items():
     assert list_overlaps(["a b", "c d"], [["b c"]], 2) == []
     assert list_overlaps(["x b c", "c d"], [["b c"], ["c d"]], 2) == [(0, 0), (1, 1)]
