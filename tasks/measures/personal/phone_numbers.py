@@ -153,9 +153,9 @@ _IDENTIFIER_SIGN = re.compile(r"\+$|(?<![A-Za-z])[A-Za-z]{1,20}[-_]$|#$|\d:$")
 #: A number without separators, or with groups of three digits as in large numbers.
 _NUMBER_IN_GROUPS_OF_THREE = re.compile(r"[1-9]\d*|[1-9]\d{0,2}(?:[ .]\d{3})+")
 _PHONE_WORD_AT_END = re.compile(rf"(?:{LOWER_CASE_PHONE_WORD})\W{{0,3}}$")
-#: A word for a telephone with at most three words between it and the number.
+#: A word for a telephone with at most four words between it and the number.
 _PHONE_WORD_NEAR_END = re.compile(
-    rf"(?:{LOWER_CASE_PHONE_WORD})[^\W\d]*\W{{0,4}}(?:[^\W\d]{{1,12}}\W{{1,3}}){{0,3}}$"
+    rf"(?:{LOWER_CASE_PHONE_WORD})[^\W\d]*\W{{0,4}}(?:[^\W\d]{{1,12}}\W{{1,3}}){{0,4}}[^\W\d]{{0,4}}$"
 )
 
 
@@ -244,15 +244,29 @@ def _find_international_phone_spans(text: str) -> list[tuple[int, int]]:
 
 
 @lru_cache(maxsize=4096)
-def _find_national_phone_spans(text: str, regions: tuple[str, ...]) -> list[tuple[int, int]]:
-    """Find the numbers of the first region that has some, grouped as is usual there."""
+def _find_national_phone_spans(
+    text: str, regions: tuple[str, ...], *, strict: bool = True
+) -> list[tuple[int, int]]:
+    """Find the numbers of the region whose numbers contain most of the text.
+
+    Args:
+        strict: Whether the digits must be grouped as is usual in the region.
+    """
     from phonenumbers import Leniency, PhoneNumberMatcher
 
+    leniency = Leniency.STRICT_GROUPING if strict else Leniency.VALID
+    longest_spans: list[tuple[int, int]] = []
     for region in regions:
-        hits = list(PhoneNumberMatcher(text, region, Leniency.STRICT_GROUPING))
-        if hits:
-            return [(hit.start, hit.end) for hit in hits]
-    return []
+        spans = [(hit.start, hit.end) for hit in PhoneNumberMatcher(text, region, leniency)]
+        if _count_characters(spans) > _count_characters(longest_spans):
+            longest_spans = spans
+        if _count_characters(spans) == len(text):
+            break
+    return longest_spans
+
+
+def _count_characters(spans: list[tuple[int, int]]) -> int:
+    return sum(end - start for start, end in spans)
 
 
 @lru_cache(maxsize=4096)
@@ -270,18 +284,13 @@ def _find_announced_phone_spans(text: str, regions: tuple[str, ...]) -> list[tup
             splits.append(
                 spans_before + [(space + 1 + start, space + 1 + end) for start, end in rest]
             )
-    return max(splits, key=lambda spans: sum(end - start for start, end in spans), default=[])
+    return max(splits, key=_count_characters, default=[])
 
 
 def _find_valid_phone_spans(text: str, regions: tuple[str, ...]) -> list[tuple[int, int]]:
-    """Find the numbers of the first region that has some, if possible with its usual grouping."""
-    from phonenumbers import Leniency, PhoneNumberMatcher
-
+    """Find numbers with the usual grouping, or in any grouping if they contain more of the text."""
     spans = _find_national_phone_spans(text, regions)
-    if spans:
+    if _count_characters(spans) == len(text):
         return spans
-    for region in regions:
-        hits = list(PhoneNumberMatcher(text, region, Leniency.VALID))
-        if hits:
-            return [(hit.start, hit.end) for hit in hits]
-    return []
+    other_spans = _find_national_phone_spans(text, regions, strict=False)
+    return max(spans, other_spans, key=_count_characters)
