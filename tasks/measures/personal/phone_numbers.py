@@ -74,6 +74,8 @@ def find_phone_numbers(text: str, regions: Sequence[str] = ()) -> SpanIterator:
         return
     form = _compile_national_forms(tuple(regions))
     for run in _DIGIT_RUN.finditer(text):
+        if run[0].isdigit():  # Without a separator, the form is that of any number.
+            continue
         start = max(0, run.start() - 1)  # A parenthesis may precede.
         for match in form.finditer(text, start, run.end() + _MAX_CHARACTERS_AFTER_RUN):
             if match.start() > run.end():
