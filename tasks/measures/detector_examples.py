@@ -122,17 +122,17 @@ def _draw_national_phone_number(region: str, rng: random.Random) -> str:
     import phonenumbers
 
     kinds = (phonenumbers.PhoneNumberType.FIXED_LINE, phonenumbers.PhoneNumberType.MOBILE)
-    number = phonenumbers.example_number_for_type(region, rng.choice(kinds))
+    example = phonenumbers.example_number_for_type(region, rng.choice(kinds))
+    example = example or phonenumbers.example_number(region)
+    if example is None or example.national_number is None:
+        raise ValueError(f"phonenumbers has no example number of {region!r}")
+    first_digits = example.national_number // 10**4 * 10**4
     for _ in range(50):
-        drawn = phonenumbers.PhoneNumber()
-        drawn.merge_from(number)
-        drawn.national_number = number.national_number // 10**4 * 10**4 + rng.randrange(10**4)
-        if phonenumbers.is_valid_number_for_region(drawn, region):
-            number = drawn
+        example.national_number = first_digits + rng.randrange(10**4)
+        if phonenumbers.is_valid_number_for_region(example, region):
             break
     national_form = phonenumbers.PhoneNumberFormat.NATIONAL
-    text: str = phonenumbers.format_number(number, national_form)
-    return text
+    return phonenumbers.format_number(example, national_form)
 
 
 def _draw_secret(rng: random.Random) -> str:

@@ -99,7 +99,7 @@ _DETECTORS = (
         CREDENTIAL_ASSIGNMENT_PATTERN,
         requires_six_digits=False,
     ),
-    Detector("EMAIL", find_email_addresses, r"[^\s@]@[^\s@]+\.", requires_six_digits=False),
+    Detector("EMAIL", find_email_addresses, r"[^\s@](?:@|%40)[^\s@]+\.", requires_six_digits=False),
     Detector("IBAN", find_ibans, IBAN_PATTERN, requires_six_digits=False),
     Detector("CARD", find_payment_cards, r"\d{4}[ -]?\d{4,6}[ -]?\d{4,5}"),
     *(

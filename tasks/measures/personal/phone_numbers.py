@@ -214,14 +214,15 @@ def _list_forms(region: str) -> Iterator[str]:
 
     metadata = PhoneMetadata.metadata_for_region(region)
     for number_format in metadata.number_format if metadata else ():
-        groups = re.findall(r"\(((?:[^()]|\(\?:[^()]*\))*)\)", number_format.pattern)
-        first = re.findall(r"\\\d", number_format.format)[0]
+        pattern, form = number_format.pattern or "", number_format.format or ""
+        groups = re.findall(r"\(((?:[^()]|\(\?:[^()]*\))*)\)", pattern)
         prefix_rule = number_format.national_prefix_formatting_rule
-        written_forms = [number_format.format]
+        written_forms = [form]
         if prefix_rule:
-            written_forms = [number_format.format.replace(first, prefix_rule.replace("\\1", first))]
+            first = re.findall(r"\\\d", form)[0]
+            written_forms = [form.replace(first, prefix_rule.replace("\\1", first))]
             if number_format.national_prefix_optional_when_formatting:
-                written_forms.append(number_format.format)
+                written_forms.append(form)
         for written_form in written_forms:
             # Other numbers often have one group of digits or two.
             if len(groups) < 2 or (
