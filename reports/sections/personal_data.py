@@ -160,11 +160,20 @@ def build_detector_accuracy_table(corpus: CorpusFigures, stage_label: str) -> li
     for detection_row in (
         corpus.stage_artifacts[stage_label]["detector_accuracy"].read().to_pylist()
     ):
-        data_type, conditions = detection_row["type"], {"type": detection_row["type"]}
+        data_type, country = detection_row["type"], detection_row["country"]
+        conditions = {"type": data_type, "country": country}
+        label = data_type
+        if data_type == "PHONE":
+            label = f"PHONE, national ({country})" if country else "PHONE, international"
+        figure_id = (
+            f"detection-{data_type}-{country}"
+            if label != data_type and country
+            else (f"detection-{data_type}")
+        )
         shares = [
             corpus.book.add_computed_figure(
-                f"detection-{data_type}-{metric}",
-                f"{data_type}: {metric}",
+                f"{figure_id}-{metric}",
+                f"{label}: {metric}",
                 "share",
                 source,
                 conditions,
@@ -183,8 +192,8 @@ def build_detector_accuracy_table(corpus: CorpusFigures, stage_label: str) -> li
             )
         ]
         nameless_recall = corpus.book.add_computed_figure(
-            f"detection-{data_type}-alone",
-            f"{data_type}: share of numbers found without the name of their type",
+            f"{figure_id}-alone",
+            f"{label}: share of numbers found without the name of their type",
             "share",
             source,
             conditions,
@@ -195,7 +204,7 @@ def build_detector_accuracy_table(corpus: CorpusFigures, stage_label: str) -> li
         recall, precision = shares
         rows.append(
             [
-                data_type,
+                label,
                 recall,
                 recall.interval_or_dash,
                 nameless_recall,
@@ -208,9 +217,10 @@ def build_detector_accuracy_table(corpus: CorpusFigures, stage_label: str) -> li
         "Accuracy was measured on test cases, not on this corpus. The test cases are invented "
         "numbers in various formats and scripts, in sentences with or without the name of the "
         "number type (such as “account number”) next to it. Many numbers can be recognised only "
-        "by this name. Precision assumes that there are as many look-alikes as real numbers. A "
-        "look-alike is, for example, a number with wrong check digits. It is not known how many "
-        "look-alikes the corpus contains."
+        "by this name. National telephone numbers are written as in their country, and next to "
+        "their name also without separators. Precision assumes that there are as many look-alikes "
+        "as real numbers. A look-alike is, for example, a number with wrong check digits. It is "
+        "not known how many look-alikes the corpus contains."
     )
     blocks: list[Block] = [
         DataTable("Detection accuracy on test cases", columns, rows, frozenset(range(1, 6)), note)

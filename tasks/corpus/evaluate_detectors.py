@@ -24,14 +24,15 @@ from hallmark.tasks.measures.statistics import wilson_interval
 
 DETECTION = table_schema(
     "Recall and precision with which personal data is detected in invented sentences, by type of "
-    "personal data.",
+    "personal data, and for telephone numbers by country.",
     column("type", pa.string(), "label", "type of personal data"),
     column(
         "country",
         pa.string(),
         "label",
-        "country to which the type is specific (ISO 3166 code); empty if the type is not specific "
-        "to a country",
+        "country to which the numbers are specific (ISO 3166 code): the country of the type, or "
+        "the country in whose national form telephone numbers are written; empty for values of all "
+        "countries, such as telephone numbers in international form",
     ),
     column(
         "planted_with_name",
@@ -82,7 +83,9 @@ DETECTION = table_schema(
         pa.int64(),
         "figure",
         "number of spans that were wrongly reported as this type: in look-alikes, in texts with "
-        "many unrelated digits, and in sentences with values of other types",
+        "many unrelated digits, and in sentences with values of other types; wrong telephone "
+        "numbers count for the row without a country, unless the sentence contains a national "
+        "telephone number",
         unit="spans",
     ),
     column(
@@ -116,26 +119,40 @@ def build_detection_rows(
     sentences = list(planted_sentences)
     texts = pa.array([sentence.text for sentence in sentences], pa.large_string())
     detected_spans = find_spans_by_row(texts, config.types, config.regions)
-    count_by_type_and_outcome: Counter[tuple[str, str]] = Counter()
-    for row, (data_type, text, value, has_name) in enumerate(sentences):
-        if value:
-            count_by_type_and_outcome[
-                data_type, "planted_with_name" if has_name else "planted_without_name"
-            ] += 1
+    counts: Counter[tuple[str, str, str]] = Counter()
+    for row, example in enumerate(sentences):
+        name = "with_name" if example.has_context_word else "without_name"
+        if example.value:
+            country = _get_country(example.type, example)
+            counts[example.type, country, f"planted_{name}"] += 1
         for span in detected_spans.get(row, ()):
-            is_correct = span.type == data_type and text[span.start : span.end] == value
-            count_name = "detected_with_name" if has_name else "detected_without_name"
-            count_by_type_and_outcome[
-                span.type, count_name if value and is_correct else "false_positives"
-            ] += 1
-    return [
-        _build_detection_row(data_type, count_by_type_and_outcome)
+            is_correct = span.type == example.type and (
+                example.text[span.start : span.end] == example.value
+            )
+            outcome = f"detected_{name}" if example.value and is_correct else "false_positives"
+            counts[span.type, _get_country(span.type, example), outcome] += 1
+    types_and_countries = [
+        (data_type, country)
         for data_type in select_types_for_regions(config.types, config.regions)
+        for country in (
+            ("", *sorted(set(config.regions)))
+            if data_type == "PHONE"
+            else (country_of_type(data_type),)
+        )
+    ]
+    return [
+        _build_detection_row(data_type, country, counts)
+        for data_type, country in types_and_countries
     ]
 
 
+def _get_country(span_type: str, example: DetectorExample) -> str:
+    """Return the country of the row of DETECTION that counts a span of an example."""
+    return example.region if span_type == example.type == "PHONE" else country_of_type(span_type)
+
+
 def _build_detection_row(
-    data_type: str, count_by_type_and_outcome: Counter[tuple[str, str]]
+    data_type: str, country: str, counts: Counter[tuple[str, str, str]]
 ) -> Row:
     count_names = (
         "planted_with_name",
@@ -144,7 +161,7 @@ def _build_detection_row(
         "detected_without_name",
         "false_positives",
     )
-    row: dict[str, int] = {name: count_by_type_and_outcome[data_type, name] for name in count_names}
+    row: dict[str, int] = {name: counts[data_type, country, name] for name in count_names}
     true_positives = row["detected_with_name"] + row["detected_without_name"]
     shares: dict[str, float | None] = {}
     for name, hits, n in (
@@ -153,7 +170,7 @@ def _build_detection_row(
     ):
         low, high = wilson_interval(hits, n) if n else (None, None)
         shares |= {name: hits / n if n else None, f"{name}_low": low, f"{name}_high": high}
-    return {"type": data_type, "country": country_of_type(data_type), **row, **shares}
+    return {"type": data_type, "country": country, **row, **shares}
 
 
 @stage(
@@ -165,7 +182,10 @@ def evaluate_detectors(config: PersonalDataConfig, context: StageContext) -> Non
     """Evaluate the detectors with the config of ``find_personal_data``."""
     types = select_types_for_regions(config.types, config.regions)
     rows = build_detection_rows(
-        generate_positive_and_negative_examples(types, EXAMPLES_PER_VARIANT), config
+        generate_positive_and_negative_examples(
+            types, EXAMPLES_PER_VARIANT, regions=sorted(set(config.regions))
+        ),
+        config,
     )
     context.get_table_writer("detector_accuracy").write(
         pa.Table.from_pylist(rows, schema=DETECTION)

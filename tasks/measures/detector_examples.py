@@ -37,12 +37,14 @@ class DetectorExample(NamedTuple):
         text: The sentence.
         value: The value to find; empty for a look-alike.
         has_context_word: Whether the sentence names the type of the number.
+        region: Country in whose national form a telephone number is written; else empty.
     """
 
     type: str
     text: str
     value: str
     has_context_word: bool
+    region: str = ""
 
 
 def _draw_characters(
@@ -67,7 +69,7 @@ def _draw_ip_address(rng: random.Random) -> str:
     )
 
 
-def _draw_phone_number(rng: random.Random) -> str:
+def _draw_international_phone_number(rng: random.Random) -> str:
     area, exchange, line_number = (
         rng.choice([212, 415, 650, 312]),
         rng.randint(220, 899),
@@ -75,18 +77,62 @@ def _draw_phone_number(rng: random.Random) -> str:
     )
     return rng.choice(
         [
-            f"({area}) {exchange}-{line_number:04}",
-            f"{area}-{exchange}-{line_number:04}",
-            f"{area}.{exchange}.{line_number:04}",
             f"+1 {area} {exchange} {line_number:04}",
             f"+1-{area}-{exchange}-{line_number:04}",
-            f"1-{area}-{exchange}-{line_number:04}",
-            f"{area} {exchange} {line_number:04}",
+            f"+1{area}{exchange}{line_number:04}",
             f"+44 20 7{rng.randint(100, 999)} {line_number:04}",
             f"+49 30 {rng.randint(200000, 999999)}",
             f"+33 1 42 {line_number // 100:02} {line_number % 100:02} 11",
         ]
     )
+
+
+#: Words for a telephone by country, where people seldom write "Tel." or "phone".
+_PHONE_WORDS_BY_REGION = {
+    **dict.fromkeys(["BG", "RU", "UA"], ("телефон", "тел.")),
+    **dict.fromkeys(["CN", "HK", "JP", "TW"], ("電話", "电话")),
+    **dict.fromkeys(["EG", "SA", "AE"], ("هاتف",)),
+    **{"FI": ("puhelin", "puh."), "GR": ("τηλέφωνο", "τηλ."), "IL": ("טלפון",)},
+    **{"IN": ("फ़ोन", "mobile"), "IR": ("تلفن",), "IS": ("sími",), "KR": ("전화",)},
+    **{"LV": ("tālrunis",), "TH": ("โทร",), "VN": ("điện thoại",)},
+}
+
+
+def _compose_national_phone_sentence(
+    region: str, rng: random.Random, with_context: bool
+) -> _TextWithValue:
+    """Compose a sentence with a telephone number in the national form of a country.
+
+    With a word for a telephone, the number may also be written without separators.
+    """
+    value = _draw_national_phone_number(region, rng)
+    if with_context and rng.random() < 0.3:
+        value = re.sub(r"\D", "", value)
+    value = _randomise_script(value, rng)
+    template = rng.choice(CONTEXT_TEMPLATES if with_context else CONTEXT_FREE_TEMPLATES)
+    words = _PHONE_WORDS_BY_REGION.get(region, ("telefon", "Tel.", "phone"))
+    return _TextWithValue(template.format(name=rng.choice(words), value=value), value)
+
+
+def _draw_national_phone_number(region: str, rng: random.Random) -> str:
+    """Draw a number of a fixed line or a mobile telephone, formatted as in its country.
+
+    It resembles the example number of `phonenumbers` except for its last digits.
+    """
+    import phonenumbers
+
+    kinds = (phonenumbers.PhoneNumberType.FIXED_LINE, phonenumbers.PhoneNumberType.MOBILE)
+    example = phonenumbers.example_number_for_type(region, rng.choice(kinds))
+    example = example or phonenumbers.example_number(region)
+    if example is None or example.national_number is None:
+        raise ValueError(f"phonenumbers has no example number of {region!r}")
+    first_digits = example.national_number // 10**4 * 10**4
+    for _ in range(50):
+        example.national_number = first_digits + rng.randrange(10**4)
+        if phonenumbers.is_valid_number_for_region(example, region):
+            break
+    national_form = phonenumbers.PhoneNumberFormat.NATIONAL
+    return phonenumbers.format_number(example, national_form)
 
 
 def _draw_secret(rng: random.Random) -> str:
@@ -126,7 +172,7 @@ def _draw_credential_assignment(rng: random.Random) -> _TextWithValue:
 UNCHECKED_GENERATORS: dict[PersonalDataType, tuple[TextGenerator, tuple[str, ...]]] = {
     "EMAIL": (_draw_email_address, ("e-mail", "address", "contact")),
     "IP": (_draw_ip_address, ("client", "host", "from")),
-    "PHONE": (_draw_phone_number, ("phone", "call", "fax")),
+    "PHONE": (_draw_international_phone_number, ("phone", "call", "fax")),
     "SECRET": (_draw_secret, ("key", "use", "set")),
 }
 
@@ -177,12 +223,16 @@ NON_ASCII_DIGITS = ("０１２３４５６７８９", "٠١٢٣٤٥٦٧٨٩", "�
 
 
 def generate_positive_and_negative_examples(
-    types: Sequence[PersonalDataType], examples_per_variant: int, seed: int = 0
+    types: Sequence[PersonalDataType],
+    examples_per_variant: int,
+    seed: int = 0,
+    regions: Sequence[str] = (),
 ) -> Iterator[DetectorExample]:
     """Generate labelled examples of all types.
 
     Each type gets `examples_per_variant` sentences with context words, as many without, and as many
-    look-alikes if it has check digits. `examples_per_variant` sentences for each type resemble none
+    look-alikes if it has check digits. Telephone numbers are international, and in addition
+    national for each of the regions. `examples_per_variant` sentences for each type resemble none
     of them.
     """
     for data_type in types:
@@ -198,6 +248,12 @@ def generate_positive_and_negative_examples(
                     "",
                     True,
                 )
+    for region in regions if "PHONE" in types else ():
+        rng = random.Random(f"{seed} PHONE {region}")
+        for _ in range(examples_per_variant):
+            for with_context in (True, False):
+                text, value = _compose_national_phone_sentence(region, rng, with_context)
+                yield DetectorExample("PHONE", text, value, with_context, region)
     rng = random.Random(seed)
     for example_index in range(examples_per_variant * len(types)):
         yield DetectorExample(

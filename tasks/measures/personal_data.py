@@ -99,7 +99,7 @@ _DETECTORS = (
         CREDENTIAL_ASSIGNMENT_PATTERN,
         requires_six_digits=False,
     ),
-    Detector("EMAIL", find_email_addresses, r"[^\s@]@[^\s@]+\.", requires_six_digits=False),
+    Detector("EMAIL", find_email_addresses, r"[^\s@](?:@|%40)[^\s@]+\.", requires_six_digits=False),
     Detector("IBAN", find_ibans, IBAN_PATTERN, requires_six_digits=False),
     Detector("CARD", find_payment_cards, r"\d{4}[ -]?\d{4,6}[ -]?\d{4,5}"),
     *(
@@ -109,7 +109,8 @@ _DETECTORS = (
     Detector(
         "PHONE",
         find_phone_numbers,
-        r"\+[1-9][ ().-]{0,2}\d|\(\d[\d -]{1,4}\)|\d{2,6}[-. /]{1,3}\d{2}",
+        r"\+[1-9][ ().-]{0,2}\d|\(\d[\d -]{1,4}\)|\d[-. /]\d{2,4}[-. ]\d{2,4}"
+        r"|0[1-9]\d{0,4}[ /]{1,3}\d{3}|\d{4} \d{4}|\d{2,4} \d \d{4}",
     ),
     Detector("PHONE", find_announced_phone_numbers, ANNOUNCED_PHONE_PATTERN),
     Detector(

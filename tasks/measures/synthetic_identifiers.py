@@ -149,7 +149,7 @@ IDENTIFIER_SPECS: dict[PersonalDataType, IdentifierSpec] = {
     "IBAN": IdentifierSpec(
         _draw_iban,
         "iban",
-        ("#### #### #### #### #### #### #### ####", 34 * "#"),
+        ("#### #### #### #### #### #### #### ####", "-".join(8 * ["####"]), 34 * "#"),
         ("IBAN", "account"),
     ),
     "SSN": IdentifierSpec(

@@ -70,8 +70,9 @@ _LOCAL_PART = _compile_local_part_pattern(NOT_SPACED_SCRIPT, _NOT_UNSPACED_SCRIP
 _LOCAL_PART_OTHER_SCRIPTS = _compile_local_part_pattern(
     NOT_SPACED_SCRIPT, r"\W\x00-/:-\u04ff\u1e00-\u1fff"
 )
+#: A URL contains "%40" in place of "@".
 _DOMAIN_PATTERN = re.compile(
-    rf"@(?:{_domain_labels_pattern(NOT_SPACED_SCRIPT)}{_top_level_domain_pattern(NOT_SPACED_SCRIPT)}"
+    rf"(?:@|%40)(?:{_domain_labels_pattern(NOT_SPACED_SCRIPT)}{_top_level_domain_pattern(NOT_SPACED_SCRIPT)}"
     rf"|(?P<abroad>{_domain_labels_pattern(_NOT_ALPHANUMERIC)}(?:{_top_level_domain_pattern(NOT_SPACED_SCRIPT)}|{_top_level_domain_pattern(_NOT_UNSPACED_SCRIPT)})))"
 )
 #: Suffixes that are no top-level domains, as in "image@2x.png" and "dot@product.dtype".

@@ -39,7 +39,7 @@ def find_payment_cards(text: str, regions: Sequence[str] = ()) -> SpanIterator:
 
 # People write an IBAN in groups of any size with one kind of separator; a line may end between two
 # groups. The country determines the length.
-_IBAN_SEPARATOR = rf"(?:[ \t./{DASHES}-]|[ \t]{{0,2}}\r?\n[ \t]{{0,2}})?"
+_IBAN_SEPARATOR = rf"(?:[ \t./_{DASHES}-]|[ \t]{{0,2}}\r?\n[ \t]{{0,2}})?"
 
 
 def _repeat_character(character: str, count: int) -> str:

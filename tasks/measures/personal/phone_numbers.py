@@ -74,6 +74,8 @@ def find_phone_numbers(text: str, regions: Sequence[str] = ()) -> SpanIterator:
         return
     form = _compile_national_forms(tuple(regions))
     for run in _DIGIT_RUN.finditer(text):
+        if run[0].isdigit():  # Without a separator, the form is that of any number.
+            continue
         start = max(0, run.start() - 1)  # A parenthesis may precede.
         for match in form.finditer(text, start, run.end() + _MAX_CHARACTERS_AFTER_RUN):
             if match.start() > run.end():
@@ -153,9 +155,9 @@ _IDENTIFIER_SIGN = re.compile(r"\+$|(?<![A-Za-z])[A-Za-z]{1,20}[-_]$|#$|\d:$")
 #: A number without separators, or with groups of three digits as in large numbers.
 _NUMBER_IN_GROUPS_OF_THREE = re.compile(r"[1-9]\d*|[1-9]\d{0,2}(?:[ .]\d{3})+")
 _PHONE_WORD_AT_END = re.compile(rf"(?:{LOWER_CASE_PHONE_WORD})\W{{0,3}}$")
-#: A word for a telephone with at most three words between it and the number.
+#: A word for a telephone with at most four words between it and the number.
 _PHONE_WORD_NEAR_END = re.compile(
-    rf"(?:{LOWER_CASE_PHONE_WORD})[^\W\d]*\W{{0,4}}(?:[^\W\d]{{1,12}}\W{{1,3}}){{0,3}}$"
+    rf"(?:{LOWER_CASE_PHONE_WORD})[^\W\d]*\W{{0,4}}(?:[^\W\d]{{1,12}}\W{{1,3}}){{0,4}}[^\W\d]{{0,4}}$"
 )
 
 
@@ -212,14 +214,15 @@ def _list_forms(region: str) -> Iterator[str]:
 
     metadata = PhoneMetadata.metadata_for_region(region)
     for number_format in metadata.number_format if metadata else ():
-        groups = re.findall(r"\(((?:[^()]|\(\?:[^()]*\))*)\)", number_format.pattern)
-        first = re.findall(r"\\\d", number_format.format)[0]
+        pattern, form = number_format.pattern or "", number_format.format or ""
+        groups = re.findall(r"\(((?:[^()]|\(\?:[^()]*\))*)\)", pattern)
         prefix_rule = number_format.national_prefix_formatting_rule
-        written_forms = [number_format.format]
+        written_forms = [form]
         if prefix_rule:
-            written_forms = [number_format.format.replace(first, prefix_rule.replace("\\1", first))]
+            first = re.findall(r"\\\d", form)[0]
+            written_forms = [form.replace(first, prefix_rule.replace("\\1", first))]
             if number_format.national_prefix_optional_when_formatting:
-                written_forms.append(number_format.format)
+                written_forms.append(form)
         for written_form in written_forms:
             # Other numbers often have one group of digits or two.
             if len(groups) < 2 or (
@@ -244,15 +247,29 @@ def _find_international_phone_spans(text: str) -> list[tuple[int, int]]:
 
 
 @lru_cache(maxsize=4096)
-def _find_national_phone_spans(text: str, regions: tuple[str, ...]) -> list[tuple[int, int]]:
-    """Find the numbers of the first region that has some, grouped as is usual there."""
+def _find_national_phone_spans(
+    text: str, regions: tuple[str, ...], *, strict: bool = True
+) -> list[tuple[int, int]]:
+    """Find the numbers of the region whose numbers contain most of the text.
+
+    Args:
+        strict: Whether the digits must be grouped as is usual in the region.
+    """
     from phonenumbers import Leniency, PhoneNumberMatcher
 
+    leniency = Leniency.STRICT_GROUPING if strict else Leniency.VALID
+    longest_spans: list[tuple[int, int]] = []
     for region in regions:
-        hits = list(PhoneNumberMatcher(text, region, Leniency.STRICT_GROUPING))
-        if hits:
-            return [(hit.start, hit.end) for hit in hits]
-    return []
+        spans = [(hit.start, hit.end) for hit in PhoneNumberMatcher(text, region, leniency)]
+        if _count_characters(spans) > _count_characters(longest_spans):
+            longest_spans = spans
+        if _count_characters(spans) == len(text):
+            break
+    return longest_spans
+
+
+def _count_characters(spans: list[tuple[int, int]]) -> int:
+    return sum(end - start for start, end in spans)
 
 
 @lru_cache(maxsize=4096)
@@ -270,18 +287,13 @@ def _find_announced_phone_spans(text: str, regions: tuple[str, ...]) -> list[tup
             splits.append(
                 spans_before + [(space + 1 + start, space + 1 + end) for start, end in rest]
             )
-    return max(splits, key=lambda spans: sum(end - start for start, end in spans), default=[])
+    return max(splits, key=_count_characters, default=[])
 
 
 def _find_valid_phone_spans(text: str, regions: tuple[str, ...]) -> list[tuple[int, int]]:
-    """Find the numbers of the first region that has some, if possible with its usual grouping."""
-    from phonenumbers import Leniency, PhoneNumberMatcher
-
+    """Find numbers with the usual grouping, or in any grouping if they contain more of the text."""
     spans = _find_national_phone_spans(text, regions)
-    if spans:
+    if _count_characters(spans) == len(text):
         return spans
-    for region in regions:
-        hits = list(PhoneNumberMatcher(text, region, Leniency.VALID))
-        if hits:
-            return [(hit.start, hit.end) for hit in hits]
-    return []
+    other_spans = _find_national_phone_spans(text, regions, strict=False)
+    return max(spans, other_spans, key=_count_characters)

@@ -9,7 +9,7 @@ _STEMS = (
 )
 #: Words, some of them abbreviations.
 _WORDS = (
-    "tel|tél|tlf|tfn|fax|faks|call|cell|cel|mob|dial|ring|sms|gsm|cep|kom|puh|tālr|fón|fono|ph|"
+    "tel|tél|tlf|fax|faks|call|cell|cel|mob|dial|ring|sms|gsm|cep|kom|puh|tālr|fón|fono|ph|"
     "đt|тел|моб|τηλ|κιν"
 )
 #: Words in scripts that do not separate words, or whose words have prefixes and endings.

@@ -49,6 +49,41 @@ def test_values_without_check_digits_are_found_too(rows, data_type):
     assert rows[data_type]["recall"] >= 0.95 and rows[data_type]["precision"] >= 0.95
 
 
+#: A part of the numbers of these countries has groups of three or two groups, as other numbers do.
+COUNTRIES_WITH_AMBIGUOUS_FORMS = {"AR", "CL", "CZ", "EE", "IS", "LV", "PL", "PT"}
+
+
+@pytest.mark.parametrize("region", ["HK", "SG", *SUPPORTED_COUNTRIES])
+def test_national_telephone_numbers_are_planted_and_found_by_country(region):
+    config = PersonalDataConfig(types=("PHONE",), regions=(region,))
+    examples = list(generate_positive_and_negative_examples(("PHONE",), 40, regions=(region,)))
+    international, national = build_detection_rows(examples, config)
+    assert (international["country"], national["country"]) == ("", region)
+    assert national["planted_with_name"] == national["planted_without_name"] == 40
+    assert national["recall"] >= 0.9 and international["recall"] == 1
+    assert (national["detected_without_name"] < 30) == (region in COUNTRIES_WITH_AMBIGUOUS_FORMS)
+    assert national["precision"] >= 0.95 and international["precision"] >= 0.95
+    values = [example.value for example in examples if example.region]
+    assert len(set(values)) > 40 and not any("+" in value for value in values)
+    assert any(value.isdigit() for value in values)
+
+
+def test_wrong_telephone_numbers_count_for_the_country_of_the_sentence():
+    config = PersonalDataConfig(types=("PHONE",), regions=("US", "GB", "US"))
+    examples = [
+        DetectorExample("PHONE", "tel 650-253-0000", "650-253-0000", True, "US"),
+        DetectorExample("PHONE", "tel 650-253-0000 x", "650-253", True, "US"),
+        DetectorExample("PHONE", "+442083661177", "+442083661177", False),
+        DetectorExample("EMAIL", "650-253-0000", "", False),
+    ]
+    international, british, american = build_detection_rows(examples, config)
+    assert (international["detected_without_name"], international["false_positives"]) == (1, 1)
+    assert british["planted_with_name"] == british["false_positives"] == 0
+    assert british["recall"] is None and british["country"] == "GB"
+    assert (american["planted_with_name"], american["detected_with_name"]) == (2, 1)
+    assert american["false_positives"] == 1
+
+
 def test_counts_match_those_by_hand():
     mail = "jane@corp.example"
     config = PersonalDataConfig(types=("EMAIL", "IP"))
@@ -126,7 +161,11 @@ def test_examples_vary_and_their_numbers_are_valid():
 def test_the_table_has_a_row_for_each_type_that_is_searched_for(session):
     result = evaluate_detectors(PersonalDataConfig(regions=("PL",)))
     table = result["detector_accuracy"].read()
-    assert table["type"].to_pylist() == [
+    types = [
         data_type for data_type in PERSONAL_DATA_TYPES if country_of_type(data_type) in ("", "PL")
     ]
+    types.insert(types.index("PHONE"), "PHONE")
+    assert table["type"].to_pylist() == types
+    is_phone = [data_type == "PHONE" for data_type in types]
+    assert table.filter(is_phone)["country"].to_pylist() == ["", "PL"]
     assert min(table["planted_with_name"].to_pylist()) >= 80

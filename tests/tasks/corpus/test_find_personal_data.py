@@ -13,7 +13,7 @@ from hallmark.tasks.corpus.find_personal_data import (
     build_personal_data_span_columns,
     find_personal_data,
 )
-from hallmark.tasks.measures.personal.contact_details import MAX_PHONE_CANDIDATES
+from hallmark.tasks.measures.personal.phone_numbers import MAX_PHONE_CANDIDATES
 from hallmark.tasks.measures.personal_data import PERSONAL_DATA_TYPES
 from tests.tasks.corpora import given, scrubbed
 

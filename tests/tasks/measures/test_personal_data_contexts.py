@@ -69,6 +69,10 @@ def test_an_address_is_found_between_marks(mark, elsewhere, address):
         ("x@пример.xn--p1ai, z@a.XN--FIQS8S.", ["x@пример.xn--p1ai", "z@a.XN--FIQS8S"]),
         ("foo@bar.baz-qux.com", ["foo@bar.baz-qux.com"]),
         ("jean‑luc@x.example", ["jean‑luc@x.example"]),
+        (
+            "https://h.example/?to=ann%40x.example&cc=b%40y.example",
+            ["ann%40x.example", "b%40y.example"],
+        ),
         ("a.b@x.example—c@y.example", ["a.b@x.example", "c@y.example"]),
         # Code multiplies matrices with "@".
         ("q@self.weight_ih, x@self.to_out, x@y.T", []),
@@ -147,7 +151,7 @@ def test_reported_ibans_are_found():
     ]
 
 
-@pytest.mark.parametrize("separator", [" ", "-", "–", ".", "\u00a0", "\n", "\r\n"])
+@pytest.mark.parametrize("separator", [" ", "-", "–", ".", "/", "_", "\u00a0", "\n", "\r\n"])
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 7, 10, 30])
 @pytest.mark.parametrize("number", [IBAN, "GB82WEST12345698765432", "NO9386011117947"])
 def test_an_iban_is_found_in_groups_of_any_size(separator, size, number):

@@ -197,3 +197,19 @@ def test_one_text_and_a_column_have_the_same_numbers(pieces):
     text, regions = "".join(pieces), ("US", "DE", "JP", "DK")
     rows = find_spans_by_row(pa.array([text], pa.large_string()), ("PHONE",), regions)
     assert rows.get(0, []) == find_personal_data_spans(text, ("PHONE",), regions)
+
+
+def test_numbers_of_all_countries_that_are_found_in_a_text_are_found_in_a_column():
+    """All kinds of numbers that `phonenumbers` has examples of, such as premium-rate numbers."""
+    count = 0
+    for region in sorted(phonenumbers.SUPPORTED_REGIONS):
+        examples = (phonenumbers.example_number_for_type(region, kind) for kind in range(11))
+        form = phonenumbers.PhoneNumberFormat.NATIONAL
+        texts = [
+            f"x, {phonenumbers.format_number(number, form)}, y" for number in examples if number
+        ]
+        rows = find_spans_by_row(pa.array(texts, pa.large_string()), ("PHONE",), (region,))
+        expected = [find_personal_data_spans(text, ("PHONE",), (region,)) for text in texts]
+        assert [rows.get(i, []) for i in range(len(texts))] == expected
+        count += sum(map(bool, expected))
+    assert count > 900

@@ -7,6 +7,7 @@ from collections import Counter
 from datetime import datetime
 from ipaddress import ip_address
 
+import phonenumbers
 import pytest
 from stdnum import iban
 
@@ -18,6 +19,7 @@ from hallmark.tasks.measures.detector_examples import (
     _can_fill_format,
     _draw_credential_assignment,
     _draw_formatted_number,
+    _draw_national_phone_number,
     _randomise_script,
     generate_positive_and_negative_examples,
 )
@@ -201,13 +203,9 @@ LOCAL = r"(?:2[2-9]\d|[3-8]\d\d)"
 FORMS = {
     "EMAIL": {r"[\w.'+-]+?[1-9]\d{0,2}@[\w-]+\.(?:com|org|co\.uk|example|de)"},
     "PHONE": {
-        rf"\({AREA}\) {LOCAL}-\d{{4}}",
-        rf"{AREA}-{LOCAL}-\d{{4}}",
-        rf"{AREA}\.{LOCAL}\.\d{{4}}",
         rf"\+1 {AREA} {LOCAL} \d{{4}}",
         rf"\+1-{AREA}-{LOCAL}-\d{{4}}",
-        rf"1-{AREA}-{LOCAL}-\d{{4}}",
-        rf"{AREA} {LOCAL} \d{{4}}",
+        rf"\+1{AREA}{LOCAL}\d{{4}}",
         r"\+44 20 7[1-9]\d\d \d{4}",
         r"\+49 30 [2-9]\d{5}",
         r"\+33 1 42 \d\d \d\d 11",
@@ -232,6 +230,18 @@ def test_unchecked_types_are_drawn_in_every_format(kind):
     matched = [{form for form in FORMS[kind] if re.fullmatch(form, value)} for value in values]
     assert all(matched), values[matched.index(set())]
     assert set().union(*matched) == FORMS[kind]
+
+
+@pytest.mark.parametrize("region", ["AT", "BR", "DE", "HK", "JP", "US"])
+def test_national_telephone_numbers_are_valid_and_vary(region):
+    values = draw_many(lambda rng: _draw_national_phone_number(region, rng), 100)
+    numbers = [phonenumbers.parse(value, region) for value in values]
+    assert all(phonenumbers.is_valid_number_for_region(number, region) for number in numbers)
+    form = phonenumbers.PhoneNumberFormat.NATIONAL
+    assert values == [phonenumbers.format_number(number, form) for number in numbers]
+    assert len({*values}) > 50
+    kinds = {phonenumbers.number_type(number) for number in numbers}
+    assert len(kinds) == (1 if region == "US" else 2)  # There, mobile numbers are no different.
 
 
 def test_credentials_are_assigned_in_every_form():
