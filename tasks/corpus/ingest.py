@@ -100,6 +100,20 @@ ORIGINS = table_schema(
         "number of bytes in the file that belong to the document",
         unit="bytes",
     ),
+    column(
+        "is_truncated",
+        pa.bool_(),
+        "figure",
+        "whether the archive stored the document without its end",
+    ),
+    column(
+        "lost_characters",
+        pa.int64(),
+        "figure",
+        "number of characters that are missing because their bytes are not valid in the encoding "
+        "of the document",
+        unit="characters",
+    ),
     partition_by_doc_id=True,
 )
 
@@ -140,8 +154,8 @@ SKIPPED = table_schema(
 )
 
 SOURCES = table_schema(
-    "The sources as described in the config, and the number of their URLs, dates and metadata "
-    "values that could not be parsed.",
+    "The sources as described in the config, and what could not be read in their documents: URLs, "
+    "dates, metadata values, ends of documents, and characters.",
     column("source", pa.string(), "label", "name of the source"),
     column("kind", pa.string(), "label", "its container format"),
     column(
@@ -162,6 +176,21 @@ SOURCES = table_schema(
         "number of URLs, dates and metadata values that are missing because they could not be "
         "parsed",
         unit="values",
+    ),
+    column(
+        "truncated_documents",
+        pa.int64(),
+        "figure",
+        "number of documents that an archive stored without their end",
+        unit="documents",
+    ),
+    column(
+        "lost_characters",
+        pa.int64(),
+        "figure",
+        "number of characters that are missing because their bytes are not valid in the encoding "
+        "of their document",
+        unit="characters",
     ),
 )
 
@@ -188,6 +217,8 @@ class InputBatchCounts(TypedDict):
     """Kind, number of records and number of bytes of the input that belongs to no document."""
     unreadable_values: int
     """Number of URLs, dates and metadata values that could not be parsed."""
+    truncated_documents: int
+    lost_characters: int
 
 
 def read_input_batch_into_sorted_runs(
@@ -198,7 +229,7 @@ def read_input_batch_into_sorted_runs(
     Args:
         stream_folder: Folder in which data read from streams is kept.
     """
-    record_count = byte_count = unreadable_values = 0
+    record_count = byte_count = unreadable_values = truncated_documents = lost_characters = 0
     skipped: list[tuple[str, int, int]] = []
     source = batch.inputs[0].source
     runs = SortedRunWriter(out)
@@ -214,6 +245,8 @@ def read_input_batch_into_sorted_runs(
                 record.raw = record.raw[:MAX_QUARANTINED_BYTES]
                 record.file_name = record.file_name or source_input.file_name
                 unreadable_values += record.unreadable_labels
+                truncated_documents += record.is_truncated
+                lost_characters += record.lost_characters
                 (quarantine_buffer if record.error else record_buffer).add(record)
         except (HallmarkError, OSError):
             raise
@@ -229,6 +262,8 @@ def read_input_batch_into_sorted_runs(
         "bytes": byte_count,
         "skipped": skipped,
         "unreadable_values": unreadable_values,
+        "truncated_documents": truncated_documents,
+        "lost_characters": lost_characters,
     }
 
 
@@ -281,6 +316,8 @@ def _add_records_to_runs(
         "file_name": [record.file_name for record in records],
         "location": [record.location for record in records],
         "raw_bytes": [record.raw_bytes for record in records],
+        "is_truncated": [record.is_truncated for record in records],
+        "lost_characters": [record.lost_characters for record in records],
     }
     runs.add_records(pa.table(columns, schema=RECORDS_SCHEMA))
 
@@ -395,14 +432,19 @@ def build_source_rows(
     config: IngestConfig, batch_results: list[tuple[InputBatch, ItemResult]]
 ) -> pa.Table:
     """Build the rows of SOURCES, sorted by name."""
-    unreadable_counts: Counter[str] = Counter()
+    counts: Counter[tuple[str, str]] = Counter()
+    count_names = ("unreadable_values", "truncated_documents", "lost_characters")
     declared_sources = {}
     for batch, result in batch_results:
         source = config.sources[batch.inputs[0].source_index]
-        declared_sources[batch.inputs[0].source] = source.model_dump(mode="json")
-        unreadable_counts[batch.inputs[0].source] += result.value["unreadable_values"]
+        source_name = batch.inputs[0].source
+        declared_sources[source_name] = source.model_dump(mode="json")
+        for count_name in count_names:
+            counts[source_name, count_name] += result.value[count_name]
     rows = [
-        declared_sources[name] | {"source": name, "unreadable_values": unreadable_counts[name]}
+        declared_sources[name]
+        | {"source": name}
+        | {count_name: counts[name, count_name] for count_name in count_names}
         for name in sorted(declared_sources)
     ]
     return pa.Table.from_pylist(rows, schema=SOURCES)

@@ -45,6 +45,8 @@ RECORDS_SCHEMA = pa.schema(
         ("file_name", pa.string()),
         ("location", pa.string()),
         ("raw_bytes", pa.int64()),
+        ("is_truncated", pa.bool_()),
+        ("lost_characters", pa.int64()),
     ]
 )
 

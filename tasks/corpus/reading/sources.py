@@ -48,6 +48,8 @@ class Record:
         date: In the form of ``normalise_date``.
         metadata: Further fields, as ``normalise_metadata`` returns them; None if there are none.
         unreadable_labels: Number of URLs, dates and values of metadata that could not be read.
+        is_truncated: Whether the archive stored the document without its end.
+        lost_characters: Number of characters that are missing because their bytes are not valid.
     """
 
     location: str
@@ -62,6 +64,8 @@ class Record:
     date: str | None = None
     metadata: dict[str, str] | None = None
     unreadable_labels: int = 0
+    is_truncated: bool = False
+    lost_characters: int = 0
 
 
 class Shard(NamedTuple):

@@ -29,14 +29,24 @@ from pydantic import Field
 
 from hallmark.tasks.corpus.reading.byte_streams import BLOCK_BYTES, ReadCounts, read_blocks
 from hallmark.tasks.corpus.reading.compressed_members import Damage
+from hallmark.tasks.corpus.reading.http_bodies import (
+    BodyError,
+    BodyTooLongError,
+    decode_http_body,
+)
 from hallmark.tasks.corpus.reading.readers import (
-    NOT_UTF8,
     TOO_LONG,
     fill_url_and_date,
     yield_error_if_file_empty,
 )
 from hallmark.tasks.corpus.reading.sources import FileSource, Record
-from hallmark.tasks.corpus.reading.web_pages import PageError, decode_page, extract_page_text
+from hallmark.tasks.corpus.reading.web_pages import (
+    NotTextError,
+    PageError,
+    decode_page,
+    decode_utf8,
+    extract_page_text,
+)
 
 if TYPE_CHECKING:
     from fastwarc.warc import WarcRecord
@@ -45,6 +55,7 @@ NO_HEADER = "a WARC header is missing at the beginning of a record"
 NO_LENGTH = "the WARC header does not have exactly one valid Content-Length"
 FALSE_LENGTH = "the length of the record differs from its Content-Length"
 NOT_WARC = "the WARC header has an unknown version or is longer than 32 KiB"  # from fastwarc
+NOT_TEXT = "response that is not text"
 NOT_HTTP = "the HTTP response cannot be parsed or decompressed"
 # bytes that a record's header may take, and that are kept of a bad record
 MAX_HEADER_BYTES = 1 << 16
@@ -124,15 +135,20 @@ def _fill_record_and_get_skip_kind(record: Record, source: WarcSource, max_bytes
             skip_kind = "" if is_conversion else f"{warc_record.record_type} record"
         if skip_kind or record.error:
             return skip_kind
-        record.text = _extract_record_text(warc_record, record.raw, source, max_bytes)
         headers = {name.lower(): value for name, value in warc_record.headers.items()}
+        record.is_truncated = bool(headers.get("warc-truncated"))
+        _fill_text(record, warc_record, source, max_bytes)
         _fill_key_url_and_date(record, headers, source)
+    except NotTextError:
+        return NOT_TEXT
     except PageError as error:
         record.error = str(error)
-    except OSError:
+    except BodyTooLongError:
+        record.error = TOO_LONG
+    except (BodyError, OSError):
         record.error = NOT_HTTP
     if record.error:
-        record.text = ""
+        record.text, record.is_truncated, record.lost_characters = "", False, 0
     else:
         record.raw = b""
     return ""
@@ -175,63 +191,49 @@ def _parse_http_and_get_skip_kind(warc_record: WarcRecord) -> str:
     if status != 200:
         return f"HTTP response with status {status if status in range(100, 600) else 'unknown'}"
     content_type = (warc_record.http_content_type or "").lower()
-    return "" if content_type in (*_HTML_TYPES, "text/plain", "") else "response that is not text"
+    return "" if content_type in (*_HTML_TYPES, "text/plain", "") else NOT_TEXT
 
 
 _HTML_TYPES = ("text/html", "application/xhtml+xml")
 
 
-def _extract_record_text(
-    warc_record: WarcRecord, raw_record: bytes, source: WarcSource, max_bytes: int
-) -> str:
-    """Return the text of a page or conversion record.
+def _fill_text(record: Record, warc_record: WarcRecord, source: WarcSource, max_bytes: int) -> None:
+    """Fill in the text of a page or conversion record, and what it lacks.
 
     Raises:
         PageError: why the record has no text.
+        NotTextError: if the page is a file of another kind.
+        BodyTooLongError: if the body is longer than ``max_bytes``.
+        BodyError: if the body is damaged.
     """
+    content: bytes = warc_record.reader.read()
     if not warc_record.is_http:
-        try:
-            plain_text: str = warc_record.reader.read().decode("utf-8")
-            return plain_text
-        except UnicodeDecodeError as error:
-            raise PageError(NOT_UTF8) from error
-    payload = _decode_response_body(raw_record, max_bytes)
+        decoded = decode_utf8(content)
+        record.text, record.lost_characters = decoded.text, decoded.lost_characters
+        return
     content_type = (warc_record.http_content_type or "").lower()
-    is_html = content_type in _HTML_TYPES or (not content_type and b"<" in payload[:1024])
-    text = decode_page(payload, (warc_record.http_charset or "").strip("\"' "), is_html)
+    http_headers = list(warc_record.http_headers.items())
+    body = decode_http_body(
+        content,
+        http_headers,
+        max_bytes,
+        is_html=content_type in _HTML_TYPES,
+        is_truncated=record.is_truncated,
+    )
+    record.is_truncated |= body.is_cut
+    is_html = content_type in _HTML_TYPES or (not content_type and b"<" in body.data[:1024])
+    decoded = decode_page(
+        body.data,
+        (warc_record.http_charset or "").strip("\"' "),
+        is_html=is_html,
+        is_truncated=record.is_truncated,
+    )
+    record.lost_characters = decoded.lost_characters
+    record.text = decoded.text
     if is_html:
-        text = extract_page_text(text, source.main_content)
-    if len(text.encode()) > max_bytes:
+        record.text = extract_page_text(decoded.text, source.main_content)
+    if len(record.text.encode()) > max_bytes:
         raise PageError(TOO_LONG)
-    return text
-
-
-def _decode_response_body(raw_record: bytes, max_bytes: int) -> bytes:
-    """Return the body of a response without its transfer and content encodings.
-
-    Crawlers often decode the body but keep the original headers, so the raw body is tried, too.
-
-    Raises:
-        PageError: if the body is longer than ``max_bytes``.
-        OSError: if it cannot be decoded.
-    """
-    from resiliparse.parse.encoding import detect_mime
-
-    def read_payload(decode_mode: Literal["all", "none"]) -> bytes:
-        warc_record = _parse_warc_record(raw_record)
-        warc_record.parse_http(auto_decode=decode_mode, quirks_mode=True)
-        payload: bytes = warc_record.reader.read(max_bytes + 1)
-        return payload
-
-    try:
-        payload = read_payload("all")
-    except OSError:
-        payload = read_payload("none")
-        if not detect_mime(payload[:1024]).startswith("text/"):
-            raise
-    if len(payload) > max_bytes:
-        raise PageError(TOO_LONG)
-    return payload
 
 
 def _fill_key_url_and_date(record: Record, headers: dict[str, str], source: WarcSource) -> None:

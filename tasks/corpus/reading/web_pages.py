@@ -4,6 +4,17 @@ from __future__ import annotations
 
 import codecs
 import re
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from hallmark.tasks.corpus.reading.http_bodies import has_binary_bytes
+from hallmark.tasks.corpus.reading.readers import NOT_UTF8
+
+if TYPE_CHECKING:
+    from resiliparse.parse.html import ElementNode, HTMLTree
 
 UNDECODABLE = "the page is not valid text in any of the encodings that were tried"
 TOO_NESTED = "the HTML cannot be parsed: elements are nested too deeply"
@@ -14,6 +25,29 @@ class PageError(ValueError):
     """Signal that a page has no text; the message says why."""
 
 
+class NotTextError(ValueError):
+    """Signal that a page is a file of another kind, such as a PDF or an image."""
+
+
+# Files of other kinds ----------------------------------------------------------------------------
+
+#: The beginning of files that may contain few binary bytes.
+_OTHER_FILE_START = re.compile(
+    rb"(?s)\s*(?:%PDF-\d|%!PS-Adobe|\{\\rtf\d|GIF8[79]a|\x89PNG\r|\xff\xd8\xff|PK\x03\x04"
+    rb"|RIFF....WEBP)"
+)
+_SVG_START = re.compile(
+    rb"(?is)\s*(?:<\?xml[^>]*+>\s*+|<!--.*?-->\s*+|<!DOCTYPE svg[^>]*+>\s*+)*+<svg\s[^>]*?xmlns"
+)
+
+
+def check_is_text(data: bytes) -> None:
+    """Raise NotTextError if a page is a file of another kind than text, or an image in SVG."""
+    is_svg = _SVG_START.match(data[:4096]) and data.rstrip().endswith(b"</svg>")
+    if is_svg or _OTHER_FILE_START.match(data[:1024]) or has_binary_bytes(data):
+        raise NotTextError
+
+
 # Encodings ---------------------------------------------------------------------------------------
 
 _BYTE_ORDER_MARKS = (
@@ -21,42 +55,112 @@ _BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
+_UTF16_TAG_STARTS = ((b"<\0", "utf-16-le"), (b"\0<", "utf-16-be"))
 _META_CHARSET = re.compile(
     rb"""(?i)<meta[^>]{0,500}?charset\s{0,9}+=\s{0,9}+["']?+\s{0,9}+([\w:.-]{1,40})"""
 )
+_XML_ENCODING = re.compile(rb"""\s*+<\?xml[^>]{0,200}?encoding\s*+=\s*+["']([\w:.-]{1,40})""")
 #: The encodings that browsers use for these names.
 _BROWSER_ENCODINGS = {
     "euc_kr": "cp949",
     "shift_jis": "cp932",
     "big5": "big5hkscs",
     "gbk": "gb18030",
+    "iso8859-11": "cp874",
 }
+#: In these encodings, a letter may be valid UTF-8 by chance.
+_MULTIBYTE_ENCODINGS = {"big5hkscs", "cp932", "cp949", "euc_jp", "gb18030", "iso2022_jp"}
+#: In other encodings, at most this share of the characters may be lost, or one character.
+MAX_LOST_SHARE = 0.01
 
 
-def decode_page(data: bytes, charset: str, is_html: bool) -> str:
-    """Decode a page.
+@dataclass(frozen=True)
+class DecodedText:
+    """Hold the text of a page."""
 
-    A byte order mark decides. Otherwise the ``charset`` of the HTTP header is tried, then the one
-    of the ``meta`` element; each is used only if the whole page is valid in it. A page that
-    declares nothing is UTF-8 if it is valid, otherwise it is in the encoding that a detector
-    reports.
+    text: str
+    lost_characters: int = 0
+    """Number of characters that are missing because their bytes are not valid."""
+
+
+def decode_page(
+    data: bytes, charset: str, *, is_html: bool, is_truncated: bool = False
+) -> DecodedText:
+    """Decode a page; characters whose bytes are not valid are left out and counted.
+
+    A byte order mark decides. Otherwise a page with letters outside ASCII is in UTF-8, whatever it
+    declares, if at least as many of them are valid in UTF-8 as are not. Any other page is in the
+    encoding that the HTTP header, the ``meta`` element or the XML declaration names. A page that is
+    not valid in these, or declares nothing, is in the encoding that a detector reports.
+
+    Known limit: in another encoding, a page with very few letters outside ASCII may be valid UTF-8
+    by chance.
+
+    Args:
+        charset: The encoding that the HTTP header names, or "".
+        is_truncated: Whether the end of the page is missing, perhaps within a character.
 
     Raises:
+        NotTextError: if the page is a file of another kind.
         PageError: if the page is valid in none of these encodings.
     """
     for byte_order_mark, encoding in _BYTE_ORDER_MARKS:
         if data.startswith(byte_order_mark):
-            return _decode_strictly_with_first_valid(data[len(byte_order_mark) :], [encoding])
-    candidate_encodings = _resolve_encoding_name(charset)
-    if is_html and (meta_match := _META_CHARSET.search(data[:1024])):
-        # A page whose meta element is readable as ASCII is not in UTF-16.
-        candidate_encodings += [
-            encoding_name if not encoding_name.startswith("utf-16") else "utf-8"
-            for encoding_name in _resolve_encoding_name(meta_match[1].decode())
-        ]
-    return _decode_strictly_with_first_valid(
-        data, candidate_encodings or ["utf-8", *detect_encodings(data)]
-    )
+            return _check_losses(_decode_with_losses(data[len(byte_order_mark) :], encoding))
+    declared_encodings = _list_declared_encodings(data, charset, is_html)
+    wide_encodings = [name for name in declared_encodings[:1] if name.startswith("utf-16")]
+    wide_encodings += [name for start, name in _UTF16_TAG_STARTS if data.startswith(start)]
+    if wide_encodings and b"\0" in data:
+        return _check_losses(_decode_with_losses(data, wide_encodings[0]))
+    check_is_text(data)
+    utf8_text = _decode_with_losses(data, "utf-8")
+    is_ascii, lost_characters = data.isascii(), utf8_text.lost_characters
+    if not lost_characters and not (is_ascii and b"\x1b" in data):  # ISO-2022-JP is ASCII
+        return utf8_text
+    letter_count = len(utf8_text.text) - len(utf8_text.text.encode("ascii", "ignore"))
+    may_be_multibyte = not declared_encodings or _MULTIBYTE_ENCODINGS & {*declared_encodings}
+    if letter_count and letter_count >= lost_characters * (2 if may_be_multibyte else 1):
+        return utf8_text
+    if is_truncated and lost_characters == 1 and data[:-3].isascii():
+        return utf8_text
+    for encoding in declared_encodings:
+        with suppress(UnicodeDecodeError):
+            return DecodedText(data.decode(encoding))
+    if "utf-8" in declared_encodings and lost_characters == 1:
+        return utf8_text
+    for encoding in [*declared_encodings, *detect_encodings(data)]:
+        if encoding != "utf-8":
+            with suppress(PageError):
+                return _check_losses(_decode_with_losses(data, encoding))
+    if not lost_characters:
+        return utf8_text
+    raise PageError(UNDECODABLE)
+
+
+def decode_utf8(data: bytes) -> DecodedText:
+    """Decode a text in UTF-8; characters whose bytes are not valid are left out and counted.
+
+    Raises:
+        PageError: if more characters than one, and than the valid ones outside ASCII, are lost.
+    """
+    decoded = _decode_with_losses(data, "utf-8")
+    letter_count = len(decoded.text) - len(decoded.text.encode("ascii", "ignore"))
+    if decoded.lost_characters > max(1, letter_count):
+        raise PageError(NOT_UTF8)
+    return decoded
+
+
+def _list_declared_encodings(data: bytes, charset: str, is_html: bool) -> list[str]:
+    declared_encodings = _resolve_encoding_name(charset)
+    if is_html:
+        beginning = data[:1024]
+        for match in (_META_CHARSET.search(beginning), _XML_ENCODING.match(beginning)):
+            # A page whose declaration is readable as ASCII is not in UTF-16.
+            declared_encodings += [
+                "utf-8" if name.startswith("utf-16") else name
+                for name in _resolve_encoding_name(match[1].decode() if match else "")
+            ]
+    return declared_encodings
 
 
 def _resolve_encoding_name(encoding_name: str) -> list[str]:
@@ -78,17 +182,26 @@ def detect_encodings(data: bytes) -> list[str]:
     """Return the Python codec that a detector reports for the bytes; [] if none."""
     from resiliparse.parse.encoding import detect_encoding
 
-    detected_name = detect_encoding(data, from_html_meta=False)
-    return _resolve_encoding_name(detected_name) if detected_name else []
+    detected_name = detect_encoding(data, from_html_meta=False, html5_compatible=False)
+    # WHATWG's list does not contain this name of its euc-kr.
+    return _resolve_encoding_name("euc-kr" if detected_name == "cp949" else detected_name or "")
 
 
-def _decode_strictly_with_first_valid(data: bytes, encodings: list[str]) -> str:
-    for encoding in encodings:
-        try:
-            return data.decode(encoding)
-        except (UnicodeDecodeError, LookupError):
-            continue
-    raise PageError(UNDECODABLE)
+def _decode_with_losses(data: bytes, encoding: str) -> DecodedText:
+    """Decode data without the characters whose bytes are not valid."""
+    try:
+        return DecodedText(data.decode(encoding))
+    except UnicodeDecodeError:
+        text = data.decode(encoding, "ignore")
+        text_with_marks = data.decode(encoding, "replace")
+        return DecodedText(text, text_with_marks.count("\ufffd") - text.count("\ufffd"))
+
+
+def _check_losses(decoded: DecodedText) -> DecodedText:
+    """Return the text, or raise PageError if too many characters are lost."""
+    if decoded.lost_characters > max(1, MAX_LOST_SHARE * len(decoded.text)):
+        raise PageError(UNDECODABLE)
+    return decoded
 
 
 # HTML --------------------------------------------------------------------------------------------
@@ -97,17 +210,155 @@ def _decode_strictly_with_first_valid(data: bytes, encodings: list[str]) -> str:
 def extract_page_text(html: str, main_content: bool) -> str:
     """Extract the visible text with its line breaks.
 
+    Args:
+        main_content: Whether to leave out navigation, footers and similar parts.
+
     Raises:
         PageError: if parsing would take too long.
     """
     from resiliparse.extract.html2text import extract_plain_text
+    from resiliparse.parse.html import HTMLTree
 
     if html.count("<") > UNCHECKED_TAGS or len(html) > UNCHECKED_CHARACTERS:
         _ParserCostEstimator(html).check_limits()
-    return extract_plain_text(
-        html, preserve_formatting=True, main_content=main_content, alt_texts=False
-    )
+    extract_text = partial(extract_plain_text, preserve_formatting=True, alt_texts=False)
+    if not (main_content and _LIST_START.search(html)):
+        return extract_text(html, main_content=main_content)
+    tree = HTMLTree.parse(html)
+    _protect_lists_of_content(tree, len(html))
+    text = extract_text(tree, main_content=True)
+    if _has_only_headings(tree, text) and _protect_all_lists(tree):
+        text = extract_text(tree, main_content=True)
+    return text
 
+
+# Lists -------------------------------------------------------------------------------------------
+
+# Resiliparse leaves out a ul element that is fewer than so many elements below body, that has a
+# class or id of navigation, or that has more than a fifth of its text in links. But such a list may
+# be content, too. Then it is changed so that nothing of this is true of it.
+NAVIGATION_DEPTH = 3
+_NAVIGATION_NAME = re.compile(r"(?i)(?:^|[\s_-])(?:nav(?:bar|igation)?|menu)(?:$|[\s_-])")
+
+#: With a smaller share of its text in links, Resiliparse keeps a list.
+KEPT_LINK_SHARE = 0.15
+
+_LIST_START = re.compile("(?ai)<ul[^a-z]")
+_CANDIDATE_LISTS = "body > ul, body > * > ul, body > * > * > ul, :is(main, article, [role=main]) ul"
+_PAGE_PARTS = "main, article, [role=main], nav, header, footer, aside, [role=navigation]"
+_HEADINGS = "h1, h2, h3, h4, h5, h6"
+_LINKED_HEADINGS = f":is({_HEADINGS}) a, a :is({_HEADINGS})"
+#: A list with a larger share of its text in links is navigation, unless it follows text.
+MAX_LINK_SHARE = 0.5
+#: A page with a longer text has more than headings.
+MAX_HEADINGS_LENGTH = 1000
+#: How many times the length of the page the lists in it may be read, one by one.
+MAX_LIST_READS = 4
+
+
+def _protect_lists_of_content(tree: HTMLTree, html_length: int) -> None:
+    """Change the lists that are content so that Resiliparse does not leave them out.
+
+    These are lists near body, or in main and article elements, that have little text in links, or
+    follow a heading or paragraph. Lists of headings with links are teasers of other pages.
+    """
+    if tree.body is None:
+        return
+    readable_characters = MAX_LIST_READS * html_length
+    for element in _select_elements(tree.body, _CANDIDATE_LISTS):
+        if readable_characters <= 0:
+            break
+        if not _may_be_content(element):
+            continue
+        text_length, link_length = _measure_text_and_links(element)
+        readable_characters -= text_length + link_length
+        has_few_links = link_length <= MAX_LINK_SHARE * text_length
+        follows_text = _follows_text(element) and not _has_navigation_name(element)
+        has_teasers = link_length > 0 and element.query_selector(_LINKED_HEADINGS) is not None
+        if (has_few_links or follows_text) and not has_teasers:
+            _protect_list(tree, element, has_links=link_length > KEPT_LINK_SHARE * text_length)
+
+
+def _protect_all_lists(tree: HTMLTree) -> bool:
+    """Protect all lists that are not in parts for navigation; return whether there are any."""
+    elements = _select_elements(tree.body, "ul") if tree.body else ()
+    lists = [element for element in elements if _may_be_content(element)]
+    for element in lists:
+        _protect_list(tree, element, has_links=True)
+    return bool(lists)
+
+
+def _may_be_content(element: ElementNode) -> bool:
+    """Return whether a list is in main or article, or else in no part or name of navigation."""
+    page_part = element.closest(_PAGE_PARTS)
+    if page_part is None:
+        return not _has_navigation_name(element)
+    return page_part.tag in ("main", "article") or page_part.getattr("role") == "main"
+
+
+def _has_navigation_name(element: ElementNode) -> bool:
+    names = f"{element.getattr('class') or ''} {element.getattr('id') or ''}"
+    return bool(_NAVIGATION_NAME.search(names))
+
+
+def _select_elements(element: ElementNode, selector: str) -> Sequence[ElementNode]:
+    """Return the elements that match a CSS selector, in the order of the page."""
+    # Iterating over the library's own list takes time that grows with the square of its length.
+    return element.query_selector_all(selector)[:]
+
+
+def _measure_depth(element: ElementNode) -> int:
+    """Return the number of elements between an element and body, at most NAVIGATION_DEPTH."""
+    depth, parent = 0, element.parent
+    while depth < NAVIGATION_DEPTH and parent is not None and parent.tag != "body":
+        depth, parent = depth + 1, parent.parent
+    return depth
+
+
+def _follows_text(element: ElementNode) -> bool:
+    previous = element.previous_element_sibling
+    return previous is not None and previous.tag in {"p", *_HEADINGS.split(", ")}
+
+
+def _measure_text_and_links(element: ElementNode) -> tuple[int, int]:
+    """Count the characters of an element, and those in its links, without white space."""
+    text_length, *link_lengths = (
+        len("".join((part.text or "").split()))
+        for part in (element, *_select_elements(element, "a"))
+    )
+    return text_length, sum(link_lengths)
+
+
+def _protect_list(tree: HTMLTree, element: ElementNode, *, has_links: bool) -> None:
+    """Move a list away from body, and remove its names of navigation and its links, if any."""
+    document = tree.document
+    assert document is not None
+    for _ in range(NAVIGATION_DEPTH - _measure_depth(element)):
+        wrapper = document.create_element("div")
+        element.replace_with(wrapper)
+        wrapper.append_child(element)
+    for attribute in ("class", "id"):
+        names = (element.getattr(attribute) or "").split()
+        kept_names = [name for name in names if not _NAVIGATION_NAME.search(name)]
+        if len(kept_names) < len(names):
+            element.setattr(attribute, " ".join(kept_names))
+    for link in _select_elements(element, "a") if has_links else ():
+        replacement = document.create_element("span")
+        for attribute in link.attribute_names:
+            replacement.setattr(attribute, link.getattr(attribute) or "")
+        replacement.replace_children(*link.child_nodes[:])
+        link.replace_with(replacement)
+
+
+def _has_only_headings(tree: HTMLTree, text: str) -> bool:
+    if len(text) > MAX_HEADINGS_LENGTH:
+        return False
+    headings = _select_elements(tree.body, _HEADINGS) if tree.body else ()
+    heading_lines = {" ".join((heading.text or "").split()) for heading in headings}
+    return {" ".join(line.split()) for line in text.splitlines()} <= heading_lines | {""}
+
+
+# Cost of parsing ---------------------------------------------------------------------------------
 
 # At some tags a parser walks through all open elements, and reopens formatting elements that were
 # not closed. So time and memory grow with the sum over all tags of the number of open elements. It
@@ -297,8 +548,10 @@ class _ParserCostEstimator:
             if match[3]:
                 self._skip_comment(start, match.end(), match[3])
                 continue
-            tag_name = match[2].lower() if match[2].isascii() and len(match[2]) < 60 else "?"
-            attributes_end = self._scan_attributes(tag_name, start, match.end(2))
+            tag_name, attributes_end = match[2], match.end(2)
+            tag_name = tag_name.lower() if tag_name.isascii() and len(tag_name) < 60 else "?"
+            if not self.html.startswith(">", attributes_end):
+                attributes_end = self._scan_attributes(tag_name, start, attributes_end)
             if not match[1]:
                 self._open_element(tag_name, match.end(2), attributes_end)
             elif is_visible:

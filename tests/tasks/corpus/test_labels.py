@@ -158,6 +158,8 @@ def test_every_container_gives_urls_domains_and_dates(tmp_path, session, kind):
         "kind": kind,
         "collected_to": None,
         "unreadable_values": 1,
+        "truncated_documents": 0,
+        "lost_characters": 0,
     }
 
 
