@@ -112,11 +112,12 @@ def _is_shorter_than_declared(data: bytes, headers: HttpHeaders) -> bool:
 # Chunks ------------------------------------------------------------------------------------------
 
 _CHUNK_SIZE = rb"[ \t]*+([0-9A-Fa-f]{1,16})[ \t]*+(?:;[^\r\n]*+)?+"
-_CHUNK_HEADER = re.compile(_CHUNK_SIZE + rb"\r?\n")
+_CHUNK_HEADER = re.compile(_CHUNK_SIZE + rb"(?:\r?\n|\r)")
+_FIRST_CHUNK_HEADER = re.compile(rb"[\r\n]*+" + _CHUNK_HEADER.pattern)
 _CUT_CHUNK_HEADER = re.compile(_CHUNK_SIZE + rb"\r?")
-_LINE_END = re.compile(rb"\r?\n")
+_LINE_END = re.compile(rb"\r?\n|\r")
 _TRAILERS = re.compile(rb"(?:[^\r\n:]++:[^\r\n]*+\r?\n)*+[\r\n]*+")
-_LAST_CHUNK_AT_END = re.compile(rb"\n0+\r?\n(?:\r?\n)?\Z")
+_LAST_CHUNK_AT_END = re.compile(rb"[\r\n]0+[\r\n]{1,4}\Z")
 
 
 def _join_chunks(data: bytes, *, is_declared: bool, is_html: bool, is_truncated: bool) -> HttpBody:
@@ -134,7 +135,7 @@ def _join_chunks(data: bytes, *, is_declared: bool, is_html: bool, is_truncated:
     Raises:
         BodyError: if the size of a chunk is false.
     """
-    header = _CHUNK_HEADER.match(data)
+    header = _FIRST_CHUNK_HEADER.match(data)
     if header is None:
         is_cut_size = is_declared and _CUT_CHUNK_HEADER.fullmatch(data)
         return HttpBody(b"", True) if is_cut_size else HttpBody(data, False)
@@ -151,10 +152,9 @@ def _join_chunks(data: bytes, *, is_declared: bool, is_html: bool, is_truncated:
             if header is None:
                 return _end_chunks(b"".join(chunks), data[next_start:])
             continue
-        is_line_end_cut = chunk_end == len(data) - 1 and data.endswith(b"\r")
-        if chunk_end >= len(data) or is_line_end_cut:
+        if chunk_end >= len(data):
             may_be_text = len(chunks) == 1 and not (is_html or is_truncated)
-            if may_be_text and not header[0].endswith(b"\r\n"):
+            if may_be_text and header[0].endswith(b"\n") and not header[0].endswith(b"\r\n"):
                 return HttpBody(data, False)
             return HttpBody(b"".join(chunks), True)
         line_end = _LINE_END.match(data, chunk_end)

@@ -280,20 +280,26 @@ def _protect_lists_of_content(tree: HTMLTree, html_length: int) -> None:
 
 
 def _protect_all_lists(tree: HTMLTree) -> bool:
-    """Protect all lists that are not in parts for navigation; return whether there are any."""
+    """Protect all lists without parts and names of navigation; return whether there are any."""
     elements = _select_elements(tree.body, "ul") if tree.body else ()
-    lists = [element for element in elements if _may_be_content(element)]
+    lists = [
+        element
+        for element in elements
+        if _may_be_content(element) and not _has_navigation_name(element)
+    ]
     for element in lists:
         _protect_list(tree, element, has_links=True)
     return bool(lists)
 
 
 def _may_be_content(element: ElementNode) -> bool:
-    """Return whether a list is in main or article, or else in no part or name of navigation."""
+    """Return whether a list is in main or article, or else in no part for navigation."""
     page_part = element.closest(_PAGE_PARTS)
-    if page_part is None:
-        return not _has_navigation_name(element)
-    return page_part.tag in ("main", "article") or page_part.getattr("role") == "main"
+    return (
+        page_part is None
+        or page_part.tag in ("main", "article")
+        or page_part.getattr("role") == "main"
+    )
 
 
 def _has_navigation_name(element: ElementNode) -> bool:
