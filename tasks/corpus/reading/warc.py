@@ -231,7 +231,9 @@ def _fill_text(record: Record, warc_record: WarcRecord, source: WarcSource, max_
     record.lost_characters = decoded.lost_characters
     record.text = decoded.text
     if is_html:
-        record.text = extract_page_text(decoded.text, source.main_content)
+        record.text = extract_page_text(
+            decoded.text, source.main_content, is_truncated=record.is_truncated
+        )
     if len(record.text.encode()) > max_bytes:
         raise PageError(TOO_LONG)
 

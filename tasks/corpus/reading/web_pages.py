@@ -207,11 +207,15 @@ def _check_losses(decoded: DecodedText) -> DecodedText:
 # HTML --------------------------------------------------------------------------------------------
 
 
-def extract_page_text(html: str, main_content: bool) -> str:
+_CUT_MARKUP = re.compile(r"(?:<|&#?\w{0,30})\Z")
+
+
+def extract_page_text(html: str, main_content: bool, *, is_truncated: bool = False) -> str:
     """Extract the visible text with its line breaks.
 
     Args:
         main_content: Whether to leave out navigation, footers and similar parts.
+        is_truncated: Whether the end of the page is missing, perhaps within a tag or an entity.
 
     Raises:
         PageError: if parsing would take too long.
@@ -219,6 +223,8 @@ def extract_page_text(html: str, main_content: bool) -> str:
     from resiliparse.extract.html2text import extract_plain_text
     from resiliparse.parse.html import HTMLTree
 
+    if is_truncated:
+        html = _CUT_MARKUP.sub("", html)
     if html.count("<") > UNCHECKED_TAGS or len(html) > UNCHECKED_CHARACTERS:
         _ParserCostEstimator(html).check_limits()
     extract_text = partial(extract_plain_text, preserve_formatting=True, alt_texts=False)
@@ -244,7 +250,6 @@ _NAVIGATION_NAME = re.compile(r"(?i)(?:^|[\s_-])(?:nav(?:bar|igation)?|menu)(?:$
 KEPT_LINK_SHARE = 0.15
 
 _LIST_START = re.compile("(?ai)<ul[^a-z]")
-_CANDIDATE_LISTS = "body > ul, body > * > ul, body > * > * > ul, :is(main, article, [role=main]) ul"
 _PAGE_PARTS = "main, article, [role=main], nav, header, footer, aside, [role=navigation]"
 _HEADINGS = "h1, h2, h3, h4, h5, h6"
 _LINKED_HEADINGS = f":is({_HEADINGS}) a, a :is({_HEADINGS})"
@@ -259,13 +264,13 @@ MAX_LIST_READS = 4
 def _protect_lists_of_content(tree: HTMLTree, html_length: int) -> None:
     """Change the lists that are content so that Resiliparse does not leave them out.
 
-    These are lists near body, or in main and article elements, that have little text in links, or
-    follow a heading or paragraph. Lists of headings with links are teasers of other pages.
+    These are lists, outside of parts for navigation, that have little text in links, or follow a
+    heading or paragraph. Lists of headings with links are teasers of other pages.
     """
     if tree.body is None:
         return
     readable_characters = MAX_LIST_READS * html_length
-    for element in _select_elements(tree.body, _CANDIDATE_LISTS):
+    for element in _select_elements(tree.body, "ul"):
         if readable_characters <= 0:
             break
         if not _may_be_content(element):
