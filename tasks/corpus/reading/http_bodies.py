@@ -78,7 +78,7 @@ def decode_http_body(
                 data, is_declared=is_declared, is_html=is_html, is_truncated=is_truncated
             )
         else:
-            body = _decompress_declared(data, encoding, max_bytes)
+            body = _decompress_declared(data, encoding, max_bytes, is_cut or is_truncated)
         data, is_cut = body.data, is_cut or body.is_cut
     for _ in range(MAX_STACKED_ENCODINGS):
         if (decompress := _find_decompressor_by_magic(data)) is None:
@@ -112,11 +112,12 @@ def _is_shorter_than_declared(data: bytes, headers: HttpHeaders) -> bool:
 # Chunks ------------------------------------------------------------------------------------------
 
 _CHUNK_SIZE = rb"[ \t]*+([0-9A-Fa-f]{1,16})[ \t]*+(?:;[^\r\n]*+)?+"
-_CHUNK_HEADER = re.compile(_CHUNK_SIZE + rb"\r?\n")
+_CHUNK_HEADER = re.compile(_CHUNK_SIZE + rb"(?:\r?\n|\r)")
+_FIRST_CHUNK_HEADER = re.compile(rb"[\r\n]*+" + _CHUNK_HEADER.pattern)
 _CUT_CHUNK_HEADER = re.compile(_CHUNK_SIZE + rb"\r?")
-_LINE_END = re.compile(rb"\r?\n")
+_LINE_END = re.compile(rb"\r?\n|\r")
 _TRAILERS = re.compile(rb"(?:[^\r\n:]++:[^\r\n]*+\r?\n)*+[\r\n]*+")
-_LAST_CHUNK_AT_END = re.compile(rb"\n0+\r?\n(?:\r?\n)?\Z")
+_LAST_CHUNK_AT_END = re.compile(rb"[\r\n]0+[\r\n]{1,4}\Z")
 
 
 def _join_chunks(data: bytes, *, is_declared: bool, is_html: bool, is_truncated: bool) -> HttpBody:
@@ -134,7 +135,7 @@ def _join_chunks(data: bytes, *, is_declared: bool, is_html: bool, is_truncated:
     Raises:
         BodyError: if the size of a chunk is false.
     """
-    header = _CHUNK_HEADER.match(data)
+    header = _FIRST_CHUNK_HEADER.match(data)
     if header is None:
         is_cut_size = is_declared and _CUT_CHUNK_HEADER.fullmatch(data)
         return HttpBody(b"", True) if is_cut_size else HttpBody(data, False)
@@ -151,10 +152,9 @@ def _join_chunks(data: bytes, *, is_declared: bool, is_html: bool, is_truncated:
             if header is None:
                 return _end_chunks(b"".join(chunks), data[next_start:])
             continue
-        is_line_end_cut = chunk_end == len(data) - 1 and data.endswith(b"\r")
-        if chunk_end >= len(data) or is_line_end_cut:
+        if chunk_end >= len(data):
             may_be_text = len(chunks) == 1 and not (is_html or is_truncated)
-            if may_be_text and not header[0].endswith(b"\r\n"):
+            if may_be_text and header[0].endswith(b"\n") and not header[0].endswith(b"\r\n"):
                 return HttpBody(data, False)
             return HttpBody(b"".join(chunks), True)
         line_end = _LINE_END.match(data, chunk_end)
@@ -185,7 +185,7 @@ def _end_chunks(content: bytes, rest: bytes) -> HttpBody:
 Decompressor = Callable[[bytes, int], HttpBody]
 
 
-def _decompress_declared(data: bytes, encoding: str, max_bytes: int) -> HttpBody:
+def _decompress_declared(data: bytes, encoding: str, max_bytes: int, is_cut: bool) -> HttpBody:
     """Undo a declared compression; return the data unchanged if they are not compressed."""
     magic = {"gzip": GZIP_MAGIC, "x-gzip": GZIP_MAGIC, "zstd": ZSTD_MAGIC}.get(encoding)
     if magic is not None:
@@ -194,7 +194,7 @@ def _decompress_declared(data: bytes, encoding: str, max_bytes: int) -> HttpBody
         decompress = _find_decompressor_by_magic(data)
         return HttpBody(data, False) if decompress is None else decompress(data, max_bytes)
     decompressors = {"deflate": (_inflate_zlib, _inflate_raw), "br": (_decompress_brotli,)}
-    if encoding not in decompressors or _is_text(data):
+    if encoding not in decompressors or _is_text(data, is_cut):
         return HttpBody(data, False)
     for decompress in decompressors[encoding]:
         try:
@@ -210,8 +210,11 @@ def _find_decompressor_by_magic(data: bytes) -> Decompressor | None:
     return _decompress_zstd if data.startswith(ZSTD_MAGIC) else None
 
 
-def _is_text(data: bytes) -> bool:
-    """Return whether data are certainly text in some encoding."""
+def _is_text(data: bytes, is_cut: bool) -> bool:
+    """Return whether data are certainly text in some encoding.
+
+    The first bytes of compressed data may be text by chance.
+    """
     if data.startswith((codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return True
     beginning = data[:1024]
@@ -219,6 +222,8 @@ def _is_text(data: bytes) -> bool:
         return False
     if len(beginning) >= MIN_BYTES_OF_CERTAIN_TEXT or beginning.lstrip().startswith(b"<"):
         return True
+    if is_cut:
+        return False
     try:
         codecs.getincrementaldecoder("utf-8")().decode(beginning)
     except UnicodeDecodeError:

@@ -220,15 +220,22 @@ def _fill_text(record: Record, warc_record: WarcRecord, source: WarcSource, max_
         is_html=content_type in _HTML_TYPES,
         is_truncated=record.is_truncated,
     )
+    record.is_truncated |= body.is_cut
     is_html = content_type in _HTML_TYPES or (not content_type and b"<" in body.data[:1024])
-    decoded = decode_page(body.data, (warc_record.http_charset or "").strip("\"' "), is_html)
-    text = decoded.text
-    if is_html:
-        text = extract_page_text(text, source.main_content)
-    if len(text.encode()) > max_bytes:
-        raise PageError(TOO_LONG)
-    record.text, record.is_truncated = text, record.is_truncated or body.is_cut
+    decoded = decode_page(
+        body.data,
+        (warc_record.http_charset or "").strip("\"' "),
+        is_html=is_html,
+        is_truncated=record.is_truncated,
+    )
     record.lost_characters = decoded.lost_characters
+    record.text = decoded.text
+    if is_html:
+        record.text = extract_page_text(
+            decoded.text, source.main_content, is_truncated=record.is_truncated
+        )
+    if len(record.text.encode()) > max_bytes:
+        raise PageError(TOO_LONG)
 
 
 def _fill_key_url_and_date(record: Record, headers: dict[str, str], source: WarcSource) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import re
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -82,7 +83,9 @@ class DecodedText:
     """Number of characters that are missing because their bytes are not valid."""
 
 
-def decode_page(data: bytes, charset: str, is_html: bool) -> DecodedText:
+def decode_page(
+    data: bytes, charset: str, *, is_html: bool, is_truncated: bool = False
+) -> DecodedText:
     """Decode a page; characters whose bytes are not valid are left out and counted.
 
     A byte order mark decides. Otherwise a page with letters outside ASCII is in UTF-8, whatever it
@@ -95,6 +98,7 @@ def decode_page(data: bytes, charset: str, is_html: bool) -> DecodedText:
 
     Args:
         charset: The encoding that the HTTP header names, or "".
+        is_truncated: Whether the end of the page is missing, perhaps within a character.
 
     Raises:
         NotTextError: if the page is a file of another kind.
@@ -116,6 +120,8 @@ def decode_page(data: bytes, charset: str, is_html: bool) -> DecodedText:
     letter_count = len(utf8_text.text) - len(utf8_text.text.encode("ascii", "ignore"))
     may_be_multibyte = not declared_encodings or _MULTIBYTE_ENCODINGS & {*declared_encodings}
     if letter_count and letter_count >= lost_characters * (2 if may_be_multibyte else 1):
+        return utf8_text
+    if is_truncated and lost_characters == 1 and data[:-3].isascii():
         return utf8_text
     for encoding in declared_encodings:
         with suppress(UnicodeDecodeError):
@@ -201,11 +207,15 @@ def _check_losses(decoded: DecodedText) -> DecodedText:
 # HTML --------------------------------------------------------------------------------------------
 
 
-def extract_page_text(html: str, main_content: bool) -> str:
+_CUT_MARKUP = re.compile(r"(?:<|&#?\w{0,30})\Z")
+
+
+def extract_page_text(html: str, main_content: bool, *, is_truncated: bool = False) -> str:
     """Extract the visible text with its line breaks.
 
     Args:
         main_content: Whether to leave out navigation, footers and similar parts.
+        is_truncated: Whether the end of the page is missing, perhaps within a tag or an entity.
 
     Raises:
         PageError: if parsing would take too long.
@@ -213,36 +223,37 @@ def extract_page_text(html: str, main_content: bool) -> str:
     from resiliparse.extract.html2text import extract_plain_text
     from resiliparse.parse.html import HTMLTree
 
+    if is_truncated:
+        html = _CUT_MARKUP.sub("", html)
     if html.count("<") > UNCHECKED_TAGS or len(html) > UNCHECKED_CHARACTERS:
         _ParserCostEstimator(html).check_limits()
     extract_text = partial(extract_plain_text, preserve_formatting=True, alt_texts=False)
     if not (main_content and _LIST_START.search(html)):
         return extract_text(html, main_content=main_content)
     tree = HTMLTree.parse(html)
-    link_lists = _protect_lists_of_content(tree, len(html))
+    _protect_lists_of_content(tree, len(html))
     text = extract_text(tree, main_content=True)
-    if link_lists and _has_only_headings(tree, text):
-        for link_list in link_lists:
-            _protect_list(tree, link_list)
+    if _has_only_headings(tree, text) and _protect_all_lists(tree):
         text = extract_text(tree, main_content=True)
     return text
 
 
 # Lists -------------------------------------------------------------------------------------------
 
-# Resiliparse leaves out each ul element that is fewer than so many elements below body, or has such
-# a class or id. But these lists, too, may be content.
+# Resiliparse leaves out a ul element that is fewer than so many elements below body, that has a
+# class or id of navigation, or that has more than a fifth of its text in links. But such a list may
+# be content, too. Then it is changed so that nothing of this is true of it.
 NAVIGATION_DEPTH = 3
-_NAVIGATION_NAME = re.compile(r"(?:^|[\s_-])(?:nav(?:bar|igation)?|menu(?:[_-]item)?)(?:$|\s)")
+_NAVIGATION_NAME = re.compile(r"(?i)(?:^|[\s_-])(?:nav(?:bar|igation)?|menu)(?:$|[\s_-])")
+
+#: With a smaller share of its text in links, Resiliparse keeps a list.
+KEPT_LINK_SHARE = 0.15
+
 _LIST_START = re.compile("(?ai)<ul[^a-z]")
-_CANDIDATE_LISTS = (
-    "body > ul, body > * > ul, body > * > * > ul, "
-    ":is(main, article, [role=main]) ul:is([class*=nav], [class*=menu], [id*=nav], [id*=menu])"
-)
-_CONTENT_TAGS = {"main", "article"}
 _PAGE_PARTS = "main, article, [role=main], nav, header, footer, aside, [role=navigation]"
 _HEADINGS = "h1, h2, h3, h4, h5, h6"
-#: A list is navigation if a larger share of its characters is in links.
+_LINKED_HEADINGS = f":is({_HEADINGS}) a, a :is({_HEADINGS})"
+#: A list with a larger share of its text in links is navigation, unless it follows text.
 MAX_LINK_SHARE = 0.5
 #: A page with a longer text has more than headings.
 MAX_HEADINGS_LENGTH = 1000
@@ -250,43 +261,58 @@ MAX_HEADINGS_LENGTH = 1000
 MAX_LIST_READS = 4
 
 
-def _protect_lists_of_content(tree: HTMLTree, html_length: int) -> list[ElementNode]:
+def _protect_lists_of_content(tree: HTMLTree, html_length: int) -> None:
     """Change the lists that are content so that Resiliparse does not leave them out.
 
-    In main and article elements, that is every list without a name of navigation. Elsewhere near
-    the body it is a list that follows a heading or paragraph, or has little text in links.
-
-    Returns:
-        The other lists near the body, which are navigation if the page has further text.
+    These are lists, outside of parts for navigation, that have little text in links, or follow a
+    heading or paragraph. Lists of headings with links are teasers of other pages.
     """
     if tree.body is None:
-        return []
-    link_lists = []
+        return
     readable_characters = MAX_LIST_READS * html_length
-    for element in _select_elements(tree.body, _CANDIDATE_LISTS):
-        names = f"{element.getattr('class') or ''} {element.getattr('id') or ''}"
-        has_name = bool(_NAVIGATION_NAME.search(names))
-        if not has_name and _measure_depth(element) >= NAVIGATION_DEPTH:
+    for element in _select_elements(tree.body, "ul"):
+        if readable_characters <= 0:
+            break
+        if not _may_be_content(element):
             continue
-        page_part = element.closest(_PAGE_PARTS)
-        is_in_content = page_part is not None and (
-            page_part.tag in _CONTENT_TAGS or page_part.getattr("role") == "main"
-        )
-        if not is_in_content and (page_part is not None or has_name):
-            continue
-        is_content = not has_name and (is_in_content or _follows_text(element))
-        if not is_content and readable_characters > 0:
-            text_length, link_length = _measure_text_and_links(element)
-            readable_characters -= text_length + link_length
-            is_content = link_length <= MAX_LINK_SHARE * text_length
-        if is_content:
-            _protect_list(tree, element)
-        elif not has_name:
-            link_lists.append(element)
-    return link_lists
+        text_length, link_length = _measure_text_and_links(element)
+        readable_characters -= text_length + link_length
+        has_few_links = link_length <= MAX_LINK_SHARE * text_length
+        follows_text = _follows_text(element) and not _has_navigation_name(element)
+        has_teasers = link_length > 0 and element.query_selector(_LINKED_HEADINGS) is not None
+        if (has_few_links or follows_text) and not has_teasers:
+            _protect_list(tree, element, has_links=link_length > KEPT_LINK_SHARE * text_length)
 
 
-def _select_elements(element: ElementNode, selector: str) -> tuple[ElementNode, ...]:
+def _protect_all_lists(tree: HTMLTree) -> bool:
+    """Protect all lists without parts and names of navigation; return whether there are any."""
+    elements = _select_elements(tree.body, "ul") if tree.body else ()
+    lists = [
+        element
+        for element in elements
+        if _may_be_content(element) and not _has_navigation_name(element)
+    ]
+    for element in lists:
+        _protect_list(tree, element, has_links=True)
+    return bool(lists)
+
+
+def _may_be_content(element: ElementNode) -> bool:
+    """Return whether a list is in main or article, or else in no part for navigation."""
+    page_part = element.closest(_PAGE_PARTS)
+    return (
+        page_part is None
+        or page_part.tag in ("main", "article")
+        or page_part.getattr("role") == "main"
+    )
+
+
+def _has_navigation_name(element: ElementNode) -> bool:
+    names = f"{element.getattr('class') or ''} {element.getattr('id') or ''}"
+    return bool(_NAVIGATION_NAME.search(names))
+
+
+def _select_elements(element: ElementNode, selector: str) -> Sequence[ElementNode]:
     """Return the elements that match a CSS selector, in the order of the page."""
     # Iterating over the library's own list takes time that grows with the square of its length.
     return element.query_selector_all(selector)[:]
@@ -307,31 +333,40 @@ def _follows_text(element: ElementNode) -> bool:
 
 def _measure_text_and_links(element: ElementNode) -> tuple[int, int]:
     """Count the characters of an element, and those in its links, without white space."""
-    texts = [element.text, *(link.text for link in _select_elements(element, "a"))]
-    text_length, *link_lengths = (len("".join(text.split())) for text in texts)
+    text_length, *link_lengths = (
+        len("".join((part.text or "").split()))
+        for part in (element, *_select_elements(element, "a"))
+    )
     return text_length, sum(link_lengths)
 
 
-def _protect_list(tree: HTMLTree, element: ElementNode) -> None:
-    """Move a list further away from body, and remove its names of navigation."""
+def _protect_list(tree: HTMLTree, element: ElementNode, *, has_links: bool) -> None:
+    """Move a list away from body, and remove its names of navigation and its links, if any."""
+    document = tree.document
+    assert document is not None
     for _ in range(NAVIGATION_DEPTH - _measure_depth(element)):
-        wrapper = tree.create_element("div")
-        element.parent.replace_child(wrapper, element)
+        wrapper = document.create_element("div")
+        element.replace_with(wrapper)
         wrapper.append_child(element)
     for attribute in ("class", "id"):
         names = (element.getattr(attribute) or "").split()
         kept_names = [name for name in names if not _NAVIGATION_NAME.search(name)]
         if len(kept_names) < len(names):
             element.setattr(attribute, " ".join(kept_names))
+    for link in _select_elements(element, "a") if has_links else ():
+        replacement = document.create_element("span")
+        for attribute in link.attribute_names:
+            replacement.setattr(attribute, link.getattr(attribute) or "")
+        replacement.replace_children(*link.child_nodes[:])
+        link.replace_with(replacement)
 
 
 def _has_only_headings(tree: HTMLTree, text: str) -> bool:
     if len(text) > MAX_HEADINGS_LENGTH:
         return False
-    headings = {
-        " ".join(heading.text.split()) for heading in tree.body.query_selector_all(_HEADINGS)
-    }
-    return {" ".join(line.split()) for line in text.splitlines()} <= headings | {""}
+    headings = _select_elements(tree.body, _HEADINGS) if tree.body else ()
+    heading_lines = {" ".join((heading.text or "").split()) for heading in headings}
+    return {" ".join(line.split()) for line in text.splitlines()} <= heading_lines | {""}
 
 
 # Cost of parsing ---------------------------------------------------------------------------------
@@ -524,8 +559,10 @@ class _ParserCostEstimator:
             if match[3]:
                 self._skip_comment(start, match.end(), match[3])
                 continue
-            tag_name = match[2].lower() if match[2].isascii() and len(match[2]) < 60 else "?"
-            attributes_end = self._scan_attributes(tag_name, start, match.end(2))
+            tag_name, attributes_end = match[2], match.end(2)
+            tag_name = tag_name.lower() if tag_name.isascii() and len(tag_name) < 60 else "?"
+            if not self.html.startswith(">", attributes_end):
+                attributes_end = self._scan_attributes(tag_name, start, attributes_end)
             if not match[1]:
                 self._open_element(tag_name, match.end(2), attributes_end)
             elif is_visible:

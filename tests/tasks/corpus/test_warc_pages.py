@@ -114,6 +114,21 @@ def test_chunks_may_have_extensions_and_bare_line_feeds(line_end, extension, tra
     assert not decode(data, CHUNKED).is_cut
 
 
+@pytest.mark.parametrize("prefix", [b"\r\n", b"\n\n"])
+@pytest.mark.parametrize("is_html", [True, False])
+def test_empty_lines_may_precede_the_chunks(prefix, is_html):
+    page = make_html(SENTENCE)
+    assert decode(prefix + join_chunks(page), CHUNKED, is_html=is_html).data == page
+
+
+def test_lines_of_chunks_may_end_in_carriage_returns():
+    page = make_html(SENTENCE)
+    data = join_chunks(page, (30,), b"\r")
+    assert decode(data, CHUNKED).data == page
+    assert decode(data[:60], CHUNKED).data == page[:53]
+    assert decode(b"64\rA text", CHUNKED, is_html=False).data == b"A text"
+
+
 def test_sizes_of_chunks_may_have_zeros_and_any_case():
     body = b"<p>" + b"x" * 168
     assert decode(b"00AB\r\n" + body + b"\r\n0000\r\n\r\n", CHUNKED).data == body
@@ -290,6 +305,15 @@ def test_truncated_records_are_marked(write, record, is_truncated):
     assert (document.text, document.is_truncated, errors) == ("one", is_truncated, [])
 
 
+@pytest.mark.parametrize("cut_markup", ["", "<", "<b", "<b title='", "&", "&nbs", "&#x20"])
+def test_tags_and_entities_that_were_cut_are_left_out(write, cut_markup):
+    page = make_page(f"<p>one & two{cut_markup}".encode(), Content_Length=10_000)
+    (document,), _, _ = read_archive(write, page)
+    assert document.text == "one & two"
+    page = make_page(b"<p>one & two &amp")
+    assert get_texts(read_archive(write, page)[0]) == ["one & two &"]
+
+
 # Charsets ----------------------------------------------------------------------------------------
 
 RUSSIAN = "Совет собрался во вторник вечером, чтобы обсудить новый мост через реку."
@@ -410,12 +434,13 @@ def test_conversions_lose_single_characters_only(write):
         (CHINESE, "gb18030", "gbk"),
         (JAPANESE, "cp932", "shift_jis"),
         (RUSSIAN, "utf-16", ""),
+        ("cafés", "utf-8", "iso-8859-1"),
     ],
 )
 def test_a_page_cut_inside_a_character_loses_that_character(text, encoding, charset):
     page = f"<p>{text}".encode(encoding)
     for size in range(len(f"<p>{text[:3]}".encode(encoding)), len(page) + 1):
-        decoded = web_pages.decode_page(page[:size], charset, is_html=True)
+        decoded = web_pages.decode_page(page[:size], charset, is_html=True, is_truncated=True)
         assert f"<p>{text}".startswith(decoded.text)
         kept_bytes = len(decoded.text.encode(encoding))
         assert decoded.lost_characters == (kept_bytes < size)
@@ -493,13 +518,23 @@ def extract_lines(html, main_content=True):
         "<article><div><div><div><p>x</p><ul class=navigation>{}</ul></div></div></div></article>",
         "<p>x</p><UL>{}</UL>",
         "<header><article><p>x</p><ul>{}</ul></article></header>",
+        "<section><h2>x</h2><ul class='list menu-list'>{}</ul></section>",
+        "<div><div><div><div><p>x</p><ul>{}<ul></div></div></div></div>",
     ],
 )
 def test_lists_of_content_survive(html):
     assert extract_lines(html.format(ITEMS)) == ["x", *ITEM_LINES]
 
 
-@pytest.mark.parametrize("wrap", ["<main>{}</main>", "<article><div>{}</div></article>", "{}"])
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        "<main>{}</main>",
+        "<article><div>{}</div></article>",
+        "<div><div><div><div>{}</div></div></div></div>",
+        "{}",
+    ],
+)
 def test_lists_of_links_survive_in_content_and_after_text(wrap):
     html = wrap.format(f"<h2>See also</h2><ul>{LINKS}</ul>") + "<p>x"
     assert extract_lines(html) == ["See also", *LINK_LINES, "x"]
@@ -518,13 +553,15 @@ def test_lists_of_links_survive_in_content_and_after_text(wrap):
         "<p>x</p><ul class=menu>{}</ul>",
         "<p>x</p><div id=y><ul id=nav>{}</ul></div>",
         "<p>x</p><footer><ul>{}</ul></footer>",
+        "<div><div><div><div><ul>{}</ul><p>x</p></div></div></div></div>",
+        "<p>x</p><ul><li><h3><a href=a>Home</a></h3>and why<li><a href=b><h3>News</h3></a></ul>",
         "<p>x</p><ul hidden>{}</ul>",
         "<p>x</p><ul class='menu hidden'>{}</ul>",
     ],
 )
 def test_lists_of_navigation_are_left_out(html):
     assert extract_lines(html.format(LINKS)) == ["x"]
-    assert set(LINK_LINES) <= {*extract_lines(html.format(LINKS), main_content=False)}
+    assert extract_lines(html.format(LINKS), main_content=False) != ["x"]
 
 
 def test_a_page_of_lists_is_not_empty():
