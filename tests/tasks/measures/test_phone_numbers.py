@@ -135,6 +135,7 @@ def test_other_numbers_are_no_telephone_numbers_of_any_region(template):
         ("32 12 34 56", ("DK",), ["32 12 34 56"]),
         ("1, 32 12 34 56", ("DK",), []),
         ("phone 6502530000", (), []),
+        ("phone 131234", ("AU",), ["131234"]),
         ("call\n\n6502530000", ("US",), []),
         ("Phone 650-253-0000—ask", ("US",), ["650-253-0000"]),
     ],
