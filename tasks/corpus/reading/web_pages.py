@@ -1,4 +1,4 @@
-"""Convert web pages to text: detect their encoding, and limit the cost of parsing HTML."""
+"""Convert web pages to text: decode them, keep lists of content, limit the cost of parsing."""
 
 from __future__ import annotations
 
