@@ -42,6 +42,8 @@ BOMBS = {
     "end tags out of scope": ("<div>" * 100 + "<object>" + "</div>" * 100 + "</object>") * 600,
     "end tags with other names": "<x\u212a></xk><y\xa0></y><z></z\x1f>" * 20_000,
     "end tags with long names": f"<{'x' * 99}a></{'x' * 99}b>" * 20_000,
+    "text in nested lists": "<ul><li>" * 3000 + "x" * 5_000_000,
+    "text in nested elements": "<div>" * 1500 + "x " * 1_000_000 + "</div>" * 1500,
     "half of the elements closed": "<div><div></div>" * 30_000,
 }
 HEAVY = {

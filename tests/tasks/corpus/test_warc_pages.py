@@ -248,6 +248,32 @@ def test_stacked_and_undeclared_compressions_are_undone():
     assert decode(mixed, ("Content-Encoding", "deflate"), ("Content-Encoding", "br")).data == page
 
 
+def test_frames_of_zstd_follow_each_other():
+    page = make_html(SENTENCE)
+    body = decode(zstandard.compress(page[:40]) + zstandard.compress(page[40:]))
+    assert (body.data, body.is_cut) == (page, False)
+
+
+@pytest.mark.parametrize(
+    ("data", "header", "content"),
+    [
+        (b"\x1f\x8b", ("Content-Encoding", "gzip"), b""),
+        (b"\x28\xb5\x2f", ("Content-Encoding", "zstd"), b""),
+        (b"3\r\n<p>\r\n5", CHUNKED, b"<p>"),
+        (b"3\r\n<p>\r\n5;x\r", CHUNKED, b"<p>"),
+        (b"3\r\n<p>\r\n", CHUNKED, b"<p>"),
+        (b"3\r\n<p>\r", CHUNKED, b"<p>"),
+        (b"3\r\n<p>", CHUNKED, b"<p>"),
+        (b"3\r\n<p", CHUNKED, b"<p"),
+        (b"3\r\n", CHUNKED, b""),
+        (b"3", CHUNKED, b""),
+    ],
+)
+def test_bodies_that_end_too_early_are_cut(data, header, content):
+    body = decode(data, header)
+    assert (body.data, body.is_cut) == (content, True)
+
+
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd"])
 def test_damaged_compressed_data_are_an_error(encoding):
     compressed = bytearray(COMPRESS_BY_ENCODING[encoding](bytes(range(256)) * 20))
