@@ -32,7 +32,9 @@ from hallmark.tasks.corpus.reading.sources import FileSource, Record, RecordFiel
 
 UNCLOSED_QUOTE = "a quote is not closed"
 BROKEN_CSV = "broken CSV"
-AMBIGUOUS_DELIMITER = "the delimiter cannot be detected: set 'delimiter' in the source"
+AMBIGUOUS_FORMAT = (
+    "the delimiter or the quotes cannot be detected: set 'delimiter' and 'quote' in the source"
+)
 WRONG_FIELD_COUNT = "the number of fields in the row differs from that in the header"
 # bytes of any file that may be read again, and bytes in which to search for the end of a row that
 # is too long
@@ -124,7 +126,7 @@ def read_csv(path: Path, source: CsvSource, max_bytes: int, counts: ReadCounts) 
         for block in read_blocks(path, counts):
             del block
         counts.record_count += 1
-        yield Record("whole file", counts.byte_count, error=AMBIGUOUS_DELIMITER)
+        yield Record("whole file", counts.byte_count, error=AMBIGUOUS_FORMAT)
         return
     lines = read_lines_marking_damage(path, max_bytes, counts, dialect.line_separator)
     if dialect.has_delimiter_line:

@@ -144,8 +144,8 @@ def detect_dialect(head: FileHead, settings: DelimitedSettings) -> Dialect | Non
     """Detect the dialect of a file; settings that are given are not detected.
 
     Returns:
-        None if two delimiters are equally possible and give different rows. If no dialect has the
-        needed columns, the first one in which all rows have the same number of fields.
+        None if two delimiters or quotes are equally possible and give different rows. If no dialect
+        has the needed columns, the first one in which all rows have the same number of fields.
     """
     delimiter_line = _DELIMITER_LINE.match(head.text)
     first_end = _LINE_END.search(head.text)
@@ -173,9 +173,11 @@ def detect_dialect(head: FileHead, settings: DelimitedSettings) -> Dialect | Non
         for quote, escape, skips in list(product(quotes, escapes, (False, True)))[1:]:
             dialect = replace(plain.dialect, quote=quote, escape=escape, skips_initial_space=skips)
             other = _Trial(dialect, lines, head.is_whole_file, settings)
-            if other.is_needed(plain):
-                best = other
-                break
+            if other.extends(best or plain, plain):
+                if other.is_needed(best or plain):
+                    best = other
+                elif best is plain and other.is_rival(plain):
+                    return None
         if best is not None:
             possible.append(best)
             # With a header, delimiters that read all rows give the same ones.
@@ -278,6 +280,14 @@ class _Trial:
         field_counts = {len(row or []) for row in self.rows}
         return len(field_counts) == 1 and field_counts.pop() > 1
 
+    def extends(self, other: _Trial, plain: _Trial) -> bool:
+        """Return whether this dialect differs from the plain one in all that another does."""
+        return all(
+            getattr(self.dialect, name) == getattr(other.dialect, name)
+            or getattr(other.dialect, name) == getattr(plain.dialect, name)
+            for name in ("quote", "escape", "skips_initial_space")
+        )
+
     def is_needed(self, plain: _Trial) -> bool:
         """Return whether this dialect must be taken instead of the plain one.
 
@@ -287,13 +297,29 @@ class _Trial:
         signs = [
             *[self._shows_escapes] * (self.dialect.escape != plain.dialect.escape),
             *[self._shows_quotes] * (self.dialect.quote != plain.dialect.quote),
-            *[self._shows_spaces] * self.dialect.skips_initial_space,
+            *[self._shows_spaces]
+            * (self.dialect.skips_initial_space and not plain.dialect.skips_initial_space),
         ]
         is_plain_good = plain.has_needed_columns and not plain.bad_row_count
         return (
             all(shows("".join(self.lines), is_plain_good, plain) for shows in signs)
             and self.has_needed_columns
             and not self.bad_row_count
+        )
+
+    def is_rival(self, plain: _Trial) -> bool:
+        """Return whether other quotes read all rows too, and give rows that need these quotes."""
+        if self.dialect.quote == plain.dialect.quote or plain.bad_row_count:
+            return False
+        if not self._shows_quotes("".join(self.lines), is_plain_good=False, plain=plain):
+            return False
+        if not self.has_needed_columns or self.bad_row_count:
+            return False
+        special = (self.dialect.delimiter, self.dialect.quote, "\n", "\r")
+        return len(self.rows) != len(plain.rows) or any(
+            value != plain_value and any(character in value for character in special)
+            for row, plain_row in zip(self.rows, plain.rows, strict=True)
+            for value, plain_value in zip(row or [], plain_row or [], strict=False)
         )
 
     def _shows_escapes(self, text: str, is_plain_good: bool, plain: _Trial) -> bool:
@@ -313,18 +339,11 @@ class _Trial:
         )
 
     def _shows_quotes(self, text: str, is_plain_good: bool, plain: _Trial) -> bool:
-        """Return whether fields are within quotes of this kind and contain what needs them."""
+        """Return whether fields are within quotes of this kind, and the plain dialect fails."""
         delimiter = re.escape(self.dialect.delimiter)
         if not re.search(rf"(?:\A|[\r\n]|{delimiter}) *{self.dialect.quote}", text):
             return False
-        if not is_plain_good or len(self.rows) != len(plain.rows):
-            return True
-        special = (self.dialect.delimiter, self.dialect.quote, "\n", "\r")
-        return any(
-            value != plain_value and any(character in value for character in special)
-            for row, plain_row in zip(self.rows, plain.rows, strict=True)
-            for value, plain_value in zip(row or [], plain_row or [], strict=False)
-        )
+        return not is_plain_good
 
     def _shows_spaces(self, text: str, is_plain_good: bool, plain: _Trial) -> bool:
         """Return whether spaces are between delimiters and quotes, or before column names."""

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from hallmark.tasks.corpus.reading import dialects
 from hallmark.tasks.corpus.reading.delimited import (
-    AMBIGUOUS_DELIMITER,
+    AMBIGUOUS_FORMAT,
     BROKEN_CSV,
     UNCLOSED_QUOTE,
     WRONG_FIELD_COUNT,
@@ -90,7 +90,7 @@ def remove_other_line_ends(text, line_end):
 QUOTING = [csv.QUOTE_MINIMAL, csv.QUOTE_ALL, csv.QUOTE_NONNUMERIC]
 #: A text that needs quotes, and escapes if quotes are not doubled, in every dialect.
 TELLING = 'a "quote", it\'s; \t|:^~#/\x1f\x01\nand more'
-ERRORS = {BROKEN_CSV, UNCLOSED_QUOTE, WRONG_FIELD_COUNT, AMBIGUOUS_DELIMITER}
+ERRORS = {BROKEN_CSV, UNCLOSED_QUOTE, WRONG_FIELD_COUNT, AMBIGUOUS_FORMAT}
 ERRORS |= {"column 'text' is missing"}
 
 
@@ -143,6 +143,8 @@ def test_the_usual_quotes_need_no_telling_text(tmp_path_factory, texts, delimite
     rows = [["id", "text"], *enumerate(texts)]
     path.write_bytes(write_rows(rows, delimiter=delimiter, lineterminator=line_end))
     documents, errors, _ = read_checked(path, "csv", limit=10**6)
+    assert (get_texts(documents), errors) in ((texts, []), ([], [("whole file", AMBIGUOUS_FORMAT)]))
+    documents, errors, _ = read_checked(path, "csv", limit=10**6, quote='"', escape="doubled")
     assert (get_texts(documents), errors) == (texts, [])
 
 
@@ -192,14 +194,13 @@ def detect(text, **source_settings):
         ("id,text\n1, a\n", {}),
         ("'id','text'\n'1','a'\n", {"quote": "'"}),
         ("id,text\n1,'a, b'\n", {"quote": "'"}),
-        ("id,text\n1,'a\nb,c'\n", {"quote": "'"}),
-        ("id,text\n1,'it''s'\n", {"quote": "'"}),
         ("id,text\n1,'hello'\n", {}),
         ("id,text\n1,'tis it's\n", {}),
         ('id,text\n1,"a \\"b\\" c"\n', {"escape": "backslash"}),
         ('id,text\n1,a \\"b\\" c\n', {"escape": "backslash"}),
         ("id,text\n1,a\\, b\n", {"escape": "backslash"}),
         ("id,text\n1,'it\\'s, and'\n", {"escape": "backslash", "quote": "'"}),
+        ("id,text\n'a, b',it\\'s\n", {"escape": "backslash", "quote": "'"}),
         ("id,text\n1,C:\\dir\\\n", {}),
         ('id,text\n1,"C:\\dir\\"\n', {}),
         ('id,text\n1,"a \\""b\\"" c"\n', {}),
@@ -217,6 +218,14 @@ def detect(text, **source_settings):
 )
 def test_the_dialect_of_text_is_detected(text, expected):
     assert detect(text) == Dialect(**expected)
+
+
+@pytest.mark.parametrize("rows", ["1,'a\nb,c'\n", "1,'it''s'\n", "1,'\n2,'\n", "1,'a\n2,b'\n3,c\n"])
+def test_rows_with_two_meanings_are_refused(rows):
+    """Two texts with an apostrophe each may be one text within single quotes."""
+    assert detect(f"id,text\n{rows}") is None
+    assert detect(f"id,text\n{rows}", quote='"') == Dialect()
+    assert detect(f"id,text\n{rows}", quote="'") == Dialect(quote="'")
 
 
 def test_settings_are_not_detected():
@@ -239,7 +248,7 @@ def test_text_in_quotes_stays_if_quotes_are_text(write):
 def test_two_delimiters_that_give_different_rows_are_refused(write):
     path = write("a.csv", b"a;b,c\nd;e,f\n")
     documents, errors, counts = read_checked(path, "csv", column_names=["id", "text"])
-    assert (documents, errors) == ([], [("whole file", AMBIGUOUS_DELIMITER)])
+    assert (documents, errors) == ([], [("whole file", AMBIGUOUS_FORMAT)])
     assert counts.file_format == ""
     documents, _, _ = read_checked(path, "csv", column_names=["id", "text"], delimiter=";")
     assert get_texts(documents) == ["b,c", "e,f"]

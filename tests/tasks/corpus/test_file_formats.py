@@ -23,7 +23,7 @@ def test_the_formats_of_files_are_counted(tmp_path, session, caplog):
         "b.csv": b"id;text\n1;b\n",
         "c.csv": b"id,text\n1,c\n",
         "d.csv": b"id;text\n1;d\n",
-        "e.csv": b"id,text\r1,'it''s'\r",
+        "e.csv": b"id,text\r1,'it''s, yes'\r",
         "f.csv": b"id,text\r\n1,f\r\n",
     }
     artifact = ingest_files(tmp_path / "in", files)
