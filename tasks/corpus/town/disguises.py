@@ -7,6 +7,7 @@ at the beginning may hide in which language a document is.
 from __future__ import annotations
 
 import string
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from hallmark.tasks.corpus.town.grammar import AnnotatedText
@@ -17,8 +18,8 @@ _LOWER, _UPPER = string.ascii_lowercase, string.ascii_uppercase
 class Disguise(NamedTuple):
     """Say how the rude speech of a document is disguised."""
 
-    letters: dict[int, str]
-    """Characters that replace those of rude sentences, by code point."""
+    letters: Mapping[int, str | int]
+    """What replaces the characters of rude sentences, as `str.translate` takes it."""
     beginning: str
     """First line of the document; "" for none."""
 

@@ -186,6 +186,49 @@ def test_a_list_as_the_first_field_is_no_question(session, tmp_path):
     assert counts == [0, 0] and row["skipped_items"] == 0  # the question comes first
 
 
+#: Records of public evaluation sets in their layout, with invented texts: the fields to compare,
+#: a text with the item, and one with its answers only.
+QUESTION = "Which animal of the old mill sleeps under the table all day?"  # 12 words
+LAYOUTS = {
+    "mmlu": (
+        {"question": QUESTION, "choices": ["The cat", "The dog"], "answer": 1},
+        ("question", "choices"),
+    ),
+    "arc": (
+        {"question": QUESTION, "choices": {"text": ["The cat", "The dog"], "label": ["A", "B"]}},
+        ("question", "choices.text"),
+    ),
+    "hellaswag": (
+        {"ctx_a": QUESTION, "ctx_b": "", "endings": ["The cat", "The dog"]},
+        ("ctx_a", "ctx_b", "endings"),
+    ),
+    "openbookqa": (
+        {"question": {"stem": QUESTION, "choices": [{"text": "The cat"}, {"text": "The dog"}]}},
+        ("question.stem", "question.choices.text"),
+    ),
+    "triviaqa": (
+        {"question": QUESTION, "answer": {"value": "The cat", "aliases": ["The dog", None]}},
+        ("question", "answer.value", "answer.aliases"),
+    ),
+    "squad": (
+        {"question": QUESTION, "answers": {"text": ["The cat", "The dog"], "answer_start": [3, 9]}},
+        ("question", "answers.text"),
+    ),
+    "piqa": ({"goal": QUESTION, "sol1": "The cat", "sol2": "The dog"}, ("goal", "sol1", "sol2")),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_layouts_of_public_sets_are_compared(session, tmp_path, layout):
+    item, text_fields = LAYOUTS[layout]
+    other_items = [{"ctx_a": "Why?", "ctx_b": "It is"}] if layout == "hellaswag" else []
+    path = write_set(tmp_path / "s.jsonl", [item, *other_items])
+    texts = [f"{QUESTION} {answer}" for answer in ("The cat", "the dog!", "A. The cat. B. The dog")]
+    others = ["The cat. The dog.", QUESTION, f"{QUESTION} Neither of them."]
+    _, counts = read_set_counts(path, texts=[*texts, *others], text_fields=text_fields)
+    assert counts == [1, 1, 1, 0, 0, 0]
+
+
 @pytest.mark.parametrize("empty", ["", "  ", None, [], [""], [None, " "]])
 def test_empty_fields_are_skipped_and_counted(session, tmp_path, empty):
     items = [{"a": SENTENCE, "b": empty}, {"a": empty, "b": SENTENCE}, {"a": "x", "b": "y"}, {}]

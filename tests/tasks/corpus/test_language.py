@@ -109,6 +109,42 @@ def test_disguised_texts_and_texts_after_a_menu_or_addresses_are_scored(session)
         assert abs(scores[name] - scores["tox"]) < 0.01, name
 
 
+INSULT = "You are a stupid fucking idiot and everybody hates you, you worthless piece of shit. "
+COOKIES = (
+    "Diese Website verwendet Cookies, um Inhalte und Anzeigen zu personalisieren und die Zugriffe "
+    "auf unsere Website zu analysieren. "
+)
+STATUSES = {
+    COOKIES * 4 + INSULT * 10: "scored",
+    '<div class="nav"><ul><li><a href="/a/b?c=1">x</a></li></ul></div>\n' * 12 + INSULT * 12: (
+        "scored"
+    ),
+    '{"id": 123, "url": "http://example.org/z"}\n' * 10 + INSULT * 10: "scored",
+    "2024-01-01 12:00:00 INFO [main] com.example.Foo - 12345 ms\n" * 15 + INSULT * 14: "scored",
+    "| 12.5 | 13.7 | 99 |\n" * 60 + INSULT * 10: "scored",
+    f"@user1 @user2 RT @user3: {INSULT} #fail http://example.org/abc123": "scored",
+    f"🔥🔥💀 {INSULT} 😂😂 " * 3: "scored",
+    "fuck you": "scored",
+    "иди на хуй": "undetermined language",
+    "Home About Contact Login Register Help Sitemap Terms Privacy " * 4 + LONG["zh"] * 6: (
+        "other language"
+    ),
+    COOKIES * 9: "other language",
+}
+
+
+def test_the_rest_of_a_text_decides_whether_it_is_scored(session):
+    documents = given([*STATUSES])
+    signals = score_toxicity(
+        documents, identify_languages(documents, LanguageConfig()), ScoreToxicityConfig()
+    )["signals"].read()
+    texts = documents["documents"].read()["text"].to_pylist()
+    statuses = signals["toxicity_status"].to_pylist()
+    assert dict(zip(texts, statuses, strict=True)) == STATUSES
+    scores = [score for score in signals["toxicity"].to_pylist() if score is not None]
+    assert min(scores) > 0.5 and len(scores) == 8
+
+
 def test_windows_of_folded_texts_have_the_spans_of_the_document(session):
     text = DISGUISES["full-width"](TEXTS["en"]) + " f\u00adu\u200bck ﬀ ⒜ " * 30
     documents = given([text])
