@@ -129,20 +129,20 @@ def test_bad_records_affect_no_others_in_every_container(tmp_path, session, kind
     path = write_container(tmp_path / "in", kind, records)
     artifact = ingest_container(kind, path.parent)
     good_texts = [HOSTILE[0], HOSTILE[0], HOSTILE[-1]]
+    is_archive = kind in ("warc", "wet")  # a bad byte costs a character there
+    good_texts += [b"The caf is no UTF-8."] * is_archive
     assert sorted(r["text"] for r in read_rows(artifact, "documents")) == sorted(
         t.decode() for t in good_texts
     )
     error_counts = count_errors(artifact)
-    assert error_counts.pop(TOO_LONG) == 1 and sum(error_counts.values()) == 1
-    # A page is not valid in its declared encoding.
-    assert kind == "warc" or error_counts == {NOT_UTF8: 1}
+    assert error_counts == {TOO_LONG: 1} | ({} if is_archive else {NOT_UTF8: 1})
     reasons = Counter(
         r["reason"] for r in read_rows(artifact, "ledger") if r["action"] == "removed"
     )
     blank_documents = 1 if kind == "text" else 2  # a blank line of a text file is no document
     assert reasons == {"empty": blank_documents, "too short": 1}
     counts = read_accounts(artifact)
-    assert (counts["kept"], counts["quarantined"]) == (3, 2)
+    assert (counts["kept"], counts["quarantined"]) == ((4, 1) if is_archive else (3, 2))
     sizes = read_accounts(artifact, "bytes")
     input_bytes = sum(map(len, HOSTILE)) if kind in ("parquet", "datasets") else path.stat().st_size
     assert sizes["input"] == input_bytes
