@@ -70,6 +70,8 @@ _BROWSER_ENCODINGS = {
 }
 #: In these encodings, a letter may be valid UTF-8 by chance.
 _MULTIBYTE_ENCODINGS = {"big5hkscs", "cp932", "cp949", "euc_jp", "gb18030", "iso2022_jp"}
+#: A detector guessed wrong if its encoding gives such characters: no page contains them.
+_CONTROL_CHARACTER = re.compile("[\x80-\x84\x86-\x9f]")
 #: In other encodings, at most this share of the characters may be lost, or one character.
 MAX_LOST_SHARE = 0.01
 
@@ -128,10 +130,15 @@ def decode_page(
             return DecodedText(data.decode(encoding))
     if "utf-8" in declared_encodings and lost_characters == 1:
         return utf8_text
-    for encoding in [*declared_encodings, *detect_encodings(data)]:
+    for encoding in declared_encodings:
         if encoding != "utf-8":
             with suppress(PageError):
                 return _check_losses(_decode_with_losses(data, encoding))
+    for encoding in detect_encodings(data):
+        decoded = _decode_with_losses(data, encoding)
+        if encoding != "utf-8" and not _CONTROL_CHARACTER.search(decoded.text):
+            with suppress(PageError):
+                return _check_losses(decoded)
     if not lost_characters:
         return utf8_text
     raise PageError(UNDECODABLE)
