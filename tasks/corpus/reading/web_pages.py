@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from html import unescape
 from typing import TYPE_CHECKING
 
 from hallmark.tasks.corpus.reading.http_bodies import has_binary_bytes
@@ -234,15 +235,39 @@ def extract_page_text(html: str, main_content: bool, *, is_truncated: bool = Fal
         html = _CUT_MARKUP.sub("", html)
     if html.count("<") > UNCHECKED_TAGS or len(html) > UNCHECKED_CHARACTERS:
         _ParserCostEstimator(html).check_limits()
-    extract_text = partial(extract_plain_text, preserve_formatting=True, alt_texts=False)
-    if not (main_content and _LIST_START.search(html)):
-        return extract_text(html, main_content=main_content)
+    extract_text = partial(
+        extract_plain_text,
+        preserve_formatting=True,
+        alt_texts=False,
+        # Readings in small letters above a word; in a line with it, they would be part of the word.
+        skip_elements=["rt", "rp"] if _RUBY_START.search(html) else None,
+    )
+    if not main_content:
+        return extract_text(html, main_content=False)
+    html = _SINGLE_CHARACTER.sub(_mark_single_character, html)
+    if not _LIST_START.search(html):
+        return extract_text(html, main_content=True).replace(_KEEP_MARK, "")
     tree = HTMLTree.parse(html)
     _protect_lists_of_content(tree, len(html))
     text = extract_text(tree, main_content=True)
     if _has_only_headings(tree, text) and _protect_all_lists(tree):
         text = extract_text(tree, main_content=True)
-    return text
+    return text.replace(_KEEP_MARK, "")
+
+
+# Single characters -------------------------------------------------------------------------------
+
+# Resiliparse takes a character of three bytes in UTF-8 that stands alone between two tags for a
+# separator and leaves it out. A mark next to it, which is not a character of any text, prevents it.
+_KEEP_MARK = "\ufdd0"
+_SINGLE_CHARACTER = re.compile(r"(?<=>)(\s*+)([\u0800-\uffff]|&#?\w{2,32}+;)(?=\s*+<)")
+_SEPARATORS = frozenset("•‣∙●○■□▪▫◆◇►▶▸›‹→←⇒│┃❘–—―⋅∣")
+_RUBY_START = re.compile("(?ai)<rt[^a-z]")
+
+
+def _mark_single_character(match: re.Match[str]) -> str:
+    character = unescape(match[2])
+    return match[0] if character in _SEPARATORS else match[0] + _KEEP_MARK
 
 
 # Lists -------------------------------------------------------------------------------------------

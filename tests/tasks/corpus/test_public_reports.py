@@ -90,6 +90,27 @@ def test_a_paragraph_in_a_layout_table_is_not_cut_at_inline_elements(main_conten
     assert SENTENCES[0] in text and SENTENCES[2] in text
 
 
+@pytest.mark.parametrize("main_content", [True, False])
+@pytest.mark.parametrize(
+    ("inner", "expected"),
+    [
+        ("漢<b>x</b>字", "漢x字"),
+        ("x<b>漢</b>字", "x漢字"),
+        (" 漢 <b>x</b> 字", "漢 x 字"),
+        ("<span>水</span><span>車</span>小屋", "水車小屋"),
+        ("“<i>x</i>”。<b>y</b>。", "“x”。y。"),
+        ("&ldquo;<i>x</i>&#8221;", "“x”"),
+        ("<i>x</i>&amp;<i>y</i>", "x&y"),
+        ("前の<ruby>漢<rp>(</rp><rt>かん</rt><rp>)</rp></ruby>字の後", "前の漢字の後"),
+        ("<RUBY>漢字<RT>かんじ</RT></RUBY>", "漢字"),
+    ],
+)
+def test_single_characters_between_tags_are_text(inner, expected, main_content):
+    """Resiliparse leaves out a character of three bytes that stands alone between two tags."""
+    page = make_body(f"<p>{inner}</p><p>{SENTENCES[0]}</p>")
+    assert extract_page_text(page, main_content=main_content).split("\n")[0] == expected
+
+
 # Web archives ------------------------------------------------------------------------------------
 
 
