@@ -67,7 +67,7 @@ MAX_OTHER_FINDINGS = 30
 VERDICT_NOTE = (
     "Rows are sorted by the evidence for a change, the strongest first. Changes of shares are in "
     "percentage points. “Worse” means that the change is in the direction that the audit defines "
-    "as worse, or away from the value without an effect. Both checkpoints received the same "
+    "as worse, or away from the value expected with no effect. Both checkpoints received the same "
     "items, so they are compared in pairs. p is corrected (Holm) for all findings of an audit. "
     "“No change shown” does not prove that there is none."
 )

@@ -607,10 +607,10 @@ class StudyCardBuilder:
                 "length of training. The page of the run shows the settings of the study."
             ],
             [
-                "The true value of an interval is the value of the same model over all items. "
-                "Coverage therefore describes the model, and detection describes the text. A "
-                "false alarm may be a property of the model: by chance, a model may treat two "
-                "groups differently although its training text does not."
+                "The true value that an interval should contain is the value of the same model "
+                "over all items. Coverage is therefore judged against the model, and detection "
+                "against the text. A false alarm may be a property of the model: by chance, a "
+                "model may treat two groups differently although its training text does not."
             ],
         ]
         return Section("Caveats", [BulletList(items)])

@@ -91,13 +91,12 @@ METHOD_NOTE = (
 )
 
 SUMMARY_NOTE = (
-    "“First” and “last” refer to the first and the last checkpoint at which the audit ran. "
-    "Changes in shares are in percentage points. “Worse” means that the change is in the "
-    "direction that the audit defines as worse, or away from the value without an effect. “No "
-    "change shown” does not prove that there is none. “Not tested” means that there are no paired "
-    "units, or too few of them for a test. “No conclusion” means that none may be drawn from the "
-    "finding at the first or the last checkpoint, for example because the model is too weak for "
-    "the audit."
+    "“First” and “last” refer to the first and the last checkpoint at which the audit ran. Changes "
+    "in shares are in percentage points. “Worse” means that the change is in the direction that "
+    "the audit defines as worse, or away from the value expected with no effect. “No change shown” "
+    "does not prove that there is none. “Not tested” means that there are no paired units, or too "
+    "few of them for a test. “No conclusion” means that none may be drawn from the finding at the "
+    "first or the last checkpoint, for example because the model is too weak for the audit."
 )
 
 
@@ -326,7 +325,7 @@ class TrajectoryWriter:
             "value",
             "interval",
             "n",
-            "value without an effect",
+            "value expected with no effect",
             "p, corrected",
             "not measured because",
         ]
@@ -607,7 +606,7 @@ def describe_trajectory_chart(
     has_interval = any(None not in (figure.value, figure.low, figure.high) for figure in figures)
     interval_note = ", with intervals." if has_interval else "; no interval is known."
     has_null_line = sum(null_value is not None for null_value in null_values) > 1
-    null_note = " The dashed line is the value without an effect." if has_null_line else ""
+    null_note = " The dashed line is the value expected with no effect." if has_null_line else ""
     return f"{finding_name} by training step{interval_note}{null_note}"
 
 

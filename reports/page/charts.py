@@ -72,8 +72,8 @@ class IntervalChart:
         x_label: The label of the horizontal axis.
         reference_value: Where a dashed line is drawn; None for no line.
         is_ratio: Whether values are ratios, which have a logarithmic axis.
-        null_values: The value without an effect of each row, drawn as a mark; None for no mark.
-            Empty if no row has one.
+        null_values: The value of each row that is expected with no effect, drawn as a mark; None
+            for no mark. Empty if no row has one.
     """
 
     labels: Sequence[str]

@@ -68,7 +68,7 @@ MAX_EXAMPLES, MAX_MAIN_FIGURES = 3, 5
 #: (Holm), q of the tests in the harmful direction corrected over the card (false discovery rate,
 #: Benjamini & Hochberg), the minimum detectable effect, and what follows from q.
 NULL_TEST_COLUMNS = (
-    "value without an effect",
+    "value expected with no effect",
     "p (Holm, this audit)",
     "q (FDR of harm, whole card)",
     "minimum detectable effect (80 % power)",
@@ -302,7 +302,7 @@ def _build_folded_controls(findings: Findings, audit: str) -> list[Block]:
 def _build_examples_section(main_findings: Sequence[Finding]) -> list[Section]:
     """Link the cases behind the first findings of the main table."""
     measured = [finding for finding in main_findings if finding.figure.value is not None]
-    # Baselines are no examples, if anything is compared with a value without an effect.
+    # Baselines are no examples, if anything is compared with a value expected with no effect.
     examples = [finding for finding in measured if is_ranked(finding.row)] or measured
     if not examples:
         return []
@@ -455,7 +455,7 @@ def build_metric_table(
         notes.append(
             f"The table shows {len(rows)} of {len(metric_findings)} findings: all findings "
             "about groups of people, and those with the smallest p or the largest "
-            "difference from the value without an effect. All findings are in the table "
+            "difference from the value expected with no effect. All findings are in the table "
             f"findings of the stage audit_{audit}."
         )
     note = " ".join(note for note in notes if note)

@@ -27,11 +27,11 @@ MAX_CHART_LINES = 30
 
 
 def compute_effect(row: Mapping[str, Any], *, is_compared: bool = True) -> float:
-    """Return how far a finding is from its value without an effect, in the harmful direction.
+    """Return how far a finding is from its value expected with no effect, in the harmful direction.
 
     Args:
         row: The row of the finding.
-        is_compared: Whether to compare it with the value without an effect, if it has one.
+        is_compared: Whether to compare it with the value expected with no effect, if it has one.
             Otherwise the effect is the value itself.
 
     Returns:
@@ -51,7 +51,7 @@ def compute_effect(row: Mapping[str, Any], *, is_compared: bool = True) -> float
 def sort_findings(findings: Iterable[Finding], *, is_ordered: bool = False) -> list[Finding]:
     """Sort findings by effect, the most harmful first.
 
-    If some have no value without an effect, all are sorted by value.
+    If some have no value expected with no effect, all are sorted by value.
 
     Args:
         findings: The findings of a metric.
@@ -152,7 +152,7 @@ def build_interval_chart(
         axis_label: Label of the horizontal axis.
         caption: What the chart shows.
         reference_value: Where a dashed line is drawn; without it, each row has a mark at its own
-            value without an effect.
+            value expected with no effect.
     """
     measured_findings = [finding for finding in findings if finding.figure.value is not None]
     if not measured_findings:
@@ -164,8 +164,8 @@ def build_interval_chart(
         if len(drawn_findings) < len(measured_findings):
             caption += (
                 f" The chart shows {len(drawn_findings)} of {len(measured_findings)} findings: "
-                "those with the smallest p or the largest difference from the value without "
-                "an effect. The table shows more findings."
+                "those with the smallest p or the largest difference from the value expected "
+                "with no effect. The table shows more findings."
             )
         measured_findings = drawn_findings
     reasons = {row["inconclusive_reason"] for row, _ in measured_findings}

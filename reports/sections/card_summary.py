@@ -63,9 +63,9 @@ INSTRUMENT_TESTS = ("instrument", "baseline")
 
 #: What figures are compared with.
 COMPARISON_NOTE = (
-    "The value without an effect (null value) is what an audit would measure on average if the "
-    "model had no such effect. A baseline is another model, method or text whose figure takes its "
-    "place."
+    "The value expected with no effect (null value) is what an audit would measure on average if "
+    "the model had no such effect. A baseline is another model, method or text whose figure takes "
+    "its place."
 )
 
 #: What controls test, as a sentence names it, by the target of the control.
@@ -181,7 +181,7 @@ def build_card_summary(
         ("Training text seen", training_coverage),
         ("Items of the audits", [_describe_item_files(findings, coverage.empty, redact)]),
     ]
-    entries.append(("Value without an effect, baseline", [COMPARISON_NOTE]))
+    entries.append(("Value expected with no effect, baseline", [COMPARISON_NOTE]))
     if verdicts:
         entries.append(("Policy", [_describe_policy(judge_policy(verdicts))]))
     blocks: list[Block] = [DefinitionList(entries)]
@@ -462,7 +462,7 @@ def _explain_control_results(findings: Findings, controls: Sequence[AuditControl
     elif failed_audits := list_failed_self_checks(controls):
         sentences = [
             f"No: {', '.join(failed_audits)} did not detect a known effect, or reported an effect "
-            "where there is none. Do not use figures of these audits until the cause is known."
+            "where there is none. Do not use the results of these audits until the cause is known."
         ]
     else:
         sentences = ["All controls of the audits and baselines gave the expected result."]

@@ -39,7 +39,7 @@ MIN_DISPLAYED_P = 1e-4
 
 WORST_PART_TEMPLATE = (
     "This is the most harmful of {parts} findings of this metric at {last}. Findings whose "
-    "interval does not contain the value expected without an effect are ranked by the end of the "
+    "interval does not contain the value expected with no effect are ranked by the end of the "
     "interval that is closer to it, all others by their value"
 )
 CORRECTED_INTERVAL_TEMPLATE = (

@@ -240,7 +240,7 @@ def _explain_missing_test(row: Mapping[str, Any]) -> str:
     """Explain why no conclusion follows from a finding without a test."""
     if row["null_value"] is None:
         return "there is no value to compare it with"
-    return "the difference from the value without an effect was not tested"
+    return "the difference from the value expected with no effect was not tested"
 
 
 def _is_planted_text_undetected(risk: str, findings: Findings) -> bool:
@@ -513,7 +513,7 @@ def _describe_comparison(row: Mapping[str, Any]) -> str:
     elif row["null_name"]:
         text = f"; baseline, {row['null_name']}: {null_text}{_describe_difference(row)}"
     else:
-        text = f"; value without an effect: {null_text}"
+        text = f"; value expected with no effect: {null_text}"
     effect, unit = row["minimum_detectable_effect"], row["unit"]
     if effect is None:
         return text
@@ -586,7 +586,10 @@ def _explain_unmeasured_risk(
             if audit in audits
         ]
     if not reasons:
-        return "Not measured: no finding of this risk is compared with a value without an effect."
+        return (
+            "Not measured: no finding of this risk is compared with a value that is expected "
+            "with no effect."
+        )
     return f"Not measured: {'; '.join(reasons)}."
 
 

@@ -163,7 +163,7 @@ def _list_significant_figures(
     significant_findings: Sequence[SignificantFinding],
 ) -> list[InlineElement]:
     """Name figures that differ from their null value, each with its direction."""
-    parts: list[InlineElement] = ["Figures that differ from the value expected without an effect: "]
+    parts: list[InlineElement] = ["Figures that differ from the value expected with no effect: "]
     for index, (row, figure, side) in enumerate(significant_findings[:MAX_NAMED_FIGURES]):
         finding_label = name_finding(row)
         direction = "higher" if side > 0 else "lower"

@@ -75,7 +75,7 @@ def describe_training_coverage(
         epochs,
         ", counting repeated reading. Of ",
         packed_documents,
-        " it had read at least a part of ",
+        ", it had read at least part of ",
         partly_read,
         " and all of ",
         fully_read,

@@ -92,7 +92,7 @@ class ChartDescription:
         caption: One or two sentences on what the chart shows.
         kind: "intervals" draws a point with its interval for each finding, "bars" a bar.
         reference_value: Where a dashed line is drawn. If it is None, each finding gets a mark at
-            its own value without an effect.
+            its own value expected with no effect.
         tags: Tags that the slices of the drawn findings have.
         varying_tag: The tag in which the drawn findings differ; findings without it are not drawn.
         largest_tag: A tag with numbers, of which only the largest is drawn, such as a number of

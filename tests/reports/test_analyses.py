@@ -66,13 +66,13 @@ def test_a_value_stands_beside_chance_its_p_and_what_could_have_been_seen(sessio
         checkpoint, None, None, audits, {}, None, None, None, None, {}, None, config
     )
     page = pages.read_whole_card(pages.write_pages(card) / "model_card.html")
-    (found,) = [t for t in page.tables if "value without an effect" in t[0]]
+    (found,) = [t for t in page.tables if "value expected with no effect" in t[0]]
     assert found[0] == [
         "part",
         "value",
         "interval",
         "n",
-        "value without an effect",
+        "value expected with no effect",
         "p (Holm, this audit)",
         "q (FDR of harm, whole card)",
         "minimum detectable effect (80 % power)",
@@ -178,8 +178,8 @@ def rated_by_people(config: Seen, context: StageContext) -> None:
     ("names", "column"),
     [
         (["held-out text", "held-out text"], "baseline: held-out text"),
-        (["held-out text", "the baseline model"], "value without an effect"),
-        (["", ""], "value without an effect"),
+        (["held-out text", "the baseline model"], "value expected with no effect"),
+        (["", ""], "value expected with no effect"),
     ],
 )
 def test_a_table_names_the_baseline_that_all_its_rows_have(session, names, column):
@@ -218,7 +218,7 @@ def test_a_chart_of_some_parts_says_of_how_many():
 
     said = (
         "The chart shows 30 of 45 findings: those with the smallest p or the largest difference "
-        "from the value without an effect. The table shows more findings."
+        "from the value expected with no effect. The table shows more findings."
     )
     assert drawn(45) == (f"As drawn. {said}", 30)
     assert drawn(30) == ("As drawn.", 30)

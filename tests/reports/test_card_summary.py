@@ -164,7 +164,7 @@ def test_nothing_is_repeated_of_what_the_decision_sheet_says(session):
         "Do the audits work?",
         "Training text seen",
         "Items of the audits",
-        "Value without an effect, baseline",
+        "Value expected with no effect, baseline",
     ]
     assert not rest
     assert said["Training text seen"] == "Nobody knows."
@@ -397,8 +397,8 @@ def test_the_worst_of_each_metric_come_first_and_lead_to_their_rows(session, mad
     assert "Metric 1 (k: 8)" not in further.split("This list contains only")[0]  # the main harm
     assert (
         "Training-data extraction, Metric 7: 80.0 % (95 % interval 70.0 % to 90.0 %, n = 40); "
-        "value without an effect: 0.0 %. It is the worst of 2 parts; corrected for this choice, "
-        "the interval is "
+        "value expected with no effect: 0.0 %. It is the worst of 2 parts; corrected for this "
+        "choice, the interval is "
     ) in further
     assert (
         "This list contains only the largest finding of each metric of an audit, and at most 5 "
@@ -413,10 +413,11 @@ def test_the_worst_of_several_parts_without_an_interval_is_called_so(session):
     parts = [main, part, part | {"tags": {"k": 1}, "value": 0.8}]
     text = text_of_blocks(summary_of(bias=parts))
     assert (
-        "Bias, Rate: 90.0 % (n = 9); value without an effect: 0.0 %. It is the worst of 2 parts."
+        "Bias, Rate: 90.0 % (n = 9); value expected with no effect: 0.0 %. It is the worst of 2 "
+        "parts."
     ) in text
     text = text_of_blocks(summary_of(bias=parts[:2]))
-    assert text.endswith("Bias, Rate: 90.0 % (n = 9); value without an effect: 0.0 %.")
+    assert text.endswith("Bias, Rate: 90.0 % (n = 9); value expected with no effect: 0.0 %.")
 
 
 def test_no_risk_is_listed_of_an_audit_whose_question_cannot_be_asked(session):

@@ -156,7 +156,7 @@ def test_a_risk_without_harm_names_what_could_be_detected(session):
     assert said["Bias against groups"] == (
         "not found",
         "The test does not show harm. The model prefers the stereotypical sentence in 50.0 % of "
-        "the pairs (95 % interval 48.0 % to 52.0 %, n = 540); value without an effect: "
+        "the pairs (95 % interval 48.0 % to 52.0 %, n = 540); value expected with no effect: "
         "50.0 %. The test can detect a difference of 3.8 percentage points or more.",
     )
 
@@ -200,8 +200,8 @@ def test_a_headline_without_a_test_is_unknown_and_says_why(session):
     assert ". No conclusion can be drawn: there is no value to compare it with." in text
     state, text = lines_of(bias=[PAIRS | {"p": None, "worse_when": ""}])["Bias against groups"]
     assert state == "unknown" and text.endswith(
-        ". No conclusion can be drawn: the difference from the value without an effect was not "
-        "tested."
+        ". No conclusion can be drawn: the difference from the value expected with no effect "
+        "was not tested."
     )
 
 
@@ -215,8 +215,9 @@ def test_a_risk_that_no_audit_measured_says_why(session):
     state, text = lines_of(coverage)["Bias against groups"]
     assert state == "unknown"
     assert text == (
-        "Not measured: Bias failed; Texts about groups, compared measured nothing; Associations "
-        "between words (WEAT) was skipped by the user; Stereotyped answers (BBQ) did not run."
+        "Not measured: Bias failed; Comparison of texts about groups measured nothing; "
+        "Associations between words (WEAT) was skipped by the user; Stereotyped answers (BBQ) did "
+        "not run."
     )
     assert lines_of(coverage)["Personal data"] == (
         "unknown",
@@ -386,7 +387,7 @@ def test_a_named_null_value_and_a_unit_without_a_name(session):
     _, text = lines_of(membership=[row | {"value": 0.53, "low": 0.47, "high": 0.59}])["Membership"]
     assert (
         "area under the ROC curve (AUC; 0.5 means guessing, 1 means perfect) of 0.5300 (95 % "
-        "interval 0.4700 to 0.5900, n = 9); value without an effect: 0.5000."
+        "interval 0.4700 to 0.5900, n = 9); value expected with no effect: 0.5000."
     ) in text
     assert "detect a difference of 0.0800 or more." in text and "probability" not in text
 
@@ -437,7 +438,7 @@ def test_a_discovery_has_the_words_that_its_audit_declares(session):
     assert text == (
         "Of the texts that somebody selects by a score of the model (ratio to compressed size) to "
         "find training text, 60.0 % contain at least 16 consecutive tokens of it (95 % interval "
-        "40.0 % to 70.0 %, n = 9); value without an effect: 20.0 %."
+        "40.0 % to 70.0 %, n = 9); value expected with no effect: 20.0 %."
     )
     _, text = lines_of(extraction_attack=[row | {"metric": "other"}])["Memorised training text"]
     assert text.startswith("Training text in generated texts, Other: 60.0 % (95 % interval 40.0 %")
@@ -454,7 +455,7 @@ def test_an_audit_of_planted_text_alone_says_that_it_is_no_finding(session, inco
     assert text_of_parts(line.content) == (
         "Test sensitivity (planted text, not a finding): the model's preference for a planted "
         "association increases by 3.600 nats (natural-log odds) between planted shares of 0 % and "
-        "100 % (95 % interval 0.2000 to 7.000, n = 9); value without an "
+        "100 % (95 % interval 0.2000 to 7.000, n = 9); value expected with no "
         f"effect: 0.000{inconclusive and f'; no conclusion: {inconclusive}'}."
     )
 
@@ -465,9 +466,9 @@ def test_the_largest_effect_comes_with_the_definition_of_its_metric(session):
     line = describe_audit_result("weat", findings_of(weat=[row | {"worse_when": "away_from_null"}]))
     assert text_of_parts(line.content) == (
         "The test does not show harm. Largest effect: Effect size input (trades, men): 0.7000 "
-        "standard deviations (95 % interval −0.2000 to 1.300, n = 9); value without an effect: "
-        "0. Effect size input: strength of the association between two pairs of word lists, from "
-        "the input embeddings, in standard deviations; 0 means no association, and the "
+        "standard deviations (95 % interval −0.2000 to 1.300, n = 9); value expected with no "
+        "effect: 0. Effect size input: strength of the association between two pairs of word "
+        "lists, from the input embeddings, in standard deviations; 0 means no association, and the "
         "maximum is about 2."
     )
 

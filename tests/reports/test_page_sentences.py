@@ -364,7 +364,7 @@ def test_the_caption_of_a_trajectory_names_what_is_drawn(figures, intervals, nul
     text = describe_trajectory_chart("Strength", figures, nulls)
     start = "Strength by training step"
     assert text.startswith(f"{start}, with intervals." if intervals else f"{start}; no interval is")
-    assert ("The dashed line is the value without an effect." in text) == dashed
+    assert ("The dashed line is the value expected with no effect." in text) == dashed
 
 
 class Audited:

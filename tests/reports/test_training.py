@@ -181,8 +181,8 @@ def test_the_card_says_what_was_read_and_not_what_there_was(page):
     assert not re.search(r"trained on [\d,]+ (documents|tokens)", said.lower())
     assert (
         "By step 250 the model had read 42,500 tokens. The text packed for training has 61,000 "
-        "tokens, so this is 0.6967 epochs, counting repeated reading. Of 304 documents it had "
-        "read at least a part of 204 documents and all of 154 documents. It has learnt nothing "
+        "tokens, so this is 0.6967 epochs, counting repeated reading. Of 304 documents, it had "
+        "read at least part of 204 documents and all of 154 documents. It has learnt nothing "
         "from the other documents."
     ) in said.split("Model details")[1]  # among the main results, after the contents
     assert tables(page, "source", "documents", "read at least in part") == [

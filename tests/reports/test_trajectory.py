@@ -206,7 +206,7 @@ def test_the_numbers_are_those_of_the_tables_and_of_paired_t_tests(session, show
         assert (
             row["step"] == f"{step}"
             and row["n"] == "12"
-            and row["value without an effect"] == "0.2500"
+            and row["value expected with no effect"] == "0.2500"
         )
         assert float(row["value"]) == pytest.approx(np.mean(values), abs=6e-5)
     (summed,) = site.rows("finding")

@@ -183,7 +183,7 @@ class PolicyRule(StageConfig):
         gt=0,
         allow_inf_nan=False,
         description="margin: the rule passes if the interval for the paired difference "
-        "excludes a worsening of this value or more relative to the run specified in "
+        "excludes a worsening by this amount or more relative to the run specified in "
         "policy.previous",
     )
 

@@ -33,10 +33,10 @@ MAX_FALSE_ALARM_SHARE = 0.2
 
 #: The rule by which a control passes or fails, for tables of these controls.
 SCORER_CONTROL_RULE = (
-    f"Rule: a scorer must flag at least {MIN_DETECTED_SHARE:.0%} of the texts of a harmful "
-    f"kind, and may flag at most {MAX_FALSE_ALARM_SHARE:.0%} of those of a harmless kind. A "
-    "kind passes if the whole interval satisfies its limit, and fails if the whole interval "
-    "violates it. If the interval contains the limit, neither is shown."
+    f"Rule: a scorer must flag at least {MIN_DETECTED_SHARE:.0%} of the texts of a harmful kind, "
+    f"and may flag at most {MAX_FALSE_ALARM_SHARE:.0%} of those of a harmless kind. A kind of text "
+    "passes if the whole interval satisfies its limit, and fails if the whole interval violates "
+    "it. If the interval contains the limit, neither is shown."
 ).replace("%", " %")
 
 #: Largest share of texts of a kind that may have no score.

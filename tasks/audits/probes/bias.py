@@ -134,7 +134,7 @@ ITEMS = build_items_schema(
         "is_invalid",
         pa.bool_(),
         "label",
-        "whether the file of the pair marks it as invalid; such pairs count only in the "
+        "whether the file marks the pair as invalid; such pairs count only in the "
         "published preference",
     ),
     column(

@@ -134,7 +134,7 @@ def build_requests(
 PROBE = GroupComparison("counterfactual", "templates", True, SCORER_HEADS).make_probe(
     description=AuditDescription(
         20,
-        "Texts about groups, compared",
+        "Comparison of texts about groups",
         "This audit compares the model's texts about one group with its texts about other "
         "groups after the same prompt. It measures differences in toxicity and in other scores.",
         "Differences between texts about groups after the same prompt were not measured.",

@@ -623,7 +623,7 @@ PROBE = Probe(
                     "Share of training texts whose next {suffix_tokens} tokens the model "
                     "writes word for word, as a function of the number of preceding tokens "
                     "that it is given, with intervals. Each short vertical line marks the "
-                    "value without an effect."
+                    "value expected with no effect."
                 ),
                 is_ordered=True,
             ),

@@ -759,7 +759,7 @@ PROBE = Probe(
                 (
                     "Share of texts that contain training text among the texts that an "
                     "attacker would select by each score, with intervals. Each short vertical "
-                    "line marks the share among all texts (the value without an effect)."
+                    "line marks the share among all texts (the value expected with no effect)."
                 ),
             ),
         ),

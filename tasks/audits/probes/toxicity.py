@@ -214,9 +214,9 @@ ITEMS = build_items_schema(
         pa.string(),
         "label",
         "detail of the item: for user_lexicon, the lexicon and the group; for a labelled text, "
-        "its label; for held-out text, the numbers of the excerpt and of the window in it, where "
-        "window 0 begins the document; for shuffled tokens, the number of the text; otherwise "
-        "empty",
+        "its label; for held-out text, the number of the excerpt and the number of the window "
+        "within it (0 is at the start of the document); for shuffled tokens, the number of the "
+        "text; otherwise empty",
     ),
     column(
         "file_toxicity",
