@@ -38,7 +38,9 @@ _TERM_MEANINGS = {
     "added": "number or size of the documents that the stage added",
     "kept": "number or size of the documents in the output of the stage",
     "removed_rows": "number or size of the documents that were removed entirely",
-    "removed_spans": "size of the spans that were removed from documents; 0 if the unit is rows",
+    "removed_spans": (
+        "size of the spans that were removed from documents, in the unit of the row; 0 for rows"
+    ),
     "quarantined": "number or size of the documents that could not be processed",
     "replaced": (
         "net decrease in text size caused by replacements inside documents, in bytes; negative if "
