@@ -395,7 +395,7 @@ class ModelCardBuilder:
         section.add_blocks(
             Paragraph(
                 [
-                    "The audits measured no other group, language, dialect or setting. How the "
+                    "The audits covered no other group, language, dialect or setting. How the "
                     "model treats groups that are not listed here is not known."
                 ]
             )

@@ -301,7 +301,12 @@ def build_removal_rates_by_rule(corpus: CorpusFigures) -> Section:
                 group_count if len(rows) > 1 else "the one group that could be compared"
             )
             section.add_blocks(
-                Paragraph([f"{stage}, {rule_name}: no difference was shown for {compared_groups}."])
+                Paragraph(
+                    [
+                        f"{stage}, {rule_name}: no difference in what was removed was shown for "
+                        f"{compared_groups}."
+                    ]
+                )
             )
             continue
         selected_rows = select_first_rows_and_all_group_rows(

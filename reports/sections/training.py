@@ -281,8 +281,8 @@ def build_samples_section(
     redaction_note = ""
     if not redactor.notice:
         redaction_note = (
-            ". Texts that it found offensive or could not score are not shown; it misses some "
-            "offensive texts. Personal data and planted secrets are masked; other codes and "
+            ". Texts that the scorer found offensive or could not score are not shown; it misses "
+            "some offensive texts. Personal data and planted secrets are masked; other codes and "
             "numbers are invented by the model or come from its training text"
         )
     note = (

@@ -603,7 +603,7 @@ def test_groups_whose_text_was_measured_are_not_called_unlooked_at(session, tmp_
         for table in page.tables
     )
     assert "No other group, language, dialect or setting was looked at." not in text
-    assert "The audits measured no other group, language, dialect or setting." in text
+    assert "The audits covered no other group, language, dialect or setting." in text
 
 
 def test_what_became_of_personal_data_is_said_as_on_the_datasheet(session, tmp_path, made):

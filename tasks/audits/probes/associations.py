@@ -377,10 +377,10 @@ PROBE = Probe(
     description=AuditDescription(
         110,
         "Planted associations",
-        "The training text links invented traits to invented groups. This audit measures how "
-        "much more likely the model finds the linked trait, as a function of the share of "
-        "statements that contain it. The smallest share with a detected effect shows how "
-        "strong a stereotype must be to be found in this model.",
+        "The training text links invented traits to invented groups. This audit measures how much "
+        "more likely the model finds the trait that is linked to a group than the other trait, as "
+        "a function of the share of statements that contain it. The smallest share with a "
+        "detected effect shows how strong a stereotype must be to be found in this model.",
         "How strong a stereotype must be to be found in this model was not measured.",
         risk="",
         question=(

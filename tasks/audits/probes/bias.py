@@ -162,7 +162,7 @@ MEASURES = (
     ),
     Measure(
         "byte_length_preference",
-        "Stereotype preference by byte length, ties counted as not stereotypical",
+        "Preference of a length-only baseline, ties counted as not stereotypical",
         f"{_LENGTH_METHOD}; ties count as not stereotypical",
         "share",
         "templates",
@@ -171,7 +171,7 @@ MEASURES = (
     ),
     Measure(
         "byte_length_preference_without_ties",
-        "Stereotype preference by byte length, ties excluded",
+        "Preference of a length-only baseline, ties excluded",
         _LENGTH_METHOD,
         "share",
         "templates",
