@@ -303,8 +303,8 @@ def build_removal_rates_by_rule(corpus: CorpusFigures) -> Section:
             section.add_blocks(
                 Paragraph(
                     [
-                        f"{stage}, {rule_name}: no difference in what was removed was shown for "
-                        f"{compared_groups}."
+                        f"{stage}, {rule_name}: no difference was shown between the share of "
+                        f"{compared_groups} and that of all other documents."
                     ]
                 )
             )

@@ -153,7 +153,7 @@ def test_a_setting_of_the_bias_audit_reruns_that_audit_and_the_card(smoke):
         assert settled.config.audit_bias.seed == seed
 
 
-def test_a_threshold_that_removes_no_other_document_reruns_only_its_stage(smoke):
+def test_a_threshold_that_removes_no_other_document_reruns_only_stages_with_it(smoke):
     report = smoke.json(
         "run",
         "smoke",
@@ -162,7 +162,7 @@ def test_a_threshold_that_removes_no_other_document_reruns_only_its_stage(smoke)
         "--set",
         "deduplicate_near.similarity_threshold=0.8000001",
     )
-    assert made(report) == ["deduplicate_near"]
+    assert made(report) == ["deduplicate_near", "evaluate_near_duplicates"]
 
 
 def test_every_finding_has_rows(smoke, monkeypatch):

@@ -240,5 +240,5 @@ def test_wrong_parameters_fail_with_their_sentence(served):
         assert state["message"].startswith(output) and "\n" not in state["message"]
         printed = (home.parent / "serve.log").read_text()
         assert re.search(
-            rf"run [\w-]+ \(pipeline\) refused: {re.escape(state['message'])}\n", printed
+            rf"run [\w-]+ \(pipeline\) was refused: {re.escape(state['message'])}\n", printed
         )

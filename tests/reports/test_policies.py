@@ -10,7 +10,7 @@ from hallmark.reports.sections.preprocessing import explain_toxicity_action
 from hallmark.tasks.corpus.redact_spans import RedactSpansConfig
 from tests.reports import artifacts, pages
 from tests.tasks.corpora import given
-from tests.tasks.corpus.test_language import HAWAIIAN
+from tests.tasks.corpus.test_language import HAWAIIAN, LONG
 
 
 def sheet_of(history):
@@ -214,22 +214,26 @@ def test_no_detected_personal_data_is_reported(session):
 
 STATUS = ("documents", "outcome", "number")
 OTHER = "in languages that the scorer does not support"
+OTHER_SCRIPT = "in an undetermined language and a script that the scorer does not support"
 
 
 @pytest.mark.parametrize(
     ("unknown", "fate"), [("keep", "kept"), ("remove", "removed: toxicity unknown")]
 )
 def test_treatment_of_unscored_documents_is_reported(session, unknown, fate):
-    texts = [f"{HAWAIIAN} {n}" for n in range(4)]
+    texts = [f"{LONG['de']} {n}" for n in range(4)]
+    texts += [f"{HAWAIIAN} {n}" for n in range(2)]  # undetermined, in the scorer's script
+    texts += [f"ёж {n}" for n in range(2)]  # undetermined, in another script
     texts += [f"Rain fell on the orchard, night {n}." for n in range(20)]
     texts += [f"You are a {artifacts.OFFENSIVE}, number {n}." for n in range(3)]
     rules = {"toxicity": {"lt": 0.5, "on_missing": unknown}}
     made = artifacts.curated(given([*texts, " "]), rules, asked=True)
     _, page, said = sheet_of(made)
     assert lines_of(page, *STATUS) == [
-        ["scored", "kept", "20"],
+        ["scored", "kept", "22"],
         ["scored", "removed: toxicity", "3"],
         [OTHER, fate, "4"],
+        [OTHER_SCRIPT, fate, "2"],
         ["without a visible character", fate, "1"],
     ]
     assert "Without a score, toxicity is unknown, neither high nor low" in said

@@ -77,7 +77,11 @@ def test_both_arms_have_the_same_requests_and_tokenizer(mitigated):
     assert sum(n for (kind, _), n in bytes_of.items() if kind == "source") == bytes_of["all", "all"]
     # The answer is last, after the comparison.
     *_, answer = render_mitigation(report).split("\n\n")
-    assert FINDING in answer and "treatment minus control: " in answer and "cost: " in answer
+    assert (
+        FINDING in answer
+        and "treatment minus control: " in answer
+        and "cost of the removal in bits per byte" in answer
+    )
     assert f"findings were traced are listed in {report['documents_file']}" in answer
     pages_of_arms = [Path(arm["page"]) for arm in report["arms"]]
     assert [page.parent.name for page in pages_of_arms] == [run.id for run in runs]

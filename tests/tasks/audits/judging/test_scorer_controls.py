@@ -236,10 +236,10 @@ def test_logits_are_no_scores():
     )
     assert mean.method.startswith(
         "a mean; not measured: the scorer simulated (000000000000) was not used, because it "
-        "returned scores outside 0 to 1, such as "
+        "returned scores outside the range from 0 to 1, such as "
     )
     assert all(
-        "it returned scores outside 0 to 1, such as" in finding.method
+        "it returned scores outside the range from 0 to 1, such as" in finding.method
         and "which may be logits" in finding.method
         for finding in findings
     )
