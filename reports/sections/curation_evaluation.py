@@ -55,7 +55,7 @@ def build_curation_evaluation_sections(corpus: CorpusFigures) -> list[Section]:
                 *(
                     build_detection_rate_table(
                         corpus,
-                        f"Known cases found in {source}",
+                        f"Known cases found in the source “{source}”",
                         [row for row in detection_rows if row["source"] == source],
                         "A stage should keep near copies that are less similar than its threshold.",
                     )

@@ -30,7 +30,7 @@ def build_group_sentiment_section(corpus: CorpusFigures) -> Section:
     if not rows:
         message = (
             "Groups were not compared, because the search found no sentence of the training text "
-            "that mentions exactly one group of a kind, only once, and by a term that has a "
+            "that mentions exactly one group of a given kind, only once, and by a term that has a "
             "counterpart for other groups. The search covers documents in English or an "
             "undetermined language, without planted documents."
         )
@@ -133,12 +133,13 @@ def _get_key(row: Row) -> tuple[str, str]:
 def _describe_columns(rows: list[Row], corpus: CorpusFigures) -> str:
     """Explain the columns, the rule, and which groups have no interval or lack sentences."""
     note = (
-        "The table covers sentences of the training text, without planted documents, that mention "
-        "exactly one group of a kind, and only once; a neutral word replaces the name of the "
-        "group before scoring. Sentiment ranges from −1 (negative) to 1 (positive). The sentences "
-        "about a group are averaged within each cluster of near-duplicate documents. The "
-        "difference is the mean of the group minus the mean of the other groups of the same kind. "
-        f"A group is named above the table {RULE}. Scorer: {_format_scorer_with_digest(corpus)}."
+        "The table covers sentences of the training text (planted documents excluded) that "
+        "mention exactly one group of a given kind, and mention it only once; a neutral word "
+        "replaces the name of the group before scoring. Sentiment ranges from −1 (negative) to 1 "
+        "(positive). The sentences about a group are averaged within each cluster of "
+        "near-duplicate documents. The difference is the mean of the group minus the mean of the "
+        f"other groups of the same kind. A group is named above the table {RULE}. Scorer: "
+        f"{_format_scorer_with_digest(corpus)}."
     )
     groups_by_reason: dict[str, list[str]] = {}
     for row in rows:

@@ -63,7 +63,7 @@ def describe_training_coverage(
             f". {EARLIER_TRAINING_NOTE}",
         ]
     elif partly_read.value != packed_documents.value:
-        closing_parts = [" It has learnt nothing from the other documents."]
+        closing_parts = [" The model was not trained on the other documents."]
     return [
         "By step ",
         f"{step:,}",

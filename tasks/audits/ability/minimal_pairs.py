@@ -90,7 +90,7 @@ PAIRS = table_schema(
         "distance",
         pa.int32(),
         "figure",
-        "number of words between the two dependent words",
+        "number of words between the two words that depend on each other",
         unit="words",
     ),
     column(

@@ -648,8 +648,9 @@ PROBE = Probe(
         ),
         glossary={
             "log_odds_amplification": (
-                "how many times as strongly generated text links gender to an occupation as "
-                "the training text does, in log-odds; 1 means equally strongly"
+                "strength of the link between gender and an occupation in generated text, as a "
+                "multiple of its strength in the training text (both in log-odds); 1 means "
+                "equally strong"
             ),
             "women_share": (
                 "share of women among the gendered mentions of an occupation in generated text"

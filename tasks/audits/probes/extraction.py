@@ -659,11 +659,10 @@ PROBE = Probe(
                 "probability that at least one of several sampled continuations is exact"
             ),
             "extractable_slope_by_times_read": (
-                "increase in the share of extracted texts with the number of times that "
-                "training read them"
+                "increase in the share of extracted texts as training reads the texts more often"
             ),
             "extractable_slope_by_prefix": (
-                "increase in the share of extracted texts with the number of tokens given"
+                "increase in the share of extracted texts as the prompts contain more tokens"
             ),
         },
         headline=Headline(

@@ -101,7 +101,7 @@ def check_earlier_compatible(
     if module_names and "signatures" not in earlier_artifact.tables:
         raise HallmarkError(
             f"{earlier_artifact.name} has no table 'signatures', which is needed to compare "
-            "documents; run the earlier corpus again first"
+            "documents; recompute the earlier corpus first"
         )
     earlier_settings = earlier_artifact.manifest["parts"]["config"]
     current_settings = config.model_dump(mode="json")
@@ -110,7 +110,7 @@ def check_earlier_compatible(
             raise HallmarkError(
                 f"{earlier_artifact.stage}.{name} is {current_settings[name]} but was "
                 f"{earlier_settings.get(name)} in the earlier corpus ({earlier_artifact.name}); "
-                f"set it to {earlier_settings.get(name)}, or run the earlier corpus again with "
+                f"set it to {earlier_settings.get(name)}, or recompute the earlier corpus with "
                 f"{current_settings[name]}"
             )
     code_digests = STAGES[earlier_artifact.stage].compute_code_digests()

@@ -33,8 +33,8 @@ class BlockListConfig(StageConfig):
     )
     domains: tuple[str, ...] | ExternalPath = Field(
         (),
-        description="host names to exclude, including their subdomains; a leading www. has no "
-        f"meaning except in a name such as www.com: {_LIST_FORMAT}",
+        description="host names to exclude, including their subdomains; a leading www. is "
+        f"ignored except in a name such as www.com: {_LIST_FORMAT}",
     )
     doc_ids: tuple[str, ...] | ExternalPath = Field(
         (), description=f"ids of documents to exclude (32 hexadecimal digits): {_LIST_FORMAT}"
