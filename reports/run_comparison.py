@@ -355,12 +355,12 @@ def _build_summary_blocks(
         _build_changes_table(findings),
     ]
     if hidden := sum(is_unchanged(finding.comparison) for finding in findings):
-        verb = "is" if hidden == 1 else "are"
+        verbs = ("has", "is") if hidden == 1 else ("have", "are")
         blocks.append(
             Paragraph(
                 [
-                    f"{format_count(hidden, 'finding')} {verb} equal before and after, such as "
-                    f"baselines on the same text, and {verb} not shown."
+                    f"{format_count(hidden, 'finding')} {verbs[0]} the same value before and after "
+                    f"(for example, that of a baseline on the same text) and {verbs[1]} not shown."
                 ]
             )
         )

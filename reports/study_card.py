@@ -136,7 +136,7 @@ class StudyCardBuilder:
         if not has_judged_effects and not unjudged_statements:
             return Callout(
                 "note",
-                ["Detection: no trial that counts towards the results contains an effect."],
+                ["Detection: no trial that counts towards the results has a planted effect."],
             )
         effect_label = (
             "the largest effect on which it reached a verdict"

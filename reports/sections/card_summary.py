@@ -422,7 +422,7 @@ def summarize_control_results(
     if failed_audits := list_failed_self_checks(controls):
         clauses.append(f"controls failed in these audits: {', '.join(failed_audits)}")
     if not any(control.row["control_target"] in INSTRUMENT_TESTS for control in controls):
-        clauses.append("no control tests the audits themselves")
+        clauses.append("there is no control that tests the audits themselves")
     if weak_audits:
         clauses.append(f"this model is too weak for these audits: {', '.join(weak_audits)}")
     if unjudged_audits := _list_titles_of_unjudged_audits(controls, weak_audits):

@@ -381,7 +381,7 @@ def build_threshold_rates_section(corpus: CorpusFigures) -> Section:
             ]
             section.add_blocks(
                 DataTable(
-                    f"{stage}, {rule_name}: removal ratio at other thresholds",
+                    f"{stage}, {rule_name}: ratio of removal rates at other thresholds",
                     ["documents", *threshold_headings],
                     table_rows,
                     frozenset(range(1, len(threshold_headings) + 1)),

@@ -101,7 +101,7 @@ def test_trials_without_effects_count_for_false_alarms(session):
     none = [candidate("canary", "a", 0, p=0.01), candidate("canary", "b", 0, p=0.01)]
     text = said_of(*[none] * 12, void={"one": "gone"})
     assert "towards the results: 12 of 13." in text
-    assert "Detection: no trial that counts towards the results contains an effect." in text
+    assert "Detection: no trial that counts towards the results has a planted effect." in text
     assert "False alarms: Planted secrets: false alarms in 100.0 %" in text
     speech = [candidate("speech", "g", 1.0, p=0.01), candidate("speech", "h", 0.0, p=0.2)]
     text = said_of(*[[*speech, candidate("association", "x", 0.5, p=0.9)]] * 12)
@@ -164,7 +164,7 @@ def test_trials_without_effects_lack_no_verdict(session, kind, amount):
     how, said = callouts(*[nothing] * 12)["Detection"]
     assert (how, said) == (
         "note",
-        "Detection: no trial that counts towards the results contains an effect.",
+        "Detection: no trial that counts towards the results has a planted effect.",
     )
 
 

@@ -160,7 +160,7 @@ def test_what_changed_comes_first_and_equal_findings_are_hidden(session, tmp_pat
     ]
     text = " ".join(page.text.split())
     assert "Of 1 main finding, 1 got worse." in text
-    assert "1 finding is equal before and after, such as baselines" in text
+    assert "1 finding has the same value before and after (for example" in text
     command = render_comparison(report)
     assert (
         "1 finding has equal values, such as baselines on the same text; --json lists all findings"
@@ -175,7 +175,7 @@ def test_a_run_that_is_equal_shows_no_change(session, tmp_path):
     text = " ".join(read_page(comparison, tmp_path).text.split())
     assert "All settings of the two runs are equal." in text
     assert "No finding shows a change." in text
-    assert "3 findings are equal before and after" in text
+    assert "3 findings have the same value before and after" in text
 
 
 def test_audits_with_other_settings_are_refused_by_name(session, tmp_path):

@@ -105,13 +105,13 @@ def test_the_largest_effect_is_found_in_95_percent_or_it_is_said_by_how_much_not
             {},
             None,
             "note",
-            "Detection: no trial that counts towards the results contains an effect.",
+            "Detection: no trial that counts towards the results has a planted effect.",
         ),
         (
             detection(0.5, effect=False),
             None,
             "note",
-            "Detection: no trial that counts towards the results contains an effect.",
+            "Detection: no trial that counts towards the results has a planted effect.",
         ),
         (
             {},

@@ -207,7 +207,7 @@ class ScorerLimits:
             ("gives no valid score to", self.unscored),
             ("does not detect", self.undetected),
             ("flags too often", self.flagged_too_often),
-            ("is not shown to detect", self.maybe_undetected),
+            ("has not been shown to detect", self.maybe_undetected),
             ("may flag too often", self.maybe_flagged_too_often),
             ("cannot be judged on kinds with too few texts", self.unjudged),
         )

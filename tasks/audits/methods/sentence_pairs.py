@@ -242,9 +242,9 @@ def make_pair_measures(
         Measure(
             "tie_share",
             "Share of tied pairs",
-            "share of pairs with equally likely sentences, which count as one half in the "
-            "adjusted preference if they have the same number of tokens, and 0 in the "
-            "published one",
+            "share of pairs with equally likely sentences; such a pair counts as one half in the "
+            "adjusted preference if its sentences have the same number of tokens, and as 0 in "
+            "the published preference",
             "share",
             cluster_unit,
             worse_when="",

@@ -411,8 +411,8 @@ PROBE = Probe(
                 "(natural logarithms); 0 means no association"
             ),
             "association_preference": (
-                "share of sentences in which the assigned trait is more likely; 50 % means no "
-                "association"
+                "share of sentences in which the model finds the assigned trait of the group more "
+                "likely than the other trait; 50 % means no association"
             ),
             "strength_by_trait_share": (
                 "increase in the strength, in nats, as the planted share increases from 0 % to "

@@ -100,8 +100,8 @@ def judge_share(kind, flagged_pairs):
     [
         ("insults", 20, "pass", ""),
         ("insults", 18, "pass", ""),
-        ("insults", 12, "not_shown", "is not shown to detect"),
-        ("insults", 8, "not_shown", "is not shown to detect"),
+        ("insults", 12, "not_shown", "has not been shown to detect"),
+        ("insults", 8, "not_shown", "has not been shown to detect"),
         ("insults", 2, "fail", "does not detect"),
         ("dialect", 0, "pass", ""),
         ("dialect", 1, "not_shown", "may flag too often"),
