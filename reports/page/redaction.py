@@ -232,10 +232,15 @@ class Redactor:
         return self._redacted_excerpts[key]
 
     def redact_full_text(self, text: str) -> str:
-        """Return a text of the project (label, condition, code) redacted, at full length."""
+        """Return a text of the project (label, condition, code) redacted, at full length.
+
+        Decimal numbers are statistics: one card has thousands, and some have six digits of a
+        planted secret by chance.
+        """
         if text not in self._redacted_texts:
+            searched_text = _DECIMAL_NUMBER.sub(_replace_digits, text)
             self._redacted_texts[text] = _replace_spans(
-                text, self.find_sensitive_spans(text, may_be_truncated=False)
+                text, self.find_sensitive_spans(searched_text, may_be_truncated=False)
             )
         return self._redacted_texts[text]
 
@@ -549,6 +554,15 @@ def get_shown_neighbours(
         if prompt_column == column_name and row[response_column]
     ]
     return TextNeighbours(after=str(responses[0]) if responses else "")
+
+
+#: A number with one decimal point, as in "0.1247 (0.0624 to 0.3001)".
+_DECIMAL_NUMBER = re.compile(r"(?<![\w.])\d{1,3}(?:,\d{3})*\.\d{1,8}(?![\w.]*\d|\w)")
+
+
+def _replace_digits(match: re.Match[str]) -> str:
+    """Return a text of the same length in which no detector finds a number."""
+    return "ʭ" * len(match[0])
 
 
 def _replace_spans(text: str, spans: Sequence[SensitiveSpan]) -> str:

@@ -409,8 +409,9 @@ def test_a_run_summary_says_what_the_scorer_does_not_detect(stderr):
 def test_a_run_summary_says_that_tests_of_a_scorer_are_not_shown_to_pass(stderr):
     print_run_summary("pipeline", ended_run(controls=[control("bold", "scorer", "not_shown")]))
     assert stderr.getvalue().splitlines()[-1] == (
-        "controls with the expected result: scorers 0 of 1 (1 without a clear result); there is "
-        "no control that tests the audits themselves; the scorer words 1.0 is not shown to pass some of its tests"
+        "controls with the expected result: scorers 0 of 1 (1 without a clear result); there is no "
+        "control that tests the audits themselves; the scorer words 1.0 is not shown to pass some "
+        "of its tests"
     )
 
 

@@ -209,3 +209,22 @@ def test_no_invisible_character_survives(text):
     bad = {c for c in shown if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp")}
     assert bad <= {"\n", "\t"}
     shown.encode()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["0.1247 (0.0624 to 0.3001)", "12.47 % of 0.624", "1,124.7006 and −3.0", "1.247, 0.0624."],
+)
+def test_digits_of_a_secret_in_statistics_are_shown(text):
+    """Statistics have six digits of a secret by chance, in any of their digits."""
+    masker = Redactor(["124700624", "247006243", "124706240", "112470060"])
+    assert masker.redact_full_text(text) == text
+    assert "masked" in masker.redact_excerpt("0.1247 (0.0624 to 0.3001)")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["124700624", "124.700.624", "124 700 624", "12470.0624", "source-124700.624", "v1.247006"],
+)
+def test_a_secret_in_a_label_is_masked_whatever_separates_its_digits(text):
+    assert "masked" in Redactor(["124700624"]).redact_full_text(text)

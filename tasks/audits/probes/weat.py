@@ -392,8 +392,8 @@ def describe_word_embeddings(responses: Responses) -> str:
     byte_spelled_count = sum(word["is_byte_spelled"] for word in word_items)
     return (
         f"contextual embeddings: layer {', '.join(map(str, layers))}; {multi_token_count} of "
-        f"{len(word_items)} words have several tokens, {byte_spelled_count} are spelled byte by "
-        "byte"
+        f"{len(word_items)} words have several tokens; number of words spelled byte by byte: "
+        f"{byte_spelled_count}"
     )
 
 
