@@ -90,13 +90,13 @@ class NationalIdFormat:
         )
 
     def _has_context_word(self, text: str, match: re.Match[str]) -> bool:
+        # The search sees the characters around both ranges, which may belong to a longer word.
         start = max(0, match.start() - CONTEXT_CHARS_BEFORE)
-        context = (
-            text[start : match.start()]
-            + " "
-            + text[match.end() : match.end() + CONTEXT_CHARS_AFTER]
-        )
-        return bool(self._context_regex.search(context))
+        if self._context_regex.search(text, start, match.start()):
+            return True
+        end = match.end() + CONTEXT_CHARS_AFTER
+        word = self._context_regex.search(text, match.end(), end + CONTEXT_CHARS_AFTER)
+        return word is not None and word.end() <= end
 
 
 _YYMMDD = r"\d{2}(?:0[1-9]|1[0-2])(?:[0-2]\d|3[01])"  # yymmdd

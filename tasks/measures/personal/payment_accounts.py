@@ -15,6 +15,7 @@ _CARD_PATTERN = re.compile(
     r"\d{4}([ -])\d{4}\1\d{4}\1\d{3,4}(?:\1\d{3})?|\d{4}([ -])\d{6}\2\d{4,5}|\d{14,19}"
     rf")(?!{WORD_CHARACTER}|-|\.\d)"
 )
+_FOUR_GROUPS_LENGTH = len("1234 5678 9012 3456")
 #: First digits and lengths by issuer (ISO/IEC 7812 ranges as the issuers publish them): Visa,
 #: Mastercard, American Express, Discover, Diners Club, JCB, UnionPay.
 _ISSUER_PREFIXES = re.compile(
@@ -32,9 +33,11 @@ def find_payment_cards(text: str, regions: Sequence[str] = ()) -> SpanIterator:
     from stdnum import luhn
 
     for match in _CARD_PATTERN.finditer(text):
-        digits = match[0].replace(" ", "").replace("-", "")
-        if _ISSUER_PREFIXES.fullmatch(digits) and luhn.is_valid(digits):
-            yield match.span()
+        # The last three of 19 digits may be a security code or an amount.
+        for length in {len(match[0]), _FOUR_GROUPS_LENGTH} if match[1] else {len(match[0])}:
+            digits = match[0][:length].replace(" ", "").replace("-", "")
+            if _ISSUER_PREFIXES.fullmatch(digits) and luhn.is_valid(digits):
+                yield match.start(), match.start() + min(length, len(match[0]))
 
 
 # People write an IBAN in groups of any size with one kind of separator; a line may end between two

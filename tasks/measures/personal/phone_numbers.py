@@ -105,9 +105,12 @@ def find_announced_phone_numbers(text: str, regions: Sequence[str] = ()) -> Span
     for run in _DIGIT_RUN.finditer(text) if regions else ():
         gap = text[max(previous_end, run.start() - WORD_DISTANCE) : run.start()]
         gap = gap.rpartition("\n\n")[2]  # A word of another paragraph announces nothing.
+        # With the character before the gap, which may belong to a longer word.
+        gap_start = run.start() - len(gap)
+        context = text[max(gap_start - 1, 0) : run.start()].lower()
         is_further = 0 < announced_end >= run.start() - _FURTHER_NUMBER_DISTANCE
         previous_end = run.end()
-        if not (is_further or _PHONE_WORD.search(gap.lower())) or (
+        if not (is_further or _PHONE_WORD.search(context, min(gap_start, 1))) or (
             _is_other_number(gap, run[0], is_further=is_further)
         ):
             continue

@@ -242,3 +242,26 @@ def test_credentials_are_found(text, value):
 )
 def test_placeholders_of_credentials_are_not_found(text):
     assert list_spans(text) == []
+
+
+def test_a_word_that_is_cut_by_the_distance_is_no_word_for_a_number():
+    """The end of "APESEL" is 80 characters before the number."""
+    for distance, found in ((70, True), (75, True)):
+        text = "PESEL" + " " * distance + "44051401359"
+        assert bool(find_personal_data_spans(text, regions=("PL",))) == found
+        assert not find_personal_data_spans("A" + text, regions=("PL",))
+
+
+@pytest.mark.parametrize(
+    ("text", "card"),
+    [
+        ("card 4111 1111 1111 1111 123, thanks", "4111 1111 1111 1111"),
+        ("card 4111-1111-1111-1111-123", "4111-1111-1111-1111"),
+        ("paid 5555 5555 5555 4444 999 EUR", "5555 5555 5555 4444"),
+        ("card 4111 1111 1111 1112 123", None),
+        ("card 3782 822463 10005", "3782 822463 10005"),
+    ],
+)
+def test_a_card_is_found_before_a_security_code_or_an_amount(text, card):
+    spans = find_personal_data_spans(text)
+    assert [text[span.start : span.end] for span in spans] == ([card] if card else [])

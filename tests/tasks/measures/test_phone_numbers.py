@@ -214,3 +214,13 @@ def test_numbers_of_all_countries_that_are_found_in_a_text_are_found_in_a_column
         assert [rows.get(i, []) for i in range(len(texts))] == expected
         count += sum(map(bool, expected))
     assert count > 900
+
+
+@pytest.mark.parametrize("word", ["recall", "excel", "hotel"])
+@pytest.mark.parametrize("distance", range(30, 45))
+def test_the_end_of_a_longer_word_is_no_word_for_a_telephone(word, distance):
+    text = f"{word} {'the owners must write to the same ' * 2}"[: len(word) + distance - 1]
+    text += " 650 253 0000"
+    spans = find_personal_data_spans(text)
+    assert not spans
+    assert spans == find_spans_by_row(pa.array([text], pa.large_string())).get(0, [])
