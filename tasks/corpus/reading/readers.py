@@ -163,9 +163,13 @@ def _split_at_objects(line: Line) -> list[Line]:
 
     Returns:
         A line for each object, without the white space around it, which counts in its size; none if
-        anything else is in the line.
+        anything else is in the line, or if it is not valid UTF-8.
     """
-    decoder, text, start = json.JSONDecoder(), line.data.decode("utf-8"), 0
+    try:
+        text = line.data.decode("utf-8")
+    except UnicodeDecodeError:
+        return []
+    decoder, start = json.JSONDecoder(), 0
     parts: list[Line] = []
     while (begin := _SEPARATORS.match(text, start).end()) < len(text):  # type: ignore[union-attr]
         try:

@@ -207,7 +207,7 @@ def _fill_text(record: Record, warc_record: WarcRecord, source: WarcSource, max_
         BodyError: if the body is damaged.
     """
     content: bytes = warc_record.reader.read()
-    if not warc_record.is_http:
+    if not warc_record.is_http or warc_record.http_headers is None:
         decoded = decode_utf8(content)
         record.text, record.lost_characters = decoded.text, decoded.lost_characters
         return

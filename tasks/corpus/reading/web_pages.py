@@ -233,6 +233,7 @@ def extract_page_text(html: str, main_content: bool, *, is_truncated: bool = Fal
 
     if is_truncated:
         html = _CUT_MARKUP.sub("", html)
+    html = _DROPPED_ELEMENT.sub(_rename_dropped_element, html)
     if html.count("<") > UNCHECKED_TAGS or len(html) > UNCHECKED_CHARACTERS:
         _ParserCostEstimator(html).check_limits()
     extract_text = partial(
@@ -255,6 +256,17 @@ def extract_page_text(html: str, main_content: bool, *, is_truncated: bool = Fal
     return text.replace(_KEEP_MARK, "")
 
 
+# Elements of text that Resiliparse leaves out ----------------------------------------------------
+
+#: A table, code or a quotation is often in a figure element, and a date in a sentence in a time
+#: element. Resiliparse leaves out both.
+_DROPPED_ELEMENT = re.compile(r"(?ai)<(/?)(figure|time)(?=[\s/>])")
+
+
+def _rename_dropped_element(match: re.Match[str]) -> str:
+    return f"<{match[1]}{'div' if match[2].lower() == 'figure' else 'span'}"
+
+
 # Single characters -------------------------------------------------------------------------------
 
 # Resiliparse takes a character of three bytes in UTF-8 that stands alone between two tags for a
@@ -267,7 +279,8 @@ _RUBY_START = re.compile("(?ai)<rt[^a-z]")
 
 def _mark_single_character(match: re.Match[str]) -> str:
     character = unescape(match[2])
-    return match[0] if character in _SEPARATORS else match[0] + _KEEP_MARK
+    is_text = character.isprintable() and character not in _SEPARATORS
+    return match[0] + _KEEP_MARK if is_text else match[0]
 
 
 # Lists -------------------------------------------------------------------------------------------

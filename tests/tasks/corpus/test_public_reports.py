@@ -24,7 +24,7 @@ from hallmark.tasks.measures.personal_data import find_personal_data_spans
 from tests.tasks.corpora import given, scrubbed
 from tests.tasks.corpus.reader_helpers import get_texts, read_checked
 from tests.tasks.corpus.test_deduplicate_near import Result, make_table
-from tests.tasks.corpus.test_warc import make_html, make_page, read_archive
+from tests.tasks.corpus.test_warc import make_html, make_page, make_record, read_archive
 
 SENTENCES = [
     "The mill by the river ground wheat for eleven villages until the spring flood.",
@@ -111,6 +111,29 @@ def test_single_characters_between_tags_are_text(inner, expected, main_content):
     assert extract_page_text(page, main_content=main_content).split("\n")[0] == expected
 
 
+@pytest.mark.parametrize("main_content", [True, False])
+@pytest.mark.parametrize(
+    ("inner", "expected"),
+    [
+        (
+            "<figure class='wp-block-table'><table><tr><td>Paris</td><td>France</td></tr></table>"
+            "</figure>",
+            "Paris France",
+        ),
+        ("<figure class='highlight'><pre>x = 1</pre></figure>", "x = 1"),
+        ("<FIGURE><blockquote>Never again.</blockquote></FIGURE>", "Never again."),
+        (
+            "<p>The war ended in <time>1945</time>, on <time datetime='x'>2 September</time>.</p>",
+            "The war ended in 1945, on 2 September.",
+        ),
+    ],
+)
+def test_text_in_figures_and_dates_in_sentences_survive(inner, expected, main_content):
+    page = make_body(f"<article><p>{SENTENCES[0]}</p>{inner}<p>{SENTENCES[1]}</p></article>")
+    text = extract_page_text(page, main_content=main_content)
+    assert text.split() == f"{SENTENCES[0]} {expected} {SENTENCES[1]}".split()
+
+
 # Web archives ------------------------------------------------------------------------------------
 
 
@@ -155,6 +178,16 @@ def test_a_damaged_member_of_a_compressed_archive_costs_only_its_records(write):
     assert errors
 
 
+def test_a_conversion_that_calls_itself_http_is_read(write):
+    pieces = [
+        make_record(b"good text"),
+        make_record(b"other text", Content_Type="application/http; msgtype=response"),
+        make_record(b"more text"),
+    ]
+    documents, errors, _ = read_archive(write, b"".join(pieces))
+    assert get_texts(documents) == ["good text", "other text", "more text"] and not errors
+
+
 # Records -----------------------------------------------------------------------------------------
 
 
@@ -166,6 +199,22 @@ def test_the_documents_before_a_truncated_end_of_a_compressed_file_are_read(writ
     for name, content in {"a.jsonl.gz": data[:-20], "b.jsonl.gz": members[:-20]}.items():
         documents, errors, _ = read_checked(write(name, content), "jsonl", limit=10**6)
         assert len(documents) >= 3 and len(errors) == 1
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'[{"text":"a"},{"text":"caf\xc3',
+        '[{"text":"é"}]'.encode("utf-16"),
+        b'[{"text":"a"}]\n\xff\xfe',
+        b'[\n{"text":"Caf\xe9" "x"},\n{"text":"b"}\n]',
+        b'{"text":"a"}\n{"text":"caf\xc3',
+    ],
+)
+@pytest.mark.parametrize("name", ["a.json", "a.jsonl"])
+def test_json_that_is_cut_inside_a_character_is_an_error_of_the_file(write, data, name):
+    documents, errors, _ = read_checked(write(name, data), "jsonl")
+    assert errors and all(len(document.text) == 1 for document in documents)
 
 
 @pytest.mark.parametrize("escape", [r"\ud800", r"\udc00 x", r"\ud83d\ud83d", r"\ude00\ud83d"])
