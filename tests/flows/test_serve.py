@@ -69,11 +69,11 @@ def prefect_server(tmp_path_factory):
         process.wait(timeout=30)
 
 
-def test_the_pipeline_and_an_audit_run_as_deployments(smoke, prefect_server, tmp_path):
+def test_the_pipeline_and_an_audit_run_as_deployments(apart, prefect_server, tmp_path):
     server = prefect_server
     env = {
         **os.environ,
-        "HALLMARK_STORE": str(smoke.store),
+        "HALLMARK_STORE": str(apart.store),
         "PREFECT_API_URL": server,
         "PREFECT_HOME": str(tmp_path),
         "PREFECT_RUNNER_POLL_FREQUENCY": "1",
@@ -124,9 +124,9 @@ def test_the_pipeline_and_an_audit_run_as_deployments(smoke, prefect_server, tmp
 
             assert wait_for(name, ended, serve) == "COMPLETED", (tmp_path / "serve.log").read_text()
             made = api.get(f"{server}/flow_runs/{run}").json()["name"]
-            assert made in (smoke.store / "site" / "index.html").read_text()
+            assert made in (apart.store / "site" / "index.html").read_text()
             flow = "pipeline" if name == "smoke" else "audit"
-            page = smoke.store / "site" / "runs" / made / "index.html"
+            page = apart.store / "site" / "runs" / made / "index.html"
             lines = (
                 rf"run {made} \({flow} smoke\) started\n",
                 rf"run {made} \({flow} smoke\) completed, [\d,]+ s: {re.escape(str(page))}\n",
