@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -499,6 +499,12 @@ def sum_skipped_inputs(batch_results: list[tuple[InputBatch, ItemResult]]) -> li
     return [SkippedInput(*key, *sums[key]) for key in sorted(sums)]
 
 
+def build_table_from_tuples(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.Table:
+    """Build a table from rows whose values are in the order of the schema's columns."""
+    columns = [list(values) for values in zip(*rows, strict=True)] or [[] for _ in schema]
+    return pa.table(columns, schema=schema)
+
+
 #: Formats of files that need no mention on the terminal.
 USUAL_FORMATS = re.compile(
     r"""delimiter (','|tab), (quotes '"' doubled|no quotes), line ends (LF|CRLF), with header"""
@@ -515,8 +521,7 @@ def build_format_rows(batch_results: list[tuple[InputBatch, ItemResult]]) -> pa.
         (source, file_format, len(file_names), min(file_names))
         for (source, file_format), file_names in sorted(names.items())
     ]
-    columns = [list(values) for values in zip(*rows, strict=True)] or [[] for _ in FILE_FORMATS]
-    return pa.table(columns, schema=FILE_FORMATS)
+    return build_table_from_tuples(rows, FILE_FORMATS)
 
 
 def build_unread_rows(unread_files: dict[str, list[UnreadFile]]) -> pa.Table:
@@ -526,8 +531,7 @@ def build_unread_rows(unread_files: dict[str, list[UnreadFile]]) -> pa.Table:
         for source_name, source_unread_files in sorted(unread_files.items())
         for unread in source_unread_files
     ]
-    columns = [list(values) for values in zip(*rows, strict=True)] or [[] for _ in UNREAD_FILES]
-    return pa.table(columns, schema=UNREAD_FILES)
+    return build_table_from_tuples(rows, UNREAD_FILES)
 
 
 def build_source_rows(
@@ -677,9 +681,7 @@ def ingest(config: IngestConfig, context: StageContext) -> None:
         raise HallmarkError(_explain_empty_corpus(config, [*read_results, *range_results]))
     _warn_about_missing_columns(config, read_results)
     context.get_table_writer("errors").write(errors)
-    skipped_columns = [list(values) for values in zip(*skipped, strict=True)]
-    skipped_columns = skipped_columns or [[] for _ in SKIPPED]
-    context.get_table_writer("skipped").write(pa.table(skipped_columns, schema=SKIPPED))
+    context.get_table_writer("skipped").write(build_table_from_tuples(skipped, SKIPPED))
     context.get_table_writer("sources").write(
         build_source_rows(config, batch_results, unread_files)
     )

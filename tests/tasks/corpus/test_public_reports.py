@@ -153,7 +153,7 @@ def test_a_page_in_an_unknown_encoding_is_no_document(write):
     ]
     documents, errors, counts = read_archive(write, b"".join(pages))
     assert get_texts(documents) == [SENTENCES[1]]
-    assert len(errors) == 1 or counts.skipped_bytes
+    assert not errors and counts.skipped_bytes > 0
 
 
 def test_pages_after_a_damaged_record_are_read(write):
@@ -164,7 +164,7 @@ def test_pages_after_a_damaged_record_are_read(write):
     damaged = damaged.replace(b"Content-Length: %d" % length, b"Content-Length: %d" % (length - 30))
     documents, errors, _ = read_archive(write, first + damaged + third)
     assert {SENTENCES[0], SENTENCES[2]} <= set(get_texts(documents))
-    assert errors or len(documents) == 3
+    assert len(documents) == 2 and len(errors) == 1
 
 
 def test_a_damaged_member_of_a_compressed_archive_costs_only_its_records(write):
@@ -174,8 +174,8 @@ def test_a_damaged_member_of_a_compressed_archive_costs_only_its_records(write):
     broken[-6] ^= 0xFF  # The checksum at the end of the member.
     data = members[0] + bytes(broken) + members[2]
     documents, errors, _ = read_archive(write, data, name="a.warc.gz")
-    assert {SENTENCES[0], SENTENCES[2]} <= set(get_texts(documents))
-    assert errors
+    assert get_texts(documents) == [SENTENCES[0], SENTENCES[2]]
+    assert len(errors) == 1
 
 
 def test_a_conversion_that_calls_itself_http_is_read(write):
@@ -198,7 +198,7 @@ def test_the_documents_before_a_truncated_end_of_a_compressed_file_are_read(writ
     members = b"".join(gzip.compress(line, mtime=0) for line in lines)
     for name, content in {"a.jsonl.gz": data[:-20], "b.jsonl.gz": members[:-20]}.items():
         documents, errors, _ = read_checked(write(name, content), "jsonl", limit=10**6)
-        assert len(documents) >= 3 and len(errors) == 1
+        assert get_texts(documents) == [s * 200 for s in SENTENCES[:3]] and len(errors) == 1
 
 
 @pytest.mark.parametrize(
@@ -344,7 +344,7 @@ def test_short_texts_that_differ_are_not_near_duplicates(tmp_path):
     """OpenDCAI/DataFlow#526: texts shorter than a shingle had one empty signature."""
     texts = ["cat", "dog", "Cat food", "猫", "犬", "猫と犬", "!", "?"]
     result = deduplicate_near_texts(tmp_path, texts)
-    assert result.texts == texts or sorted(result.texts) == sorted(texts)
+    assert sorted(result.texts) == sorted(texts)
 
 
 def test_texts_with_common_pieces_but_other_words_are_not_one_cluster(tmp_path):
@@ -389,7 +389,7 @@ def test_a_passage_is_not_its_own_repetition(session):
     spans = find_repeats(documents, {}, config)["spans"].read()
     rows = documents["documents"].read().to_pylist()
     repeating_id = next(row["doc_id"] for row in rows if row["text"] == texts[0])
-    assert set(spans["doc_id"].to_pylist()) <= {repeating_id}
+    assert {*spans["doc_id"].to_pylist()} == {repeating_id}
 
 
 def test_cuts_of_repeated_passages_keep_whole_characters(session):
