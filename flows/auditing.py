@@ -16,7 +16,6 @@ from hallmark.flows.checkpoint_resolution import ResolvedCheckpoint, trace_train
 from hallmark.flows.config import Config, rebase_config_paths
 from hallmark.flows.corpus import ArtifactsByLabel, Corpus
 from hallmark.flows.error_rates import find_current_error_rates_by_audit
-from hallmark.flows.policy_publishing import publish_policy_outcome
 from hallmark.flows.policy_rule_checks import check_rule_slices
 from hallmark.flows.previous_release import compare_audits_with_previous, find_previous_release
 from hallmark.reports.model_card import build_model_card
@@ -119,8 +118,6 @@ def audit_checkpoint(
         artifacts["policy"] = write_rule_verdicts(
             audits, comparison if has_rule_about_previous else None, config.policy.rules_config
         )
-        if isinstance(artifacts["policy"], Artifact):  # it is unknown in a forecast
-            publish_policy_outcome(artifacts["policy"])
     with record_failure(errors, "attention_maps"):
         artifacts["attention_maps"] = attention_maps(checkpoint, config.attention_maps)
     if training_run:

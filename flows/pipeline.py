@@ -18,6 +18,7 @@ from hallmark.flows.auditing import (
 from hallmark.flows.checkpoint_resolution import get_permanent_name, resolve_checkpoint
 from hallmark.flows.corpus_additions import open_earlier_corpus_or_empty
 from hallmark.flows.curation import curate_corpus
+from hallmark.flows.run_outcome import conclude_flow
 from hallmark.flows.run_recording import generate_flow_run_name, start_run
 from hallmark.flows.runs import Run
 from hallmark.flows.training import train_model
@@ -71,7 +72,7 @@ def pipeline(
             corpus = corpus.with_artifact("leave_out", trained["leave_out"])
         checkpoint = run.find_last_checkpoint(trained["pretrain"])
         audit_checkpoint(run.config, checkpoint, audit_names, corpus, trained["pretrain"])
-    return run.id
+    return conclude_flow(run)
 
 
 @flow(name="corpus", flow_run_name=generate_flow_run_name)
@@ -136,7 +137,7 @@ def audit(
             resolved.training_run,
             record_other_lexicons(run.config, resolved),
         )
-    return run.id
+    return conclude_flow(run)
 
 
 def _get_recorded_selection(selected_audits: tuple[str, ...]) -> list[str] | None:

@@ -6,7 +6,6 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from hallmark.flows.commands.options import print_result
@@ -95,6 +94,8 @@ def run_flow_and_print_result(flow_name: str, as_json: bool, **flow_parameters: 
     """
     with start_prefect_and_progress(lambda: check_flow_parameters(flow_name, flow_parameters)):
         run = run_flow_by_name(flow_name, flow_parameters)
+    from hallmark.flows.run_outcome import check_audits_and_policy
+
     if as_json:
         from hallmark.flows.commands.removal_summary import summarize_removals
         from hallmark.flows.commands.status import build_status_report
@@ -131,6 +132,8 @@ def run_flow_for_each(
     with start_prefect_and_progress(
         lambda: check_flow_parameters(flow_name, *parameters_by_name.values())
     ):
+        from hallmark.flows.run_outcome import check_audits_and_policy
+
         for name, parameters in parameters_by_name.items():
             stderr.print(name, markup=False)
             try:
@@ -244,98 +247,15 @@ def render_passed_rules(verdicts: Sequence[Mapping[str, Any]]) -> list[str]:
     return lines
 
 
-def _format_failed_audits(reason_by_audit: Mapping[str, str]) -> str:
-    """Name all audits that failed, those with the same reason together."""
-    audits_by_reason: dict[str, list[str]] = {}
-    for audit, reason in reason_by_audit.items():
-        audits_by_reason.setdefault(reason, []).append(audit)
-    failures = "; ".join(
-        f"{', '.join(audits)} failed: {reason}" for reason, audits in audits_by_reason.items()
-    )
-    these_audits = "this audit" if len(reason_by_audit) == 1 else "these audits"
-    return (
-        f"{failures}; all other results were written, and the model card lists {these_audits}; fix "
-        f"the cause, then run the command again to repeat {these_audits}"
-    )
-
-
-def check_audits_and_policy(run: Run) -> None:
-    """Check that all audits of a run worked and that its findings pass the policy.
-
-    Raises:
-        PolicyViolationError: If a rule of the policy failed or is not shown to hold.
-        HallmarkError: If an audit failed, but the policy passed or there is none.
-    """
-    from hallmark.flows.finding_trace import format_finding_name
-    from hallmark.flows.runs import is_same_store, resolve_store_uri
-    from hallmark.tasks.audits.judging.policy_outcome import VERDICT_NAMES, judge_policy
-    from hallmark.tasks.audits.registry import SKIPPED_COUNT_METRICS
-    from hallmark.tasks.contract import HallmarkError, PolicyViolationError
-
-    reason_by_audit = run.read_failure_reason_by_audit()
-    failure_text = _format_failed_audits(reason_by_audit) if reason_by_audit else ""
-    verdicts = run.list_verdicts()
-    policy = judge_policy(verdicts)
-    if policy.verdict in (None, "pass"):
-        if failure_text:
-            raise HallmarkError(failure_text)
-        return
-    failed_rows = [row for row in verdicts if row["verdict"] == "fail"]
-    # A rule that failed is not listed again for its findings that could not be judged.
-    not_shown_rows = [
-        row
-        for row in verdicts
-        if row["verdict"] == "not_shown" and row["rule"] in policy.not_shown_rules
-    ]
-    descriptions = [
-        f"{VERDICT_NAMES[verdict]}: {_describe_verdicts(rows)}"
-        for verdict, rows in (("fail", failed_rows), ("not_shown", not_shown_rows))
-        if rows
-    ]
-    store_option = (
-        ""
-        if is_same_store(run.store.uri, resolve_store_uri())
-        else f" --store {quote(run.store.uri)}"
-    )
-    traceable_rows = [
-        row
-        for row in (*failed_rows, *not_shown_rows)
-        if row["value"] is not None
-        and row["metric"] not in SKIPPED_COUNT_METRICS.get(row["audit"], ())
-    ]
-    trace_hints = [
-        f"hallmark trace {run.id} {quote(format_finding_name(row))}{store_option} shows its rows; "
-        for row in traceable_rows[:1]
-    ]
-    raise PolicyViolationError(
-        f"{policy.describe()}; {'; '.join(descriptions)}; {''.join(trace_hints)}"
-        f"all verdicts are on the model card and in the table verdicts of run {run.id}"
-        + (f"; {failure_text}" if failure_text else "")
-    )
-
-
-def _describe_verdicts(verdicts: Sequence[Mapping[str, Any]]) -> str:
-    """Name the rules of the first three verdicts, each with its finding and the reason."""
-    from hallmark.flows.finding_trace import format_finding_name
-
-    descriptions = [
-        f"{row['rule']} ({format_finding_name(row)}: {row['reason']})" for row in verdicts[:3]
-    ]
-    remainder = (
-        f", and {len(verdicts) - len(descriptions)} more"
-        if len(verdicts) > len(descriptions)
-        else ""
-    )
-    return "; ".join(descriptions) + remainder
-
-
 def call_flow_and_get_run(call_flow: Callable[[], str]) -> Run:
     """Call a flow and return its run.
 
-    A run that run.json calls completed is returned even if Prefect fails to report its end to a
-    server that is gone.
+    A run that run.json calls completed is returned even if its flow failed because an audit failed
+    or the policy is not met (``check_audits_and_policy`` raises that error again), or because
+    Prefect cannot report the end of the run to a server that is gone.
     """
     from hallmark.flows.run_recording import frontend
+    from hallmark.tasks.contract import HallmarkError
 
     earlier_run_ids = set(frontend.runs_by_id)
     try:
@@ -347,7 +267,10 @@ def call_flow_and_get_run(call_flow: Callable[[], str]) -> Run:
         )
         if new_run is None or new_run.record["status"] != "completed":
             raise
-        log.warning(
-            "the end of run %s could not be reported to the Prefect server: %s", new_run.id, error
-        )
+        if not isinstance(error, HallmarkError):
+            log.warning(
+                "the end of run %s could not be reported to the Prefect server: %s",
+                new_run.id,
+                error,
+            )
         return new_run

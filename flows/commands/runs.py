@@ -58,7 +58,8 @@ def list_runs(
         Rows with the fields of ``RECORD_FIELDS`` and the ``status``; the number of ``stages`` and
         of ``computed_stages``, which the run did not take from the store; the verdict of its
         ``policy`` and its ``failed_rules``, ``not_shown_rules`` and ``passed_rules``, None if the
-        verdicts cannot be read; and ``training_arm``, see ``_get_training_arm``.
+        verdicts cannot be read; ``failed_audits``, None if they cannot be read; and
+        ``training_arm``, see ``_get_training_arm``.
     """
     all_store_runs = read_all_runs(
         open_store(store, create=False), include_trials=flow == TRIAL_FLOW
@@ -83,6 +84,7 @@ def build_run_row(run: Run) -> Row:
         "stages": len(stages),
         "computed_stages": computed_count,
         **read_policy_fields(run),
+        "failed_audits": read_failed_audits(run),
         "training_arm": _get_training_arm(run),
     }
 
@@ -93,6 +95,14 @@ def read_policy_fields(run: Run) -> Row:
         return judge_policy(run.list_verdicts()).to_json_fields()
     except HallmarkError:  # the artifact is missing or damaged; ``hallmark status`` reports it
         return dict.fromkeys(PolicyOutcome().to_json_fields())
+
+
+def read_failed_audits(run: Run) -> list[str] | None:
+    """Read which audits of a run failed; None if unreadable."""
+    try:
+        return [*run.read_failure_reason_by_audit()]
+    except HallmarkError:
+        return None
 
 
 def _get_training_arm(run: Run) -> str:
@@ -146,8 +156,10 @@ def _format_run_cells(row: Row) -> tuple[str, ...]:
 
 
 def format_outcome(row: Row) -> str:
-    """Format how a run ended: its status, error and policy verdict."""
+    """Format how a run ended: its status, error, failed audits and policy verdict."""
     outcome = f"{row['status']}: {row['error']}" if row["error"] else row["status"]
+    if row["failed_audits"]:
+        outcome += f", failed audits: {', '.join(row['failed_audits'])}"
     if row["failed_rules"]:
         outcome += f", policy failed: {', '.join(row['failed_rules'])}"
     if row["not_shown_rules"]:

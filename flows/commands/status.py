@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from hallmark.flows.audit_selection import format_selection_options
 from hallmark.flows.commands.options import JsonOption, StoreOption, print_result
-from hallmark.flows.commands.runs import read_policy_fields
+from hallmark.flows.commands.runs import format_outcome, read_failed_audits, read_policy_fields
 from hallmark.flows.config import fill_missing_sections, load_config, read_tree_with_rebased_paths
 from hallmark.flows.config_files import find_text_override
 from hallmark.flows.forecast.stage_plan import find_changed_keys
@@ -107,7 +107,7 @@ def _build_report_without_folders(run: Run) -> Report:
     report["store_must_be_named"] = not is_same_store(
         resolve_store_uri(configured_store), store_location
     )
-    report |= read_policy_fields(run)
+    report |= read_policy_fields(run) | {"failed_audits": read_failed_audits(run)}
     return report | {"study_command": study_command, "stages": stages}
 
 
@@ -225,8 +225,7 @@ def render_status(report: Report) -> str:
     checkpoint_prefix = f"{report['checkpoint']}, " if report["flow"] in CHECKPOINT_FLOWS else ""
     lines = [
         f"run {report['run']}  {report['flow']} of {checkpoint_prefix}config "
-        f"{report['config_name']}: "
-        f"{report['status']}" + (f" ({report['error']})" if report["error"] else ""),
+        f"{report['config_name']}: {format_outcome(report)}",
         f"store {report['store']}",
     ]
     if report["base_folder"] != report["current_folder"]:

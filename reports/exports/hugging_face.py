@@ -160,7 +160,7 @@ def build_dataset_readme(datasheet: ExportedCard) -> str:
 def _join_readme(metadata: str, form: FormName, card: ExportedCard) -> str:
     parts = [f"# {escape_markdown(card.title)}"]
     if card.decision_sheet is not None:
-        parts += _format_decision_sheet(card.decision_sheet)
+        parts += format_decision_sheet(card.decision_sheet)
     parts.append(
         f"The questions are those of {escape_markdown(FORM_TITLES[form])}. The evidence for "
         "measured answers is in figures.json. The evidence hash of the card is "
@@ -174,7 +174,7 @@ def _join_readme(metadata: str, form: FormName, card: ExportedCard) -> str:
     return f"---\n{metadata}\n---\n\n" + "\n\n".join(parts) + "\n"
 
 
-def _format_decision_sheet(sheet: DecisionSheet) -> list[str]:
+def format_decision_sheet(sheet: DecisionSheet) -> list[str]:
     """Return status, identity and risks as Markdown without links to pages."""
     status = f"**Status: {escape_markdown(sheet.status)}.** {_to_markdown(sheet.explanation)}"
     identity = "\n".join(

@@ -11,7 +11,7 @@ from hallmark.flows.commands.batch import render_batch
 from hallmark.flows.commands.compare import render_comparison
 from hallmark.flows.commands.doctor import render_check_results
 from hallmark.flows.commands.finetune import render_scores
-from hallmark.flows.commands.flow_execution import check_audits_and_policy, print_run_summary
+from hallmark.flows.commands.flow_execution import print_run_summary
 from hallmark.flows.commands.forecast_text import _render_stages, render_forecast
 from hallmark.flows.commands.generate import render_generation
 from hallmark.flows.commands.mitigate import render_mitigation
@@ -23,6 +23,7 @@ from hallmark.flows.commands.runs import render_run_list
 from hallmark.flows.commands.status import render_status
 from hallmark.flows.commands.trace import render_document_trace, render_finding_trace
 from hallmark.flows.commands.verify import describe_read_failure, render_verification
+from hallmark.flows.run_outcome import check_audits_and_policy
 from hallmark.flows.study import TrialOutcome
 from hallmark.tasks.audits.judging.findings import AuditControl
 from hallmark.tasks.contract import HallmarkError, PolicyViolationError
@@ -51,6 +52,7 @@ RUN = {
     "policy": None,
     "not_shown_rules": [],
     "passed_rules": [],
+    "failed_audits": [],
     "training_arm": "",
 }
 
@@ -83,6 +85,19 @@ def test_a_listed_run_separates_the_three_outcomes(failed, not_shown, outcome):
         [RUN | {"failed_rules": failed, "not_shown_rules": not_shown}]
     ).splitlines()[1]
     assert line.endswith(f"1 of 3           {outcome}")
+
+
+@pytest.mark.parametrize(
+    ("failed_audits", "failed_rules", "outcome"),
+    [
+        (["bias"], [], "completed, failed audits: bias"),
+        (["bias", "bold"], ["fair"], "completed, failed audits: bias, bold, policy failed: fair"),
+        (None, [], "completed"),  # the artifact cannot be read
+    ],
+)
+def test_a_listed_run_names_the_audits_that_failed(failed_audits, failed_rules, outcome):
+    row = RUN | {"failed_audits": failed_audits, "failed_rules": failed_rules}
+    assert render_run_list([row]).splitlines()[1].endswith(f"1 of 3           {outcome}")
 
 
 @pytest.mark.parametrize(
@@ -1181,6 +1196,11 @@ def status_of(stage=None, **changes):
         "findings": None,
         "seeds": None,
         "error": None,
+        "failed_audits": [],
+        "failed_rules": [],
+        "not_shown_rules": [],
+        "passed_rules": [],
+        "policy": None,
         "status": "completed",
         "store": "s",
         "store_must_be_named": False,
@@ -1253,7 +1273,7 @@ def test_a_stage_shows_its_tables_files_and_accounts(stage, present, absent):
     ("changes", "present"),
     [
         ({}, "run r1  pipeline of config demo: completed\nstore s"),
-        ({"error": "why", "status": "failed"}, "config demo: failed (why)\n"),
+        ({"error": "why", "status": "failed"}, "config demo: failed: why\n"),
         ({"flow": "audit", "checkpoint": "r0@9"}, "audit of r0@9, config demo"),
         ({"flow": "pipeline", "checkpoint": "r0@9"}, "pipeline of config demo"),
         (

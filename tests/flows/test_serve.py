@@ -1,16 +1,21 @@
 """Deployments on a real Prefect server: a pipeline run and an audit, started through its API."""
 
 import contextlib
+import json
 import os
 import re
 import socket
 import subprocess
 import sys
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import httpx
 import pytest
+from prefect.blocks.webhook import Webhook
 from prefect.context import refresh_global_settings_context
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from hallmark.flows.pipeline import audit
 from hallmark.tasks.contract import UsageError
@@ -139,6 +144,78 @@ def test_the_pipeline_and_an_audit_run_as_deployments(apart, prefect_server, tmp
     finally:
         serve.terminate()
         serve.wait(timeout=60)
+
+
+@pytest.fixture
+def webhook():
+    """The address of a web server on this machine, and the list of the bodies sent to it."""
+    bodies = []
+
+    class Receiver(BaseHTTPRequestHandler):
+        def do_POST(self):
+            bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Receiver)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/", bodies
+    server.shutdown()
+
+
+def create_automation(server, name, event, resource, block_id, template):
+    trigger = {"type": "event", "posture": "Reactive", "expect": [event], "match": resource}
+    action = {"type": "call-webhook", "block_document_id": block_id, "payload": template}
+    automation = {
+        "name": name,
+        "trigger": trigger | {"threshold": 1, "within": 0},
+        "actions": [action],
+    }
+    api.post(f"{server}/automations/", json=automation).raise_for_status()
+
+
+def test_automations_notify_of_a_policy_that_is_not_met(apart, prefect_server, webhook, tmp_path):
+    server, (address, bodies) = prefect_server, webhook
+    with temporary_settings({PREFECT_API_URL: server}):
+        block_id = str(Webhook(url=address).save("notify"))
+    create_automation(
+        server,
+        "any flow run that fails",
+        "prefect.flow-run.Failed",
+        {"prefect.resource.id": "prefect.flow-run.*"},
+        block_id,
+        {"failed": "{{ flow_run.name }}", "why": "{{ flow_run.state.message }}"},
+    )
+    create_automation(
+        server,
+        "the policy is not shown to pass",
+        "hallmark.run.ended",
+        {"hallmark.verdict": "not_shown"},
+        block_id,
+        {"run": "{{ event.payload.run }}", "rules": "{{ event.payload.not_shown_rules }}"},
+    )
+    env = {
+        **os.environ,
+        "HALLMARK_STORE": str(apart.store),
+        "PREFECT_API_URL": server,
+        "PREFECT_HOME": str(tmp_path),
+    }
+    rule = 'policy.rules.fair={audit = "bias", metric = "stereotype_preference", slice = {}, lt = 0.001}'
+    command = [sys.executable, "-m", "hallmark.flows.cli", "audit", "latest", "--only", "bias"]
+    done = subprocess.run(
+        [*command, "--set", rule], env=env, capture_output=True, text=True, timeout=120, check=False
+    )
+    outcome = "policy not shown to pass: 1 of 1 rule could not be judged; not shown: fair (bias."
+    assert done.returncode == 3 and outcome in done.stderr, done.stderr
+    end = time.monotonic() + 60
+    while len(bodies) < 2 and time.monotonic() < end:
+        time.sleep(0.25)
+    failed, judged = sorted(bodies, key=lambda body: "run" in body)
+    assert failed["why"].startswith(outcome)
+    assert judged == {"run": failed["failed"], "rules": "['fair']"}
 
 
 def test_an_unknown_audit_fails_with_its_sentence(server, monkeypatch, tmp_path):
