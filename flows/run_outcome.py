@@ -38,7 +38,7 @@ RUN_ENDED_EVENT = "hallmark.run.ended"
 PUBLISH_TIMEOUT = 10.0
 
 
-def conclude_flow(run: Run) -> Any:
+def conclude_flow(run: Run) -> str:
     """Publish the outcome of a run, and return the final value of its flow.
 
     Returns:
@@ -54,7 +54,8 @@ def conclude_flow(run: Run) -> Any:
     except HallmarkError as error:
         if FlowRunContext.get() is None:
             raise
-        return Failed(message=str(error), data=error)
+        # Prefect takes a returned state as the final state of the flow run.
+        return Failed(message=str(error), data=error)  # type: ignore[return-value]
     return run.id
 
 
@@ -99,7 +100,7 @@ def build_outcome_fields(run: Run) -> dict[str, Any]:
     """
     policy = judge_policy(run.list_verdicts())
     failed_audits = [*run.read_failure_reason_by_audit()]
-    verdict = policy.verdict or "none"
+    verdict: str = policy.verdict or "none"
     if failed_audits and verdict in ("pass", "none"):
         verdict = "audit_failed"
     decision = read_decision_status(run["model_card"]) if "model_card" in run.stages else None

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from hallmark.flows.commands.options import JsonOption, StoreOption, print_result
+from hallmark.flows.run_progress import read_run_progress
 from hallmark.flows.runs import TRIAL_FLOW, Run, open_store, read_all_runs
 from hallmark.tasks.audits.judging.policy_outcome import PolicyOutcome, judge_policy
 from hallmark.tasks.contract import HallmarkError, Row
@@ -85,6 +86,7 @@ def build_run_row(run: Run) -> Row:
         "computed_stages": computed_count,
         **read_policy_fields(run),
         "failed_audits": read_failed_audits(run),
+        "current_stage": describe_current_stage(run),
         "training_arm": _get_training_arm(run),
     }
 
@@ -95,6 +97,17 @@ def read_policy_fields(run: Run) -> Row:
         return judge_policy(run.list_verdicts()).to_json_fields()
     except HallmarkError:  # the artifact is missing or damaged; ``hallmark status`` reports it
         return dict.fromkeys(PolicyOutcome().to_json_fields())
+
+
+def describe_current_stage(run: Run) -> str:
+    """Name the stage that a running run executes, with its progress; empty if it is not known."""
+    progress = read_run_progress(run.store, run.id) if run.status == "running" else None
+    if progress is None or not progress.label or progress.label in run.stages:
+        return ""
+    if not progress.completed:
+        return progress.label
+    total = f" of {progress.total:,}" if progress.total else ""
+    return f"{progress.label}, {progress.completed:,}{total}"
 
 
 def read_failed_audits(run: Run) -> list[str] | None:
@@ -156,8 +169,13 @@ def _format_run_cells(row: Row) -> tuple[str, ...]:
 
 
 def format_outcome(row: Row) -> str:
-    """Format how a run ended: its status, error, failed audits and policy verdict."""
+    """Format how a run ended: its status, error, failed audits and policy verdict.
+
+    For a running run, name the stage that it executes.
+    """
     outcome = f"{row['status']}: {row['error']}" if row["error"] else row["status"]
+    if row["current_stage"]:
+        outcome += f": {row['current_stage']}"
     if row["failed_audits"]:
         outcome += f", failed audits: {', '.join(row['failed_audits'])}"
     if row["failed_rules"]:

@@ -10,7 +10,12 @@ from typing import Any, NamedTuple
 
 from hallmark.flows.audit_selection import format_selection_options
 from hallmark.flows.commands.options import JsonOption, StoreOption, print_result
-from hallmark.flows.commands.runs import format_outcome, read_failed_audits, read_policy_fields
+from hallmark.flows.commands.runs import (
+    describe_current_stage,
+    format_outcome,
+    read_failed_audits,
+    read_policy_fields,
+)
 from hallmark.flows.config import fill_missing_sections, load_config, read_tree_with_rebased_paths
 from hallmark.flows.config_files import find_text_override
 from hallmark.flows.forecast.stage_plan import find_changed_keys
@@ -107,7 +112,11 @@ def _build_report_without_folders(run: Run) -> Report:
     report["store_must_be_named"] = not is_same_store(
         resolve_store_uri(configured_store), store_location
     )
-    report |= read_policy_fields(run) | {"failed_audits": read_failed_audits(run)}
+    report |= read_policy_fields(run)
+    report |= {
+        "failed_audits": read_failed_audits(run),
+        "current_stage": describe_current_stage(run),
+    }
     return report | {"study_command": study_command, "stages": stages}
 
 

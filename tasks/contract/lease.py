@@ -7,22 +7,53 @@ stages and locked exclusively by a purge.
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import shutil
-from collections.abc import Collection, Iterator
+import socket
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from hallmark.tasks.contract.errors import UsageError
 
 LEASE_FILE = "lease"
 
 
+@dataclass(frozen=True)
+class LeaseHolder:
+    """Who holds a lease, and since when, as the holder wrote it into the file.
+
+    Attributes:
+        host: The name of its machine; empty if the file does not say.
+        pid: Its process id; 0 if the file does not say.
+        since: The time at which it got the lease, in ISO 8601; empty if the file does not say.
+    """
+
+    host: str = ""
+    pid: int = 0
+    since: str = ""
+
+    def __str__(self) -> str:
+        if not self.pid:
+            return "another process"
+        return f"process {self.pid} on {self.host}, since {self.since}"
+
+
 @contextmanager
-def lease_folder(folder: Path) -> Iterator[Path]:
+def lease_folder(
+    folder: Path, on_wait: Callable[[LeaseHolder], None] = lambda holder: None
+) -> Iterator[Path]:
     """Lease a folder, and create it if it is missing; wait while another process holds it.
 
     The lease is a lock of the operating system, which ends with the process in any case.
+
+    Args:
+        folder: The folder.
+        on_wait: Called with the holder before waiting for it.
 
     Raises:
         UsageError: The folder is a broken link.
@@ -42,12 +73,41 @@ def lease_folder(folder: Path) -> Iterator[Path]:
                 ) from None
             continue
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                on_wait(_read_holder(descriptor))
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
             if _is_same_file(descriptor, folder / LEASE_FILE):
+                _write_holder(descriptor)
                 yield folder
                 return
         finally:
             os.close(descriptor)
+
+
+def _write_holder(descriptor: int) -> None:
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    holder = LeaseHolder(socket.gethostname(), os.getpid(), now)
+    text = json.dumps(asdict(holder)).encode()
+    with suppress(OSError):  # on a full disk the lease holds all the same
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, text, 0)
+
+
+def _read_holder(descriptor: int) -> LeaseHolder:
+    """Read who holds a lease; an empty holder if the file does not say it."""
+    try:
+        fields: Any = json.loads(os.pread(descriptor, 1000, 0))
+        holder = LeaseHolder(**fields)
+    except (OSError, ValueError, TypeError, RecursionError):
+        return LeaseHolder()
+    is_valid = (
+        isinstance(holder.host, str)
+        and isinstance(holder.pid, int)
+        and isinstance(holder.since, str)
+    )
+    return holder if is_valid else LeaseHolder()
 
 
 def clear_or_remove_folder(folder: Path, preserved_names: Collection[str] = ()) -> None:

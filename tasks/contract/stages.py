@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import errno
 import functools
+import logging
 import os
 import shutil
 import sys
@@ -36,7 +37,7 @@ from hallmark.tasks.contract.commit import commit_child_artifact, commit_stage_o
 from hallmark.tasks.contract.errors import HallmarkError, get_first_error_line
 from hallmark.tasks.contract.external_inputs import monitor_external_inputs
 from hallmark.tasks.contract.inputs import iter_artifacts
-from hallmark.tasks.contract.lease import clear_or_remove_folder
+from hallmark.tasks.contract.lease import LeaseHolder, clear_or_remove_folder
 from hallmark.tasks.contract.resources import DEFAULT_RESOURCES, Resources
 from hallmark.tasks.contract.session import (
     BackgroundListener,
@@ -51,6 +52,8 @@ from hallmark.tasks.contract.settings import EmptyConfig, StageConfig
 from hallmark.tasks.contract.stage_call import Determinism, StageCall, StageDefinition
 from hallmark.tasks.contract.stage_context import ProgressCallback, StageContext, Stopwatch
 from hallmark.tasks.contract.tombstones import read_purged_ids
+
+log = logging.getLogger("hallmark")
 
 __all__ = [
     "STAGES",
@@ -208,7 +211,7 @@ class BoundStage(StageCall):
         stored_artifact = self.find_and_check_stored_artifact()
         if stored_artifact is None:
             with self.session.store.lease_work_area(
-                self.stage.name, self.work_area_id
+                self.stage.name, self.work_area_id, self._report_wait
             ) as work_area:
                 # Another run may have committed it while this one waited for the lease.
                 stored_artifact = self.find_and_check_stored_artifact()
@@ -232,6 +235,9 @@ class BoundStage(StageCall):
                 return StageOutput(committed.artifact, was_stored=False)
         listener(self._make_event("cached", artifact=stored_artifact))
         return StageOutput(stored_artifact, was_stored=True)
+
+    def _report_wait(self, holder: LeaseHolder) -> None:
+        log.warning("stage %s waits for %s, which computes the same artifact", self.label, holder)
 
     def _make_event(self, kind: EventKind, **event_fields: Any) -> Event:
         return Event(kind, self.label, phase=self.stage.phase, **event_fields)

@@ -26,6 +26,7 @@ import re
 import secrets
 import shutil
 import tempfile
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
 from copy import deepcopy
@@ -42,7 +43,7 @@ from hallmark.tasks.contract.artifact import (
 from hallmark.tasks.contract.columns import Column
 from hallmark.tasks.contract.errors import HallmarkError
 from hallmark.tasks.contract.external_files import hash_file
-from hallmark.tasks.contract.lease import lease_folder, shared_lock, try_exclusive_lock
+from hallmark.tasks.contract.lease import LeaseHolder, lease_folder, shared_lock, try_exclusive_lock
 from hallmark.tasks.contract.object_store import ObjectStore
 from hallmark.tasks.contract.tombstones import (
     TOMBSTONES_FILE,
@@ -211,9 +212,20 @@ class Store(ObjectStore):
             sync_to_disk(self.root_folder / key)
         return {"size": path.stat().st_size, "sha256": hash_file(path)}
 
-    def lease_work_area(self, stage: str, fingerprint: str) -> AbstractContextManager[Path]:
-        """Lease the work area of a fingerprint, which one process at a time can use."""
-        return lease_folder(self.work_folder / f"{stage}-{fingerprint[:16]}")
+    def lease_work_area(
+        self,
+        stage: str,
+        fingerprint: str,
+        on_wait: Callable[[LeaseHolder], None] = lambda holder: None,
+    ) -> AbstractContextManager[Path]:
+        """Lease the work area of a fingerprint, which one process at a time can use.
+
+        Args:
+            stage: The name of the stage.
+            fingerprint: The fingerprint.
+            on_wait: Called with the holder before waiting for it.
+        """
+        return lease_folder(self.work_folder / f"{stage}-{fingerprint[:16]}", on_wait)
 
     def shared_lock(self) -> AbstractContextManager[None]:
         """Lock the store on this machine to run stages; several processes may do so at once."""

@@ -53,6 +53,7 @@ RUN = {
     "not_shown_rules": [],
     "passed_rules": [],
     "failed_audits": [],
+    "current_stage": "",
     "training_arm": "",
 }
 
@@ -85,6 +86,11 @@ def test_a_listed_run_separates_the_three_outcomes(failed, not_shown, outcome):
         [RUN | {"failed_rules": failed, "not_shown_rules": not_shown}]
     ).splitlines()[1]
     assert line.endswith(f"1 of 3           {outcome}")
+
+
+def test_a_listed_run_names_its_current_stage():
+    row = RUN | {"status": "running", "current_stage": "pretrain, 40 of 450"}
+    assert render_run_list([row]).splitlines()[1].endswith("running: pretrain, 40 of 450")
 
 
 @pytest.mark.parametrize(
@@ -1197,6 +1203,7 @@ def status_of(stage=None, **changes):
         "seeds": None,
         "error": None,
         "failed_audits": [],
+        "current_stage": "",
         "failed_rules": [],
         "not_shown_rules": [],
         "passed_rules": [],

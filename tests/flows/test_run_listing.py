@@ -111,6 +111,29 @@ def test_each_run_has_its_status(store):
     assert d["status"] == "interrupted"  # whoever ran it is gone
 
 
+@pytest.mark.parametrize(
+    ("progress", "stage"),
+    [
+        ({"label": "pretrain", "completed": 1200, "total": 4500}, "pretrain, 1,200 of 4,500"),
+        ({"label": "ingest", "completed": 7}, "ingest, 7"),
+        ({"label": "ingest"}, "ingest"),
+        ({"label": ""}, ""),
+        ({"label": "x"}, ""),  # that stage is already in run.json
+        (None, ""),
+    ],
+)
+def test_a_running_run_has_its_current_stage(store, progress, stage):
+    opened = Store(store)
+    record = json.loads(opened.get("runs/b/run.json"))
+    record["stages"] = [json.loads(opened.get("runs/a/run.json"))["stages"][1]]
+    opened.put("runs/b/run.json", json.dumps(record).encode())
+    if progress is not None:
+        for run in "ab":
+            opened.put(f"runs/{run}/progress.json", json.dumps(progress).encode())
+    rows = {row["run"]: row["current_stage"] for row in list_runs(store)}
+    assert (rows["a"], rows["b"]) == ("", stage)  # "a" has ended, and its file is left over
+
+
 def test_runs_are_filtered(store):
     assert (
         names(list_runs(store, flow="audit"))

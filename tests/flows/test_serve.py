@@ -203,10 +203,15 @@ def test_automations_notify_of_a_policy_that_is_not_met(apart, prefect_server, w
         "PREFECT_API_URL": server,
         "PREFECT_HOME": str(tmp_path),
     }
-    rule = 'policy.rules.fair={audit = "bias", metric = "stereotype_preference", slice = {}, lt = 0.001}'
+    rule = '{audit = "bias", metric = "stereotype_preference", slice = {}, lt = 0.001}'
     command = [sys.executable, "-m", "hallmark.flows.cli", "audit", "latest", "--only", "bias"]
     done = subprocess.run(
-        [*command, "--set", rule], env=env, capture_output=True, text=True, timeout=120, check=False
+        [*command, "--set", f"policy.rules.fair={rule}"],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     outcome = "policy not shown to pass: 1 of 1 rule could not be judged; not shown: fair (bias."
     assert done.returncode == 3 and outcome in done.stderr, done.stderr

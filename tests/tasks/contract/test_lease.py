@@ -1,12 +1,16 @@
 """Leases within one process: the locks are those of open files, so threads wait as processes do."""
 
+import contextvars
+import logging
 import os
 import shutil
+import socket
 import threading
+from datetime import UTC, datetime
 
 import pytest
 
-from hallmark.tasks.contract import Store, UsageError
+from hallmark.tasks.contract import EmptyConfig, StageContext, Store, UsageError, stage
 from hallmark.tasks.contract.lease import lease_folder, shared_lock, try_exclusive_lock
 
 
@@ -84,6 +88,77 @@ def test_whoever_comes_gets_the_folder_though_its_holder_removes_it_meanwhile(
     monkeypatch.setattr(os, call, removed_before)
     with lease_folder(folder) as area:
         assert taken and [path.name for path in area.iterdir()] == ["lease"]
+
+
+def lease_meanwhile(folder, while_waiting=lambda lease_file: None):
+    """Lease a folder that another thread holds; return the holders that were reported."""
+    is_held, can_end, holders = threading.Event(), threading.Event(), []
+
+    def hold():
+        with lease_folder(folder):
+            while_waiting(folder / "lease")
+            is_held.set()
+            can_end.wait(30)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert is_held.wait(30)
+
+    def report(holder):
+        holders.append(holder)
+        can_end.set()
+
+    with lease_folder(folder, report):
+        pass
+    thread.join()
+    return holders
+
+
+def test_whoever_waits_learns_who_holds_the_lease_and_since_when(tmp_path):
+    with lease_folder(tmp_path / "free", lambda holder: pytest.fail(f"{holder}")):
+        pass
+    [holder] = lease_meanwhile(tmp_path / "work")
+    assert (holder.host, holder.pid) == (socket.gethostname(), os.getpid())
+    age = datetime.now(UTC) - datetime.fromisoformat(holder.since)
+    assert 0 <= age.total_seconds() < 60
+    since = holder.since
+    assert f"{holder}" == f"process {os.getpid()} on {socket.gethostname()}, since {since}"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[1]", '{"host": 1, "pid": "a"}', '{"who": 1}', "[" * 999]
+)
+def test_a_lease_that_does_not_say_who_holds_it_is_waited_for(tmp_path, text):
+    [holder] = lease_meanwhile(tmp_path / "work", lambda file: file.write_text(text))
+    assert f"{holder}" == "another process"
+
+
+def test_a_stage_says_for_whom_it_waits(session, tmp_path, caplog):
+    started, can_end = threading.Event(), threading.Event()
+
+    @stage(name="waited", tables={})
+    def wait(config: EmptyConfig, context: StageContext) -> None:
+        started.set()
+        can_end.wait(30)
+
+    context = contextvars.copy_context()
+    thread = threading.Thread(target=context.run, args=(wait, EmptyConfig()))
+    thread.start()
+    assert started.wait(30)
+
+    class Waiting(logging.Handler):
+        def emit(self, record):
+            can_end.set()
+
+    handler = Waiting()
+    logging.getLogger("hallmark").addHandler(handler)
+    try:
+        wait(EmptyConfig())
+    finally:
+        logging.getLogger("hallmark").removeHandler(handler)
+    thread.join()
+    sentence = f"stage waited waits for process {os.getpid()} on {socket.gethostname()}, since 2"
+    assert sentence in caplog.text
 
 
 def test_no_lease_is_waited_for_where_there_can_be_none(tmp_path):
