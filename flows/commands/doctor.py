@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from typing import Any
 
 from hallmark.flows.commands.options import JsonOption, StoreOption, print_result
 from hallmark.flows.runs import open_store, resolve_store_uri
-from hallmark.tasks.contract import HallmarkError, format_count
+from hallmark.tasks.contract import HallmarkError, Store, format_count
 
 CheckResult = dict[str, Any]
 
@@ -133,6 +134,28 @@ def _check_prefect() -> CheckResult:
     return {"check": "prefect", "is_ok": is_answering, "message": message}
 
 
+def _check_remote_store(store: Store) -> CheckResult:
+    """Check that a store can be written, and that it creates an object only if it is absent.
+
+    Without conditional creation two machines could both commit the same artifact.
+    """
+    key = f"doctor-{secrets.token_hex(8)}"
+    store.put(key, b"first")
+    try:
+        # The content differs, so that the store cannot take it for a repeated request.
+        is_conditional = not store.create_if_absent(key, b"second")
+    finally:
+        store.delete([key])
+    message = (
+        f"{store.uri} can be written"
+        if is_conditional
+        else f"{store.uri} replaces an object that should only be created if it is absent, so two "
+        "machines could overwrite each other's artifacts; use an object store with conditional "
+        "writes (the header If-None-Match)"
+    )
+    return {"check": "store", "is_ok": is_conditional, "message": message}
+
+
 def _check_store(store_name: str | None) -> CheckResult:
     uri = resolve_store_uri(store_name).removeprefix("file://")
     path = Path(uri).absolute()
@@ -142,9 +165,7 @@ def _check_store(store_name: str | None) -> CheckResult:
     else:
         store = open_store(store_name)
         if store.root_folder is None:
-            store.put("doctor", b"")
-            store.delete(["doctor"])
-            return {"check": "store", "is_ok": True, "message": f"{store.uri} can be written"}
+            return _check_remote_store(store)
         existing_folder, permission = store.root_folder, "written"
     tempfile.TemporaryFile(dir=existing_folder).close()
     free_bytes = shutil.disk_usage(existing_folder).free

@@ -38,6 +38,9 @@ RETRY_DEADLINE_SECONDS = 60.0
 #: Pattern of the client's error after its maximum number of retries.
 _RETRIES_EXHAUSTED = re.compile(r"after (\d+) retries, max_retries: \1\b")
 
+#: Pattern of the error of S3, Azure or Google if the bucket itself is missing.
+_MISSING_BUCKET = re.compile("NoSuchBucket|ContainerNotFound|specified bucket does not exist")
+
 #: Subfolder of the work folder of a remote store with local files other than work areas.
 LOCAL_FOLDER_NAME = "local"
 
@@ -117,9 +120,16 @@ class ObjectStore:
         """
         try:
             yield
-        except (FileNotFoundError, AlreadyExistsError):
+        except AlreadyExistsError:
             raise
-        except obstore.exceptions.BaseError as error:
+        except (FileNotFoundError, obstore.exceptions.BaseError) as error:
+            if _MISSING_BUCKET.search(str(error)):
+                raise HallmarkError(
+                    f"the store {self.uri} cannot be used, because its bucket does not exist; "
+                    "create the bucket, or correct the address of the store"
+                ) from error
+            if isinstance(error, FileNotFoundError):
+                raise
             for code in (errno.ENOSPC, errno.EDQUOT):
                 if f"(os error {code})" in str(error):
                     raise OSError(code, os.strerror(code), self.uri) from error

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import logging
 import os
+import re
+import socket
+import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -16,14 +19,53 @@ from concurrent.futures import BrokenExecutor
 from types import ModuleType
 from typing import Any
 
-from hallmark.tasks.contract.errors import UsageError
+from hallmark.tasks.contract.errors import HallmarkError, UsageError
 from hallmark.tasks.contract.resources import Resources, Result, SerialMapper
 
 #: Items per worker that are submitted in advance. Limited, since their arguments take memory.
 QUEUED_ITEMS_PER_WORKER = 4
 
+#: Seconds within which a cluster must answer.
+ANSWER_TIMEOUT_SECONDS = 12.0
+
 #: Number of times that an item whose worker died is restarted.
 MAX_RETRIES = 3
+
+
+def check_ray_cluster_answers(address: str) -> None:
+    """Check that a Ray cluster answers at an address, before the first stage of a run.
+
+    ``ray.init`` would wait for more than five minutes and then end the process.
+
+    Args:
+        address: HOST:PORT or ray://HOST:PORT. Other values, such as "auto", are left to Ray, which
+            looks for a cluster on this machine and fails at once.
+
+    Raises:
+        HallmarkError: No cluster answers within ``ANSWER_TIMEOUT_SECONDS``.
+    """
+    match = re.fullmatch(r"(ray://)?(\[?[^/\[\]]+\]?:\d+)", address)
+    if match is None:
+        return
+    is_client_address, host_and_port = bool(match[1]), match[2]
+    host, _, port = host_and_port.rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), ANSWER_TIMEOUT_SECONDS):
+            pass
+        if not is_client_address:
+            # In a process of its own, because Ray's client cannot be stopped while it waits.
+            subprocess.run(
+                [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address],
+                check=True,
+                capture_output=True,
+                timeout=ANSWER_TIMEOUT_SECONDS,
+            )
+    except (OSError, OverflowError, subprocess.SubprocessError) as error:
+        raise HallmarkError(
+            f"no Ray cluster answers at {address!r}, the address in RAY_ADDRESS; start one with: "
+            "ray start --head   , correct the address, or unset RAY_ADDRESS, so that the run "
+            "starts a cluster on this machine"
+        ) from error
 
 
 class RayMapper:
@@ -103,6 +145,8 @@ class RayMapper:
         return ray_module
 
     def __enter__(self) -> RayMapper:
+        if address := os.environ.get("RAY_ADDRESS"):
+            check_ray_cluster_answers(address)
         return self
 
     def __exit__(self, *_: object) -> None:

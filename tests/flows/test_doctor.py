@@ -9,6 +9,7 @@ import torch
 
 from hallmark.flows import deployments
 from hallmark.flows.commands import doctor
+from hallmark.tasks.contract import HallmarkError, Store
 from hallmark.tasks.measures.scorers import detoxify
 
 DiskUsage = namedtuple("DiskUsage", "total used free")
@@ -111,3 +112,41 @@ def test_a_check_that_raises_gives_its_error(monkeypatch):
         "is_ok": False,
         "message": "the disk is gone",
     }
+
+
+def test_a_remote_store_must_create_objects_only_if_they_are_absent(bucket, monkeypatch):
+    result = doctor._check_store("s3://hallmark/doctor")
+    assert result["is_ok"] and result["message"] == "s3://hallmark/doctor can be written"
+    assert not bucket.list_objects_v2(Bucket="hallmark").get("Contents")
+
+    def create_always(self, key, data):
+        self.put(key, data)
+        return True
+
+    monkeypatch.setattr(Store, "create_if_absent", create_always)
+    result = doctor._check_store("s3://hallmark/doctor")
+    assert not result["is_ok"]
+    assert "replaces an object that should only be created if it is absent" in result["message"]
+    assert not bucket.list_objects_v2(Bucket="hallmark").get("Contents")
+
+
+def test_a_missing_bucket_is_one_sentence(bucket):
+    sentence = (
+        "the store s3://absent/doctor cannot be used, because its bucket does not exist; create "
+        "the bucket, or correct the address of the store"
+    )
+    result = doctor._run_check_catching_errors(doctor._check_store, "s3://absent/doctor")
+    assert (result["is_ok"], result["message"]) == (False, sentence)
+    store = Store("s3://absent/doctor")
+    for use in (
+        lambda: store.get("runs/a/run.json"),
+        lambda: store.put("a", b""),
+        lambda: store.create_if_absent("a", b"1"),
+        lambda: store.list_folder_names("runs"),
+        lambda: store.list_keys("runs"),
+        lambda: store.hash_object("a"),
+        lambda: store.delete(["a"]),
+    ):
+        with pytest.raises(HallmarkError) as raised:
+            use()
+        assert str(raised.value) == sentence

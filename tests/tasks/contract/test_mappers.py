@@ -3,7 +3,10 @@
 import multiprocessing
 import os
 import signal
+import socket
+import subprocess
 import sys
+import tempfile
 import threading
 import time
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
@@ -23,6 +26,7 @@ from hallmark.tasks.contract import (
     UsageError,
     make_mapper,
     open_session,
+    ray_mapper,
     stage,
 )
 from hallmark.tasks.contract.resources import DEFAULT_RESOURCES
@@ -238,3 +242,44 @@ def test_workers_have_the_environment_of_their_start(monkeypatch):
             assert (
                 list(mapper(os.getenv, [("HALLMARK_SAID",)] * 2, DEFAULT_RESOURCES)) == [value] * 2
             )
+
+
+@pytest.mark.parametrize("address", ["{}", "ray://127.0.0.1:9", "127.0.0.1:9", "127.0.0.1:99999"])
+def test_an_address_without_a_ray_cluster_fails_soon(monkeypatch, address):
+    """Also where a server accepts connections and never answers."""
+    monkeypatch.setattr(ray_mapper, "ANSWER_TIMEOUT_SECONDS", 3.0)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = address.format(f"127.0.0.1:{silent.getsockname()[1]}")
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        start = time.monotonic()
+        sentence = f"no Ray cluster answers at '{address}', the address in RAY_ADDRESS; start one"
+        with pytest.raises(HallmarkError, match=sentence), make_mapper("ray", 2):
+            pass
+        assert time.monotonic() - start < 30
+
+
+@pytest.mark.parametrize("address", ["auto", "local", ""])
+def test_a_cluster_of_this_machine_is_left_to_ray(address):
+    ray_mapper.check_ray_cluster_answers(address)
+
+
+@pytest.mark.slow
+def test_a_running_cluster_answers(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    ray = [sys.executable, "-m", "ray.scripts.scripts"]
+    start = ["start", "--head", "--port", f"{port}", "--num-cpus", "1", "--include-dashboard=false"]
+    start += ["--temp-dir", tempfile.mkdtemp(prefix="ray")]  # its sockets need a short path
+    process = subprocess.Popen([*ray, *start, "--block"], stdout=subprocess.DEVNULL)
+    try:
+        end = time.monotonic() + 60
+        while True:
+            try:
+                ray_mapper.check_ray_cluster_answers(f"127.0.0.1:{port}")
+                break
+            except HallmarkError:
+                assert time.monotonic() < end
+                time.sleep(0.5)
+    finally:
+        process.terminate()
+        process.wait(timeout=60)
