@@ -248,8 +248,8 @@ class DatasheetMeasurements:
             return []
         return [
             "A selection. Hallmark read ",
-            self._count_documents_of_stage(INGEST, "input"),
-            " and removed ",
+            ShortFigure(self._count_documents_of_stage(INGEST, "input")),
+            " records and removed ",
             ShortFigure(add_removed_documents_figure(self.corpus)),
             " of them, either by rules or as copies. Whether the sources are samples of larger "
             "sets, and whether they are representative, was not measured.",
@@ -509,8 +509,8 @@ class DatasheetMeasurements:
         return [
             "The data was collected by software. Hallmark's readers (for the kinds of sources: "
             f"{', '.join(kinds)}) read ",
-            self._count_documents_of_stage(INGEST, "input"),
-            "; ",
+            ShortFigure(self._count_documents_of_stage(INGEST, "input")),
+            " records; ",
             ShortFigure(self._count_documents_of_stage(INGEST, "quarantined")),
             " of them could not be read. Each stage checks that its counts add up.",
         ]

@@ -694,7 +694,7 @@ def ingest(config: IngestConfig, context: StageContext) -> None:
 
 def _warn_about_missing_columns(config: IngestConfig, results: list[ItemResult]) -> None:
     """Name a file of each source that lacks a column, with the columns that it has."""
-    column_names = ["source", "file_name", "error"]
+    column_names = ["source", "file_name", "records", "error"]
     missing_by_source: dict[str, list[Row]] = {}
     for result in results:
         if "quarantine" in result.parts:
@@ -710,12 +710,22 @@ def _warn_about_missing_columns(config: IngestConfig, results: list[ItemResult])
         log.warning(
             "source %r: %s in quarantine because of a missing column; in %r, %s%s; %s",
             source,
-            "1 file is" if len(rows) == 1 else f"{len(rows):,} files are",
+            _describe_quarantine(rows),
             file_name,
             error,
             explain_missing_file_field(config, source, file_name),
             suggest_remedy(error),
         )
+
+
+def _describe_quarantine(rows: list[Row]) -> str:
+    """Say how many records of how many files are in quarantine."""
+    record_count = sum(row["records"] for row in rows)
+    file_count = len({row["file_name"] for row in rows})
+    files = format_count(file_count, "file")
+    if record_count == file_count:
+        return f"1 record in each of {files} is" if file_count > 1 else "1 record in 1 file is"
+    return f"{format_count(record_count, 'record')} in {files} are"
 
 
 def _explain_empty_corpus(config: IngestConfig, results: list[ItemResult]) -> str:

@@ -296,7 +296,7 @@ def evaluate_rule(
     Args:
         rule_name: Name of the rule.
         rule: The rule.
-        finding: A row of FINDINGS; None if the audit did not run.
+        finding: A row of FINDINGS; None if the audit gave no result.
         change: For a rule about the previous release, the row of CHANGES; None if the config names
             no previous run.
     """
@@ -402,11 +402,11 @@ def _explain_unjudged_finding(finding: Mapping[str, Any] | None, *, is_exact: bo
     """Say why no rule can judge a finding, whatever its interval is; empty if rules can.
 
     Args:
-        finding: A row of FINDINGS; None if the audit did not run.
+        finding: A row of FINDINGS; None if the audit gave no result.
         is_exact: Whether the value is an exact count.
     """
     if finding is None:
-        return "not measured: the audit did not run"
+        return "not measured: the audit gave no result"
     if _is_missing(finding["value"]):
         return f"not measured: {extract_missing_reason(finding['method'])}"
     if is_exact:

@@ -58,10 +58,10 @@ def test_files_that_lack_a_column_are_named_with_their_columns(tmp_path, session
     assert artifact["documents"].row_count == 1 and artifact["quarantine"].row_count == 2
     message = caplog.records[-1].getMessage()
     assert message == (
-        "source 's': 2 files are in quarantine because of a missing column; in 'b.csv', column "
-        "'text' is missing; its columns are 'id', 'txt' (did you mean txt?); correct the record, "
-        "or correct 'kind' and the field names of its source; if a CSV or TSV file has no header, "
-        "set 'column_names'"
+        "source 's': 1 record in each of 2 files is in quarantine because of a missing column; in "
+        "'b.csv', column 'text' is missing; its columns are 'id', 'txt' (did you mean txt?); "
+        "correct the record, or correct 'kind' and the field names of its source; if a CSV or TSV "
+        "file has no header, set 'column_names'"
     )
     caplog.clear()
     ingest_files(tmp_path / "one", {"a.csv": files["a.csv"], "c.csv": files["c.csv"]})
@@ -69,10 +69,19 @@ def test_files_that_lack_a_column_are_named_with_their_columns(tmp_path, session
         caplog.records[-1]
         .getMessage()
         .startswith(
-            "source 's': 1 file is in quarantine because of a missing column; in 'c.csv', column "
-            "'text' is missing; its columns are 'id', 'body'; correct"
+            "source 's': 1 record in 1 file is in quarantine because of a missing column; in "
+            "'c.csv', column 'text' is missing; its columns are 'id', 'body'; correct"
         )
     )
+
+
+def test_records_without_a_column_are_counted_apart_from_files(tmp_path, session, caplog):
+    lines = b'{"text": "a"}\n{"txt": "b"}\n{"txt": "c"}\n'
+    caplog.set_level(logging.WARNING)
+    artifact = ingest_files(tmp_path / "in", {"a.jsonl": lines}, "jsonl")
+    assert artifact["quarantine"].row_count == 2
+    sentence = "source 's': 2 records in 1 file are in quarantine because of a missing column; in "
+    assert caplog.records[-1].getMessage().startswith(f"{sentence}'a.jsonl', ")
 
 
 @pytest.mark.parametrize(

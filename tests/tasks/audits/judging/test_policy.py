@@ -287,7 +287,10 @@ def test_an_unmeasured_finding_shows_nothing_about_its_rule(bias):
     assert row["verdict"] == "not_shown" and row["reason"] == "not measured: no pairs"
     config = PolicyConfig(rules={"r": {"audit": "toxicity", "metric": "any", "lt": 1}})
     (row,) = write_rule_verdicts({"bias": bias}, None, config)["verdicts"].read().to_pylist()
-    assert (row["verdict"], row["reason"]) == ("not_shown", "not measured: the audit did not run")
+    assert (row["verdict"], row["reason"]) == (
+        "not_shown",
+        "not measured: the audit gave no result",
+    )
     assert evaluate_rule("r", PolicyRule(audit="bias", metric="x", ge=0), None).distance is None
 
 
