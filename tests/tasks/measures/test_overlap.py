@@ -1,9 +1,11 @@
 """Compare overlaps with sets of items with a plain Python implementation."""
 
+import json
 import random
 import re
 import string
 from itertools import chain
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -22,20 +24,31 @@ def list_ngrams(words, n):
     return {tuple(words[i : i + n]) for i in range(len(words) - n + 1)}
 
 
+LABELS = (
+    string.ascii_lowercase[:10],
+    [*map(str, range(1, 11))],
+    "абвгдежзик",
+)
+
+
 def list_item_ngrams(texts, n):
-    """The n-grams within one text, and those from the question to the texts after it."""
+    """The n-grams within one text, and those from the question to the texts after it.
+
+    The latter have at least four words of the question, all of them, or half of the n-gram.
+    """
     question, *others = [split_words(text) for text in texts]
     ngrams = set().union(*(list_ngrams(words, n) for words in (question, *others)))
     short_texts = [words for words in others if len(words) < n]
     labelled_texts = [
         [*chain(*([label, *words] for label, words in zip(labels, others, strict=False)))]
-        for labels in (string.ascii_lowercase[:10], map(str, range(1, 11)))
+        for labels in LABELS
     ]
+    min_question_words = min(max(len(question), 4), n / 2)
     for continuation in [*short_texts, [*chain(*others)], *labelled_texts]:
         ngrams |= {
             tuple((question[-k:] + continuation)[:n])
             for k in range(1, min(n, len(question) + 1))
-            if k + len(continuation) >= n
+            if k + len(continuation) >= n and k >= min_question_words
         }
     return ngrams
 
@@ -97,9 +110,10 @@ def test_a_short_answer_is_found_only_after_its_question():
         f"Quiz: {question} the elm the old one; the Ash.",
         f"{question}\n(A) The Elm, the old one\n(B) The Ash river near the town",
         f"{question}\n1. The Elm, the old one\n2. The Ash river near the town",
-        "longest one? The Elm, the old one; the Ash river near the town!",
+        "of the county is the longest one? The Elm, the old one; the Ash",
     ]
     missed = [
+        "the county is the longest one? The Elm, the old one; the Ash river near the town!",
         question,
         "The Ash river near the town is longer than the Elm, the old one, I think.",
         "The Elm, the old one, the Ash river near the town, is the longest one of all.",
@@ -114,7 +128,8 @@ def test_short_texts_without_a_question_are_not_searched_for_together():
     choices = ["All of the above are true", "None of the above are true", "It is not the case"]
     assert list_overlaps([" ".join(choices)], [["", *choices]]) == []
     assert list_overlaps([" ".join(choices)], [["Choose.", *choices]]) == []
-    assert list_overlaps(["Choose. " + " ".join(choices)], [["Choose.", *choices]]) == [(0, 0)]
+    question = "Choose the right answer."
+    assert list_overlaps([f"{question} {' '.join(choices)}"], [[question, *choices]]) == [(0, 0)]
 
 
 def test_a_long_answer_is_found_without_its_question():
@@ -148,3 +163,73 @@ def test_an_ngram_does_not_cross_texts_or_items():
 def test_empty_texts_and_items_do_not_overlap(texts):
     assert list_overlaps(texts, []) == list_overlaps(texts, [[""], ["one"]], 1) == []
     assert list_overlaps([], [["a b c d"]], 2) == []
+
+
+CASES = Path(__file__).parents[2] / "cases" / "corpus" / "contamination"
+
+
+def read_cases(name):
+    """Read items with a question, its choices and a text."""
+    return [json.loads(line) for line in (CASES / f"{name}.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("case", read_cases("stock_choices"), ids=lambda case: case["question"])
+def test_choices_of_many_items_are_no_overlap(case):
+    assert list_overlaps([case["text"]], [[case["question"], *case["choices"]]]) == []
+
+
+@pytest.mark.parametrize("case", read_cases("leaked_choices"), ids=lambda case: case["text"])
+def test_a_question_copied_with_its_choices_is_an_overlap(case):
+    assert list_overlaps([case["text"]], [[case["question"], *case["choices"]]]) == [(0, 0)]
+
+
+#: Names of an authority, schools and a station, without the items around them.
+NAMES = [
+    "中国社会科学院世界经济与政治研究所",
+    "独立行政法人国立高等専門学校機構",
+    "インターナショナルコンピューターセンター",
+    "มหาวิทยาลัยเทคโนโลยีราชมงคลกรุงเทพ",
+    "มหาวิทยาลัยเทคโนโลยีพระจอมเกล้าพระนครเหนือ",
+    "กระทรวงดิจิทัลเพื่อเศรษฐกิจและสังคม",
+    "ວິທະຍາໄລເຕັກນິກແຫ່ງຊາດລາວ",
+    "សាកលវិទ្យាល័យភូមិន្ទភ្នំពេញ",
+    "နည်းပညာတက္ကသိုလ်ရန်ကုန်",
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_in_a_script_without_spaces_is_no_overlap(name):
+    item = f"x y z {name} v w"
+    assert list_overlaps([f"a b {name} c d", name], [[item], ["", item]]) == []
+
+
+@pytest.mark.parametrize(
+    ("letters", "signs", "ngram_letters"),
+    [
+        ([chr(0x4E00 + n) for n in range(60)], [""], 26),
+        ([chr(0x3041 + n) for n in range(60)], ["", "ー"], 26),
+        ([chr(0xE01 + n) for n in range(46)], ["", "\u0e34", "\u0e35\u0e48"], 39),
+        ([chr(0x1780 + n) for n in range(35)] * 2, ["", "\u17b7"], 39),
+    ],
+    ids=["Han", "kana", "Thai", "Khmer"],
+)
+def test_several_letters_without_signs_are_one_word(letters, signs, ngram_letters):
+    chance = random.Random(2)
+    parts = [letter + chance.choice(signs) for letter in letters]
+    passages = ["".join(parts[3 : 3 + ngram_letters - k]) for k in (0, 1)]
+    assert list_overlaps(passages, [["".join(parts)]]) == [(0, 0)]
+    assert list_overlaps(passages[:1], [[passages[1]]]) == []
+
+
+def test_spaces_between_letters_without_spaces_make_no_difference():
+    item = "老磨坊的主人每天卖黑麦面粉给村里的人，他的儿子在河边种小麦和燕麦。"
+    assert list_overlaps([" ".join(item), item], [[item], [" ".join(item)]]) == [
+        *((0, 0), (0, 1), (1, 0), (1, 1))
+    ]
+
+
+def test_words_between_letters_without_spaces_count_as_words():
+    text = "他用 Python 写 code 卖 flour 给 villagers 吃 bread 和 oats 在 river 边"
+    near_text, long_text = f"{text} near", f"{text} near the"
+    assert list_overlaps([near_text], [[near_text]]) == []  # 8 words and 9 letters: 12.5 words
+    assert list_overlaps([long_text, near_text], [[long_text]]) == [(0, 0)]
