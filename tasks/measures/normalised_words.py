@@ -38,17 +38,26 @@ _UNSPACED_CHARACTER = f"[{IDEOGRAPHIC_SCRIPTS}{UNSPACED_ALPHABETIC_SCRIPTS}]"
 def normalise_texts(texts: pa.Array) -> pa.Array:
     """Apply NFKC and lower case, and collapse white space; the result is a fixed point.
 
-    Invisible characters are dropped. Only the first 30 of consecutive combining marks are kept:
-    no script uses so many (UAX 15, the stream-safe format), and ordering them takes quadratic time.
-    Each text is normalised independently of the others in the column.
+    Small letters with the same capital become one: ς becomes σ, and ß becomes ss. Invisible
+    characters are dropped. Only the first 30 of consecutive combining marks are kept: no script
+    uses so many (UAX 15, the stream-safe format), and ordering them takes quadratic time. Each text
+    is normalised independently of the others in the column.
     """
+    texts = _replace_letter(_replace_letter(texts, "ß", "ss"), "ẞ", "ss")
     normalised = pc.utf8_lower(texts)
     is_complex = pc.invert(pc.match_substring_regex(texts, SIMPLE_TEXT_PATTERN))
     if pc.any(is_complex).as_py():
         normalised = pc.replace_with_mask(
             normalised, is_complex, _apply_nfkc_and_lower_case(texts.filter(is_complex))
         )
-    return _collapse_whitespace(normalised)
+    return _collapse_whitespace(_replace_letter(normalised, "ς", "σ"))
+
+
+def _replace_letter(texts: pa.Array, letter: str, replacement: str) -> pa.Array:
+    if pc.all(pc.string_is_ascii(texts)).as_py():
+        return texts
+    has_letter = pc.match_substring(texts, letter)
+    return pc.replace_substring(texts, letter, replacement) if pc.any(has_letter).as_py() else texts
 
 
 def _apply_nfkc_and_lower_case(texts: pa.Array) -> pa.Array:
