@@ -70,10 +70,12 @@ LANGUAGES_BY_SCRIPT = {
 _ADDRESS = re.compile(r"(?:https?://|www\.)[!-~]*|(?<![!-~])[!-?A-~]++@[!-~]*")
 
 #: Strings of letters and digits that are no words, such as hashes, identifiers, times and Base64:
-#: eight ASCII characters or more with a digit, and four hexadecimal numbers or more in a row.
+#: eight ASCII characters or more with a digit, and four hexadecimal numbers or more in a row. A
+#: text without digits is not searched.
+_DIGIT = re.compile("[0-9]")
 _CODE = re.compile(
-    r"(?<![!-~])(?=[!-~]{0,80}[0-9])[0-9A-Za-z+/=_:.-]{8,}+(?![!-~])"
-    r"|(?<![!-~])(?:(?:0x)?(?:[0-9A-Fa-f]{2}){1,4}(?:[ \t\n,:]+|(?![!-~]))){4,}+"
+    r"(?<![0-9A-Za-z])(?=[A-Za-z+/=_:.%-]{0,80}[0-9])[0-9A-Za-z+/=_:.%-]{8,}+(?![0-9A-Za-z])"
+    r"|(?<![0-9A-Za-z])(?:(?:0x)?(?:[0-9A-Fa-f]{2}){1,4}(?:[^0-9A-Za-z]{1,4}|\Z)){4,}+"
 )
 
 
@@ -155,7 +157,9 @@ def _classify(text: str) -> LanguageEstimate:
     text = fold_lookalikes(text)
     if "://" in text or "www." in text or "@" in text:
         text = _ADDRESS.sub(" ", text)
-    text = join_spaced_letters(_CODE.sub(" ", text))
+    if _DIGIT.search(text):
+        text = _CODE.sub(" ", text)
+    text = join_spaced_letters(text)
     code, probability = _load_language_identifier().classify(text)
     return LanguageEstimate(code, float(probability))
 

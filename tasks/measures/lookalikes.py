@@ -20,7 +20,8 @@ FIRST_REPLACED_CHARACTER = 0x250
 #: Code points that are searched for variants of letters; no higher plane has any.
 SEARCHED_CHARACTERS = range(FIRST_REPLACED_CHARACTER, 0x20000)
 
-#: Combining marks start here.
+#: Letters with accents, and combining marks, start here.
+FIRST_ACCENTED_LETTER = 0xC0
 FIRST_MARK = 0x300
 
 #: Share of Latin letters in a text of which words in other scripts are judged to be look-alikes.
@@ -40,13 +41,14 @@ RESEMBLING_LETTERS = {
 }
 
 #: Code points that only separate or strike through the letters of a word: soft hyphen, overlays,
-#: zero-width space, marks of direction, word joiner and invisible operators, byte-order mark.
+#: zero-width space, marks of direction, word joiner and invisible operators, byte-order mark, and
+#: the fillers of Hangul.
 REMOVED_CHARACTERS = (
     *(0xAD, 0x180E, 0x200B, 0x200E, 0x200F),
     *range(0x334, 0x339),
     *range(0x202A, 0x202F),
     *range(0x2060, 0x206A),
-    0xFEFF,
+    *(0xFEFF, 0x115F, 0x1160, 0x3164, 0xFFA0),
 )
 
 _LATIN_CAPITAL_NAME = re.compile(
@@ -65,9 +67,15 @@ _OTHER_ACCENTED_LETTERS = {
     "Æ": "AE",
     "œ": "oe",
     "Œ": "OE",
+    "ſ": "s",
+    "ª": "a",
+    "º": "o",
 }
-#: At least three single letters with the same character between them, such as "f o o l".
-_SPACED_LETTERS = re.compile(r"(?<!\w)[^\W\d_]([ .,*_|/~+=·•-])(?:[^\W\d_]\1)+[^\W\d_](?!\w)")
+#: At least three single letters with the same between them: blanks, a mark, or both.
+_SPACED_LETTERS = re.compile(
+    r"(?<!\w)([^\W\d_])([^\S\n]{1,3}|[^\S\n]?[.,*_|/~+=·•-][^\S\n]?)"
+    r"((?:[^\W\d_]\2)+)([^\W\d_])(?!\w)"
+)
 _ARTICLE_OR_PRONOUN = frozenset("aAI")
 _JOINER_IN_WORD = re.compile("(?<=[A-Za-z])[\u200c\u200d]+(?=[A-Za-z])")
 
@@ -104,7 +112,7 @@ def fold_accents(text: str) -> str:
 
 
 def join_spaced_letters(text: str) -> str:
-    """Join single letters that the same character separates: "f o o l" and "f-o-o-l" to "fool".
+    """Join single letters that the same blank or mark separates: "f o o l" to "fool".
 
     The first letter may be a word, as in "a f o o l". Then both readings are in the result.
     """
@@ -112,9 +120,11 @@ def join_spaced_letters(text: str) -> str:
 
 
 def _join_letters(match: re.Match[str]) -> str:
-    letters = match[0][::2]
-    if match[1] == " " and letters[0] in _ARTICLE_OR_PRONOUN:
-        return f"{letters[0]} {letters[1:]} {letters}"
+    first_letter, separator, middle, last_letter = match.groups()
+    other_letters = middle.replace(separator, "") + last_letter
+    letters = first_letter + other_letters
+    if separator.isspace() and first_letter in _ARTICLE_OR_PRONOUN:
+        return f"{first_letter} {other_letters} {letters}"
     return letters
 
 
@@ -196,7 +206,7 @@ def _list_combining_marks() -> dict[str, str]:
 def _load_accent_table() -> dict[int, str]:
     """Map letters with accents to those without; the letters are known by their names."""
     accented_letters = dict(_OTHER_ACCENTED_LETTERS)
-    for character in map(chr, range(0xC0, 0x1F00)):
+    for character in map(chr, range(FIRST_ACCENTED_LETTER, 0x1F00)):
         if match := _ACCENTED_LETTER_NAME.fullmatch(unicodedata.name(character, "")):
             is_small = match[1] == "SMALL"
             accented_letters[character] = match[2].lower() if is_small else match[2]

@@ -43,6 +43,7 @@ UInt64 = NDArray[np.uint64]
 CHOICE_LABELS = (
     "a b c d e f g h i j",
     "1 2 3 4 5 6 7 8 9 10",
+    "i ii iii iv v vi vii viii ix x",
     "а б в г д е ж з и к",
     "アイウエオカキクケコ",
     "กขคงจฉชซฌญ",

@@ -77,6 +77,9 @@ CODES = {
     ),
     "Base64": base64.b64encode(bytes.fromhex("".join(HASHES))).decode() + "\n",
     "identifiers": "\n".join(str(uuid.UUID(digits[:32])) for digits in HASHES) + "\n",
+    "quoted": " ".join(f"'{digits[:16]}'," for digits in HASHES * 2) + "\n",
+    "colours": " ".join(f"#{digits[:6]};" for digits in HASHES * 3) + "\n",
+    "addresses": "".join(f"%{digits[:2]}" for digits in HASHES * 20) + "\n",
     "rules": "#" * 70 + "\n" + "=" * 70 + "\n",
 }
 ADDRESSES = "https://example.org/" + "a" * 40 + " www.example.org/b?c=d e.f+g@example.org "

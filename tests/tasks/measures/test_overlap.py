@@ -27,6 +27,7 @@ def list_ngrams(words, n):
 LABELS = (
     string.ascii_lowercase[:10],
     [*map(str, range(1, 11))],
+    "i ii iii iv v vi vii viii ix x".split(),
     "абвгдежзик",
 )
 
