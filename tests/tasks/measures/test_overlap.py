@@ -15,42 +15,68 @@ from hypothesis import strategies as st
 from hallmark.tasks.measures.overlap import build_overlap_index, find_overlaps
 from tests.tasks.corpus.test_sketches import plain
 
+#: Sizes in sixths of a word.
+WORD = 6
+
 
 def split_words(text):
-    return re.sub(r"[^\w]|_", " ", plain(text)).split()
+    """Return the words of a text, and the letters of scripts without spaces with their signs."""
+    text = re.sub(r"[^\w\u0300-\u0fff]|_", " ", plain(text))
+    return re.findall(r"[\u3040-\u9fffก-๎][\u0e31\u0e34-\u0e4eー]*|[^\W\u3040-\u9fffก-๎]+", text)
+
+
+def measure_word(word):
+    """Return the size of a word: two ideographs or kana are a word, or three Thai letters."""
+    return 3 if "\u3040" <= word[0] <= "\u9fff" else 2 if "ก" <= word[0] <= "๎" else WORD
+
+
+def measure_words(words):
+    return sum(map(measure_word, words))
+
+
+def take_ngram(words, n):
+    """Return the words at the beginning that have the size of n words; None if there are fewer."""
+    for count in range(len(words) + 1):
+        if measure_words(words[:count]) >= n * WORD:
+            return tuple(words[:count])
+    return None
 
 
 def list_ngrams(words, n):
-    return {tuple(words[i : i + n]) for i in range(len(words) - n + 1)}
+    return {take_ngram(words[start:], n) for start in range(len(words))} - {None}
 
 
 LABELS = (
     string.ascii_lowercase[:10],
     [*map(str, range(1, 11))],
-    "i ii iii iv v vi vii viii ix x".split(),
+    ["i", "ii", "iii", "iv", "v", "vi", "vii", "viii", "ix", "x"],
     "абвгдежзик",
+    "アイウエオカキクケコ",
+    "กขคงจฉชซฌญ",
 )
 
 
 def list_item_ngrams(texts, n):
     """The n-grams within one text, and those from the question to the texts after it.
 
-    The latter have at least four words of the question, all of them, or half of the n-gram.
+    The latter have all words of the question, at least four, or half of the n-gram.
     """
     question, *others = [split_words(text) for text in texts]
     ngrams = set().union(*(list_ngrams(words, n) for words in (question, *others)))
-    short_texts = [words for words in others if len(words) < n]
+    ends = [question[start:] for start in range(len(question))]
+    ends = [end for end in ends if measure_words(end) < n * WORD]
+    sizes = {measure_word(word) for word in chain(*ends, *others)}
     labelled_texts = [
         [*chain(*([label, *words] for label, words in zip(labels, others, strict=False)))]
         for labels in LABELS
+        if measure_word(labels[0]) in range(min(sizes, default=0), WORD + 1)
     ]
-    min_question_words = min(max(len(question), 4), n / 2)
+    short_texts = [words for words in others if measure_words(words) < n * WORD]
+    min_size = min(max(measure_words(question), 3 * WORD + 1), n * WORD / 2)
     for continuation in [*short_texts, [*chain(*others)], *labelled_texts]:
         ngrams |= {
-            tuple((question[-k:] + continuation)[:n])
-            for k in range(1, min(n, len(question) + 1))
-            if k + len(continuation) >= n and k >= min_question_words
-        }
+            take_ngram(end + continuation, n) for end in ends if measure_words(end) >= min_size
+        } - {None}
     return ngrams
 
 
@@ -68,22 +94,21 @@ def list_overlaps(texts, items, n=13):
     return list(zip(*(side.tolist() for side in pairs), strict=True))
 
 
-word = st.sampled_from(["a", "B", "c,", "d.", "é", "(f)"])
+word = st.sampled_from(["a", "B", "c,", "d.", "é", "(f)", "漢", "字。", "コー", "ก", "ขี่", "ア"])
 text = st.lists(word, max_size=14).map(" ".join)
-
-
 item = st.lists(text, min_size=1, max_size=4)
 
 
 @settings(deadline=None, max_examples=200)
 @given(st.lists(text, max_size=6), st.lists(item, max_size=5), st.integers(1, 6))
 def test_overlaps_equal_those_of_plain_python(texts, items, n):
+    texts = [*texts, *map(" ".join, items), *(" (a) ".join(item) for item in items)]
     assert list_overlaps(texts, items, n) == find_overlaps_in_plain_python(texts, items, n)
     index = build_overlap_index(items, n)
-    word_counts = [[len(split_words(text)) for text in texts] for texts in items]
+    sizes = [[measure_words(split_words(text)) for text in texts] for texts in items]
     assert index.item_count == len(items)
     assert index.skipped_item_count == sum(not list_item_ngrams(texts, n) for texts in items)
-    assert index.short_text_count == sum(0 < k < n for counts in word_counts for k in counts)
+    assert index.short_text_count == sum(0 < size < n * WORD for size in chain(*sizes))
 
 
 def test_thirteen_consecutive_words_overlap_and_twelve_do_not():
