@@ -57,7 +57,7 @@ _LATIN_CAPITAL_NAME = re.compile(
 _WORD = re.compile(r"[^\W\d_]+")
 _LATIN_LETTER = re.compile("[A-Za-z\xc0-\xd6\xd8-\xf6\xf8-\u024f\u1e00-\u1eff]")
 #: Characters other than letters of Latin languages and common punctuation, which need no folding.
-_RARE_CHARACTER = re.compile("[^\0-\xac\xae-\u024f\u1e00-\u1eff\u2010-\u2027\u20ac]")
+_RARE_CHARACTER = re.compile("[^\0-\xac\xae-\u024f\u1e00-\u1e99\u1ea0-\u1ef9\u2010-\u2027\u20ac]")
 _ACCENTED_LETTER_NAME = re.compile("LATIN (SMALL|CAPITAL) LETTER ([A-Z]) WITH .*")
 _OTHER_ACCENTED_LETTERS = {
     "ı": "i",

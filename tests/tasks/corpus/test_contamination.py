@@ -149,6 +149,21 @@ def test_choices_in_a_list_are_compared_with_their_question(session):
     assert find_case_overlaps("list") == (set(), {"l": (1, 0, 2, 0)})
 
 
+@pytest.mark.parametrize(("name", "is_overlap"), [("stock_choices", 0), ("leaked_choices", 1)])
+def test_leaked_items_remove_documents_and_stock_choices_do_not(session, name, is_overlap):
+    rows = [json.loads(line) for line in (CASES / f"{name}.jsonl").read_text().splitlines()]
+    evaluation_set = {
+        "name": name,
+        "path": CASES / f"{name}.jsonl",
+        "text_fields": ("question", "choices"),
+    }
+    result = find_contamination(
+        given([row["text"] for row in rows]), ContaminationConfig(evaluation_sets=[evaluation_set])
+    )
+    counts = result["signals"].read()["contamination"].to_pylist()
+    assert [count > 0 for count in counts] == [bool(is_overlap)] * len(rows) and len(rows) >= 10
+
+
 def write_set(path, items):
     path.write_text("".join(json.dumps(item) + "\n" for item in items))
     return path

@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hallmark.tasks.measures.lookalikes import (
+    _RARE_CHARACTER,
     RESEMBLING_LETTERS,
+    _list_combining_marks,
     _load_close_lookalikes,
     _load_letter_variants,
     _load_lookalikes,
@@ -194,3 +196,15 @@ def test_spaced_letters_are_joined(text, joined):
 def test_a_spaced_word_is_joined(word, separator):
     text = f"the {separator.join(word + 'xy')}, there"
     assert word + "xy" in join_spaced_letters(text)
+
+
+def test_each_character_that_may_be_folded_is_rare():
+    """A text without rare characters is not searched for others."""
+    for characters in (
+        _load_letter_variants(),
+        _load_lookalikes(),
+        RESEMBLING_LETTERS,
+        _list_combining_marks(),
+        "\u200c\u200d",
+    ):
+        assert all(_RARE_CHARACTER.match(character) for character in characters)
