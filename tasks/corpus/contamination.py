@@ -67,7 +67,7 @@ class EvaluationSet(StageConfig):
         min_length=1,
         description="fields that contain text or a list of texts, such as the choices; the first "
         "field is the question. A text with fewer than `contamination.ngram_size` words is "
-        "searched for only together with the question",
+        "searched for only together with the question, if that has at least four words",
     )
 
 
@@ -82,7 +82,9 @@ class ContaminationConfig(StageConfig):
         ge=1,
         le=100,
         description="number of consecutive words of an item that a document must contain to "
-        "overlap with the item; items with fewer words are counted but not searched for",
+        "overlap with the item; items with fewer words are counted but not searched for. In "
+        "scripts without spaces, two characters of Chinese or Japanese, or three letters of other "
+        "scripts such as Thai, count as a word",
     )
 
     @model_validator(mode="after")
@@ -124,7 +126,8 @@ SET_SUMMARIES = table_schema(
         pa.int64(),
         "figure",
         "number of items that were not searched for because all their texts together have fewer "
-        "than `contamination.ngram_size` words",
+        "than `contamination.ngram_size` words, or because each text has fewer and the question "
+        "has fewer than four words",
         unit="items",
     ),
     column(
@@ -132,7 +135,7 @@ SET_SUMMARIES = table_schema(
         pa.int64(),
         "figure",
         "number of texts with fewer than `contamination.ngram_size` words; they were searched for "
-        "only together with the question of their item",
+        "only together with the question of their item, if that has at least four words",
         unit="texts",
     ),
     column(
@@ -173,8 +176,8 @@ def check_evaluation_sets(config: ContaminationConfig) -> None:
         if overlap_index.skipped_item_count == overlap_index.item_count:
             log.warning(
                 "contamination: none of the %s of the evaluation set %r is searched for, because "
-                "each has fewer than %d words; add the field of the question to 'text_fields', or "
-                "lower contamination.ngram_size",
+                "each has fewer than %d words, or a question of fewer than four and short choices; "
+                "add the field of the question to 'text_fields', or lower contamination.ngram_size",
                 format_count(overlap_index.item_count, "item"),
                 name,
                 config.ngram_size,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hallmark.tasks.measures.lookalikes import fold_lookalikes
+from hallmark.tasks.measures.lookalikes import fold_lookalikes, join_spaced_letters
 
 if TYPE_CHECKING:
     from py3langid.langid import LanguageIdentifier
@@ -68,6 +68,15 @@ LANGUAGES_BY_SCRIPT = {
 #: Addresses, which say nothing about the language of the text around them. They have ASCII
 #: characters only, because no space separates them from Chinese or Japanese text.
 _ADDRESS = re.compile(r"(?:https?://|www\.)[!-~]*|(?<![!-~])[!-?A-~]++@[!-~]*")
+
+#: Strings of letters and digits that are no words, such as hashes, identifiers, times and Base64:
+#: eight ASCII characters or more with a digit, and four hexadecimal numbers or more in a row. A
+#: text without digits is not searched.
+_DIGIT = re.compile("[0-9]")
+_CODE = re.compile(
+    r"(?<![0-9A-Za-z])(?=[A-Za-z+/=_:.%-]{0,80}[0-9])[0-9A-Za-z+/=_:.%-]{8,}+(?![0-9A-Za-z])"
+    r"|(?<![0-9A-Za-z])(?:(?:0x)?(?:[0-9A-Fa-f]{2}){1,4}(?:[^0-9A-Za-z]{1,4}|\Z)){4,}+"
+)
 
 
 class LanguageEstimates(NamedTuple):
@@ -144,9 +153,13 @@ def _list_segments(text: str, max_characters: int) -> list[str]:
 
 
 def _classify(text: str) -> LanguageEstimate:
+    """Estimate the language of a segment from its words, without addresses and codes."""
     text = fold_lookalikes(text)
     if "://" in text or "www." in text or "@" in text:
         text = _ADDRESS.sub(" ", text)
+    if _DIGIT.search(text):
+        text = _CODE.sub(" ", text)
+    text = join_spaced_letters(text)
     code, probability = _load_language_identifier().classify(text)
     return LanguageEstimate(code, float(probability))
 

@@ -23,29 +23,41 @@ _COMBINING_MARK = r"(?:[^\pL\pN\pP\pS\pZ\pC]|[\x{FF9E}\x{FF9F}])"
 _INVISIBLE_CHARACTER = (
     r"[\x{AD}\x{61C}\x{200B}-\x{200F}\x{202A}-\x{202E}\x{2060}-\x{2064}\x{2066}-\x{206F}\x{FEFF}]"
 )
-#: A character of a script that writes no spaces between words: those with the line breaking classes
-#: SA (complex context) and ID (ideographic), Tibetan, Javanese and Balinese.
-UNSPACED_SCRIPT_PATTERN = (
-    r"([\p{Han}\p{Hiragana}\p{Katakana}\p{Bopomofo}\p{Yi}\p{Tangut}\p{Nushu}"
+#: Scripts without spaces between words whose characters are syllables or ideographs (line breaking
+#: class ID), as RE2 names them in a class.
+IDEOGRAPHIC_SCRIPTS = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Bopomofo}\p{Yi}\p{Tangut}\p{Nushu}"
+#: Scripts without spaces between words whose characters are letters and vowel signs: those with the
+#: line breaking class SA (complex context), Tibetan, Javanese and Balinese.
+UNSPACED_ALPHABETIC_SCRIPTS = (
     r"\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tai_Le}\p{New_Tai_Lue}\p{Tai_Tham}\p{Tai_Viet}"
-    r"\p{Ahom}\p{Tibetan}\p{Javanese}\p{Balinese}])"
+    r"\p{Ahom}\p{Tibetan}\p{Javanese}\p{Balinese}"
 )
+_UNSPACED_CHARACTER = f"[{IDEOGRAPHIC_SCRIPTS}{UNSPACED_ALPHABETIC_SCRIPTS}]"
 
 
 def normalise_texts(texts: pa.Array) -> pa.Array:
     """Apply NFKC and lower case, and collapse white space; the result is a fixed point.
 
-    Invisible characters are dropped. Only the first 30 of consecutive combining marks are kept:
-    no script uses so many (UAX 15, the stream-safe format), and ordering them takes quadratic time.
-    Each text is normalised independently of the others in the column.
+    Small letters with the same capital become one: ς becomes σ, and ß becomes ss. Invisible
+    characters are dropped. Only the first 30 of consecutive combining marks are kept: no script
+    uses so many (UAX 15, the stream-safe format), and ordering them takes quadratic time. Each text
+    is normalised independently of the others in the column.
     """
+    texts = _replace_letter(_replace_letter(texts, "ß", "ss"), "ẞ", "ss")
     normalised = pc.utf8_lower(texts)
     is_complex = pc.invert(pc.match_substring_regex(texts, SIMPLE_TEXT_PATTERN))
     if pc.any(is_complex).as_py():
         normalised = pc.replace_with_mask(
             normalised, is_complex, _apply_nfkc_and_lower_case(texts.filter(is_complex))
         )
-    return _collapse_whitespace(normalised)
+    return _collapse_whitespace(_replace_letter(normalised, "ς", "σ"))
+
+
+def _replace_letter(texts: pa.Array, letter: str, replacement: str) -> pa.Array:
+    if pc.all(pc.string_is_ascii(texts)).as_py():
+        return texts
+    has_letter = pc.match_substring(texts, letter)
+    return pc.replace_substring(texts, letter, replacement) if pc.any(has_letter).as_py() else texts
 
 
 def _apply_nfkc_and_lower_case(texts: pa.Array) -> pa.Array:
@@ -106,37 +118,50 @@ class WordHashes(NamedTuple):
 
 
 def hash_words(normalised_texts: pa.Array) -> WordHashes:
-    """Hash each word of normalised texts, whose words are separated by single spaces."""
-    texts = normalised_texts
-    is_not_ascii = pc.invert(pc.string_is_ascii(texts))
-    if pc.any(is_not_ascii).as_py():
-        texts = pc.replace_with_mask(
-            texts, is_not_ascii, _separate_unspaced_characters(texts.filter(is_not_ascii))
-        )
-    words = pc.split_pattern(texts, " ")
+    """Hash each word of normalised texts; in scripts without spaces, each character is a word."""
+    words = split_words(normalised_texts)
     text_offsets = words.offsets.to_numpy().astype(np.int64)
-    hashes = _hash_distinct_words(words.values)[text_offsets[0] : text_offsets[-1]]
+    encoded_words = words.values.dictionary_encode()
+    hashes = hash_encoded_words(encoded_words)[text_offsets[0] : text_offsets[-1]]
     return WordHashes(hashes, text_offsets - text_offsets[0])
 
 
-def _separate_unspaced_characters(texts: pa.Array) -> pa.Array:
-    """Put spaces around every character of scripts that do not separate words."""
-    is_unspaced = pc.match_substring_regex(texts, UNSPACED_SCRIPT_PATTERN)
-    if not pc.any(is_unspaced).as_py():
+def split_words(normalised_texts: pa.Array, signs: str = "") -> pa.ListArray:
+    """Split normalised texts, whose words are separated by single spaces, into words.
+
+    In scripts without spaces, each character is a word.
+
+    Args:
+        signs: Characters that belong to the word of the character before them, as the content of
+            a class of RE2, such as ``\\pM``.
+    """
+    texts = normalised_texts
+    is_not_ascii = pc.invert(pc.string_is_ascii(texts))
+    if pc.any(is_not_ascii).as_py():
+        pattern = f"({_UNSPACED_CHARACTER}{f'[{signs}]*' if signs else ''})"
+        texts = pc.replace_with_mask(
+            texts, is_not_ascii, _separate_matches(texts.filter(is_not_ascii), pattern)
+        )
+    return pc.split_pattern(texts, " ")
+
+
+def _separate_matches(texts: pa.Array, pattern: str) -> pa.Array:
+    """Put spaces around what the group of a pattern matches."""
+    has_match = pc.match_substring_regex(texts, pattern)
+    if not pc.any(has_match).as_py():
         return texts
-    spaced = pc.replace_substring_regex(texts.filter(is_unspaced), UNSPACED_SCRIPT_PATTERN, r" \1 ")
-    return pc.replace_with_mask(texts, is_unspaced, _collapse_whitespace(spaced))
+    spaced = pc.replace_substring_regex(texts.filter(has_match), pattern, r" \1 ")
+    return pc.replace_with_mask(texts, has_match, _collapse_whitespace(spaced))
 
 
-def _hash_distinct_words(words: pa.Array) -> np.ndarray:
+def hash_encoded_words(words: pa.DictionaryArray) -> np.ndarray:
     """Hash words to uint64, each distinct word only once."""
-    encoded = words.dictionary_encode()
     digests = [
         hashlib.blake2b(word.encode(), digest_size=8).digest()
-        for word in encoded.dictionary.to_pylist()
+        for word in words.dictionary.to_pylist()
     ]
     hashes: np.ndarray = np.frombuffer(b"".join(digests), "<u8").astype(np.uint64)[
-        encoded.indices.to_numpy()
+        words.indices.to_numpy()
     ]
     return hashes
 

@@ -9,8 +9,17 @@ import numpy as np
 import pyarrow as pa
 
 from hallmark.tasks.contract import ID_TYPE, HallmarkError, column, table_schema
-from hallmark.tasks.measures.lookalikes import fold_lookalikes
-from hallmark.tasks.measures.scorers import TOXICITY_HEADS, ScorerConfig, open_scorer
+from hallmark.tasks.measures.lookalikes import (
+    fold_accents,
+    fold_lookalikes,
+    join_spaced_letters,
+)
+from hallmark.tasks.measures.scorers import (
+    TOXICITY_HEADS,
+    ScorerConfig,
+    open_scorer,
+    scorer_languages,
+)
 
 _HEAD_MEANINGS = {
     "toxicity": "how rude, disrespectful or unreasonable the text is",
@@ -76,8 +85,8 @@ def build_window_score_columns(
 ) -> dict[str, pa.Array]:
     """Compute the columns of WINDOW_SCORES for a batch of documents.
 
-    Look-alikes of Latin letters are folded before a window is scored; its span is that of the text
-    as it is.
+    Disguised words are folded before a window is scored, and accents if the scorer supports only
+    English; the span of the window is that of the text as it is.
 
     Args:
         needs_scoring: (n,) whether to score each document; the others are one window without
@@ -89,6 +98,7 @@ def build_window_score_columns(
     rows: list[tuple[int, int, int, int]] = []  # (document, window, start, end)
     window_texts: list[str] = []
     scored_rows: list[int] = []  # indices in rows of the window_texts
+    is_english = scorer_languages(scorer) == ("en",)
     for document, (text, is_needed) in enumerate(
         zip(batch["text"].to_pylist(), needs_scoring, strict=True)
     ):
@@ -96,7 +106,8 @@ def build_window_score_columns(
         for window, (start, end) in enumerate(window_spans):
             rows.append((document, window, start, end))
             if is_needed:
-                window_texts.append(fold_lookalikes(text[start:end]))
+                window_text = join_spaced_letters(fold_lookalikes(text[start:end]))
+                window_texts.append(fold_accents(window_text) if is_english else window_text)
                 scored_rows.append(len(rows) - 1)
     scores = np.full((len(rows), len(TOXICITY_HEADS)), np.nan, np.float32)
     opened_scorer = open_scorer(scorer)

@@ -149,6 +149,21 @@ def test_choices_in_a_list_are_compared_with_their_question(session):
     assert find_case_overlaps("list") == (set(), {"l": (1, 0, 2, 0)})
 
 
+@pytest.mark.parametrize(("name", "is_overlap"), [("stock_choices", 0), ("leaked_choices", 1)])
+def test_leaked_items_remove_documents_and_stock_choices_do_not(session, name, is_overlap):
+    rows = [json.loads(line) for line in (CASES / f"{name}.jsonl").read_text().splitlines()]
+    evaluation_set = {
+        "name": name,
+        "path": CASES / f"{name}.jsonl",
+        "text_fields": ("question", "choices"),
+    }
+    result = find_contamination(
+        given([row["text"] for row in rows]), ContaminationConfig(evaluation_sets=[evaluation_set])
+    )
+    counts = result["signals"].read()["contamination"].to_pylist()
+    assert [count > 0 for count in counts] == [bool(is_overlap)] * len(rows) and len(rows) >= 10
+
+
 def write_set(path, items):
     path.write_text("".join(json.dumps(item) + "\n" for item in items))
     return path
@@ -178,8 +193,9 @@ def test_choices_in_objects_and_numbers_are_compared_with_the_question(session, 
 
 def test_a_list_as_the_first_field_is_no_question(session, tmp_path):
     choices = ["All of the above are true", "None of the above are true", "It is not the case"]
-    path = write_set(tmp_path / "s.jsonl", [{"c": choices, "q": "Choose."}])
-    texts = [" ".join(choices), f"{' '.join(choices)} Choose."]
+    question = "Choose the right answer."
+    path = write_set(tmp_path / "s.jsonl", [{"c": choices, "q": question}])
+    texts = [" ".join(choices), f"{' '.join(choices)} {question}"]
     row, counts = read_set_counts(path, texts=texts, text_fields=("c", "q"))
     assert counts == [0, 0] and row["skipped_items"] == 1
     row, counts = read_set_counts(path, texts=texts, text_fields=("q", "c"))
@@ -244,8 +260,8 @@ def test_a_set_of_short_items_is_warned_of(tmp_path, caplog):
     check_evaluation_sets(config)
     assert caplog.messages == [
         "contamination: none of the 2 items of the evaluation set 'mc' is searched for, because "
-        "each has fewer than 13 words; add the field of the question to 'text_fields', or lower "
-        "contamination.ngram_size"
+        "each has fewer than 13 words, or a question of fewer than four and short choices; add the "
+        "field of the question to 'text_fields', or lower contamination.ngram_size"
     ]
     caplog.clear()
     check_evaluation_sets(config.model_copy(update={"ngram_size": 4}))

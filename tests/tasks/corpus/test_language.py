@@ -87,8 +87,8 @@ def test_the_scored_languages_and_their_scripts_are_a_setting(session):
 #: Files that failed: the status of each text with the linear scorer, and whether it is toxic.
 CASES = Path(__file__).parents[2] / "cases" / "corpus" / "toxicity" / "a.jsonl"
 HARMLESS = {"clean", "aave", "cock", "gay", "medical"}
-#: Misspelt, with a space after every letter, or one insult in a long harmless window.
-NOT_FOUND = {"leet", "spaced", "one insult in 900", "one insult in 5000"}
+#: Misspelt, or one insult in a long harmless window.
+NOT_FOUND = {"leet", "one insult in 900", "one insult in 5000"}
 
 
 def test_disguised_texts_and_texts_after_a_menu_or_addresses_are_scored(session):
@@ -102,7 +102,7 @@ def test_disguised_texts_and_texts_after_a_menu_or_addresses_are_scored(session)
     ids = [names[text] for text in texts]
     statuses = dict(zip(ids, signals["toxicity_status"].to_pylist(), strict=True))
     scores = dict(zip(ids, signals["toxicity"].to_pylist(), strict=True))
-    assert {name for name, status in statuses.items() if status != "scored"} == {"spaced"}
+    assert set(statuses.values()) == {"scored"}
     for name in statuses.keys() - HARMLESS - NOT_FOUND:
         assert scores[name] > 0.5, name
     for name in ("fullwidth", "zw", "cyr homoglyph"):

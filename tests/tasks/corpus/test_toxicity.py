@@ -132,6 +132,40 @@ def test_a_document_that_is_not_scored_has_one_window_without_a_score():
     assert windows["toxicity"].is_null().to_pylist() == [False] * 3 + [True]
 
 
+class RecordingScorer(Scorer):
+    """Keeps the texts that it is given."""
+
+    name, digest, heads = "recorder", "0" * 64, ("toxicity",)
+
+    def _score_distinct_texts(self, texts):
+        self.texts = texts
+        return np.zeros((len(texts), len(self.columns)), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (ScorerConfig(), ["You fool and fucking fool", "Fur die Zuge"]),
+        (ScorerConfig(kind="detoxify"), ["You fool and fucking fool", "Fur die Zuge"]),
+        (
+            ScorerConfig(kind="detoxify", model="multilingual"),
+            ["You fool and fücking fool", "Für die Züge"],
+        ),
+    ],
+    ids=["linear", "English", "multilingual"],
+)
+def test_disguised_words_are_folded_and_accents_only_for_scorers_of_english(
+    monkeypatch, config, expected
+):
+    scorer = RecordingScorer()
+    monkeypatch.setattr(toxicity_windows, "open_scorer", lambda config: scorer)
+    texts = ["You f\u0353ооl and fücking f o o l", "Für die Züge"]
+    batch = pa.record_batch({"doc_id": hash_to_ids(["a", "b"]), "text": texts})
+    windows = build_window_score_columns(batch, np.ones(2, bool), 100, config)
+    assert scorer.texts == expected
+    assert windows["char_end"].to_pylist() == [len(text) for text in texts]
+
+
 class LogitScorer(Scorer):
     """Returns the length of a text less 3, which is sometimes between 0 and 1."""
 

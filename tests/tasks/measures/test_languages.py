@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import uuid
+
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -59,14 +64,42 @@ MENU = (
     "Deutsch Français Español Italiano Português Nederlands Polski Čeština Magyar Română Türkçe "
     "Русский Українська 日本語 中文 한국어 العربية עברית हिन्दी ไทย\n"
 )
+HASHES = [hashlib.sha256(bytes([n])).hexdigest() for n in range(8)]
+CODES = {
+    "hashes": "\n".join(HASHES[:4]) + "\n",
+    "capital hashes": "\n".join(HASHES[:4]).upper() + "\n",
+    "sums": "".join(f"{digits[:32]}  {number}.bin\n" for number, digits in enumerate(HASHES)),
+    "bytes": "\n".join(bytes.fromhex(digits).hex(" ") for digits in HASHES[:4]) + "\n",
+    "numbers": " ".join(f"0x{digits[:8]}," for digits in HASHES * 2) + "\n",
+    "dump": "".join(
+        f"{16 * row:08x}: {bytes.fromhex(digits[:32]).hex(' ', 2)}\n"
+        for row, digits in enumerate(HASHES)
+    ),
+    "Base64": base64.b64encode(bytes.fromhex("".join(HASHES))).decode() + "\n",
+    "identifiers": "\n".join(str(uuid.UUID(digits[:32])) for digits in HASHES) + "\n",
+    "quoted": " ".join(f"'{digits[:16]}'," for digits in HASHES * 2) + "\n",
+    "colours": " ".join(f"#{digits[:6]};" for digits in HASHES * 3) + "\n",
+    "addresses": "".join(f"%{digits[:2]}" for digits in HASHES * 20) + "\n",
+    "rules": "#" * 70 + "\n" + "=" * 70 + "\n",
+}
 ADDRESSES = "https://example.org/" + "a" * 40 + " www.example.org/b?c=d e.f+g@example.org "
 
 
 @pytest.mark.parametrize("language", TEXTS)
 @pytest.mark.parametrize(
     "beginning",
-    ["", MENU, ADDRESSES * 4, "1 2 3 4 5 6 7 8 9 " * 20, make_text("tr", 250), "= - * | " * 40],
-    ids=["none", "menu", "addresses", "digits", "turkish", "marks"],
+    [
+        *(
+            "",
+            MENU,
+            ADDRESSES * 4,
+            "1 2 3 4 5 6 7 8 9 " * 20,
+            make_text("tr", 250),
+            "= - * | " * 40,
+        ),
+        *(CODES[kind] * 2 for kind in CODES),
+    ],
+    ids=["none", "menu", "addresses", "digits", "turkish", "marks", *CODES],
 )
 @pytest.mark.parametrize("characters", [600, 900, 1500, 20_000])
 def test_the_beginning_does_not_decide_for_the_text(language, beginning, characters) -> None:
@@ -111,6 +144,9 @@ DISGUISES = {
     ),
     "Cyrillic": lambda text: text.translate(str.maketrans("aeopcx", "аеорсх")),
     "invisible": lambda text: text.replace("e", "e\u200b"),
+    "marked": lambda text: "".join(c + "\u0353" if c.isalpha() else c for c in text),
+    "accented": lambda text: "".join(c + "\u0301\u0324" if c.isalpha() else c for c in text),
+    "spaced": lambda text: "   ".join(" ".join(word) for word in text.split()),
 }
 
 
@@ -162,3 +198,25 @@ def test_segments_are_parts_of_the_text(text: str, max_characters: int) -> None:
     assert len(segments) in (1, 3, 5)
     total = sum(map(len, segments))
     assert min(len(text), max_characters) <= total < max_characters + 5 or total == len(text)
+
+
+@pytest.mark.parametrize("language", ["en", "de", "ru", "zh"])
+@pytest.mark.parametrize("kind", CODES)
+def test_lines_of_codes_do_not_vote(language, kind) -> None:
+    """Codes before, after and around a short text, and most of a long one."""
+    code, text = CODES[kind], TEXTS[language]
+    texts = [code + text, f"{text}\n{code}", f"{code}{text}\n{code}", code * 9 + text * 20]
+    assert set(detect_languages(pa.array(texts)).to_pylist()) == {language}
+
+
+@pytest.mark.parametrize("kind", [kind for kind in CODES if kind != "rules"])
+def test_a_text_of_codes_has_no_language(kind) -> None:
+    codes = detect_languages(pa.array([CODES[kind] * 3, CODES[kind] * 30]))
+    assert pc.is_in(codes, pa.array([UNDETERMINED, "zxx"])).to_pylist() == [True, True]
+
+
+@pytest.mark.parametrize(
+    "word", ["year2023", "1234567", "dad", "covid-19", "ab12 cd34 ef56", "a-b-c-d"]
+)
+def test_words_with_digits_do_not_change_a_language(word) -> None:
+    assert detect_languages(pa.array([f"{word} {TEXTS['fr']} {word}"])).to_pylist() == ["fr"]
