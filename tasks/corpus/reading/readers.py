@@ -29,6 +29,7 @@ from hallmark.tasks.corpus.reading.byte_streams import (
     read_lines_marking_damage,
     split_at_line_breaks,
 )
+from hallmark.tasks.corpus.reading.dialects import DRAWN_TABLE
 from hallmark.tasks.corpus.reading.json_documents import (
     BROKEN_JSON,
     is_json_document,
@@ -60,6 +61,8 @@ def suggest_remedy(error: str) -> str:
         )
     if error == NOT_UTF8:
         return "convert the file to UTF-8, or correct the record"
+    if error == DRAWN_TABLE:
+        return "export the table again as CSV, for example with psql --csv"
     remedy = "correct the record, or correct 'kind' and the field names of its source"
     if error.startswith("column") and error.endswith(MISSING_COLUMN_ENDING):
         remedy += "; if a CSV or TSV file has no header, set 'column_names'"
