@@ -360,7 +360,7 @@ class _CsvRowReader:
             )
         if fields and len(fields) == len(self.row_lines) == 1 and is_blank(self.row_lines[0].data):
             return CsvRow("ok", [])
-        has_wrong_count = bool(fields) and field_count is not None and len(fields) != field_count
+        has_wrong_count = field_count is not None and len(fields or []) not in (0, field_count)
         is_cut = self._ends_in_other_line_end() and (
             has_wrong_count or not self._is_next_line_a_row(field_count)
         )

@@ -10,7 +10,6 @@ Sources: RFC 9112, section 7.1 (chunks); RFC 9110, section 8.4.1 (gzip and defla
 
 from __future__ import annotations
 
-import codecs
 import io
 import re
 import zlib
@@ -20,16 +19,14 @@ from dataclasses import dataclass
 import brotli
 import zstandard
 
+from hallmark.tasks.corpus.reading.byte_streams import BINARY_BYTES, is_text
+
 #: Names and values of the HTTP headers of a response.
 HttpHeaders = Sequence[tuple[str, str]]
 
 GZIP_MAGIC, ZSTD_MAGIC = b"\x1f\x8b\x08", b"\x28\xb5\x2f\xfd"
 MAX_ZSTD_WINDOW_BYTES = 8 << 20
 MAX_STACKED_ENCODINGS = 4
-#: Control characters that no text contains, except in UTF-16 and UTF-32.
-BINARY_BYTES = bytes(sorted({*range(32)} - {*b"\t\n\f\r\x1b"}))
-#: So many compressed bytes contain a binary byte with a probability of more than 0.999999.
-MIN_BYTES_OF_CERTAIN_TEXT = 128
 
 
 class BodyError(ValueError):
@@ -194,7 +191,7 @@ def _decompress_declared(data: bytes, encoding: str, max_bytes: int, is_cut: boo
         decompress = _find_decompressor_by_magic(data)
         return HttpBody(data, False) if decompress is None else decompress(data, max_bytes)
     decompressors = {"deflate": (_inflate_zlib, _inflate_raw), "br": (_decompress_brotli,)}
-    if encoding not in decompressors or _is_text(data, is_cut):
+    if encoding not in decompressors or is_text(data, is_cut=is_cut):
         return HttpBody(data, False)
     for decompress in decompressors[encoding]:
         try:
@@ -208,27 +205,6 @@ def _find_decompressor_by_magic(data: bytes) -> Decompressor | None:
     if data.startswith(GZIP_MAGIC):
         return _decompress_gzip
     return _decompress_zstd if data.startswith(ZSTD_MAGIC) else None
-
-
-def _is_text(data: bytes, is_cut: bool) -> bool:
-    """Return whether data are certainly text in some encoding.
-
-    The first bytes of compressed data may be text by chance.
-    """
-    if data.startswith((codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return True
-    beginning = data[:1024]
-    if len(beginning.translate(None, BINARY_BYTES)) < len(beginning):
-        return False
-    if len(beginning) >= MIN_BYTES_OF_CERTAIN_TEXT or beginning.lstrip().startswith(b"<"):
-        return True
-    if is_cut:
-        return False
-    try:
-        codecs.getincrementaldecoder("utf-8")().decode(beginning)
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _inflate(data: bytes, max_bytes: int, window_bits: int) -> HttpBody:
