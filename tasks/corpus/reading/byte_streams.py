@@ -15,6 +15,7 @@ from __future__ import annotations
 import codecs
 import os
 import re
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain
@@ -199,14 +200,16 @@ def _decode_blocks(
 
     What cannot be decoded becomes bytes that are not valid in UTF-8.
     """
-    first_blocks: list[bytes | Damage] = []
+    first_blocks: deque[bytes | Damage] = deque()
     beginning = b""
     for block in blocks:
         first_blocks.append(block)
-        beginning += b"" if isinstance(block, Damage) else block
+        beginning += b"" if isinstance(block, Damage) else block[:MAX_LFS_POINTER_BYTES]
         if isinstance(block, Damage) or len(beginning) >= MAX_LFS_POINTER_BYTES:
             break
-    all_blocks = chain(first_blocks, blocks)
+    # The first blocks are not kept in memory.
+    all_blocks = chain((first_blocks.popleft() for _ in range(len(first_blocks))), blocks)
+    block = b""
     if error := find_file_error(beginning):
         sizes = (each.lost_bytes if isinstance(each, Damage) else len(each) for each in all_blocks)
         yield Damage(error, sum(sizes), may_continue_line=False)
