@@ -30,6 +30,7 @@ from hallmark.tasks.corpus.reading.compressed_members import (
     CompressedMembers,
     Damage,
     detect_codec,
+    find_codec,
 )
 
 BOM = b"\xef\xbb\xbf"
@@ -58,14 +59,19 @@ _UTF16_WITHOUT_MARK = re.compile(rb"(?:[\t\n\r -~]\0){2}|(?:\0[\t\n\r -~]){2}")
 _LFS_POINTER = re.compile(rb"version https://(?:git-lfs|hawser)\.github\.com/spec/v1\r?\n")
 MAX_LFS_POINTER_BYTES = 1024
 TAR_MAGIC, TAR_MAGIC_START = b"ustar", 257
+ZIP_MAGIC = b"PK\x03\x04"
 
 UTF16_WITHOUT_MARK = "UTF-16 without a byte order mark"
 TAR_ARCHIVE = "a tar archive"
+ZIP_ARCHIVE = "a zip archive, or a file of an office program"
+COMPRESSED_TWICE = "compressed twice"
 LFS_POINTER = "a pointer of Git LFS instead of the file"
 #: What to do about files that cannot be read.
 REMEDY_BY_FILE_ERROR = {
     UTF16_WITHOUT_MARK: "convert the file to UTF-8",
     TAR_ARCHIVE: "unpack the archive",
+    ZIP_ARCHIVE: "unpack the archive, or export the file as text",
+    COMPRESSED_TWICE: "decompress the file once",
     LFS_POINTER: "run git lfs pull",
 }
 
@@ -226,12 +232,16 @@ def find_file_error(beginning: bytes) -> str:
     """Return why a file cannot be read that begins with these bytes; "" if it can.
 
     Args:
-        beginning: At least ``MAX_LFS_POINTER_BYTES`` bytes, or the whole file.
+        beginning: At least ``MAX_LFS_POINTER_BYTES`` bytes, or the whole file; decompressed.
     """
     if len(beginning) < MAX_LFS_POINTER_BYTES and _LFS_POINTER.match(beginning):
         return LFS_POINTER
     if beginning.startswith(TAR_MAGIC, TAR_MAGIC_START) and b"\0" in beginning[:TAR_MAGIC_START]:
         return TAR_ARCHIVE
+    if beginning.startswith(ZIP_MAGIC):
+        return ZIP_ARCHIVE
+    if find_codec(beginning) is not None:
+        return COMPRESSED_TWICE
     return UTF16_WITHOUT_MARK if _UTF16_WITHOUT_MARK.match(beginning) else ""
 
 

@@ -360,9 +360,11 @@ class _CsvRowReader:
             )
         if fields and len(fields) == len(self.row_lines) == 1 and is_blank(self.row_lines[0].data):
             return CsvRow("ok", [])
-        has_wrong_count = field_count is not None and len(fields or []) not in (0, field_count)
-        is_cut = self._ends_in_other_line_end() and (
-            has_wrong_count or not self._is_next_line_a_row(field_count)
+        has_wrong_count = bool(fields and field_count is not None and len(fields) != field_count)
+        is_cut = (
+            self.has_two_line_ends
+            and self._ends_in_other_line_end()
+            and (has_wrong_count or not self._is_next_line_a_row(field_count))
         )
         if is_cut and (row := self._read_row_with_text_line_ends(field_count)):
             return row
@@ -400,8 +402,8 @@ class _CsvRowReader:
             yield line.data.decode("utf-8", "surrogateescape")
 
     def _ends_in_other_line_end(self) -> bool:
-        """Return whether the row ends in LF although the rows of the file end in CRLF."""
-        if not self.has_two_line_ends or not self.row_lines:
+        """Return whether the row of a file of CRLF ends in LF."""
+        if not self.row_lines:
             return False
         return self.row_lines[-1].end == b"\n" and not self.row_lines[-1].data.endswith(b"\r")
 
@@ -432,7 +434,11 @@ class _CsvRowReader:
         if field_count is None or field_count == 1:
             return None
         line_count, byte_count = len(self.row_lines), self.row_bytes
-        while self._ends_in_other_line_end() and (line := self.read_next_line()):
+        while (
+            self.has_two_line_ends
+            and self._ends_in_other_line_end()
+            and (line := self.read_next_line())
+        ):
             self.row_lines.append(line)
             byte_count += line.size
             if (

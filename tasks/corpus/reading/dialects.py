@@ -47,10 +47,12 @@ _RULE_OF_COLUMN = "(?::?-{2,}:?|:-:?|-:)"
 _RULE_OF_TABLE = re.compile(
     rf"[ \t]*[|+]?[ \t]*{_RULE_OF_COLUMN}(?:[ \t]*[|+ ][ \t]*{_RULE_OF_COLUMN})+[ \t]*[|+]?[ \t]*"
     rf"|[ \t]*[|+][ \t]*{_RULE_OF_COLUMN}[ \t]*[|+][ \t]*"
+    # The beginning of a row whose columns are below each other.
+    r"|-\[ RECORD \d+ \][-+]*|\*{5,} \d+\. row \*{5,}"
 )
 #: Within so many characters the line must be that shows that a table is drawn.
 MAX_RULE_LENGTH = 4096
-DRAWN_TABLE = "a table that is drawn for readers, as by psql or in Markdown"
+DRAWN_TABLE = "a table that is drawn for readers, as by psql, mysql or in Markdown"
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from hallmark.tasks.corpus.reading.dialects import read_head
 
 BROKEN_JSON = "broken JSON"
 LIST_IN_JSON_LINES = "a JSON list instead of one object on each line"
+OBJECTS_OVER_LINES = "JSON objects over several lines instead of one object on each line"
 #: So many lines show whether a file is JSON Lines.
 MAX_EXAMINED_LINES = 100
 
@@ -54,14 +55,22 @@ def is_json_document(path: Path, source_label: str = "") -> bool:
     return _is_list(lines[0]) or not _are_most_lines_objects(lines)
 
 
-def is_list_in_json_lines(path: Path, source_label: str = "") -> bool:
-    """Return whether a file that should be JSON Lines contains a list.
+def find_layout_error(path: Path, source_label: str = "") -> str:
+    """Return why a file whose first line is broken is not JSON Lines; "" if it may be.
 
     Args:
         source_label: The source of the file, as in ``ReadCounts``.
     """
     lines = _read_first_lines(path, source_label)
-    return bool(lines) and lines[0].startswith("[") and not _are_most_lines_objects(lines)
+    if not lines or _are_most_lines_objects(lines):
+        return ""
+    if lines[0].startswith("["):
+        return LIST_IN_JSON_LINES
+    try:
+        value, end = json.JSONDecoder().raw_decode("\n".join(lines))
+    except (ValueError, RecursionError):
+        return ""
+    return OBJECTS_OVER_LINES if isinstance(value, dict) and end > len(lines[0]) else ""
 
 
 def _read_first_lines(path: Path, source_label: str) -> list[str]:

@@ -34,8 +34,9 @@ from hallmark.tasks.corpus.reading.dialects import DRAWN_TABLE
 from hallmark.tasks.corpus.reading.json_documents import (
     BROKEN_JSON,
     LIST_IN_JSON_LINES,
+    OBJECTS_OVER_LINES,
+    find_layout_error,
     is_json_document,
-    is_list_in_json_lines,
     read_json_values,
 )
 from hallmark.tasks.corpus.reading.metadata import (
@@ -67,8 +68,8 @@ def suggest_remedy(error: str) -> str:
         return "convert the file to UTF-8, or correct the record"
     if error in REMEDY_BY_FILE_ERROR:
         return f"{REMEDY_BY_FILE_ERROR[error]}, and run again"
-    if error == LIST_IN_JSON_LINES:
-        return "give the file the ending .json, or write each object of the list on a line"
+    if error in (LIST_IN_JSON_LINES, OBJECTS_OVER_LINES):
+        return "give the file the ending .json, or write each object on a line"
     if error == DRAWN_TABLE:
         return "export the table again as CSV, for example with psql --csv"
     remedy = "correct the record, or correct 'kind' and the field names of its source"
@@ -130,10 +131,11 @@ def read_jsonl(
             continue
         record = _parse_json_line(line, source, max_bytes)
         is_first = counts.record_count == 0 and record.error in (NOT_OBJECT, BROKEN_JSON)
-        if is_first and not is_document and is_list_in_json_lines(path, counts.source_label):
+        can_be_document = is_first and not is_document
+        if can_be_document and (error := find_layout_error(path, counts.source_label)):
             counts.record_count += 1
             size = line.size + sum(other.size for other in lines)
-            yield Record("whole file", size, error=LIST_IN_JSON_LINES, raw=line.data)
+            yield Record("whole file", size, error=error, raw=line.data)
             return
         if record.error == BROKEN_JSON and len(parts := _split_at_objects(line)) > 0:
             counts.record_count += len(parts)

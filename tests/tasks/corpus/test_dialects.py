@@ -409,6 +409,8 @@ def remove_line_end(text, line_end):
         "id | text\r\n-- | --\r\n1 | hello\r\n",
         "\n| text |\n|------|\n| hello |\n",
         "id   text\n---- -----\n1    hello\n",
+        "-[ RECORD 1 ]-----\nid   | 1\ntext | hello\n",
+        f"{'*' * 27} 1. row {'*' * 27}\nid: 1\ntext: hello\n",
     ],
 )
 def test_a_table_that_is_drawn_for_readers_is_refused(write, text):

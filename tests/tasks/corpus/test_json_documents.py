@@ -11,6 +11,7 @@ from hallmark.tasks.corpus.reading.compressed_members import DAMAGED_DATA
 from hallmark.tasks.corpus.reading.json_documents import (
     BROKEN_JSON,
     LIST_IN_JSON_LINES,
+    OBJECTS_OVER_LINES,
     is_json_document,
 )
 from hallmark.tasks.corpus.reading.readers import NOT_OBJECT, NOT_UTF8, TOO_LONG, suggest_remedy
@@ -119,6 +120,25 @@ def test_a_list_in_a_file_of_json_lines_is_one_error(write, data, ending):
         assert (documents, errors) == ([], [("whole file", LIST_IN_JSON_LINES)])
         assert counts.skipped_bytes == (4 if data.startswith("\ufeff") else 0)
     assert suggest_remedy(LIST_IN_JSON_LINES).startswith("give the file the ending .json, or ")
+
+
+@pytest.mark.parametrize(
+    ("data", "is_refused"),
+    [
+        ("\n".join(json.dumps(each, indent=1) for each in OBJECTS), True),
+        ('\ufeff\n{\n"text": "a"}\n', True),
+        ('{"text": "a",\r\n"b": 1}\r\n{\r\n"text": "b"}\r\n', True),
+        ('{\n"text": "a"}\n{"text": "b"}\n{"text": "c"}\n', False),
+        ('{"text": "a"\n{"text": "b"\n', False),
+        ('"text":\n{}', False),
+        ("{", False),
+    ],
+)
+def test_objects_over_several_lines_in_a_file_of_json_lines_are_one_error(write, data, is_refused):
+    documents, errors, _ = read_checked(write("a.jsonl", data.encode()), "jsonl")
+    assert (errors == [("whole file", OBJECTS_OVER_LINES)]) == is_refused
+    assert OBJECTS_OVER_LINES not in [error for _, error in errors] or documents == []
+    assert suggest_remedy(OBJECTS_OVER_LINES).startswith("give the file the ending .json, or ")
 
 
 def test_a_list_among_json_lines_is_one_bad_line(write):

@@ -3,6 +3,7 @@
 import io
 import os
 import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,12 @@ import pytest
 from hallmark.tasks.contract import UsageError
 from hallmark.tasks.corpus.ingest import ingest
 from hallmark.tasks.corpus.reading.byte_streams import (
+    COMPRESSED_TWICE,
     LFS_POINTER,
     REMEDY_BY_FILE_ERROR,
     TAR_ARCHIVE,
     UTF16_WITHOUT_MARK,
+    ZIP_ARCHIVE,
 )
 from hallmark.tasks.corpus.reading.compressed_members import CODEC_BY_SUFFIX, detect_codec
 from hallmark.tasks.corpus.reading.inputs import IngestConfig, digest_sources_and_block_lists
@@ -310,6 +313,22 @@ def make_tar(**files):
     return buffer.getvalue()
 
 
+def make_zip(**files):
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, data in files.items():
+            archive.writestr(name, data)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("ending", COMPRESS_BY_ENDING)
+@pytest.mark.parametrize("inner_ending", COMPRESS_BY_ENDING)
+def test_a_file_that_is_compressed_twice_is_refused(write, ending, inner_ending):
+    data = COMPRESS_BY_ENDING[ending](COMPRESS_BY_ENDING[inner_ending](b'{"text": "a"}\n'))
+    documents, errors, _ = read_checked(write(f"a.jsonl{ending}", data), "jsonl")
+    assert (documents, errors) == ([], [("line 1", COMPRESSED_TWICE)])
+
+
 @pytest.mark.parametrize("ending", ["", ".gz", ".zst"])
 @pytest.mark.parametrize("kind", ["jsonl", "text", "csv", "tsv"])
 def test_the_content_of_a_file_that_is_no_text_is_refused(write, kind, ending):
@@ -318,6 +337,7 @@ def test_the_content_of_a_file_that_is_no_text_is_refused(write, kind, ending):
     for data, error in (
         (make_tar(a=b"text\na\n"), TAR_ARCHIVE),
         (POINTER, LFS_POINTER),
+        (make_zip(a=text), ZIP_ARCHIVE),
         (text.encode("utf-16-le"), UTF16_WITHOUT_MARK),
         (text.encode("utf-16-be"), UTF16_WITHOUT_MARK),
     ):
