@@ -77,7 +77,7 @@ def _has_inverted_case(data: bytes, encoding: str) -> bool:
     other_words = [word for word in words if not word.isascii()]
     inverted_count = sum(word[0].islower() and word[1:].isupper() for word in other_words)
     usual_count = sum(word[0].isupper() and word[1:].islower() for word in other_words)
-    return inverted_count > usual_count
+    return bool(inverted_count > usual_count)
 
 
 def _can_decode(data: bytes, encoding: str) -> bool:
