@@ -18,14 +18,13 @@ from collections.abc import Callable
 
 #: Codecs of Python for languages in the Latin script.
 LATIN_ENCODINGS = frozenset(
-    {"cp1250", "cp1252", "cp1254", "cp1257", "cp1258", "mac-roman", "macintosh"}
-    | {f"iso8859-{number}" for number in (1, 2, 3, 4, 9, 10, 13, 14, 15, 16)}
+    {"cp1250", "cp1252", "cp1254", "cp1257", "cp1258", "mac-roman"}
+    | {f"iso8859-{number}" for number in (2, 3, 4, 10, 13, 14, 15, 16)}
 )
 #: Codecs of single bytes for other scripts.
 OTHER_ENCODINGS = frozenset(
     {"cp1251", "cp1253", "cp1255", "cp1256", "cp866", "cp874", "koi8-r", "koi8-u"}
     | {f"iso8859-{number}" for number in (5, 6, 7, 8)}
-    | {"mac-cyrillic", "x-mac-cyrillic"}
 )
 
 #: Bytes of a page that are examined.
