@@ -191,13 +191,16 @@ UNREAD_FILES = table_schema(
 )
 
 FILE_FORMATS = table_schema(
-    "How delimited files (CSV, TSV) are written, as configured or detected.",
+    "How delimited files (CSV, TSV) are written, as configured or detected, and which files have "
+    "an unusual encoding or compression.",
     column("source", pa.string(), "label", "name of the source"),
     column(
         "file_format",
         pa.string(),
         "label",
-        "delimiter, quotes, line ends, and whether the first row contains the names of the columns",
+        "UTF-16 or UTF-32; a compression that differs from the ending of the name; and of "
+        "delimited files: delimiter, quotes, line ends, and whether the first row contains the "
+        "names of the columns",
     ),
     column("files", pa.int64(), "figure", "number of files of this format", unit="files"),
     column("file_name", pa.string(), "label", "one of these files, the first by name"),
@@ -320,8 +323,8 @@ def read_input_batch_into_sorted_runs(
             raise RuntimeError(f"{source_input}: {error}") from error
         record_count, byte_count = record_count + meter.record_count, byte_count + meter.byte_count
         skipped += [(kind, count, size) for kind, (count, size) in meter.skipped_by_kind.items()]
-        if meter.file_format:
-            file_formats.append((meter.file_format, source_input.file_name))
+        if file_format := ", ".join(filter(None, (meter.storage_format, meter.file_format))):
+            file_formats.append((file_format, source_input.file_name))
     record_buffer.flush()
     quarantine_buffer.flush()
     runs.write_pending_run()

@@ -1,37 +1,80 @@
 """Read files block by block, decompress them, and split them into lines of any length.
 
 All readers of lines have the same rules. The lines of a file end with LF or CRLF, or with CR if its
-first block has no LF. Other line breaks of Unicode end a line only where a format says so, because
-JSON strings and CSV fields may contain them. A line is blank if it has only white space of any
-kind.
+first block has no LF. CR CR LF, which Windows makes of CRLF in a file that is open as text, is one
+line end. Other line breaks of Unicode end a line only where a format says so, because JSON strings
+and CSV fields may contain them. A line is blank if it has only white space of any kind.
+
+A byte order mark decides about UTF-16 and UTF-32, which become UTF-8 here: ``byte_count`` and the
+sizes of lines are those of the UTF-8 text. The content of a file decides about its compression, and
+not its name.
 """
 
 from __future__ import annotations
 
+import codecs
 import os
 import re
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
 from hallmark.tasks.contract import FileChangedError, open_external_file
 from hallmark.tasks.corpus.reading.compressed_members import (
     CODEC_BY_SUFFIX,
+    DAMAGED_DATA,
+    Codec,
     CompressedMembers,
     Damage,
     detect_codec,
+    find_codec,
 )
 
 BOM = b"\xef\xbb\xbf"
 BLOCK_BYTES = 1 << 20  # bytes read at a time
 #: The line breaks that Unicode requires to be honoured (UAX #14, classes BK, CR, LF and NL).
-LINE_BREAK = re.compile(rb"\r\n|[\n\r\x0b\x0c]|\xc2\x85|\xe2\x80[\xa8\xa9]")
+LINE_BREAK = re.compile(rb"\r\r?\n|[\n\r\x0b\x0c]|\xc2\x85|\xe2\x80[\xa8\xa9]")
 #: White space, including spaces that do not break and marks without width.
 _BLANKS = re.compile(
     rb"(?:[\s\x1c-\x1f]|\xc2[\x85\xa0]|\xe1\x9a\x80|\xe2\x80[\x80-\x8b\xa8\xa9\xaf]"
     rb"|\xe2\x81[\x9f\xa0]|\xe3\x80\x80|\xef\xbb\xbf)*+"
 )
+#: Control characters that no text contains, except in UTF-16 and UTF-32.
+BINARY_BYTES = bytes(sorted({*range(32)} - {*b"\t\n\f\r\x1b"}))
+#: So many compressed bytes contain a binary byte with a probability of more than 0.999999.
+MIN_BYTES_OF_CERTAIN_TEXT = 128
+
+#: Byte order marks of encodings other than UTF-8; a longer mark comes before its beginning.
+_WIDE_BYTE_ORDER_MARKS = (
+    (codecs.BOM_UTF32_LE, "utf-32-le", "UTF-32"),
+    (codecs.BOM_UTF32_BE, "utf-32-be", "UTF-32"),
+    (codecs.BOM_UTF16_LE, "utf-16-le", "UTF-16"),
+    (codecs.BOM_UTF16_BE, "utf-16-be", "UTF-16"),
+)
+_UTF16_WITHOUT_MARK = re.compile(rb"(?:[\t\n\r -~]\0){2}|(?:\0[\t\n\r -~]){2}")
+#: https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md, and the name before version 1.
+_LFS_POINTER = re.compile(rb"version https://(?:git-lfs|hawser)\.github\.com/spec/v1\r?\n")
+MAX_LFS_POINTER_BYTES = 1024
+TAR_MAGIC, TAR_MAGIC_START = b"ustar", 257
+ZIP_MAGIC = b"PK\x03\x04"
+
+UTF16_WITHOUT_MARK = "UTF-16 without a byte order mark"
+TAR_ARCHIVE = "a tar archive"
+ZIP_ARCHIVE = "a zip archive, or a file of an office program"
+COMPRESSED_TWICE = "compressed twice"
+LFS_POINTER = "a pointer of Git LFS instead of the file"
+#: What to do about files that cannot be read.
+REMEDY_BY_FILE_ERROR = {
+    UTF16_WITHOUT_MARK: "convert the file to UTF-8",
+    TAR_ARCHIVE: "unpack the archive",
+    ZIP_ARCHIVE: "unpack the archive, or export the file as text",
+    COMPRESSED_TWICE: "decompress the file once",
+    LFS_POINTER: "run git lfs pull",
+}
+
 #: Bytes of a file that belong to no record.
 SURROUNDING_BYTES_LABEL = "byte order mark, header or blank lines"
 
@@ -42,12 +85,14 @@ class ReadCounts:
 
     record_count: int = 0  # includes all the records that one error covers
     byte_count: int = 0  # decompressed bytes plus lost_bytes
-    lost_bytes: int = 0  # compressed bytes that could not be decompressed
+    lost_bytes: int = 0  # bytes that could not be decompressed or decoded
     #: [records, bytes] that belong to no document and no error, by kind.
     skipped_by_kind: dict[str, list[int]] = field(default_factory=dict)
 
     #: How the file is written, if its reader detects that.
     file_format: str = ""
+    #: What is unusual about its encoding or compression.
+    storage_format: str = ""
 
     #: The source of the file, for errors; "" if the file is a temporary copy made by Hallmark.
     source_label: str = ""
@@ -75,37 +120,153 @@ class ReadCounts:
 def read_blocks(
     path: Path, counts: ReadCounts, mark_members: bool = False
 ) -> Iterator[bytes | Damage]:
-    """Yield the bytes of a file, decompressed if its name or its first bytes show a compression.
+    """Yield the bytes of a file, decompressed if its first bytes or its name show a compression.
 
     Args:
         mark_members: Yield an empty block before each member of a compressed file.
 
     Yields:
-        Blocks of bytes, and a ``Damage`` wherever bytes are missing.
+        Blocks of bytes, and a ``Damage`` wherever bytes are missing. A file that is no text is one
+        ``Damage``.
 
     Raises:
         FileChangedError: if the file had another size when it was opened than was read.
     """
+    for block in _decode_blocks(_read_decompressed_blocks(path, counts), counts):
+        if isinstance(block, Damage):
+            counts.lost_bytes += block.lost_bytes
+        counts.byte_count += block.lost_bytes if isinstance(block, Damage) else len(block)
+        if block or mark_members:
+            yield block
+
+
+def _read_decompressed_blocks(path: Path, counts: ReadCounts) -> Iterator[bytes | Damage]:
+    """Yield the decompressed bytes of a file, with an empty block before each member."""
     with counts.open_file(path) as file:
         size_at_open = os.fstat(file.fileno()).st_size
-        if codec := CODEC_BY_SUFFIX.get(path.suffix.lower()) or detect_codec(file):
+        codec = _choose_codec(file, path.suffix.lower(), counts)
+        if codec is not None:
             members = CompressedMembers(file, codec())
-            for block in members:
-                if isinstance(block, Damage):
-                    counts.lost_bytes += block.lost_bytes
-                counts.byte_count += block.lost_bytes if isinstance(block, Damage) else len(block)
-                if block or mark_members:
-                    yield block
-            check_unchanged(
-                path, size_at_open, members.read_bytes + members.lost_bytes + members.padding_bytes
-            )
+            yield from members
+            read_bytes = members.read_bytes + members.lost_bytes + members.padding_bytes
         else:
             read_bytes = 0
             while data := file.read(BLOCK_BYTES):
                 read_bytes += len(data)
-                counts.byte_count += len(data)
                 yield data
-            check_unchanged(path, size_at_open, read_bytes)
+        check_unchanged(path, size_at_open, read_bytes)
+
+
+def _choose_codec(file: BinaryIO, suffix: str, counts: ReadCounts) -> type[Codec] | None:
+    """Return how a file is compressed: as its beginning shows, otherwise as its name says.
+
+    Damaged data may have any beginning, but not that of a text.
+    """
+    named_codec, detected_codec = CODEC_BY_SUFFIX.get(suffix), detect_codec(file)
+    if named_codec in (None, detected_codec):
+        return detected_codec
+    beginning = file.read(1024)
+    file.seek(0)
+    if detected_codec is None and (not beginning or not is_text(beginning)):
+        return named_codec
+    endings = [ending for ending, codec in CODEC_BY_SUFFIX.items() if codec is detected_codec]
+    compression = f"compression {endings[0]}" if endings else "no compression"
+    counts.storage_format = f"{compression} despite the ending {suffix}"
+    return detected_codec
+
+
+def is_text(data: bytes, *, is_cut: bool = False) -> bool:
+    """Return whether data are certainly text in some encoding.
+
+    The first bytes of compressed data may be text by chance.
+
+    Args:
+        is_cut: Whether more data may follow.
+    """
+    if data.startswith((codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return True
+    beginning = data[:1024]
+    if len(beginning.translate(None, BINARY_BYTES)) < len(beginning):
+        return False
+    if len(beginning) >= MIN_BYTES_OF_CERTAIN_TEXT or beginning.lstrip().startswith(b"<"):
+        return True
+    if is_cut:
+        return False
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(beginning)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _decode_blocks(
+    blocks: Iterator[bytes | Damage], counts: ReadCounts
+) -> Iterator[bytes | Damage]:
+    """Yield blocks in UTF-8 if they begin with the mark of a wide encoding, otherwise unchanged.
+
+    What cannot be decoded becomes bytes that are not valid in UTF-8.
+    """
+    first_blocks: deque[bytes | Damage] = deque()
+    beginning = b""
+    for block in blocks:
+        first_blocks.append(block)
+        beginning += b"" if isinstance(block, Damage) else block[:MAX_LFS_POINTER_BYTES]
+        if isinstance(block, Damage) or len(beginning) >= MAX_LFS_POINTER_BYTES:
+            break
+    # The first blocks are not kept in memory.
+    all_blocks = chain((first_blocks.popleft() for _ in range(len(first_blocks))), blocks)
+    block = b""
+    if error := find_file_error(beginning):
+        sizes = (each.lost_bytes if isinstance(each, Damage) else len(each) for each in all_blocks)
+        yield Damage(error, sum(sizes), may_continue_line=False)
+        return
+    for mark, encoding, encoding_name in _WIDE_BYTE_ORDER_MARKS:
+        if beginning.startswith(mark):
+            counts.storage_format = ", ".join(filter(None, [encoding_name, counts.storage_format]))
+            yield from _decode_wide_blocks(all_blocks, encoding)
+            return
+    yield from all_blocks
+
+
+def find_file_error(beginning: bytes) -> str:
+    """Return why a file cannot be read that begins with these bytes; "" if it can.
+
+    Args:
+        beginning: At least ``MAX_LFS_POINTER_BYTES`` bytes, or the whole file; decompressed.
+    """
+    if len(beginning) < MAX_LFS_POINTER_BYTES and _LFS_POINTER.match(beginning):
+        return LFS_POINTER
+    if beginning.startswith(TAR_MAGIC, TAR_MAGIC_START) and b"\0" in beginning[:TAR_MAGIC_START]:
+        return TAR_ARCHIVE
+    if beginning.startswith(ZIP_MAGIC):
+        return ZIP_ARCHIVE
+    if find_codec(beginning) is not None:
+        return COMPRESSED_TWICE
+    return UTF16_WITHOUT_MARK if _UTF16_WITHOUT_MARK.match(beginning) else ""
+
+
+def _decode_wide_blocks(
+    blocks: Iterator[bytes | Damage], encoding: str
+) -> Iterator[bytes | Damage]:
+    """Yield blocks in UTF-8; after damage, it is unknown where a character begins."""
+    decoder = codecs.getincrementaldecoder(encoding)("surrogatepass")
+    is_damaged = False
+    for block in blocks:
+        if isinstance(block, Damage):
+            is_damaged = True
+            yield block
+        elif is_damaged and block:
+            yield Damage(DAMAGED_DATA, len(block), may_continue_line=False)
+        elif not is_damaged:
+            try:
+                yield decoder.decode(block).encode("utf-8", "surrogatepass")
+            except UnicodeDecodeError:  # a number in UTF-32 that is no character
+                is_damaged = True
+                pending_bytes = decoder.getstate()[0]
+                lost_bytes = len(pending_bytes) + len(block)
+                yield Damage(DAMAGED_DATA, lost_bytes, may_continue_line=False)
+                decoder.reset()
+    yield b"\xff" * len(decoder.getstate()[0])
 
 
 def check_unchanged(path: Path, expected_bytes: int, read_bytes: int) -> None:

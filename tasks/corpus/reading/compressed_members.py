@@ -152,6 +152,11 @@ def detect_codec(file: BinaryIO) -> type[Codec] | None:
     """Return the codec whose magic bytes begin a file; a text cannot begin with them."""
     first_bytes = file.read(MAX_MAGIC_BYTES)
     file.seek(0)
+    return find_codec(first_bytes)
+
+
+def find_codec(first_bytes: bytes) -> type[Codec] | None:
+    """Return the codec whose magic bytes begin the data."""
     for codec in (GzipCodec, ZstdCodec, Bzip2Codec, XzCodec):
         pattern, _ = codec.magic_patterns[0]
         if pattern.match(first_bytes):

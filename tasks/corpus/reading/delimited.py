@@ -1,4 +1,4 @@
-"""Read rows of delimited text: CSV with quotes, and TSV without."""
+"""Read rows of delimited text: CSV, and TSV, whose quotes may be text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,15 @@ from hallmark.tasks.corpus.reading.byte_streams import (
     read_blocks,
     read_lines_marking_damage,
 )
-from hallmark.tasks.corpus.reading.dialects import Dialect, Escape, detect_dialect, read_head
+from hallmark.tasks.corpus.reading.dialects import (
+    DRAWN_TABLE,
+    Dialect,
+    Escape,
+    detect_dialect,
+    detect_tab_dialect,
+    is_drawn_table,
+    read_head,
+)
 from hallmark.tasks.corpus.reading.readers import (
     NOT_UTF8,
     TOO_LONG,
@@ -41,6 +49,11 @@ WRONG_FIELD_COUNT = "the number of fields in the row differs from that in the he
 MAX_REREAD_BYTES = 64 << 20
 # lines that any row may have; a row that is too long may have ten times as many more
 BASE_ROW_LINES = 1000
+# lines that a row with line ends in fields without quotes may have
+MAX_UNQUOTED_LINES = 100
+#: Characters for line ends that are text. No decoded text contains them.
+_TEXT_LINE_ENDS = str.maketrans("\r\n", "\udc0d\udc0a")
+_LINE_ENDS_FROM_MARKS = str.maketrans("\udc0d\udc0a", "\r\n")
 # least average bytes per line of a row: each line in memory costs 180 bytes
 MIN_LINE_BYTES = 16
 
@@ -97,13 +110,23 @@ class CsvSource(FileSource, DelimitedFields):
 
 
 class TsvSource(FileSource, DelimitedFields):
-    """Configure tab-separated fields; plain or compressed.
-
-    Quotes have no special meaning.
-    """
+    """Configure tab-separated fields; plain or compressed."""
 
     kind: Literal["tsv"]
     suffixes = (".tsv", ".tab")
+    quote: Literal['"', ""] | None = Field(
+        None,
+        description="the character around a field that may contain tabs and line ends, or nothing "
+        "if quotes are text; if not set, it is detected",
+    )
+
+    @property
+    def delimiter(self) -> str:
+        return "\t"
+
+    @property
+    def escape(self) -> Escape:
+        return "doubled"
 
     def read_file(self, path: Path, max_bytes: int, counts: ReadCounts) -> Iterator[Record]:
         return read_tsv(path, self, max_bytes, counts)
@@ -120,14 +143,27 @@ def read_csv(path: Path, source: CsvSource, max_bytes: int, counts: ReadCounts) 
     be a row: there, if earlier rows began with quotes, everything read for a row without an end is
     one error.
     """
-    csv.field_size_limit(max(csv.field_size_limit(), max_bytes + 1))
-    dialect = detect_dialect(read_head(path, counts.source_label), source)
-    if dialect is None:
+    head = read_head(path, counts.source_label)
+    dialect = detect_dialect(head, source)
+    is_drawn = source.delimiter is None and is_drawn_table(head)
+    if dialect is None or is_drawn:
         for block in read_blocks(path, counts):
             del block
         counts.record_count += 1
-        yield Record("whole file", counts.byte_count, error=AMBIGUOUS_FORMAT)
+        error = DRAWN_TABLE if is_drawn else AMBIGUOUS_FORMAT
+        yield Record("whole file", counts.byte_count, error=error)
         return
+    yield from _read_quoted_rows(path, source, dialect, max_bytes, counts)
+
+
+def _read_quoted_rows(
+    path: Path,
+    source: CsvSource | TsvSource,
+    dialect: Dialect,
+    max_bytes: int,
+    counts: ReadCounts,
+) -> Iterator[Record]:
+    csv.field_size_limit(max(csv.field_size_limit(), max_bytes + 1))
     lines = read_lines_marking_damage(path, max_bytes, counts, dialect.line_separator)
     if dialect.has_delimiter_line:
         counts.count_skipped(next(lines).size)
@@ -184,7 +220,11 @@ def describe_header(column_names: list[str] | None) -> str:
 
 
 def read_tsv(path: Path, source: TsvSource, max_bytes: int, counts: ReadCounts) -> Iterator[Record]:
-    """Yield the rows of tab-separated text; the end of a line ends its row."""
+    """Yield the rows of tab-separated text; unless fields are in quotes, each line is a row."""
+    dialect = detect_tab_dialect(read_head(path, counts.source_label), source)
+    if dialect.quote:
+        yield from _read_quoted_rows(path, source, dialect, max_bytes, counts)
+        return
     header = source.column_names
     source_lines = read_lines_marking_damage(path, max_bytes, counts)
     for line in source_lines:
@@ -195,12 +235,10 @@ def read_tsv(path: Path, source: TsvSource, max_bytes: int, counts: ReadCounts) 
         record.error = find_line_read_error(line, max_bytes)
         fields: list[str] = []
         if not counts.file_format:
-            line_end = "\r\n" if line.data.endswith(b"\r") else line.end.decode() or "\n"
-            dialect = Dialect(delimiter="\t", quote="", line_end=line_end)
             counts.file_format = f"{dialect.describe()}, {describe_header(header)}"
         if not record.error:
             try:
-                fields = line.data.removesuffix(b"\r").decode().split("\t")
+                fields = line.data.rstrip(b"\r").decode().split("\t")
             except UnicodeDecodeError as error:
                 record.error = NOT_UTF8
                 record.location = f"{record.location}, byte {error.start + 1}"
@@ -251,6 +289,7 @@ class _CsvRowReader:
     def __init__(self, source_lines: Iterator[Line], max_bytes: int, dialect: Dialect) -> None:
         self.source_lines, self.max_bytes, self.dialect = source_lines, max_bytes, dialect
         self.line_end = dialect.line_separator.decode()
+        self.has_two_line_ends = dialect.line_end in ("\r\n", "\r\r\n")
         self.pushed_back: deque[Line] = deque()  # from a row without an end
         self.row_lines: list[Line] = []
         self.read_bytes = self.reread_bytes = 0
@@ -298,6 +337,8 @@ class _CsvRowReader:
                     if self._has_stray_quote(field_count)
                     else CsvRow(UNCLOSED_QUOTE, [])
                 )
+            if row := self._read_row_with_text_line_ends(field_count):
+                return row
             return (
                 self._reject_first_line(UNCLOSED_QUOTE)
                 if self._are_most_inner_lines_rows(field_count)
@@ -319,7 +360,15 @@ class _CsvRowReader:
             )
         if fields and len(fields) == len(self.row_lines) == 1 and is_blank(self.row_lines[0].data):
             return CsvRow("ok", [])
-        if fields and field_count is not None and len(fields) != field_count:
+        has_wrong_count = bool(fields and field_count is not None and len(fields) != field_count)
+        is_cut = (
+            self.has_two_line_ends
+            and self._ends_in_other_line_end()
+            and (has_wrong_count or not self._is_next_line_a_row(field_count))
+        )
+        if is_cut and (row := self._read_row_with_text_line_ends(field_count)):
+            return row
+        if has_wrong_count:
             return (
                 self._reject_first_line(UNCLOSED_QUOTE)
                 if self._are_most_inner_lines_rows(field_count, 1)
@@ -351,6 +400,66 @@ class _CsvRowReader:
             ):
                 raise _RowTooLong
             yield line.data.decode("utf-8", "surrogateescape")
+
+    def _ends_in_other_line_end(self) -> bool:
+        """Return whether the row of a file of CRLF ends in LF."""
+        if not self.row_lines:
+            return False
+        return self.row_lines[-1].end == b"\n" and not self.row_lines[-1].data.endswith(b"\r")
+
+    def _is_next_line_a_row(self, field_count: int | None) -> bool:
+        """Return whether the next line that is not blank may be a row, or begin one."""
+        lines: list[Line] = []
+        while len(lines) < MAX_UNQUOTED_LINES and (line := self.read_next_line()):
+            lines.append(line)
+            if not is_blank(line.data):
+                break
+        self.pushed_back.extendleft(reversed(lines))
+        if not lines or is_blank(lines[-1].data):
+            return True
+        text = lines[-1].data[: self.max_bytes].decode("utf-8", "surrogateescape")
+        try:
+            return len(next(self.dialect.make_reader([text + self.line_end]))) == field_count
+        except csv.Error:
+            return True
+
+    def _read_row_with_text_line_ends(self, field_count: int | None) -> CsvRow | None:
+        """Read the lines again as a row in which fields without quotes contain line ends.
+
+        In a file of CRLF, LF and CR are text; in another file, the other one of CR and LF.
+
+        Returns:
+            None if this does not give a row; then the lines of the row stay as they were.
+        """
+        if field_count is None or field_count == 1:
+            return None
+        line_count, byte_count = len(self.row_lines), self.row_bytes
+        while (
+            self.has_two_line_ends
+            and self._ends_in_other_line_end()
+            and (line := self.read_next_line())
+        ):
+            self.row_lines.append(line)
+            byte_count += line.size
+            if (
+                line.error
+                or byte_count > self.max_bytes
+                or len(self.row_lines) > MAX_UNQUOTED_LINES
+            ):
+                self._push_back_lines_after(line_count)
+                return None
+        text = self.join_row_lines().decode("utf-8", "surrogateescape")
+        content = text.rstrip("\r")
+        row_end = text[len(content) :] + self.line_end
+        marked_text = content.translate(_TEXT_LINE_ENDS)
+        try:
+            fields = next(self.dialect.make_reader([marked_text + row_end]))
+        except csv.Error:
+            fields = []
+        if len(fields) != field_count:
+            self._push_back_lines_after(line_count)
+            return None
+        return CsvRow("ok", [field.translate(_LINE_ENDS_FROM_MARKS) for field in fields])
 
     def _is_overlong_row(self, field_count: int | None) -> bool:
         """Return whether the lines begin a row that is too long, and read it to its end.

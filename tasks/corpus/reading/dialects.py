@@ -4,7 +4,10 @@ The names of the columns that a source needs decide: a dialect is possible only 
 each of them once. Among possible dialects the one with the fewest bad rows at the beginning of the
 file is taken. Quotes and escapes that differ from RFC 4180 must read every row and must be needed
 for it, so that a stray quote in a file of the usual kind stays an error. A backslash is text unless
-a quote or a delimiter is escaped with one.
+a quote or a delimiter is escaped with one. Some writers escape quotes and no backslashes: where a
+backslash precedes something else, only those before quotes are escapes.
+
+Quotes in TSV are text unless the beginning of the file shows that fields are within them.
 """
 
 from __future__ import annotations
@@ -33,8 +36,23 @@ ESCAPES: tuple[Escape, ...] = ("doubled", "backslash")
 
 #: A first line such as "sep=;", which spreadsheets write and read.
 _DELIMITER_LINE = re.compile(r'"?sep=([^\r\n])"?(?=[\r\n]|\Z)', re.IGNORECASE)
-_LINE_END = re.compile(r"\r\n|\n|\r")
-LINE_END_NAMES = {"\n": "LF", "\r\n": "CRLF", "\r": "CR"}
+#: A program that writes CRLF for LF makes CR CR LF of CRLF.
+_LINE_END = re.compile(r"\r\r?\n|\n|\r")
+LINE_END_NAMES = {"\n": "LF", "\r\n": "CRLF", "\r\r\n": "CR CR LF", "\r": "CR"}
+
+
+_QUOTED_FIELD = re.compile(r'"(?:[^"]|"")*"\r*')
+#: The line between the names of the columns and the rows of a table that is drawn for readers.
+_RULE_OF_COLUMN = "(?::?-{2,}:?|:-:?|-:)"
+_RULE_OF_TABLE = re.compile(
+    rf"[ \t]*[|+]?[ \t]*{_RULE_OF_COLUMN}(?:[ \t]*[|+ ][ \t]*{_RULE_OF_COLUMN})+[ \t]*[|+]?[ \t]*"
+    rf"|[ \t]*[|+][ \t]*{_RULE_OF_COLUMN}[ \t]*[|+][ \t]*"
+    # The beginning of a row whose columns are below each other.
+    r"|-\[ RECORD \d+ \][-+]*|\*{5,} \d+\. row \*{5,}"
+)
+#: Within so many characters the line must be that shows that a table is drawn.
+MAX_RULE_LENGTH = 4096
+DRAWN_TABLE = "a table that is drawn for readers, as by psql, mysql or in Markdown"
 
 
 @dataclass(frozen=True)
@@ -46,6 +64,8 @@ class Dialect:
     """The character around a field; none if quotes are text."""
     escape: Escape = "doubled"
     """How a quote within a quoted field is written: doubled, or after a backslash."""
+    escapes_only_quotes: bool = False
+    """Whether two backslashes are two, because the writer escaped quotes and nothing else."""
     skips_initial_space: bool = False
     """Whether a space after the delimiter is no text."""
     line_end: str = "\n"
@@ -60,7 +80,7 @@ class Dialect:
     def make_reader(self, lines: Iterable[str]) -> Iterator[list[str]]:
         """Return a strict reader of rows."""
         return csv.reader(
-            lines,
+            map(self._double_text_backslashes, lines) if self.escape == "backslash" else lines,
             delimiter=self.delimiter,
             quotechar=self.quote or None,
             quoting=csv.QUOTE_MINIMAL if self.quote else csv.QUOTE_NONE,
@@ -72,9 +92,26 @@ class Dialect:
             strict=True,
         )
 
+    def _double_text_backslashes(self, line: str) -> str:
+        """Double the backslashes that escape nothing, because the csv module would drop them."""
+        return self._text_backslash.sub(lambda match: match[1] or r"\\", line)
+
+    @cached_property
+    def _text_backslash(self) -> re.Pattern[str]:
+        """Match an escape, which is its group 1, or a backslash that is text."""
+        quote, delimiter = re.escape(self.quote), re.escape(self.delimiter)
+        if self.escapes_only_quotes:
+            return re.compile(rf"(\\{quote})|\\")
+        return re.compile(rf"(\\(?:[\"'\\\r\n]|{delimiter}))|\\")
+
+    def has_text_backslashes(self, text: str) -> bool:
+        """Return whether a backslash of a text escapes nothing."""
+        return any(not match[1] for match in self._text_backslash.finditer(text))
+
     def describe(self) -> str:
         """Describe the dialect in words."""
         escape = "doubled" if self.escape == "doubled" else "escaped with a backslash"
+        escape += ", other backslashes are text" * self.escapes_only_quotes
         return ", ".join(
             [
                 f"delimiter {format_character(self.delimiter)}",
@@ -159,6 +196,8 @@ def detect_dialect(head: FileHead, settings: DelimitedSettings) -> Dialect | Non
     quotes = QUOTES if settings.quote is None else (settings.quote,)
     escapes: tuple[Escape, ...] = ESCAPES if quotes[0] else ("doubled",)
     escapes = escapes if settings.escape is None else (settings.escape,)
+    if settings.escape is None and "\\" not in head.text:
+        escapes = ("doubled",)
     base = Dialect(
         quote=quotes[0],
         escape=escapes[0],
@@ -167,12 +206,12 @@ def detect_dialect(head: FileHead, settings: DelimitedSettings) -> Dialect | Non
     )
     plain_trials, possible = [], []
     for delimiter in delimiters:
-        plain = _Trial(replace(base, delimiter=delimiter), lines, head.is_whole_file, settings)
+        plain = _try_dialect(replace(base, delimiter=delimiter), lines, head, settings)
         plain_trials.append(plain)
         best = plain if plain.has_needed_columns else None
         for quote, escape, skips in list(product(quotes, escapes, (False, True)))[1:]:
             dialect = replace(plain.dialect, quote=quote, escape=escape, skips_initial_space=skips)
-            other = _Trial(dialect, lines, head.is_whole_file, settings)
+            other = _try_dialect(dialect, lines, head, settings)
             if other.extends(best or plain, plain):
                 if other.is_needed(best or plain):
                     best = other
@@ -190,6 +229,58 @@ def detect_dialect(head: FileHead, settings: DelimitedSettings) -> Dialect | Non
     rivals = (trial for trial in possible if trial.faults == possible[0].faults)
     is_ambiguous = any(trial.rows != possible[0].rows for trial in rivals)
     return None if is_ambiguous and settings.column_names else possible[0].dialect
+
+
+def _try_dialect(
+    dialect: Dialect, lines: list[str], head: FileHead, settings: DelimitedSettings
+) -> _Trial:
+    """Read the beginning of a file in a dialect; find out which backslashes are escapes."""
+    trial = _Trial(dialect, lines, head.is_whole_file, settings)
+    if (
+        dialect.escape == "backslash"
+        and dialect.quote
+        and dialect.has_text_backslashes("".join(lines))
+    ):
+        other_dialect = replace(dialect, escapes_only_quotes=True)
+        other_trial = _Trial(other_dialect, lines, head.is_whole_file, settings)
+        if other_trial.bad_row_count <= trial.bad_row_count:
+            return other_trial
+    return trial
+
+
+def detect_tab_dialect(head: FileHead, settings: DelimitedSettings) -> Dialect:
+    """Detect the dialect of tab-separated text: whether its quotes are text.
+
+    They are not if more rows can be read with quotes around fields than without, or if fields that
+    begin with a quote also end with one and some contain doubled quotes.
+    """
+    first_end = _LINE_END.search(head.text)
+    line_end = first_end[0] if first_end else "\n"
+    lines = _split_into_lines(head, line_end, skips_first=False)
+    plain_dialect = Dialect("\t", quote="", line_end=line_end)
+    quoted_dialect = replace(plain_dialect, quote='"')
+    if settings.quote is not None:
+        return replace(plain_dialect, quote=settings.quote)
+    if not re.search(r'(?:\A|[\t\r\n])"', head.text):
+        return plain_dialect
+    plain = _Trial(plain_dialect, lines, head.is_whole_file, settings)
+    quoted = _Trial(quoted_dialect, lines, head.is_whole_file, settings)
+    if not quoted.has_needed_columns:
+        return plain_dialect
+    reads_more = not plain.has_needed_columns or quoted.bad_row_count < plain.bad_row_count
+    quoted_fields = [field for row in plain.rows for field in row or [] if field.startswith('"')]
+    shows_quotes = (
+        not quoted.bad_row_count
+        and all(_QUOTED_FIELD.fullmatch(field) for field in quoted_fields)
+        and any('""' in field[1:-1] for field in quoted_fields)
+    )
+    return quoted_dialect if reads_more or shows_quotes else plain_dialect
+
+
+def is_drawn_table(head: FileHead) -> bool:
+    """Return whether a text begins with a table for readers, which psql or Markdown draws."""
+    lines = [line for line in head.text[:MAX_RULE_LENGTH].splitlines() if line.strip()]
+    return any(_RULE_OF_TABLE.fullmatch(line) for line in lines[:2])
 
 
 def read_header(head: FileHead, dialect: Dialect) -> list[str]:
@@ -323,13 +414,18 @@ class _Trial:
         )
 
     def _shows_escapes(self, text: str, is_plain_good: bool, plain: _Trial) -> bool:
-        """Return whether quotes or delimiters are escaped, and nothing that needs no escape is."""
+        """Return whether quotes are escaped, or delimiters and nothing that needs no escape."""
         delimiter = re.escape(self.dialect.delimiter)
-        escapes = re.findall(rf"\\(?:([\"']|{delimiter})|[\\\r\n]|(.|\Z))", text)
-        if any(other for _, other in escapes) or not any(special for special, _ in escapes):
+        escapes = re.findall(rf"\\(?:([\"'])|({delimiter})|[\\\r\n]|(.|\Z))", text)
+        escapes_quotes, escapes_delimiters, escapes_others = (
+            any(escape[group] for escape in escapes) for group in range(3)
+        )
+        if not escapes_quotes and (escapes_others or not escapes_delimiters):
             return False
         if not is_plain_good:
             return True
+        if escapes_others:
+            return False
         # A field without quotes that contains a quote; otherwise the quote would be doubled.
         field_start, field_end = rf"(?:\A|[\r\n]|{delimiter})", rf"(?=\Z|[\r\n]|{delimiter})"
         escaped_quote = f"\\{self.dialect.quote}"

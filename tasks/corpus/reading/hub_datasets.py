@@ -42,6 +42,7 @@ from hallmark.tasks.corpus.reading.readers import (
     shorten_repr,
 )
 from hallmark.tasks.corpus.reading.sources import (
+    LFS_POINTER_REASON,
     WHOLE_INPUT,
     CustomSource,
     DigestFunction,
@@ -51,6 +52,8 @@ from hallmark.tasks.corpus.reading.sources import (
     Shard,
     UnreadFile,
     find_paths_by_file_name,
+    find_pointer_reason,
+    find_source_files,
 )
 
 if TYPE_CHECKING:
@@ -104,7 +107,9 @@ class DatasetsSource(CustomSource, RecordFields):
 
     def choose_shard_count(self) -> int:
         try:
-            return max(1, min(MAX_SHARDS, len(_list_data_files(self, _load_builder(self)))))
+            data_files = _list_data_files(self, _load_builder(self))
+            _check_no_pointers(self, data_files)
+            return max(1, min(MAX_SHARDS, len(data_files)))
         except HallmarkError:
             raise
         except Exception as error:
@@ -127,7 +132,11 @@ class DatasetsSource(CustomSource, RecordFields):
             }
         except Exception:  # reading the data set reports it
             return []
-        return [
+        source_files = find_source_files(self.name, self.path, ("",))
+        pointers = [
+            unread for unread in source_files.unread_files if unread.reason == LFS_POINTER_REASON
+        ]
+        return pointers + [
             UnreadFile(
                 name,
                 f"file of the split {split_by_file[name]!r}"
@@ -136,7 +145,7 @@ class DatasetsSource(CustomSource, RecordFields):
                 1,
                 path.stat().st_size,
             )
-            for name, path in find_paths_by_file_name(self.name, self.path, ("",)).items()
+            for name, path in source_files.path_by_name.items()
             if read_files and name not in read_files
         ]
 
@@ -236,6 +245,15 @@ def _list_data_files(source: DatasetsSource, builder: DatasetBuilder) -> list[st
     if not {*split_names} <= {*files_by_split}:
         raise ValueError(f"its splits are {', '.join(map(repr, files_by_split))}")
     return [file for name in split_names for file in files_by_split[name]]
+
+
+def _check_no_pointers(source: DatasetsSource, data_files: list[str | None]) -> None:
+    """Raise UsageError if Git LFS put a pointer in place of a file of a local data set."""
+    for file in data_files if source.is_local else []:
+        if file is not None and (reason := find_pointer_reason(Path(file))):
+            raise UsageError(
+                f"source {source.name!r}: file {_shorten_file_name(source, file)!r}: {reason}"
+            )
 
 
 def _shorten_file_name(source: DatasetsSource, file: str) -> str:

@@ -32,10 +32,11 @@ from hallmark.tasks.contract import (
 from hallmark.tasks.corpus.reading.block_list import BlockListConfig, load_block_list
 from hallmark.tasks.corpus.reading.byte_streams import ReadCounts, read_lines_marking_damage
 from hallmark.tasks.corpus.reading.columnar import ParquetSource
-from hallmark.tasks.corpus.reading.delimited import CsvSource
+from hallmark.tasks.corpus.reading.delimited import CsvSource, TsvSource
 from hallmark.tasks.corpus.reading.dialects import (
     Dialect,
     detect_dialect,
+    detect_tab_dialect,
     read_head,
     read_header,
 )
@@ -49,7 +50,7 @@ from hallmark.tasks.corpus.reading.object_storage import (
     find_remote_files,
     is_remote_uri,
 )
-from hallmark.tasks.corpus.reading.readers import JsonlSource, explain_missing_field
+from hallmark.tasks.corpus.reading.readers import explain_missing_field
 from hallmark.tasks.corpus.reading.sources import (
     SOURCE_CLASSES,
     CustomSource,
@@ -328,14 +329,14 @@ def _read_field_names(source: RecordFields, path: Path) -> list[str]:
     if isinstance(source, CsvSource):
         head = read_head(path, "ingest.sources")
         return read_header(head, detect_dialect(head, source) or Dialect())
+    if isinstance(source, TsvSource):
+        head = read_head(path, "ingest.sources")
+        return read_header(head, detect_tab_dialect(head, source))
     counts = ReadCounts(source_label="ingest.sources")
     first_line = next(
         line for line in read_lines_marking_damage(path, 1 << 20, counts) if line.data.strip()
     )
-    text = first_line.data.decode()
-    if isinstance(source, JsonlSource):
-        return list(dict(json.loads(text)))
-    return text.removesuffix("\r").split("\t")
+    return list(dict(json.loads(first_line.data)))
 
 
 def _suggest_dialect(source: RecordFields, path: Path) -> str:

@@ -10,7 +10,9 @@ import codecs
 import json
 import re
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from hallmark.tasks.corpus.reading.byte_streams import (
     BLOCK_BYTES,
@@ -23,6 +25,10 @@ from hallmark.tasks.corpus.reading.compressed_members import CODEC_BY_SUFFIX, Da
 from hallmark.tasks.corpus.reading.dialects import read_head
 
 BROKEN_JSON = "broken JSON"
+LIST_IN_JSON_LINES = "a JSON list instead of one object on each line"
+OBJECTS_OVER_LINES = "JSON objects over several lines instead of one object on each line"
+#: So many lines show whether a file is JSON Lines.
+MAX_EXAMINED_LINES = 100
 
 #: What stands between values, outside a list and inside one.
 _OUTSIDE_LIST = re.compile(r"[\s\ufeff]*+\[?")
@@ -30,7 +36,10 @@ _INSIDE_LIST = re.compile(r"[\s\ufeff,]*+\]?")
 
 
 def is_json_document(path: Path, source_label: str = "") -> bool:
-    """Return whether a file has the ending .json, and its first line is not an object.
+    """Return whether a file has the ending .json, and is not JSON Lines.
+
+    It is JSON Lines if its first line is an object, or if its first line is broken and at least
+    half of the lines at its beginning are objects.
 
     Args:
         source_label: The source of the file, as in ``ReadCounts``.
@@ -40,13 +49,59 @@ def is_json_document(path: Path, source_label: str = "") -> bool:
     )
     if not name.endswith(".json"):
         return False
-    lines = re.split("[\r\n]", read_head(path, source_label).text)
-    encoded_lines = (line.encode("utf-8", "surrogateescape") for line in lines)
-    first_line = next((line for line in encoded_lines if not is_blank(line)), b"{}")
+    lines = _read_first_lines(path, source_label)
+    if not lines or _is_object(lines[0]):
+        return False
+    return _is_list(lines[0]) or not _are_most_lines_objects(lines)
+
+
+def find_layout_error(path: Path, source_label: str = "") -> str:
+    """Return why a file whose first line is broken is not JSON Lines; "" if it may be.
+
+    Args:
+        source_label: The source of the file, as in ``ReadCounts``.
+    """
+    lines = _read_first_lines(path, source_label)
+    if not lines or _are_most_lines_objects(lines):
+        return ""
+    if lines[0].startswith("["):
+        return LIST_IN_JSON_LINES
     try:
-        return not isinstance(json.loads(first_line), dict)
+        value, end = json.JSONDecoder().raw_decode("\n".join(lines))
     except (ValueError, RecursionError):
-        return True
+        return ""
+    return OBJECTS_OVER_LINES if isinstance(value, dict) and end > len(lines[0]) else ""
+
+
+def _read_first_lines(path: Path, source_label: str) -> list[str]:
+    """Read the first lines of a file that are not blank, and of these only complete ones."""
+    head = read_head(path, source_label)
+    lines = re.split("[\r\n]", head.text)
+    if not head.is_whole_file and len(lines) > 1:
+        lines.pop()
+    stripped_lines = (line.strip("\ufeff \t") for line in lines)
+    is_text = (line for line in stripped_lines if not is_blank(line.encode(errors="surrogatepass")))
+    return list(islice(is_text, MAX_EXAMINED_LINES))
+
+
+def _are_most_lines_objects(lines: list[str]) -> bool:
+    return len(lines) > 1 and 2 * sum(map(_is_object, lines)) >= len(lines)
+
+
+def _is_object(line: str) -> bool:
+    return isinstance(_parse_line(line), dict)
+
+
+def _is_list(line: str) -> bool:
+    return isinstance(_parse_line(line), list)
+
+
+def _parse_line(line: str) -> Any:
+    """Parse a line; return None if it is not JSON."""
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
 
 
 def read_json_values(path: Path, max_bytes: int, counts: ReadCounts) -> Iterator[Line]:

@@ -44,7 +44,8 @@ _HOST_AFTER_SCHEME = (
 _HOST_WITHOUT_SCHEME = r"^(?P<host>[^/?#\\:@\[\]]+)(?::[0-9]*)?(?:[/?#\\]|$)"
 #: Blanks and invisible characters around a URL, and line breaks and tabs in it: browsers drop them.
 _IGNORED_IN_URL = r"^[\pZ\pC]+|[\pZ\pC]+$|[\t\n\r]"
-_LABEL = "[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
+#: Registries allow no hyphen at the ends of a label and no underscore, but subdomains have them.
+_LABEL = "[a-z0-9_-]{1,63}"
 _HOST_NAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
 MAX_HOST_LENGTH = 253
 #: Top-level domains of private networks and documentation (RFC 2606, 6761, 6762, 7686 and the

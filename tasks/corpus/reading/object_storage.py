@@ -20,7 +20,6 @@ from hallmark.tasks.contract import (
     UsageError,
     get_short_error_line,
 )
-from hallmark.tasks.corpus.reading.compressed_members import CODEC_BY_SUFFIX
 from hallmark.tasks.corpus.reading.sources import (
     UnreadFile,
     add_compressed_suffixes,
@@ -94,10 +93,7 @@ def find_remote_files(source_name: str, path: str, suffixes: tuple[str, ...]) ->
         if not wildcard and key and not file_by_name:  # an object, not a folder
             metadata = obstore.head(store, key)
             if reason := find_archive_reason(key):
-                raise UsageError(
-                    f"source {source_name!r}: {path!r}: {reason}; decompress the object, or "
-                    f"compress it as {' or '.join(CODEC_BY_SUFFIX)}"
-                )
+                raise UsageError(f"source {source_name!r}: {path!r}: {reason}")
             remote_file = RemoteFile(f"{root}/{key}", metadata["size"], _get_version_tag(metadata))
             return RemoteFiles({PurePosixPath(key).name: remote_file}, [])
     except FileNotFoundError:

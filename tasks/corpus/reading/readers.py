@@ -23,14 +23,19 @@ from pydantic import Field
 
 from hallmark.tasks.contract import format_existing_fields_suffix
 from hallmark.tasks.corpus.reading.byte_streams import (
+    REMEDY_BY_FILE_ERROR,
     Line,
     ReadCounts,
     is_blank,
     read_lines_marking_damage,
     split_at_line_breaks,
 )
+from hallmark.tasks.corpus.reading.dialects import DRAWN_TABLE
 from hallmark.tasks.corpus.reading.json_documents import (
     BROKEN_JSON,
+    LIST_IN_JSON_LINES,
+    OBJECTS_OVER_LINES,
+    find_layout_error,
     is_json_document,
     read_json_values,
 )
@@ -42,6 +47,7 @@ from hallmark.tasks.corpus.reading.metadata import (
 from hallmark.tasks.corpus.reading.sources import FileSource, Record, RecordFields
 
 NOT_UTF8 = "not valid UTF-8"
+NOT_OBJECT = "not a JSON object"
 TOO_LONG = "longer than max_document_bytes"
 MISSING_COLUMN_ENDING = " is missing"  # of the error about a column
 
@@ -60,6 +66,12 @@ def suggest_remedy(error: str) -> str:
         )
     if error == NOT_UTF8:
         return "convert the file to UTF-8, or correct the record"
+    if error in REMEDY_BY_FILE_ERROR:
+        return f"{REMEDY_BY_FILE_ERROR[error]}, and run again"
+    if error in (LIST_IN_JSON_LINES, OBJECTS_OVER_LINES):
+        return "give the file the ending .json, or write each object on a line"
+    if error == DRAWN_TABLE:
+        return "export the table again as CSV, for example with psql --csv"
     remedy = "correct the record, or correct 'kind' and the field names of its source"
     if error.startswith("column") and error.endswith(MISSING_COLUMN_ENDING):
         remedy += "; if a CSV or TSV file has no header, set 'column_names'"
@@ -106,9 +118,10 @@ def read_jsonl(
     A line with several objects is accepted if a line break of Unicode separates them. The objects
     of a file with the ending .json may take several lines or be in a list.
     """
+    is_document = is_json_document(path, counts.source_label)
     lines = (
         read_json_values(path, max_bytes, counts)
-        if is_json_document(path, counts.source_label)
+        if is_document
         else read_lines_marking_damage(path, max_bytes, counts)
     )
     for line in lines:
@@ -117,6 +130,13 @@ def read_jsonl(
             counts.count_skipped(line.size)
             continue
         record = _parse_json_line(line, source, max_bytes)
+        is_first = counts.record_count == 0 and record.error in (NOT_OBJECT, BROKEN_JSON)
+        can_be_document = is_first and not is_document
+        if can_be_document and (error := find_layout_error(path, counts.source_label)):
+            counts.record_count += 1
+            size = line.size + sum(other.size for other in lines)
+            yield Record("whole file", size, error=error, raw=line.data)
+            return
         if record.error == BROKEN_JSON and len(parts := _split_at_objects(line)) > 0:
             counts.record_count += len(parts)
             yield from (_parse_json_line(part, source, max_bytes) for part in parts)
@@ -148,7 +168,7 @@ def _parse_json_line(line: Line, source: JsonlSource, max_bytes: int) -> Record:
         record.error = BROKEN_JSON
         return record
     if not isinstance(value, dict):
-        record.error = "not a JSON object"
+        record.error = NOT_OBJECT
         return record
     return fill_record_from_fields(record, value, source)
 
@@ -308,7 +328,7 @@ def read_text_file(
 def remove_last_line_break(text: str) -> str:
     """Remove the line break at the end of a text, if there is one."""
     if text.endswith("\r\n"):
-        return text[:-2]
+        return text[:-3] if text.endswith("\r\r\n") else text[:-2]
     return text[:-1] if _LINE_BREAKS.match(text[-1:]) else text
 
 

@@ -29,8 +29,15 @@ from hallmark.tasks.contract import (
     hash_file,
     is_corpus_file,
     is_store_folder,
+    open_external_file,
 )
-from hallmark.tasks.corpus.reading.byte_streams import ReadCounts
+from hallmark.tasks.corpus.reading.byte_streams import (
+    LFS_POINTER,
+    MAX_LFS_POINTER_BYTES,
+    REMEDY_BY_FILE_ERROR,
+    ReadCounts,
+    find_file_error,
+)
 from hallmark.tasks.corpus.reading.compressed_members import CODEC_BY_SUFFIX
 from hallmark.tasks.corpus.reading.metadata import MAX_METADATA_FIELDS, METADATA_NAME_PATTERN
 
@@ -345,11 +352,8 @@ def find_source_files(source_name: str, path: str, suffixes: tuple[str, ...]) ->
             paths = list(_walk_files(base_folder))
             source_files = _sort_out_files(paths, base_folder, suffixes)
         elif base_folder.is_file():
-            if reason := find_archive_reason(base_folder.name):
-                raise UsageError(
-                    f"source {source_name!r}: {path!r}: {reason}; decompress the file, or compress "
-                    f"it as {' or '.join(CODEC_BY_SUFFIX)}"
-                )
+            if reason := find_archive_reason(base_folder.name) or find_pointer_reason(base_folder):
+                raise UsageError(f"source {source_name!r}: {path!r}: {reason}")
             source_files = _sort_out_files([base_folder], base_folder.parent, None)
         else:
             while set("*?[") & set(str(base_folder)):  # up to the folder before the first wildcard
@@ -363,11 +367,11 @@ def find_source_files(source_name: str, path: str, suffixes: tuple[str, ...]) ->
             "source, or make the path readable"
         ) from error
     if not source_files.path_by_name:
-        problem = (
-            f"no file name ends with {' or '.join(suffixes)}"
-            if base_folder.is_dir()
-            else "no file exists"
-        )
+        problem = "no file exists"
+        if any(unread.reason == LFS_POINTER_REASON for unread in source_files.unread_files):
+            problem = "no file can be read"
+        elif base_folder.is_dir():
+            problem = f"no file name ends with {' or '.join(suffixes)}"
         unread = describe_unread_files(source_files.unread_files)
         raise UsageError(
             f"source {source_name!r}: {problem} at {path!r}{explain_relative_path(path)}"
@@ -394,11 +398,11 @@ def describe_unread_files(unread_files: list[UnreadFile]) -> str:
     return f"{format_count(count, 'file')} {verb} not read: {'; '.join(named)}{more}"
 
 
-#: Endings of archives and of compressed files that Hallmark does not decompress.
-ARCHIVE_ENDINGS = (
-    *(".7z", ".br", ".bz", ".lz", ".lz4", ".lzma", ".lzo", ".rar", ".snappy", ".tar", ".tgz"),
-    *(".tbz2", ".txz", ".z", ".zip"),
-)
+#: Endings of archives, and of compressed files that Hallmark does not decompress.
+ARCHIVE_ENDINGS = (".7z", ".rar", ".tar", ".tbz2", ".tgz", ".txz", ".zip")
+UNKNOWN_COMPRESSIONS = (".br", ".bz", ".lz", ".lz4", ".lzma", ".lzo", ".snappy", ".z")
+
+LFS_POINTER_REASON = f"{LFS_POINTER} ({REMEDY_BY_FILE_ERROR[LFS_POINTER]})"
 
 
 def find_archive_reason(file_name: str) -> str:
@@ -406,8 +410,25 @@ def find_archive_reason(file_name: str) -> str:
     ending = PurePath(file_name.lower()).suffix
     if PurePath(file_name.lower()).stem.endswith(".tar") and ending in CODEC_BY_SUFFIX:
         ending = f".tar{ending}"
-    is_archive = ending.startswith(".tar.") or ending in ARCHIVE_ENDINGS
-    return f"archives and files compressed as {ending} are not read" if is_archive else ""
+    if ending.startswith(".tar.") or ending in ARCHIVE_ENDINGS:
+        return f"archives such as {ending} are not read (unpack the archive)"
+    if ending in UNKNOWN_COMPRESSIONS:
+        return (
+            f"files compressed as {ending} are not read (decompress the file, or compress it as "
+            f"{' or '.join(CODEC_BY_SUFFIX)})"
+        )
+    return ""
+
+
+def find_pointer_reason(path: Path) -> str:
+    """Return why a file is not read that Git LFS put in place of the real one, or ""."""
+    # Other checks report files that cannot be read or are outside the declared roots.
+    with suppress(OSError, UsageError):
+        if path.stat().st_size < MAX_LFS_POINTER_BYTES:
+            with open_external_file(path, "ingest.sources") as file:
+                if find_file_error(file.read(MAX_LFS_POINTER_BYTES)) == LFS_POINTER:
+                    return LFS_POINTER_REASON
+    return ""
 
 
 def explain_unread_name(file_name: str) -> str:
@@ -486,8 +507,10 @@ def _explain_unread_path(path: Path, endings: tuple[str, ...] | None) -> str:
     """
     if path.is_file():
         if endings is None:
-            return find_archive_reason(path.name)
-        return "" if is_corpus_file(path.name, endings) else explain_unread_name(path.name)
+            return find_archive_reason(path.name) or find_pointer_reason(path)
+        if not is_corpus_file(path.name, endings):
+            return explain_unread_name(path.name)
+        return find_pointer_reason(path)
     if path.is_dir():
         return "link to a folder" if path.is_symlink() else "folder that matches the pattern"
     return "broken link" if path.is_symlink() else "not a regular file"

@@ -3,10 +3,12 @@
 Documents are ``response`` records of status 200 that hold HTML or plain text, and ``conversion``
 records (WET). All other records are counted as skipped, by kind.
 
-A record ends where its Content-Length says, if two line ends follow. If they do not, or the record
-is damaged or too long, the next record is searched for. If every record so far began a member of a
-compressed file, the next one is at the start of a member. Otherwise it may also follow an empty
-line. So a false length costs its record, and the records up to the next such place.
+A record ends where its Content-Length says, if two line ends follow, the next record, or the end of
+the file. If they do not, or the record is damaged or too long, the next record is searched for. If
+every record so far began a member of a compressed file, the next one is at the start of a member.
+Otherwise it may also follow an empty line, or one line end if a record before it did. So a false
+length costs its record, and the records up to the next such place. Empty lines before a record are
+skipped.
 
 Known limits: after a damaged or too long record of an uncompressed file, a record that was archived
 inside it is taken for a record of the file. Members that were compressed with a dictionary (some
@@ -27,7 +29,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from hallmark.tasks.corpus.reading.byte_streams import BLOCK_BYTES, ReadCounts, read_blocks
+from hallmark.tasks.corpus.reading.byte_streams import BLOCK_BYTES, BOM, ReadCounts, read_blocks
 from hallmark.tasks.corpus.reading.compressed_members import Damage
 from hallmark.tasks.corpus.reading.http_bodies import (
     BodyError,
@@ -68,7 +70,11 @@ _STANDARD_FIELD_NAMES = {
 }
 _FIELD_NAME = re.compile(rb"(?im)^(content-length|content-type|warc-type)[ \t]*+:")
 _RECORD_START = re.compile(rb"\r?\n\r?\n(?=WARC/\d\.\d\d?\r?\n)")
+_RECORD_START_IN_LINES = re.compile(rb"\n(?=WARC/\d\.\d\d?\r?\n)")
 _RECORD_END = re.compile(rb"(\r\n\r\n|\n\n)[\r\n]{0,60}")
+_SHORT_RECORD_END = re.compile(rb"(?:\r?\n)?(?=WARC/\d\.\d\d?\r?\n)")
+_BLANK_LINES = re.compile(rb"[\r\n]*+")
+_HTTP_START = re.compile(rb"HTTP/\d")
 
 
 class WarcSource(FileSource):
@@ -128,6 +134,7 @@ def _fill_record_and_get_skip_kind(record: Record, source: WarcSource, max_bytes
 
     try:
         warc_record = _parse_warc_record(record.raw)
+        warc_record.is_http = warc_record.is_http or _begins_with_http(record.raw)
         if warc_record.record_type == WarcRecordType.response:
             skip_kind = _parse_http_and_get_skip_kind(warc_record)
         else:
@@ -169,6 +176,15 @@ def _parse_warc_record(raw_record: bytes) -> WarcRecord:
         return next(iter(records))
     except (OSError, StopIteration) as error:
         raise PageError(NOT_WARC) from error
+
+
+def _begins_with_http(raw_record: bytes) -> bool:
+    """Return whether the content of a record begins like an HTTP response.
+
+    Some tools write no Content-Type of the record, or a wrong one.
+    """
+    header_end = _HEADER_END.search(raw_record, 0, MAX_HEADER_BYTES)
+    return header_end is not None and bool(_HTTP_START.match(raw_record, header_end.end()))
 
 
 def _standardise_field_names(raw_record: bytes) -> bytes:
@@ -272,12 +288,30 @@ class _RecordFramer:
         self.is_at_end = False
         self.header_count = 0
         self.is_member_aligned = True  # every record so far began a member
+        self.has_short_ends = False  # a record ended with fewer than two line ends
+        self.counts = counts
 
     def __iter__(self) -> Iterator[_FramedRecord]:
         number = 0
-        while self._fill_buffer(1) or self.damage:
+        while self._skip_blank_lines() or self.damage:
             number += 1
             yield self._read_record_marking_errors(number)
+
+    def _skip_blank_lines(self) -> bool:
+        """Skip line ends, and a byte order mark in front of them; return whether data follow."""
+        if self.buffer_start == 0 and self._fill_buffer(3) and self.buffer.startswith(BOM):
+            self._skip_bytes(len(BOM))
+        while self._fill_buffer(1):
+            blank_lines = _BLANK_LINES.match(self.buffer)
+            assert blank_lines is not None
+            if not blank_lines.end():
+                return True
+            self._skip_bytes(blank_lines.end())
+        return False
+
+    def _skip_bytes(self, byte_count: int) -> None:
+        self.counts.count_skipped(byte_count)
+        self._drop_bytes(byte_count)
 
     def _fill_buffer(self, min_bytes: int) -> bool:
         """Fill the buffer to this size; return False if the stream ends or is damaged before."""
@@ -344,7 +378,12 @@ class _RecordFramer:
         self._fill_buffer(record_size + 128)
         match = _RECORD_END.match(self.buffer, record_size)
         if match is None:
-            return record_size if self.is_at_end and len(self.buffer) == record_size else None
+            if match := _SHORT_RECORD_END.match(self.buffer, record_size):
+                self.has_short_ends = True
+            else:
+                is_whole = self.is_at_end and len(self.buffer) >= record_size
+                is_last = is_whole and _BLANK_LINES.fullmatch(self.buffer, record_size)
+                return len(self.buffer) if is_last else None
         record_end = match.end()
         is_near_damage = self.damage is not None and not self.buffer.startswith(
             b"WARC/", record_end
@@ -389,7 +428,8 @@ class _RecordFramer:
         member_start = self._find_member_start(search_start, len(self.buffer))
         if self.is_member_aligned and self.header_count > 1:
             return member_start
-        match = _RECORD_START.search(
+        record_start = _RECORD_START_IN_LINES if self.has_short_ends else _RECORD_START
+        match = record_start.search(
             self.buffer, max(0, search_start - 4), member_start or len(self.buffer)
         )
         positions = (member_start, match and match.end())

@@ -11,6 +11,7 @@ from functools import partial
 from html import unescape
 from typing import TYPE_CHECKING
 
+from hallmark.tasks.corpus.reading.charsets import find_contradicting_encoding
 from hallmark.tasks.corpus.reading.http_bodies import has_binary_bytes
 from hallmark.tasks.corpus.reading.readers import NOT_UTF8
 
@@ -94,7 +95,8 @@ def decode_page(
     A byte order mark decides. Otherwise a page with letters outside ASCII is in UTF-8, whatever it
     declares, if at least as many of them are valid in UTF-8 as are not. Any other page is in the
     encoding that the HTTP header, the ``meta`` element or the XML declaration names. A page that is
-    not valid in these, or declares nothing, is in the encoding that a detector reports.
+    not valid in these, whose words contradict the first one (``charsets``), or that declares
+    nothing, is in the encoding that a detector reports.
 
     Known limit: in another encoding, a page with very few letters outside ASCII may be valid UTF-8
     by chance.
@@ -126,6 +128,9 @@ def decode_page(
         return utf8_text
     if is_truncated and lost_characters == 1 and data[:-3].isascii():
         return utf8_text
+    if declared_encodings:
+        contradicting = find_contradicting_encoding(data, declared_encodings[0], detect_encodings)
+        declared_encodings = [contradicting] * bool(contradicting) + declared_encodings
     for encoding in declared_encodings:
         with suppress(UnicodeDecodeError):
             return DecodedText(data.decode(encoding))

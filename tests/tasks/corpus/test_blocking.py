@@ -116,7 +116,11 @@ def test_the_recorded_case_blocks_only_the_names_of_the_list(session):
         ("[::FFFF:1.2.3.4]", "[::ffff:102:304]"),
         ("[::g]", None),
         ("a b.example", None),
-        ("-a.example", None),
+        ("-a.example", "-a.example"),
+        ("a-.b_.example", "a-.b_.example"),
+        ("_dmarc.--.example", "_dmarc.--.example"),
+        ("-ü-.example", "xn-----xka.example"),
+        ("a$.example", None),
         ("a..example", None),
         ("", None),
         (".", None),
@@ -129,6 +133,20 @@ def test_the_recorded_case_blocks_only_the_names_of_the_list(session):
 )
 def test_hosts_are_compared_in_one_form(host, expected):
     assert normalise_host(host) == expected
+
+
+@pytest.mark.parametrize("label", ["-x", "x-", "-", "_x", "x_", "a-_b", "r3---sn-x"])
+def test_subdomains_with_hyphens_and_underscores_anywhere_are_blocked(label):
+    urls = [
+        f"http://{label}.shop.example/",
+        f"http://{label}.other.example",
+        f"{label}.shop.example",
+    ]
+    block_list = load_block_list(BlockListConfig(domains=("shop.example",)))
+    domains = extract_domains(pa.array(urls))
+    assert block_list.mark_blocked_domains(domains).to_pylist() == [True, False, True]
+    own = load_block_list(BlockListConfig(domains=(f"{label}.shop.example",)))
+    assert own.mark_blocked_domains(domains).to_pylist() == [True, False, True]
 
 
 @pytest.mark.parametrize(

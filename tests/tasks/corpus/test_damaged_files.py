@@ -5,6 +5,7 @@ import json
 import random
 import time
 import tracemalloc
+from pathlib import Path
 
 import pytest
 import zstandard
@@ -300,13 +301,32 @@ def test_members_may_end_at_the_edge_of_a_block(tmp_path, ending, distance):
 
 
 @all_codecs
-def test_plain_text_under_a_compressed_name_is_one_error(tmp_path, ending):
+def test_plain_text_under_a_compressed_name_is_read(tmp_path, ending):
     data = b"".join(make_json_lines(range(500)))
     records, counts = read_bytes_checked(tmp_path / f"a.jsonl{ending}", data)
-    assert [(r.location, r.error, r.raw_bytes) for r in records] == [
-        ("line 1", DAMAGED_DATA, len(data))
-    ]
-    assert counts.lost_bytes == len(data)
+    assert (get_numbers(records), counts.lost_bytes) == (list(range(500)), 0)
+    assert counts.storage_format == f"no compression despite the ending {ending}"
+
+
+@all_codecs
+def test_damaged_bytes_under_a_compressed_name_are_one_error(tmp_path, ending):
+    for data in (bytes(range(1, 256)), b"\xff\xf0" * 9, b"a" * 500 + b"\1"):
+        records, counts = read_bytes_checked(tmp_path / f"a.jsonl{ending}", data)
+        assert [(r.error, r.raw_bytes) for r in records] == [(DAMAGED_DATA, len(data))]
+        assert counts.lost_bytes == len(data) and counts.storage_format == ""
+
+
+@pytest.mark.parametrize(
+    "name", ["a.jsonl.gz", "a.jsonl.ZST", "a.jsonl.zstd", "a.jsonl.bz2", "a.jsonl"]
+)
+@all_codecs
+def test_the_content_decides_about_the_compression(tmp_path, name, ending):
+    data = COMPRESS_BY_ENDING[ending](b"".join(make_json_lines(range(20))))
+    records, counts = read_bytes_checked(tmp_path / name, data)
+    assert (get_numbers(records), counts.lost_bytes) == (list(range(20)), 0)
+    named_ending = Path(name).suffix.lower().replace(".zstd", ".zst").replace(".jsonl", "")
+    expected = f"compression {ending} despite the ending {Path(name).suffix.lower()}"
+    assert counts.storage_format == (expected if named_ending not in ("", ending) else "")
 
 
 def test_the_rest_of_a_truncated_stream_is_counted_in_compressed_bytes(tmp_path):

@@ -296,6 +296,25 @@ def test_files_of_a_data_set_that_are_not_read_are_listed(tmp_path, session):
     assert artifact["sources"].read()["unread_files"].to_pylist() == [2]
 
 
+def test_a_pointer_of_git_lfs_in_a_data_set_is_refused(tmp_path, session):
+    """The file of another split may be missing, and is listed."""
+    files = {"train.jsonl": [{"text": "a"}], "test.jsonl": [{"text": "b"}]}
+    folder = write_data_set(tmp_path / "set", files)
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 2\n"
+    (folder / "test.jsonl").write_text(pointer)
+    source = {"kind": "datasets", "name": "s", "path": str(folder)}
+    artifact = ingest(IngestConfig(sources=[source]))
+    assert artifact["documents"].row_count == 1
+    reason = "a pointer of Git LFS instead of the file (run git lfs pull)"
+    rows = artifact["unread_files"].read().to_pylist()
+    assert [(row["file_name"], row["reason"]) for row in rows] == [("test.jsonl", reason)]
+    (folder / "train.jsonl").write_text(pointer)
+    (folder / "test.jsonl").write_text('{"text": "b"}\n')
+    with pytest.raises(UsageError) as raised:
+        ingest(IngestConfig(sources=[source]))
+    assert str(raised.value) == f"stage ingest: source 's': file 'train.jsonl': {reason}"
+
+
 @pytest.mark.parametrize(
     ("error", "is_local", "is_temporary"),
     [

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from hallmark.tasks.corpus.reading import dialects
+from hallmark.tasks.corpus.reading import delimited, dialects
 from hallmark.tasks.corpus.reading.delimited import (
     AMBIGUOUS_FORMAT,
     BROKEN_CSV,
@@ -20,9 +20,11 @@ from hallmark.tasks.corpus.reading.delimited import (
 )
 from hallmark.tasks.corpus.reading.dialects import (
     DELIMITERS,
+    DRAWN_TABLE,
     Dialect,
     FileHead,
     detect_dialect,
+    is_drawn_table,
     read_head,
 )
 from hallmark.tasks.corpus.reading.readers import NOT_UTF8
@@ -204,7 +206,10 @@ def detect(text, **source_settings):
         ("id,text\n1,C:\\dir\\\n", {}),
         ('id,text\n1,"C:\\dir\\"\n', {}),
         ('id,text\n1,"a \\""b\\"" c"\n', {}),
-        ('id,text\n1,"\\alpha \\"x"\n', {}),
+        ('id,text\n1,"\\alpha \\"x"\n', {"escape": "backslash", "escapes_only_quotes": True}),
+        ('id,text\n1,"\\alpha"\n2,a \\"b\\" c\n', {}),
+        ("id,text\n1,C:\\dir\\, and\n", {}),
+        ("id,text\r\r\n1,a\r\r\n", {"line_end": "\r\r\n"}),
         ("id,text\n1,a\\\\b\n", {}),
         ('id,text\n1,"stray\n2,b\n', {}),
         ("sep=;\nid;text\n1;a\n", {"delimiter": ";", "has_delimiter_line": True}),
@@ -283,6 +288,211 @@ def test_column_names_must_contain_the_fields(source_class, kind):
             source_class(**fixed, column_names=names, **more)
     with pytest.raises(ValidationError, match="at least 1 item"):
         source_class(**fixed, column_names=[])
+
+
+# Backslashes that escape nothing ------------------------------------------------------------------
+
+
+def write_row_with_escaped_quotes(texts):
+    """Write texts as a program does that escapes quotes and leaves backslashes as they are."""
+    fields = (text.replace('"', '\\"') for text in texts)
+    return ",".join(f'"{field}"' for field in fields) + "\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'The "alpha" is $\\alpha$, see C:\\dir',
+        'a "share", \\\\server\\share and \\n',
+        'one\nline: \\"two\\"',
+        "\\N",
+    ],
+)
+@pytest.mark.parametrize("escape", [None, "backslash"])
+def test_backslashes_of_a_text_with_escaped_quotes_stay(write, text, escape):
+    telling = 'He said "\\d", and left'
+    data = "id,text\n" + "".join(map(write_row_with_escaped_quotes, (["1", telling], ["2", text])))
+    documents, errors, counts = read_checked(write("a.csv", data.encode()), "csv", escape=escape)
+    assert (get_texts(documents), errors) == ([telling, text], [])
+    assert "escaped with a backslash, other backslashes are text, " in counts.file_format
+
+
+def test_a_backslash_that_escapes_nothing_in_the_beginning_is_text(write, monkeypatch):
+    """Where the beginning escapes backslashes, two are one in the whole file."""
+    monkeypatch.setattr(dialects, "HEAD_BYTES", 30)
+    data = b'id,text\n1,"a \\"b\\" c\\\\d, e"\n2,"C:\\dir \\\\ \\, \\\' \\\n"\n'
+    documents, errors, _ = read_checked(write("a.csv", data), "csv")
+    assert (get_texts(documents), errors) == (['a "b" c\\d, e', "C:\\dir \\ , ' \n"], [])
+
+
+def test_escaped_quotes_that_do_not_read_all_rows_are_errors(write):
+    data = b'id,text\n1,"a \\"b\\", \\d"\n2,"C:\\dir\\"\n3,"c"\n'
+    documents, errors, counts = read_checked(write("a.csv", data), "csv")
+    assert get_texts(documents) == ["C:\\dir\\", "c"] and errors == [("line 2", BROKEN_CSV)]
+    assert "doubled" in counts.file_format
+
+
+# Line ends within fields without quotes -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("data", "texts", "error_lines"),
+    [
+        (b"id,text\r\n1,a\nb\r\n2,c\r\n", ["a\nb", "c"], []),
+        (b"id,text\r\n1,a\n\nb\nc\r\n2,d\r\n", ["a\n\nb\nc", "d"], []),
+        (b"id,text\r\r\n1,a\nb\r\r\n2,c\r\r\n", ["a\nb", "c"], []),
+        (b"text,id\r\na\nb,1\r\nc,2\r\n", ["a\nb", "c"], []),
+        (b'id,text,x\r\n1,a\nb,"c\nd"\r\n2,e,f\r\n', ["a\nb", "e"], []),
+        (b"id,text\n1,a\rb\n2,c\n", ["a\rb", "c"], []),
+        (b"id,text\r\n1,a\rb\r\n2,c\r\n", ["a\rb", "c"], []),
+        (b"id,text\r\n1,a\rb\nc\r\n2,d\r\n", ["a\rb\nc", "d"], []),
+        (b"id,text\r1,a\nb\r2,c\r", ["a\nb", "c"], []),
+        (b"id,text\r\n1,a\nb", ["a\nb"], []),
+        # Two files with different line ends, one after the other.
+        (b"id,text\r\n1,a\r\n2,b\n3,c\n\n4,d\n", ["a", "b", "c", "d"], []),
+        (b'id,text\r\n1,a\n2,"b\nc"\n3,d\r\n', ["a", "b\nc", "d"], []),
+        (b"id,text\r\n1,a\n2,b,x\r\n3,c\r\n", ["a", "c"], ["line 3"]),
+        (b"id,text\r\n1,a\n2\n3,c,x\r\n4,d\r\n", ["a", "d"], ["line 3", "line 4"]),
+        (b"text\r\na\nb\r\n", ["a", "b"], []),
+    ],
+)
+def test_other_line_ends_in_fields_without_quotes_are_text(write, data, texts, error_lines):
+    documents, errors, _ = read_checked(write("a.csv", data), "csv")
+    assert get_texts(documents) == texts
+    assert [line for line, _ in errors] == error_lines
+
+
+def test_a_text_in_a_file_of_crlf_has_few_lines_without_quotes(write, monkeypatch):
+    monkeypatch.setattr(delimited, "MAX_UNQUOTED_LINES", 3)
+    data = b"id,text\r\n1,a\nb\nc\r\n2,a\nb\nc\nd\r\n3,e\r\n"
+    documents, errors, _ = read_checked(write("a.csv", data), "csv")
+    assert get_texts(documents) == ["a\nb\nc", "a", "e"] and len(errors) == 3
+    data = b"id,text\r\n1,a\n" + b"b" * 30 + b"\r\n2,c\r\n"
+    documents, errors, _ = read_checked(write("b.csv", data), "csv", limit=40)
+    assert len(documents) == 2 and errors == []
+    documents, errors, _ = read_checked(write("b.csv", data), "csv", limit=35)
+    assert get_texts(documents) == ["a", "c"] and [line for line, _ in errors] == ["line 3"]
+
+
+unquoted_texts = st.text("ab \xe9\n\r\t'", min_size=1, max_size=8)
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    texts=st.lists(unquoted_texts, min_size=1, max_size=5),
+    line_end=st.sampled_from(["\n", "\r\n", "\r"]),
+)
+def test_texts_with_line_ends_of_another_kind_come_back(tmp_path_factory, texts, line_end):
+    """Programs that put fields into quotes only where their own line end or a comma is in them."""
+    texts = [f"x{remove_line_end(text, line_end)}x" for text in texts]
+    rows = (f"{number},{text},z" for number, text in enumerate(texts))
+    path = tmp_path_factory.mktemp("csv") / "a.csv"
+    path.write_bytes(line_end.join(["id,text,z", *rows, ""]).encode())
+    documents, errors, _ = read_checked(path, "csv", limit=10**6)
+    assert (get_texts(documents), errors) == (texts, [])
+
+
+def remove_line_end(text, line_end):
+    """Remove what a reader of lines with this end would take for the end of a line."""
+    return text.replace("\n" if line_end == "\n" else "\r", "")
+
+
+# Tables that are drawn for readers ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        " id | text  \n----+-------\n  1 | hello you\n(1 row)\n",
+        "+----+-------+\n| id | text  |\n+----+-------+\n|  1 | hello |\n",
+        "| id | text |\n|---|:-:|\n| 1 | hello |\n",
+        "id | text\r\n-- | --\r\n1 | hello\r\n",
+        "\n| text |\n|------|\n| hello |\n",
+        "id   text\n---- -----\n1    hello\n",
+        "-[ RECORD 1 ]-----\nid   | 1\ntext | hello\n",
+        f"{'*' * 27} 1. row {'*' * 27}\nid: 1\ntext: hello\n",
+    ],
+)
+def test_a_table_that_is_drawn_for_readers_is_refused(write, text):
+    path = write("a.csv", text.encode())
+    documents, errors, _ = read_checked(path, "csv")
+    assert (documents, errors) == ([], [("whole file", DRAWN_TABLE)])
+    _, errors, _ = read_checked(path, "csv", delimiter="|")
+    assert DRAWN_TABLE not in dict(errors).values()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["text\n-----\n", "id|text\n-|-\n", "id,text\n---,---\n", "text\na\n--- ---\n", "text\n- -\n"],
+)
+def test_rows_of_dashes_are_no_rule_of_a_table(text):
+    assert not is_drawn_table(FileHead(text, True))
+
+
+# Quotes in TSV ------------------------------------------------------------------------------------
+
+
+def read_tsv_texts(write, text, **settings):
+    documents, errors, counts = read_checked(write("a.tsv", text.encode()), "tsv", **settings)
+    return get_texts(documents), errors, "'\"' doubled" in counts.file_format
+
+
+@pytest.mark.parametrize(
+    ("text", "texts"),
+    [
+        ('id\ttext\n1\t"a\tb"\n2\t"c"\n', ["a\tb", "c"]),
+        ('id\ttext\r\n1\t"a\r\nb"\r\n2\tc\r\n', ["a\r\nb", "c"]),
+        ('id\ttext\n1\t"say ""hi"" now"\n2\t"c"\n', ['say "hi" now', "c"]),
+        ('"id"\t"text"\n"1"\t"a"\n', ["a"]),
+        ('text\tid\n"a\nb"\t1\n\n"c\t"\t2\t3\n', ["a\nb"]),
+        ('\ufefftext\tid\n""""\t1\n', ['"']),
+    ],
+)
+def test_fields_in_quotes_of_a_tsv_file_are_read(write, text, texts):
+    found, errors, has_quotes = read_tsv_texts(write, text)
+    assert found == texts and has_quotes
+    assert [error for _, error in errors] == [WRONG_FIELD_COUNT] * text.count("\t3")
+
+
+@pytest.mark.parametrize(
+    ("text", "texts"),
+    [
+        ('id\ttext\n1\t"a"\n2\tb\n', ['"a"', "b"]),
+        ('id\ttext\n1\t"a" she said\n2\t"b ""c"""\n', ['"a" she said', '"b ""c"""']),
+        ('id\ttext\n1\t"a\n2\tb"\n', ['"a', 'b"']),
+        ('id\ttext\n1\t""\n2\t"\n3\ta "b"\n', ['""', '"', 'a "b"']),
+        ('id\ttext\n1\t5"\n2\t"x\ty\n', ['5"']),
+        ('id\ttext\n1\t"a\n2\tb\tc"\n3\td\n4\t"e" f\n', ['"a', "d", '"e" f']),
+    ],
+)
+def test_other_quotes_of_a_tsv_file_are_text(write, text, texts):
+    found, _, has_quotes = read_tsv_texts(write, text)
+    assert found == texts and not has_quotes
+
+
+def test_quotes_of_a_tsv_file_can_be_set(write):
+    text = 'id\ttext\n1\t"a"\n'
+    assert read_tsv_texts(write, text, quote='"') == (["a"], [], True)
+    assert read_tsv_texts(write, text.replace("a", "a\tb"), quote="")[2] is False
+    with pytest.raises(ValidationError, match="Input should be"):
+        TsvSource(kind="tsv", name="s", path="a", quote="'")
+    with pytest.raises(ValidationError, match="delimiter"):
+        TsvSource(kind="tsv", name="s", path="a", delimiter=";")
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    texts=st.lists(fields, min_size=1, max_size=6),
+    line_end=st.sampled_from(["\n", "\r\n"]),
+    quoting=st.sampled_from(QUOTING),
+)
+def test_what_the_csv_module_wrote_with_tabs_is_read(tmp_path_factory, texts, line_end, quoting):
+    path = tmp_path_factory.mktemp("tsv") / "a.tsv"
+    texts = [remove_other_line_ends(text, line_end) for text in ['a "b"\tc', *texts]]
+    rows = [["id", "text"], *enumerate(texts)]
+    path.write_bytes(write_rows(rows, delimiter="\t", lineterminator=line_end, quoting=quoting))
+    documents, errors, _ = read_checked(path, "tsv", limit=10**6)
+    assert (get_texts(documents), errors) == (texts, [])
 
 
 # The beginning of a file --------------------------------------------------------------------------

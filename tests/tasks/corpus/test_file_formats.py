@@ -1,5 +1,6 @@
 """Test what a run reports about delimited files: their formats, and those without a column."""
 
+import gzip
 import logging
 
 import pytest
@@ -42,6 +43,30 @@ def test_the_formats_of_files_are_counted(tmp_path, session, caplog):
         "source 's': 2 files are read with delimiter ';', quotes '\"' doubled, line ends LF, with "
         "header; the first is 'b.csv'",
     ]
+
+
+def test_unusual_encodings_and_compressions_are_counted(tmp_path, session, caplog):
+    files = {
+        "a.csv": "id,text\n1,ä\n".encode("utf-16"),
+        "b.csv.gz": "id,text\n2,ö\n".encode(),
+        "c.csv.bz2": gzip.compress("id,text\n3,ü\n".encode("utf-32")),
+    }
+    artifact = ingest_files(tmp_path / "in", files)
+    assert sorted(artifact["documents"].read()["text"].to_pylist()) == ["ä", "ö", "ü"]
+    dialect = "delimiter ',', quotes '\"' doubled, line ends LF, with header"
+    formats = artifact["file_formats"].read().to_pylist()
+    assert [(row["file_format"], row["files"], row["file_name"]) for row in formats] == [
+        (f"UTF-16, {dialect}", 1, "a.csv"),
+        (f"UTF-32, compression .gz despite the ending .bz2, {dialect}", 1, "c.csv.bz2"),
+        (f"no compression despite the ending .gz, {dialect}", 1, "b.csv.gz"),
+    ]
+    assert caplog.records[0].getMessage() == (
+        f"source 's': 1 file is read with UTF-16, {dialect}; the first is 'a.csv'"
+    )
+    text_files = {"a.txt": "ä".encode("utf-16"), "b.txt": "ö".encode()}
+    artifact = ingest_files(tmp_path / "text", text_files, "text")
+    (row,) = artifact["file_formats"].read().to_pylist()
+    assert (row["file_format"], row["files"], row["file_name"]) == ("UTF-16", 1, "a.txt")
 
 
 def test_other_files_have_no_format(tmp_path, session, caplog):

@@ -6,10 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hallmark.tasks.corpus.reading import byte_streams, json_documents
+from hallmark.tasks.corpus.reading import byte_streams, dialects, json_documents
 from hallmark.tasks.corpus.reading.compressed_members import DAMAGED_DATA
-from hallmark.tasks.corpus.reading.json_documents import BROKEN_JSON, is_json_document
-from hallmark.tasks.corpus.reading.readers import NOT_UTF8, TOO_LONG
+from hallmark.tasks.corpus.reading.json_documents import (
+    BROKEN_JSON,
+    LIST_IN_JSON_LINES,
+    OBJECTS_OVER_LINES,
+    is_json_document,
+)
+from hallmark.tasks.corpus.reading.readers import NOT_OBJECT, NOT_UTF8, TOO_LONG, suggest_remedy
 from tests.tasks.corpus.reader_helpers import COMPRESS_BY_ENDING, get_texts, read_checked
 
 TEXTS = ["one, [two]", 'a "quote" {', "\u4e94\u2028\n", ""]
@@ -52,6 +57,95 @@ def test_only_files_with_the_ending_json_are_no_json_lines(write):
     assert not is_json_document(write("b.json", b'\r\n\xc2\xa0\n{"text": "a"}\n[]'))
     assert not is_json_document(write("c.json", b""))
     assert is_json_document(write("d.json", b"[" * 100_000))
+
+
+@pytest.mark.parametrize(
+    ("text", "is_document"),
+    [
+        ('{"text": "a\n{"text": "b"}\n', False),
+        ('Export\n\n{"text": "b"}\n{"text": "c"}\n', False),
+        ('{"text": "a",}\r\n{"text": "b"}\r\nx\r\n{"text": "c"}', False),
+        ('{"text": "a\n{"text": "b"}\nx\n', True),
+        ('["id"]\n{"text": "b"}\n{"text": "c"}\n', True),
+        ('{\n"text": "b"}\n', True),
+        ('[\n{"text": "a"},\n{"text": "b"}\n]\n', True),
+        ('[\n{"text": "a"}\n]', True),
+        ('{"a": 1,\n"b":\n{}\n}', True),
+        ('{"text": ', True),
+        ("5", True),
+        ("\n5\n{}\n{}\n", False),
+    ],
+)
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_a_broken_first_line_decides_nothing(write, text, is_document, mark):
+    assert is_json_document(write("a.json", (mark + text).encode())) == is_document
+
+
+def test_only_complete_lines_at_the_beginning_are_examined(write, monkeypatch):
+    text = 'x\n{"text": "a"}\n{"text": "long"}\n'
+    monkeypatch.setattr(dialects, "HEAD_BYTES", 20)
+    assert not is_json_document(write("a.json", text.encode()))
+    monkeypatch.setattr(dialects, "HEAD_BYTES", 10)
+    assert is_json_document(write("b.json", text.encode()))
+    monkeypatch.setattr(dialects, "HEAD_BYTES", 1000)
+    monkeypatch.setattr(json_documents, "MAX_EXAMINED_LINES", 2)
+    assert not is_json_document(write("c.json", text.encode()))
+    assert is_json_document(write("d.json", b"x\n" + text.encode()))
+
+
+def test_a_broken_line_affects_no_other_line_wherever_it_is(write):
+    lines = [json.dumps({"text": f"{number}"}) for number in range(5)]
+    for broken in range(5):
+        data = "\n".join([*lines[:broken], '{"text": "b', *lines[broken + 1 :]]).encode()
+        documents, errors, _ = read_checked(write("a.json", data), "jsonl")
+        assert get_texts(documents) == [str(number) for number in range(5) if number != broken]
+        assert errors == [(f"line {broken + 1}, character 10", BROKEN_JSON)]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        json.dumps(OBJECTS),
+        json.dumps(OBJECTS, indent=2),
+        "\ufeff\n [" + ",\n".join(map(json.dumps, OBJECTS)) + "]\n",
+        "[{}]\n[{}]\n",
+        "[" + '{"text": ',
+    ],
+)
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_a_list_in_a_file_of_json_lines_is_one_error(write, data, ending):
+    packed = COMPRESS_BY_ENDING.get(ending, bytes)(data.encode())
+    for name in ("a.jsonl", "a.ndjson", "a.txt"):
+        documents, errors, counts = read_checked(write(f"{name}{ending}", packed), "jsonl")
+        assert (documents, errors) == ([], [("whole file", LIST_IN_JSON_LINES)])
+        assert counts.skipped_bytes == (4 if data.startswith("\ufeff") else 0)
+    assert suggest_remedy(LIST_IN_JSON_LINES).startswith("give the file the ending .json, or ")
+
+
+@pytest.mark.parametrize(
+    ("data", "is_refused"),
+    [
+        ("\n".join(json.dumps(each, indent=1) for each in OBJECTS), True),
+        ('\ufeff\n{\n"text": "a"}\n', True),
+        ('{"text": "a",\r\n"b": 1}\r\n{\r\n"text": "b"}\r\n', True),
+        ('{\n"text": "a"}\n{"text": "b"}\n{"text": "c"}\n', False),
+        ('{"text": "a"\n{"text": "b"\n', False),
+        ('"text":\n{}', False),
+        ("{", False),
+    ],
+)
+def test_objects_over_several_lines_in_a_file_of_json_lines_are_one_error(write, data, is_refused):
+    documents, errors, _ = read_checked(write("a.jsonl", data.encode()), "jsonl")
+    assert (errors == [("whole file", OBJECTS_OVER_LINES)]) == is_refused
+    assert OBJECTS_OVER_LINES not in [error for _, error in errors] or documents == []
+    assert suggest_remedy(OBJECTS_OVER_LINES).startswith("give the file the ending .json, or ")
+
+
+def test_a_list_among_json_lines_is_one_bad_line(write):
+    data = b'["id"]\n{"text": "a"}\n[{"text": "b"}]\n'
+    documents, errors, _ = read_checked(write("a.jsonl", data + b'{"text": "c"}\n' * 2), "jsonl")
+    assert get_texts(documents) == ["a", "c", "c"]
+    assert errors == [("line 1", NOT_OBJECT), ("line 3", NOT_OBJECT)]
 
 
 def test_a_single_object_is_a_document(write):

@@ -6,20 +6,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hallmark.tasks.corpus.reading import byte_streams
 from hallmark.tasks.corpus.reading.byte_streams import (
     LINE_BREAK,
     Line,
     is_blank,
     split_at_line_breaks,
 )
-from hallmark.tasks.corpus.reading.readers import BROKEN_JSON
+from hallmark.tasks.corpus.reading.compressed_members import DAMAGED_DATA
+from hallmark.tasks.corpus.reading.readers import BROKEN_JSON, NOT_UTF8
 from tests.tasks.corpus.reader_helpers import COMPRESS_BY_ENDING, get_texts, read_checked
 
 TEXTS = ["One, two.", "Drei, vier.", "\u4e94\u516d"]
 BLANKS = ["", " ", "\t ", "\x0c", "\x0b", "\x85", "\xa0", "\u2003", "\u2028", "\u2029", "\u3000"]
 BLANKS += ["\u200b", "\ufeff", "\u2060", "\u1680", "\u202f", "\u205f", "\x1c", "\xa0\x0c \u2028"]
 
-line_ends = pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+line_ends = pytest.mark.parametrize("end", ["\n", "\r\n", "\r", "\r\r\n"])
 
 
 def make_lines(kind, end, blank=None):
@@ -186,3 +188,73 @@ def test_the_parts_of_a_line_are_its_bytes(data, end):
 def test_a_line_with_missing_bytes_is_not_split():
     for line in (Line(1, b"a\x0cb", 3, end=b"", error="damage"), Line(1, b"a\x0cb", 9)):
         assert split_at_line_breaks(line) == [line]
+
+
+# UTF-16 and UTF-32 --------------------------------------------------------------------------------
+
+wide_encodings = pytest.mark.parametrize(
+    "encoding", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"]
+)
+
+
+@line_ends
+@wide_encodings
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "tsv", "text"])
+@pytest.mark.parametrize("ending", ["", ".gz"])
+@pytest.mark.parametrize("block_bytes", [1, 1 << 20])
+def test_wide_encodings_are_read_by_their_mark(
+    write, monkeypatch, kind, end, ending, encoding, block_bytes
+):
+    if end != "\r\r\n":  # known from a block with both characters
+        monkeypatch.setattr(byte_streams, "BLOCK_BYTES", block_bytes)
+    settings = {"document_boundary": "blank_lines"} if kind == "text" else {}
+    text = "\ufeff" + make_lines(kind, end).decode()
+    data = COMPRESS_BY_ENDING.get(ending, bytes)(text.encode(encoding))
+    documents, errors, counts = read_checked(write(f"a.{kind}{ending}", data), kind, **settings)
+    assert (get_texts(documents), errors) == (TEXTS, [])
+    assert counts.byte_count == len(text.encode())
+    assert counts.storage_format == encoding[:6].upper()
+
+
+@wide_encodings
+def test_a_json_list_in_a_wide_encoding_is_read(write, encoding):
+    text = "\ufeff" + json.dumps([{"text": text} for text in TEXTS], indent=1)
+    documents, errors, _ = read_checked(write("a.json", text.encode(encoding)), "jsonl")
+    assert (get_texts(documents), errors) == (TEXTS, [])
+
+
+@pytest.mark.parametrize(
+    "unit", [b"\x00\xd8", b"\x00\xdc", b"\x00\xdc\x00\xd8", b"\x00\xd8\x00\x00"]
+)
+def test_half_a_character_costs_its_record(write, unit):
+    def encode(text):
+        return text.encode("utf-16-le")
+
+    data = encode("\ufefftext\na\n") + unit + encode("b\n\U0001f600\n")
+    documents, errors, _ = read_checked(write("a.csv", data), "csv")
+    assert get_texts(documents) == ["a", "\U0001f600"] and errors == [("line 3", NOT_UTF8)]
+    data = encode("\ufefftext\na\nb") + b"c"
+    documents, errors, _ = read_checked(write("b.csv", data), "csv")
+    assert get_texts(documents) == ["a"] and errors == [("line 3", NOT_UTF8)]
+
+
+def test_the_rest_of_a_damaged_file_in_a_wide_encoding_is_an_error(write):
+    """After damage, it is unknown where a character begins."""
+    pack, text = COMPRESS_BY_ENDING[".gz"], "\ufefftext\na\n".encode("utf-16-le")
+    data = pack(text) + b"x" * 9 + pack("b\nc\n".encode("utf-16-le"))
+    documents, errors, counts = read_checked(write("a.csv.gz", data), "csv")
+    assert get_texts(documents) == ["a"] and {error for _, error in errors} == {DAMAGED_DATA}
+    assert counts.lost_bytes == 9 + 8
+    data = "\ufefftext\na\n".encode("utf-32-le") + b"\0\0\0\xff" + b"b\0\0\0" * 3
+    documents, errors, counts = read_checked(write("b.csv", data), "csv")
+    assert documents == [] and errors == [("line 1", DAMAGED_DATA)]
+    assert counts.lost_bytes == len(data)
+
+
+@settings(deadline=None)
+@given(text=st.text(max_size=30), encoding=st.sampled_from(["utf-16-le", "utf-16-be", "utf-32-le"]))
+def test_any_text_in_a_wide_encoding_comes_back(tmp_path_factory, text, encoding):
+    path = tmp_path_factory.mktemp("wide") / "a.txt"
+    path.write_bytes(("\ufeffx" + text).encode(encoding))
+    documents, errors, _ = read_checked(path, "text")
+    assert (get_texts(documents), errors) == (["x" + text], [])

@@ -205,7 +205,7 @@ def test_the_documents_before_a_truncated_end_of_a_compressed_file_are_read(writ
     "data",
     [
         b'[{"text":"a"},{"text":"caf\xc3',
-        '[{"text":"é"}]'.encode("utf-16"),
+        '[{"text":"é"}]'.encode("utf-16")[:-1],
         b'[{"text":"a"}]\n\xff\xfe',
         b'[\n{"text":"Caf\xe9" "x"},\n{"text":"b"}\n]',
         b'{"text":"a"}\n{"text":"caf\xc3',

@@ -240,6 +240,59 @@ def test_a_length_may_be_written_in_other_ways(write, line):
     assert (get_texts(documents), errors) == (["one", "next"], [])
 
 
+@pytest.mark.parametrize("ending", ["", ".gz", ".zst"])
+@pytest.mark.parametrize("line_end", [b"\r\n", b"\n"])
+@pytest.mark.parametrize("end_count", [0, 1, 2, 3, 50])
+def test_records_may_end_with_any_number_of_line_ends(write, line_end, end_count, ending):
+    rows = [
+        row.removesuffix(b"\r\n\r\n") + line_end * end_count for row in make_conversions(range(5))
+    ]
+    data = b"".join(COMPRESS_BY_ENDING[ending](row) if ending else row for row in rows)
+    documents, errors, counts = read_archive(write, data, f"a.warc{ending}")
+    assert (read_numbers(documents), errors) == (list(range(5)), [])
+    assert counts.byte_count == sum(map(len, rows))
+
+
+def test_a_bad_record_between_records_with_one_line_end_is_one_error(write):
+    rows = [row.removesuffix(b"\r\n") for row in make_conversions(range(5))]
+    rows[2] = rows[2].replace(b"Content-Length: ", b"Content-Length: 1")
+    documents, errors, _ = read_archive(write, b"".join(rows))
+    assert read_numbers(documents) == [0, 1, 3, 4]
+    assert errors == [("record 3", warc.FALSE_LENGTH)]
+
+
+@pytest.mark.parametrize("kept_bytes", [1, 3, 5])
+def test_a_record_without_its_end_is_an_error_also_at_the_end_of_the_file(write, kept_bytes):
+    data = make_record(b"one") + make_record(b"two two")[: kept_bytes - 12]
+    documents, errors, _ = read_archive(write, data)
+    assert get_texts(documents) == ["one"] and errors == [("record 2", warc.FALSE_LENGTH)]
+
+
+@pytest.mark.parametrize("beginning", [b"\xef\xbb\xbf", b"\r\n\r\n", b"\xef\xbb\xbf\n", b"\n" * 99])
+def test_blank_lines_and_a_mark_before_the_first_record_are_skipped(write, beginning):
+    documents, errors, counts = read_archive(write, beginning + make_record(b"one"))
+    assert (get_texts(documents), errors) == (["one"], [])
+    assert counts.skipped_bytes == len(beginning)
+    documents, errors, counts = read_archive(write, beginning)
+    assert (documents, errors, counts.skipped_bytes) == ([], [], len(beginning))
+
+
+@pytest.mark.parametrize("content_type", [None, "text/html", "application/https;msgtype=response"])
+def test_a_response_is_http_if_it_begins_so(write, content_type):
+    headers = {"Content_Type": content_type} if content_type else {}
+    http = b"HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=latin1\r\n\r\n<p>F\xfc\xdfe"
+    documents, errors, _ = read_archive(write, make_record(http, "response", **headers))
+    assert (get_texts(documents), errors) == (["Füße"], [])
+    for content in (b"HTTP is a protocol", b" HTTP/1.1 200 OK\r\n\r\n"):
+        data = make_record(content, "response", **headers) + make_record(b"next")
+        documents, errors, counts = read_archive(write, data)
+        if content_type is None or "https" not in content_type:
+            assert (get_texts(documents), errors) == (["next"], [])
+            assert counts.skipped_by_kind["response that is not HTTP"][0] == 1
+    documents, _, _ = read_archive(write, make_record(http, **headers))
+    assert "HTTP/1.1" in "".join(get_texts(documents)) or documents == []
+
+
 @pytest.mark.parametrize("ending", [".gz", ".zst"])
 def test_a_damaged_member_affects_only_its_record(tmp_path, ending):
     """The damage may be anywhere in the member, including its checksum."""

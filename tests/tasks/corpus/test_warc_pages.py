@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 
 from hallmark.tasks.corpus.ingest import ingest
 from hallmark.tasks.corpus.reading import web_pages
+from hallmark.tasks.corpus.reading.byte_streams import is_text
 from hallmark.tasks.corpus.reading.http_bodies import (
     BodyError,
     BodyTooLongError,
+    HttpBody,
     decode_http_body,
 )
 from hallmark.tasks.corpus.reading.inputs import IngestConfig
@@ -153,8 +155,71 @@ def test_a_page_may_be_in_chunks_although_no_header_says_so():
     assert decode(join_chunks(page)[:80]).data == page[:76]
     assert decode(b"7\r\nis a number\r\n").data == b"7\r\nis a number\r\n"
     assert decode(b"3\r\n<p>is a number").data == b"3\r\n<p>is a number"
-    plain = join_chunks(b"an example of chunks")
-    assert decode(plain, is_html=False).data == plain
+
+
+UNDECLARED_BODIES = {
+    "byte order mark in the first chunk": b"\xef\xbb\xbf" + make_html(SENTENCE),
+    "text": SENTENCE.encode(),
+    "gzip": gzip.compress(make_html(SENTENCE)),
+    "short text": b"a",
+}
+
+
+@pytest.mark.parametrize("kind", ["text/html", "text/plain", ""])
+@pytest.mark.parametrize("sizes", [(100,), (1000,), (2, 7, 40), (1,)])
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize("body", UNDECLARED_BODIES.values(), ids=UNDECLARED_BODIES)
+def test_chunks_that_no_header_declares_are_joined(write, kind, sizes, mark, body):
+    data = mark + join_chunks(body, sizes)
+    assert decode(data, is_html=kind == "text/html") == HttpBody(
+        gzip.decompress(body) if body.startswith(b"\x1f\x8b") else body, is_cut=False
+    )
+    (document,), errors, _ = read_archive(write, make_page(data, kind=kind))
+    assert document.text.strip() in (SENTENCE, "\ufeff" + SENTENCE, "a") or kind == "text/plain"
+    assert errors == [] and not document.is_truncated
+
+
+def test_chunks_that_no_header_declares_may_be_cut():
+    plain = join_chunks(b"an example of chunks", (9,))
+    assert decode(plain[:-5], is_html=False) == HttpBody(b"an example of chunks", is_cut=True)
+    assert decode(plain[:20], is_html=False) == HttpBody(b"an example o", is_cut=True)
+    assert decode(plain[:12], is_html=False).data == plain[:12]
+    packed = join_chunks(gzip.compress(make_html(SENTENCE)), (20,))[:60]
+    assert make_html(SENTENCE).startswith(decode(packed, is_html=False).data)
+    assert decode(packed[:15], is_html=False) == HttpBody(b"", is_cut=True)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"0\r\n\r\n",
+        b"0\r\nZero",
+        b"3\r\nabc\r\n",
+        b"3\r\nabc\r\n4\r\nabc\r\n5\r\nabc\r\n0\r\n\r\n",
+        b"1\n2\n3\n4\n",
+        b"1\r\n2\r\n1\r\n5\r\n0\r\n\r\n",
+        b"1\r\n0\r\n" * 9,
+        b"5\nhello\n5\nworld\n",
+        b"3\r\nabc\r\n0\r\nand the rest",
+        b"64\r\n<p>short",
+    ],
+)
+def test_numbers_that_are_no_sizes_of_chunks_are_text(text):
+    assert decode(text, is_html=False) == HttpBody(text, is_cut=False)
+    assert decode(gzip.compress(text), ("Content-Encoding", "gzip"), is_html=False).data == text
+
+
+def test_chunks_within_compressed_data_are_joined():
+    page = make_html(SENTENCE)
+    assert decode(gzip.compress(join_chunks(page)), ("Content-Encoding", "gzip")).data == page
+    headers = [("Content-Encoding", "gzip"), CHUNKED]
+    assert decode(gzip.compress(join_chunks(page)), *headers).data == page
+
+
+@pytest.mark.parametrize("size", [b"0x41", b"0X41 ", b"041"])
+def test_a_size_of_a_chunk_may_have_a_prefix(size):
+    data = size + b"\r\n" + b"a" * 65 + b"\r\n0x0\r\n\r\n"
+    assert decode(data, CHUNKED) == HttpBody(b"a" * 65, is_cut=False)
 
 
 @pytest.mark.parametrize(
@@ -246,6 +311,35 @@ def test_stacked_and_undeclared_compressions_are_undone():
         assert decode(body, ("Content-Encoding", f"deflate, {names}")).data == page
     mixed = brotli.compress(zlib.compress(page))
     assert decode(mixed, ("Content-Encoding", "deflate"), ("Content-Encoding", "br")).data == page
+
+
+@pytest.mark.parametrize("is_in_chunks", [False, True])
+@pytest.mark.parametrize("declared", ["gzip", "x-gzip", "deflate", "br", "zstd"])
+@pytest.mark.parametrize("used", ["gzip", "deflate", "br", "zstd"])
+@pytest.mark.parametrize("language", PAGES_BY_LANGUAGE)
+def test_another_compression_than_the_declared_one_is_undone(
+    declared, used, language, is_in_chunks
+):
+    page = PAGES_BY_LANGUAGE[language]
+    compressed = COMPRESS_BY_ENCODING[used](page)
+    data = join_chunks(compressed, (30,)) if is_in_chunks else compressed
+    header = ("Content-Encoding", declared)
+    if is_text(page):
+        assert decode(data, header) == HttpBody(page, is_cut=False)
+    with pytest.raises(BodyTooLongError):
+        decode(data, header, max_bytes=len(page) - 1)
+
+
+@pytest.mark.parametrize("declared", ["gzip", "zstd"])
+def test_data_that_are_no_compressed_text_are_unchanged(declared):
+    header = ("Content-Encoding", declared)
+    image = b"\x89PNG\r\n\x1a\n" + bytes(range(256))
+    for data in (image, brotli.compress(image), zlib.compress(image), brotli.compress(b"")):
+        assert decode(data, header) == HttpBody(data, is_cut=False)
+    cut = brotli.compress(make_html(SENTENCE))[:-20]
+    assert decode(cut, header).data == cut
+    body = decode_http_body(cut, [header], LIMIT, is_html=True, is_truncated=True)
+    assert len(body.data) > 50 and make_html(SENTENCE).startswith(body.data) and body.is_cut
 
 
 def test_frames_of_zstd_follow_each_other():
