@@ -9,9 +9,15 @@ elements so that Resiliparse keeps them.
 from __future__ import annotations
 
 import re
+from collections import Counter
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from hallmark.tasks.corpus.reading.page_markup import rename_element, select_elements
+from hallmark.tasks.corpus.reading.page_markup import (
+    is_next_to_words,
+    rename_element,
+    select_elements,
+)
 
 if TYPE_CHECKING:
     from resiliparse.parse.html import ElementNode, HTMLTree
@@ -19,7 +25,9 @@ if TYPE_CHECKING:
 _PAGE_PARTS = "main, article, [role=main], nav, header, footer, aside, [role=navigation]"
 _HEADINGS = "h1, h2, h3, h4, h5, h6"
 _HEADING_TAGS = frozenset(_HEADINGS.split(", "))
-_LINKED_HEADINGS = f":is({_HEADINGS}) a, a :is({_HEADINGS})"
+#: A link to another page. A link to a place on a page is often the anchor of its heading.
+_LINK = 'a[href]:not([href*="#"])'
+_LINKED_HEADINGS = f":is({_HEADINGS}) {_LINK}, {_LINK} :is({_HEADINGS})"
 #: How many times the length of the page the elements in it may be read, one by one.
 MAX_READS = 4
 
@@ -48,13 +56,18 @@ def _count_characters(element: ElementNode) -> int:
     return len("".join((element.text or "").split()))
 
 
-def _count_characters_inside(element: ElementNode, selector: str) -> int:
-    """Count the characters, without white space, of the selected elements in an element."""
-    count, outer = 0, None
+def _count_inner_characters(element: ElementNode, selector: str) -> Counter[str]:
+    """Count the characters, without white space, of the selected elements in an element by tag.
+
+    An element inside another one is not counted.
+    """
+    counts: Counter[str] = Counter()
+    outer = None
     for part in select_elements(element, selector):
         if outer is None or not outer.contains(part):
-            count, outer = count + _count_characters(part), part
-    return count
+            outer = part
+            counts[part.tag or ""] += _count_characters(part)
+    return counts
 
 
 # Elements with names of page parts ---------------------------------------------------------------
@@ -96,12 +109,30 @@ _NAME_PIECES = [
     "link",
     "print",
     "third",
+    "login",
+    "log-in",
+    "signin",
+    "sign-in",
+    "account",
+    "email",
+    "follow",
+    "like",
+    "next",
+    "prev",
+    "permalink",
+    "pagination",
 ]
 _BLOCKS = (
-    "div, section, article, p, pre, blockquote, h1, h2, h3, h4, h5, h6, ol, dl, dd, dt, table, td, "
-    "form, details"
+    "div, section, article, p, pre, blockquote, h1, h2, h3, h4, h5, h6, ol, ol > li, dl, dd, dt, "
+    "table, caption, tbody, tr, td, form, details, summary, fieldset, address, center"
 )
-_NAMED_BLOCKS = f":is({_BLOCKS}):is([id], {', '.join(f'[class*={p} i]' for p in _NAME_PIECES)})"
+_NAMED_BLOCKS = (
+    f":is({_BLOCKS}):is([id], [role], {', '.join(f'[class*={p} i]' for p in _NAME_PIECES)})"
+)
+#: Roles for which Resiliparse leaves out blocks, but which may be content.
+_CONTENT_ROLES = frozenset(
+    ("alert", "banner", "comment", "complementary", "contentinfo", "presentation", "search", "tab")
+)
 #: The names for which Resiliparse leaves out blocks, if they may also name the subject of a text.
 _SUBJECT_NAME = r"""
     (?:^|\s)(?:(?:l|m|wp|main|site|page|sub|article|global|sticky)[_-]*)?(?:nav(?:igation|bar)?
@@ -122,12 +153,28 @@ _NOTICE_NAME = r"""
       (?:[_-](?:wrap(?:per)?|container|banner|notice|bar|consent))?(?:$|\s)
     | (?:^|\s)(?:wp-|p-|-l)?(?:modal|popup|lightbox)(?:[_-]*(?:window|pane|box))?(?:$|\s)
     | (?:^|\s)print[_-]
+    | (?:^|[\s_-])(?:(?:log|sign)[_-]?(?:in|up)|account)(?:$|[\s_-])
+    | (?:^|\s)(?:next|prev(?:ious)?|permalink|pagination)(?:$|\s|[_-]?(?:post|article))
     | (?:^|[\s_-])(?:social(?:media|search)?|share(?:daddy)?|newsletter|sharing|feedback|facebook
-      |twitter|subscribe)(?:[_-]?(?:post|links?|section|icons?|btn|buttons?|target))?(?:$|[\s_-])"""
+      |twitter|subscribe|follow|email|likes?)(?:[_-]?(?:post|links?|section|icons?|btn|buttons?|target))?(?:$|[\s_-])"""
 _PART_NAME = re.compile(rf"(?ix){_SUBJECT_NAME} | (?P<notice>{_NOTICE_NAME})")
+_search_part_name = lru_cache(maxsize=1 << 14)(_PART_NAME.search)
 _HIDDEN_NAME = re.compile(
     r"(?i)(?:^|\s)(?:(?:is|visually)[_-])?(?:display-none|hidden|invisible|collapsed|h-0|nocontent"
     r"|expandable)(?:-xs|-sm|-lg|-2?xl)?(?:$|\s)"
+)
+#: The names for which Resiliparse leaves out elements of any kind.
+_INLINE_NAMES = re.compile(
+    r"""(?ix) logo(?:$|\s)
+    | (?:^|\s)(?:sponsor(?:ed)?|banner|donate)(?:$|[\s_-])
+    | (?:^|[\s_-])(?:login|account)(?:$|[\s_-])
+    | (?:^|\s)(?:next|prev(?:ious)?|permalink)(?:$|\s|[_-])
+    | (?:^|[\s_-])(?:social|share|sharing|follow|email|likes?|feedback|twitter|subscribe)
+      (?:[_-]?(?:links?|icons?|btn|buttons?|target))?(?:$|[\s_-])"""
+)
+_INLINE_TAGS = frozenset(("a", "span", "em", "strong", "b", "i", "code", "abbr", "cite"))
+_INLINE_ELEMENTS = (
+    f":is(p, dd, td) > :is({', '.join(sorted(_INLINE_TAGS))}):is([class], [itemprop], [rel])"
 )
 #: A class that Resiliparse takes for the text of the page.
 _TEXT_NAME = "text"
@@ -143,6 +190,9 @@ MIN_PROSE = 20
 MAX_PROSE_LINK_SHARE = 0.25
 #: In a notice, a sign of copyright is near the beginning.
 COPYRIGHT_CHARACTERS = 200
+
+
+_EXAMINED_ELEMENTS = f"{_NAMED_BLOCKS}, aside, blockquote footer, {_INLINE_ELEMENTS}"
 
 
 class _NamedContent:
@@ -166,55 +216,60 @@ class _NamedContent:
         """Remove the names from elements that are content, and keep notes and sources in it."""
         body = self.tree.body
         assert body is not None
-        name_matches: dict[str, re.Match[str] | None] = {}
-        for element in select_elements(body, f"{_NAMED_BLOCKS}, aside, blockquote footer"):
+        for element in select_elements(body, _EXAMINED_ELEMENTS):
             if self.readable_characters <= 0:
                 break
             if element.tag in ("aside", "footer"):
                 if element.tag == "footer" or self._is_note(element):
                     rename_element(self.tree, element, "div")
                 continue
-            names = _get_names(element)
-            if names not in name_matches:
-                name_matches[names] = _PART_NAME.search(names)
-            name_match = name_matches[names]
-            if name_match is None or _HIDDEN_NAME.search(names):
+            if element.tag in _INLINE_TAGS:
+                _protect_words(element)
                 continue
-            if self._is_content(element, is_notice=name_match["notice"] is not None):
+            names = _get_names(element)
+            name_match = _search_part_name(names)
+            has_role = element.getattr("role") in _CONTENT_ROLES
+            if (name_match is None and not has_role) or _HIDDEN_NAME.search(names):
+                continue
+            is_notice = has_role or (name_match is not None and name_match["notice"] is not None)
+            if self._is_content(element, is_notice=is_notice):
                 element.setattr("class", _TEXT_NAME)
                 element.delattr("id")
+                element.delattr("role")
 
     def _is_content(self, element: ElementNode, *, is_notice: bool) -> bool:
         if element.tag in ("pre", "blockquote"):
             return True
         is_in_content = _is_in_content(element)
-        if is_in_content is False or element.closest("a") is not None:
+        if is_in_content is False:
             return False
         if element.tag in _HEADING_TAGS:
             is_text = is_in_content is True or element.hasattr("id")
-            return is_text and element.query_selector("a") is None
+            return is_text and element.query_selector(_LINK) is None
         prose = self._count_prose(element)
         if prose <= 0:
             return False
-        if prose >= MIN_MAIN_PROSE and prose >= MAIN_PROSE_SHARE * self._count_page_prose():
-            return True
-        if element.query_selector(f"{_FORM_CONTROLS}, {_LINKED_HEADINGS}") is not None:
-            return False
-        if _has_id_of_heading(element):
+        is_prose = (
+            element.query_selector(f"{_FORM_CONTROLS}, {_LINKED_HEADINGS}") is None
+            and element.closest("a") is None
+        )
+        if is_prose and _has_id_of_heading(element):
             return True
         text = element.text or ""
-        if prose < MIN_PROSE or "©" in text[:COPYRIGHT_CHARACTERS]:
-            return False
-        return is_in_content is True or (not is_notice and _SENTENCE_END.search(text) is not None)
+        has_prose = is_prose and prose >= MIN_PROSE and "©" not in text[:COPYRIGHT_CHARACTERS]
+        has_sentence = not is_notice and _SENTENCE_END.search(text) is not None
+        if has_prose and (is_in_content or has_sentence):
+            return True
+        return prose >= MIN_MAIN_PROSE and prose >= MAIN_PROSE_SHARE * self._count_page_prose()
 
     def _is_note(self, aside: ElementNode) -> bool:
         """Return whether an aside in main or article has prose, and neither forms nor teasers."""
         parent = aside.parent_element
         return (
             parent is not None
+            and _search_part_name(_get_names(aside)) is None
             and _is_in_content(parent) is True
             and self._count_prose(aside) >= MIN_PROSE
-            and _PART_NAME.search(_get_names(aside)) is None
             and aside.query_selector(f"{_FORM_CONTROLS}, {_LINKED_HEADINGS}") is None
             and _SENTENCE_END.search(aside.text or "") is not None
         )
@@ -223,16 +278,37 @@ class _NamedContent:
         """Count the characters of an element outside links and controls; 0 if it has many links."""
         text_length = _count_characters(element)
         self.readable_characters -= 2 * text_length
-        link_length = _count_characters_inside(element, "a")
-        prose = text_length - _count_characters_inside(element, _NO_PROSE)
-        return prose if link_length <= MAX_PROSE_LINK_SHARE * (prose + link_length) else 0
+        if not text_length:
+            return 0
+        inner_lengths = _count_inner_characters(element, _NO_PROSE)
+        prose = text_length - inner_lengths.total()
+        return (
+            prose
+            if inner_lengths["a"] <= MAX_PROSE_LINK_SHARE * (prose + inner_lengths["a"])
+            else 0
+        )
 
     def _count_page_prose(self) -> int:
         if self.page_prose < 0:
             body = self.tree.body
             assert body is not None
-            self.page_prose = _count_characters(body) - _count_characters_inside(body, _NO_PROSE)
+            inner_lengths = _count_inner_characters(body, _NO_PROSE)
+            self.page_prose = _count_characters(body) - inner_lengths.total()
         return self.page_prose
+
+
+def _protect_words(element: ElementNode) -> None:
+    """Remove the names of page parts from a word or link in a sentence."""
+    names = _get_names(element)
+    has_relation = element.hasattr("rel") or element.hasattr("itemprop")
+    if (
+        (has_relation or _INLINE_NAMES.search(names) is not None)
+        and _HIDDEN_NAME.search(names) is None
+        and is_next_to_words(element)
+    ):
+        element.setattr("class", _TEXT_NAME)
+        for attribute in ("id", "rel", "itemprop"):
+            element.delattr(attribute)
 
 
 _WORD = re.compile(r"[^\W_]+")
@@ -280,7 +356,7 @@ def _protect_lists_of_content(tree: HTMLTree, html_length: int) -> None:
             continue
         text_length, link_length = (
             _count_characters(element),
-            _count_characters_inside(element, "a"),
+            _count_inner_characters(element, "a").total(),
         )
         readable_characters -= text_length + link_length
         has_few_links = link_length <= MAX_LINK_SHARE * text_length
@@ -328,11 +404,16 @@ def _protect_list(tree: HTMLTree, element: ElementNode, *, has_links: bool) -> N
         wrapper = document.create_element("div")
         element.replace_with(wrapper)
         wrapper.append_child(element)
-    for attribute in ("class", "id"):
-        names = (element.getattr(attribute) or "").split()
-        kept_names = [name for name in names if not _NAVIGATION_NAME.search(name)]
-        if len(kept_names) < len(names):
-            element.setattr(attribute, " ".join(kept_names))
+    for item in (element, *element.children[:]):
+        for attribute in ("class", "id"):
+            names = (item.getattr(attribute) or "").split()
+            kept_names = [
+                name
+                for name in names
+                if not (_NAVIGATION_NAME.search(name) or _search_part_name(f"{name} "))
+            ]
+            if len(kept_names) < len(names):
+                item.setattr(attribute, " ".join(kept_names))
     for link in select_elements(element, "a") if has_links else ():
         replacement = document.create_element("span")
         for attribute in link.attribute_names:

@@ -21,19 +21,21 @@ if TYPE_CHECKING:
 _MARK = "\ufdd0"
 
 
-def repair_markup(html: str, *, is_xhtml: bool = False, keep_captions: bool = False) -> str:
+def repair_markup(html: str, main_content: bool, *, is_xhtml: bool = False) -> str:
     """Change the source of a page so that parsing it as HTML loses no text.
 
     Args:
         html: The page.
+        main_content: Whether only the main content is extracted. It has no captions of figures.
         is_xhtml: Whether the page is served as XHTML. A page may also declare it.
-        keep_captions: Whether captions of figures are text.
     """
     if is_xhtml or _XHTML_DECLARATION.search(html, 0, 2000):
+        if prefix := _XHTML_PREFIX.search(html, 0, 2000):
+            html = re.sub(rf"<(/?){re.escape(prefix[1])}:", r"<\1", html)
         html = _XML_MARKUP.sub(_convert_xml_markup, html)
-    html = _DROPPED_ELEMENT.sub(_rename_dropped_element, html)
-    if keep_captions:
-        html = _CAPTION.sub(r"<\1div", html)
+    if not main_content:
+        return _DROPPED_ELEMENT.sub(_rename_dropped_element, html)
+    html = _DROPPED_MAIN_ELEMENT.sub(_rename_dropped_element, html)
     return _SINGLE_CHARACTER.sub(_mark_single_character, html)
 
 
@@ -58,6 +60,9 @@ def format_tree(tree: HTMLTree) -> None:
                 rename_element(tree, element, "span")
         elif element.tag == "ol":
             _number_items(tree, element)
+        elif element.tag == "math":  # hidden, because an image shows the same formula
+            assert element.parent_element is not None
+            element.parent_element.delattr("style")
         else:
             _indent_code(element)
 
@@ -86,18 +91,22 @@ def rename_element(tree: HTMLTree, element: ElementNode, tag: str) -> ElementNod
 
 _XHTML_DECLARATION = re.compile(
     r"""(?ai)\A\s*+<\?xml\s|<!DOCTYPE\s[^>]{0,99}//DTD\ XHTML"""
-    r"""|<html\s[^>]{0,999}?xmlns\s?=\s?["']http://www\.w3\.org/1999/xhtml["']"""
+    r"""|<[\w:]*html\s[^>]{0,999}?xmlns(?::\w+)?\s?=\s?["']http://www\.w3\.org/1999/xhtml["']"""
 )
 _ATTRIBUTES = r"""(?:[^<>"'/]++|"[^"]*+"|'[^']*+'|/(?!>))*+"""
-#: Comments, scripts, CDATA sections, tags that close their own element, and end tags of br. Each
-#: part ends at the next tag or at the end of the page, so that the time is linear.
+#: Comments, scripts, CDATA sections, instructions, document types with an internal subset, tags
+#: that close their own element, and end tags of br. A search to the end of the page takes all of
+#: it, so that the time is linear.
 _XML_MARKUP = re.compile(
     rf"""(?aisx) <!--(?:.*?-->|.*+)
     | <(?:script|style)(?=[\s>]){_ATTRIBUTES}>(?:.*?</(?:script|style)|.*+)
     | <!\[CDATA\[(?:(?P<text>.*?)\]\]>|.*+)
+    | <(?P<instruction>\?)(?:.*?\?>|.*+)
+    | <!DOCTYPE\s[^<>\[]*+(?:(?P<subset>\[.*?\]\s*+>)|\[.*+)
     | <(?P<tag>[a-z][^\s/<>]*+)(?P<attributes>{_ATTRIBUTES}(?<=["'\s]))?/>
     | </br\s*+>"""
 )
+_XHTML_PREFIX = re.compile(r"""xmlns:(\w+)\s?=\s?["']http://www\.w3\.org/1999/xhtml["']""")
 _VOID_TAGS = frozenset(
     [
         "area",
@@ -129,20 +138,22 @@ def _convert_xml_markup(match: re.Match[str]) -> str:
         return escape(text, quote=False)
     if tag is not None and tag.lower() not in _VOID_TAGS:
         return f"<{tag}{match['attributes'] or ''}></{tag}>"
-    return "" if match[0].startswith("</") else match[0]
+    if match["subset"] is not None:
+        return match[0].removesuffix(match["subset"]) + ">"
+    return "" if match["instruction"] or match[0].startswith("</") else match[0]
 
 
 # Elements of text that Resiliparse leaves out ----------------------------------------------------
 
 #: A table, code or a quotation is often in a figure element, and a date in a sentence in a time
 #: element. Resiliparse leaves out both.
-_DROPPED_ELEMENT = re.compile(r"(?ai)<(/?)(figure|time)(?=[\s/>])")
-_CAPTION = re.compile(r"(?ai)<(/?)figcaption(?=[\s/>])")
+_DROPPED_MAIN_ELEMENT = re.compile(r"(?ai)<(/?)(figure|time)(?=[\s/>])")
+_DROPPED_ELEMENT = re.compile(r"(?ai)<(/?)(figure|figcaption|time)(?=[\s/>])")
 _RUBY_START = re.compile("(?ai)<rt[^a-z]")
 
 
 def _rename_dropped_element(match: re.Match[str]) -> str:
-    return f"<{match[1]}{'div' if match[2].lower() == 'figure' else 'span'}"
+    return f"<{match[1]}{'span' if match[2].lower() == 'time' else 'div'}"
 
 
 # Resiliparse takes a character of three bytes in UTF-8 that stands alone between two tags for a
@@ -160,22 +171,31 @@ def _mark_single_character(match: re.Match[str]) -> str:
 # Buttons, numbers and code -----------------------------------------------------------------------
 
 _FORMATTED_ELEMENTS = (
-    "button, label, ol[start], ol[type], ol[reversed], ol:has(> li[value]), li pre"
+    "button, label, ol[start], ol[type], ol[reversed], ol:has(> li[value]), li pre, "
+    "span[style] > math"
 )
-_TITLES = "h1, h2, h3, h4, h5, h6, summary, dt"
+_TITLES = ("h1", "h2", "h3", "h4", "h5", "h6", "summary", "dt")
 
 
 def _is_in_text(element: ElementNode) -> bool:
-    """Return whether a button or label is in a heading, or next to words of its own sentence."""
-    if element.closest(_TITLES) is not None:
+    """Return whether a button or label is in a heading or sentence, or a label outside a form."""
+    parent = element.parent_element
+    if is_next_to_words(element) or (parent is not None and parent.tag in _TITLES):
         return True
-    neighbours = (element.previous_sibling, element.next_sibling)
-    return any(
-        neighbour is not None
-        and neighbour.tag == "#text"
-        and any(map(str.isalpha, neighbour.text or ""))
-        for neighbour in neighbours
-    )
+    if element.tag == "button":
+        return False
+    place = element.closest("form, main, article")
+    return place is not None and place.tag != "form"
+
+
+def is_next_to_words(element: ElementNode) -> bool:
+    """Return whether there are letters directly before or after an element."""
+    for neighbour in (element.previous_sibling, element.next_sibling):
+        if neighbour is not None and neighbour.tag == "#text":
+            text = neighbour.value or ""
+            if not text.isspace() and any(map(str.isalpha, text)):
+                return True
+    return False
 
 
 _REPLACED_NUMBER = re.compile(rf"(?<!\S)\d+\. {_MARK}(?=\S+\. )")

@@ -241,7 +241,7 @@ def extract_page_text(
 
     if is_truncated:
         html = _CUT_MARKUP.sub("", html)
-    html = repair_markup(html, is_xhtml=is_xhtml, keep_captions=not main_content)
+    html = repair_markup(html, main_content, is_xhtml=is_xhtml)
     if html.count("<") > UNCHECKED_TAGS or len(html) > UNCHECKED_CHARACTERS:
         _ParserCostEstimator(html).check_limits()
     tree = HTMLTree.parse(html)
@@ -436,6 +436,7 @@ class _ParserCostEstimator:
         self.hidden_until = self.script_until = 0
         self.is_certain, self.open_special = True, 0  # number of open _SPECIAL_CONTENT_TAGS
         self.scanned_characters = self.comparisons = self.merged_attributes = 0
+        self.max_scanned_characters = MAX_SCAN_FACTOR * len(html) + UNCHECKED_CHARACTERS
         self.open_tags: list[str] = []
         # The _IMPLICITLY_CLOSED_TAGS that are open outside all open_tags, then in each of them.
         self.open_implicit_tags: list[set[str]] = [set()]
@@ -446,29 +447,35 @@ class _ParserCostEstimator:
     def check_limits(self) -> None:
         """Raise PageError if the page is too costly to parse."""
         open_sum = open_formatting_sum = open_character_sum = previous_start = 0
-        for match in _TAG_START.finditer(self.html):
+        html, open_tags = self.html, self.open_tags
+        tag_names: dict[str, str] = {}
+        for match in _TAG_START.finditer(html):
             start = match.start()
-            open_character_sum += (start - previous_start) * len(self.open_tags)
+            open_character_sum += (start - previous_start) * len(open_tags)
             previous_start = start
             is_visible = start >= self.hidden_until
-            if self.is_certain and not is_visible:
+            if not is_visible and self.is_certain:
                 continue
-            if match[3]:
-                self._skip_comment(start, match.end(), match[3])
+            slash, name, comment_kind = match.groups()
+            if comment_kind:
+                self._skip_comment(start, match.end(), comment_kind)
                 continue
-            tag_name, attributes_end = match[2], match.end(2)
-            tag_name = tag_name.lower() if tag_name.isascii() and len(tag_name) < 60 else "?"
-            if not self.html.startswith(">", attributes_end):
-                attributes_end = self._scan_attributes(tag_name, start, attributes_end)
-            if not match[1]:
-                self._open_element(tag_name, match.end(2), attributes_end)
+            tag_name = tag_names.get(name)
+            if tag_name is None:
+                tag_name = name.lower() if name.isascii() and len(name) < 60 else "?"
+                tag_names[name] = tag_name
+            name_end = attributes_end = match.end(2)
+            if not html.startswith(">", attributes_end):
+                attributes_end = self._scan_attributes(tag_name, start, name_end)
+            if not slash:
+                self._open_element(tag_name, name_end, attributes_end)
             elif is_visible:
                 self._close_element(tag_name)
-            open_sum += len(self.open_tags)
+            open_sum += len(open_tags)
             open_formatting_sum += self.open_formatting
             if open_sum > MAX_OPEN_SUM or open_formatting_sum > MAX_OPEN_FORMATTING_SUM:
                 raise PageError(TOO_NESTED)
-        open_character_sum += (len(self.html) - previous_start) * len(self.open_tags)
+        open_character_sum += (len(html) - previous_start) * len(open_tags)
         if open_character_sum > MAX_OPEN_CHARACTER_SUM:
             raise PageError(TOO_NESTED)
 
@@ -476,10 +483,11 @@ class _ParserCostEstimator:
         if tag_name in _RAW_TEXT_TAGS:
             self._skip_raw_text(tag_name, attributes_end)
         # If certain, a raw text element such as svg's title holds only text, and svg continues.
-        if tag_name in _HTML_TAGS and not (tag_name in _RAW_TEXT_TAGS and self.is_certain):
-            self.foreign_depth = 0
-        if self.foreign_depth and self._ends_with_closing_slash(name_end, attributes_end):
-            return
+        if self.foreign_depth:
+            if tag_name in _HTML_TAGS and not (tag_name in _RAW_TEXT_TAGS and self.is_certain):
+                self.foreign_depth = 0
+            elif self._ends_with_closing_slash(name_end, attributes_end):
+                return
         if tag_name in _IMPLICITLY_CLOSED_TAGS:
             self.open_implicit_tags[-1].add(tag_name)
         elif tag_name not in _NON_NESTING_TAGS:
@@ -553,7 +561,7 @@ class _ParserCostEstimator:
             )
         if (
             self.comparisons > MAX_COMPARISONS
-            or self.scanned_characters > MAX_SCAN_FACTOR * len(self.html) + UNCHECKED_CHARACTERS
+            or self.scanned_characters > self.max_scanned_characters
         ):
             raise PageError(TOO_MANY_ATTRIBUTES)
         return attributes_end

@@ -1,5 +1,7 @@
 """Test that the text of web pages survives, whatever the names and markup of its elements."""
 
+import time
+
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -101,6 +103,9 @@ def test_the_element_with_most_prose_survives(name):
         '<section id="popup"><h3>A popup</h3><p>It is so.</p></section>',
         '<h2 id="search">Search</h2><p>It is so.</p>',
         '<main><h2 class="menu">Search</h2><p>It is so.</p></main>',
+        '<section id="search"><h2>Search<a href="#search">¶</a></h2><p>It is so.</p></section>',
+        '<div id="legal"><h2><a href="a#legal">Legal</a></h2><p>It is so. It is by law.</p></div>',
+        '<h2 id="search">Search <a href="#search">#</a></h2><p>It is so.</p>',
         '<pre class="menu">It is so.</pre>',
         '<blockquote class="twitter-tweet">It is so. <a href=a>@anna</a></blockquote>',
         "<blockquote><p>x</p><footer>It is so.</footer></blockquote>",
@@ -196,6 +201,52 @@ def test_notes_beside_the_main_content_survive(content, is_kept):
     assert extract_words(outside) == SENTENCES[0]
 
 
+@pytest.mark.parametrize(
+    ("inner", "expected"),
+    [
+        ("<p>The <span class=share>share</span> rose.</p>", "The share rose."),
+        ("<p>See <a class=next href=a>the next</a>, too.</p>", "See the next, too."),
+        ("<dl><dt>x<dd>Our <b class=sponsor>sponsor</b> pays.</dl>", "x Our sponsor pays."),
+        ("<p>By <a rel=author href=a>Ann</a></p>", "By Ann"),
+        ("<p>It was <span itemprop=datePublished>May</span>.</p>", "It was May."),
+        ("<p>x <span class='share hidden'>share</span> y</p>", "x y"),
+        ("<p>x</p><p><a class=next href=a>next</a></p>", "x"),
+        ("<p>x</p><p><a rel=author href=a>Ann</a> <b class=share>2</b></p>", "x"),
+    ],
+)
+def test_words_of_sentences_survive_whatever_they_are_called(inner, expected):
+    assert extract_words(f"<div><div>{inner}</div></div>") == expected
+
+
+@pytest.mark.parametrize("role", ["alert", "banner", "complementary", "presentation", "search"])
+def test_prose_in_main_content_survives_with_any_role(role):
+    block = f'<div class="x" role="{role}"><p>{SENTENCES[1]}</p></div>'
+    page = f"<p>{SENTENCES[0]}</p>{block}"
+    assert extract_words(f"<main>{page}</main>") == f"{SENTENCES[0]} {SENTENCES[1]}"
+    assert extract_words(f"<div>{page}</div>") == SENTENCES[0]
+    dialog = page.replace(role, "dialog")
+    assert extract_words(f"<main>{dialog}</main>") == SENTENCES[0]
+
+
+@pytest.mark.parametrize("tag", ["tbody", "tr", "caption", "address", "center", "fieldset", "li"])
+def test_prose_survives_in_elements_of_every_kind(tag):
+    opening, closing = {
+        "tbody": ("<table>", "</table>"),
+        "tr": ("<table>", "</table>"),
+        "caption": ("<table>", "</table>"),
+        "li": ("<ol>", "</ol>"),
+    }.get(tag, ("", ""))
+    cell = f"<td>{SENTENCES[1]}" if tag in ("tbody", "tr") else SENTENCES[1]
+    block = f'{opening}<{tag} class="related">{cell}</{tag}>{closing}'
+    words = extract_words(f"<main><p>{SENTENCES[0]}</p>{block}</main>")
+    assert words.replace("1. ", "") == f"{SENTENCES[0]} {SENTENCES[1]}"
+
+
+def test_items_of_a_menu_of_dishes_survive():
+    items = "".join(f'<li class="menu-item related" id="search">{x}</li>' for x in ("Soup", "Fish"))
+    assert extract_words(f"<p>x</p><ul class=menu>{items}</ul>") == "x • Soup • Fish"
+
+
 @settings(deadline=None)
 @given(
     names=st.lists(st.sampled_from([*NAMES, "a", "wide", "l-grid"]), min_size=1, max_size=3),
@@ -278,6 +329,8 @@ XHTML_STARTS = [
         ("", '<nav/><p>one<a id="x"/>two</p>', "onetwo"),
         ("", "<p>a <![CDATA[b < c & <d>]]> e</p>", "a b < c & <d> e"),
         ("", "<p>one<br></br>two<br/>three</p>", "one two three"),
+        ("", "<?php echo 'a>b' ?><p>one</p>", "one"),
+        ("", "<p>one<!-- a --><?x y</p>", "one"),
         ("", "<!-- <title/> <![CDATA[x]]> --><p>one</p>", "one"),
         ("<script>//<![CDATA[\nif (a<b) '<title/>'\n//]]></script>", "<p>one</p>", "one"),
         ("<script>//<![CDATA[ </script>", "<p>one ]]> two</p>", "one ]]> two"),
@@ -288,6 +341,33 @@ XHTML_STARTS = [
 def test_xhtml_is_read_as_xml(start, head, body, expected, main_content):
     page = f"{start}<head>{head}</head><body>{body}</body></html>"
     assert " ".join(extract_page_text(page, main_content).split()) == expected
+
+
+@both_modes
+def test_a_document_type_with_entities_is_no_text(main_content):
+    page = (
+        '<?xml version="1.0"?><!DOCTYPE html PUBLIC "-//W3C//DTD XHTML 1.0//EN" "x.dtd" ['
+        '<!ENTITY a "b"> <!ENTITY c "d"> ]><html><body><p>one</p></body></html>'
+    )
+    assert extract_page_text(page, main_content) == "one"
+
+
+@both_modes
+def test_xhtml_may_have_a_prefix(main_content):
+    page = (
+        '<?xml version="1.0"?><h:html xmlns:h="http://www.w3.org/1999/xhtml"><h:head><h:title/>'
+        "</h:head><h:body><h:p>one</h:p><h:p>two</h:p></h:body></h:html>"
+    )
+    assert extract_page_text(page, main_content) == "one\n\ntwo"
+
+
+@pytest.mark.parametrize(
+    "piece", ["<!--", "<![CDATA[", "<script ", "<a", "<a '\"", "<?", "<!DOCTYPE x ["]
+)
+def test_the_time_for_xhtml_is_linear(piece):
+    start = time.process_time()
+    page_markup.repair_markup('<?xml version="1.0"?>' + piece * 200_000, main_content=True)
+    assert time.process_time() - start < 5
 
 
 @pytest.mark.parametrize(
@@ -304,7 +384,9 @@ def test_html_is_not_read_as_xml(main_content):
     assert extract_words("<p>one</p><iframe src=x /><p>two</p>", main_content) == "one"
     page = '<?xml version="1.0"?><p><a href=http://a.example/>one</a> two</p>'
     assert extract_page_text(page, main_content) == "one two"
-    assert page_markup.repair_markup(page) == page
+    assert page_markup.repair_markup(page, main_content) == page.replace(
+        '<?xml version="1.0"?>', ""
+    )
 
 
 @settings(deadline=None)
@@ -332,6 +414,9 @@ def test_an_element_that_closes_itself_hides_no_text(tag, values, space):
         ("<p>This is a <button>mill</button>.</p>", "This is a mill."),
         ("<h3><button aria-expanded=false>Why a mill?</button></h3>", "Why a mill?"),
         ("<details open><summary><label>Why?</label></summary>x</details>", "Why?x"),
+        ("<main><p>x</p><input id=a><label for=a>Why?</label></main>", "x Why?"),
+        ("<main><ul><li><label><input> Buy milk</label></li></ul></main>", "• Buy milk"),
+        ("<main><p>x</p><form><div><label>Name</label></div></form></main>", "x"),
         ("<p>x</p><div><button>Share</button></div>", "x"),
         ("<p>x</p><p><label>Name</label> <input></p>", "x"),
         ("<p>x</p><div><label>Name</label>*<input></div>", "x *"),
@@ -356,6 +441,12 @@ def test_buttons_and_labels_in_sentences_are_text(inner, expected, main_content)
 )
 def test_a_formula_is_not_doubled(formula, main_content):
     assert extract_words(f"<p>Let {formula} be.</p>", main_content) == "Let x be."
+
+
+def test_a_hidden_formula_next_to_its_image_is_text():
+    formula = "<math><mi>x</mi></math>"
+    hidden = f'<span><span style="display: none" class="a">{formula}</span><img alt="x"></span>'
+    assert extract_words(f"<p>Let {hidden} be.</p>") == "Let x be."
 
 
 @both_modes
