@@ -124,6 +124,13 @@ ORIGINS = table_schema(
         "of the document",
         unit="characters",
     ),
+    column(
+        "is_whole_page",
+        pa.bool_(),
+        "figure",
+        "whether the document is all text of a web page, including navigation, because no main "
+        "content was found in it",
+    ),
     partition_by_doc_id=True,
 )
 
@@ -253,6 +260,14 @@ SOURCES = table_schema(
         "of their document",
         unit="characters",
     ),
+    column(
+        "whole_pages",
+        pa.int64(),
+        "figure",
+        "number of web pages in which no main content was found, so that their documents are all "
+        "text of the page",
+        unit="documents",
+    ),
 )
 
 ERRORS = table_schema(
@@ -282,6 +297,7 @@ class InputBatchCounts(TypedDict):
     """Format and name of each file whose reader detects its format."""
     truncated_documents: int
     lost_characters: int
+    whole_pages: int
 
 
 def read_input_batch_into_sorted_runs(
@@ -292,7 +308,8 @@ def read_input_batch_into_sorted_runs(
     Args:
         stream_folder: Folder in which data read from streams is kept.
     """
-    record_count = byte_count = unreadable_values = truncated_documents = lost_characters = 0
+    record_count = byte_count = unreadable_values = 0
+    truncated_documents = lost_characters = whole_pages = 0
     skipped: list[tuple[str, int, int]] = []
     hostless_url_counts: list[int] = []  # by batch of records
     file_formats: list[tuple[str, str]] = []
@@ -316,6 +333,7 @@ def read_input_batch_into_sorted_runs(
                 unreadable_values += record.unreadable_labels
                 truncated_documents += record.is_truncated
                 lost_characters += record.lost_characters
+                whole_pages += record.is_whole_page
                 (quarantine_buffer if record.error else record_buffer).add(record)
         except (HallmarkError, OSError):
             raise
@@ -336,6 +354,7 @@ def read_input_batch_into_sorted_runs(
         "file_formats": file_formats,
         "truncated_documents": truncated_documents,
         "lost_characters": lost_characters,
+        "whole_pages": whole_pages,
     }
 
 
@@ -391,6 +410,7 @@ def _add_records_to_runs(
         "raw_bytes": [record.raw_bytes for record in records],
         "is_truncated": [record.is_truncated for record in records],
         "lost_characters": [record.lost_characters for record in records],
+        "is_whole_page": [record.is_whole_page for record in records],
     }
     runs.add_records(pa.table(columns, schema=RECORDS_SCHEMA))
     return int(hosts.null_count - urls.null_count)
@@ -544,7 +564,7 @@ def build_source_rows(
 ) -> pa.Table:
     """Build the rows of SOURCES, sorted by name."""
     counts: Counter[tuple[str, str]] = Counter()
-    count_names = ("unreadable_values", "truncated_documents", "lost_characters")
+    count_names = ("unreadable_values", "truncated_documents", "lost_characters", "whole_pages")
     declared_sources = {}
     for batch, result in batch_results:
         source = config.sources[batch.inputs[0].source_index]

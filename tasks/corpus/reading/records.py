@@ -47,6 +47,7 @@ RECORDS_SCHEMA = pa.schema(
         ("raw_bytes", pa.int64()),
         ("is_truncated", pa.bool_()),
         ("lost_characters", pa.int64()),
+        ("is_whole_page", pa.bool_()),
     ]
 )
 

@@ -60,6 +60,7 @@ class Record:
         unreadable_labels: Number of URLs, dates and values of metadata that could not be read.
         is_truncated: Whether the archive stored the document without its end.
         lost_characters: Number of characters that are missing because their bytes are not valid.
+        is_whole_page: Whether the document is all text of a page because no main content was found.
     """
 
     location: str
@@ -76,6 +77,7 @@ class Record:
     unreadable_labels: int = 0
     is_truncated: bool = False
     lost_characters: int = 0
+    is_whole_page: bool = False
 
 
 class Shard(NamedTuple):

@@ -24,6 +24,7 @@ import re
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -89,8 +90,8 @@ class WarcSource(FileSource):
     )
     main_content: bool = Field(
         True,
-        description="whether to remove navigation, footers and similar parts of HTML pages; a "
-        "heuristic recognises them",
+        description="whether to remove navigation, footers, captions and similar parts of HTML "
+        "pages; a heuristic recognises them; a page without other text is kept whole",
     )
 
     def read_file(self, path: Path, max_bytes: int, counts: ReadCounts) -> Iterator[Record]:
@@ -156,6 +157,7 @@ def _fill_record_and_get_skip_kind(record: Record, source: WarcSource, max_bytes
         record.error = NOT_HTTP
     if record.error:
         record.text, record.is_truncated, record.lost_characters = "", False, 0
+        record.is_whole_page = False
     else:
         record.raw = b""
     return ""
@@ -210,7 +212,8 @@ def _parse_http_and_get_skip_kind(warc_record: WarcRecord) -> str:
     return "" if content_type in (*_HTML_TYPES, "text/plain", "") else NOT_TEXT
 
 
-_HTML_TYPES = ("text/html", "application/xhtml+xml")
+_XHTML_TYPE = "application/xhtml+xml"
+_HTML_TYPES = ("text/html", _XHTML_TYPE)
 
 
 def _fill_text(record: Record, warc_record: WarcRecord, source: WarcSource, max_bytes: int) -> None:
@@ -247,9 +250,16 @@ def _fill_text(record: Record, warc_record: WarcRecord, source: WarcSource, max_
     record.lost_characters = decoded.lost_characters
     record.text = decoded.text
     if is_html:
-        record.text = extract_page_text(
-            decoded.text, source.main_content, is_truncated=record.is_truncated
+        extract_text = partial(
+            extract_page_text,
+            decoded.text,
+            is_truncated=record.is_truncated,
+            is_xhtml=content_type == _XHTML_TYPE,
         )
+        record.text = extract_text(source.main_content)
+        if source.main_content and not record.text.strip():
+            record.text = extract_text(main_content=False)
+            record.is_whole_page = bool(record.text.strip())
     if len(record.text.encode()) > max_bytes:
         raise PageError(TOO_LONG)
 

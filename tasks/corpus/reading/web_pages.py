@@ -1,22 +1,27 @@
-"""Convert web pages to text: decode them, keep lists of content, limit the cost of parsing."""
+"""Convert web pages to text: decode them, extract their text, limit the cost of parsing."""
 
 from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from html import unescape
-from typing import TYPE_CHECKING
 
 from hallmark.tasks.corpus.reading.charsets import find_contradicting_encoding
 from hallmark.tasks.corpus.reading.http_bodies import has_binary_bytes
+from hallmark.tasks.corpus.reading.page_content import (
+    has_only_headings,
+    protect_all_lists,
+    protect_content,
+)
+from hallmark.tasks.corpus.reading.page_markup import (
+    clean_text,
+    format_tree,
+    list_skipped_selectors,
+    repair_markup,
+)
 from hallmark.tasks.corpus.reading.readers import NOT_UTF8
-
-if TYPE_CHECKING:
-    from resiliparse.parse.html import ElementNode, HTMLTree
 
 UNDECODABLE = "the page is not valid text in any of the encodings that were tried"
 TOO_NESTED = "the HTML cannot be parsed: elements are nested too deeply"
@@ -223,12 +228,15 @@ def _check_losses(decoded: DecodedText) -> DecodedText:
 _CUT_MARKUP = re.compile(r"(?:<|&#?\w{0,30})\Z")
 
 
-def extract_page_text(html: str, main_content: bool, *, is_truncated: bool = False) -> str:
+def extract_page_text(
+    html: str, main_content: bool, *, is_truncated: bool = False, is_xhtml: bool = False
+) -> str:
     """Extract the visible text with its line breaks.
 
     Args:
-        main_content: Whether to leave out navigation, footers and similar parts.
+        main_content: Whether to leave out navigation, footers, captions and similar parts.
         is_truncated: Whether the end of the page is missing, perhaps within a tag or an entity.
+        is_xhtml: Whether the page is served as XHTML; a page may also declare it itself.
 
     Raises:
         PageError: if parsing would take too long.
@@ -238,185 +246,25 @@ def extract_page_text(html: str, main_content: bool, *, is_truncated: bool = Fal
 
     if is_truncated:
         html = _CUT_MARKUP.sub("", html)
-    html = _DROPPED_ELEMENT.sub(_rename_dropped_element, html)
+    html = repair_markup(html, main_content, is_xhtml=is_xhtml)
     if html.count("<") > UNCHECKED_TAGS or len(html) > UNCHECKED_CHARACTERS:
         _ParserCostEstimator(html).check_limits()
+    tree = HTMLTree.parse(html)
+    format_tree(tree)
+    if main_content:
+        protect_content(tree, len(html))
     extract_text = partial(
         extract_plain_text,
+        tree,
         preserve_formatting=True,
+        main_content=main_content,
         alt_texts=False,
-        # Readings in small letters above a word; in a line with it, they would be part of the word.
-        skip_elements=["rt", "rp"] if _RUBY_START.search(html) else None,
+        skip_elements=list_skipped_selectors(html) or None,
     )
-    if not main_content:
-        return extract_text(html, main_content=False)
-    html = _SINGLE_CHARACTER.sub(_mark_single_character, html)
-    if not _LIST_START.search(html):
-        return extract_text(html, main_content=True).replace(_KEEP_MARK, "")
-    tree = HTMLTree.parse(html)
-    _protect_lists_of_content(tree, len(html))
-    text = extract_text(tree, main_content=True)
-    if _has_only_headings(tree, text) and _protect_all_lists(tree):
-        text = extract_text(tree, main_content=True)
-    return text.replace(_KEEP_MARK, "")
-
-
-# Elements of text that Resiliparse leaves out ----------------------------------------------------
-
-#: A table, code or a quotation is often in a figure element, and a date in a sentence in a time
-#: element. Resiliparse leaves out both.
-_DROPPED_ELEMENT = re.compile(r"(?ai)<(/?)(figure|time)(?=[\s/>])")
-
-
-def _rename_dropped_element(match: re.Match[str]) -> str:
-    return f"<{match[1]}{'div' if match[2].lower() == 'figure' else 'span'}"
-
-
-# Single characters -------------------------------------------------------------------------------
-
-# Resiliparse takes a character of three bytes in UTF-8 that stands alone between two tags for a
-# separator and leaves it out. A mark next to it, which is not a character of any text, prevents it.
-_KEEP_MARK = "\ufdd0"
-_SINGLE_CHARACTER = re.compile(r"(?<=>)(\s*+)([\u0800-\uffff]|&#?\w{2,32}+;)(?=\s*+<)")
-_SEPARATORS = frozenset("•‣∙●○■□▪▫◆◇►▶▸›‹→←⇒│┃❘–—―⋅∣")
-_RUBY_START = re.compile("(?ai)<rt[^a-z]")
-
-
-def _mark_single_character(match: re.Match[str]) -> str:
-    character = unescape(match[2])
-    is_text = character.isprintable() and character not in _SEPARATORS
-    return match[0] + _KEEP_MARK if is_text else match[0]
-
-
-# Lists -------------------------------------------------------------------------------------------
-
-# Resiliparse leaves out a ul element that is fewer than so many elements below body, that has a
-# class or id of navigation, or that has more than a fifth of its text in links. But such a list may
-# be content, too. Then it is changed so that nothing of this is true of it.
-NAVIGATION_DEPTH = 3
-_NAVIGATION_NAME = re.compile(r"(?i)(?:^|[\s_-])(?:nav(?:bar|igation)?|menu)(?:$|[\s_-])")
-
-#: With a smaller share of its text in links, Resiliparse keeps a list.
-KEPT_LINK_SHARE = 0.15
-
-_LIST_START = re.compile("(?ai)<ul[^a-z]")
-_PAGE_PARTS = "main, article, [role=main], nav, header, footer, aside, [role=navigation]"
-_HEADINGS = "h1, h2, h3, h4, h5, h6"
-_LINKED_HEADINGS = f":is({_HEADINGS}) a, a :is({_HEADINGS})"
-#: A list with a larger share of its text in links is navigation, unless it follows text.
-MAX_LINK_SHARE = 0.5
-#: A page with a longer text has more than headings.
-MAX_HEADINGS_LENGTH = 1000
-#: How many times the length of the page the lists in it may be read, one by one.
-MAX_LIST_READS = 4
-
-
-def _protect_lists_of_content(tree: HTMLTree, html_length: int) -> None:
-    """Change the lists that are content so that Resiliparse does not leave them out.
-
-    These are lists, outside of parts for navigation, that have little text in links, or follow a
-    heading or paragraph. Lists of headings with links are teasers of other pages.
-    """
-    if tree.body is None:
-        return
-    readable_characters = MAX_LIST_READS * html_length
-    for element in _select_elements(tree.body, "ul"):
-        if readable_characters <= 0:
-            break
-        if not _may_be_content(element):
-            continue
-        text_length, link_length = _measure_text_and_links(element)
-        readable_characters -= text_length + link_length
-        has_few_links = link_length <= MAX_LINK_SHARE * text_length
-        follows_text = _follows_text(element) and not _has_navigation_name(element)
-        has_teasers = link_length > 0 and element.query_selector(_LINKED_HEADINGS) is not None
-        if (has_few_links or follows_text) and not has_teasers:
-            _protect_list(tree, element, has_links=link_length > KEPT_LINK_SHARE * text_length)
-
-
-def _protect_all_lists(tree: HTMLTree) -> bool:
-    """Protect all lists without parts and names of navigation; return whether there are any."""
-    elements = _select_elements(tree.body, "ul") if tree.body else ()
-    lists = [
-        element
-        for element in elements
-        if _may_be_content(element) and not _has_navigation_name(element)
-    ]
-    for element in lists:
-        _protect_list(tree, element, has_links=True)
-    return bool(lists)
-
-
-def _may_be_content(element: ElementNode) -> bool:
-    """Return whether a list is in main or article, or else in no part for navigation."""
-    page_part = element.closest(_PAGE_PARTS)
-    return (
-        page_part is None
-        or page_part.tag in ("main", "article")
-        or page_part.getattr("role") == "main"
-    )
-
-
-def _has_navigation_name(element: ElementNode) -> bool:
-    names = f"{element.getattr('class') or ''} {element.getattr('id') or ''}"
-    return bool(_NAVIGATION_NAME.search(names))
-
-
-def _select_elements(element: ElementNode, selector: str) -> Sequence[ElementNode]:
-    """Return the elements that match a CSS selector, in the order of the page."""
-    # Iterating over the library's own list takes time that grows with the square of its length.
-    return element.query_selector_all(selector)[:]
-
-
-def _measure_depth(element: ElementNode) -> int:
-    """Return the number of elements between an element and body, at most NAVIGATION_DEPTH."""
-    depth, parent = 0, element.parent
-    while depth < NAVIGATION_DEPTH and parent is not None and parent.tag != "body":
-        depth, parent = depth + 1, parent.parent
-    return depth
-
-
-def _follows_text(element: ElementNode) -> bool:
-    previous = element.previous_element_sibling
-    return previous is not None and previous.tag in {"p", *_HEADINGS.split(", ")}
-
-
-def _measure_text_and_links(element: ElementNode) -> tuple[int, int]:
-    """Count the characters of an element, and those in its links, without white space."""
-    text_length, *link_lengths = (
-        len("".join((part.text or "").split()))
-        for part in (element, *_select_elements(element, "a"))
-    )
-    return text_length, sum(link_lengths)
-
-
-def _protect_list(tree: HTMLTree, element: ElementNode, *, has_links: bool) -> None:
-    """Move a list away from body, and remove its names of navigation and its links, if any."""
-    document = tree.document
-    assert document is not None
-    for _ in range(NAVIGATION_DEPTH - _measure_depth(element)):
-        wrapper = document.create_element("div")
-        element.replace_with(wrapper)
-        wrapper.append_child(element)
-    for attribute in ("class", "id"):
-        names = (element.getattr(attribute) or "").split()
-        kept_names = [name for name in names if not _NAVIGATION_NAME.search(name)]
-        if len(kept_names) < len(names):
-            element.setattr(attribute, " ".join(kept_names))
-    for link in _select_elements(element, "a") if has_links else ():
-        replacement = document.create_element("span")
-        for attribute in link.attribute_names:
-            replacement.setattr(attribute, link.getattr(attribute) or "")
-        replacement.replace_children(*link.child_nodes[:])
-        link.replace_with(replacement)
-
-
-def _has_only_headings(tree: HTMLTree, text: str) -> bool:
-    if len(text) > MAX_HEADINGS_LENGTH:
-        return False
-    headings = _select_elements(tree.body, _HEADINGS) if tree.body else ()
-    heading_lines = {" ".join((heading.text or "").split()) for heading in headings}
-    return {" ".join(line.split()) for line in text.splitlines()} <= heading_lines | {""}
+    text = extract_text()
+    if main_content and has_only_headings(tree, text) and protect_all_lists(tree):
+        text = extract_text()
+    return clean_text(text)
 
 
 # Cost of parsing ---------------------------------------------------------------------------------
@@ -593,6 +441,7 @@ class _ParserCostEstimator:
         self.hidden_until = self.script_until = 0
         self.is_certain, self.open_special = True, 0  # number of open _SPECIAL_CONTENT_TAGS
         self.scanned_characters = self.comparisons = self.merged_attributes = 0
+        self.max_scanned_characters = MAX_SCAN_FACTOR * len(html) + UNCHECKED_CHARACTERS
         self.open_tags: list[str] = []
         # The _IMPLICITLY_CLOSED_TAGS that are open outside all open_tags, then in each of them.
         self.open_implicit_tags: list[set[str]] = [set()]
@@ -603,29 +452,35 @@ class _ParserCostEstimator:
     def check_limits(self) -> None:
         """Raise PageError if the page is too costly to parse."""
         open_sum = open_formatting_sum = open_character_sum = previous_start = 0
-        for match in _TAG_START.finditer(self.html):
+        html, open_tags = self.html, self.open_tags
+        tag_names: dict[str, str] = {}
+        for match in _TAG_START.finditer(html):
             start = match.start()
-            open_character_sum += (start - previous_start) * len(self.open_tags)
+            open_character_sum += (start - previous_start) * len(open_tags)
             previous_start = start
             is_visible = start >= self.hidden_until
-            if self.is_certain and not is_visible:
+            if not is_visible and self.is_certain:
                 continue
-            if match[3]:
-                self._skip_comment(start, match.end(), match[3])
+            slash, name, comment_kind = match.groups()
+            if comment_kind:
+                self._skip_comment(start, match.end(), comment_kind)
                 continue
-            tag_name, attributes_end = match[2], match.end(2)
-            tag_name = tag_name.lower() if tag_name.isascii() and len(tag_name) < 60 else "?"
-            if not self.html.startswith(">", attributes_end):
-                attributes_end = self._scan_attributes(tag_name, start, attributes_end)
-            if not match[1]:
-                self._open_element(tag_name, match.end(2), attributes_end)
+            tag_name = tag_names.get(name)
+            if tag_name is None:
+                tag_name = name.lower() if name.isascii() and len(name) < 60 else "?"
+                tag_names[name] = tag_name
+            name_end = attributes_end = match.end(2)
+            if not html.startswith(">", attributes_end):
+                attributes_end = self._scan_attributes(tag_name, start, name_end)
+            if not slash:
+                self._open_element(tag_name, name_end, attributes_end)
             elif is_visible:
                 self._close_element(tag_name)
-            open_sum += len(self.open_tags)
+            open_sum += len(open_tags)
             open_formatting_sum += self.open_formatting
             if open_sum > MAX_OPEN_SUM or open_formatting_sum > MAX_OPEN_FORMATTING_SUM:
                 raise PageError(TOO_NESTED)
-        open_character_sum += (len(self.html) - previous_start) * len(self.open_tags)
+        open_character_sum += (len(html) - previous_start) * len(open_tags)
         if open_character_sum > MAX_OPEN_CHARACTER_SUM:
             raise PageError(TOO_NESTED)
 
@@ -633,10 +488,11 @@ class _ParserCostEstimator:
         if tag_name in _RAW_TEXT_TAGS:
             self._skip_raw_text(tag_name, attributes_end)
         # If certain, a raw text element such as svg's title holds only text, and svg continues.
-        if tag_name in _HTML_TAGS and not (tag_name in _RAW_TEXT_TAGS and self.is_certain):
-            self.foreign_depth = 0
-        if self.foreign_depth and self._ends_with_closing_slash(name_end, attributes_end):
-            return
+        if self.foreign_depth:
+            if tag_name in _HTML_TAGS and not (tag_name in _RAW_TEXT_TAGS and self.is_certain):
+                self.foreign_depth = 0
+            elif self._ends_with_closing_slash(name_end, attributes_end):
+                return
         if tag_name in _IMPLICITLY_CLOSED_TAGS:
             self.open_implicit_tags[-1].add(tag_name)
         elif tag_name not in _NON_NESTING_TAGS:
@@ -710,7 +566,7 @@ class _ParserCostEstimator:
             )
         if (
             self.comparisons > MAX_COMPARISONS
-            or self.scanned_characters > MAX_SCAN_FACTOR * len(self.html) + UNCHECKED_CHARACTERS
+            or self.scanned_characters > self.max_scanned_characters
         ):
             raise PageError(TOO_MANY_ATTRIBUTES)
         return attributes_end

@@ -161,6 +161,7 @@ def test_every_container_gives_urls_domains_and_dates(tmp_path, session, kind):
         "unread_files": 0,
         "truncated_documents": 0,
         "lost_characters": 0,
+        "whole_pages": 0,
     }
 
 

@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from hallmark.tasks.corpus.ingest import ingest
-from hallmark.tasks.corpus.reading import web_pages
+from hallmark.tasks.corpus.reading import page_content, web_pages
 from hallmark.tasks.corpus.reading.byte_streams import is_text
 from hallmark.tasks.corpus.reading.http_bodies import (
     BodyError,
@@ -708,7 +708,7 @@ def test_the_format_of_lists_is_kept():
 def test_only_some_of_many_lists_are_measured(monkeypatch):
     html = f"<div>{'<img><ul><li>item</ul>' * 50}</div><p>x"
     assert extract_lines(html) == ["• item"] * 50 + ["x"]
-    monkeypatch.setattr(web_pages, "MAX_LIST_READS", 0)
+    monkeypatch.setattr(page_content, "MAX_READS", 0)
     assert extract_lines(html) == ["x"]
 
 
