@@ -110,7 +110,8 @@ def _find_scheme(text: str, end: int) -> str:
 #: words, in an option, in a URL, or in the header of a signed request. For speed, a match starts at
 #: a rare letter: "ken" is found first, and "to" before it afterwards.
 _CREDENTIAL_NAME = (
-    r"key|ken(?<=token)|cret(?<=secret)|passw(?:or)?d|passphrase|passcode|pwd|credential|bearer"
+    r"key|ken(?<=token)|cret(?<=secret)|passw(?:[o0]r)?d|pass[ -]?(?:phrase|code)|pass-word|pwd"
+    r"|psk(?<![a-z]psk)|credential|bearer|by(?<=identified by)|pass(?<=requirepass)"
     r"|pass(?<![a-z]pass)(?![a-z])|pw(?<![a-z0-9]pw)(?![a-z0-9])"
     r"|uth(?<=auth)(?<![a-z]auth)(?:orization)?(?![a-z])"
     r"|g(?<=[?&;]sig)(?=[=%])|gnature(?<=[ ,&-]signature)(?==)"
@@ -124,8 +125,8 @@ _CREDENTIAL_NAMES_IN_OTHER_LANGUAGES = (
     *("senha", "palavra-passe", "palavra passe", "chave", "segredo"),  # pt
     *("wachtwoord", "sleutel", "geheim", "toegangscode"),  # nl
     *("hasło", "haslo", "klucz", "sekret"),  # pl
-    *("пароль", "пароля", "ключ", "токен", "секрет"),  # ru, uk
-    *("şifre", "sifre", "şifresi", "parola", "parolası", "anahtar", "anahtarı"),  # tr
+    *("пароль", "пароля", "ключ доступа", "ключ", "токен", "секрет"),  # ru, uk
+    *("şifre", "sifre", "şifresi", "şifreniz", "parola", "parolanız", "anahtar", "anahtarı"),  # tr
     *("lösenord", "nyckel", "adgangskode", "passord", "nøkkel", "salasana", "avain"),  # sv, da, fi
     *("heslo", "klíč", "jelszó", "kulcs", "parolă", "cheie", "κωδικός", "κλειδί"),  # cs, hu, ro, el
     *("mật khẩu", "khóa", "kata sandi", "kunci", "รหัสผ่าน"),  # vi, id, th
@@ -140,7 +141,7 @@ _OTHER_NAME = re.compile("|".join(sorted(_CREDENTIAL_NAMES_IN_OTHER_LANGUAGES, r
 
 #: What every text with a credential after a name matches, in any case.
 CREDENTIAL_NAME_PREFILTER = (
-    r"(?i)key|token|secret|pass|pwd|credential|bearer|pw|auth|sig|-u|digest "
+    r"(?i)key|token|secret|pass|pwd|credential|bearer|pw|auth|sig|-u|digest |psk|identified by"
 )
 OTHER_CREDENTIAL_NAME_PREFILTER = "(?i)" + "|".join(
     name.replace("i", "[iİ]") for name in _CREDENTIAL_NAMES_IN_OTHER_LANGUAGES
@@ -148,32 +149,46 @@ OTHER_CREDENTIAL_NAME_PREFILTER = "(?i)" + "|".join(
 
 #: An opening quote, also escaped, as an HTML entity, or encoded for a URL.
 _QUOTE = r"\\?\"{3}|\\?'{3}|\\{0,3}[\"'`]|[“”„‟‘’‚«»‹›「『]|&(?:quot|apos|\#0?3[49]);|%2[27]"
+_BLANK = "(?:[ \t]|%20|&nbsp;)"
+_TAG = r"</?[a-zA-Z][^<>\n]{0,60}>"
 _TEXT_AFTER_NAME = re.compile(
     rf"""
     # The rest of a name: "token2", "API_KEY_PROD", "secretKeyId".
     s?+(?:(?:[_.-]|(?<=[a-z])(?=[A-Z])|(?=[0-9]))[A-Za-z0-9]{{1,12}}+){{0,3}}+
-    (?P<closers>(?:{_QUOTE}|[\])}}*_~」』]){{0,5}}+)(?:[ ]?\([^()\n"'`]{{1,30}}\))?+
+    (?:\[[0-9]{{0,5}}\])?+
+    (?P<closers>(?:{_QUOTE}|[\])}}*_~」』]){{0,5}}+)(?:[ ]?\([^()\n"'`]{{1,30}}\))?
     # "Password for root", "clave de acceso".
-    (?:[ ](?:for|of|für|pour|para|de|del|da|do|di|du|d')[ ]?[\w.@-]{{1,30}}+)?+
-    (?![a-zA-Z0-9.;])(?:
+    (?:[ ](?:for|of|für|zu[mr]|pour|para|del?|d[aiou']|voor|dla|от|для)[ ]?[\w.@-]{{1,30}}+)?+
+    (?![a-zA-Z0-9.])(?:
         # The value of another attribute: 'name="API_KEY" value="..."'.
-        [ \t]{{0,8}},?\s{{0,20}}(?:{_QUOTE})?(?:value|content|default)(?:{_QUOTE})?[ \t]{{0,3}}[:=]
-        # The type of a variable: 'token: str = "..."'.
-        | [ \t]{{0,8}}:[ \t]{{0,3}}[A-Za-z_][\w.?|\[\]]{{0,30}}[ \t]{{1,3}}=(?=[ \t])
+        {_BLANK}{{0,8}}[,{{]?\s{{0,20}}(?:{_QUOTE})?(?:value|content|default)(?:{_QUOTE})?
+          [ \t]{{0,3}}[:=]
+        # The type of a variable: 'token: str = "..."', 'token string = "..."'.
+        | [ \t]{{0,8}}(?::[ \t]{{0,3}}|[ \t])[A-Za-z_][\w.?|\[\]]{{0,30}}[ \t]{{1,3}}=(?=[ \t])
         # The attributes of an element: '<password type="plain">...'.
         | (?:[ \t]{{1,3}}[\w:-]{{1,30}}="[^"<>\n]{{0,60}}"){{1,3}}>
-        | [ \t]{{0,8}}(?:[:=]{{1,3}}>?|-?>|[|、]|%(?:25)?3[ADad]|&(?:\#61|equals);)
-        | [ \t]{{0,8}}(?P<comma>,)(?!\s*\n)
-        | [ \t]{{1,3}}(?:is|was|to|ist|lautet|est|es)[ \t:] | [は是为為은는]
+        # The next element or cell: '<td>password</td><td>...</td>'.
+        | (?:\s{{0,20}}{_TAG}){{2,4}}
+        | (?:{_BLANK}|{_TAG}){{0,8}}
+          (?:[:=]{{1,3}}>?|-?>|<-|[|、]|%(?:25)?3[ADad]|&(?:\#61|equals);|\\u003[ADad])
+        | [ \t]{{0,8}}(?P<comma>[,;])(?!\s*\n)
+        | [ \t]{{1,3}}(?:is|was|to|ist|lautet|est|es|è|é|jest|هي|[–—-])[ \t:] | [は是为為은는]
         | (?P<blank>\t|(?=[ (])|%20|\+)
     )
-    [ \t]{{0,8}}\*{{0,3}}[ \t]{{0,8}}
+    (?:{_BLANK}|{_TAG}){{0,8}}\*{{0,3}}{_BLANK}{{0,8}}
     # The value may be on the next line.
-    (?:[|>(\\]?[+-]?[ \t]{{0,3}}(?P<newline>\r?\n[ \t]{{0,60}}))?
-    # An opening quote, after brackets, a call, and the prefix of a string.
-    (?:(?:[\w.:]{{0,30}}[(\[{{][ \t]{{0,3}}){{0,2}}[bBrRfFuULl$@]{{0,2}}(?P<quote>{_QUOTE}))?
+    (?:
+        (?:[|>(\\][+-]?|<<[-~]?["']?\w{{1,20}}["']?)?
+        [ \t]{{0,3}}(?P<newline>\r?\n[ \t]{{0,60}})
+    )?
+    (?:
+        # An opening quote, after brackets, a call, and the prefix of a string.
+        (?:[\w.:]{{0,30}}[(\[{{][ \t]{{0,3}}){{0,2}}[bBrRfFuULl$@]{{0,2}}
+        (?P<quote>{_QUOTE})(?:(?<=["']{{3}})\r?\n[ \t]{{0,60}})?
+        | \((?=[A-Za-z0-9])
+    )?
     # The scheme of an authorization, and a quote after it.
-    (?:(?i:basic|bearer|token|api-?key|oauth|negotiate)(?:[ \t]{{1,3}}|%20|\+)(?P<inner>{_QUOTE})?)?
+    (?:(?i:basic|bearer|token|api-?key|oauth|negotiate)(?:{_BLANK}{{1,3}}|\+)(?P<inner>{_QUOTE})?)?
     """,
     re.VERBOSE,
 )
@@ -181,9 +196,9 @@ _TEXT_AFTER_NAME = re.compile(
 _BEFORE_NAME_AND_BLANK = re.compile(r"(?:(?<!\S)--?[\w-]{0,40}|login\s{1,20}\S{1,80}\s{1,20})$")
 #: Names of values that are public: keys of tables and caches, public keys, and digests.
 _PUBLIC_NAME = re.compile(
-    r"(?:public|pub|primary|foreign|sort|partition|range|cache|result|limit|group|index|lookup|row"
-    r"|data|object|i18n|translation|locali[sz]ation|next|page|continuation)[_ -]?$"
-    r"|::\w{1,40}::\w{0,60}$"
+    r"(?:(?:public|pub|primary|foreign|sort|partition|range|cache|result|limit|group|index|lookup|row"
+    r"|data|object|i18n|translation|locali[sz]ation|recv|send)[_ -]?key"
+    r"|(?:next|page|continuation)[_ -]?token|::\w{1,40}::\w{1,80})$"
 )
 _PUBLIC_SUFFIX = re.compile(r"[_.-]?(?:hash|digest|sha\d+|md5|fingerprint|checksum)")
 
@@ -209,8 +224,10 @@ _VALUE_CHARACTERS = r"[A-Za-z0-9+/=_.~!@#$^*?{}-]"
 _UNQUOTED_VALUE = re.compile(
     rf"{_VALUE_CHARACTERS}*+(?:(?!{_NEXT_PARAMETER})[&%]{_VALUE_CHARACTERS}*+){{0,200}}+"
 )
-#: What may follow an unquoted value: marks of Markdown, and the end of a sentence.
-_AFTER_UNQUOTED_VALUE = ".?*_~"
+#: Before a parenthesis, the name of a function; it may not be a long run of letters and digits.
+_FUNCTION_NAME = re.compile(r"[A-Za-z0-9]{1,15}|(?=[A-Za-z0-9]*[_.])[\w.]+")
+#: What may follow an unquoted value: marks of Markdown, and the end of a sentence or parameter.
+_AFTER_UNQUOTED_VALUE = ".?*_~&"
 #: Another assignment inside a value, as in "a=b&api_key=...".
 _NESTED_ASSIGNMENT = re.compile(
     rf"[&;,/|?]?[\w.-]{{0,30}}(?i:{_CREDENTIAL_NAME})[\w-]{{0,10}}(?:=|%3[Dd])(?=.{{8}})"
@@ -273,7 +290,7 @@ def _find_named_values(text: str, name_pattern: re.Pattern[str]) -> SpanIterator
             continue
         is_short_allowed = value.is_quoted or name[0].startswith(("pass", "pw"))
         if _is_random_looking(
-            text[value.start : value.end], 8 if is_short_allowed else 16
+            text[value.start : value.end], 8 if is_short_allowed else 12
         ) and not _is_public(lower_case, name):
             yield value.start, value.end
             end = value.end
@@ -283,8 +300,7 @@ def _is_public(lower_case: str, name: re.Match[str]) -> bool:
     """Return whether the words around a name say that its value is public."""
     if _PUBLIC_SUFFIX.match(lower_case, name.end()):
         return True
-    before = lower_case[max(0, name.start() - 110) : name.start()]
-    return name[0] in {"key", "ken"} and bool(_PUBLIC_NAME.search(before.removesuffix("to")))
+    return bool(_PUBLIC_NAME.search(lower_case, max(0, name.start() - 120), name.end()))
 
 
 def _read_value(text: str, following: re.Match[str]) -> _Value | None:
@@ -299,6 +315,8 @@ def _read_value(text: str, following: re.Match[str]) -> _Value | None:
             return None
         end = start + _measure_unquoted_value(unquoted[0])
         next_character = text[unquoted.end() : unquoted.end() + 1]
+        if next_character == "(" and _FUNCTION_NAME.fullmatch(unquoted[0]):
+            return None
         if following["newline"] and next_character not in ("", "\r", "\n"):
             return None
         fragment = text.find("#", start, end)
@@ -340,7 +358,8 @@ def _is_announced(text: str, name: re.Match[str], following: re.Match[str], valu
         return value.is_quoted and bool(following["closers"])
     if following["blank"] is None or following["blank"] == "\t" or value.is_quoted:
         return True
-    if name[0] != "key" and text[name.end() : value.start] == " ":
+    is_bare_key = name[0] == "key" and not text[: name.start()][-1:].strip(" \t\n\"'(")
+    if not is_bare_key and text[name.end() : value.start] in (" ", " ("):
         return True
     return bool(_BEFORE_NAME_AND_BLANK.search(text, max(0, name.start() - 140), name.start()))
 
@@ -372,7 +391,7 @@ _URL_ENCODED_CHARACTER = re.compile("%[0-9A-Fa-f]{2}")
 #: A name in place of the value: "${VAR}", "$VAR", "{{ var }}", "%VAR%", "<var>", "[redacted]".
 _PLACEHOLDER = re.compile(
     r"\$?\{+[^{}]*\}+|\$\([^()]*\)|\$(?:[A-Z_][A-Z0-9_]*|[a-z_][A-Za-z_]*)|%[A-Za-z_]\w*%|<[^<>]*>"
-    r"|\[[^\[\]]*\]|.*(?:A-Za-z|a-zA-Z|a-z0-9|A-Z0-9).*|arn:.*"
+    r"|\[[^\[\]]*\]|[^\n]*(?:A-Za-z|a-zA-Z|a-z0-9|A-Z0-9|\[(?:a-z|A-Z|0-9)\])[^\n]*|arn:[^\n]*"
 )
 #: Marks that occur in passwords more often than in names.
 _PASSWORD_MARKS = frozenset("!@#$%^&*?~+")

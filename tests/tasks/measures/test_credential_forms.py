@@ -34,7 +34,6 @@ ASSIGNMENTS = [
     'password == "{}"',
     "Password:{}",
     "the token={} (old)",
-    "token={}(old)",
     "token={}[1]",
     "token={}{{x}}",
     # names
@@ -141,6 +140,32 @@ ASSIGNMENTS = [
     "curl --user 'ann:{}' https://h.example",
     "machine h.example login ann password {}",
     "machine h.example\nlogin ann\npassword {}",
+    "ENV API_KEY {}",
+    "requirepass {}",
+    "IDENTIFIED BY '{}'",
+    "ALTER USER ann PASSWORD '{}';",
+    'variable "db_password" {{\n  default = "{}"\n}}',
+    "password = <<EOF\n{}\nEOF",
+    # several marks between the name and the value
+    'var token string = "{}"',
+    'char password[32] = "{}";',
+    'secret <- "{}"',
+    '"password";"{}"',
+    "token\\u003d{}",
+    "token:%20{}",
+    'password = """\n{}\n"""',
+    "Password:&nbsp;{}",
+    "API key — {}",
+    "API key - {}",
+    "token ({})",
+    # elements of pages
+    "<td>password</td><td>{}</td>",
+    "<b>Password:</b> {}",
+    "<strong>Token</strong>: <code>{}</code>",
+    "Password:<br>{}",
+    "<key>ApiKey</key>\n<string>{}</string>",
+    '<input type="hidden" name="csrf_token" value="{}">',
+    'data-token="{}"',
     # sentences
     "The password is {}.",
     "Set the token to {}",
@@ -164,7 +189,14 @@ ASSIGNMENTS = [
     "ŞİFRE: {}",
     "parola = {}",
     "lösenord: {}",
+    "A senha é {}",
+    "Passwort für root: {}",
+    "пароль от почты — {}",
+    "Şifreniz: {}",
     "密码：{}",
+    "口令是{}，请保密",
+    "비밀번호는 {} 입니다",
+    "كلمة المرور هي {}",
     "密鑰: {}",
     "パスワード：{}",
     "비밀번호: {}",
@@ -177,6 +209,12 @@ ASSIGNMENTS = [
 def test_a_random_value_after_a_name_is_found_in_every_form(template):
     for value in (TOKEN, HEXADECIMAL):
         assert list_values(template.format(value)) == [("SECRET", value)]
+
+
+@pytest.mark.parametrize("value", [TOKEN, TOKEN[:16], TOKEN[:20] + "+/" + TOKEN[20:]])
+def test_a_remark_may_follow_a_value_that_is_no_function(value):
+    assert list_values(f"token={value}(old)") == [("SECRET", value)]
+    assert list_values(f"token={value[:12]}(old)") == []
 
 
 PASSWORDS = [
@@ -264,7 +302,11 @@ def test_a_value_that_is_a_placeholder_is_not_found(value):
         "if key in {'utf8ToUtf16Dup'}:",
         "keyboard: QWERTZ-DE105-Layout2",
         "tokenizer = 'a1B2c3D4e5F6g7H8'",
+        "password = utf8_to_utf16_dup(v);",
+        "key: ed25519.hexToDER(keyInfo.value)",
+        "self.queries_keys_values = MLPLayerWithBN(sizes)",
         # names of public values
+        f"gpg --recv-keys {HEXADECIMAL}",
         f'primary_key="{TOKEN}"',
         f"sort_key: '{TOKEN}'",
         f'PUBLIC_KEY = "{TOKEN}"',
