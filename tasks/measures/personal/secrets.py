@@ -13,7 +13,7 @@ and the certificates, public keys and digests that look like credentials but are
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -106,16 +106,20 @@ def _find_scheme(text: str, end: int) -> str:
 
 # Credentials after a name -----------------------------------------------------------------------
 
-#: Words, in lower case, with which the name of a credential ends; the last ones only as whole
-#: words, in an option, in a URL, or in the header of a signed request. For speed, a match starts at
-#: a rare letter: "ken" is found first, and "to" before it afterwards.
-_CREDENTIAL_NAME = (
-    r"key|ken(?<=token)|cret(?<=secret)|passw(?:[o0]r)?d|pass[ -]?(?:phrase|code)|pass-word|pwd"
-    r"|psk(?<![a-z]psk)|credential|bearer|by(?<=identified by)|pass(?<=requirepass)"
-    r"|pass(?<![a-z]pass)(?![a-z])|pw(?<![a-z0-9]pw)(?![a-z0-9])"
-    r"|uth(?<=auth)(?<![a-z]auth)(?:orization)?(?![a-z])"
-    r"|g(?<=[?&;]sig)(?=[=%])|gnature(?<=[ ,&-]signature)(?==)"
-)
+#: Words, in lower case, with which the name of a credential ends, by characters that they contain;
+#: a text without these characters is not searched. The last ones are names only as whole words, in
+#: a URL, in the header of a signed request, or in a statement of SQL.
+_CREDENTIAL_NAMES = {
+    "k": r"k(?:ey|en(?<=token))",
+    "secret": "secret",
+    "p": r"p(?:ass(?:w(?:[o0]r)?d|[ -]?(?:phrase|code)|-word|(?<=requirepass))"
+    r"|ass(?<![a-z]pass)(?![a-z])|wd|sk(?<![a-z]psk)|w(?<![a-z0-9]pw)(?![a-z0-9]))",
+    "credential": "credential",
+    "bearer": "bearer",
+    "auth": r"auth(?<![a-z]auth)(?:orization)?(?![a-z])",
+    "sig": r"sig(?:(?<=[?&;]sig)(?=[=%])|nature(?<=[ ,&-]signature)(?==))",
+    "identified by": "identified by",
+}
 #: The same words in other languages.
 _CREDENTIAL_NAMES_IN_OTHER_LANGUAGES = (
     *("passwort", "kennwort", "zugangscode", "schlüssel", "schluessel", "geheimnis"),  # de
@@ -136,8 +140,10 @@ _CREDENTIAL_NAMES_IN_OTHER_LANGUAGES = (
     *("كلمة المرور", "كلمة السر", "المفتاح", "الرمز", "סיסמה", "מפתח"),  # ar, he
     *("पासवर्ड", "कुंजी", "टोकन"),  # hi
 )
-_ENGLISH_NAME = re.compile(_CREDENTIAL_NAME)
-_OTHER_NAME = re.compile("|".join(sorted(_CREDENTIAL_NAMES_IN_OTHER_LANGUAGES, reverse=True)))
+_ENGLISH_NAMES = {cue: re.compile(pattern) for cue, pattern in _CREDENTIAL_NAMES.items()}
+_OTHER_NAMES = {
+    "": re.compile("|".join(sorted(_CREDENTIAL_NAMES_IN_OTHER_LANGUAGES, reverse=True)))
+}
 
 #: What every text with a credential after a name matches, in any case.
 CREDENTIAL_NAME_PREFILTER = (
@@ -230,14 +236,14 @@ _FUNCTION_NAME = re.compile(r"[A-Za-z0-9]{1,15}|(?=[A-Za-z0-9]*[_.])[\w.]+")
 _AFTER_UNQUOTED_VALUE = ".?*_~&"
 #: Another assignment inside a value, as in "a=b&api_key=...".
 _NESTED_ASSIGNMENT = re.compile(
-    rf"[&;,/|?]?[\w.-]{{0,30}}(?i:{_CREDENTIAL_NAME})[\w-]{{0,10}}(?:=|%3[Dd])(?=.{{8}})"
+    rf"[&;,/|?]?[\w.-]{{0,30}}(?i:{'|'.join(_CREDENTIAL_NAMES.values())})[\w-]{{0,10}}(?:=|%3[Dd])(?=.{{8}})"
 )
 _URL_PARAMETER = re.compile(r"[?&][\w.%-]*$")
 
 
 def find_assigned_credentials(text: str, regions: Sequence[str] = ()) -> SpanIterator:
     """Find values after English names, and after the options and headers for a user."""
-    yield from _find_named_values(text, _ENGLISH_NAME)
+    yield from _find_named_values(text, _ENGLISH_NAMES)
     if "-u" in text:
         for match in _USER_OPTION.finditer(text):
             if _is_random_looking(match[1] or match[2], 8):
@@ -250,7 +256,7 @@ def find_assigned_credentials(text: str, regions: Sequence[str] = ()) -> SpanIte
 def find_credentials_named_in_other_languages(
     text: str, regions: Sequence[str] = ()
 ) -> SpanIterator:
-    yield from _find_named_values(text, _OTHER_NAME)
+    yield from _find_named_values(text, _OTHER_NAMES)
 
 
 #: The user and password of a request by curl.
@@ -276,10 +282,17 @@ class _Value(NamedTuple):
     is_quoted: bool
 
 
-def _find_named_values(text: str, name_pattern: re.Pattern[str]) -> SpanIterator:
+def _find_named_values(text: str, name_patterns: Mapping[str, re.Pattern[str]]) -> SpanIterator:
+    """Yield the values after names; a pattern is searched if the text contains its key."""
     lower_case = text.replace("İ", "i").lower()  # "İ" alone has two characters in lower case.
+    names = [
+        name
+        for cue, pattern in name_patterns.items()
+        if cue in lower_case
+        for name in pattern.finditer(lower_case)
+    ]
     end = 0
-    for name in name_pattern.finditer(lower_case):
+    for name in sorted(names, key=lambda name: name.start()):
         if name.start() < end:
             continue
         following = _TEXT_AFTER_NAME.match(text, name.end())
