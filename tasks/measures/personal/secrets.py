@@ -174,7 +174,7 @@ _TEXT_AFTER_NAME = re.compile(
         # The attributes of an element: '<password type="plain">...'.
         | (?:[ \t]{{1,3}}[\w:-]{{1,30}}="[^"<>\n]{{0,60}}"){{1,3}}>
         # The next element or cell: '<td>password</td><td>...</td>'.
-        | (?:\s{{0,20}}{_TAG}){{2,4}}
+        | (?:\s{{0,20}}{_TAG}){{2,3}}
         | (?:{_BLANK}|{_TAG}){{0,8}}
           (?:[:=]{{1,3}}>?|-?>|<-|[|、]|%(?:25)?3[ADad]|&(?:\#61|equals);|\\u003[ADad])
         | [ \t]{{0,8}}(?P<comma>[,;])(?!\s*\n)
@@ -194,7 +194,7 @@ _TEXT_AFTER_NAME = re.compile(
         | \((?=[A-Za-z0-9])
     )?
     # The scheme of an authorization, and a quote after it.
-    (?:(?i:basic|bearer|token|api-?key|oauth|negotiate)(?:{_BLANK}{{1,3}}|\+)(?P<inner>{_QUOTE})?)?
+    (?:(?i:basic|bearer|token|api-?key|oauth|negotiate|aws4-hmac-sha256)(?:{_BLANK}{{1,3}}|\+)(?P<inner>{_QUOTE})?)?
     """,
     re.VERBOSE,
 )
