@@ -121,7 +121,7 @@ _CREDENTIAL_NAMES = {
     "identified by": "identified by",
 }
 #: The same words in other languages.
-_CREDENTIAL_NAMES_IN_OTHER_LANGUAGES = (
+CREDENTIAL_NAMES_IN_OTHER_LANGUAGES = (
     *("passwort", "kennwort", "zugangscode", "schlüssel", "schluessel", "geheimnis"),  # de
     *("mot de passe", "motdepasse", "mdp", "clé", "clef", "jeton"),  # fr
     *("contraseña", "contrasena", "clave", "secreto"),  # es
@@ -141,16 +141,14 @@ _CREDENTIAL_NAMES_IN_OTHER_LANGUAGES = (
     *("पासवर्ड", "कुंजी", "टोकन"),  # hi
 )
 _ENGLISH_NAMES = {cue: re.compile(pattern) for cue, pattern in _CREDENTIAL_NAMES.items()}
-_OTHER_NAMES = {
-    "": re.compile("|".join(sorted(_CREDENTIAL_NAMES_IN_OTHER_LANGUAGES, reverse=True)))
-}
+_OTHER_NAMES = {"": re.compile("|".join(sorted(CREDENTIAL_NAMES_IN_OTHER_LANGUAGES, reverse=True)))}
 
 #: What every text with a credential after a name matches, in any case.
 CREDENTIAL_NAME_PREFILTER = (
     r"(?i)key|token|secret|pass|pwd|credential|bearer|pw|auth|sig|-u|digest |psk|identified by"
 )
 OTHER_CREDENTIAL_NAME_PREFILTER = "(?i)" + "|".join(
-    name.replace("i", "[iİ]") for name in _CREDENTIAL_NAMES_IN_OTHER_LANGUAGES
+    name.replace("i", "[iİ]") for name in CREDENTIAL_NAMES_IN_OTHER_LANGUAGES
 )
 
 #: An opening quote, also escaped, as an HTML entity, or encoded for a URL.

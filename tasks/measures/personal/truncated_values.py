@@ -19,6 +19,7 @@ from typing import NamedTuple
 from hallmark.tasks.measures.personal.contact_details import WORD_CHARACTER
 from hallmark.tasks.measures.personal.folding import fold_digits_and_separators
 from hallmark.tasks.measures.personal.national_ids import CONTEXT_CHARS_BEFORE, NATIONAL_ID_FORMATS
+from hallmark.tasks.measures.personal.secrets import CREDENTIAL_NAMES_IN_OTHER_LANGUAGES
 from hallmark.tasks.measures.personal.types import PersonalDataType, Span, country_of_type
 from hallmark.tasks.measures.personal.vendor_keys import VENDOR_KEY_FORMATS
 
@@ -31,8 +32,11 @@ _CREDENTIAL_CHARACTER = r"[A-Za-z0-9+/=_.~!@#$%^&*?-]"
 #: A word that announces a secret; "key" must not be the end of a word such as "turkey".
 _CREDENTIAL_WORD = (
     r"(?i:(?:(?<![a-z])|(?<=api)|(?<=secret)|(?<=access))key"
-    r"|token|secret|passw(?:or)?d|pwd|passphrase|credentials?)"
+    r"|token|secret|passw(?:or)?d|pwd|passphrase|credentials?"
+    rf"|{'|'.join(CREDENTIAL_NAMES_IN_OTHER_LANGUAGES)})"
 )
+#: What may follow it: the rest of a name, closing quotes and brackets, and marks of Markdown.
+_END_OF_NAME = r"(?:[_-][A-Za-z0-9]{1,12}){0,3}[\"'`\])*]{0,4}[ \t]{0,3}"
 
 #: Characters allowed between the part of a secret and the end of the text, which close a quotation,
 #: a list or a sentence.
@@ -182,7 +186,7 @@ _END_SHAPES = (
         "SECRET",
         "assignment",
         240,
-        rf"{_CREDENTIAL_WORD}[\"'`]?[ \t]{{0,3}}(?:=>?[ \t]{{0,3}}[\"'`]?|:[ \t]{{0,3}}[\"'`])"
+        rf"{_CREDENTIAL_WORD}{_END_OF_NAME}(?:=>?[ \t]{{0,3}}[\"'`]?|:[ \t]{{0,3}}[\"'`])"
         rf"(?P<value>(?![$%{{<*]){_CREDENTIAL_CHARACTER}{{2,200}})",
     ),
     # A lower-case word after a colon is prose: "The secret: patience".
@@ -190,7 +194,7 @@ _END_SHAPES = (
         "SECRET",
         "assignment",
         240,
-        rf"{_CREDENTIAL_WORD}[ \t]{{0,3}}:[ \t]{{0,3}}"
+        rf"{_CREDENTIAL_WORD}{_END_OF_NAME}:\*{{0,2}}[ \t]{{0,3}}"
         rf"(?P<value>(?=[a-z]*[A-Z0-9_/+~!@#$^&-])(?![$%{{<*]){_CREDENTIAL_CHARACTER}{{4,200}})",
     ),
 )
