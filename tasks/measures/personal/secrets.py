@@ -370,7 +370,7 @@ def _is_announced(text: str, name: re.Match[str], following: re.Match[str], valu
     if following["blank"] is None or following["blank"] == "\t" or value.is_quoted:
         return True
     is_bare_key = name[0] == "key" and not text[: name.start()][-1:].strip(" \t\n\"'(")
-    if not is_bare_key and text[name.end() : value.start] in (" ", " ("):
+    if not is_bare_key and not text[name.end() : value.start].strip(" ("):
         return True
     return bool(_BEFORE_NAME_AND_BLANK.search(text, max(0, name.start() - 140), name.start()))
 
@@ -423,20 +423,20 @@ def _is_random_looking(value: str, min_characters: int) -> bool:
         return False
     parts = _PREDICTABLE_PART.sub("", _WORD_BOUNDARY_IN_NAME.sub(" ", value).lower())
     unpredictable = len(_NOT_ALPHANUMERIC.sub("", parts))
-    share = unpredictable / max(1, len(_NOT_ALPHANUMERIC.sub("", value)))
+    share = unpredictable / max(1, sum(map(str.isalnum, value)))
     kinds = [_character_kind(character) for character in value]
     neighbours = [(a, b) for a, b in pairwise(kinds) if a and b]
     changes = sum(a != b for a, b in neighbours)
     change_rate = changes / max(1, len(neighbours))
     has_digit = any(character.isdigit() for character in value)
-    if len(value) >= 16 and changes >= 6 and change_rate >= 0.5 and share >= 0.4:
+    if len(value) >= 16 and change_rate >= 0.5 and share >= 0.4:
         return True
     # Names in code seldom have digits.
     if unpredictable < 6 or share < (0.5 if has_digit else 0.6):
         return False
     if len(value) >= 16 and has_digit and share >= 0.75:
         return changes >= 2 and change_rate >= 0.1
-    return changes >= 3 and change_rate >= (0.4 if " " in value else 0.15)
+    return changes >= 3 and change_rate >= (0.35 if len(value) < 16 or " " in value else 0.15)
 
 
 def _character_kind(character: str) -> int:
