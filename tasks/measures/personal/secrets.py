@@ -113,7 +113,8 @@ _CREDENTIAL_NAMES = {
     "k": r"k(?:ey|en(?<=token))",
     "secret": "secret",
     "p": r"p(?:ass(?:w(?:[o0]r)?d|[ -]?(?:phrase|code)|-word|(?<=requirepass))"
-    r"|ass(?<![a-z]pass)(?![a-z])|wd|sk(?<![a-z]psk)|w(?<![a-z0-9]pw)(?![a-z0-9]))",
+    r"|ass(?:(?<![a-z]pass)|(?<=userpass)|(?<=rootpass)|(?<=dbpass))(?![a-z])"
+    r"|wd|sk(?<![a-z]psk)|w(?<![a-z0-9]pw)(?![a-z0-9]))",
     "credential": "credential",
     "bearer": "bearer",
     "auth": r"auth(?<![a-z]auth)(?:orization)?(?![a-z])",
@@ -222,8 +223,8 @@ _CLOSING_QUOTES = {
     **{"「": "」", "『": "』"},
 }
 MAX_VALUE_CHARACTERS = 10_000
-#: In a URL, the next parameter is not part of a value.
-_NEXT_PARAMETER = r"(?:&|%26)(?:amp;)?[\w.%-]{1,60}(?:=|%3[Dd])"
+#: The next parameter of a URL, and an HTML entity, are not part of a value.
+_NEXT_PARAMETER = r"(?:(?:&|%26)[\w.%-]{1,60}(?:=|%3[Dd])|&(?:[a-z]{2,8}|#\d{1,5});)"
 _VALUE_CHARACTERS = r"[A-Za-z0-9+/=_.~!@#$^*?{}-]"
 _UNQUOTED_VALUE = re.compile(
     rf"{_VALUE_CHARACTERS}*+(?:(?!{_NEXT_PARAMETER})[&%]{_VALUE_CHARACTERS}*+){{0,200}}+"
