@@ -193,7 +193,10 @@ _TEXT_AFTER_NAME = re.compile(
         | \((?=[A-Za-z0-9])
     )?
     # The scheme of an authorization, and a quote after it.
-    (?:(?i:basic|bearer|token|api-?key|oauth|negotiate|aws4-hmac-sha256)(?:{_BLANK}{{1,3}}|\+)(?P<inner>{_QUOTE})?)?
+    (?:
+        (?i:basic|bearer|token|api-?key|oauth|negotiate|aws4-hmac-sha256)(?:{_BLANK}{{1,3}}|\+)
+        (?P<inner>{_QUOTE})?
+    )?
     """,
     re.VERBOSE,
 )
@@ -235,7 +238,8 @@ _FUNCTION_NAME = re.compile(r"[A-Za-z0-9]{1,15}|(?=[A-Za-z0-9]*[_.])[\w.]+")
 _AFTER_UNQUOTED_VALUE = ".?*_~&"
 #: Another assignment inside a value, as in "a=b&api_key=...".
 _NESTED_ASSIGNMENT = re.compile(
-    rf"[&;,/|?]?[\w.-]{{0,30}}(?i:{'|'.join(_CREDENTIAL_NAMES.values())})[\w-]{{0,10}}(?:=|%3[Dd])(?=.{{8}})"
+    rf"[&;,/|?]?[\w.-]{{0,30}}(?i:{'|'.join(_CREDENTIAL_NAMES.values())})[\w-]{{0,10}}"
+    r"(?:=|%3[Dd])(?=.{8})"
 )
 _URL_PARAMETER = re.compile(r"[?&][\w.%-]*$")
 
@@ -392,7 +396,8 @@ _ORDERED_PAIR = "|".join(a + b for a, b in pairwise(_ORDERED_CHARACTERS) if a + 
 #: Parts of a value in lower case that are no evidence of randomness: runs of frequent pairs, as in
 #: words, repeated characters, and characters in their order.
 _PREDICTABLE_PART = re.compile(
-    rf"(?<![a-z])keys?(?![a-z])|(?:(?={_FREQUENT_PAIR})[a-z]){{3,}}[a-z]|(?<![a-z])(?:(?={_FREQUENT_PAIR})[a-z]){{2}}[a-z](?![a-z])"
+    rf"(?<![a-z])keys?(?![a-z])|(?:(?={_FREQUENT_PAIR})[a-z]){{3,}}[a-z]"
+    rf"|(?<![a-z])(?:(?={_FREQUENT_PAIR})[a-z]){{2}}[a-z](?![a-z])"
     r"|[0-9]{1,4}(?:[-/:.][0-9]{1,2}){2,}"  # dates and times
     rf"|(.)\1{{2,}}|(?:(?={_ORDERED_PAIR})[a-z0-9]){{2,}}[a-z0-9]"
 )
