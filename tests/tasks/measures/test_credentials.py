@@ -27,6 +27,10 @@ BOUNDS = {
     "a tenth of changes": ("qxzv7wkjbgqxjvkwqxzvw", "qxzv7wkjbgqxjvkwqxzvwk"),
     "more changes between blanks": ("a1B2 c3D4", "wqx1 kjbz 2vwq"),
     "two dots": ("a1.B2.c3D4", "a1.B2.c3.D4"),
+    "a dot in twelve": (
+        "a1B2c3.D4e5F6g7.H8j9K2m3.N4p5Q6r7S8t9",
+        "a1B2c3.D4e5F6.g7H8.j9K2m3.N4p5Q6r7S8",
+    ),
     "a slash in six": ("a1B2c3/D4e5F/7H8", "a1/B2c3/D4e5/F"),
     "mostly changes, though words": ("AbLeAcTsInTo7Xq2", "AbleActsInto7Xq2"),
 }
