@@ -54,6 +54,19 @@ ASSIGNMENTS = (
     "tool --api-key {}",
     "Authorization: Bearer {}",
     "env='API_KEY={}'",
+    'os.environ["X_TOKEN"] = "{}"',
+    "SECRET_KEY_ID={}",
+    'password: str = b"{}"',
+    "**Password:** {}",
+    "| token | `{}` |",
+    '<add key="ApiKey" value="{}"/>',
+    "password=&quot;{}&quot;",
+    "password: >-\n  {}\n",
+    "Authorization: Basic {}",
+    "curl -u ann:{} https://h.example",
+    "machine h.example login ann password {}",
+    "Пароль: {}",
+    "密码：{}",
 )
 ACCOUNTS = ("DE89370400440532013000", "GB82WEST12345698765432", "NO9386011117947")
 

@@ -163,7 +163,18 @@ def _draw_credential_assignment(rng: random.Random) -> _TextWithValue:
     """Draw an assignment of a random credential to a variable or setting."""
     value = _draw_characters(rng, rng.choice([20, 32, 40]))
     template = rng.choice(
-        ['api_key = "{}"', "SECRET_TOKEN={}", "password: '{}'", '"authToken": "{}"']
+        [
+            'api_key = "{}"',
+            "SECRET_TOKEN={}",
+            "password: '{}'",
+            '"authToken": "{}"',
+            'os.environ["API_KEY_PROD"] = "{}"',
+            "**Password:** {}",
+            "<password>{}</password>",
+            "| token | {} |",
+            "Authorization: Bearer {}",
+            "curl -u ann:{} https://example.com",
+        ]
     )
     return _TextWithValue(template.format(value), value)
 
@@ -214,6 +225,8 @@ NEGATIVE_TEMPLATES = (
     'api_key = "your_api_key"',
     "token: str = tokenizer.encode(text)",
     "key=lambda pair: pair[1]",
+    '"result_key": "MaxResults"',
+    "key: TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
     "redis://user:password@localhost/0",
     "from 10.0.1##.7 and 192.168.1##.7, image@2x.png",
     "a hundred people, 3 of 40, 12 %",

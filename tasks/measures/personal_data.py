@@ -40,9 +40,13 @@ from hallmark.tasks.measures.personal.phone_numbers import (
     find_phone_numbers,
 )
 from hallmark.tasks.measures.personal.secrets import (
-    CREDENTIAL_ASSIGNMENT_PATTERN,
+    CONNECTION_PREFILTER,
+    CREDENTIAL_NAME_PREFILTER,
+    OTHER_CREDENTIAL_NAME_PREFILTER,
+    VENDOR_KEY_PREFILTER,
     find_assigned_credentials,
     find_connection_credentials,
+    find_credentials_named_in_other_languages,
     find_vendor_and_private_keys,
 )
 from hallmark.tasks.measures.personal.types import (
@@ -78,26 +82,11 @@ class Detector(NamedTuple):
 _SIX_DIGITS = r"\d(?:[ ./():A-Z+-]{0,2}\d){5}"
 
 _DETECTORS = (
+    Detector("SECRET", find_vendor_and_private_keys, VENDOR_KEY_PREFILTER, False),
+    Detector("SECRET", find_connection_credentials, CONNECTION_PREFILTER, False),
+    Detector("SECRET", find_assigned_credentials, CREDENTIAL_NAME_PREFILTER, False),
     Detector(
-        "SECRET",
-        find_vendor_and_private_keys,
-        r"A[KSBC][IC]A[A-Z0-9]{16}|gh[pousr]_[A-Za-z0-9]{36}|github_pat_|gl(?:pat|dt|ft|soat|rt)-"
-        r"|xox[abeoprs]-|[sr]k_live_|T3BlbkFJ|AIza|hf_[A-Za-z]{34}|npm_[A-Za-z0-9]{36}"
-        r"|pypi-AgEI|SG\.|eyJ[A-Za-z0-9_-]{10}|PRIVATE KEY|sk-ant-|GOCSPX-|dop_v1_"
-        r"|shp(?:at|ca|pa|ss)_|dapi[0-9a-f]{32}|\d:AA",
-        requires_six_digits=False,
-    ),
-    Detector(
-        "SECRET",
-        find_connection_credentials,
-        r"://[^\s:/@]{0,64}:[^\s/@]{3,128}@",
-        requires_six_digits=False,
-    ),
-    Detector(
-        "SECRET",
-        find_assigned_credentials,
-        CREDENTIAL_ASSIGNMENT_PATTERN,
-        requires_six_digits=False,
+        "SECRET", find_credentials_named_in_other_languages, OTHER_CREDENTIAL_NAME_PREFILTER, False
     ),
     Detector("EMAIL", find_email_addresses, r"[^\s@](?:@|%40)[^\s@]+\.", requires_six_digits=False),
     Detector("IBAN", find_ibans, IBAN_PATTERN, requires_six_digits=False),

@@ -1,138 +1,454 @@
-"""Find credentials: vendors' keys and tokens, private keys, and passwords."""
+r"""Find credentials: vendors' keys and tokens, private keys, and passwords.
+
+A vendor's key is found by its prefix, a password in a URL by its place before the host. Any other
+credential is found if what stands before it announces it, and if it looks random. Names announce a
+credential in an assignment (`db_password = "..."`, `"api-key": "..."`, `token%3D...`), an option
+(`--token ...`), a header (`Authorization: Basic ...`), an element (`<password>...</password>`), a
+table (`| token | ... |`), and similar forms.
+
+Not found: passwords that consist of words, values without a name, values that are split over lines,
+and the certificates, public keys and digests that look like credentials but are public.
+"""
 
 from __future__ import annotations
 
-import math
 import re
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 from hallmark.tasks.measures.personal.contact_details import NOT_SPACED_SCRIPT, SpanIterator
+from hallmark.tasks.measures.personal.vendor_keys import VENDOR_KEY_FORMATS
 
-#: Credentials with a vendor's prefix, which distinguishes them from other text. Random-looking
-#: strings without a prefix are hashes and digests far more often than secrets.
-_VENDOR_KEY_PATTERNS = tuple(
-    re.compile(r"(?<![A-Za-z0-9])" + pattern + r"(?![A-Za-z0-9])")
-    for pattern in (
-        r"(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16}",  # Amazon Web Services
-        r"gh[pousr]_[A-Za-z0-9]{36}",  # GitHub
-        r"github_pat_[A-Za-z0-9]{22}_[A-Za-z0-9]{59}",
-        r"gl(?:pat|dt|ft|soat|rt)-[A-Za-z0-9_-]{20,50}",  # GitLab
-        r"xox[abeoprs]-(?:\d{1,16}-){1,4}[A-Za-z0-9]{10,64}",  # Slack
-        r"(?:sk|rk)_live_[A-Za-z0-9]{24,99}",  # Stripe
-        r"sk-[A-Za-z0-9_-]{16,90}T3BlbkFJ[A-Za-z0-9_-]{16,90}",  # OpenAI
-        r"AIza[A-Za-z0-9_-]{35}",  # Google
-        r"hf_[A-Za-z]{34}",  # Hugging Face
-        r"npm_[A-Za-z0-9]{36}",
-        r"pypi-AgEIcHlwaS5vcmc[A-Za-z0-9_-]{50,1000}",
-        r"SG\.[A-Za-z0-9_-]{22}\.[A-Za-z0-9_-]{43}",  # SendGrid
-        r"sk-ant-[A-Za-z0-9_-]{24,120}",  # Anthropic
-        r"GOCSPX-[A-Za-z0-9_-]{28}",  # Google, as an OAuth client
-        r"dop_v1_[0-9a-f]{64}",  # DigitalOcean
-        r"shp(?:at|ca|pa|ss)_[0-9a-f]{32}",  # Shopify
-        r"dapi[0-9a-f]{32}",  # Databricks
-        r"\d{8,10}:AA[A-Za-z0-9_-]{33}",  # Telegram
-        r"eyJ[A-Za-z0-9_-]{10,2000}\.eyJ[A-Za-z0-9_-]{10,4000}\.[A-Za-z0-9_-]{10,2000}",  # JWT
-    )
+# Keys with a fixed format -----------------------------------------------------------------------
+
+_VENDOR_KEY = re.compile(
+    f"(?<![A-Za-z0-9])(?:{'|'.join(f.complete_pattern for f in VENDOR_KEY_FORMATS)})(?![A-Za-z0-9])"
 )
 _PRIVATE_KEY_BOUNDARY = re.compile(
-    r"-----(BEGIN|END) (?:[A-Z]{2,16} ){0,3}PRIVATE KEY(?: BLOCK)?-----"
+    r"-----(BEGIN|END) (?:[A-Z0-9]{2,16} ){0,3}PRIVATE KEY(?: BLOCK)?-----"
 )
 _PRIVATE_KEY_BODY = re.compile(r"[A-Za-z0-9+/=]{40}")
-
-
-# The following two searches start at the rarest character; the name before it is matched backwards.
-#: Credentials in a URL: "postgres://user:password@host".
-_CONNECTION_PASSWORD = re.compile(
-    r"://[^\s:/@\"'<>]{0,64}:([^\s/@\"'<>]{3,128})@"
-    # Chinese or Thai text may follow without a space, or be the name of the host.
-    rf"(?:[^\s\"'<>/?#@\u0500-\u1dff\u2000-\U0010ffff]{{0,200}}(?:[^{NOT_SPACED_SCRIPT}]|\])"
-    r"|[^\s\"'<>/?#@]{0,200}[\w\]])"
+#: Lines of a private key from its first boundary on: headers, and rows of encoded characters, with
+#: the marks that surround them inside of strings. The last row may be short.
+_PRIVATE_KEY_LINES = re.compile(
+    r"""
+    (?:
+        (?:\\[nr]|[\s"'+,>\\])*+
+        (?:(?:Proc-Type|DEK-Info|Version|Comment|Charset):[ ][^\n\\]{0,100}|[A-Za-z0-9+/=]{16,}+)
+    )*+
+    (?:(?:\\[nr]|[\r\n"'+,> ])++(?=[A-Za-z]*[0-9+/=])=?[A-Za-z0-9+/]{2,15}={0,2}(?=[\s"'\\]|\Z))?
+    """,
+    re.VERBOSE,
 )
-_URL_SCHEME = re.compile(r"(?<![A-Za-z0-9+.-])[A-Za-z][A-Za-z0-9+.-]{1,20}$")
-_CREDENTIAL_NAME = r"(?i:key|token|secret|passw(?:or)?d|pwd|passphrase|credentials?)"
-#: What all texts with an assigned credential match.
-CREDENTIAL_ASSIGNMENT_PATTERN = (
-    rf"{_CREDENTIAL_NAME}(?:\\?[\"'`])?[ \t]{{0,3}}(?:[:=>]|%3[ADad])"
-    rf"|--[\w-]*{_CREDENTIAL_NAME}[ \t]|[Bb]earer[ \t]"
-)
-#: In a URL, the next parameter is not part of a value.
-_NEXT_PARAMETER = r"(?:&|%26)(?:amp;)?[\w.%-]{1,60}(?:=|%3[Dd])"
-#: A value, with or without quotes. It is matched ahead of the position, because it may contain the
-#: actual assignment, as in "https://host/?a=b&api_key=...".
-_VALUE_AHEAD = (
-    r"(?=[ \t]{0,3}\\?([\"'`]?)"
-    rf"((?:[A-Za-z0-9+/=_.~!@#$^*?-]|(?!{_NEXT_PARAMETER})[&%]){{8,200}})(?![A-Za-z0-9(\[{{]))"
-)
-#: "=" or ":", the end of an XML tag, or "%3D" in a URL, before a value ...
-_ASSIGNED_VALUE = re.compile(rf"(?:[=:>]>?|%3[ADad]){_VALUE_AHEAD}")
-#: ... and a name before it that suggests a credential.
-_NAME_BEFORE_VALUE = re.compile(rf"{_CREDENTIAL_NAME}(?:\\?[\"'`])?[ \t]{{0,3}}:?$")
-#: An option such as "--token" and the word "Bearer" need only a space before the value.
-_OPTION_VALUE = re.compile(
-    rf"(?:--(?=[A-Za-z])[\w-]{{0,40}}?{_CREDENTIAL_NAME}|[Bb]earer)[ \t]{_VALUE_AHEAD}"
-)
-_ASSIGNMENT_IN_VALUE = re.compile(rf"{_CREDENTIAL_NAME}(?:=|%3[Dd]).{{8}}")
-#: An encoded character in a URL.
-_URL_ENCODED_CHARACTER = re.compile("%[0-9A-Fa-f]{2}")
-#: Placeholders that examples contain in place of credentials.
-_PLACEHOLDER_HINT = re.compile(
-    r"(?i)[$%{<]|pass|pwd|secret|token|user|example|sample|dummy|change|your|my[-_]|test|foo|"
-    r"x{3}|\*{2}|\.{2}|1234|abcd"
-)
-
-_PASSWORD_PLACEHOLDER = re.compile(r"[$%{<*]|(?i:pass(?:word|wd)?|pwd|pw|secret|token|x+)\d?$")
+VENDOR_KEY_PREFILTER = "|".join([*(f.prefilter_pattern for f in VENDOR_KEY_FORMATS), "PRIVATE KEY"])
 
 
 def find_vendor_and_private_keys(text: str, regions: Sequence[str] = ()) -> SpanIterator:
-    for pattern in _VENDOR_KEY_PATTERNS:
-        for match in pattern.finditer(text):
-            yield match.span()
-    for begin, end in pairwise(_PRIVATE_KEY_BOUNDARY.finditer(text)):
-        # "-----BEGIN ... -----END" without a body is documentation about keys.
-        is_key_pair = begin[1] == "BEGIN" and end[1] == "END"
-        if is_key_pair and _PRIVATE_KEY_BODY.search(text, begin.end(), end.start()):
-            yield begin.start(), end.end()
+    for match in _VENDOR_KEY.finditer(text):
+        yield match.span()
+    boundaries = [*_PRIVATE_KEY_BOUNDARY.finditer(text)]
+    for begin, end in pairwise([*boundaries, None]):
+        if begin is None or begin[1] == "END":
+            continue
+        if end and end[1] == "END":
+            # "-----BEGIN ... -----END" without a body is documentation about keys.
+            if _PRIVATE_KEY_BODY.search(text, begin.end(), end.start()):
+                yield begin.start(), end.end()
+            continue
+        lines = _PRIVATE_KEY_LINES.match(text, begin.end(), end.start() if end else len(text))
+        if lines and _PRIVATE_KEY_BODY.search(lines[0]):
+            yield begin.start(), lines.end()
+
+
+# Credentials in URLs ----------------------------------------------------------------------------
+
+#: What a host consists of. Chinese or Thai text may follow without a space, or be its name.
+_HOST = (
+    rf"(?:[^\s\"'<>/?#@\u0500-\u1dff\u2000-\U0010ffff]{{0,200}}(?:[^{NOT_SPACED_SCRIPT}]|\])"
+    r"|[^\s\"'<>/?#@]{0,200}[\w\]])"
+)
+#: Credentials in a URL: "postgres://user:password@host". The search starts at the rarest
+#: characters; the scheme before them is matched backwards. A password may contain "@", and "/"
+#: unless a port precedes it.
+_CONNECTION_PASSWORD = re.compile(
+    r"://[^\s:/@\"'<>]{0,64}:(?:([^\s/\"<>]{3,128})@"
+    + _HOST
+    + r"|(?!\d{1,5}/)([^\s\"<>@]{3,128})@"
+    + _HOST
+    + ")"
+)
+#: A token in place of the user: "https://token@host".
+_CONNECTION_TOKEN = re.compile(rf"://([^\s:/@\"'<>]{{16,255}})@{_HOST}")
+_URL_SCHEME = re.compile(r"(?<![A-Za-z0-9+.-])[A-Za-z][A-Za-z0-9+.-]{1,20}$")
+_PASSWORD_PLACEHOLDER = re.compile(
+    r"[{<*]|%[A-Za-z_]+%$|\$(?:[{(]|[A-Z_][A-Z0-9_]*$|[a-z][A-Za-z_]*$)"
+    r"|(?i:pass(?:word|wd)?|pwd|pw|secret|token|x+)\d?$"
+)
+CONNECTION_PREFILTER = r"://[^\s:/@]{0,64}:[^\s]{3,128}@|://[^\s:/@]{16,255}@"
 
 
 def find_connection_credentials(text: str, regions: Sequence[str] = ()) -> SpanIterator:
     for match in _CONNECTION_PASSWORD.finditer(text):
-        scheme = _URL_SCHEME.search(text[max(0, match.start() - 22) : match.start()])
-        if scheme and not _PASSWORD_PLACEHOLDER.match(match[1]):
-            yield match.start() - len(scheme[0]), match.end()
+        scheme = _find_scheme(text, match.start())
+        if scheme and not _PASSWORD_PLACEHOLDER.match(match[1] or match[2]):
+            yield match.start() - len(scheme), match.end()
+    for match in _CONNECTION_TOKEN.finditer(text):
+        scheme = _find_scheme(text, match.start())
+        if scheme and _is_random_looking(match[1], 16):
+            yield match.start() - len(scheme), match.end()
+
+
+def _find_scheme(text: str, end: int) -> str:
+    scheme = _URL_SCHEME.search(text[max(0, end - 22) : end])
+    return scheme[0] if scheme else ""
+
+
+# Credentials after a name -----------------------------------------------------------------------
+
+#: Words, in lower case, with which the name of a credential ends, by characters that they contain;
+#: a text without these characters is not searched. The last ones are names only as whole words, in
+#: a URL, in the header of a signed request, or in a statement of SQL.
+_CREDENTIAL_NAMES = {
+    "k": r"k(?:ey|en(?<=token))",
+    "secret": "secret",
+    "p": r"p(?:ass(?:w(?:[o0]r)?d|[ -]?(?:phrase|code)|-word|(?<=requirepass))"
+    r"|ass(?:(?<![a-z]pass)|(?<=userpass)|(?<=rootpass)|(?<=dbpass))(?![a-z])"
+    r"|wd|sk(?<![a-z]psk)|w(?<![a-z0-9]pw)(?![a-z0-9]))",
+    "credential": "credential",
+    "bearer": "bearer",
+    "auth": r"auth(?<![a-z]auth)(?:orization)?(?![a-z])",
+    "sig": r"sig(?:(?<=[?&;]sig)(?=[=%])|nature(?<=[ ,&-]signature)(?==))",
+    "identified by": "identified by",
+}
+#: The same words in other languages.
+CREDENTIAL_NAMES_IN_OTHER_LANGUAGES = (
+    *("passwort", "kennwort", "zugangscode", "schlüssel", "schluessel", "geheimnis"),  # de
+    *("mot de passe", "motdepasse", "mdp", "clé", "clef", "jeton"),  # fr
+    *("contraseña", "contrasena", "clave", "secreto"),  # es
+    *("chiave", "parola d'ordine", "segreto", "gettone"),  # it
+    *("senha", "palavra-passe", "palavra passe", "chave", "segredo"),  # pt
+    *("wachtwoord", "sleutel", "geheim", "toegangscode"),  # nl
+    *("hasło", "haslo", "klucz", "sekret"),  # pl
+    *("пароль", "пароля", "ключ доступа", "ключ", "токен", "секрет"),  # ru, uk
+    *("şifre", "sifre", "şifresi", "şifreniz", "parola", "parolanız", "anahtar", "anahtarı"),  # tr
+    *("lösenord", "nyckel", "adgangskode", "passord", "nøkkel", "salasana", "avain"),  # sv, da, fi
+    *("heslo", "klíč", "jelszó", "kulcs", "parolă", "cheie", "κωδικός", "κλειδί"),  # cs, hu, ro, el
+    *("mật khẩu", "khóa", "kata sandi", "kunci", "รหัสผ่าน"),  # vi, id, th
+    *("パスワード", "暗証番号", "トークン", "シークレット", "キー", "秘密鍵"),  # ja
+    *("密码", "密碼", "口令", "密钥", "密鑰", "令牌", "秘钥"),  # zh
+    *("비밀번호", "패스워드", "암호", "토큰", "키"),  # ko
+    *("كلمة المرور", "كلمة السر", "المفتاح", "الرمز", "סיסמה", "מפתח"),  # ar, he
+    *("पासवर्ड", "कुंजी", "टोकन"),  # hi
+)
+_ENGLISH_NAMES = {cue: re.compile(pattern) for cue, pattern in _CREDENTIAL_NAMES.items()}
+_OTHER_NAMES = {"": re.compile("|".join(sorted(CREDENTIAL_NAMES_IN_OTHER_LANGUAGES, reverse=True)))}
+
+#: What every text with a credential after a name matches, in any case.
+CREDENTIAL_NAME_PREFILTER = (
+    r"(?i)key|token|secret|pass|pwd|credential|bearer|pw|auth|sig|-u|digest |psk|identified by"
+)
+OTHER_CREDENTIAL_NAME_PREFILTER = "(?i)" + "|".join(
+    name.replace("i", "[iİ]") for name in CREDENTIAL_NAMES_IN_OTHER_LANGUAGES
+)
+
+#: An opening quote, also escaped, as an HTML entity, or encoded for a URL.
+_QUOTE = r"\\?\"{3}|\\?'{3}|\\{0,3}[\"'`]|[“”„‟‘’‚«»‹›「『]|&(?:quot|apos|\#0?3[49]);|%2[27]"
+_BLANK = "(?:[ \t]|%20|&nbsp;)"
+_TAG = r"</?[a-zA-Z][^<>\n]{0,60}>"
+_TEXT_AFTER_NAME = re.compile(
+    rf"""
+    # The rest of a name: "token2", "API_KEY_PROD", "secretKeyId".
+    s?+(?:(?:[_.-]|(?<=[a-z])(?=[A-Z])|(?=[0-9]))[A-Za-z0-9]{{1,12}}+){{0,3}}+
+    (?:\[[0-9]{{0,5}}\])?+
+    (?P<closers>(?:{_QUOTE}|[\])}}*_~」』]){{0,5}}+)(?:[ ]?\([^()\n"'`]{{1,30}}\))?
+    # "Password for root", "clave de acceso".
+    (?:[ ](?:for|of|für|zu[mr]|pour|para|del?|d[aiou']|voor|dla|от|для)[ ]?[\w.@-]{{1,30}}+)?+
+    (?![a-zA-Z0-9.])(?:
+        # The value of another attribute: 'name="API_KEY" value="..."'.
+        {_BLANK}{{0,8}}[,{{]?\s{{0,20}}(?:{_QUOTE})?(?:value|content|default)(?:{_QUOTE})?
+          [ \t]{{0,3}}[:=]
+        # The type of a variable: 'token: str = "..."', 'token string = "..."'.
+        | [ \t]{{0,8}}(?::[ \t]{{0,3}}|[ \t])[A-Za-z_][\w.?|\[\]]{{0,30}}[ \t]{{1,3}}=(?=[ \t])
+        # The attributes of an element: '<password type="plain">...'.
+        | (?:[ \t]{{1,3}}[\w:-]{{1,30}}="[^"<>\n]{{0,60}}"){{1,3}}>
+        # The next element or cell: '<td>password</td><td>...</td>'.
+        | (?:\s{{0,20}}{_TAG}){{2,3}}
+        | (?:{_BLANK}|{_TAG}){{0,8}}
+          (?:[:=]{{1,3}}>?|-?>|<-|[|、]|%(?:25)?3[ADad]|&(?:\#61|equals);|\\u003[ADad])
+        | [ \t]{{0,8}}(?P<comma>[,;])(?!\s*\n)
+        | [ \t]{{1,3}}(?:is|was|to|ist|lautet|est|es|è|é|jest|هي|[–—-])[ \t:] | [は是为為은는]
+        | (?P<blank>\t|(?=[ (])|%20|\+)
+    )
+    (?:{_BLANK}|{_TAG}){{0,8}}\*{{0,3}}{_BLANK}{{0,8}}
+    # The value may be on the next line.
+    (?:
+        (?:[|>(\\][+-]?|<<[-~]?["']?\w{{1,20}}["']?)?
+        [ \t]{{0,3}}(?P<newline>\r?\n[ \t]{{0,60}})
+    )?
+    (?:
+        # An opening quote, after brackets, a call, and the prefix of a string.
+        (?:[\w.:]{{0,30}}[(\[{{][ \t]{{0,3}}){{0,2}}[bBrRfFuULl$@]{{0,2}}
+        (?P<quote>{_QUOTE})(?:(?<=["']{{3}})\r?\n[ \t]{{0,60}})?
+        | \((?=[A-Za-z0-9])
+    )?
+    # The scheme of an authorization, and a quote after it.
+    (?:
+        (?i:basic|bearer|token|api-?key|oauth|negotiate|aws4-hmac-sha256)(?:{_BLANK}{{1,3}}|\+)
+        (?P<inner>{_QUOTE})?
+    )?
+    """,
+    re.VERBOSE,
+)
+#: What precedes a name if only a blank separates it from the value: an option, or a login.
+_BEFORE_NAME_AND_BLANK = re.compile(r"(?:(?<!\S)--?[\w-]{0,40}|login\s{1,20}\S{1,80}\s{1,20})$")
+#: Names of values that are public: keys of tables and caches, public keys, and digests.
+_PUBLIC_NAME = re.compile(
+    r"(?:(?:public|pub|primary|foreign|sort|partition|range|cache|result|limit|group|index|lookup|row"
+    r"|data|object|i18n|translation|locali[sz]ation|recv|send)[_ -]?key"
+    r"|(?:next|page|continuation)[_ -]?token|::\w{1,40}::\w{1,80})$"
+)
+_PUBLIC_SUFFIX = re.compile(r"[_.-]?(?:hash|digest|sha\d+|md5|fingerprint|checksum)")
+
+#: Quotes that close a value, if they differ from the opening quote.
+_CLOSING_QUOTES = {
+    **{
+        "“": "”“",
+        "„": "“”",
+        "‟": "”",
+        "‘": "’‘",
+        "‚": "‘’",
+        "«": "»",
+        "»": "«",
+        "‹": "›",
+        "›": "‹",
+    },
+    **{"「": "」", "『": "』"},
+}
+MAX_VALUE_CHARACTERS = 10_000
+#: The next parameter of a URL, and an HTML entity, are not part of a value.
+_NEXT_PARAMETER = r"(?:(?:&|%26)[\w.%-]{1,60}(?:=|%3[Dd])|&(?:[a-z]{2,8}|#\d{1,5});)"
+_VALUE_CHARACTERS = r"[A-Za-z0-9+/=_.~!@#$^*?{}-]"
+_UNQUOTED_VALUE = re.compile(
+    rf"{_VALUE_CHARACTERS}*+(?:(?!{_NEXT_PARAMETER})[&%]{_VALUE_CHARACTERS}*+){{0,200}}+"
+)
+#: Before a parenthesis, the name of a function; it may not be a long run of letters and digits.
+_FUNCTION_NAME = re.compile(r"[A-Za-z0-9]{1,15}|(?=[A-Za-z0-9]*[_.])[\w.]+")
+#: What may follow an unquoted value: marks of Markdown, and the end of a sentence or parameter.
+_AFTER_UNQUOTED_VALUE = ".?*_~&"
+#: Another assignment inside a value, as in "a=b&api_key=...".
+_NESTED_ASSIGNMENT = re.compile(
+    rf"[&;,/|?]?[\w.-]{{0,30}}(?i:{'|'.join(_CREDENTIAL_NAMES.values())})[\w-]{{0,10}}"
+    r"(?:=|%3[Dd])(?=.{8})"
+)
+_URL_PARAMETER = re.compile(r"[?&][\w.%-]*$")
 
 
 def find_assigned_credentials(text: str, regions: Sequence[str] = ()) -> SpanIterator:
-    for match in _ASSIGNED_VALUE.finditer(text):
-        name = text[max(0, match.start() - 20) : match.start()]
-        if _NAME_BEFORE_VALUE.search(name) and _is_credential(match):
-            yield match.span(2)
-    for match in _OPTION_VALUE.finditer(text):
-        if _is_credential(match):
-            yield match.span(2)
+    """Find values after English names, and after the options and headers for a user."""
+    yield from _find_named_values(text, _ENGLISH_NAMES)
+    if "-u" in text:
+        for match in _USER_OPTION.finditer(text):
+            if _is_random_looking(match[1] or match[2], 8):
+                yield match.span(1 if match[1] else 2)
+    if "Digest " in text:
+        for match in _DIGEST_RESPONSE.finditer(text):
+            yield match.span(1)
 
 
-def _is_credential(match: re.Match[str]) -> bool:
-    """Return whether the value of a match looks random and is no assignment itself."""
-    return _is_random_looking(match[2], quoted=bool(match[1])) and not (
-        _ASSIGNMENT_IN_VALUE.search(match[2])
-    )
+def find_credentials_named_in_other_languages(
+    text: str, regions: Sequence[str] = ()
+) -> SpanIterator:
+    yield from _find_named_values(text, _OTHER_NAMES)
 
 
-def _is_random_looking(value: str, quoted: bool) -> bool:
+#: The user and password of a request by curl.
+_USER_OPTION = re.compile(
+    r"-u(?<=[\s\"'`(-]-u)(?:ser)?[ =]{1,3}(?:"
+    rf"[^\s:\"']{{1,64}}:([^\s\"'<>|;]{{8,{MAX_VALUE_CHARACTERS}}})"
+    rf"|[\"'][^\s:\"']{{1,64}}:([^\n\"']{{8,{MAX_VALUE_CHARACTERS}}})[\"'])"
+)
+_DIGEST_RESPONSE = re.compile(r"Digest [^\n]{0,400}?\bresponse=\"?([0-9a-f]{32})(?![0-9a-f])")
+
+
+class _Value(NamedTuple):
+    """The position of a value that follows a name.
+
+    Attributes:
+        start: Index of its first character.
+        end: Index after its last character.
+        is_quoted: Whether quotes enclose it.
+    """
+
+    start: int
+    end: int
+    is_quoted: bool
+
+
+def _find_named_values(text: str, name_patterns: Mapping[str, re.Pattern[str]]) -> SpanIterator:
+    """Yield the values after names; a pattern is searched if the text contains its key."""
+    lower_case = text.replace("İ", "i").lower()  # "İ" alone has two characters in lower case.
+    names = [
+        name
+        for cue, pattern in name_patterns.items()
+        if cue in lower_case
+        for name in pattern.finditer(lower_case)
+    ]
+    end = 0
+    for name in sorted(names, key=lambda name: name.start()):
+        if name.start() < end:
+            continue
+        following = _TEXT_AFTER_NAME.match(text, name.end())
+        if following is None:
+            continue
+        value = _read_value(text, following)
+        if value is None or not _is_announced(text, name, following, value):
+            continue
+        is_short_allowed = value.is_quoted or name[0].startswith(("pass", "pw"))
+        if _is_random_looking(
+            text[value.start : value.end], 8 if is_short_allowed else 12
+        ) and not _is_public(lower_case, name):
+            yield value.start, value.end
+            end = value.end
+
+
+def _is_public(lower_case: str, name: re.Match[str]) -> bool:
+    """Return whether the words around a name say that its value is public."""
+    if _PUBLIC_SUFFIX.match(lower_case, name.end()):
+        return True
+    return bool(_PUBLIC_NAME.search(lower_case, max(0, name.start() - 120), name.end()))
+
+
+def _read_value(text: str, following: re.Match[str]) -> _Value | None:
+    """Return the position of the value after a name, or None if there is none."""
+    start = following.end()
+    quote = following["inner"] or following["quote"]
+    end = _find_closing_quote(text, start, quote) if quote else -1
+    is_quoted = end >= 0
+    if not is_quoted:
+        unquoted = _UNQUOTED_VALUE.match(text, start, start + MAX_VALUE_CHARACTERS)
+        if unquoted is None or unquoted.end() < start + 8:
+            return None
+        end = start + _measure_unquoted_value(unquoted[0])
+        next_character = text[unquoted.end() : unquoted.end() + 1]
+        if next_character == "(" and _FUNCTION_NAME.fullmatch(unquoted[0]):
+            return None
+        if following["newline"] and next_character not in ("", "\r", "\n"):
+            return None
+        fragment = text.find("#", start, end)
+        before = text[max(0, following.start() - 40) : following.start()]
+        if fragment >= 0 and _URL_PARAMETER.search(before):
+            end = fragment
+    has_assignment = "=" in text[start:end] or "%3" in text[start:end]
+    nested = _NESTED_ASSIGNMENT.search(text, start, end) if has_assignment else None
+    return _Value(start, nested.start() if nested else end, is_quoted)
+
+
+def _measure_unquoted_value(characters: str) -> int:
+    """Return the length of a value without a full stop, an index or a brace after it."""
+    value = characters.rstrip(_AFTER_UNQUOTED_VALUE)
+    opening_brace = value.rfind("{")
+    if not value.endswith("}") or opening_brace == 0:
+        return len(value)
+    return opening_brace if opening_brace > 0 else len(value.rstrip("}"))
+
+
+def _find_closing_quote(text: str, start: int, quote: str) -> int:
+    """Return the position of the quote that closes a value on the same line, or -1."""
+    last = start + MAX_VALUE_CHARACTERS
+    line_end = text.find("\n", start, last)
+    if line_end >= 0:
+        last = line_end
+    if quote in _CLOSING_QUOTES:
+        positions = [text.find(closing, start, last) for closing in _CLOSING_QUOTES[quote]]
+        return min((position for position in positions if position >= 0), default=-1)
+    end = text.find(quote, start, last)
+    while end > start and text[end - 1] == "\\" and quote[0] != "\\":
+        end = text.find(quote, end + 1, last)
+    return end
+
+
+def _is_announced(text: str, name: re.Match[str], following: re.Match[str], value: _Value) -> bool:
+    """Return whether a name and the text between it and a value announce a credential."""
+    if following["comma"]:  # An argument of a call: 'define("AUTH_KEY", "...")'.
+        return value.is_quoted and bool(following["closers"])
+    if following["blank"] is None or following["blank"] == "\t" or value.is_quoted:
+        return True
+    is_bare_key = name[0] == "key" and not text[: name.start()][-1:].strip(" \t\n\"'(")
+    if not is_bare_key and not text[name.end() : value.start].strip(" ("):
+        return True
+    return bool(_BEFORE_NAME_AND_BLANK.search(text, max(0, name.start() - 140), name.start()))
+
+
+# Random-looking values --------------------------------------------------------------------------
+
+#: The 250 pairs of letters that make up 94 % of the pairs in the words of program code and its
+#: documentation, but 37 % of random pairs.
+_FREQUENT_PAIR = (
+    "a[bcdfgiklmnprstuvy]|b[aeilorsu]|c[acehiklorstu]|d[adeilorsu]|"
+    "e[abcdefgilmnpqrstvwx]|f[aefilortu]|g[aeghilnorsu]|h[aeiort]|i[abcdefglmnoprstvxz]|"
+    "k[eis]|l[adeilostuy]|m[abeimopsu]|n[acdefgiknostuv]|o[abcdfgiklmnoprstuvw]|"
+    "p[aehiloprstuy]|qu|r[acdegiklmnoprstuvy]|s[acehiklopstuy]|t[acehiloprstuy]|"
+    "u[abcegilmnprst]|v[aeio]|w[aeior]|x[eipt]|y[ps]|ze"
+)
+_ORDERED_CHARACTERS = "abcdefghijklmnopqrstuvwxyz0123456789012345"
+_ORDERED_PAIR = "|".join(a + b for a, b in pairwise(_ORDERED_CHARACTERS) if a + b != "z0")
+#: Parts of a value in lower case that are no evidence of randomness: runs of frequent pairs, as in
+#: words, repeated characters, and characters in their order.
+_PREDICTABLE_PART = re.compile(
+    rf"(?<![a-z])keys?(?![a-z])|(?:(?={_FREQUENT_PAIR})[a-z]){{3,}}[a-z]"
+    rf"|(?<![a-z])(?:(?={_FREQUENT_PAIR})[a-z]){{2}}[a-z](?![a-z])"
+    r"|[0-9]{1,4}(?:[-/:.][0-9]{1,2}){2,}"  # dates and times
+    rf"|(.)\1{{2,}}|(?:(?={_ORDERED_PAIR})[a-z0-9]){{2,}}[a-z0-9]"
+)
+_WORD_BOUNDARY_IN_NAME = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_NOT_ALPHANUMERIC = re.compile("[^A-Za-z0-9]+")
+#: An encoded character in a URL.
+_URL_ENCODED_CHARACTER = re.compile("%[0-9A-Fa-f]{2}")
+#: A name in place of the value: "${VAR}", "$VAR", "{{ var }}", "%VAR%", "<var>", "[redacted]".
+_PLACEHOLDER = re.compile(
+    r"\$?\{+[^{}]*\}+|\$\([^()]*\)|\$(?:[A-Z_][A-Z0-9_]*|[a-z_][A-Za-z_]*)|%[A-Za-z_]\w*%|<[^<>]*>"
+    r"|\[[^\[\]]*\]|[^\n]*(?:A-Za-z|a-zA-Z|a-z0-9|A-Z0-9|\[(?:a-z|A-Z|0-9)\])[^\n]*|arn:[^\n]*"
+)
+#: Marks that occur in passwords more often than in names.
+_PASSWORD_MARKS = frozenset("!@#$%^&*?~+")
+#: Number of characters of a value that are judged.
+_JUDGED_CHARACTERS = 200
+
+
+def _is_random_looking(value: str, min_characters: int) -> bool:
     """Return whether a value looks random, as keys and good passwords do.
 
-    It must have a higher Shannon entropy than words (3 bits per character), and change between
-    lower case, capitals and digits more often than names do. Without quotes it must be long.
+    At least half of its letters and digits must be outside of words, repetitions and sequences, and
+    it must change between lower case, capitals, digits and marks more often than names do.
     """
-    value = _URL_ENCODED_CHARACTER.sub("_", value).rstrip(".!?")
-    if len(value) < (8 if quoted else 16) or _PLACEHOLDER_HINT.search(value):
+    value = _URL_ENCODED_CHARACTER.sub("_", value[:_JUDGED_CHARACTERS]).rstrip(".!?")
+    if len(value) < min_characters or _PLACEHOLDER.fullmatch(value):
         return False
-    if value.count(".") > 1 or value.count("/") > len(value) // 12:
+    if value.count(".") > max(2, len(value) // 12) or value.count("/") > max(1, len(value) // 6):
         return False
-    character_kinds = [c.isdigit() + 2 * c.isupper() for c in value]
-    change_rate = sum(a != b for a, b in pairwise(character_kinds)) / (len(value) - 1)
-    counts = Counter(value).values()
-    entropy_bits = -sum(n / len(value) * math.log2(n / len(value)) for n in counts)
-    return change_rate >= 0.25 and entropy_bits >= (3 if len(value) >= 16 else 2.75)
+    parts = _PREDICTABLE_PART.sub("", _WORD_BOUNDARY_IN_NAME.sub(" ", value).lower())
+    unpredictable = len(_NOT_ALPHANUMERIC.sub("", parts))
+    share = unpredictable / max(1, sum(map(str.isalnum, value)))
+    kinds = [_character_kind(character) for character in value]
+    neighbours = [(a, b) for a, b in pairwise(kinds) if a and b]
+    changes = sum(a != b for a, b in neighbours)
+    change_rate = changes / max(1, len(neighbours))
+    has_digit = any(character.isdigit() for character in value)
+    if len(value) >= 16 and change_rate >= 0.5 and share >= 0.4:
+        return True
+    # Names in code seldom have digits.
+    if unpredictable < 6 or share < (0.5 if has_digit else 0.6):
+        return False
+    if len(value) >= 16 and has_digit and share >= 0.75:
+        return changes >= 2 and change_rate >= 0.1
+    return changes >= 3 and change_rate >= (0.35 if len(value) < 16 or " " in value else 0.15)
+
+
+def _character_kind(character: str) -> int:
+    """Return a number for digits, capitals, other letters or marks of passwords, else 0."""
+    if character.isdigit():
+        return 1
+    if character.isalpha():
+        return 2 if character.isupper() else 3
+    return 4 if character in _PASSWORD_MARKS else 0

@@ -19,7 +19,9 @@ from typing import NamedTuple
 from hallmark.tasks.measures.personal.contact_details import WORD_CHARACTER
 from hallmark.tasks.measures.personal.folding import fold_digits_and_separators
 from hallmark.tasks.measures.personal.national_ids import CONTEXT_CHARS_BEFORE, NATIONAL_ID_FORMATS
+from hallmark.tasks.measures.personal.secrets import CREDENTIAL_NAMES_IN_OTHER_LANGUAGES
 from hallmark.tasks.measures.personal.types import PersonalDataType, Span, country_of_type
+from hallmark.tasks.measures.personal.vendor_keys import VENDOR_KEY_FORMATS
 
 #: Number of characters searched at each end of a text; only a private key may be longer.
 SEARCHED_CHARACTERS = 400
@@ -30,8 +32,11 @@ _CREDENTIAL_CHARACTER = r"[A-Za-z0-9+/=_.~!@#$%^&*?-]"
 #: A word that announces a secret; "key" must not be the end of a word such as "turkey".
 _CREDENTIAL_WORD = (
     r"(?i:(?:(?<![a-z])|(?<=api)|(?<=secret)|(?<=access))key"
-    r"|token|secret|passw(?:or)?d|pwd|passphrase|credentials?)"
+    r"|token|secret|passw(?:or)?d|pwd|passphrase|credentials?"
+    rf"|{'|'.join(CREDENTIAL_NAMES_IN_OTHER_LANGUAGES)})"
 )
+#: What may follow it: the rest of a name, closing quotes and brackets, and marks of Markdown.
+_END_OF_NAME = r"(?:[_-][A-Za-z0-9]{1,12}){0,3}[\"'`\])*]{0,4}[ \t]{0,3}"
 
 #: Characters allowed between the part of a secret and the end of the text, which close a quotation,
 #: a list or a sentence.
@@ -41,7 +46,7 @@ _CLOSING_PUNCTUATION = r"[\"'`)\]}>.,;…*]{0,4}"
 _CUE_PATTERNS = {
     "address": r"@|(?i:mail)",
     "digit": r"\d[^\d]{0,7}\Z",
-    "token": r"[A-Za-z0-9]{2}[-_.:]|A[KSBC][IC]A|AIza|eyJ|dapi|:AA",
+    "token": r"[A-Za-z0-9]{2}[-_.:]|A[KSBC][IC]A|AIza|eyJ|dapi|:AA|SK[0-9a-f]|EAA|LTAI|ATATT3",
     "connection": r"://[^\s:/]{0,64}:",
     "assignment": _CREDENTIAL_WORD,
     "iban": r"(?i:iban)",
@@ -75,67 +80,8 @@ class TruncatedShape:
         return match.start(), match.start("closers")
 
 
-@dataclass(frozen=True)
-class VendorKeyFormat:
-    """The prefix of a vendor's keys, and the characters that follow it."""
-
-    prefix: str
-    characters: str
-    """Character class of the characters after the prefix."""
-    max_characters: int
-    """Maximum number of these characters in a complete key."""
-    min_characters: int = 0
-    """Minimum number of these characters at the end of a text."""
-    required_pattern: str = r"\d"
-    """Pattern that must occur near the start of a key inside a text, to exclude words."""
-
-    @property
-    def truncated_pattern(self) -> str:
-        return rf"{self.prefix}{self.characters}{{{self.min_characters},{self.max_characters}}}"
-
-    @property
-    def anywhere_pattern(self) -> str:
-        """Pattern of a key inside a text, complete or not, that is too long to be a coincidence."""
-        lookahead = rf"(?={self.characters}{{0,40}}?{self.required_pattern})"
-        return rf"{self.prefix}{lookahead}{self.characters}{{8,400}}"
-
-
-_DIGIT_AND_CAPITAL = r"(?:\d[\w-]{0,40}?[A-Z]|[A-Z][\w-]{0,40}?\d)"
-
 #: A prefix must not start inside a word.
 _NOT_WITHIN_WORD = r"(?<![A-Za-z0-9_-])"
-
-#: The vendors of `hallmark.tasks.measures.personal.secrets`.
-_VENDOR_KEY_FORMATS = (
-    # The prefixes alone, and "ASIANS", are words.
-    VendorKeyFormat(
-        r"(?:AKIA|ASIA(?!NS?(?![A-Z0-9]))|ABIA|ACCA)", "[A-Z0-9]", 16, min_characters=1
-    ),
-    VendorKeyFormat(r"gh[pousr]_", "[A-Za-z0-9]", 36),
-    VendorKeyFormat(r"github_pat_", "[A-Za-z0-9_]", 82),
-    VendorKeyFormat(r"gl(?:pat|dt|ft|soat|rt)-", "[A-Za-z0-9_-]", 50),
-    VendorKeyFormat(r"xox[abeoprs]-", "[A-Za-z0-9-]", 140),
-    VendorKeyFormat(r"(?:sk|rk)_live_", "[A-Za-z0-9]", 99),
-    VendorKeyFormat(r"sk-ant-", "[A-Za-z0-9_-]", 120),
-    # CSS has classes such as "sk-fading-circle12".
-    VendorKeyFormat(
-        r"sk-", "[A-Za-z0-9_-]", 190, min_characters=8, required_pattern=_DIGIT_AND_CAPITAL
-    ),
-    VendorKeyFormat(r"AIza", "[A-Za-z0-9_-]", 35),
-    # These keys have letters only.
-    VendorKeyFormat(r"hf_", "[A-Za-z]", 34, required_pattern=r"[A-Z]{2}"),
-    VendorKeyFormat(r"npm_", "[A-Za-z0-9]", 36),
-    VendorKeyFormat(r"pypi-AgE", "[A-Za-z0-9_-]", 390),
-    VendorKeyFormat(
-        r"SG\.", "[A-Za-z0-9_.-]", 66, min_characters=4, required_pattern=_DIGIT_AND_CAPITAL
-    ),
-    VendorKeyFormat(r"GOCSPX-", "[A-Za-z0-9_-]", 28),
-    VendorKeyFormat(r"dop_v1_", "[0-9a-f]", 64),
-    VendorKeyFormat(r"shp(?:at|ca|pa|ss)_", "[0-9a-f]", 32),
-    VendorKeyFormat(r"dapi", "[0-9a-f]", 32, min_characters=4),
-    VendorKeyFormat(r"\d{8,10}:AA", "[A-Za-z0-9_-]", 33),
-    VendorKeyFormat(r"eyJ", "[A-Za-z0-9_.-]", 390, min_characters=4),
-)
 
 #: Digits without a context word or a typical format count from the seventh on: the first six digits
 #: of a card number identify its issuer, and PCI DSS allows showing them.
@@ -226,7 +172,7 @@ _END_SHAPES = (
         "SECRET",
         "token",
         SEARCHED_CHARACTERS,
-        rf"{_NOT_WITHIN_WORD}(?:{'|'.join(f.truncated_pattern for f in _VENDOR_KEY_FORMATS)})",
+        rf"{_NOT_WITHIN_WORD}(?:{'|'.join(f.truncated_pattern for f in VENDOR_KEY_FORMATS)})",
     ),
     TruncatedShape(
         "SECRET",
@@ -240,7 +186,7 @@ _END_SHAPES = (
         "SECRET",
         "assignment",
         240,
-        rf"{_CREDENTIAL_WORD}[\"'`]?[ \t]{{0,3}}(?:=>?[ \t]{{0,3}}[\"'`]?|:[ \t]{{0,3}}[\"'`])"
+        rf"{_CREDENTIAL_WORD}{_END_OF_NAME}(?:=>?[ \t]{{0,3}}[\"'`]?|:[ \t]{{0,3}}[\"'`])"
         rf"(?P<value>(?![$%{{<*]){_CREDENTIAL_CHARACTER}{{2,200}})",
     ),
     # A lower-case word after a colon is prose: "The secret: patience".
@@ -248,7 +194,7 @@ _END_SHAPES = (
         "SECRET",
         "assignment",
         240,
-        rf"{_CREDENTIAL_WORD}[ \t]{{0,3}}:[ \t]{{0,3}}"
+        rf"{_CREDENTIAL_WORD}{_END_OF_NAME}:\*{{0,2}}[ \t]{{0,3}}"
         rf"(?P<value>(?=[a-z]*[A-Z0-9_/+~!@#$^&-])(?![$%{{<*]){_CREDENTIAL_CHARACTER}{{4,200}})",
     ),
 )
@@ -268,7 +214,7 @@ _START_PATTERNS: tuple[tuple[PersonalDataType, str], ...] = (
 
 _START_CUE = re.compile(r"@|[A-Z0-9() -]{0,9}\d")
 _VENDOR_KEY_ANYWHERE = re.compile(
-    rf"{_NOT_WITHIN_WORD}(?:{'|'.join(f.anywhere_pattern for f in _VENDOR_KEY_FORMATS)})"
+    rf"{_NOT_WITHIN_WORD}(?:{'|'.join(f.anywhere_pattern for f in VENDOR_KEY_FORMATS)})"
 )
 _NUMBER_AT_END = re.compile(rf"(?<!{WORD_CHARACTER})\d[\d ./-]{{2,24}}\Z")
 _PRIVATE_KEY_BOUNDARY = re.compile(

@@ -253,6 +253,12 @@ def test_credentials_are_assigned_in_every_form():
         "SECRET_TOKEN=",
         "password: ''",
         '"authToken": ""',
+        'os.environ["API_KEY_PROD"] = ""',
+        "**Password:** ",
+        "<password></password>",
+        "| token |  |",
+        "Authorization: Bearer ",
+        "curl -u ann: https://example.com",
     }
 
 

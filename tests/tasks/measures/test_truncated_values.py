@@ -61,6 +61,11 @@ def test_a_value_cut_off_at_the_end_shows_only_its_first_characters(kind, value)
         ("password = hunt", "password = "),
         ('"api_key": "x9', '"api_key": "'),
         ("token: Zq7X", "token: "),
+        ('x["API_KEY"] = "x9', 'x["API_KEY"] = "'),
+        ("SECRET_KEY_ID=x9", "SECRET_KEY_ID="),
+        ("**Password:** Zq7X", "**Password:** "),
+        ("Passwort: Zq7X", "Passwort: "),
+        ("密码: Zq7X", "密码: "),
         ("postgres://jane:hunt", ""),
         ("-----BEGIN PRIVATE KEY-----\nMIIEvQIBADAN\nBgkq", ""),
         ("BgkqhkiG\n-----END PRIVATE KEY-----\nso", "\nso"),
@@ -155,7 +160,27 @@ CUT_SHORT = [
     "dapi" + "a1b2c3d4e5",
     "123456789:AA" + "aB3dE6gH9k",
     "eyJ" + "hbGciOiJIUzI1NiJ9.eyJz",
+    "sk_test_" + "4eC39HqLyjW",
+    "whsec_" + "aB3dE6gH9k",
+    "xapp-" + "1-A01B2C3D4E5",
+    "ya29." + "aB3dE6gH9k",
+    "gsk_" + "aB3dE6gH9k",
+    "nvapi-" + "aB3dE6gH9k",
+    "dckr_pat_" + "aB3dE6gH9k",
+    "SK" + "a1b2c3d4e5f6",
+    "key-" + "a1b2c3d4e5f6",
+    "sq0atp-" + "aB3dE6gH9k",
+    "EAAC" + "aB3dE6gH9k",
+    "LTAI" + "aB3dE6gH9k",
+    "ATATT3" + "aB3dE6gH9k",
+    "glsa_" + "aB3dE6gH9k",
+    "hvs." + "aB3dE6gH9k",
 ]
+
+
+@pytest.mark.parametrize("value", CUT_SHORT)
+def test_a_key_with_a_vendor_prefix_is_found_at_the_end(value):
+    assert remove_found_values(f"use {value}") == "use "
 
 
 @pytest.mark.parametrize("value", CUT_SHORT)
