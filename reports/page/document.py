@@ -26,7 +26,13 @@ class Code:
 
 @dataclass(frozen=True)
 class Link:
-    """A link within the same artifact."""
+    """A link within the same artifact.
+
+    Attributes:
+        text: The text of the link.
+        href: A page of the card, such as "composition.html", or "#" and the id of a section of the
+            same page.
+    """
 
     text: str
     href: str
