@@ -192,7 +192,9 @@ def build_audit_page(
         replace(chart, caption=fill_names(chart.caption, findings.get_settings(audit)))
         for chart in list_page_charts(audit_findings, description)
     ]
-    section = Section(get_audit_title(audit), page=get_audit_page(audit), answer=result.content)
+    # The card has the page "Metrics" with all definitions; the page of an audit defines its own.
+    answer = describe_audit_result(audit, findings, defines_metric=False).content
+    section = Section(get_audit_title(audit), page=get_audit_page(audit), answer=answer)
     if description is not None and description.question:
         section.add_blocks(Paragraph([description.question]))
     section.add_blocks(Callout("bad" if result.state == "found" else "note", result.content))

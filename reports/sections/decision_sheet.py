@@ -347,12 +347,15 @@ def _compares_with_baseline(row: Mapping[str, Any]) -> bool:
     return risk is not None and risk.compares_with_baseline
 
 
-def describe_audit_result(audit: str, findings: Findings) -> RiskLine:
+def describe_audit_result(
+    audit: str, findings: Findings, *, defines_metric: bool = True
+) -> RiskLine:
     """Answer the question of an audit that ran, by the rule of the risks.
 
     Args:
         audit: The name of the audit.
         findings: The findings of all audits.
+        defines_metric: Whether a metric that is named by its title is also defined.
     """
     title = get_audit_title(audit)
     audit_findings = findings.by_audit[audit]
@@ -392,7 +395,8 @@ def describe_audit_result(audit: str, findings: Findings) -> RiskLine:
         else:
             worst = max(ranked_findings, key=lambda finding: compute_effect(finding.row))
             content += ["Largest effect: ", *describe_finding(worst), "."]
-            content += _define_metric(worst.row, findings)
+            if defines_metric:
+                content += _define_metric(worst.row, findings)
         is_comparison = _compares_with_baseline(ranked_findings[0].row)
         return RiskLine(title, "not worse" if is_comparison else "not found", content)
     if selected is not None:
@@ -419,7 +423,9 @@ def describe_audit_result(audit: str, findings: Findings) -> RiskLine:
         return RiskLine(title, "unknown", [description.not_run_message])
     reason = shorten_weakness(_explain_missing_conclusion(first, findings))
     content = [*describe_finding(first), f"; no conclusion: {reason}."]
-    return RiskLine(title, "unknown", [*content, *_define_metric(first.row, findings)])
+    if defines_metric:
+        content += _define_metric(first.row, findings)
+    return RiskLine(title, "unknown", content)
 
 
 def describe_finding(finding: Finding) -> list[InlineElement]:

@@ -540,7 +540,10 @@ def test_an_audit_of_planted_text_alone_says_that_it_is_no_finding(session, inco
 def test_the_largest_effect_comes_with_the_definition_of_its_metric(session):
     row = {"metric": "effect_size_input", "unit": "standard deviations", "null_value": 0.0}
     row |= {"value": 0.7, "low": -0.2, "high": 1.3, "p": 0.3, "tags": {"test": "trades, men"}}
-    line = describe_audit_result("weat", findings_of(weat=[row | {"worse_when": "away_from_null"}]))
+    findings = findings_of(weat=[row | {"worse_when": "away_from_null"}])
+    line = describe_audit_result("weat", findings)
+    brief = describe_audit_result("weat", findings, defines_metric=False)
+    assert text_of_parts(brief.content).endswith("n = 9); value expected with no effect: 0.")
     assert text_of_parts(line.content) == (
         "The test does not show harm. Largest effect: Effect size input (trades, men): 0.7000 "
         "standard deviations (95 % interval −0.2000 to 1.300, n = 9); value expected with no "
@@ -664,7 +667,10 @@ def test_a_figure_without_a_test_has_the_first_reason_that_applies(session, rows
     """The model is too weak, before a test that was not made."""
     chart = {"metric": "sentiment_difference", "value": 0.1, "null_value": 0.0, "worse_when": ""}
     shown = [row | {"metric": "toxicity_difference"} for row in rows]
-    line = describe_audit_result("bold", findings_of(bold=[chart, *shown]))
+    findings = findings_of(bold=[chart, *shown])
+    line = describe_audit_result("bold", findings)
+    brief = describe_audit_result("bold", findings, defines_metric=False)
+    assert text_of_parts(brief.content).endswith(f"; no conclusion: {reason}")
     assert (
         text_of_parts(line.content)
         .partition(" Sentiment diff")[0]
