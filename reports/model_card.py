@@ -590,9 +590,7 @@ class ModelCardBuilder:
             }
             - {""}
         )
-        items: list[InlineContent] = [
-            ["What was not measured is listed under “", NOT_MEASURED_LINK, "”."]
-        ]
+        items: list[InlineContent] = [["For missing results, see “", NOT_MEASURED_LINK, "”."]]
         if scorers:
             items.append(
                 [

@@ -187,18 +187,22 @@ def build_card_summary(
         redact: Redacts names of files.
     """
     controls = collect_controls(findings)
+    file_rows = _build_item_file_rows(findings, coverage.empty, redact)
+    measured_count = len(findings.by_audit.keys() - coverage.empty.keys())
     verdicts = [] if policy is None else table_to_rows(policy["verdicts"].read())
     entries: list[DefinitionEntry] = [
         ("Do the audits work?", _explain_control_results(findings, controls))
     ]
     entries += [
         ("Training text seen", training_coverage),
-        ("Items of the audits", [_describe_item_files(findings, coverage.empty, redact)]),
+        ("Items of the audits", [_describe_items(measured_count, len(file_rows))]),
     ]
     entries.append(("Value expected with no effect, baseline", [COMPARISON_NOTE]))
     if verdicts:
         entries.append(("Policy", [_describe_policy(judge_policy(verdicts))]))
     blocks: list[Block] = [DefinitionList(entries)]
+    if file_rows:
+        blocks.append(DataTable("Files with items of the audits", ["audit", "files"], file_rows))
     if verdicts:
         blocks.append(build_verdicts_table(verdicts, findings))
     return [*blocks, *_list_further_harms(findings, coverage)]
@@ -234,22 +238,34 @@ def _list_further_harms(findings: Findings, coverage: AuditCoverage) -> list[Blo
     ]
 
 
-def _describe_item_files(
+def _build_item_file_rows(
     findings: Findings, missing_reason_by_audit: Mapping[str, str], redact: Callable[[str], str]
-) -> str:
-    """Name the configured files of items of the audits that measured something."""
-    measured_audits = [audit for audit in findings.by_audit if audit not in missing_reason_by_audit]
-    if not measured_audits:
-        return "No audit measured anything."
-    file_texts = [
-        f"{get_audit_title(audit)}: {', '.join(map(redact, files))}."
-        for audit in measured_audits
-        if (files := list_configured_files(findings.get_settings(audit)))
+) -> list[list[InlineElement]]:
+    """Build a row with the configured files of items of each audit that measured something."""
+    return [
+        [get_audit_title(audit), ", ".join(map(redact, files))]
+        for audit in findings.by_audit
+        if audit not in missing_reason_by_audit
+        and (files := list_configured_files(findings.get_settings(audit)))
     ]
-    others = "The other audits" if file_texts else "The audits"
-    if len(file_texts) < len(measured_audits):
-        file_texts.append(f"{others} use built-in items or the training corpus.")
-    return " ".join(file_texts)
+
+
+def _describe_items(measured_count: int, with_files_count: int) -> str:
+    """Say where the items of the audits come from, apart from the names of files.
+
+    Args:
+        measured_count: Number of audits that measured something.
+        with_files_count: Number of these whose items are in configured files.
+    """
+    if not measured_count:
+        return "No audit measured anything."
+    if not with_files_count:
+        return "The audits use built-in items or the training corpus."
+    verb = "reads" if with_files_count == 1 else "read"
+    text = f"{format_count(with_files_count, 'audit')} {verb} files; the table below names them."
+    if with_files_count == measured_count:
+        return text
+    return f"{text} The other audits use built-in items or the training corpus."
 
 
 def list_configured_files(config: Mapping[str, Any]) -> list[str]:
@@ -543,8 +559,8 @@ def build_verdicts_table(verdicts: Sequence[Mapping[str, Any]], findings: Findin
         )
     omitted_count = len(verdicts) - len(rows)
     note = (
-        "A rule compares one figure with a limit that the policy sets. The risks on the first "
-        "screen are judged by all tests, and by whether these detect planted text. “Not shown” "
+        "A rule limits one figure; the risks on the first screen are judged by all tests, and by "
+        "whether these detect planted text. “Not shown” "
         "means that the finding shows neither that the rule holds nor that it does not."
     ) + (
         f" The table verdicts of the run contains {format_count(omitted_count, 'further verdict')}."

@@ -612,7 +612,7 @@ def _describe_comparison(row: Mapping[str, Any]) -> str:
     else:
         text = f"; value expected with no effect: {null_text}"
     effect, unit = row["minimum_detectable_effect"], row["unit"]
-    if effect is None:
+    if effect is None or row["inconclusive_reason"]:  # no effect can be detected then
         return text
     if unit == "share":
         effect_text = format_number(effect, SHARE_DIFFERENCE).replace("points", "percentage points")

@@ -195,7 +195,7 @@ def test_a_rule_that_could_not_be_judged_is_neither_passed_nor_failed(session):
         "–",
         "not measured: it is a masked language model",
     ]
-    assert verdicts.note.startswith("A rule compares one figure with a limit that the policy sets.")
+    assert verdicts.note.startswith("A rule limits one figure; the risks on the first screen are")
     assert "“Not shown” means that the finding shows neither" in verdicts.note
     # The audit did not run, so the card has no such figure.
     *_, (verdicts,) = screen(limit=0.7, missing=("bias",))
@@ -580,11 +580,13 @@ def test_files_of_items_are_named_for_each_audit(session):
     config = findings.audit_artifacts["bias"].manifest["parts"]["config"]
     config["pairs"] = "sets/crows_pairs.csv"
     coverage = find_audit_coverage(findings, {}, [])
-    text = text_of_blocks(build_card_summary(findings, None, coverage, ["x"], str))
+    text = text_of_blocks(build_card_summary(findings, None, coverage, ["x"], str.upper))
     assert (
-        "Items of the audits: Bias: crows_pairs.csv. The other audits use built-in items or the "
-        "training corpus."
+        "Items of the audits: 1 audit reads files; the table below names them. The other audits "
+        "use built-in items or the training corpus."
     ) in text
+    assert text.endswith("Files with items of the audits\n\nBias\nCROWS_PAIRS.CSV")
     findings.audit_artifacts["weat"].manifest["parts"]["config"]["words"] = "words.json"
     text = text_of_blocks(build_card_summary(findings, None, coverage, ["x"], str))
-    assert "Bias: crows_pairs.csv. Associations between words (WEAT): words.json.\n" in text
+    assert "Items of the audits: 2 audits read files; the table below names them.\n" in text
+    assert "Bias\ncrows_pairs.csv\nAssociations between words (WEAT)\nwords.json" in text

@@ -197,6 +197,7 @@ def test_a_model_too_weak_for_an_audit_is_unknown_not_harmless(session):
     row = PAIRS | {"p": None, "inconclusive_reason": reason}
     state, text = lines_of(bias=[row])["Bias against groups"]
     assert state == "unknown" and f". No conclusion can be drawn: {reason}." in text
+    assert "detectable" not in text  # a model that is too weak shows no effect of any size
 
 
 def test_a_headline_without_a_test_is_unknown_and_says_why(session):
