@@ -1,5 +1,7 @@
 """The first screen of a model card: status, risks, and what is not known, branch by branch."""
 
+from dataclasses import replace
+
 import pytest
 
 from hallmark.reports.page.document import DecisionSheet, Link
@@ -15,11 +17,13 @@ from hallmark.reports.sections.decision_sheet import (
     build_risk_lines,
     describe_audit_result,
     describe_coverage,
+    describe_finding,
     describe_risks_without_rule,
     describe_rules_about_risk,
     describe_status,
     select_headline_finding,
 )
+from hallmark.reports.sections.findings import Finding
 from hallmark.tasks.audits.audit_descriptions import (
     RISKS,
     AuditDescription,
@@ -677,3 +681,23 @@ def test_a_figure_without_a_test_has_the_first_reason_that_applies(session, rows
         .partition(" Sentiment diff")[0]
         .endswith(f"; no conclusion: {reason}")
     )
+
+
+def test_of_equally_general_findings_the_worst_is_the_headline(session):
+    for worse_when, worst in (("up", 0.5), ("down", 0.2)):
+        rows = [
+            PAIRS
+            | {"metric": "m", "value": value, "worse_when": worse_when, "tags": {"kind": kind}}
+            for value, kind in ((0.2, "a"), (0.5, "b"))
+        ]
+        findings = findings_of(bias=rows).by_audit["bias"]
+        selected = select_headline_finding(Headline("m", "{value}"), findings)
+        assert selected.row["value"] == worst
+
+
+def test_an_interval_without_a_level_is_called_one_of_95_percent(session):
+    [finding] = findings_of(bias=[PAIRS]).by_audit["bias"]
+    for level, text in ((None, "95 % interval"), (0.9, "90 % interval")):
+        figure = replace(finding.figure, confidence_level=level)
+        said = text_of_parts(describe_finding(Finding(finding.row, figure)))
+        assert f"({text} 48.0 % to 52.0 %, n = 540)" in said
