@@ -27,6 +27,7 @@ from hallmark.reports.page.document import (
     DecisionSheet,
     DefinitionEntry,
     Document,
+    list_figure_texts,
     redact_figure,
 )
 from hallmark.reports.page.figures import Evidence, FigureBook
@@ -217,6 +218,9 @@ def read_card(store: Store, card: Artifact) -> CardContent:
         missing_inputs = tuple(sorted(corpus_names.keys() - corpus_artifacts.keys()))
         redactor = kind.build_redactor(inputs, settings)
         figures = read_figures(card["figures"].read().to_pylist())
+        redactor.search_full_texts(
+            text for figure in figures.values() for text in list_figure_texts(figure)
+        )
         shown_figures = {
             figure_id: redact_figure(figure, redactor.redact_full_text)
             for figure_id, figure in figures.items()

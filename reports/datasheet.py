@@ -58,6 +58,7 @@ from hallmark.reports.sections.datasheet_answers import (
 from hallmark.reports.sections.filter_errors import summarize_filter_errors
 from hallmark.reports.sections.form_answers import build_form_section
 from hallmark.reports.sections.group_removals import (
+    REMOVAL_RATES_TITLE,
     build_group_removal_answer,
     build_group_removal_section,
 )
@@ -162,7 +163,7 @@ class DatasheetBuilder:
         splits = self.corpus_figures.list_distinct_values("sources", "split")
         filter_descriptions = describe_toxicity_actions(self.corpus_figures)
         if filter_descriptions:
-            errors = summarize_filter_errors(self.corpus_figures)
+            errors = summarize_filter_errors(self.corpus_figures, REMOVAL_RATES_TITLE)
             filter_descriptions[-1] = [*filter_descriptions[-1], " ", *errors]
         return [
             Paragraph(["The corpus contains ", document_count, " with ", corpus_size, "."]),

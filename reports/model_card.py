@@ -45,6 +45,7 @@ from hallmark.reports.sections.analyses import (
 )
 from hallmark.reports.sections.attention import build_attention_section
 from hallmark.reports.sections.card_summary import (
+    INTERVAL_NOTE,
     build_card_summary,
     collect_controls,
     describe_measurement_limits,
@@ -67,7 +68,12 @@ from hallmark.reports.sections.corpus_figures import (
     CorpusFigures,
     build_corpus_redactor,
 )
-from hallmark.reports.sections.decision_sheet import AuditCoverage, build_decision_sheet
+from hallmark.reports.sections.decision_sheet import (
+    MAIN_RESULTS_TITLE,
+    NOT_MEASURED_LINK,
+    AuditCoverage,
+    build_decision_sheet,
+)
 from hallmark.reports.sections.error_rates import (
     ERROR_RATES,
     ErrorRates,
@@ -80,6 +86,7 @@ from hallmark.reports.sections.findings import (
     list_measured_groups,
 )
 from hallmark.reports.sections.form_answers import build_form_section
+from hallmark.reports.sections.missing_results import build_missing_results_section
 from hallmark.reports.sections.model_card_answers import (
     ModelCardMeasurements,
     build_model_card_answers,
@@ -216,7 +223,7 @@ class ModelCardBuilder:
                 ("Limits", [describe_measurement_limits(self.findings, controls)]),
                 build_changes_entry(self.book, self.previous_comparison, self.findings),
             ],
-            {row["audit"] for row in verdicts},
+            verdicts,
         )
 
     def find_audit_coverage(self) -> AuditCoverage:
@@ -254,7 +261,7 @@ class ModelCardBuilder:
             if isinstance(summary, DataTable)
             else summary
         )
-        return Section("Main results", blocks)
+        return Section(MAIN_RESULTS_TITLE, blocks)
 
     def describe_training_text_read(self) -> InlineContent:
         """Return how much of the training text the model has seen, as far as it is known."""
@@ -574,10 +581,7 @@ class ModelCardBuilder:
         return Section("Ethical considerations", [facts, BulletList(items)])
 
     def build_caveats_section(self) -> Section:
-        """Build the section on missing figures, scorers, intervals and error rates."""
-        unmeasured_count = sum(
-            figure.value is None for rows in self.findings.by_audit.values() for _, figure in rows
-        )
+        """Build the section on scorers, intervals and error rates."""
         scorers = sorted(
             {
                 finding_row["scorer"]
@@ -586,14 +590,7 @@ class ModelCardBuilder:
             }
             - {""}
         )
-        items: list[InlineContent] = []
-        if unmeasured_count:
-            items.append(
-                [
-                    f"Figures that could not be measured: {unmeasured_count}; each figure states "
-                    "the reason."
-                ]
-            )
+        items: list[InlineContent] = [["For missing results, see “", NOT_MEASURED_LINK, "”."]]
         if scorers:
             items.append(
                 [
@@ -602,13 +599,7 @@ class ModelCardBuilder:
                     "from other scorers."
                 ]
             )
-        items.append(
-            [
-                "Intervals describe chance variation among the prompts, sentence pairs and "
-                "canaries of these audits. They do not cover other prompts that could have "
-                "been written."
-            ]
-        )
+        items.append([INTERVAL_NOTE])
         items += describe_missing_error_rates(self.error_rates, self.findings.by_audit)
         facts = DefinitionList(
             [("Stated by the developers", format_user_statement(self.config.caveats))]
@@ -638,6 +629,7 @@ class ModelCardBuilder:
             self.build_lead(),
             [
                 self.build_summary_section(),
+                build_missing_results_section(self.findings, self.find_audit_coverage()),
                 self.build_details_section(),
                 self.build_intended_use_section(),
                 self.build_factors_section(),
@@ -648,7 +640,6 @@ class ModelCardBuilder:
                     self.findings,
                     self.config.max_table_rows,
                     self.get_error_rates_by_audit(),
-                    self._list_audits_skipped_by_user(),
                 ),
                 self.build_attention_section(),
                 self.build_ethics_section(),

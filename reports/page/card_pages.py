@@ -8,7 +8,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hallmark.reports.page.card_tables import CardContent
-from hallmark.reports.page.document import Callout, Document, Section, redact_document
+from hallmark.reports.page.document import (
+    Callout,
+    Document,
+    Section,
+    list_document_texts,
+    redact_document,
+)
 from hallmark.reports.page.evidence_pages import iterate_evidence_pages
 from hallmark.reports.page.rendering import (
     FigureLinker,
@@ -119,6 +125,7 @@ def _redact(content: CardContent, section: Section | None = None) -> Document:
     document = content.document
     if section is not None:
         document = replace(document, lead=[], sections=[section])
+    content.redactor.search_full_texts(list_document_texts(document))
     document = redact_document(document, content.redactor.redact_full_text)
     document.lead = [*_build_page_lead(content), *document.lead]
     return document

@@ -26,7 +26,13 @@ class Code:
 
 @dataclass(frozen=True)
 class Link:
-    """A link within the same artifact."""
+    """A link within the same artifact.
+
+    Attributes:
+        text: The text of the link.
+        href: A page of the card, such as "composition.html", or "#" and the id of a section of the
+            same page.
+    """
 
     text: str
     href: str
@@ -261,6 +267,17 @@ def _iterate_nested_blocks(block: Block) -> Iterator[Block]:
             yield from _iterate_nested_blocks(nested)
 
 
+def list_figure_texts(figure: Figure) -> list[str]:
+    """Return every text of a figure that ``redact_figure`` redacts."""
+    return [
+        figure.label,
+        figure.scorer,
+        figure.method,
+        figure.missing_reason,
+        figure.missing_text,
+    ]
+
+
 def redact_figure(figure: Figure, redact: RedactFunction) -> Figure:
     """Return the figure with every text redacted."""
     return replace(
@@ -271,6 +288,18 @@ def redact_figure(figure: Figure, redact: RedactFunction) -> Figure:
         missing_reason=redact(figure.missing_reason),
         missing_text=redact(figure.missing_text),
     )
+
+
+def list_document_texts(document: Document) -> list[str]:
+    """Return every text of a document that ``redact_document`` redacts."""
+    texts: list[str] = []
+
+    def collect(text: str) -> str:
+        texts.append(text)
+        return text
+
+    redact_document(document, collect)
+    return texts
 
 
 def redact_document(document: Document, redact: RedactFunction) -> Document:

@@ -136,6 +136,7 @@ def render_plain_rows(evidence: Evidence, rows: pa.Table, redactor: Redactor) ->
 
 def render_evidence_page(content: CardContent, selections: Sequence[ShownSelection]) -> str:
     """Render the page of selections of one stage."""
+    content.redactor.search_full_texts(_iterate_page_texts(selections))
     redact = content.redactor.redact_full_text
     tables: dict[str, list[ShownSelection]] = {}
     missing: list[ShownSelection] = []
@@ -162,6 +163,17 @@ def render_evidence_page(content: CardContent, selections: Sequence[ShownSelecti
             kind=content.document.kind,
         )
     )
+
+
+def _iterate_page_texts(selections: Sequence[ShownSelection]) -> Iterator[str]:
+    """Yield the texts of a page that its template redacts, apart from those of the rows."""
+    for selection in selections:
+        for figure in selection.figures:
+            yield from (figure.label, figure.full_text, describe_computation(figure))
+        if selection.evidence is not None:
+            yield describe_conditions(selection.evidence.conditions)
+            if selection.evidence.file_rows is None:
+                yield selection.evidence.format_python_filter_code()
 
 
 def describe_conditions(conditions: Mapping[str, Any]) -> str:

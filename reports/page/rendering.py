@@ -244,6 +244,8 @@ def _render_inline_element(element: InlineElement, is_brief: bool = False) -> st
         case Code(text):
             return format_code_span(text)
         case Link(text, href):
+            if href.startswith("#"):  # Markdown does not define the ids of headings
+                return escape_markdown(text)
             # A link without a folder leads to another page of the card.
             path = f"{href.removesuffix('.html')}.md" if "/" not in href else href
             return f"[{escape_markdown(text)}]({path})"

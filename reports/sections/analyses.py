@@ -34,7 +34,7 @@ from hallmark.reports.sections.card_summary import (
     count_control_results,
     describe_scorer_limits,
 )
-from hallmark.reports.sections.decision_sheet import describe_audit_result
+from hallmark.reports.sections.decision_sheet import NOT_MEASURED_LINK, describe_audit_result
 from hallmark.reports.sections.error_rates import ErrorRates
 from hallmark.reports.sections.findings import (
     Finding,
@@ -83,37 +83,25 @@ def build_analyses_section(
     findings: Findings,
     max_rows: int,
     error_rates: Mapping[str, ErrorRates] | None = None,
-    skipped_audits: Sequence[str] = (),
 ) -> Section:
-    """Build a page for each audit that ran, and a list of the audits that did not.
+    """Build a page for each audit that ran, and link to the list of those that did not.
 
     Args:
         findings: The findings of the audits.
         max_rows: The largest number of rows of a table, apart from findings about groups of people.
         error_rates: The known error rates by audit.
-        skipped_audits: The audits that the user skipped.
     """
     section = Section("Quantitative analyses")
-    missing_audits: list[list[InlineElement]] = [
-        [
-            description.title,
-            description.not_run_message
-            + " The user skipped this audit." * (audit in skipped_audits),
-        ]
-        for audit, description in AUDIT_DESCRIPTIONS.items()
-        if audit not in findings.by_audit
-    ]
     section.sections = [
         build_audit_page(findings, audit, max_rows, (error_rates or {}).get(audit))
         for audit in findings.by_audit
     ]
     if any(row["control"] for rows in findings.by_audit.values() for row, _ in rows):
         section.sections.append(build_controls_page(findings))
-    if missing_audits:
-        columns = ["audit", "not known"]
-        table = DataTable("Audits that did not run", columns, missing_audits)
-        summary = f"{format_count(len(missing_audits), 'audit')} did not run"
-        section.add_blocks(Details(summary, [table]))
+    missing_count = sum(audit not in findings.by_audit for audit in AUDIT_DESCRIPTIONS)
+    if missing_count:
+        audits = format_count(missing_count, "audit")
+        section.add_blocks(Paragraph([f"{audits} did not run; see “", NOT_MEASURED_LINK, "”."]))
     return section
 
 
@@ -204,7 +192,9 @@ def build_audit_page(
         replace(chart, caption=fill_names(chart.caption, findings.get_settings(audit)))
         for chart in list_page_charts(audit_findings, description)
     ]
-    section = Section(get_audit_title(audit), page=get_audit_page(audit), answer=result.content)
+    # The card has the page "Metrics" with all definitions; the page of an audit defines its own.
+    answer = describe_audit_result(audit, findings, defines_metric=False).content
+    section = Section(get_audit_title(audit), page=get_audit_page(audit), answer=answer)
     if description is not None and description.question:
         section.add_blocks(Paragraph([description.question]))
     section.add_blocks(Callout("bad" if result.state == "found" else "note", result.content))

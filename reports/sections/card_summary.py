@@ -1,7 +1,7 @@
 """Build the section on the main results of a model card.
 
-It answers whether the audits work and what the policy says of each rule. It lists harms and gaps
-that the decision sheet does not name, and what the model had read.
+It answers whether the audits work and what the policy says of each rule. It lists harms that the
+decision sheet does not name, and what the model had read.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from hallmark.reports.page.figures import (
     format_number,
 )
 from hallmark.reports.sections.decision_sheet import (
+    NOT_MEASURED_LINK,
     AuditCoverage,
     build_risk_lines,
     describe_discovery,
@@ -55,7 +56,11 @@ from hallmark.tasks.audits.judging.policy_outcome import (
 )
 from hallmark.tasks.audits.judging.scorer_controls import collect_scorer_limits
 from hallmark.tasks.audits.judging.selection import correct_interval_for_choice
-from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS, SKIPPED_COUNT_METRICS
+from hallmark.tasks.audits.registry import (
+    AUDIT_DESCRIPTIONS,
+    REQUIRED_SETTINGS,
+    SKIPPED_COUNT_METRICS,
+)
 from hallmark.tasks.contract import Artifact, Row, format_count, table_to_rows
 
 #: Targets of controls that test the audits, whatever the model and the scorers are.
@@ -66,6 +71,12 @@ COMPARISON_NOTE = (
     "The value expected with no effect (null value) is what an audit would measure on average if "
     "the model had no such effect. A baseline is another model, method or text whose figure takes "
     "its place."
+)
+
+#: What intervals do not say.
+INTERVAL_NOTE = (
+    "Intervals describe chance variation among the prompts, sentence pairs and canaries of these "
+    "audits. They do not cover other prompts that could have been written."
 )
 
 #: What controls test, as a sentence names it, by the target of the control.
@@ -111,24 +122,33 @@ def find_audit_coverage(
     for name, reason in failure_reason_by_audit.items():
         (failed if name in AUDIT_DESCRIPTIONS else failed_parts)[name] = reason
     rows_by_audit = {audit: [row for row, _ in rows] for audit, rows in findings.by_audit.items()}
-    weak_titles = list_titles_of_weak_audits(rows_by_audit, collect_controls(findings))
+    controls = collect_controls(findings)
+    weak_titles = list_titles_of_weak_audits(rows_by_audit, controls)
     empty = _find_missing_reason_by_audit(rows_by_audit)
+    not_run = [
+        audit
+        for audit in AUDIT_DESCRIPTIONS
+        if audit not in (*findings.by_audit, *failure_reason_by_audit, *skipped_audits)
+    ]
     return AuditCoverage(
         failed=failed,
         failed_parts=failed_parts,
         skipped=skipped_audits,
         empty=empty,
-        not_run=[
-            audit
-            for audit in AUDIT_DESCRIPTIONS
-            if audit not in (*findings.by_audit, *failure_reason_by_audit, *skipped_audits)
-        ],
-        inconclusive=[
-            audit
-            for audit in findings.by_audit
+        without_data=[audit for audit in not_run if audit in REQUIRED_SETTINGS],
+        without_corpus=[audit for audit in not_run if audit not in REQUIRED_SETTINGS],
+        inconclusive={
+            audit: _find_weakness(rows)
+            for audit, rows in rows_by_audit.items()
             if get_audit_title(audit) in weak_titles and audit not in empty
-        ],
+        },
     )
+
+
+def _find_weakness(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return why the model is too weak for an audit, from the findings of the audit."""
+    reasons = (row["inconclusive_reason"] for row in rows)
+    return next((reason for reason in reasons if reason.startswith(TOO_WEAK)), TOO_WEAK)
 
 
 def describe_measurement_limits(findings: Findings, controls: Sequence[AuditControl]) -> str:
@@ -147,11 +167,7 @@ def describe_measurement_limits(findings: Findings, controls: Sequence[AuditCont
             "It could not be judged whether the model is capable enough for these audits: "
             f"{', '.join(unjudged_audits)}."
         )
-    sentences.append(
-        "The intervals describe chance variation among the items of the audits. They do not cover "
-        "other items that could have been written."
-    )
-    return " ".join(sentences)
+    return " ".join(sentences) or INTERVAL_NOTE
 
 
 def build_card_summary(
@@ -171,37 +187,25 @@ def build_card_summary(
         redact: Redacts names of files.
     """
     controls = collect_controls(findings)
+    file_rows = _build_item_file_rows(findings, coverage.empty, redact)
+    measured_count = len(findings.by_audit.keys() - coverage.empty.keys())
     verdicts = [] if policy is None else table_to_rows(policy["verdicts"].read())
     entries: list[DefinitionEntry] = [
-        ("Do the audits work?", [_explain_control_results(findings, controls)])
+        ("Do the audits work?", _explain_control_results(findings, controls))
     ]
-    if gaps := _describe_gaps(findings, coverage):
-        entries.append(("Figures without a result", [" ".join(gaps)]))
     entries += [
         ("Training text seen", training_coverage),
-        ("Items of the audits", [_describe_item_files(findings, coverage.empty, redact)]),
+        ("Items of the audits", [_describe_items(measured_count, len(file_rows))]),
     ]
     entries.append(("Value expected with no effect, baseline", [COMPARISON_NOTE]))
     if verdicts:
         entries.append(("Policy", [_describe_policy(judge_policy(verdicts))]))
     blocks: list[Block] = [DefinitionList(entries)]
+    if file_rows:
+        blocks.append(DataTable("Files with items of the audits", ["audit", "files"], file_rows))
     if verdicts:
         blocks.append(build_verdicts_table(verdicts, findings))
     return [*blocks, *_list_further_harms(findings, coverage)]
-
-
-def _describe_gaps(findings: Findings, coverage: AuditCoverage) -> list[str]:
-    """Return sentences on figures that are missing in audits that ran, or that failed."""
-    rows_by_audit = {audit: [row for row, _ in rows] for audit, rows in findings.by_audit.items()}
-    return [
-        *(
-            f"{get_audit_title(name)} failed: {reason.rstrip('.')}."
-            for name, reason in {**coverage.failed, **coverage.failed_parts}.items()
-        ),
-        *_describe_empty_audits(coverage.empty),
-        *_describe_unmeasured_figures(rows_by_audit, coverage.empty),
-        *_describe_items(rows_by_audit),
-    ]
 
 
 def _list_further_harms(findings: Findings, coverage: AuditCoverage) -> list[Block]:
@@ -234,22 +238,34 @@ def _list_further_harms(findings: Findings, coverage: AuditCoverage) -> list[Blo
     ]
 
 
-def _describe_item_files(
+def _build_item_file_rows(
     findings: Findings, missing_reason_by_audit: Mapping[str, str], redact: Callable[[str], str]
-) -> str:
-    """Name the configured files of items of the audits that measured something."""
-    measured_audits = [audit for audit in findings.by_audit if audit not in missing_reason_by_audit]
-    if not measured_audits:
-        return "No audit measured anything."
-    file_texts = [
-        f"{get_audit_title(audit)}: {', '.join(map(redact, files))}."
-        for audit in measured_audits
-        if (files := list_configured_files(findings.get_settings(audit)))
+) -> list[list[InlineElement]]:
+    """Build a row with the configured files of items of each audit that measured something."""
+    return [
+        [get_audit_title(audit), ", ".join(map(redact, files))]
+        for audit in findings.by_audit
+        if audit not in missing_reason_by_audit
+        and (files := list_configured_files(findings.get_settings(audit)))
     ]
-    others = "The other audits" if file_texts else "The audits"
-    if len(file_texts) < len(measured_audits):
-        file_texts.append(f"{others} use built-in items or the training corpus.")
-    return " ".join(file_texts)
+
+
+def _describe_items(measured_count: int, with_files_count: int) -> str:
+    """Say where the items of the audits come from, apart from the names of files.
+
+    Args:
+        measured_count: Number of audits that measured something.
+        with_files_count: Number of these whose items are in configured files.
+    """
+    if not measured_count:
+        return "No audit measured anything."
+    if not with_files_count:
+        return "The audits use built-in items or the training corpus."
+    verb = "reads" if with_files_count == 1 else "read"
+    text = f"{format_count(with_files_count, 'audit')} {verb} files; the table below names them."
+    if with_files_count == measured_count:
+        return text
+    return f"{text} The other audits use built-in items or the training corpus."
 
 
 def list_configured_files(config: Mapping[str, Any]) -> list[str]:
@@ -266,7 +282,16 @@ def describe_empty_audits_and_item_notes(
 ) -> list[str]:
     """Return sentences on audits that measured nothing, and notes on the items of audits."""
     missing_reason_by_audit = _find_missing_reason_by_audit(findings_by_audit)
-    return [*_describe_empty_audits(missing_reason_by_audit), *_describe_items(findings_by_audit)]
+    empty_audits = [
+        f"{get_audit_title(audit)} measured nothing: {reason.rstrip('.')}."
+        for audit, reason in missing_reason_by_audit.items()
+    ]
+    item_notes = [
+        f"The audit “{get_audit_title(audit)}” skipped or marked items ({', '.join(notes)})."
+        for audit, rows in findings_by_audit.items()
+        if (notes := list_item_notes(audit, rows))
+    ]
+    return [*empty_audits, *item_notes]
 
 
 def _find_missing_reason_by_audit(
@@ -284,43 +309,18 @@ def _find_missing_reason_by_audit(
     }
 
 
-def _describe_empty_audits(missing_reason_by_audit: Mapping[str, str]) -> list[str]:
+def list_item_notes(audit: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return how many items of an audit were skipped, or need a remark, by the kind of remark.
+
+    Args:
+        audit: The name of the audit.
+        rows: Its rows of ``read_card_findings``.
+    """
     return [
-        f"{get_audit_title(audit)} measured nothing: {reason.rstrip('.')}."
-        for audit, reason in missing_reason_by_audit.items()
+        f"{row['title'].lower()}: {row['value']:,.0f}"
+        for row in rows
+        if row["metric"] in SKIPPED_COUNT_METRICS.get(audit, ()) and row["value"]
     ]
-
-
-def _describe_unmeasured_figures(
-    findings_by_audit: Mapping[str, Sequence[Row]], missing_reason_by_audit: Mapping[str, str]
-) -> list[str]:
-    sentences = []
-    for audit, findings in findings_by_audit.items():
-        rows = [row for row in findings if not row["control"]]
-        unmeasured_count = sum(row["value"] is None for row in rows)
-        if unmeasured_count and audit not in missing_reason_by_audit:
-            sentences.append(
-                f"The audit “{get_audit_title(audit)}” could not measure {unmeasured_count} of "
-                f"{format_count(len(rows), 'figure')}."
-            )
-    return sentences
-
-
-def _describe_items(findings_by_audit: Mapping[str, Sequence[Row]]) -> list[str]:
-    """Return a sentence for each audit with items that were skipped or that need a remark."""
-    sentences = []
-    for audit, rows in findings_by_audit.items():
-        counts = [
-            f"{row['title'].lower()}: {row['value']:,.0f}"
-            for row in rows
-            if row["metric"] in SKIPPED_COUNT_METRICS.get(audit, ()) and row["value"]
-        ]
-        if counts:
-            sentences.append(
-                f"The audit “{get_audit_title(audit)}” skipped or marked items "
-                f"({', '.join(counts)})."
-            )
-    return sentences
 
 
 def _format_as_sentence(text: str) -> str:
@@ -447,10 +447,12 @@ def describe_scorer_limits(controls: Sequence[AuditControl]) -> list[str]:
     ]
 
 
-def _explain_control_results(findings: Findings, controls: Sequence[AuditControl]) -> str:
+def _explain_control_results(findings: Findings, controls: Sequence[AuditControl]) -> InlineContent:
     """Say what the controls show about the audits, their scorers and this model."""
     if not controls:
-        return "No audit ran a control, so it is not known whether the audits can detect anything."
+        return [
+            "No audit ran a control, so it is not known whether the audits can detect anything."
+        ]
     rows_by_audit = {audit: [row for row, _ in rows] for audit, rows in findings.by_audit.items()}
     weak_audits = list_titles_of_weak_audits(rows_by_audit, controls)
     unjudged_audits = _list_titles_of_unjudged_audits(controls, weak_audits)
@@ -478,12 +480,6 @@ def _explain_control_results(findings: Findings, controls: Sequence[AuditControl
             f"{'; '.join(passed_controls)}. For the other audits, it was not tested whether this "
             "model is capable enough."
         )
-    if weak_audits:
-        sentences.append(
-            f"This model is too weak for these audits: {', '.join(weak_audits)}. Their questions "
-            "cannot be asked of it, so the card draws no conclusion from their figures. Too "
-            "little training is one possible cause."
-        )
     if unjudged_audits:
         sentences.append(
             "It could not be judged whether this model is capable enough for these audits: "
@@ -500,7 +496,14 @@ def _explain_control_results(findings: Findings, controls: Sequence[AuditControl
             f"The model returned no valid number in {', '.join(audits_without_numbers)}. Check "
             "its weights for NaN or infinity."
         )
-    return " ".join(sentences)
+    if not weak_audits:
+        return [" ".join(sentences)]
+    possessive, pronoun = ("its", "it") if len(weak_audits) == 1 else ("their", "them")
+    sentences.append(
+        f"This model is too weak for {format_count(len(weak_audits), 'audit')}, so the card draws "
+        f"no conclusion from {possessive} figures. Too little training is one possible cause. “"
+    )
+    return [" ".join(sentences), NOT_MEASURED_LINK, f"” lists {pronoun}."]
 
 
 def _list_passed_model_controls(
@@ -556,7 +559,9 @@ def build_verdicts_table(verdicts: Sequence[Mapping[str, Any]], findings: Findin
         )
     omitted_count = len(verdicts) - len(rows)
     note = (
-        "“Not shown” means that the finding shows neither that the rule holds nor that it does not."
+        "A rule limits one figure; the risks on the first screen are judged by all tests, and by "
+        "whether these detect planted text. “Not shown” "
+        "means that the finding shows neither that the rule holds nor that it does not."
     ) + (
         f" The table verdicts of the run contains {format_count(omitted_count, 'further verdict')}."
         if omitted_count

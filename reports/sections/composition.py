@@ -33,6 +33,9 @@ from hallmark.reports.sections.metadata import build_metadata_section, describe_
 from hallmark.reports.sections.personal_data import build_personal_data_section
 from hallmark.tasks.contract import Row, format_count
 
+#: How many sources without a stated licence a sentence names.
+MAX_NAMED_SOURCES = 5
+
 
 def build_canary_callout(corpus: CorpusFigures) -> Callout:
     """Build the note on documents that were planted to measure memorisation."""
@@ -217,24 +220,24 @@ def _read_source_declarations(corpus: CorpusFigures) -> list[Row]:
 
 
 def _build_declarations_table(corpus: CorpusFigures) -> Iterator[DataTable]:
-    """Yield the table of licence, origin and dates of the sources, if the config states any."""
+    """Yield the table of licence, origin and dates of all sources, if the config states any."""
     rows: list[list[InlineElement]] = []
+    is_any_stated = False
     for row in _read_source_declarations(corpus):
         collection_period = " to ".join(
             date for date in (row["collected_from"], row["collected_to"]) if date
         )
-        if row["licence"] or row["origin"] or collection_period:
-            declared_values = [
-                value or "not stated"
-                for value in (row["licence"], row["origin"], collection_period)
-            ]
-            rows.append([row["source"], *declared_values])
+        declared_values = (row["licence"], row["origin"], collection_period)
+        is_any_stated = is_any_stated or any(declared_values)
+        rows.append(
+            [row["source"], *(value or "not stated in the config" for value in declared_values)]
+        )
     max_rows = corpus.max_rows
     note = (
         f"The table shows the first {max_rows} of {len(rows):,} sources; all are in the table "
         "sources of ingest."
     )
-    if rows:
+    if is_any_stated:
         columns = ["source", "licence", "origin", "collected"]
         yield DataTable(
             "Declarations of the sources",
@@ -251,26 +254,47 @@ def describe_licences(corpus: CorpusFigures, stated_licence: str | None) -> Inli
     The statement for the whole corpus takes precedence over those of the sources.
     """
     document_licences = describe_document_licences(corpus)
-    declared_licences = _describe_declared_licences(
+    declared_licences = describe_declared_licences(
         corpus, stated_licence, "Stated for the whole corpus: " if document_licences else ""
     )
     return [*document_licences, *declared_licences]
 
 
-def _describe_declared_licences(
+def describe_declared_licences(
     corpus: CorpusFigures, stated_licence: str | None, label: str
-) -> Sequence[InlineElement]:
+) -> InlineContent:
+    """Return the licence of the whole corpus or those of the sources, and what is not stated.
+
+    Args:
+        corpus: The figures of the corpus.
+        stated_licence: The licence that a person stated for the whole corpus.
+        label: What precedes that licence.
+    """
     sources_by_licence: dict[str, list[str]] = {}
     for row in _read_source_declarations(corpus):
-        if row["licence"]:
-            sources_by_licence.setdefault(row["licence"], []).append(row["source"])
-    if (stated_licence and stated_licence.strip()) or not sources_by_licence:
+        sources_by_licence.setdefault(row["licence"] or "", []).append(row["source"])
+    unlicensed_sources = sources_by_licence.pop("", [])
+    if not sources_by_licence:
         return [label, *format_user_statement(stated_licence)]
     licence_texts = [
         f"{licence} ({', '.join(source_names)})"
         for licence, source_names in sources_by_licence.items()
     ]
-    return [f"Declared by the sources: {'; '.join(licence_texts)}."]
+    content: list[InlineElement] = [f"Declared by the sources: {'; '.join(licence_texts)}."]
+    if stated_licence and stated_licence.strip():
+        content = [label, *format_user_statement(stated_licence)]
+    if unlicensed_sources:
+        separator = " " if str(content[-1]).endswith((".", "!", "?")) else ". "
+        content.append(f"{separator}{_describe_sources_without_licence(unlicensed_sources)}")
+    return content
+
+
+def _describe_sources_without_licence(sources: Sequence[str]) -> str:
+    """Name the sources whose licence the config does not state; the table of sources has all."""
+    names = ", ".join(sources[:MAX_NAMED_SOURCES])
+    other_count = len(sources) - MAX_NAMED_SOURCES
+    others = f" and {format_count(other_count, 'other source')}" if other_count > 0 else ""
+    return f"The config states no licence for {names}{others}."
 
 
 def build_lengths_section(corpus: CorpusFigures) -> Section:

@@ -17,19 +17,26 @@ benefit is no harm.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
 
 from hallmark.reports.page.document import (
     DecisionSheet,
     DefinitionEntry,
+    InlineContent,
     InlineElement,
+    Link,
     RiskLine,
     RiskState,
     ShortFigure,
 )
-from hallmark.reports.page.figures import SHARE_DIFFERENCE, format_number, format_unit_suffix
+from hallmark.reports.page.figures import (
+    SHARE_DIFFERENCE,
+    format_number,
+    format_unit_suffix,
+    slugify,
+)
 from hallmark.reports.sections.audit_charts import compute_effect
 from hallmark.reports.sections.findings import (
     Finding,
@@ -38,8 +45,15 @@ from hallmark.reports.sections.findings import (
     find_harm_without_planted_text,
     get_audit_page,
     get_audit_title,
+    name_finding,
 )
 from hallmark.tasks.audits.audit_descriptions import RISKS, Headline
+from hallmark.tasks.audits.judging.conclusions import (
+    NOT_JUDGED as CAPABILITY_NOT_JUDGED,
+)
+from hallmark.tasks.audits.judging.conclusions import (
+    TOO_WEAK,
+)
 from hallmark.tasks.audits.judging.discoveries import (
     compute_distance_beyond_null,
     is_harmful,
@@ -59,9 +73,23 @@ FAIL, NOT_SHOWN, PASS_WITH_GAPS, PASS, NOT_JUDGED = (
     "Not judged",
 )
 
+#: What a pass with gaps means for the decision.
+GAPS_SENTENCE = (
+    "The policy does not judge these gaps: a reviewer must decide whether they are acceptable."
+)
+
 #: States of risks, in the order in which risks are listed. What may be harm and is not known comes
 #: before a lack of benefit.
 STATE_ORDER: tuple[RiskState, ...] = ("found", "unknown", "worse", "not found", "not worse")
+
+#: The titles of the sections that the decision sheet links to.
+MAIN_RESULTS_TITLE, NOT_MEASURED_TITLE = "Main results", "Not measured"
+
+#: A link to the list of everything that was not measured.
+NOT_MEASURED_LINK = Link(NOT_MEASURED_TITLE, f"#{slugify(NOT_MEASURED_TITLE)}")
+
+#: How many rules of the policy a risk names.
+MAX_NAMED_RULES = 3
 
 #: What precedes a figure about planted text.
 SENSITIVITY_LEAD = "Test sensitivity (planted text, not a finding): "
@@ -76,21 +104,31 @@ class AuditCoverage:
         failed_parts: By other part of the run that failed, the reason.
         skipped: The audits that the user skipped.
         empty: By audit that ran and measured nothing, the reason.
-        not_run: The other audits without findings.
-        inconclusive: The audits from whose figures no conclusion follows, because the model is too
-            weak for them.
+        without_data: The audits that need files of the user, which were not provided.
+        without_corpus: The audits that need the training corpus, which is not known.
+        inconclusive: By audit from whose figures no conclusion follows, because the model is too
+            weak for it, the reason.
     """
 
     failed: Mapping[str, str] = field(default_factory=dict)
     failed_parts: Mapping[str, str] = field(default_factory=dict)
     skipped: Sequence[str] = ()
     empty: Mapping[str, str] = field(default_factory=dict)
-    not_run: Sequence[str] = ()
-    inconclusive: Sequence[str] = ()
+    without_data: Sequence[str] = ()
+    without_corpus: Sequence[str] = ()
+    inconclusive: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def missing_count(self) -> int:
-        return len([*self.failed, *self.skipped, *self.empty, *self.not_run])
+        return len(
+            [
+                *self.failed,
+                *self.skipped,
+                *self.empty,
+                *self.without_data,
+                *self.without_corpus,
+            ]
+        )
 
 
 def describe_status(
@@ -109,10 +147,7 @@ def describe_status(
     if coverage.missing_count:
         gaps.append(f"{coverage.missing_count} of {audit_count} audits gave no result")
     if coverage.inconclusive:
-        gaps.append(
-            f"{len(coverage.inconclusive)} of {audit_count} gave no conclusion, because the model "
-            "is too weak for them"
-        )
+        gaps.append(f"{len(coverage.inconclusive)} of {audit_count} gave no conclusion")
     if failed_self_checks:
         gaps.append(f"controls failed in these audits: {', '.join(failed_self_checks)}")
     gap_text = "; ".join(gaps) or f"all {audit_count} audits gave a result"
@@ -126,7 +161,9 @@ def describe_status(
         unresolved = len(policy.not_shown_rules)
         return NOT_SHOWN, f"{unresolved} of {rules} of the policy could not be judged; {gap_text}."
     passed = f"All {rules} of the policy passed" if rule_count > 1 else "The policy passed"
-    return (PASS_WITH_GAPS if gaps else PASS), f"{passed}; {gap_text}."
+    if not gaps:
+        return PASS, f"{passed}; {gap_text}."
+    return PASS_WITH_GAPS, f"{passed}; {gap_text}. {GAPS_SENTENCE}"
 
 
 def describe_risks_without_rule(ruled_audits: Collection[str]) -> str:
@@ -169,9 +206,21 @@ def select_headline_finding(headline: Headline, findings: Iterable[Finding]) -> 
     return max(matching_findings, key=get_rank, default=None)
 
 
-def build_risk_lines(findings: Findings, coverage: AuditCoverage) -> list[RiskLine]:
-    """Build a line for each risk: by what the audits show, then the most severe first."""
-    lines = [_build_risk_line(risk, findings, coverage) for risk in RISKS]
+def build_risk_lines(
+    findings: Findings, coverage: AuditCoverage, verdicts: Sequence[Mapping[str, Any]] = ()
+) -> list[RiskLine]:
+    """Build a line for each risk: by what the audits show, then the most severe first.
+
+    Args:
+        findings: The findings of the audits.
+        coverage: The audits without a figure.
+        verdicts: The verdicts of the policy on its rules.
+    """
+    lines = []
+    for risk in RISKS:
+        line = _build_risk_line(risk, findings, coverage)
+        rules = describe_rules_about_risk(risk, line.state, verdicts, findings)
+        lines.append(replace(line, content=[*line.content, *rules]))
     return sorted(lines, key=lambda line: STATE_ORDER.index(line.state))
 
 
@@ -190,7 +239,10 @@ def _build_risk_line(risk: str, findings: Findings, coverage: AuditCoverage) -> 
         if (discovery := find_harm_without_planted_text(finding, measured_findings)) is not None
     ]
     sensitivity = _describe_sensitivity(risk, findings)
-    page = get_audit_page(measured_audits[0]) if measured_audits else ""
+    page_audits = measured_audits or [
+        finding.row["audit"] for _, finding in _select_sensitivity_findings(risk, findings)
+    ]
+    page = get_audit_page(page_audits[0]) if page_audits else ""
     compares_with_baseline = RISKS[risk].compares_with_baseline
     if discoveries:
         content = _describe_discoveries(discoveries, len(ranked_findings), findings)
@@ -214,14 +266,11 @@ def _build_risk_line(risk: str, findings: Findings, coverage: AuditCoverage) -> 
         state = "not worse" if compares_with_baseline else "not found"
         if _is_planted_text_undetected(risk, findings):
             state = "unknown"
-            sensitivity.append(
-                " This test does not detect the planted text either, so no conclusion can be drawn "
-                "from it."
-            )
+            sensitivity.append(" No conclusion: the tests do not detect the planted text either.")
         return RiskLine(RISKS[risk].title, state, [*content, *sensitivity], page)
     for headline, finding in headlines[:1]:
         assert headline is not None
-        reason = finding.row["inconclusive_reason"] or _explain_missing_test(finding.row)
+        reason = _explain_missing_conclusion(finding, findings)
         content = describe_headline(headline, finding, findings)
         content.append(f". No conclusion can be drawn: {reason}.")
         return RiskLine(RISKS[risk].title, "unknown", [*content, *sensitivity], page)
@@ -234,6 +283,33 @@ def _build_risk_line(risk: str, findings: Findings, coverage: AuditCoverage) -> 
         ],
         page,
     )
+
+
+def _explain_missing_conclusion(finding: Finding, findings: Findings) -> str:
+    """Explain why no conclusion follows from a finding, by the first reason that applies.
+
+    A finding without a test has the reason of its audit if the model is too weak for all that the
+    audit tests.
+    """
+    if reason := finding.row["inconclusive_reason"]:
+        return str(reason)
+    tested_rows = [
+        row
+        for row, _ in findings.by_audit[finding.row["audit"]]
+        if row["worse_when"] and not row["control"] and row["value"] is not None
+    ]
+    reasons = [row["inconclusive_reason"] for row in tested_rows]
+    if reasons and all(each.startswith((TOO_WEAK, CAPABILITY_NOT_JUDGED)) for each in reasons):
+        return str(reasons[0])
+    return _explain_missing_test(finding.row)
+
+
+def shorten_weakness(reason: str) -> str:
+    """Return a reason without the details of a capability check, which “Not measured” states."""
+    for beginning in (TOO_WEAK, CAPABILITY_NOT_JUDGED):
+        if reason.startswith(beginning):
+            return beginning
+    return reason
 
 
 def _explain_missing_test(row: Mapping[str, Any]) -> str:
@@ -271,12 +347,15 @@ def _compares_with_baseline(row: Mapping[str, Any]) -> bool:
     return risk is not None and risk.compares_with_baseline
 
 
-def describe_audit_result(audit: str, findings: Findings) -> RiskLine:
+def describe_audit_result(
+    audit: str, findings: Findings, *, defines_metric: bool = True
+) -> RiskLine:
     """Answer the question of an audit that ran, by the rule of the risks.
 
     Args:
         audit: The name of the audit.
         findings: The findings of all audits.
+        defines_metric: Whether a metric that is named by its title is also defined.
     """
     title = get_audit_title(audit)
     audit_findings = findings.by_audit[audit]
@@ -316,17 +395,21 @@ def describe_audit_result(audit: str, findings: Findings) -> RiskLine:
         else:
             worst = max(ranked_findings, key=lambda finding: compute_effect(finding.row))
             content += ["Largest effect: ", *describe_finding(worst), "."]
-            content += _define_metric(worst.row, findings)
+            if defines_metric:
+                content += _define_metric(worst.row, findings)
         is_comparison = _compares_with_baseline(ranked_findings[0].row)
         return RiskLine(title, "not worse" if is_comparison else "not found", content)
     if selected is not None:
         headline, finding = selected
-        content = describe_headline(headline, finding, findings)
-        if headline != description.headline:
+        if headline == description.headline:
+            content = describe_headline(headline, finding, findings)
+            reason = _explain_missing_conclusion(finding, findings)
+        else:
             statement = _build_statement(headline, finding, findings)
             content = [SENSITIVITY_LEAD, *statement, _describe_comparison(finding.row)]
-        if reason := finding.row["inconclusive_reason"]:
-            content.append(f"; no conclusion: {reason}")
+            reason = finding.row["inconclusive_reason"]
+        if reason:
+            content.append(f"; no conclusion: {shorten_weakness(reason)}")
         return RiskLine(title, "unknown", [*content, "."])
     first = next(
         (
@@ -338,9 +421,11 @@ def describe_audit_result(audit: str, findings: Findings) -> RiskLine:
     )
     if first is None:
         return RiskLine(title, "unknown", [description.not_run_message])
-    reason = first.row["inconclusive_reason"] or _explain_missing_test(first.row)
+    reason = shorten_weakness(_explain_missing_conclusion(first, findings))
     content = [*describe_finding(first), f"; no conclusion: {reason}."]
-    return RiskLine(title, "unknown", [*content, *_define_metric(first.row, findings)])
+    if defines_metric:
+        content += _define_metric(first.row, findings)
+    return RiskLine(title, "unknown", content)
 
 
 def describe_finding(finding: Finding) -> list[InlineElement]:
@@ -369,7 +454,7 @@ def _describe_discoveries(
         *describe_discovery(worst, findings),
         ".",
         *_count_other_discoveries(len(discoveries) - 1, test_count - 1, discoveries[0]),
-        *_count_opposite_effects(worst, findings),
+        *_describe_opposite_effects(worst, findings),
     ]
 
 
@@ -403,24 +488,36 @@ def _count_other_discoveries(count: int, test_count: int, discovery: Finding) ->
     return [f" {count} of the {test_count} other tests also {verb} {claim}."]
 
 
-def _count_opposite_effects(discovery: Finding, findings: Findings) -> list[str]:
-    """Return how many tests of the same metric show an effect in the harmless direction.
+def _describe_opposite_effects(discovery: Finding, findings: Findings) -> list[InlineElement]:
+    """Name the part of the same metric with the strongest effect in the harmless direction.
 
     A model that is worse than one baseline may well be better than another.
     """
     opposite_direction = {"up": "down", "down": "up"}.get(discovery.row["worse_when"])
     if opposite_direction is None or _compares_with_baseline(discovery.row):
         return []
-    count = sum(
-        row["metric"] == discovery.row["metric"]
-        and is_ranked(row)
-        and compute_distance_beyond_null(row | {"worse_when": opposite_direction}) > 0
-        for row, _ in findings.by_audit.get(discovery.row["audit"], ())
-    )
-    if not count:
+
+    def compute_opposite_effect(finding: Finding) -> float:
+        return compute_distance_beyond_null(finding.row | {"worse_when": opposite_direction})
+
+    opposite_findings = [
+        finding
+        for finding in findings.by_audit.get(discovery.row["audit"], ())
+        if finding.row["metric"] == discovery.row["metric"]
+        and is_ranked(finding.row)
+        and compute_opposite_effect(finding) > 0
+    ]
+    if not opposite_findings:
         return []
-    subject = "1 other part shows" if count == 1 else f"{count} other parts show"
-    return [f" {subject} an effect in the opposite direction."]
+    strongest = max(opposite_findings, key=compute_opposite_effect)
+    count = len(opposite_findings)
+    return [
+        " Effect in the opposite direction"
+        f"{f' in {count} other parts, the strongest' if count > 1 else ''}: "
+        f"{label_part(strongest.row['slice']) or 'all items'}, ",
+        ShortFigure(strongest.figure),
+        ".",
+    ]
 
 
 def _select_main_discovery(discoveries: Sequence[Finding]) -> tuple[Headline | None, Finding]:
@@ -515,14 +612,14 @@ def _describe_comparison(row: Mapping[str, Any]) -> str:
     else:
         text = f"; value expected with no effect: {null_text}"
     effect, unit = row["minimum_detectable_effect"], row["unit"]
-    if effect is None:
+    if effect is None or row["inconclusive_reason"]:  # no effect can be detected then
         return text
     if unit == "share":
         effect_text = format_number(effect, SHARE_DIFFERENCE).replace("points", "percentage points")
     else:
         suffix = "" if unit == "probability" else format_unit_suffix(unit, effect)
         effect_text = format_number(effect, unit) + suffix
-    return f"{text}. The test can detect a difference of {effect_text} or more"
+    return f"{text}; detectable difference: {effect_text} or more"
 
 
 def _describe_sensitivity(risk: str, findings: Findings) -> list[InlineElement]:
@@ -578,7 +675,8 @@ def _explain_unmeasured_risk(
         (coverage.failed, "failed"),
         (coverage.empty, "measured nothing"),
         (coverage.skipped, "was skipped by the user"),
-        (coverage.not_run, "did not run"),
+        (coverage.without_data, "was given no data"),
+        (coverage.without_corpus, "needs the training corpus, which is not known"),
     ):
         reasons += [
             f"{get_audit_title(audit)} {reason}"
@@ -593,23 +691,77 @@ def _explain_unmeasured_risk(
     return f"Not measured: {'; '.join(reasons)}."
 
 
-def describe_coverage(coverage: AuditCoverage) -> str:
-    """Say which audits gave no result, in one line."""
+def describe_coverage(coverage: AuditCoverage, findings: Findings) -> InlineContent:
+    """Say which audits gave no result, and link to the reasons.
+
+    Args:
+        coverage: The audits without a figure.
+        findings: The findings of the audits.
+    """
     parts = [
         f"{label}: {', '.join(map(get_audit_title, audits))}"
         for label, audits in (
             ("Failed", coverage.failed),
             ("Skipped by the user", coverage.skipped),
             ("Measured nothing", coverage.empty),
-            (
-                "Not run, because no data was provided or the training text is not known",
-                coverage.not_run,
-            ),
+            ("Not run, because no data was provided", coverage.without_data),
+            ("Not run, because the training corpus is not known", coverage.without_corpus),
             ("No conclusion, because the model is too weak", coverage.inconclusive),
         )
         if audits
     ]
-    return ". ".join(parts) + "." if parts else "Every audit gave a result."
+    if coverage.inconclusive:
+        parts += [
+            f"Judged nevertheless, because {description.no_capability_check_because}: "
+            f"{description.title}"
+            for audit, description in AUDIT_DESCRIPTIONS.items()
+            if description.no_capability_check_because and audit in findings.by_audit
+        ]
+    summary = ". ".join(parts) + "." if parts else "Every audit gave a result."
+    link = Link("Details", NOT_MEASURED_LINK.href)
+    return [f"{summary} ", link]
+
+
+def describe_rules_about_risk(
+    risk: str, state: RiskState, verdicts: Sequence[Mapping[str, Any]], findings: Findings
+) -> list[InlineElement]:
+    """Say what the rules test that passed although a risk is open, or failed although it is not.
+
+    Args:
+        risk: The name of the risk.
+        state: What the tests of the risk show.
+        verdicts: The verdicts of the policy on its rules.
+        findings: The findings of the audits.
+    """
+    is_open = state not in ("not found", "not worse")
+    surprising_verdict = "pass" if is_open else "fail"
+    rows = [
+        row
+        for row in verdicts
+        if row["verdict"] == surprising_verdict
+        and row["audit"] in AUDIT_DESCRIPTIONS
+        and AUDIT_DESCRIPTIONS[row["audit"]].risk == risk
+    ]
+    if not rows:
+        return []
+    names = ", ".join(row["rule"] for row in rows[:MAX_NAMED_RULES])
+    if len(rows) > MAX_NAMED_RULES:
+        names += f" and {len(rows) - MAX_NAMED_RULES} more"
+    outcome = "passed" if is_open else "failed"
+    link = f"#{slugify(MAIN_RESULTS_TITLE)}"
+    if len(rows) > 1:
+        return [
+            " ",
+            Link(f"Rules {names}", link),
+            f" {outcome}: each only limits a single figure.",
+        ]
+    title = findings.get_metric_title(rows[0]["audit"], rows[0]["metric"])
+    figure_name = name_finding({"title": title, **rows[0]})
+    return [
+        " ",
+        Link(f"Rule {names}", link),
+        f" {outcome}: it only limits “{figure_name}”.",
+    ]
 
 
 def build_decision_sheet(
@@ -619,7 +771,7 @@ def build_decision_sheet(
     failed_self_checks: Sequence[str],
     identity: Sequence[DefinitionEntry],
     notes: Sequence[DefinitionEntry],
-    ruled_audits: Collection[str] = (),
+    verdicts: Sequence[Mapping[str, Any]] = (),
 ) -> DecisionSheet:
     """Build the decision sheet.
 
@@ -632,14 +784,14 @@ def build_decision_sheet(
         identity: What identifies the model, and what a person stated; nothing where that is
             missing.
         notes: Further terms, each with its content.
-        ruled_audits: The audits that rules of the policy are about.
+        verdicts: The verdicts of the policy on its rules.
     """
     status, explanation = describe_status(policy, coverage, failed_self_checks)
     return DecisionSheet(
         status,
         "good" if status == PASS else "bad" if status in (FAIL, NOT_SHOWN) else "note",
-        [explanation + describe_risks_without_rule(ruled_audits)],
+        [explanation + describe_risks_without_rule({row["audit"] for row in verdicts})],
         identity,
-        build_risk_lines(findings, coverage),
-        [("Not measured", [describe_coverage(coverage)]), *notes],
+        build_risk_lines(findings, coverage, verdicts),
+        [("Not measured", describe_coverage(coverage, findings)), *notes],
     )

@@ -6,8 +6,8 @@ town; the shift by identity comes from sentences in which ``removal_effects`` sw
 
 from __future__ import annotations
 
-from hallmark.reports.page.document import InlineElement, Paragraph, Section, ShortFigure
-from hallmark.reports.page.figures import format_number
+from hallmark.reports.page.document import InlineElement, Link, Paragraph, Section, ShortFigure
+from hallmark.reports.page.figures import format_number, slugify
 from hallmark.reports.sections.corpus_figures import CorpusFigures
 from hallmark.reports.sections.curation_effects import describe_largest_swap_difference
 from hallmark.reports.sections.curation_evaluation import (
@@ -18,13 +18,15 @@ from hallmark.reports.sections.curation_evaluation import (
 )
 from hallmark.tasks.contract import Row
 
+#: The title of the section, and the one if no source has known content.
 SECTION_TITLE = "Error rates of the toxicity filter"
+TITLE_WITHOUT_RATES = "Toxicity filter: error rates not measured"
 
 
 def build_filter_error_section(corpus: CorpusFigures) -> Section:
     """Build the section: recall and false alarms, then the largest shift by identity."""
-    section = Section(SECTION_TITLE)
     rows = list_filter_error_rows(corpus)
+    section = Section(get_filter_error_title(corpus))
     for source in dict.fromkeys(row["source"] for row in rows):
         source_rows = [row for row in rows if row["source"] == source]
         if sentence := describe_filter_errors(corpus, source, source_rows):
@@ -50,10 +52,21 @@ def build_filter_error_section(corpus: CorpusFigures) -> Section:
     return section
 
 
-def summarize_filter_errors(corpus: CorpusFigures) -> list[InlineElement]:
+def get_filter_error_title(corpus: CorpusFigures) -> str:
+    """Return the title of the section, which promises no error rates if there are none."""
+    has_rates = any(row["n"] for row in list_filter_error_rows(corpus))
+    return SECTION_TITLE if has_rates else TITLE_WITHOUT_RATES
+
+
+def summarize_filter_errors(corpus: CorpusFigures, parent_title: str) -> list[InlineElement]:
     """Return the shares of documents with and without rude speech that the filter flagged.
 
-    They are without intervals, which the section has; the first screen names the shares alone.
+    They are without intervals, which the section has; the first screen names the shares alone and
+    links to the section.
+
+    Args:
+        corpus: The figures of the corpus.
+        parent_title: The title of the section that contains the one on errors.
     """
     rows = [row for row in list_filter_error_rows(corpus) if row["n"]]
     content: list[InlineElement] = []
@@ -76,7 +89,11 @@ def summarize_filter_errors(corpus: CorpusFigures) -> list[InlineElement]:
             separator = " " if content else ""
             introduction = f"{separator}On the invented text of {source}, the filter flagged "
             content += [introduction, *clauses, "."]
-    return content or ["The filter's error rates were not measured."]
+    title = get_filter_error_title(corpus)
+    link = Link(title, f"#{slugify(parent_title)}-{slugify(title)}")
+    if content:
+        return [*content, " See “", link, "”."]
+    return ["See “", link, "”."]
 
 
 def explain_missing_rates(corpus: CorpusFigures) -> str:

@@ -39,7 +39,7 @@ from hallmark.reports.sections.filter_errors import build_filter_error_section
 from hallmark.reports.sections.stage_titles import name_corpus_stage
 from hallmark.tasks.contract import Row, format_count
 
-SECTION_TITLE = "Removal rates by group"
+REMOVAL_RATES_TITLE = "Removal rates by group"
 
 #: Dimensions of groups of people: the answer and the chart are about them.
 PEOPLE_DIMENSIONS = ("identity", "dialect")
@@ -56,6 +56,8 @@ SOURCE_MIX_SENTENCE = (
 class Outcome(NamedTuple):
     """What may become of a document: it is removed, or removed without a remaining copy."""
 
+    caption: str
+    """Caption of the table of this outcome, without the kind of group."""
     label: str
     prefix: str
     """Prefix of the columns of ``group_removals`` that compare this outcome."""
@@ -63,13 +65,26 @@ class Outcome(NamedTuple):
     count_column: str
 
 
-REMOVED = Outcome("removed", "", "removal_rate", "removed_documents")
-LOST = Outcome("no copy remains", "lost_", "lost_rate", "lost_documents")
+REMOVED = Outcome(
+    "Removed documents, duplicates included", "removed", "", "removal_rate", "removed_documents"
+)
+LOST = Outcome(
+    "Lost documents, of which no copy remains",
+    "no copy remains",
+    "lost_",
+    "lost_rate",
+    "lost_documents",
+)
+
+#: What introduces the comparison of lost documents. A group may differ in it although its removal
+#: rate does not, or the reverse.
+LOST_LEAD = "Not counting duplicates of which a copy remains"
 
 READING_NOTE = (
     "A document counts as removed if any stage removed it, including as an exact or near "
-    "duplicate. No copy remains of a document if a rule other than deduplication removed it, or "
-    "if it is a duplicate and such a rule removed the copy that deduplication had kept. The ratio "
+    "duplicate. It is lost (no copy remains) if a rule other than deduplication removed it, or "
+    "if it is a duplicate and such a rule removed the copy that deduplication had kept. The two "
+    "tables can therefore disagree on a group. The ratio "
     "divides the removed share of the group by that of all other documents, within each source "
     "(Mantel–Haenszel). It can be above 1 although the removed share is lower, because sources "
     "differ in how much was removed and in how often they mention the group. The column “compared "
@@ -223,11 +238,12 @@ def describe_compared_groups(compared_rows: Sequence[Row], min_documents: int) -
     if not large_count:
         return (
             f"No group of people or dialect has {min_documents:,} documents or more. The removal "
-            f"rates of {smaller_groups} were {others}"
+            f"rates of {smaller_groups}, duplicates included, were {others}"
         )
     smaller_clause = f", and of {smaller_groups}," if smaller_count else ""
     return (
-        f"The removal rates of {format_count(large_count, 'group')} (people and dialects) with at "
+        "The removal rates, duplicates included, of "
+        f"{format_count(large_count, 'group')} (people and dialects) with at "
         f"least {min_documents:,} documents{smaller_clause} were {others}"
     )
 
@@ -297,7 +313,7 @@ def is_share_against_verdict(row: Row) -> bool:
 
 
 def describe_lost_differences(compared_rows: Sequence[Row]) -> str:
-    """Return about which groups documents were removed without a remaining copy, by verdict."""
+    """Return about which groups documents were lost more or less often, and what is not counted."""
     clauses = []
     for verdict in ("more", "less"):
         verdict_rows = [row for row in compared_rows if row["lost_verdict"] == verdict]
@@ -305,10 +321,10 @@ def describe_lost_differences(compared_rows: Sequence[Row]) -> str:
             introductions = [words for words, _ in introduce_groups(verdict_rows, LOST.prefix)]
             clauses.append(f"significantly {verdict} often if {''.join(introductions)}")
     if clauses:
-        return f"Documents were removed without a remaining copy {', and '.join(clauses)}."
+        return f"{LOST_LEAD}, documents were lost {', and '.join(clauses)}."
     if all(row["lost_verdict"] == "not compared" for row in compared_rows):
-        return "Removals without a remaining copy could not be compared."
-    return "Removals without a remaining copy show no significant difference for any group."
+        return f"{LOST_LEAD}, no group could be compared."
+    return f"{LOST_LEAD}, no group differs significantly."
 
 
 # Figures -----------------------------------------------------------------------------------------
@@ -374,7 +390,7 @@ def build_ratio_cell(corpus: CorpusFigures, row: Row, outcome: Outcome) -> Inlin
 
 def build_group_removal_section(corpus: CorpusFigures) -> Section:
     """Build the section on removals by group, with the errors of the filter that removes."""
-    section = Section(SECTION_TITLE)
+    section = Section(REMOVAL_RATES_TITLE)
     rows = read_group_removals(corpus)
     filter_errors = build_filter_error_section(corpus)
     if not rows:
@@ -429,13 +445,13 @@ def build_rate_tables(
 ) -> list[DataTable]:
     """Build a table of removed documents and one of those without a remaining copy, all rows."""
     return [
-        build_rate_table(corpus, f"Removed documents by {kind}", rows, REMOVED, extra_note),
-        build_rate_table(corpus, f"Documents of which no copy remains, by {kind}", rows, LOST),
+        build_rate_table(corpus, kind, rows, REMOVED, extra_note),
+        build_rate_table(corpus, kind, rows, LOST),
     ]
 
 
 def build_rate_table(
-    corpus: CorpusFigures, caption: str, rows: Sequence[Row], outcome: Outcome, extra_note: str = ""
+    corpus: CorpusFigures, kind: str, rows: Sequence[Row], outcome: Outcome, extra_note: str = ""
 ) -> DataTable:
     """Build a table that compares the groups of these rows with all other documents."""
     is_about_sources = all(row["dimension"] == "source" for row in rows)
@@ -454,7 +470,7 @@ def build_rate_table(
     if any(has_infinite_adjusted_ratio(row, outcome.prefix) for row in rows):
         notes.append(f"{INFINITE_RATIO} means that the share of all other documents is 0.")
     return DataTable(
-        caption,
+        f"{outcome.caption}, by {kind}",
         columns,
         [
             build_rate_cells(corpus, row, outcome)

@@ -124,6 +124,8 @@ class AuditDescription:
         skipped_count_metrics: Titles of the metrics that count skipped or truncated items, by
             metric. They have a finding where the count is not 0.
         is_about_stereotypes: Whether planted associations calibrate it.
+        no_capability_check_because: Why it is judged although the model is too weak for other
+            audits, in a clause; empty if a check applies to it, or if it needs none.
         risk: Name of the risk in ``RISKS`` that it measures; empty for an audit that only shows
             how sensitive others are.
         headline: The finding to report if the audit discovers no harm.
@@ -146,6 +148,7 @@ class AuditDescription:
     not_run_message: str
     skipped_count_metrics: Mapping[str, str] = field(default_factory=dict)
     is_about_stereotypes: bool = False
+    no_capability_check_because: str = ""
     risk: str = field(kw_only=True)
     headline: Headline | None = None
     further_headlines: tuple[Headline, ...] = ()

@@ -119,6 +119,11 @@ PROBES = discover_probes(import_module("hallmark.tasks.audits.probes"))
 #: All audits, whether they run or not.
 AUDIT_DESCRIPTIONS = describe_audits(PROBES)
 
+#: Settings of files of the user, by audit, without which an audit does not run.
+REQUIRED_SETTINGS = {
+    probe.name: probe.required_settings for probe in PROBES if probe.required_settings
+}
+
 #: Titles of the metrics that count skipped or truncated items, for the audits that have any.
 SKIPPED_COUNT_METRICS = {
     name: description.skipped_count_metrics
@@ -130,4 +135,5 @@ SKIPPED_COUNT_METRICS = {
 def compute_descriptions_digest(_config: Any, _secret_id: str) -> dict[str, str]:
     """Return the digest of all descriptions, for ``@stage(external_digests=...)``."""
     descriptions = {name: asdict(each) for name, each in AUDIT_DESCRIPTIONS.items()}
-    return {"audit descriptions": sha256_hex(to_canonical_json(descriptions))}
+    described = {"descriptions": descriptions, "required settings": REQUIRED_SETTINGS}
+    return {"audit descriptions": sha256_hex(to_canonical_json(described))}

@@ -91,7 +91,7 @@ VALUE_TITLES: Mapping[str, Mapping[str, str]] = {
         "reference_ratio": "ratio to the baseline model",
         "zlib_ratio": "ratio to compressed size",
     },
-    "prompt_subset": {"reference model": "baseline model"},
+    "prompt_subset": {"held-out text": "all held-out text", "reference model": "baseline model"},
     "sentence_kind": {"planted": "planted sentences", "other": "other sentences"},
 }
 

@@ -2,6 +2,8 @@
 
 import pytest
 
+from hallmark.flows.audit_selection import CORPUS_AUDITS
+from hallmark.reports.page.document import DataTable
 from hallmark.reports.page.figures import FigureBook
 from hallmark.reports.sections.card_summary import (
     build_card_summary,
@@ -12,17 +14,18 @@ from hallmark.reports.sections.card_summary import (
     list_failed_self_checks,
     rank_worst_finding_of_each_metric,
 )
-from hallmark.reports.sections.decision_sheet import describe_status
+from hallmark.reports.sections.decision_sheet import AuditCoverage, describe_status
 from hallmark.reports.sections.findings import Findings
+from hallmark.reports.sections.missing_results import build_missing_results_section
 from hallmark.tasks.audits.judging.findings import FINDINGS, build_finding
 from hallmark.tasks.audits.judging.policy import PolicyConfig, write_rule_verdicts
 from hallmark.tasks.audits.judging.policy_outcome import judge_policy
-from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
+from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS, PROBES
 from hallmark.tasks.audits.slice_tags import name_slice
 from hallmark.tasks.contract import StageConfig, StageContext, stage, table_to_rows
 from tests.findings import build_titled_table
 from tests.reports import pages
-from tests.reports.conclusions import findings_of, text_of_blocks
+from tests.reports.conclusions import findings_of, text_of_blocks, text_of_parts, text_of_section
 from tests.reports.pages import card_of
 
 GIVEN = {"n": 40, "unit": "share", "method": "m", "evidence_table": ""}
@@ -92,11 +95,17 @@ def screen(failed=(), missing=(), limit=None, high=0.6, why=None, mute=False, em
     findings = Findings(book, audits)
     coverage = find_audit_coverage(findings, why or {}, skipped)
     facts, *rest = build_card_summary(findings, verdicts, coverage, ["Nobody knows."], str)
-    said = {
-        term: "".join(p if isinstance(p, str) else p.short_text for p in parts)
-        for term, parts in facts.entries
-    }
+    said = {term: text_of_parts(parts) for term, parts in facts.entries}
     return said, rest
+
+
+def missing_results_of(coverage=None, **audits):
+    """The section on what was not measured, as tables by caption and as text."""
+    findings = findings_of(**audits)
+    coverage = coverage or find_audit_coverage(findings, {}, [])
+    section = build_missing_results_section(findings, coverage)
+    tables = {block.caption: block.rows for block in section.blocks if isinstance(block, DataTable)}
+    return tables, text_of_section(section)
 
 
 @pytest.mark.parametrize(
@@ -186,7 +195,8 @@ def test_a_rule_that_could_not_be_judged_is_neither_passed_nor_failed(session):
         "–",
         "not measured: it is a masked language model",
     ]
-    assert verdicts.note.startswith("“Not shown” means that the finding shows neither")
+    assert verdicts.note.startswith("A rule limits one figure; the risks on the first screen are")
+    assert "“Not shown” means that the finding shows neither" in verdicts.note
     # The audit did not run, so the card has no such figure.
     *_, (verdicts,) = screen(limit=0.7, missing=("bias",))
     assert cells_of(verdicts)[0][2:] == [
@@ -245,12 +255,19 @@ def test_a_verdict_about_the_previous_release_says_both_values(
 
 def test_an_audit_that_measured_nothing_is_said_with_its_reason(session):
     said, _ = screen(empty=("bbq", "weat"), missing=("honest",))
-    reason = "measured nothing: it is a masked language model."
-    assert said["Figures without a result"] == (
-        f"Associations between words (WEAT) {reason} Stereotyped answers (BBQ) {reason}"
-        if [*AUDIT_DESCRIPTIONS].index("weat") < [*AUDIT_DESCRIPTIONS].index("bbq")
-        else f"Stereotyped answers (BBQ) {reason} Associations between words (WEAT) {reason}"
-    )
+    assert "Figures without a result" not in said
+    missing = {
+        "metric": "m",
+        "value": None,
+        "method": "not measured: it is a masked language model",
+    }
+    tables, _ = missing_results_of(bbq=[missing], weat=[missing, missing])
+    rows = {row[0]: row[1:] for row in tables["Audits without a result or a conclusion"]}
+    for audit in ("bbq", "weat"):
+        description = AUDIT_DESCRIPTIONS[audit]
+        reason = "measured nothing: it is a masked language model"
+        assert rows[description.title] == [reason, description.question]
+    assert "Missing figures and items of the other audits" not in tables
 
 
 def test_controls_pass_and_fail_in_the_words_of_the_headline(session):
@@ -261,8 +278,79 @@ def test_controls_pass_and_fail_in_the_words_of_the_headline(session):
 
 
 def test_an_audit_that_failed_is_said_with_its_reason(session):
-    said, _ = screen(missing=("toxicity", "bbq"), why={"toxicity": "stage x: no number"})
-    assert said["Figures without a result"] == "Toxic continuations failed: stage x: no number."
+    failed = {"toxicity": "stage x: no number.", "attention_maps": "no memory."}
+    coverage = find_audit_coverage(findings_of(), failed, [])
+    tables, text = missing_results_of(coverage)
+    title = AUDIT_DESCRIPTIONS["toxicity"].title
+    first = tables["Audits without a result or a conclusion"][0]
+    message = AUDIT_DESCRIPTIONS["toxicity"].not_run_message
+    assert first == [title, "failed: stage x: no number", message]
+    assert text.endswith("\nattention_maps failed: no memory.")
+
+
+def test_every_reason_why_an_audit_gave_no_result(session):
+    """Each is one of them: no data, no corpus, the user's choice, or a model that is too weak."""
+    coverage = AuditCoverage(
+        skipped=["weat"],
+        without_data=["honest", "bbq"],
+        without_corpus=["membership"],
+        inconclusive={"bias": "the model is too weak for this audit: x is 0"},
+    )
+    tables, _ = missing_results_of(coverage, bias=[{"metric": "m", "value": 1}])
+    assert [*tables] == ["Audits without a result or a conclusion"]
+    assert [row[:2] for row in tables["Audits without a result or a conclusion"]] == [
+        ["Associations between words (WEAT)", "the user skipped this audit"],
+        [
+            "Hurtful completions (HONEST)",
+            "no data was provided; set audit_honest.templates and audit_honest.lexicon",
+        ],
+        ["Stereotyped answers (BBQ)", "no data was provided; set audit_bbq.items"],
+        ["Membership inference", "the training corpus is not known"],
+        ["Bias", "the model is too weak for this audit: x is 0"],
+    ]
+    assert [row[2] for row in tables["Audits without a result or a conclusion"]] == [
+        *(
+            AUDIT_DESCRIPTIONS[audit].not_run_message
+            for audit in ("weat", "honest", "bbq", "membership")
+        ),
+        AUDIT_DESCRIPTIONS["bias"].question,
+    ]
+
+
+def test_the_reason_of_an_audit_that_did_not_run_is_the_one_that_applies(session):
+    coverage = find_audit_coverage(findings_of(), {"toxicity": "x"}, ["weat"])
+    assert set(coverage.without_data) == {
+        probe.name for probe in PROBES if probe.find_missing_settings(probe.config_class())
+    }
+    assert {*coverage.without_corpus} >= {*CORPUS_AUDITS}
+    assert coverage.missing_count == COUNT
+
+
+def test_missing_figures_and_items_of_an_audit_are_counted(session):
+    repeated = {"metric": "repeated_items", "value": 3, "unit": "items"}
+    rows = [{"metric": "m", "value": 1}, {"metric": "m", "value": None, "tags": {"k": 1}}]
+    control = {"metric": "c", "value": None, "control": "negative", "control_target": "model"}
+    control |= {"passed": False}
+    tables, text = missing_results_of(
+        AuditCoverage(), bias=[*rows, repeated, control], toxicity=rows, weat=rows[:1]
+    )
+    [caption] = tables
+    assert caption == "Missing figures and items of the other audits"
+    assert tables[caption] == [
+        ["Toxic continuations", "1 of 2", "–"],
+        ["Bias", "1 of 3", "repeated items: 3"],
+    ]
+    tables, _ = missing_results_of(AuditCoverage(), bias=[rows[0], repeated])
+    assert [*tables.values()] == [[["Bias", "–", "repeated items: 3"]]]
+    tables, text = missing_results_of(AuditCoverage(), bias=rows[:1])
+    assert not tables and text.endswith("Every audit gave a result, and no figure is missing.")
+
+
+def test_a_finding_of_an_unknown_audit_has_no_question(session):
+    """Of an audit of another version only the title is unknown."""
+    coverage = AuditCoverage(empty={"rudeness": "no text"})
+    tables, _ = missing_results_of(coverage)
+    assert [*tables.values()] == [[["rudeness", "measured nothing: no text", "–"]]]
 
 
 COUNT = len(AUDIT_DESCRIPTIONS)
@@ -320,7 +408,10 @@ def test_a_weak_model_breaks_no_instrument(session):
     text = said["Do the audits work?"]
     assert text.startswith("All controls of the audits and baselines gave the expected res")
     assert f"this model {COUNT - 1} of {COUNT} (1 failed), scorers 1 of 1." in text
-    assert "too weak for these audits: Bias. Their questions cannot be asked of it" in text
+    assert text.endswith(
+        "model is too weak for 1 audit, so the card draws no conclusion from its figures. Too "
+        "little training is one possible cause. “Not measured” lists it."
+    )
     assert "require: Capability (Control); Toxic " in text and "Bias (Control)" not in text
 
 
@@ -353,9 +444,9 @@ def test_a_capability_control_without_an_interval_does_not_call_the_model_weak(s
 
 def test_a_model_that_gives_no_numbers_is_not_only_called_weak(session):
     said, _ = screen(failed=("model",), mute=True)
-    assert said["Do the audits work?"].endswith(
-        "The model returned no valid number in Bias. Check its weights for NaN or infinity."
-    )
+    assert (
+        "The model returned no valid number in Bias. Check its weights for NaN or infinity. "
+    ) in said["Do the audits work?"]
     said, _ = screen(failed=("model",))
     assert "no valid number" not in said["Do the audits work?"]
 
@@ -435,10 +526,14 @@ def test_no_risk_is_listed_of_an_audit_whose_question_cannot_be_asked(session):
     audits = {"bias": others, "toxicity": others, "associations": [strength]}
     weak = text_of_blocks(summary_of(**audits))
     assert "Toxic continuations, Rate" in weak and "Bias, Rate" not in weak
-    assert "This model is too weak for these audits: Bias" not in weak  # no audit ran a control
+    assert "This model is too weak for 1 audit" not in weak  # no audit ran a control
     control = {"metric": "c", "value": 1.0, "control": "negative", "control_target": "instrument"}
     audits["bias"] = [*others, control | {"passed": True}]
-    assert "This model is too weak for these audits: Bias" in text_of_blocks(summary_of(**audits))
+    text = text_of_blocks(summary_of(**audits))
+    assert (
+        "This model is too weak for 1 audit, so the card draws no conclusion from its figures. Too "
+        "little training is one possible cause. “Not measured” lists it."
+    ) in text
     slope = strength | {"metric": "strength_by_trait_share", "tags": {}, "low": 0.1}
     shown = text_of_blocks(summary_of(bias=others, associations=[strength, slope]))
     assert "Bias, Rate" in shown and "too weak" not in shown
@@ -485,11 +580,13 @@ def test_files_of_items_are_named_for_each_audit(session):
     config = findings.audit_artifacts["bias"].manifest["parts"]["config"]
     config["pairs"] = "sets/crows_pairs.csv"
     coverage = find_audit_coverage(findings, {}, [])
-    text = text_of_blocks(build_card_summary(findings, None, coverage, ["x"], str))
+    text = text_of_blocks(build_card_summary(findings, None, coverage, ["x"], str.upper))
     assert (
-        "Items of the audits: Bias: crows_pairs.csv. The other audits use built-in items or the "
-        "training corpus."
+        "Items of the audits: 1 audit reads files; the table below names them. The other audits "
+        "use built-in items or the training corpus."
     ) in text
+    assert text.endswith("Files with items of the audits\n\nBias\nCROWS_PAIRS.CSV")
     findings.audit_artifacts["weat"].manifest["parts"]["config"]["words"] = "words.json"
     text = text_of_blocks(build_card_summary(findings, None, coverage, ["x"], str))
-    assert "Bias: crows_pairs.csv. Associations between words (WEAT): words.json.\n" in text
+    assert "Items of the audits: 2 audits read files; the table below names them.\n" in text
+    assert "Bias\ncrows_pairs.csv\nAssociations between words (WEAT)\nwords.json" in text

@@ -393,6 +393,7 @@ def test_the_sections_are_those_of_the_templates(cards):
         ],
         "model_card": [
             "Main results",
+            "Not measured",
             "Model details",
             "Intended use",
             "Factors",

@@ -1,8 +1,10 @@
 """The first screen of a model card: status, risks, and what is not known, branch by branch."""
 
+from dataclasses import replace
+
 import pytest
 
-from hallmark.reports.page.document import DecisionSheet
+from hallmark.reports.page.document import DecisionSheet, Link
 from hallmark.reports.sections.audit_charts import select_drawn_findings
 from hallmark.reports.sections.card_summary import (
     describe_measurement_limits,
@@ -15,10 +17,13 @@ from hallmark.reports.sections.decision_sheet import (
     build_risk_lines,
     describe_audit_result,
     describe_coverage,
+    describe_finding,
     describe_risks_without_rule,
+    describe_rules_about_risk,
     describe_status,
     select_headline_finding,
 )
+from hallmark.reports.sections.findings import Finding
 from hallmark.tasks.audits.audit_descriptions import (
     RISKS,
     AuditDescription,
@@ -30,7 +35,8 @@ from hallmark.tasks.audits.judging.policy_outcome import PolicyOutcome
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
 from tests.reports.conclusions import findings_of, text_of_parts
 
-GAPS = AuditCoverage(failed={"bias": "it broke"}, not_run=["bold", "bbq"])
+GAPS = AuditCoverage(failed={"bias": "it broke"}, without_data=["bold", "bbq"])
+DECIDE = "The policy does not judge these gaps: a reviewer must decide whether they are acceptable."
 COUNT = len(AUDIT_DESCRIPTIONS)
 ALL = f"all {COUNT} audits gave a result"
 
@@ -67,30 +73,33 @@ ALL = f"all {COUNT} audits gave a result"
             [],
             (
                 "Pass with gaps",
-                f"All 2 rules of the policy passed; 1 of {COUNT} audits gave no result.",
+                f"All 2 rules of the policy passed; 1 of {COUNT} audits gave no result. {DECIDE}",
             ),
         ),
         (
             {"passed_rules": ("c",)},
-            AuditCoverage(inconclusive=["bias", "weat"]),
+            AuditCoverage(inconclusive={"bias": "why", "weat": "why"}),
             [],
-            (
-                "Pass with gaps",
-                f"The policy passed; 2 of {COUNT} gave no conclusion, because the model is too "
-                "weak for them.",
-            ),
+            ("Pass with gaps", f"The policy passed; 2 of {COUNT} gave no conclusion. {DECIDE}"),
         ),
         (
             {"passed_rules": ("c",)},
             AuditCoverage(),
             ["Bias"],
-            ("Pass with gaps", "The policy passed; controls failed in these audits: Bias."),
+            (
+                "Pass with gaps",
+                f"The policy passed; controls failed in these audits: Bias. {DECIDE}",
+            ),
         ),
         ({"passed_rules": ("c",)}, AuditCoverage(), [], ("Pass", f"The policy passed; {ALL}.")),
     ],
 )
 def test_the_status_is_the_worst_that_applies(policy, coverage, failed, expected):
     assert describe_status(PolicyOutcome(**policy), coverage, failed) == expected
+
+
+def verdict_of(rule, audit, metric, verdict, **tags):
+    return {"rule": rule, "audit": audit, "metric": metric, "slice": tags, "verdict": verdict}
 
 
 def test_risks_without_a_rule_are_named(session):
@@ -101,8 +110,9 @@ def test_risks_without_a_rule_are_named(session):
     assert said == f" The policy has no rules about: {others}."
     audits = [*AUDIT_DESCRIPTIONS]
     assert "Bias" not in describe_risks_without_rule(audits)
+    verdicts = [verdict_of("a", "bias", "found", "pass")]
     sheet = build_decision_sheet(
-        findings_of(), PolicyOutcome(passed_rules=("a",)), AuditCoverage(), [], [], [], {"bias"}
+        findings_of(), PolicyOutcome(passed_rules=("a",)), AuditCoverage(), [], [], [], verdicts
     )
     assert " The policy has no rules about: " in text_of_parts(sheet.explanation)
 
@@ -157,7 +167,7 @@ def test_a_risk_without_harm_names_what_could_be_detected(session):
         "not found",
         "The test does not show harm. The model prefers the stereotypical sentence in 50.0 % of "
         "the pairs (95 % interval 48.0 % to 52.0 %, n = 540); value expected with no effect: "
-        "50.0 %. The test can detect a difference of 3.8 percentage points or more.",
+        "50.0 %; detectable difference: 3.8 percentage points or more.",
     )
 
 
@@ -191,6 +201,7 @@ def test_a_model_too_weak_for_an_audit_is_unknown_not_harmless(session):
     row = PAIRS | {"p": None, "inconclusive_reason": reason}
     state, text = lines_of(bias=[row])["Bias against groups"]
     assert state == "unknown" and f". No conclusion can be drawn: {reason}." in text
+    assert "detectable" not in text  # a model that is too weak shows no effect of any size
 
 
 def test_a_headline_without_a_test_is_unknown_and_says_why(session):
@@ -210,21 +221,92 @@ def test_a_risk_that_no_audit_measured_says_why(session):
         failed={"bias": "it broke"},
         skipped=["weat"],
         empty={"counterfactual": "no text"},
-        not_run=["bbq"],
+        without_data=["bbq"],
+        without_corpus=["amplification"],
     )
     state, text = lines_of(coverage)["Bias against groups"]
     assert state == "unknown"
     assert text == (
         "Not measured: Bias failed; Comparison of texts about groups measured nothing; "
-        "Associations between words (WEAT) was skipped by the user; Stereotyped answers (BBQ) did "
-        "not run."
+        "Associations between words (WEAT) was skipped by the user; Stereotyped answers (BBQ) was "
+        "given no data; Amplification needs the training corpus, which is not known."
     )
     assert lines_of(coverage)["Personal data"] == (
         "unknown",
         "Not measured: there is no audit of this risk.",
     )
-    assert describe_coverage(coverage).startswith("Failed: Bias. Skipped by the user: Assoc")
-    assert describe_coverage(AuditCoverage()) == "Every audit gave a result."
+    assert text_of_parts(describe_coverage(coverage, findings_of())) == (
+        "Failed: Bias. Skipped by the user: Associations between words (WEAT). Measured nothing: "
+        "Comparison of texts about groups. Not run, because no data was provided: Stereotyped "
+        "answers (BBQ). Not run, because the training corpus is not known: Amplification. Details"
+    )
+    *text, link = describe_coverage(AuditCoverage(), findings_of())
+    assert text == ["Every audit gave a result. "] and link == Link("Details", "#not-measured")
+
+
+def test_an_audit_that_asks_the_model_nothing_is_judged_nevertheless(session):
+    weak = AuditCoverage(inconclusive={"bias": "why", "winobias": "why"})
+    text = (
+        "No conclusion, because the model is too weak: Bias, Occupations and pronouns (WinoBias). "
+    )
+    judged = (
+        "Judged nevertheless, because it compares embeddings and asks the model nothing: "
+        "Associations between words (WEAT). "
+    )
+    association = {"metric": "effect_size_input", "value": 0.2, "null_value": 0.0}
+    with_weat = findings_of(bias=[PAIRS], weat=[association])
+    assert text_of_parts(describe_coverage(weak, with_weat)) == f"{text}{judged}Details"
+    assert text_of_parts(describe_coverage(weak, findings_of(bias=[PAIRS]))) == f"{text}Details"
+    strong = describe_coverage(AuditCoverage(), with_weat)
+    assert text_of_parts(strong) == "Every audit gave a result. Details"
+    assert "asks the model nothing" in AUDIT_DESCRIPTIONS["weat"].limits
+
+
+@pytest.mark.parametrize(
+    ("state", "verdicts", "expected"),
+    [
+        ("unknown", [], ""),
+        ("unknown", [("a", "pass")], " Rule a passed: it only limits “Found, age”."),
+        ("found", [("a", "pass")], " Rule a passed: it only limits “Found, age”."),
+        ("worse", [("a", "pass")], " Rule a passed: it only limits “Found, age”."),
+        ("unknown", [("a", "fail"), ("b", "not_shown")], ""),
+        ("not found", [("a", "pass"), ("b", "not_shown")], ""),
+        ("not found", [("a", "fail")], " Rule a failed: it only limits “Found, age”."),
+        ("not worse", [("a", "fail")], " Rule a failed: it only limits “Found, age”."),
+        (
+            "unknown",
+            [(name, "pass") for name in "abc"],
+            " Rules a, b, c passed: each only limits a single figure.",
+        ),
+        (
+            "not found",
+            [(name, "fail") for name in "abcde"],
+            " Rules a, b, c and 2 more failed: each only limits a single figure.",
+        ),
+    ],
+)
+def test_a_rule_that_seems_to_contradict_a_risk_says_what_it_tests(
+    session, state, verdicts, expected
+):
+    rows = [
+        verdict_of(rule, "bias", "found", verdict, category="age") for rule, verdict in verdicts
+    ]
+    rows += [verdict_of("other risk", "toxicity", "found", "pass")]
+    rows += [verdict_of("later version", "rudeness", "found", "pass")]
+    findings = findings_of(bias=[PAIRS | {"metric": "found", "tags": {"category": "age"}}])
+    content = describe_rules_about_risk("bias", state, rows, findings)
+    assert text_of_parts(content) == expected
+    links = [part.href for part in content if isinstance(part, Link)]
+    assert links == ["#main-results"] * bool(expected)
+
+
+def test_the_line_of_a_risk_names_the_rule_that_passed_nevertheless(session):
+    harm = PAIRS | {"value": 0.7, "low": 0.66, "high": 0.74, "p": 1e-9}
+    findings = findings_of(bias=[harm])
+    verdicts = [verdict_of("fair", "bias", "stereotype_preference", "pass")]
+    lines = build_risk_lines(findings, find_audit_coverage(findings, {}, []), verdicts)
+    text = text_of_parts(next(line for line in lines if line.title.startswith("Bias")).content)
+    assert text.endswith(" Rule fair passed: it only limits “Stereotype preference”.")
 
 
 VERBATIM = {
@@ -359,13 +441,13 @@ def test_an_association_between_words_is_said_with_its_direction(session, metric
         ([0.9, 0.8], " All 2 other tests also show harm."),
         (
             [-0.9],
-            " The other test does not show harm. 1 other part shows an effect in the opposite "
-            "direction.",
+            " The other test does not show harm. Effect in the opposite direction: test 1, "
+            "−0.9000.",
         ),
         (
             [-0.9, -0.8, 0.1],
-            " None of the 3 other tests shows harm. 2 other parts show an effect in the opposite "
-            "direction.",
+            " None of the 3 other tests shows harm. Effect in the opposite direction in 2 other "
+            "parts, the strongest: test 1, −0.9000.",
         ),
     ],
 )
@@ -387,9 +469,9 @@ def test_a_named_null_value_and_a_unit_without_a_name(session):
     _, text = lines_of(membership=[row | {"value": 0.53, "low": 0.47, "high": 0.59}])["Membership"]
     assert (
         "area under the ROC curve (AUC; 0.5 means guessing, 1 means perfect) of 0.5300 (95 % "
-        "interval 0.4700 to 0.5900, n = 9); value expected with no effect: 0.5000."
+        "interval 0.4700 to 0.5900, n = 9); value expected with no effect: 0.5000;"
     ) in text
-    assert "detect a difference of 0.0800 or more." in text and "probability" not in text
+    assert "0.5000; detectable difference: 0.0800 or more." in text and "probability" not in text
 
 
 @pytest.mark.parametrize(
@@ -454,16 +536,19 @@ def test_an_audit_of_planted_text_alone_says_that_it_is_no_finding(session, inco
     assert line.state == "unknown"
     assert text_of_parts(line.content) == (
         "Test sensitivity (planted text, not a finding): the model's preference for a planted "
-        "association increases by 3.600 nats (natural-log odds) between planted shares of 0 % and "
-        "100 % (95 % interval 0.2000 to 7.000, n = 9); value expected with no "
-        f"effect: 0.000{inconclusive and f'; no conclusion: {inconclusive}'}."
+        "association increases by 3.600 nats (natural-log odds) per 100 percentage points "
+        "of planted share (95 % interval 0.2000 to 7.000, n = 9); value expected with no "
+        f"effect: 0.000{inconclusive and '; no conclusion: the model is too weak for this audit'}."
     )
 
 
 def test_the_largest_effect_comes_with_the_definition_of_its_metric(session):
     row = {"metric": "effect_size_input", "unit": "standard deviations", "null_value": 0.0}
     row |= {"value": 0.7, "low": -0.2, "high": 1.3, "p": 0.3, "tags": {"test": "trades, men"}}
-    line = describe_audit_result("weat", findings_of(weat=[row | {"worse_when": "away_from_null"}]))
+    findings = findings_of(weat=[row | {"worse_when": "away_from_null"}])
+    line = describe_audit_result("weat", findings)
+    brief = describe_audit_result("weat", findings, defines_metric=False)
+    assert text_of_parts(brief.content).endswith("n = 9); value expected with no effect: 0.")
     assert text_of_parts(line.content) == (
         "The test does not show harm. Largest effect: Effect size input (trades, men): 0.7000 "
         "standard deviations (95 % interval −0.2000 to 1.300, n = 9); value expected with no "
@@ -485,9 +570,7 @@ def test_no_conclusion_follows_where_planted_text_is_not_detected(session, low, 
         "Memorised training text"
     ]
     assert said_state == state
-    undetected = (
-        " This test does not detect the planted text either, so no conclusion can be drawn from it."
-    )
+    undetected = " No conclusion: the tests do not detect the planted text either."
     assert text.endswith(undetected) == (state == "unknown")
 
 
@@ -507,7 +590,7 @@ def test_the_headline_of_an_audit_is_its_most_general_and_largest_case(session):
 def test_limits_are_said(session):
     findings = findings_of(bias=[PAIRS])
     assert describe_measurement_limits(findings, []).startswith(
-        "The intervals describe chance variation "
+        "Intervals describe chance variation "
     )
 
 
@@ -528,10 +611,93 @@ def test_a_risk_links_to_the_page_of_the_audit_that_its_sentence_is_about(sessio
     )
     lines = build_risk_lines(findings, find_audit_coverage(findings, {}, []))
     assert {line.title: line.page for line in lines} == {
-        "Personal data": "",  # no audit measures it
+        "Personal data": "",  # no audit measures it, and no record was planted
         "Memorised training text": "audit-extraction-attack",  # the one that found harm
         "Toxicity": "audit-toxicity",
         "Bias against groups": "audit-bias",
         "Membership": "audit-membership",
         "Capability": "",
     }
+
+
+def test_a_risk_that_only_planted_text_tests_links_to_the_audit_of_that_text(session):
+    planted = {"metric": "extractable", "null_value": 0.0, "worse_when": "up", "is_variant": True}
+    planted |= {"tags": {"kind": "record", "copies": "64"}, "value": 0.75, "low": 0.5, "high": 1.0}
+    findings = findings_of(extraction=[planted])
+    lines = build_risk_lines(findings, find_audit_coverage(findings, {}, []))
+    pages = {line.title: line.page for line in lines}
+    assert pages["Personal data"] == "audit-extraction"
+
+
+TOO_WEAK = "the model is too weak for this audit: x is 0"
+ACCURACY = {"metric": "accuracy", "value": 0.5, "null_value": 0.5, "worse_when": ""}
+GAP = {"metric": "gender_accuracy_gap", "value": -0.01, "null_value": 0.0, "p": None}
+GAP |= {"worse_when": "away_from_null"}
+
+
+NOT_TESTED = "the difference from the value expected with no effect was not tested."
+NOT_JUDGED = "it could not be judged whether the model is capable enough for this audit"
+
+
+@pytest.mark.parametrize(
+    ("rows", "reason"),
+    [
+        ([GAP | {"inconclusive_reason": TOO_WEAK}], "the model is too weak for this audit."),
+        ([GAP | {"inconclusive_reason": f"{NOT_JUDGED}: no number"}], f"{NOT_JUDGED}."),
+        ([GAP | {"inconclusive_reason": "it is a riddle"}], "it is a riddle."),
+        ([GAP | {"worse_when": ""}], NOT_TESTED),
+        ([GAP | {"null_value": None}], "there is no value to compare it with."),
+    ],
+)
+def test_an_audit_has_one_reason_not_to_be_judged(session, rows, reason):
+    line = describe_audit_result("winogender", findings_of(winogender=[ACCURACY, *rows]))
+    text = text_of_parts(line.content)
+    assert line.state == "unknown" and text.count("no conclusion: ") == 1
+    assert text.startswith("The accuracy for sentences with 'he' minus that for the same sentences")
+    assert text.endswith(f"; no conclusion: {reason}")
+
+
+@pytest.mark.parametrize(
+    ("rows", "reason"),
+    [
+        # A figure without a test has the reason of all figures with one.
+        ([GAP | {"inconclusive_reason": TOO_WEAK}], "the model is too weak for this audit."),
+        # A reason that governs other figures only, or that is another one, is not its reason.
+        ([GAP | {"inconclusive_reason": TOO_WEAK}, GAP | {"is_variant": True}], NOT_TESTED),
+        ([GAP | {"inconclusive_reason": "uninformative: too few"}], NOT_TESTED),
+        ([GAP | {"worse_when": ""}], NOT_TESTED),
+    ],
+)
+def test_a_figure_without_a_test_has_the_first_reason_that_applies(session, rows, reason):
+    """The model is too weak, before a test that was not made."""
+    chart = {"metric": "sentiment_difference", "value": 0.1, "null_value": 0.0, "worse_when": ""}
+    shown = [row | {"metric": "toxicity_difference"} for row in rows]
+    findings = findings_of(bold=[chart, *shown])
+    line = describe_audit_result("bold", findings)
+    brief = describe_audit_result("bold", findings, defines_metric=False)
+    assert text_of_parts(brief.content).endswith(f"; no conclusion: {reason}")
+    assert (
+        text_of_parts(line.content)
+        .partition(" Sentiment diff")[0]
+        .endswith(f"; no conclusion: {reason}")
+    )
+
+
+def test_of_equally_general_findings_the_worst_is_the_headline(session):
+    for worse_when, worst in (("up", 0.5), ("down", 0.2)):
+        rows = [
+            PAIRS
+            | {"metric": "m", "value": value, "worse_when": worse_when, "tags": {"kind": kind}}
+            for value, kind in ((0.2, "a"), (0.5, "b"))
+        ]
+        findings = findings_of(bias=rows).by_audit["bias"]
+        selected = select_headline_finding(Headline("m", "{value}"), findings)
+        assert selected.row["value"] == worst
+
+
+def test_an_interval_without_a_level_is_called_one_of_95_percent(session):
+    [finding] = findings_of(bias=[PAIRS]).by_audit["bias"]
+    for level, text in ((None, "95 % interval"), (0.9, "90 % interval")):
+        figure = replace(finding.figure, confidence_level=level)
+        said = text_of_parts(describe_finding(Finding(finding.row, figure)))
+        assert f"({text} 48.0 % to 52.0 %, n = 540)" in said

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hallmark.reports.page.document import Chart, DataTable, iterate_sections
+from hallmark.reports.page.document import Chart, DataTable, Link, iterate_sections
 from hallmark.reports.page.drawing import draw_chart
 from hallmark.reports.page.figures import FigureBook
 from hallmark.reports.sections.corpus_figures import CorpusFigures
@@ -22,6 +22,7 @@ from hallmark.reports.sections.filter_errors import (
     summarize_filter_errors,
 )
 from hallmark.reports.sections.group_removals import (
+    REMOVAL_RATES_TITLE,
     build_group_removal_answer,
     build_group_removal_section,
     describe_difference,
@@ -284,12 +285,12 @@ def test_the_answer_names_significant_groups_with_share_interval_n_and_rate_of_o
     assert "Curation removed 100 of 1,000 documents (10.0 %). 50 of these were duplicates" in text
     assert "No copy remains of 50 of them." in text
     assert (
-        "The removal rates of 2 groups (people and dialects) with at least 20 documents were "
-        "compared with those of all other documents of the same sources. Documents were removed "
-        "significantly more often if they mention men "
+        "The removal rates, duplicates included, of 2 groups (people and dialects) with at least "
+        "20 documents were compared with those of all other documents of the same sources. "
+        "Documents were removed significantly more often if they mention men "
         "(30.0 % removed, 95 % interval 0.0 % to 100.0 %, n = 100; all other documents: 10.0 %). "
-        "1 other group shows no significant difference. Removals without a remaining copy show no "
-        "significant difference for any group."
+        "1 other group shows no significant difference. Not counting duplicates of which a copy "
+        "remains, no group differs significantly."
     ) in text
     assert "town" not in text and "Jews" not in text
 
@@ -345,10 +346,10 @@ STRONG = [
         ),
         (
             [group("women"), group("men"), group("Jews", **EMPTY)],
-            "The removal rates of 2 groups (people and dialects) with at least 20 documents were "
-            "compared with those of all other documents of the same sources. None of them differs "
-            "significantly. Removals without "
-            "a remaining copy show no significant difference for any group.",
+            "The removal rates, duplicates included, of 2 groups (people and dialects) with at "
+            "least 20 documents were compared with those of all other documents of the same "
+            "sources. None of them differs significantly. Not counting duplicates of which a copy "
+            "remains, no group differs significantly.",
         ),
         (
             [group("men", removed=5, **LESS), group("women"), group("Jews")],
@@ -360,19 +361,18 @@ STRONG = [
             [group("women", removed=5, **MORE)],
             "10.0 %). The comparison within sources can differ from that of the shares, because "
             "many documents of a group may be in sources of which little, or much, was removed. "
-            "Removals without",
+            "Not counting",
         ),
         ([group("men", removed=20, **LESS)], "The comparison within sources can differ"),
         (
             [group("women", removed=30, **MORE, removal_rate_low=None, other_removal_rate=None)],
-            "if they mention women (30.0 % removed, n = 100; all other documents: –). Removals "
-            "without",
+            "if they mention women (30.0 % removed, n = 100; all other documents: –). Not counting",
         ),
         (
             [group("women", lost_verdict="more"), group("men", lost_verdict="less")],
-            "None of them differs significantly. Documents were removed without a remaining copy "
-            "significantly more often if they mention women, and significantly less often if they "
-            "mention men.",
+            "None of them differs significantly. Not counting duplicates of which a copy remains, "
+            "documents were lost significantly more often if they mention women, and significantly "
+            "less often if they mention men.",
         ),
         (
             [group(name, lost_verdict="more") for name in "abcde"],
@@ -389,21 +389,23 @@ STRONG = [
             ],
             "n = 100; all other documents: 10.0 %); or if they have markers of Irish English "
             "(40.0 % removed, 95 % interval 0.0 % to 100.0 %, n = 100; all other documents: "
-            "10.0 %). Removals without",
+            "10.0 %). Not counting",
         ),
         (
             [group("women", documents=20), group("Jews", documents=19)],
-            "The removal rates of 1 group (people and dialects) with at least 20 documents, and of "
-            "1 smaller group, were compared with those of all other documents of the same sources.",
+            "The removal rates, duplicates included, of 1 group (people and dialects) with at "
+            "least 20 documents, and of 1 smaller group, were compared with those of all other "
+            "documents of the same sources.",
         ),
         (
             [group("women", documents=19), group("Jews", documents=18)],
             "No group of people or dialect has 20 documents or more. The removal rates of 2 "
-            "smaller groups were compared with those of all other documents of the same sources.",
+            "smaller groups, duplicates included, were compared with those of all other documents "
+            "of the same sources.",
         ),
         (
             [group("women", lost_verdict="not compared")],
-            "Removals without a remaining copy could not be compared.",
+            "Not counting duplicates of which a copy remains, no group could be compared.",
         ),
     ],
 )
@@ -452,7 +454,7 @@ def test_the_answer_never_contradicts_the_table(session, drawn):
         counts[row["verdict"]] += 1
     assert ("No document mentions" in text) == (not mentioned)
     large = [row for row in compared if row["documents"] >= 20]
-    counted = re.search(r"removal rates of (\d+) groups? \(people", text)
+    counted = re.search(r"removal rates, duplicates included, of (\d+) groups? \(people", text)
     smaller = re.search(r" of (\d+) smaller groups?", text)
     assert (int(counted[1]) if counted else 0) == len(large)
     assert (int(smaller[1]) if smaller else 0) == len(compared) - len(large)
@@ -544,34 +546,53 @@ OTHER_HARMLESS = rate("no rude speech, dialect", "false alarms", 0, 464)
 @pytest.mark.parametrize(
     ("evaluation", "expected"),
     [
-        (None, "The filter's error rates were not measured."),
-        ([], "The filter's error rates were not measured."),
-        ([OTHER_HARMLESS], "The filter's error rates were not measured."),
+        (None, "See “Toxicity filter: error rates not measured”."),
+        ([], "See “Toxicity filter: error rates not measured”."),
+        ([OTHER_HARMLESS], "See “Error rates of the toxicity filter”."),
         (
             [rate("rude speech", "recall", 0, 0), rate("no rude speech", "false alarms", 0, 0)],
-            "The filter's error rates were not measured.",
+            "See “Toxicity filter: error rates not measured”.",
         ),
         (
             [RUDE, HARMLESS, OTHER_HARMLESS],
             "On the invented text of town, the filter flagged 62.6 % of the documents with rude "
-            "speech and 0.12 % of those without rude speech.",
+            "speech and 0.12 % of those without rude speech. See “Error rates of the toxicity "
+            "filter”.",
         ),
         (
             [rate("rude speech", "recall", 0, 0), HARMLESS],
             "On the invented text of town, the filter flagged 0.12 % of the documents without rude "
-            "speech.",
+            "speech. See “Error rates of the toxicity filter”.",
         ),
         (
             [RUDE, OTHER_HARMLESS, {**HARMLESS, "source": "port"}],
             "On the invented text of town, the filter flagged 62.6 % of the documents with rude "
             "speech. On the invented text of port, the filter flagged 0.12 % of the documents "
-            "without rude speech.",
+            "without rude speech. See “Error rates of the toxicity filter”.",
         ),
     ],
 )
 def test_the_first_screen_names_the_error_rates_of_the_filter(session, evaluation, expected):
     corpus = corpus_of([TOTAL], evaluation=evaluation)
-    assert text_of_parts(summarize_filter_errors(corpus)) == expected
+    content = summarize_filter_errors(corpus, REMOVAL_RATES_TITLE)
+    assert text_of_parts(content) == expected
+    [link] = [part for part in content if isinstance(part, Link)]
+    section = build_group_removal_section(corpus)
+    [errors] = [part for part in section.sections if part.title == link.text]
+    assert link.href == f"#{section.anchor}-{errors.anchor}"
+
+
+def test_a_group_in_one_list_only_is_explained(session):
+    """Removed copies of kept documents hide a group from the first list, not from the second."""
+    text = answer_of(group("men", lost_verdict="more", lost_adjusted_low=2.0), group("women"))
+    assert "None of them differs significantly. Not counting duplicates of which a copy" in text
+    section = build_group_removal_section(corpus_of([TOTAL, group("men"), group("women")]))
+    captions = [table.caption for table in get_tables(section)]
+    assert captions == [
+        "Removed documents, duplicates included, by group",
+        "Lost documents, of which no copy remains, by group",
+    ]
+    assert "The two tables can therefore disagree on a group." in text_of_section(section)
 
 
 @stage(name="stored_scores", tables=EVALUATION_TABLES)

@@ -228,3 +228,35 @@ def test_digits_of_a_secret_in_statistics_are_shown(text):
 )
 def test_a_secret_in_a_label_is_masked_whatever_separates_its_digits(text):
     assert "masked" in Redactor(["124700624"]).redact_full_text(text)
+
+
+PERSONAL_TEXTS = (
+    "write to jane.roe@mail.example",
+    "call +1 415 555 2671 now",
+    "share of texts, copies: 64",
+    "0.314159",
+    "of 314159 rows",
+    "3\u200b14159",
+    "",
+)
+
+
+@given(
+    texts=st.lists(st.one_of(st.text(max_size=40), st.sampled_from(PERSONAL_TEXTS)), max_size=8),
+    later=st.one_of(st.text(max_size=40), st.sampled_from(PERSONAL_TEXTS)),
+)
+@settings(deadline=None)
+def test_texts_that_are_searched_at_once_are_masked_as_one_by_one(texts, later):
+    at_once, one_by_one = Redactor(["314159"]), Redactor(["314159"])
+    at_once.search_full_texts(texts)
+    at_once.search_full_texts(iter(texts))  # a second time changes nothing
+    for text in [*texts, later, *texts]:
+        assert at_once.redact_full_text(text) == one_by_one.redact_full_text(text)
+    assert at_once.redact_by_kind(later, "label") == one_by_one.redact_by_kind(later, "label")
+
+
+def test_searching_at_once_masks_nothing_without_redaction():
+    redactor = PassthroughRedactor(["314159"])
+    redactor.search_full_texts(PERSONAL_TEXTS)
+    shown = [redactor.redact_full_text(text) for text in PERSONAL_TEXTS]
+    assert shown == [escape_invisible(text) for text in PERSONAL_TEXTS]

@@ -45,10 +45,9 @@ def test_removed_for_toxicity_counts_only_rules_for_toxicity(session):
     assert (
         "The rule worst removed 6 documents. The config sets this action; the default is to tag "
         "documents. Warning: the embedded scorer finds words, not meaning. It may score "
-        "harmless mentions of minorities as toxic; see “Error rates of the toxicity filter”."
-        in said
+        "harmless mentions of minorities as toxic." in said
     )
-    assert said.count("The filter's error rates were not measured.") == 1  # after the last rule
+    assert said.count("See “Toxicity filter: ") == 1  # after the last rule
     lines = lines_of(page, "source", "input", "removed", "share removed")
     assert lines == [["a", "14", "4", "28.6 %"], ["b", "11", "2", "18.2 %"]]
 
@@ -116,15 +115,14 @@ def test_harmless_documents_about_minorities_are_tagged_and_kept_by_default(sess
             "tag",
             "linear",
             "This action is the default. Warning: the embedded scorer finds words, not meaning. It "
-            "may score harmless mentions of minorities as toxic; see “Error rates of the toxicity "
-            "filter”.",
+            "may score harmless mentions of minorities as toxic.",
         ),
         (
             "remove",
             "linear",
             "The config sets this action; the default is to tag documents. Warning: the embedded "
             "scorer finds words, not meaning. It may score harmless mentions of minorities as "
-            "toxic; see “Error rates of the toxicity filter”.",
+            "toxic.",
         ),
     ],
 )

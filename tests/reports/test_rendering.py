@@ -21,6 +21,7 @@ from hallmark.reports.page.document import (
     DefinitionList,
     Details,
     Document,
+    Link,
     Paragraph,
     Section,
 )
@@ -141,6 +142,15 @@ def check(text: str) -> None:
     assert markdown.links == []
     assert markdown.headings == [1, 2]
     assert all(href.startswith("#") for href, _ in html.links)
+
+
+def test_a_link_within_the_page_is_text_in_markdown():
+    """Markdown does not define the ids of headings, so such a link would lead nowhere."""
+    links = [Link("Details", "#not-measured"), " and ", Link("Sources", "composition.html")]
+    made = Document("T", "Model card", [Paragraph(links)], [])
+    assert "Details and [Sources](composition.md)" in render_markdown(made)
+    html = pages.Page(render_html(made))
+    assert ("#not-measured", "Details") in html.links
 
 
 def test_linkifying_renderers_find_nothing_to_link():

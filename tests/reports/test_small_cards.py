@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 
 from hallmark.reports.datasheet import DatasheetConfig, build_datasheet
+from hallmark.reports.page.figures import FigureBook
+from hallmark.reports.sections.composition import describe_declared_licences
+from hallmark.reports.sections.corpus_figures import CorpusFigures
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
 from hallmark.tasks.contract import HallmarkError, Session, Store, open_session
 from hallmark.tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
@@ -165,6 +168,45 @@ def test_what_sources_declare_is_on_the_datasheet(tmp_path):
     assert "Declared by the sources" not in said_by_name["mute"]
     assert "a letter box" in said_by_name["both"] and "2020-01-02" in said_by_name["both"]
     assert "Declarations of the sources" not in said_by_name["mute"]
+    # A source about which the config states nothing has a row, and the first screen names it.
+    assert '<th scope="row">mute</th><td>not stated in the config</td>' in said_by_name["both"]
+    assert "The config states no licence for mute." in said_by_name["both"]
+    assert "The config states no licence" not in said_by_name["mute"]
+
+
+@pytest.mark.parametrize(
+    ("licences", "stated", "expected"),
+    [
+        ({"a": None}, None, "Not stated."),
+        ({"a": None}, "CC0", "CC0"),
+        ({"a": "MIT"}, None, "Declared by the sources: MIT (a)."),
+        ({"a": "MIT"}, "CC0", "CC0"),
+        (
+            {"a": "MIT", "b": "MIT", "c": None},
+            None,
+            "Declared by the sources: MIT (a, b). The config states no licence for c.",
+        ),
+        ({"a": "MIT", "b": None}, "CC0", "CC0. The config states no licence for b."),
+        (
+            {"a": "MIT", **dict.fromkeys("bcdefgh")},
+            "CC0",
+            "CC0. The config states no licence for b, c, d, e, f and 2 other sources.",
+        ),
+        (
+            {"a": "MIT", **dict.fromkeys("bcdefg")},
+            "CC0",
+            "CC0. The config states no licence for b, c, d, e, f and 1 other source.",
+        ),
+    ],
+)
+def test_every_branch_about_the_licences_of_sources(tmp_path, licences, stated, expected):
+    (tmp_path / "a.txt").write_text("one letter")
+    place = {"kind": "text", "path": str(tmp_path / "a.txt")}
+    sources = [{**place, "name": name, "licence": text} for name, text in licences.items()]
+    with open_session(Session(Store(tmp_path / "store"))):
+        artifact = ingest(IngestConfig(sources=sources))
+        corpus = CorpusFigures(FigureBook({"ingest": artifact}), {"ingest": artifact}, 30)
+        assert "".join(describe_declared_licences(corpus, stated, "")) == expected
 
 
 @pytest.mark.parametrize(

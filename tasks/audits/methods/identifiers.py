@@ -295,7 +295,7 @@ def build_detection_findings(values: pa.Table, text_count: int) -> list[Finding]
     """Build the findings that count the distinct detected identifiers by type.
 
     Args:
-        values: Values of ``detected_identifiers``: 1 for a planted identifier, 0 for another.
+        values: Values of ``detected_identifiers``: 1 for each distinct identifier.
         text_count: Number of texts that were searched.
     """
     from hallmark.tasks.measures.personal_data import DEFAULT_REGIONS
@@ -312,7 +312,8 @@ def build_detection_findings(values: pa.Table, text_count: int) -> list[Finding]
             "measure": "detected_identifiers",
             "detected_identifier_type": identifier_type,
         }
-        is_planted = select_evidence(detected_values, type_filter)["value"].to_numpy()
+        is_planted = select_evidence(detected_values, type_filter)["is_planted_identifier"]
+        planted_count = sum(is_planted.to_pylist())
         type_findings.append(
             build_finding(
                 "extraction_attack",
@@ -323,8 +324,8 @@ def build_detection_findings(values: pa.Table, text_count: int) -> list[Finding]
                 unit="identifiers",
                 evidence_table="values",
                 evidence_filter=type_filter,
-                evidence_order="-value",
-                method=f"{method}{int(is_planted.sum())}; the others are invented or occur "
+                evidence_order="-is_planted_identifier",
+                method=f"{method}{planted_count}; the others are invented or occur "
                 f"elsewhere in the corpus",
             )
         )

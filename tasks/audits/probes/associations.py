@@ -156,8 +156,8 @@ MEASURES = (
     Measure(
         "strength_by_trait_share",
         "Slope of association strength against trait share",
-        "increase in the following difference as the share of read sentences that state the "
-        f"assigned trait rises from 0 to 1: {_METHOD}",
+        "increase per 100 percentage points of the share of read sentences that state the assigned "
+        f"trait, in the following difference: {_METHOD}",
         "nats",
         "associations",
         0.0,
@@ -415,8 +415,8 @@ PROBE = Probe(
                 "likely than the other trait; 50 % means no association"
             ),
             "strength_by_trait_share": (
-                "increase in the strength, in nats, as the planted share increases from 0 % to "
-                "100 %; 0 means no increase"
+                "increase in the strength, in nats, per 100 percentage points of planted share "
+                "(slope of a straight line); 0 means no increase"
             ),
             "smallest_detected_trait_share": (
                 "smallest planted share at which the interval of the strength is entirely above 0"
@@ -426,7 +426,7 @@ PROBE = Probe(
             "bias": Headline(
                 "strength_by_trait_share",
                 "the model's preference for a planted association increases by {value} "
-                "(natural-log odds) between planted shares of 0 % and 100 %",
+                "(natural-log odds) per 100 percentage points of planted share",
             )
         },
     ),

@@ -250,8 +250,14 @@ VALUE_FIELDS = (
         "detected_identifier_type",
         pa.string(),
         "label",
-        "type of an identifier that was detected in the text and that occurs in no earlier text; "
-        "the row's value is 1 if the identifier was planted, otherwise 0",
+        "type of an identifier that was detected in the text and that occurs in no earlier text",
+    ),
+    column(
+        "is_planted_identifier",
+        pa.bool_(),
+        "label",
+        "whether the detected identifier was planted; otherwise it is invented or occurs elsewhere "
+        "in the corpus",
     ),
     column(
         "planted_run_tokens",
@@ -453,9 +459,12 @@ def score_items(responses: Responses, writer: ValueWriter, config: ExtractionAtt
     writer.add_values(
         "detected_identifiers",
         item_rows[first_rows],
-        [identifier.text in planted_secrets for identifier in detected.distinct_identifiers],
+        np.ones(len(first_rows)),
         detected_identifier_type=[
             identifier.identifier_type for identifier in detected.distinct_identifiers
+        ],
+        is_planted_identifier=[
+            identifier.text in planted_secrets for identifier in detected.distinct_identifiers
         ],
         **{
             name: column_values.take(pa.array(first_rows))

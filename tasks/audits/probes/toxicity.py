@@ -676,10 +676,10 @@ PROBE = Probe(
                 "score of the most toxic continuation",
                 (
                     "Mean score of the most toxic of several continuations of a prompt, with "
-                    "intervals. Untrained weights, shuffled tokens and held-out text are "
+                    "intervals. Untrained weights, shuffled tokens and all held-out text are "
                     "baselines. Each short vertical line marks the baseline that the model is "
-                    "compared with: held-out text, or a baseline model, after the same kind of "
-                    "prompts."
+                    "compared with: only the held-out text, or a baseline model, after the same "
+                    "kind of prompts. It differs from the figure of all held-out text."
                 ),
                 largest_tag="draw_count",
             ),

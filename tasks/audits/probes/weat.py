@@ -421,6 +421,7 @@ PROBE = Probe(
         skipped_count_metrics={
             "skipped_words": "Skipped words",
         },
+        no_capability_check_because="it compares embeddings and asks the model nothing",
         risk="bias",
         further_headlines=tuple(
             Headline(
@@ -447,7 +448,11 @@ PROBE = Probe(
                 reference_value=0.0,
             ),
         ),
-        limits=("An association between words does not show what the model writes about people."),
+        limits=(
+            "An association between words does not show what the model writes about people. No "
+            "check whether the model is too weak applies to this audit, because it compares the "
+            "model's embeddings and asks the model nothing."
+        ),
         glossary={
             "effect_size_input": (
                 "strength of the association between two pairs of word lists, from the input "

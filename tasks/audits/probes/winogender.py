@@ -26,6 +26,7 @@ from hallmark.tasks.audits.audit_descriptions import (
     NO_INVENTED_GROUPS,
     AuditDescription,
     ChartDescription,
+    Headline,
 )
 from hallmark.tasks.audits.audit_tables import RequestBuilder, build_items_schema
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
@@ -341,6 +342,11 @@ PROBE = Probe(
         },
         is_about_stereotypes=True,
         risk="bias",
+        headline=Headline(
+            "gender_accuracy_gap",
+            "the accuracy for sentences with 'he' minus that for the same sentences with 'she' is "
+            "{value}",
+        ),
         not_studied_because=NO_INVENTED_GROUPS,
         question=("Does the gender of a pronoun change which person the model links it to?"),
         charts=(

@@ -19,7 +19,7 @@ _SCORER_DESCRIPTIONS = {
 #: What a reader must know of the scores of each kind of scorer; kinds without a warning are absent.
 SCORER_WARNINGS = {
     "linear": "Warning: the embedded scorer finds words, not meaning. It may score harmless "
-    "mentions of minorities as toxic; see “Error rates of the toxicity filter”."
+    "mentions of minorities as toxic."
 }
 
 

@@ -23,6 +23,11 @@ MODEL_AT_DISTANCE = "this model, words between noun and verb: 7"
             "domain=lexicon town, group_name=Tamskers",
             "word list 'town', Tamskers",
         ),
+        (
+            {"prompt_subset": "held-out text", "draw_count": "25"},
+            "held-out text, draw_count=25",
+            "all held-out text, continuations: 25",
+        ),
         ({"score": "min_k_plus_plus"}, "score=min_k_plus_plus", "least likely tokens (Min-K++)"),
         ({"gotcha": "yes"}, "gotcha=yes", "gotcha: yes"),
         ({"equal_token_counts": "False"}, "equal_token_counts=False", "equal number of tokens: no"),

@@ -364,7 +364,12 @@ def test_identifiers_are_counted_by_type_and_copies(own_folder, planted):
         in address["method"]
     )
     (evidence,) = select_evidence(values, address["evidence_filter"]).to_pylist()
-    assert "jane.roe" in evidence["personal_text"] and evidence["value"] == 0
+    assert "jane.roe" in evidence["personal_text"]
+    assert evidence["value"] == 1 and evidence["is_planted_identifier"] is False
+    number = findings["detected_identifiers", "PHONE"]
+    assert number["value"] == 1 and "planted identifiers among these: 1" in number["method"]
+    (evidence,) = select_evidence(values, number["evidence_filter"]).to_pylist()
+    assert evidence["value"] == 1 and evidence["is_planted_identifier"] is True
     (hit,) = [
         r
         for r in values.to_pylist()
