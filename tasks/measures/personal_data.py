@@ -37,6 +37,7 @@ from hallmark.tasks.measures.personal.payment_accounts import (
 )
 from hallmark.tasks.measures.personal.phone_numbers import (
     ANNOUNCED_PHONE_PATTERN,
+    PHONE_PATTERN,
     find_announced_phone_numbers,
     find_phone_numbers,
 )
@@ -76,7 +77,7 @@ class Detector(NamedTuple):
 
 
 #: Six digits with at most four separators or letters between neighbours.
-_SIX_DIGITS = r"\d(?:[ ./():A-Za-z+_–—-]{0,4}\d){5}"
+_SIX_DIGITS = "[0-9](?:[ ./():A-Za-z+_\u2013\u2014-]{0,4}[0-9]){5}"
 
 _DETECTORS = (
     Detector(
@@ -107,12 +108,7 @@ _DETECTORS = (
         Detector(n.type, n.find_spans, n.prefilter_pattern, n.requires_six_digits)
         for n in NATIONAL_ID_FORMATS
     ),
-    Detector(
-        "PHONE",
-        find_phone_numbers,
-        r"\+ ?[1-9][ ()./–—-]{0,4}\d|\(\d[\d -]{1,4}\)|\d[-. /]\d{2,4}[-. ]\d{2,4}"
-        r"|0[1-9]\d{0,4}[ /]{1,3}\d{2}|00[1-9]\d{0,2}[ ./-]|\d{4} \d{4}|\d{2,4} \d \d{4}",
-    ),
+    Detector("PHONE", find_phone_numbers, PHONE_PATTERN),
     Detector("PHONE", find_announced_phone_numbers, ANNOUNCED_PHONE_PATTERN),
     Detector(
         "IP",

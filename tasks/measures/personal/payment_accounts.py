@@ -68,15 +68,16 @@ def _repeat_character(character: str, count: int) -> str:
 
 
 #: Countries by the beginning of their account numbers: three digits; four letters or digits, then
-#: four digits; a letter, then five digits; anything else.
+#: four digits; a letter, then five digits; two letters or digits, then eight digits; anything else.
 _COUNTRIES_WITH_DIGITS_FIRST = (
     "AD|AE|AL|AO|AT|BA|BE|BI|BR|CF|CG|CH|CM|CR|CV|CY|CZ|DE|DJ|DK|DZ|EE|EG|ES|FI|FO|FR|GA|GL|GQ|"
-    "GR|HR|HU|IL|IR|IS|KM|KZ|LB|LI|LT|LU|LY|MA|MC|ME|MG|MK|MN|MR|MZ|NO|OM|PL|PT|RS|RU|SD|SE|SI|"
+    "GR|GW|HR|HU|IL|IR|IS|KM|KZ|LB|LI|LT|LU|LY|MA|MC|ME|MG|MK|MN|MR|MZ|NO|OM|PL|PT|RS|RU|SD|SE|SI|"
     "SK|SO|ST|TD|TL|TN|TR|UA|VA|XK"
 )
 _COUNTRIES_WITH_BANK_CODE = "BG|BY|DO|FK|GB|GE|HN|IE|IQ|JO|MT|MU|NI|NL|SC|SV|VG|YE"
 _COUNTRIES_WITH_CHECK_LETTER = "IT|SM"
-_OTHER_COUNTRIES = "AZ|BF|BH|BJ|CI|GI|GT|GW|KW|LC|LV|MD|ML|NE|PK|PS|QA|RO|SA|SN|TG"
+_COUNTRIES_WITH_TWO_LETTERS = "BF|BJ|CI|ML|NE|SN|TG"
+_OTHER_COUNTRIES = "AZ|BH|GI|GT|KW|LC|LV|MD|PK|PS|QA|RO|SA"
 #: Letters and digits after the country code in countries that write accounts like an IBAN but are
 #: not in the registry of SWIFT (List of countries of the European Committee for Banking Standards).
 _UNREGISTERED_LENGTHS = {
@@ -109,6 +110,10 @@ IBAN_PATTERN = "|".join(
         _match_start_of_iban(
             _COUNTRIES_WITH_CHECK_LETTER,
             _repeat_character("[A-Za-z]", 1) + _repeat_character(r"\d", 5),
+        ),
+        _match_start_of_iban(
+            _COUNTRIES_WITH_TWO_LETTERS,
+            _repeat_character(_LETTER_OR_DIGIT, 2) + _repeat_character(r"\d", 8),
         ),
         _match_start_of_iban(_OTHER_COUNTRIES, _repeat_character(_LETTER_OR_DIGIT, 13)),
     ]
@@ -156,7 +161,8 @@ def _has_valid_check_digits(number: str) -> bool:
 
     number = number.upper()
     if number[:2] in _UNREGISTERED_LENGTHS:
-        return mod_97_10.is_valid(number[4:] + number[:4])
+        has_structure = re.fullmatch(r"[A-Z]{2}\d{2}(?:[A-Z]{2})?\d+", number)
+        return has_structure is not None and mod_97_10.is_valid(number[4:] + number[:4])
     return iban.is_valid(number, check_country=False)
 
 

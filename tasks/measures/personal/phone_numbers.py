@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache
 from itertools import pairwise
+from typing import NamedTuple
 
 from hallmark.tasks.measures.personal.contact_details import (
     WORD_CHARACTER,
@@ -24,27 +25,30 @@ from hallmark.tasks.measures.personal.phone_words import (
     PHONE_WORD,
 )
 
-_SEPARATORS = "[ ()./\u2013\u2014-]{0,4}"
-#: A plus sign and 7 to 20 digits; a country code in parentheses may begin it.
+#: Separators between two digits of a number: up to two, or a slash, hyphen, dash or point with
+#: spaces, and perhaps a parenthesis.
+_SEPARATORS = "(?:[ ()./-]{0,2}| [/.\u2013\u2014-] [(]?|[)] [/.\u2013\u2014-] )"
+#: A plus sign and 7 to 20 digits. A search that begins with a literal character is fast.
 _INTERNATIONAL_PHONE = re.compile(
-    rf"(?<!{WORD_CHARACTER})(?<!\+)(?<!\d\.)(?:\((?=\+[\d-]{{1,4}}\)))?"
-    rf"\+ ?[1-9](?:{_SEPARATORS}\d){{6,19}}"
+    rf"\+(?<!{WORD_CHARACTER}\+)(?<!\+\+)(?<!\d\.\+)(?: (?=[1-9]\d{{0,2}}[ ()./-]))?"
+    rf"[1-9](?:{_SEPARATORS}\d){{6,19}}"
 )
 #: The international prefix of most countries instead of a plus sign, before separated digits.
 _INTERNATIONAL_PREFIX_PHONE = re.compile(
-    rf"(?<!{WORD_CHARACTER})(?<![+./:-])(?<!\d )00[1-9]\d{{0,2}}[ ./-](?:{_SEPARATORS}\d){{6,19}}"
+    rf"00(?<!{WORD_CHARACTER}00)(?<![+./:-]00)(?<!\d 00)[1-9]\d{{0,2}}[ ./-]"
+    rf"(?:{_SEPARATORS}\d){{6,19}}"
 )
 _EXTENSION = r"(?:,? ?(?:x|ext\.?|extension) ?\d{1,6})?"
 #: Characters of an extension, and of what may not follow a number.
 _MAX_CHARACTERS_AFTER_RUN = 24
-#: Six or more digits with up to four separators between neighbours.
+#: Six or more digits with separators.
 _DIGIT_RUN = re.compile(rf"\d(?:{_SEPARATORS}\d){{5,}}")
 #: What may not be adjacent to a number without a word for a telephone: parts of dates, versions,
 #: tables and longer numbers.
 _START_OF_NUMBER = (
     rf"(?<!{WORD_CHARACTER})(?<!\d[.:-])(?:(?<!\d/)|(?<=\d{{4}}/))(?<![A-Za-z]-)(?<!\+)"
 )
-_END_OF_NUMBER = rf"(?!{WORD_CHARACTER}|-\d|\.\d|/\d{{1,3}}(?![\d-]))"
+_END_OF_NUMBER = rf"(?!{WORD_CHARACTER}|-\d|[.:]\d|/\d{{1,3}}(?![\d-]))"
 #: Forms that are usual in several countries: an area code in parentheses; three, three and four
 #: digits; a leading zero and a space or slash.
 _COMMON_FORMS = (
@@ -52,7 +56,8 @@ _COMMON_FORMS = (
     r"(?:1-)?\d{3}(?P<separator>[-.])\d{3}(?P=separator)\d{4}",
     r"\d{3}/\d{3}-\d{4}",
     r"(?=[\d.-]* )0[1-9]\d{0,3}[-. ]\d{2,4}(?:[-. ]\d{2,4}){1,3}",
-    r"0[1-9]\d{0,4}(?: | ?/ ?)(?=(?:[ -]?\d){5})\d{2,9}(?:[ -]\d{2,6}){0,3}",
+    r"0[1-9]\d{0,4}(?: | ?/ ?)(?=(?:[ -]?\d){5})\d{3,9}(?:[ -]\d{2,6}){0,3}",
+    r"0[1-9]\d{0,4} / \d{2}(?:[ -]\d{2}){2,3}",
     r"0[1-9](?P<mark>[.-])\d{2}(?:(?P=mark)\d{2}){3}",
 )
 #: A number of a form that other numbers seldom have: a list of numbers may follow and precede it.
@@ -81,9 +86,18 @@ _ISOLATION = 20
 MAX_PHONE_CANDIDATES = 20_000
 #: Number of characters before a number that are searched for a word for a telephone.
 WORD_DISTANCE = 40
+#: Length of the shortest word for a telephone.
+_MIN_WORD_LENGTH = 2
 #: Maximum distance of a further number from one that a word announces: "Tel. 123456 or 123457".
 _FURTHER_NUMBER_DISTANCE = 12
 
+#: What all texts with an international number or a national one in its country's form match.
+PHONE_PATTERN = (
+    rf"\+[1-9]{_SEPARATORS}\d|\+ [1-9]\d{{0,2}}{_SEPARATORS}\d|\(\d[\d -]{{1,4}}\)"
+    r"|\d[-. /]\d{2,4}[-. ]\d{2,4}|0[1-9]\d{0,4}(?:[ /]{1,3}\d{3}| / \d)"
+    rf"|\d{{4}} \d{{4}}|\d{{2,4}} \d \d{{4}}"
+    r"|(?:^|[^0-9A-Za-z])00[1-9]\d{0,2}[ ./-][ ()./-]{0,3}\d"
+)
 #: What all texts with a number after a word for a telephone match.
 ANNOUNCED_PHONE_PATTERN = rf"{PHONE_WORD}[^\d]{{0,{WORD_DISTANCE}}}\d"
 _PHONE_WORD = re.compile(LOWER_CASE_PHONE_WORD)
@@ -101,7 +115,11 @@ def find_phone_numbers(text: str, regions: Sequence[str] = ()) -> SpanIterator:
             candidate_count = _count_candidate(candidate_count)
             length = _measure_international_number(match[0])
             if length and _is_followed_by_no_number(text, match.start() + length, match.end()):
-                yield match.start(), _skip_extension(text, match.start() + length)
+                start = match.start()
+                is_country_in_parentheses = text[start - 1 : start] == "(" and (
+                    _COUNTRY_IN_PARENTHESES.match(text, start) is not None
+                )
+                yield start - is_country_in_parentheses, _skip_extension(text, start + length)
     if not regions:
         return
     form = _compile_national_forms(tuple(regions))
@@ -118,6 +136,7 @@ def find_phone_numbers(text: str, regions: Sequence[str] = ()) -> SpanIterator:
                 _is_ambiguous(text, match)
                 or _is_number_of_table(text, match, form, previous_end)
                 or _OTHER_NUMBER.fullmatch(match[0])
+                or _ADDRESS_OR_VERSION.fullmatch(match[0])
                 or _OTHER_NUMBER_WORD.search(preceding_text)
                 or (
                     not _DISTINCTIVE_NUMBER.fullmatch(match[0])
@@ -142,12 +161,15 @@ def find_announced_phone_numbers(text: str, regions: Sequence[str] = ()) -> Span
     candidate_count = 0
     previous_end = announced_end = 0
     for run in _DIGIT_RUN.finditer(text) if regions else ():
+        is_further = 0 < announced_end >= run.start() - _FURTHER_NUMBER_DISTANCE
+        if run.start() - previous_end < _MIN_WORD_LENGTH and not is_further:
+            previous_end = run.end()
+            continue
         gap = text[max(previous_end, run.start() - WORD_DISTANCE) : run.start()]
         gap = gap.rpartition("\n\n")[2]  # A word of another paragraph announces nothing.
         # With the character before the gap, which may belong to a longer word.
         gap_start = run.start() - len(gap)
         context = text[max(gap_start - 1, 0) : run.start()].lower()
-        is_further = 0 < announced_end >= run.start() - _FURTHER_NUMBER_DISTANCE
         previous_end = run.end()
         if not (is_further or _PHONE_WORD.search(context, min(gap_start, 1))) or (
             _is_other_number(text, run, gap, is_further=is_further)
@@ -172,6 +194,7 @@ def _count_candidate(candidate_count: int) -> int:
     return candidate_count + 1
 
 
+_COUNTRY_IN_PARENTHESES = re.compile(r"\+\d{1,4}\)")
 _EXTENSION_AFTER_NUMBER = re.compile(_EXTENSION + f"(?!{WORD_CHARACTER})")
 _WORD_CHARACTER = re.compile(WORD_CHARACTER)
 
@@ -213,19 +236,16 @@ def _is_number_of_table(
     )
 
 
-#: Dates, IP addresses, and times in seconds or milliseconds since 1970.
+#: Dates, years, prices, hours, and times in seconds or milliseconds since 1970.
 _OTHER_NUMBER = re.compile(
     r"(?:19|20)\d\d([-./]?)(?:0[1-9]|1[0-2])\1(?:0[1-9]|[12]\d|3[01])(?!\d).*"
     r"|\d{1,2}[./-]\d{1,2}[./-](?:19|20)\d\d(?!\d).*"
-    r"|(?:\d{1,3}\.){3}\d{1,3}(?!\.?\d).*"
     r"|1[4-9]\d{8}(?:\d{3})?"
-    r"|(?:\d\.|\d{2,}\.\d\.).*"
     r"|(?:19|20)\d\d[ /-]{1,3}(?:19|20)\d\d(?!\d).*"  # years
     r"|[1-9]\d*\.\d{1,2}|[1-9]\d{0,2}(?:[ .]\d{3})+\.\d{2}"  # prices
     r"|[01]\d[0-5]0 [012]\d[0-5]0"  # hours
 )
-#: Four groups of digits with points, as in an IP address or a telephone number.
-_FOUR_DOTTED_GROUPS = re.compile(r"(?:\d{1,3}\.){3}\d{1,3}")
+_ADDRESS_OR_VERSION = re.compile(r"(?:\d{1,3}\.){3}\d{1,3}(?!\.?\d).*|(?:\d\.|\d{2,}\.\d\.).*")
 
 
 #: What makes the following digits part of an identifier or a time: "CVE-2023-1981", "#830982",
@@ -262,9 +282,9 @@ def _is_other_number(text: str, run: re.Match[str], gap: str, *, is_further: boo
     gap, number = gap.lower(), run[0]
     is_adjacent = _PHONE_WORD_AT_END.search(gap) is not None
     is_certain = is_adjacent and not _AMBIGUOUS_PHONE_WORD.search(gap)
-    if is_adjacent and _FOUR_DOTTED_GROUPS.fullmatch(number):
-        return False
     if _OTHER_NUMBER.fullmatch(number) or _OTHER_NUMBER_WORD.search(gap):
+        return True
+    if not is_certain and _ADDRESS_OR_VERSION.fullmatch(number):
         return True
     if _POSTCODE_AFTER_WORD.search(gap) and re.fullmatch(r"\d{5}-?\d{3}", number):
         return True
@@ -348,6 +368,10 @@ _SIGNED_NUMBER = re.compile(
 )
 
 
+#: Code points and addresses in hexadecimal form.
+_GROUPS_OF_FOUR = re.compile(r"00\d\d 0\d{3}(?: \d{4})+")
+
+
 @lru_cache(maxsize=4096)
 def _measure_international_number(text: str) -> int:
     """Return the number of characters of the longest international number that a text begins with.
@@ -356,7 +380,7 @@ def _measure_international_number(text: str) -> int:
     """
     from phonenumbers import NumberParseException, is_valid_number, parse
 
-    if _SIGNED_NUMBER.match(text):
+    if _SIGNED_NUMBER.match(text) or _GROUPS_OF_FOUR.fullmatch(text):
         return 0
     digits = ""
     length = 0
@@ -411,33 +435,54 @@ _GROUP = re.compile(r"(\D*)(\d+)")
 
 
 @lru_cache(maxsize=4096)
-def _split_into_numbers(run: str, regions: tuple[str, ...]) -> list[tuple[int, int]]:
+def _split_into_numbers(run: str, regions: tuple[str, ...]) -> tuple[tuple[int, int], ...]:
     """Split digits into the numbers of the regions that contain most of them, from the start on.
 
-    Numbers may have any grouping; a space or slash separates one from the next. Of several ways,
-    the one with the fewest numbers is taken.
+    Numbers may have any grouping; a space or slash separates one from the next. Groups that are in
+    no number may follow the first number. The way with the fewest numbers is taken.
     """
     groups = list(_GROUP.finditer(run))
     can_end_before = [" " in group[1] or "/" in group[1] for group in groups] + [True]
-    #: By number of groups: the numbers that contain exactly these groups.
-    splits: dict[int, list[tuple[int, int]]] = {0: []}
+    #: By number of groups: the best split of them.
+    splits = {0: _Split(0, ())}
     for first in range(len(groups)):
-        if first not in splits:
+        split = splits.get(first)
+        if split is None:
             continue
+        if split.numbers:
+            _keep_better_split(splits, first + 1, split)
         digits = ""
         for last in range(first, len(groups)):
             digits += groups[last][2]
             if len(digits) > _MAX_DIGITS:
                 break
-            if not can_end_before[last + 1] or len(digits) < _MIN_DIGITS:
-                continue
-            known = splits.get(last + 1)
-            if known is not None and len(known) <= len(splits[first]) + 1:
-                continue
             start, end = groups[first].start(2), groups[last].end(2)
-            if end - start >= 6 and _is_valid_national_number(digits, regions):
-                splits[last + 1] = [*splits[first], (start, end)]
-    return splits[max(splits)]
+            if not can_end_before[last + 1] or len(digits) < _MIN_DIGITS or end - start < 6:
+                continue
+            if _is_valid_national_number(digits, regions):
+                longer_split = _Split(
+                    split.digit_count + len(digits), (*split.numbers, (start, end))
+                )
+                _keep_better_split(splits, last + 1, longer_split)
+    return max(splits.values(), key=lambda split: split.rank).numbers
+
+
+class _Split(NamedTuple):
+    """Numbers in a run of digits, and how many digits they have together."""
+
+    digit_count: int
+    numbers: tuple[tuple[int, int], ...]
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Order of splits: more digits are better, and fewer numbers of the same digits."""
+        return self.digit_count, -len(self.numbers)
+
+
+def _keep_better_split(splits: dict[int, _Split], group_count: int, split: _Split) -> None:
+    known_split = splits.get(group_count)
+    if known_split is None or split.rank > known_split.rank:
+        splits[group_count] = split
 
 
 @lru_cache(maxsize=65_536)
@@ -447,7 +492,9 @@ def _is_valid_national_number(digits: str, regions: tuple[str, ...]) -> bool:
 
     if len(digits) < 9 and "12345678".startswith(digits):  # A placeholder.
         return False
-    candidates = [(digits, region) for region in _select_regions_by_length(len(digits), regions)]
+    candidates: list[tuple[str, str | None]] = [
+        (digits, region) for region in _select_regions_by_length(len(digits), regions)
+    ]
     if digits.startswith("00"):
         candidates.append((f"+{digits[2:]}", None))
     for text, region in candidates:
@@ -467,7 +514,7 @@ def _select_regions_by_length(
     selected = []
     for region in regions:
         metadata = PhoneMetadata.metadata_for_region(region)
-        if metadata is None:
+        if metadata is None or metadata.general_desc is None:
             continue
         prefix = metadata.national_prefix_for_parsing or ""
         # An expression with alternatives or groups may match a carrier code.
