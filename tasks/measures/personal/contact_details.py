@@ -40,7 +40,7 @@ def _compile_local_part_pattern(*excluded_classes: str) -> re.Pattern[str]:
     """
     alternatives = (
         rf"(?<![^{excluded}])(?<![%+-])(?<![^{excluded}][.'])[%+_-]{{0,8}}"
-        rf"([^_{excluded}](?:[^{excluded}]|[.%+-]|['!#$~^](?=[^{excluded}])){{0,63}})\Z"
+        rf"([^_{excluded}](?:[^{excluded}]|[.%+-]|['\u2019!#$~^](?=[^{excluded}])){{0,63}})\Z"
         for excluded in excluded_classes
     )
     return re.compile("|".join(alternatives))
@@ -76,6 +76,10 @@ _LOCAL_PART_OTHER_SCRIPTS = _compile_local_part_pattern(
 _QUOTED_LOCAL_PART = re.compile(r'"(?:[^"\\\n]|\\.){1,64}"\Z')
 _ENCLOSED_LOCAL_PART = re.compile(
     r"(?:<|mailto:)([A-Za-z0-9](?:[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{0,62}[A-Za-z0-9_])?)\Z"
+)
+#: The beginning of a local part with a tag that contains "=", as "bounce+ann=x.org@list.example".
+_TAGGED_LOCAL_PART = re.compile(
+    r"(?<![A-Za-z0-9._'-])[A-Za-z0-9][A-Za-z0-9._'-]{0,40}\+[A-Za-z0-9.+_=-]{0,60}=\Z"
 )
 #: A URL contains "%40" in place of "@".
 _DOMAIN_PATTERN = re.compile(
@@ -113,7 +117,11 @@ def _find_start_of_address(text: str, domain: re.Match[str], previous_end: int) 
         return enclosed_part.start(1)
     pattern = _LOCAL_PART_OTHER_SCRIPTS if domain["abroad"] else _LOCAL_PART
     local_part = pattern.search(text, *window)
-    return local_part.start(local_part.lastindex or 0) if local_part else None
+    if local_part is None:
+        return None
+    start = local_part.start(local_part.lastindex or 0)
+    tagged_part = _TAGGED_LOCAL_PART.search(text, window[0], start)
+    return tagged_part.start() if tagged_part else start
 
 
 # Internet addresses ----------------------------------------------------------------------------

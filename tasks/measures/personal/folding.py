@@ -49,8 +49,12 @@ def build_replacement_by_code_point() -> dict[int, str]:
     return replacements | {code: chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)}
 
 
-#: A dash between two parts of a number; after "555\u2013", a word continues the sentence.
-_DASH_IN_NUMBER = re.compile(rf"(?<=[0-9A-Z)])[{DASHES}](?=[0-9(]|[A-Z]{{1,2}}(?![A-Za-z]))")
+#: A dash between two parts of a number; after "555\u2013" and before "\u2013555", a word belongs to
+#: the sentence.
+_DASH_IN_NUMBER = re.compile(
+    rf"(?:(?<=[0-9)])|(?<=(?<![A-Za-z])[A-Z])|(?<=(?<![A-Za-z])[A-Z][A-Z]))[{DASHES}]"
+    r"(?=[0-9(]|[A-Z]{1,2}(?![A-Za-z]))"
+)
 
 
 def fold_digits_and_separators(text: str) -> str:
@@ -100,7 +104,7 @@ _ESCAPE = (
 )
 #: What numbers, accounts and addresses begin with.
 _START_OF_VALUE = (
-    r"(?:[+(]{0,2}\d[\d%. :()/-]{5}|[23][0-9A-Fa-f]{3}:|[A-Za-z]{1,6}\d{2}"
+    rf"(?:[+(]{{0,2}}\d(?:[\d. :()/-]|{_ESCAPE}){{5}}|[23][0-9A-Fa-f]{{3}}:|[A-Za-z]{{1,6}}\d{{2}}"
     r"|[A-Za-z0-9._%+'-]{1,64}(?:@|%40))"
 )
 _ADDRESS_CHARACTER = "[A-Za-z0-9._%+'@-]"

@@ -12,7 +12,7 @@ from hallmark.tasks.measures.personal.folding import DASHES
 #: Digits in the groups that are printed on cards, or without any separator. They are matched ahead
 #: of the position, because a year or a number may precede a card.
 _CARD_PATTERN = re.compile(
-    rf"(?<!{WORD_CHARACTER})(?<!{WORD_CHARACTER}-)(?<!\d[.+])(?=[2-6])(?=("
+    rf"(?<!{WORD_CHARACTER})(?<!\d[.+-])(?=[2-6])(?=("
     r"(?P<four>\d{4}(?P<separator>[ ]{1,3}|[._-])\d{4}(?P=separator)\d{4}(?P=separator)\d{3,4})"
     r"(?:(?P=separator)\d{3})?|\d{4}(?P<separator_of_three>[ ]{1,3}|[._-])\d{6}"
     r"(?P=separator_of_three)\d{4,5}|\d{14,19}"

@@ -53,6 +53,7 @@ _END_OF_NUMBER = rf"(?!{WORD_CHARACTER}|-\d|[.:]\d|/\d{{1,3}}(?![\d-]))"
 #: digits; a leading zero and a space or slash.
 _COMMON_FORMS = (
     r"(?:1[-. ]?)?\(\d{2,5}\)[ -]?\d{2,4}(?:[-. ]\d{2,4}){1,3}",
+    r"\(0[1-9]\d{1,4}\) ?\d{5,8}",
     r"(?:1-)?\d{3}(?P<separator>[-.])\d{3}(?P=separator)\d{4}",
     r"\d{3}/\d{3}-\d{4}",
     r"(?=[\d.-]* )0[1-9]\d{0,3}[-. ]\d{2,4}(?:[-. ]\d{2,4}){1,3}",

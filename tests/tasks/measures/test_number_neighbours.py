@@ -93,6 +93,7 @@ def test_an_international_number_is_found_next_to_marks_and_escapes(around):
         ("Phone&nbsp;650&nbsp;253&nbsp;0000", "650&nbsp;253&nbsp;0000"),
         (r"\nGB82WEST12345698765432", "GB82WEST12345698765432"),
         (r"\n2606:2800:220:1:248:1893:25c8:1946", "2606:2800:220:1:248:1893:25c8:1946"),
+        (r'{"tel": "\u002b49\u00a030\u00a0901820"}', r"\u002b49\u00a030\u00a0901820"),
         (r"to:\nann%40mail.example.org", "ann%40mail.example.org"),
     ],
 )
@@ -188,6 +189,7 @@ def test_a_number_after_the_international_prefix_is_found():
         ("01.23.45.67.89 or 06-12-34-56-78", ("FR",), ["01.23.45.67.89", "06-12-34-56-78"]),
         ("Tel. 32.12.34.56", ("DK",), ["32.12.34.56"]),
         ("Tel. 22.123.45.67", ("PL",), ["22.123.45.67"]),
+        ("(0171) 1234567, (089)1234567", ("DE",), ["(0171) 1234567", "(089)1234567"]),
         ("030 / 12345678", ("DE",), ["030 / 12345678"]),
         ("Tel: +49 (0) 30 / 90 18 20", ("DE",), ["+49 (0) 30 / 90 18 20"]),
         ("650-253-0000/650-253-0001", ("US",), ["650-253-0000", "650-253-0001"]),
@@ -346,6 +348,11 @@ def test_an_ipv6_address_may_have_colons_next_to_it(text, values):
         ),
         ("4111  1111  1111  1111", ["4111  1111  1111  1111"]),
         ("4111.1111.1111.1111 4111_1111_1111_1111", ["4111.1111.1111.1111", "4111_1111_1111_1111"]),
+        (
+            "VISA-4111 1111 1111 1111, VISA—4111111111111111—I",
+            ["4111 1111 1111 1111", "4111111111111111"],
+        ),
+        ("1-4111 1111 1111 1111, 4111 1111 1111 1111-1", []),
         ("00af 4111 1111 1111 1111", []),
         ("4111 1111 1111 1111 3f00", []),
         ("00000010: 4111 1111 1111 1111", []),
@@ -403,6 +410,7 @@ def test_words_are_no_account_of_a_country_without_a_known_structure():
         ("IN", "PAN acupa1234r", "acupa1234r"),
         ("US", "SSN_536904399", "536904399"),
         ("US", "ssn 536-90-4399.Then", "536-90-4399"),
+        ("US", "SSN—536-90-4399—I see", "536-90-4399"),
     ],
 )
 def test_a_national_number_may_be_in_lower_case(region, text, value):
@@ -416,6 +424,9 @@ def test_a_national_number_may_be_in_lower_case(region, text, value):
     "address",
     [
         "o'brien@mail.example.org",
+        "o’brien@mail.example.org",
+        "ann.o'neil+a=b@mail.example.org",
+        "bounce+ann=corp.example@mail.example.org",
         "ann!x@mail.example.org",
         "ann#1@mail.example.org",
         "ann~x@mail.example.org",
