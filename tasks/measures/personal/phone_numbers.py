@@ -87,8 +87,6 @@ _ISOLATION = 20
 MAX_PHONE_CANDIDATES = 20_000
 #: Number of characters before a number that are searched for a word for a telephone.
 WORD_DISTANCE = 40
-#: Length of the shortest word for a telephone.
-_MIN_WORD_LENGTH = 2
 #: Maximum distance of a further number from one that a word announces: "Tel. 123456 or 123457".
 _FURTHER_NUMBER_DISTANCE = 12
 
@@ -115,6 +113,9 @@ def find_phone_numbers(text: str, regions: Sequence[str] = ()) -> SpanIterator:
         for match in pattern.finditer(text):
             candidate_count = _count_candidate(candidate_count)
             length = _measure_international_number(match[0])
+            preceding_text = text[max(0, match.start() - 24) : match.start()]
+            if match[0][0] == "0" and _OTHER_NUMBER_WORD.search(preceding_text):
+                continue
             if length and _is_followed_by_no_number(text, match.start() + length, match.end()):
                 start = match.start()
                 is_country_in_parentheses = text[start - 1 : start] == "(" and (
@@ -132,17 +133,8 @@ def find_phone_numbers(text: str, regions: Sequence[str] = ()) -> SpanIterator:
         for match in form.finditer(text, start, run.end() + _MAX_CHARACTERS_AFTER_RUN):
             if match.start() > run.end():
                 break
-            preceding_text = text[max(0, match.start() - 24) : match.start()]
-            if (
-                _is_ambiguous(text, match)
-                or _is_number_of_table(text, match, form, previous_end)
-                or _OTHER_NUMBER.fullmatch(match[0])
-                or _ADDRESS_OR_VERSION.fullmatch(match[0])
-                or _OTHER_NUMBER_WORD.search(preceding_text)
-                or (
-                    not _DISTINCTIVE_NUMBER.fullmatch(match[0])
-                    and _is_quantity(text, match.start(), match.end())
-                )
+            if _is_number_of_another_kind(text, match) or _is_number_of_table(
+                text, match, form, previous_end
             ):
                 continue
             candidate_count = _count_candidate(candidate_count)
@@ -163,9 +155,6 @@ def find_announced_phone_numbers(text: str, regions: Sequence[str] = ()) -> Span
     previous_end = announced_end = 0
     for run in _DIGIT_RUN.finditer(text) if regions else ():
         is_further = 0 < announced_end >= run.start() - _FURTHER_NUMBER_DISTANCE
-        if run.start() - previous_end < _MIN_WORD_LENGTH and not is_further:
-            previous_end = run.end()
-            continue
         gap = text[max(previous_end, run.start() - WORD_DISTANCE) : run.start()]
         gap = gap.rpartition("\n\n")[2]  # A word of another paragraph announces nothing.
         # With the character before the gap, which may belong to a longer word.
@@ -180,13 +169,10 @@ def find_announced_phone_numbers(text: str, regions: Sequence[str] = ()) -> Span
         candidate_count = _count_candidate(candidate_count)
         for number_start, number_end in _split_into_numbers(run[0], tuple(regions)):
             start, end = run.start() + number_start, run.start() + number_end
-            if _WORD_CHARACTER.match(text, end):
-                extended_end = _skip_extension(text, end)
-                if extended_end == end:
-                    continue
-                end = extended_end
-            announced_end = end = _skip_extension(text, end)
-            yield start - (text[start - 1 : start] == "("), end
+            end = _skip_extension(text, end)
+            if not _WORD_CHARACTER.match(text, end):
+                announced_end = end
+                yield start - (text[start - 1 : start] == "("), end
 
 
 def _count_candidate(candidate_count: int) -> int:
@@ -220,6 +206,18 @@ def _is_quantity(text: str, start: int, end: int) -> bool:
     return (
         _UNIT_AFTER.match(text, end) is not None
         or _CURRENCY_BEFORE.search(text, max(0, start - 5), start) is not None
+    )
+
+
+def _is_number_of_another_kind(text: str, candidate: re.Match[str]) -> bool:
+    """Return whether a candidate without a word for a telephone is a date, an order or the like."""
+    number, start = candidate[0], candidate.start()
+    return (
+        _is_ambiguous(text, candidate)
+        or _OTHER_NUMBER.fullmatch(number) is not None
+        or _ADDRESS_OR_VERSION.fullmatch(number) is not None
+        or _OTHER_NUMBER_WORD.search(text[max(0, start - 24) : start]) is not None
+        or (_DISTINCTIVE_NUMBER.fullmatch(number) is None and _is_quantity(text, *candidate.span()))
     )
 
 
@@ -379,9 +377,17 @@ def _measure_international_number(text: str) -> int:
 
     A space may separate the number from others. The result is 0 if there is no number.
     """
-    from phonenumbers import NumberParseException, is_valid_number, parse
+    from phonenumbers import (
+        COUNTRY_CODE_TO_REGION_CODE,
+        NumberParseException,
+        is_valid_number,
+        parse,
+    )
 
     if _SIGNED_NUMBER.match(text) or _GROUPS_OF_FOUR.fullmatch(text):
+        return 0
+    prefix = re.match(r"00(\d+)", text)
+    if prefix and int(prefix[1]) not in COUNTRY_CODE_TO_REGION_CODE:
         return 0
     digits = ""
     length = 0
