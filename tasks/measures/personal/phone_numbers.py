@@ -296,6 +296,8 @@ def _is_other_number(text: str, run: re.Match[str], gap: str, *, is_further: boo
         return True
     if _NUMBER_IN_GROUPS_OF_THREE.fullmatch(number) and not _PHONE_WORD_NEAR_END.search(gap):
         return True
+    if number[0] == "0":  # No quantity begins with a zero.
+        return False
     other_words = _AMBIGUOUS_PHONE_WORD.sub(" ", gap)
     return not (_PHONE_WORD.search(other_words) or _LAST_WORD_BEFORE_NUMBER.search(gap))
 

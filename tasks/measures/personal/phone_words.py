@@ -48,6 +48,6 @@ LOWER_CASE_AMBIGUOUS_PHONE_WORD = "|".join(
 )
 #: Words between such a word and the number: "call us at", "mobile number", "Handy ist".
 LAST_WORD_BEFORE_NUMBER = (
-    r"(?<!\w)(?:at|on|is|me|us|him|her|them|now|today|under|no|nr|num|numbers?|nummer|n[uú]mero|"
+    r"(?<!\w)(?:text|free|office|home|work|direct|at|on|is|me|us|him|her|them|now|today|under|no|nr|num|numbers?|nummer|n[uú]mero|"
     r"numéro|n[º°]|unter|ist|lautet|au|al|est|es|è|é|do|op|på|pod|по|номер|или|oder|or|ou|o|и)\.?"
 )

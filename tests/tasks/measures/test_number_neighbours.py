@@ -287,6 +287,12 @@ def test_an_ambiguous_word_announces_a_number_that_follows_it_directly(text):
     assert list_values(text) == ["6502530000"]
 
 
+def test_an_ambiguous_word_announces_a_number_that_no_quantity_can_be():
+    assert list_values("call Ann's desk 02071838750", ("GB",)) == ["02071838750"]
+    assert list_values("call Ann's desk 6502530000", types=("PHONE",)) == []
+    assert list_values("call toll-free 8002530000", types=("PHONE",)) == ["8002530000"]
+
+
 def test_candidates_after_a_word_take_little_time_in_ten_regions():
     """Each took up to 75 ms; allow 10 ms for any machine."""
     numbers = [
