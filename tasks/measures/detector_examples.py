@@ -54,7 +54,9 @@ def _draw_characters(
 
 
 def _draw_email_address(rng: random.Random) -> str:
-    name = rng.choice(["jane.roe", "o'neil", "k_lee", "ana-maria", "r2", "zoë", "info+news"])
+    name = rng.choice(
+        ["jane.roe", "o'neil", "k_lee", "ana-maria", "r2", "zoë", "info+news", "j!roe"]
+    )
     host = rng.choice(["mail", "corp", "uni-x", "müller", "a1"])
     top_level_domain = rng.choice(["com", "org", "co.uk", "example", "de"])
     return f"{name}{rng.randint(1, 999)}@{host}.{top_level_domain}"
@@ -206,6 +208,16 @@ CONTEXT_FREE_TEMPLATES = (
     "โปรดเก็บ{value}ไว้ในแฟ้ม",
 )
 
+#: Marks, dashes and escapes next to a value. The keys of some vendors contain such marks.
+NEIGHBOUR_TEMPLATES = (
+    "On the form: _{value}_",
+    "the form—{value}—I have it here",
+    "- {value}-",
+    '{{"note": "on the form:\\n{value}\\n"}}',
+    '{{"note": "form\\u00a0{value}\\t"}}',
+    "note=form%20{value}%20and+more",
+)
+
 #: Texts without personal data but many digits; "#" and "*" as in `make_template_generator`.
 NEGATIVE_TEMPLATES = (
     "version 1#.2*.#.3# is out",
@@ -230,6 +242,10 @@ NEGATIVE_TEMPLATES = (
     "redis://user:password@localhost/0",
     "from 10.0.1##.7 and 192.168.1##.7, image@2x.png",
     "a hundred people, 3 of 40, 12 %",
+    '"version": "1.#.2##.#", Firefox 11#.0.#.9#, Chrome/1##.0.6###.1##',
+    "mobile 1*00 minutes for *9.90, mobile sales of *12 *45 678 units",
+    "call 2019 2020 2021, sku *##-###-####, RFC 2*## 3*##",
+    "000000*0: *111 2222 #a#b 4111 1111 1111 111# c##d",
 )
 
 NON_ASCII_DIGITS = ("０１２３４５６７８９", "٠١٢٣٤٥٦٧٨٩", "०१२३४५६७८९")
@@ -300,7 +316,12 @@ def _compose_sentence(
         value = draw_value(rng)
     if data_type == "SECRET" and with_context:
         return _draw_credential_assignment(rng)
-    template = rng.choice(CONTEXT_TEMPLATES if with_context else CONTEXT_FREE_TEMPLATES)
+    if with_context:
+        template = rng.choice(CONTEXT_TEMPLATES)
+    elif data_type == "SECRET":
+        template = rng.choice(CONTEXT_FREE_TEMPLATES)
+    else:
+        template = rng.choice((*CONTEXT_FREE_TEMPLATES, *NEIGHBOUR_TEMPLATES))
     text = template.format(name=rng.choice(context_words), value=value)
     return _TextWithValue(text, value)
 

@@ -4,7 +4,7 @@ Every detector is a regular expression that finds candidates and, for most types
 library: check digits (python-stdnum), address ranges (ipaddress), numbering plans (phonenumbers).
 The expressions start only where a run of their characters starts and have bounded repetition, so
 that the time is linear in the length of the text. All read the text with digits and separators of
-any script converted to ASCII (`personal.folding`).
+any script converted to ASCII and escapes next to values decoded (`personal.folding`).
 
 Not reported: addresses that belong to nobody (127.0.0.1, 10.0.0.0/8, the documentation ranges),
 four-part version numbers, digits that no numbering plan or checksum confirms, and digits of a
@@ -27,15 +27,17 @@ from hallmark.tasks.measures.personal.contact_details import (
     find_email_addresses,
     find_ip_addresses,
 )
-from hallmark.tasks.measures.personal.folding import fold_digits_and_separators, fold_text_column
+from hallmark.tasks.measures.personal.folding import FoldedText, fold_text, fold_text_column
 from hallmark.tasks.measures.personal.national_ids import NATIONAL_ID_FORMATS
 from hallmark.tasks.measures.personal.payment_accounts import (
+    CARD_PATTERN,
     IBAN_PATTERN,
     find_ibans,
     find_payment_cards,
 )
 from hallmark.tasks.measures.personal.phone_numbers import (
     ANNOUNCED_PHONE_PATTERN,
+    PHONE_PATTERN,
     find_announced_phone_numbers,
     find_phone_numbers,
 )
@@ -78,8 +80,8 @@ class Detector(NamedTuple):
     requires_six_digits: bool = True
 
 
-#: Six digits with at most two separators or capitals between neighbours.
-_SIX_DIGITS = r"\d(?:[ ./():A-Z+-]{0,2}\d){5}"
+#: Six digits with at most four separators or letters between neighbours.
+_SIX_DIGITS = "[0-9](?:[ ./():A-Za-z+_\u2013\u2014-]{0,4}[0-9]){5}"
 
 _DETECTORS = (
     Detector("SECRET", find_vendor_and_private_keys, VENDOR_KEY_PREFILTER, False),
@@ -90,17 +92,12 @@ _DETECTORS = (
     ),
     Detector("EMAIL", find_email_addresses, r"[^\s@](?:@|%40)[^\s@]+\.", requires_six_digits=False),
     Detector("IBAN", find_ibans, IBAN_PATTERN, requires_six_digits=False),
-    Detector("CARD", find_payment_cards, r"\d{4}[ -]?\d{4,6}[ -]?\d{4,5}"),
+    Detector("CARD", find_payment_cards, CARD_PATTERN),
     *(
         Detector(n.type, n.find_spans, n.prefilter_pattern, n.requires_six_digits)
         for n in NATIONAL_ID_FORMATS
     ),
-    Detector(
-        "PHONE",
-        find_phone_numbers,
-        r"\+[1-9][ ().-]{0,2}\d|\(\d[\d -]{1,4}\)|\d[-. /]\d{2,4}[-. ]\d{2,4}"
-        r"|0[1-9]\d{0,4}[ /]{1,3}\d{3}|\d{4} \d{4}|\d{2,4} \d \d{4}",
-    ),
+    Detector("PHONE", find_phone_numbers, PHONE_PATTERN),
     Detector("PHONE", find_announced_phone_numbers, ANNOUNCED_PHONE_PATTERN),
     Detector(
         "IP",
@@ -120,15 +117,16 @@ def find_personal_data_spans(
 
     A text with too many candidates gets a single UNREADABLE span over all of it.
     """
-    folded = fold_digits_and_separators(text)
+    folded = fold_text(text)
     try:
-        return resolve_overlaps(
+        spans = resolve_overlaps(
             [
                 Span(detector.type, start, end)
                 for detector in _select_detectors(tuple(types), tuple(regions))
-                for start, end in detector.find_spans(folded, regions)
+                for start, end in detector.find_spans(folded.text, regions)
             ]
         )
+        return _find_original_spans(spans, folded)
     except TooManyCandidatesError:
         return [Span(UNREADABLE, 0, len(text))]
 
@@ -143,7 +141,8 @@ def find_spans_by_row(
     Returns:
         Spans by row number; rows without spans are absent.
     """
-    texts = fold_text_column(texts)
+    original_texts = texts
+    texts, moved_texts = fold_text_column(texts)
     all_rows = pa.array(range(len(texts)), pa.int64())
     numeric_rows = pc.indices_nonzero(pc.match_substring_regex(texts, _SIX_DIGITS)).cast(pa.int64())
     columns = {True: (numeric_rows, texts.take(numeric_rows)), False: (all_rows, texts)}
@@ -168,9 +167,18 @@ def find_spans_by_row(
                 continue
             if spans:
                 spans_by_row.setdefault(row, []).extend(spans)
+    resolved = {row: resolve_overlaps(spans) for row, spans in spans_by_row.items()}
+    for row in moved_texts.keys() & resolved.keys():
+        resolved[row] = _find_original_spans(resolved[row], moved_texts[row])
     for row in unread_rows:
-        spans_by_row[row] = [Span(UNREADABLE, 0, len(texts[row].as_py()))]
-    return {row: resolve_overlaps(spans_by_row[row]) for row in sorted(spans_by_row)}
+        resolved[row] = [Span(UNREADABLE, 0, len(original_texts[row].as_py()))]
+    return {row: resolved[row] for row in sorted(resolved)}
+
+
+def _find_original_spans(spans: list[Span], folded: FoldedText) -> list[Span]:
+    """Convert spans of a folded text to those of the original text."""
+    position = folded.find_original_position
+    return [Span(span.type, position(span.start), position(span.end)) for span in spans]
 
 
 @cache

@@ -9,8 +9,9 @@ from collections.abc import Iterator, Sequence
 SpanIterator = Iterator[tuple[int, int]]
 
 #: Characters that cannot be adjacent to a number: digits and letters of scripts that separate words
-#: by spaces. Letters of other scripts, such as Chinese and Thai, can.
-WORD_CHARACTER = "[0-9A-Za-z_\u00c0-\u04ff]"
+#: by spaces. Letters of other scripts, such as Chinese and Thai, can; so can an underscore, a mark
+#: of Markdown.
+WORD_CHARACTER = "[0-9A-Za-z\u00c0-\u04ff]"
 #: In a negated class, this matches the letters and digits of scripts that use spaces.
 NOT_SPACED_SCRIPT = r"\W\u0500-\u1dff\u2000-\U0010ffff"
 
@@ -22,7 +23,8 @@ class TooManyCandidatesError(Exception):
 # E-mail ----------------------------------------------------------------------------------------
 
 # Only commonly used characters are allowed before the "@": with all of RFC 5322, quotation marks
-# and a preceding "email=" would belong to the address.
+# and a preceding "email=" would belong to the address. The others are allowed inside "<" and ">"
+# and after "mailto:", where nothing else can precede, and some between two letters or digits.
 # Chinese and Thai text can be adjacent to an address, so no part of an address mixes such scripts
 # with scripts that use spaces. In a negated class, these match the letters and digits of scripts
 # without spaces, and of all scripts.
@@ -38,7 +40,7 @@ def _compile_local_part_pattern(*excluded_classes: str) -> re.Pattern[str]:
     """
     alternatives = (
         rf"(?<![^{excluded}])(?<![%+-])(?<![^{excluded}][.'])[%+_-]{{0,8}}"
-        rf"([^_{excluded}](?:[^{excluded}]|[.%+-]|'(?=[^{excluded}])){{0,63}})\Z"
+        rf"([^_{excluded}](?:[^{excluded}]|[.%+-]|['\u2019!#$~^](?=[^{excluded}])){{0,63}})\Z"
         for excluded in excluded_classes
     )
     return re.compile("|".join(alternatives))
@@ -70,6 +72,15 @@ _LOCAL_PART = _compile_local_part_pattern(NOT_SPACED_SCRIPT, _NOT_UNSPACED_SCRIP
 _LOCAL_PART_OTHER_SCRIPTS = _compile_local_part_pattern(
     NOT_SPACED_SCRIPT, r"\W\x00-/:-\u04ff\u1e00-\u1fff"
 )
+#: A local part in quotation marks, and one with any characters of RFC 5322 in brackets.
+_QUOTED_LOCAL_PART = re.compile(r'"(?:[^"\\\n]|\\.){1,64}"\Z')
+_ENCLOSED_LOCAL_PART = re.compile(
+    r"(?:<|mailto:)([A-Za-z0-9](?:[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{0,62}[A-Za-z0-9_])?)\Z"
+)
+#: The beginning of a local part with a tag that contains "=", as "bounce+ann=x.org@list.example".
+_TAGGED_LOCAL_PART = re.compile(
+    r"(?<![A-Za-z0-9._'-])[A-Za-z0-9][A-Za-z0-9._'-]{0,40}\+[A-Za-z0-9.+_=-]{0,60}=\Z"
+)
 #: A URL contains "%40" in place of "@".
 _DOMAIN_PATTERN = re.compile(
     rf"(?:@|%40)(?:{_domain_labels_pattern(NOT_SPACED_SCRIPT)}{_top_level_domain_pattern(NOT_SPACED_SCRIPT)}"
@@ -84,45 +95,79 @@ _NOT_TOP_LEVEL_DOMAIN = re.compile(
 def find_email_addresses(text: str, regions: Sequence[str] = ()) -> SpanIterator:
     previous_end = 0
     for match in _DOMAIN_PATTERN.finditer(text):
-        pattern = _LOCAL_PART_OTHER_SCRIPTS if match["abroad"] else _LOCAL_PART
-        local_part = pattern.search(text, max(previous_end, match.start() - 72), match.start())
-        if local_part:
-            previous_end = match.end()
-            top_level_domain = match[0].rpartition(".")[2]
-            start = local_part.start(local_part.lastindex or 0)
-            if text[start : match.start()] != "git" and not _NOT_TOP_LEVEL_DOMAIN.fullmatch(
-                top_level_domain
-            ):
-                yield start, match.end()
+        start = _find_start_of_address(text, match, previous_end)
+        if start is None:
+            continue
+        previous_end = match.end()
+        top_level_domain = match[0].rpartition(".")[2]
+        if text[start : match.start()] != "git" and not _NOT_TOP_LEVEL_DOMAIN.fullmatch(
+            top_level_domain
+        ):
+            yield start, match.end()
+
+
+def _find_start_of_address(text: str, domain: re.Match[str], previous_end: int) -> int | None:
+    """Return the position of the local part before a domain; None if there is none."""
+    window = (max(previous_end, domain.start() - 72), domain.start())
+    if text[domain.start() - 1 : domain.start()] == '"':
+        quoted_part = _QUOTED_LOCAL_PART.search(text, *window)
+        return quoted_part.start() if quoted_part else None
+    enclosed_part = _ENCLOSED_LOCAL_PART.search(text, *window)
+    if enclosed_part:
+        return enclosed_part.start(1)
+    pattern = _LOCAL_PART_OTHER_SCRIPTS if domain["abroad"] else _LOCAL_PART
+    local_part = pattern.search(text, *window)
+    if local_part is None:
+        return None
+    start = local_part.start(local_part.lastindex or 0)
+    tagged_part = _TAGGED_LOCAL_PART.search(text, window[0], start)
+    return tagged_part.start() if tagged_part else start
 
 
 # Internet addresses ----------------------------------------------------------------------------
 
-# Not after "v", "/", "-" or "==", which precede version numbers; "//" precedes a host in a URL.
+# Not after "v", or after a name and "/", "-", "_" or "==", which precede version numbers; "//"
+# precedes a host in a URL. A name after "-" follows a version.
 _IPV4 = re.compile(
-    rf"(?<!{WORD_CHARACTER})(?<![.-])(?<![=<>~!]=)(?<![^/]/)(?:\d{{1,3}}\.){{3}}\d{{1,3}}(?!{WORD_CHARACTER}|-|\.\d)"
+    rf"(?<!{WORD_CHARACTER})(?<!{WORD_CHARACTER}[.-])(?<![\w\])][=<>~!]=)(?<![^/\s]/)"
+    rf"(?:\d{{1,3}}\.){{3}}\d{{1,3}}(?!{WORD_CHARACTER}|-(?:\d|[A-Za-z]{{2}}|[a-z])|\.\d)"
 )
 _IPV6 = re.compile(
-    rf"(?<!{WORD_CHARACTER})(?<![:.])[23][0-9A-Fa-f]{{3}}:[0-9A-Fa-f:]{{2,34}}(?!{WORD_CHARACTER}|:)"
+    rf"(?<!{WORD_CHARACTER})(?<!\d:)(?<![0-9A-Fa-f]{{2}}:)(?<!::)(?<!\d\.)[23][0-9A-Fa-f]{{3}}:"
+    rf"[0-9A-Fa-f:]{{2,34}}(?<![0-9A-Fa-f]:)(?!{WORD_CHARACTER}|:[0-9A-Fa-f:])"
 )
 _VERSION_WORD = re.compile(
-    r"(?:version|release|rev|section|v|版本号?|版|バージョン|버전|เวอร์ชัน)[\s:=]{0,3}$",
+    r"(?:(?<![A-Za-z])(?:v|ver|rel|rev|oid|section|sect?|chapter|kap|art|sdk|build|firmware)\.?"
+    r"|version|release|revision|版本号?|(?<!出)版|バージョン|버전|เวอร์ชัน)[\"'>)]?[\s:=]{0,3}[\"'(]{0,2}$",
     re.IGNORECASE,
 )
+#: A word or sign next to an address that a version number does not have.
+_HOST_WORD = re.compile(
+    r"(?:(?<![A-Za-z])(?:ips?|ipv4|addr(?:ess)?|hosts?|server|client|peer|from|ping|ssh|ns|dns|"
+    r"gateway|remote|src|dst|source|destination|for|via|proxy)[\s:=\"'>(]{1,3}|//|@)$",
+    re.IGNORECASE,
+)
+_PORT_OR_NETWORK = re.compile(r":\d{2,5}(?!\d)|/\d{1,2}(?!\d)| - ")
 
 
 def find_ip_addresses(text: str, regions: Sequence[str] = ()) -> SpanIterator:
     """Yield the spans of global IP addresses.
 
-    Four small numbers are far more often a version or a section number: at least one must be 32 or
-    more, as in all but 1 of 4,096 random addresses.
+    Small numbers are far more often parts of a version or a section number: at least two must be 32
+    or more, as in 99 of 100 random addresses, or one if a word or sign of a host is adjacent.
     """
     for match in _IPV4.finditer(text):
-        if max(map(int, match[0].split("."))) < 32 or match[0].endswith(".0.0.0"):
+        numbers = [int(number) for number in match[0].split(".")]
+        large_count = sum(number >= 32 for number in numbers)
+        if not large_count or match[0].endswith(".0.0.0") or not _is_global_ip_address(match[0]):
             continue
-        if _is_global_ip_address(match[0]) and not _VERSION_WORD.search(
-            text[max(0, match.start() - 12) : match.start()]
-        ):
+        preceding_text = text[max(0, match.start() - 16) : match.start()]
+        if _VERSION_WORD.search(preceding_text):
+            continue
+        is_announced = _HOST_WORD.search(preceding_text) or _PORT_OR_NETWORK.match(
+            text, match.end()
+        )
+        if is_announced or (large_count > 1 and numbers[1] > 0):
             yield match.span()
     for match in _IPV6.finditer(text):
         if _is_global_ip_address(match[0]):

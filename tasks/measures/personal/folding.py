@@ -4,15 +4,21 @@ RE2's `\d` is ASCII and Python's is not; after folding both mean the same. Decim
 to 9; spaces of any width and invisible marks become a space; hyphens become "-"; full-width forms
 become the corresponding ASCII characters. A dash becomes "-" only between two parts of a number:
 elsewhere it separates words, and a detector must not take it for the hyphen of an address.
+
+Before the detectors search, escapes of JSON, URLs and HTML next to a number or an e-mail address
+are decoded, too, and invisible marks inside an address are removed: `FoldedText` converts positions
+in the result to positions in the text.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
+from bisect import bisect_right
 from collections.abc import Iterable
 from functools import cache
 from itertools import groupby
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,8 +26,9 @@ import pyarrow.compute as pc
 #: Invisible marks: soft hyphen, zero-width spaces and joiners, directional marks.
 _INVISIBLE_MARKS = "\u00ad\u200b\u200c\u200d\u200e\u200f\u2060\ufeff"
 _SLASHES = "\u2044\u2215"
-#: Dashes and the minus sign. They separate words, but people also write 555\u20130123 with them.
-DASHES = "\u2012\u2013\u2014\u2015\u2212\u2e3a\u2e3b\u301c\u3030\u30a0\ufe31\ufe32\ufe58"
+#: Dashes, the minus sign and the Japanese sign of a long vowel. They separate words, but people
+#: also write 555\u20130123 with them.
+DASHES = "\u2012\u2013\u2014\u2015\u2212\u2e3a\u2e3b\u301c\u3030\u30a0\u30fc\ufe31\ufe32\ufe58"
 
 
 @cache
@@ -42,8 +49,12 @@ def build_replacement_by_code_point() -> dict[int, str]:
     return replacements | {code: chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)}
 
 
-#: A dash between two parts of a number; after "555\u2013", a word continues the sentence.
-_DASH_IN_NUMBER = re.compile(rf"(?<=[0-9A-Z)])[{DASHES}](?=[0-9(]|[A-Z]{{1,2}}(?![A-Za-z]))")
+#: A dash between two parts of a number; after "555\u2013" and before "\u2013555", a word belongs to
+#: the sentence.
+_DASH_IN_NUMBER = re.compile(
+    rf"(?:(?<=[0-9)])|(?<=(?<![A-Za-z])[A-Z])|(?<=(?<![A-Za-z])[A-Z][A-Z]))[{DASHES}]"
+    r"(?=[0-9(]|[A-Z]{1,2}(?![A-Za-z]))"
+)
 
 
 def fold_digits_and_separators(text: str) -> str:
@@ -60,12 +71,6 @@ def _compile_foldable_pattern() -> re.Pattern[str]:
     return re.compile(_character_class(build_replacement_by_code_point()))
 
 
-@cache
-def _foldable_character_pattern() -> str:
-    """Return a pattern of all texts that folding changes, and of some that it does not change."""
-    return f"{_character_class(build_replacement_by_code_point())}|[0-9A-Z)][{DASHES}][0-9A-Z(]"
-
-
 def _character_class(code_points: Iterable[int]) -> str:
     """Return a regular-expression character class of code points, written as ranges."""
     runs = groupby(enumerate(sorted(set(code_points))), key=lambda pair: pair[1] - pair[0])
@@ -73,14 +78,99 @@ def _character_class(code_points: Iterable[int]) -> str:
     return "[" + "".join(f"{chr(first)}-{chr(last)}" for first, last in ends) + "]"
 
 
-def fold_text_column(texts: pa.Array) -> pa.Array:
-    """Apply `fold_digits_and_separators` to each text of a column."""
-    needs_folding = pc.match_substring_regex(texts, _foldable_character_pattern())
+class FoldedText(NamedTuple):
+    """A folded text, and how far its characters have moved.
+
+    Attributes:
+        text: The text as the detectors search it.
+        positions: Positions in it, ascending, from which on the distance to the original differs.
+        distances: For each of these positions, how much larger the original position is.
+    """
+
+    text: str
+    positions: list[int]
+    distances: list[int]
+
+    def find_original_position(self, position: int) -> int:
+        index = bisect_right(self.positions, position) - 1
+        return position + self.distances[index] if index >= 0 else position
+
+
+#: Escapes of white space and punctuation in JSON, URLs and HTML, whose letters and digits would
+#: otherwise be adjacent to a number. "%40" is absent: e-mail addresses contain it.
+_ESCAPE = (
+    r"(?:\\{1,4}(?:[nrtfv]|u(?:00[2aA][0-9A-Fa-f]|003[A-Fa-f]|20[0-6][0-9A-Fa-f]|3000))"
+    r"|%(?:25)?(?:C2%A0|c2%a0|0[9ADad]|2[0-9A-Fa-f]|3[A-Fa-f]|[57][BDbd])|&nbsp;|&#160;)"
+)
+#: What numbers, accounts and addresses begin with. Python, but not RE2, also finds digits and
+#: spaces of other scripts; all texts with such characters are folded.
+_START_OF_VALUE = (
+    rf"(?:[+(]{{0,2}}\d(?:[\d\s.:()/-]|{_ESCAPE}){{5}}|[23][0-9A-Fa-f]{{3}}:|[A-Za-z]{{1,6}}\d{{2}}"
+    r"|[^\s@\"<>(),:;\\]{1,64}(?:@|%40))"
+)
+#: What all texts match in which `_DECODABLE` finds an escape, for RE2.
+_DECODABLE_PATTERN = rf"{_ESCAPE}{_START_OF_VALUE}|[\d)]{_ESCAPE}{{1,5}}[\d(+]"
+_ADDRESS_CHARACTER = "[0-9A-Za-z\u00c0-\u04ff._%+'@-]"
+_DECODABLE = re.compile(
+    rf"{_ESCAPE}(?={_ESCAPE}{{0,4}}{_START_OF_VALUE})|(?<=[\d)]){_ESCAPE}(?={_ESCAPE}{{0,4}}[\d(+])"
+    rf"|(?<={_ADDRESS_CHARACTER})[{_INVISIBLE_MARKS}]{{1,8}}(?={_ADDRESS_CHARACTER})"
+)
+_HEXADECIMAL_CODE = re.compile(r"(?:u|%(?:25)?)([0-9A-Fa-f]+)\Z")
+_ADDRESS_CHARACTERS_AND_MARKS = rf"(?:[{_INVISIBLE_MARKS}]|{_ADDRESS_CHARACTER}){{0,80}}"
+_ADDRESS_BEFORE = re.compile(rf"(?:@|%40){_ADDRESS_CHARACTERS_AND_MARKS}\Z")
+_ADDRESS_AFTER = re.compile(rf"{_ADDRESS_CHARACTERS_AND_MARKS}(?:@|%40)")
+
+
+def fold_text(text: str) -> FoldedText:
+    """Decode escapes next to values, remove marks inside addresses, and fold the characters."""
+    pieces, positions, distances = [], [], []
+    end = folded_length = distance = 0
+    for match in _DECODABLE.finditer(text):
+        if match[0][0] in _INVISIBLE_MARKS and not (
+            _ADDRESS_AFTER.match(text, match.end(), match.end() + 90)
+            or _ADDRESS_BEFORE.search(text, max(0, match.start() - 90), match.start())
+        ):
+            continue
+        decoded = _decode(match[0])
+        pieces += [text[end : match.start()], decoded]
+        folded_length += match.start() - end + len(decoded)
+        distance += len(match[0]) - len(decoded)
+        positions.append(folded_length)
+        distances.append(distance)
+        end = match.end()
+    decoded_text = "".join([*pieces, text[end:]]) if pieces else text
+    return FoldedText(fold_digits_and_separators(decoded_text), positions, distances)
+
+
+def _decode(escape: str) -> str:
+    """Return the character of an escape; nothing for invisible marks."""
+    if escape[0] in _INVISIBLE_MARKS:
+        return ""
+    code = _HEXADECIMAL_CODE.search(escape)
+    if code:
+        return chr(int(code[1], 16))
+    return "\n" if escape[-1] in "nr" else " "
+
+
+@cache
+def _foldable_pattern() -> str:
+    """Return a pattern of all texts that folding changes, and of some that it does not change."""
+    characters = _character_class(build_replacement_by_code_point())
+    return rf"{characters}|[0-9A-Z)][{DASHES}][0-9A-Z(]|{_DECODABLE_PATTERN}"
+
+
+def fold_text_column(texts: pa.Array) -> tuple[pa.Array, dict[int, FoldedText]]:
+    """Apply `fold_text` to each text of a column.
+
+    Returns:
+        The folded texts, and by row number those whose characters have moved.
+    """
+    needs_folding = pc.match_substring_regex(texts, _foldable_pattern())
     if not pc.any(needs_folding).as_py():
-        return texts
-    affected_texts = texts.filter(needs_folding)
-    return pc.replace_with_mask(
-        texts,
-        needs_folding,
-        pa.array(map(fold_digits_and_separators, affected_texts.to_pylist()), texts.type),
+        return texts, {}
+    rows = pc.indices_nonzero(needs_folding).to_pylist()
+    folded = [fold_text(text) for text in texts.filter(needs_folding).to_pylist()]
+    columns = pc.replace_with_mask(
+        texts, needs_folding, pa.array([text.text for text in folded], texts.type)
     )
+    return columns, {row: text for row, text in zip(rows, folded, strict=True) if text.positions}

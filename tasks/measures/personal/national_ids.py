@@ -28,7 +28,7 @@ class NationalIdFormat:
     Attributes:
         type: The type of its spans.
         pattern: Regular expression without look-around, so that RE2 accepts it, too; "_" is an
-            optional separator.
+            optional separator, and letters match in either case.
         checksum_module: Module of python-stdnum that validates the number; empty if there is none.
         context_words: Regular expression of words, one of which must be nearby; empty if the format
             needs no context.
@@ -46,12 +46,15 @@ class NationalIdFormat:
 
     @property
     def prefilter_pattern(self) -> str:
-        return self.pattern.replace("_", "[ ./-]?")
+        """Pattern of every number; only those with letters are slower to find in either case."""
+        pattern = self.pattern.replace("_", "[ ./-]?")
+        return f"(?i:{pattern})" if re.search("[A-Z]", pattern) else pattern
 
     @cached_property
     def _bounded_regex(self) -> re.Pattern[str]:
         return re.compile(
-            rf"(?<!{WORD_CHARACTER})(?<![+/-])(?<!\d\.)(?:{self.prefilter_pattern})(?!{WORD_CHARACTER}|-|[./]\w)"
+            rf"(?<!{WORD_CHARACTER})(?<!{WORD_CHARACTER}[+/-])(?<!\d\.)(?<!\+)"
+            rf"(?:{self.prefilter_pattern})(?!{WORD_CHARACTER}|-\d|[./]\d)"
         )
 
     @cached_property
@@ -80,6 +83,7 @@ class NationalIdFormat:
         digits = [c for c in number if c.isdigit()]
         if len(digits) > 5 and len(set(digits)) < 2:  # A placeholder such as 000000.
             return False
+        number = number.upper()
         return self._checksum_validator(number) or self._checksum_validator(
             re.sub("[ ./-]", "", number)
         )

@@ -5,16 +5,16 @@ _STEMS = (
     "phone|telef|t[eé]l[eéè]f|t[eé]l[eé]ph|telemóv|telepon|telp|handy|mobil|mobiel|mobitel|m[oó]vil|"
     "mòbil|celular|cellulare|komórk|puhelin|tālrun|selfoon|sími|guthán|ffôn|điện thoại|di động|"
     "ponsel|whatsapp|viber|rufnummer|durchwahl|fernsprech|portable|"
-    "телеф|мобил|мобіл|сотов|факс|τηλ[έε]φ|κινητ"
+    "appele|ll[aá]m|chiama|телеф|звон|мобил|мобіл|сотов|факс|τηλ[έε]φ|κινητ"
 )
 #: Words, some of them abbreviations.
 _WORDS = (
-    "tel|tél|tlf|fax|faks|call|cell|cel|mob|dial|ring|sms|gsm|cep|kom|puh|tālr|fón|fono|ph|"
+    "tel|tél|tlf|tfn|tfno|tlfno|sđt|sdt|fax|faks|call|cell|cel|mob|dial|ring|sms|gsm|cep|kom|puh|tālr|fón|fono|ph|"
     "đt|тел|моб|τηλ|κιν"
 )
 #: Words in scripts that do not separate words, or whose words have prefixes and endings.
 _WORDS_OF_OTHER_SCRIPTS = (
-    "電話|电话|携帯|手机|手機|热线|熱線|致电|传真|傳真|전화|휴대폰|핸드폰|연락처|팩스|"
+    "電話|电话|联系方式|微信|携帯|手机|手機|热线|熱線|致电|传真|傳真|전화|휴대폰|핸드폰|연락처|팩스|"
     "هاتف|تلفون|تليفون|جوال|موبايل|موبایل|تلفن|فون|טלפון|טל'|נייד|פלאפון|פקס|"
     "फ़ोन|फ़ोन|फोन|दूरभाष|मोबाइल|ফোন|মোবাইল|ਫ਼ੋਨ|ਫੋਨ|ફોન|தொலைபேசி|ఫోన్|ಫೋನ್|ഫോൺ|දුරකථන|"
     "โทร|มือถือ|ໂທ|ဖုန်း|ទូរស័ព្ទ|ტელ|მობ|հեռ|ስልክ|утас"
@@ -35,4 +35,19 @@ LOWER_CASE_PHONE_WORD = "|".join(
         *(rf"{word}(?<![{_LETTER}]{word})(?![{_LETTER}])" for word in _WORDS.split("|")),
         _WORDS_OF_OTHER_SCRIPTS,
     ]
+)
+#: Words that also have other meanings: "mobile traffic", "call centre", "cell line".
+LOWER_CASE_AMBIGUOUS_PHONE_WORD = "|".join(
+    [
+        "handy|mobil|mobiel|m[oó]vil|celular|cellulare|komórk|portable|appele|ll[aá]m|chiama|звон",
+        *(
+            rf"{word}(?<![{_LETTER}]{word})(?![{_LETTER}])"
+            for word in ("call", "cell", "cel", "mob", "dial", "ring", "sms", "cep", "kom", "ph")
+        ),
+    ]
+)
+#: Words between such a word and the number: "call us at", "mobile number", "Handy ist".
+LAST_WORD_BEFORE_NUMBER = (
+    r"(?<!\w)(?:text|free|office|home|work|direct|at|on|is|me|us|him|her|them|now|today|under|no|nr|num|numbers?|nummer|n[uú]mero|"
+    r"numéro|n[º°]|unter|ist|lautet|au|al|est|es|è|é|do|op|på|pod|по|номер|или|oder|or|ou|o|и)\.?"
 )

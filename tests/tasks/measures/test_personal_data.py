@@ -299,6 +299,17 @@ HOSTILE = {
     "keys": "-----BEGIN PRIVATE KEY-----",
     "hextets": "2001:",
     "white": " ",
+    "escapes": r"\n",
+    "escapes before digits": r"\n1",
+    "encoded spaces": "1%20",
+    "invisible marks": "a\u200b",
+    "invisible marks before an address": "a\u200b@",
+    "quoted local parts": '"a"@b.',
+    "tagged local parts": "a+=@b.c",
+    "telephone words": "tel 12 34 ",
+    "prefixes": "0049 ",
+    "plus signs": "+ 49 ",
+    "separators": "1 / (2) - ",
 }
 
 

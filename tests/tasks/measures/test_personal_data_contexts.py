@@ -170,7 +170,6 @@ def test_an_iban_is_found_in_groups_of_any_size(separator, size, number):
         "DE89 3704 0044 0532 0130 001",
         "DE89 3704 0044 0532 0130 01",
         "xDE89370400440532013000",
-        "DE89  3704  0044  0532  0130  00",
         "by 2021 the year, it 12 345 678, at 12 of 34 and no 93 8601 left",
     ],
 )
@@ -234,7 +233,7 @@ def test_a_known_value_is_found_in_any_text(before, after, data_type):
     )
 
 
-PIECES = [TOKEN, "token=", "650-253-0000", "1.2.3.99", "tel", "+44 20 7946 0018"]
+PIECES = [TOKEN, "token=", "650-253-0000", "1.2.43.99", "tel", "+44 20 7946 0018"]
 PIECES += [*"–—９٣\u00a0-_9Aa \n"]
 
 

@@ -201,7 +201,7 @@ def test_each_type_has_as_many_examples_with_as_without_context():
 AREA = "(?:212|415|650|312)"
 LOCAL = r"(?:2[2-9]\d|[3-8]\d\d)"
 FORMS = {
-    "EMAIL": {r"[\w.'+-]+?[1-9]\d{0,2}@[\w-]+\.(?:com|org|co\.uk|example|de)"},
+    "EMAIL": {r"[\w.'+!-]+?[1-9]\d{0,2}@[\w-]+\.(?:com|org|co\.uk|example|de)"},
     "PHONE": {
         rf"\+1 {AREA} {LOCAL} \d{{4}}",
         rf"\+1-{AREA}-{LOCAL}-\d{{4}}",
