@@ -181,6 +181,14 @@ def test_only_some_of_many_named_elements_are_read(monkeypatch):
     assert extract_words(page) == "x"
 
 
+@pytest.mark.parametrize("tag", ["div class=related", "aside"])
+def test_only_some_of_many_nested_elements_are_examined(tag):
+    nested = [f"<main>{f'<{tag}>' * depth}{SENTENCES[0]}</main>" for depth in (8, 9)]
+    assert [extract_words(page) for page in nested] == [SENTENCES[0], ""]
+    siblings = f"<{tag}>{SENTENCES[0]}</{tag.split()[0]}>" * 9
+    assert extract_words(f"<main>{siblings}</main>").count(SENTENCES[0]) == 9
+
+
 @pytest.mark.parametrize(
     ("content", "is_kept"),
     [
