@@ -10,9 +10,9 @@ core, in alternation, on decoded pages in memory.
 The measures are those of that benchmark: texts are compared by the numbers of their sequences of
 four words; recall and precision are means over pages, and F1 is computed from the two means. The
 intervals are 95 % percentile bootstrap intervals over pages. "Resiliparse alone" keeps no lists
-near the body and no lists of links, and does not estimate the cost of parsing first. Prints the
-same measures for the text of lists: of the sequences of words in ``ul`` elements of a page, those
-that belong to the article are to be kept.
+near the body and no elements with names of page parts, and does not estimate the cost of parsing.
+Prints the same measures for the text of lists: of the sequences of words in ``ul`` elements of a
+page, those that belong to the article are to be kept.
 """
 
 from __future__ import annotations

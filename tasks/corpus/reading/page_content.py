@@ -188,6 +188,9 @@ MAIN_PROSE_SHARE, MIN_MAIN_PROSE = 0.5, 200
 MIN_PROSE = 20
 #: An element with a larger share of its text in links is not content.
 MAX_PROSE_LINK_SHARE = 0.25
+#: So many elements with names may contain each other. Those inside them are not examined, because
+#: each examination reads all elements inside an element.
+MAX_NESTED_NAMES = 8
 #: In a notice, a sign of copyright is near the beginning.
 COPYRIGHT_CHARACTERS = 200
 
@@ -216,20 +219,28 @@ class _NamedContent:
         """Remove the names from elements that are content, and keep notes and sources in it."""
         body = self.tree.body
         assert body is not None
+        outer_elements: list[ElementNode] = []  # examined ones that contain the element
         for element in select_elements(body, _EXAMINED_ELEMENTS):
             if self.readable_characters <= 0:
                 break
-            if element.tag in ("aside", "footer"):
-                if element.tag == "footer" or self._is_note(element):
-                    rename_element(self.tree, element, "div")
-                continue
             if element.tag in _INLINE_TAGS:
                 _protect_words(element)
                 continue
             names = _get_names(element)
             name_match = _search_part_name(names)
             has_role = element.getattr("role") in _CONTENT_ROLES
-            if (name_match is None and not has_role) or _HIDDEN_NAME.search(names):
+            if element.tag not in ("aside", "footer") and (
+                (name_match is None and not has_role) or _HIDDEN_NAME.search(names)
+            ):
+                continue
+            while outer_elements and not outer_elements[-1].contains(element):
+                outer_elements.pop()
+            if len(outer_elements) >= MAX_NESTED_NAMES:
+                continue
+            outer_elements.append(element)
+            if element.tag in ("aside", "footer"):
+                if element.tag == "footer" or self._is_note(element):
+                    outer_elements[-1] = rename_element(self.tree, element, "div")
                 continue
             is_notice = has_role or (name_match is not None and name_match["notice"] is not None)
             if self._is_content(element, is_notice=is_notice):

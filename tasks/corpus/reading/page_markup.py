@@ -248,15 +248,18 @@ def _format_number(number: int, list_type: str) -> str:
     return (label.upper() if list_type.isupper() else label) or str(number)
 
 
+#: How many elements around code are searched for lists.
+MAX_COUNTED_PARENTS = 200
 _LINE_START = re.compile(r"(?m)^(?=[^\n])")
 
 
 def _indent_code(code: ElementNode) -> None:
     """Indent all lines of code in a list like its first line, which Resiliparse indents."""
-    parent_tags = [parent.tag for parent in _iterate_parents(code)]
-    if "pre" in parent_tags:
+    parent = code.parent_element
+    if parent is None or parent.closest("pre") is not None:
         return
-    depth = parent_tags.count("ul") + parent_tags.count("ol")
+    parents = islice(_iterate_parents(code), MAX_COUNTED_PARENTS)
+    depth = sum(parent.tag in ("ul", "ol") for parent in parents)
     indentation = "  " * (max(depth, 1) + 1)
     is_line_start = False
     for node in list(code):

@@ -90,7 +90,8 @@ def test_the_element_with_most_prose_survives(name):
     assert extract_words(page).count(SENTENCES[2]) == 2
     # Half of the prose is enough, and less is not.
     half = f'<div id="{name}"><form><input>{prose}</form></div>'
-    assert extract_words(half + prose).count(SENTENCES[2]) == 4
+    links = f"<nav><a href=a>{SENTENCES[0]}</a></nav>"
+    assert extract_words(half + prose + links).count(SENTENCES[2]) == 4
     assert extract_words(half + prose + "<p>And more.").count(SENTENCES[2]) == 2
 
 
@@ -179,6 +180,14 @@ def test_only_some_of_many_named_elements_are_read(monkeypatch):
     assert extract_words(page).count(SENTENCES[0]) == 3
     monkeypatch.setattr(page_content, "MAX_READS", 0)
     assert extract_words(page) == "x"
+
+
+@pytest.mark.parametrize("tag", ["div class=related"])
+def test_only_some_of_many_nested_elements_are_examined(tag):
+    nested = [f"<main>{f'<{tag}>' * depth}{SENTENCES[0]}</main>" for depth in (8, 9)]
+    assert [extract_words(page) for page in nested] == [SENTENCES[0], ""]
+    siblings = f"<{tag}>{SENTENCES[0]}</{tag.split()[0]}>" * 9
+    assert extract_words(f"<main>{siblings}</main>").count(SENTENCES[0]) == 9
 
 
 @pytest.mark.parametrize(
@@ -466,6 +475,10 @@ def test_a_hidden_formula_next_to_its_image_is_text():
         ("<ol type=i start=3>", "<li>a<li>b", "iii. a iv. b"),
         ("<ol type=I start=1994>", "<li>a", "MCMXCIV. a"),
         ("<ol type=I start=4000>", "<li>a", "4000. a"),
+        ("<ol type=I start=3999>", "<li>a", "MMMCMXCIX. a"),
+        ("<ol type=I start=3888>", "<li>a", "MMMDCCCLXXXVIII. a"),
+        ("<ol type=I start=444>", "<li>a", "CDXLIV. a"),
+        ("<ol type=i>", "<li>a", "i. a"),
         ("<ol type=i start=0>", "<li>a", "0. a"),
         ("<ol type=a start=0>", "<li>a", "0. a"),
         ("<ol start=5>", "<li>a<ol start=2><li>x</ol><li>b", "5. a 2. x 6. b"),
