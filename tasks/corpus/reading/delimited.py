@@ -431,7 +431,9 @@ class _CsvRowReader:
         Returns:
             None if this does not give a row; then the lines of the row stay as they were.
         """
-        if field_count is None or field_count == 1:
+        # Half of the bytes that may be read again, so that the others remain for rows in quotes.
+        reread_too_much = self.reread_bytes > self.read_bytes + MAX_REREAD_BYTES // 2
+        if field_count is None or field_count == 1 or reread_too_much:
             return None
         line_count, byte_count = len(self.row_lines), self.row_bytes
         while (

@@ -374,6 +374,17 @@ def test_a_text_in_a_file_of_crlf_has_few_lines_without_quotes(write, monkeypatc
     assert get_texts(documents) == ["a", "c"] and [line for line, _ in errors] == ["line 3"]
 
 
+def test_lines_are_not_joined_again_and_again(write, monkeypatch):
+    """Two files with different line ends, the second of which has rows of another length."""
+    monkeypatch.setattr(delimited, "MAX_REREAD_BYTES", 1000)
+    rows = b"1,a\n" + b"1\n" * 5000
+    documents, errors, _ = read_checked(write("a.csv", b"id,text\r\n" + rows), "csv", limit=10**6)
+    assert len(documents) == 1 and {error for _, error in errors} == {WRONG_FIELD_COUNT}
+    data = b"id,text\r\n" + rows + b'2,"b\nc"\n3,d\ne\r\n'
+    documents, _, _ = read_checked(write("b.csv", data), "csv", limit=10**6)
+    assert get_texts(documents) == ["a", "b\nc", "d"]
+
+
 unquoted_texts = st.text("ab \xe9\n\r\t'", min_size=1, max_size=8)
 
 

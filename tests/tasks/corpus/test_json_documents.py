@@ -179,6 +179,15 @@ def test_the_rest_after_a_broken_value_is_one_error(write, rest):
     assert counts.skipped_bytes == 3
 
 
+@pytest.mark.parametrize("block_bytes", range(1, 9))
+def test_a_number_at_the_end_of_a_block_is_one_value(write, monkeypatch, block_bytes):
+    monkeypatch.setattr(byte_streams, "BLOCK_BYTES", block_bytes)
+    path = write("a.json", b'[12345,\n67,\n{"text": "a"}]')
+    documents, errors, _ = read_checked(path, "jsonl")
+    assert get_texts(documents) == ["a"]
+    assert errors == [("line 1", NOT_OBJECT), ("line 2", NOT_OBJECT)]
+
+
 def test_a_list_that_does_not_end_is_an_error(write):
     documents, errors, _ = read_checked(write("a.json", b'[{"text": "a"}\n'), "jsonl")
     assert (get_texts(documents), errors) == (["a"], [("line 2", BROKEN_JSON)])
