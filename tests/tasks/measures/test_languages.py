@@ -220,3 +220,16 @@ def test_a_text_of_codes_has_no_language(kind) -> None:
 )
 def test_words_with_digits_do_not_change_a_language(word) -> None:
     assert detect_languages(pa.array([f"{word} {TEXTS['fr']} {word}"])).to_pylist() == ["fr"]
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["https://strand.example/strand/abend", "www.strand.example/abend", "brief@abend.example"],
+)
+def test_each_kind_of_address_is_left_out(address) -> None:
+    estimates = [
+        estimate_languages(pa.array([text])) for text in (f"{address} {TEXTS['fr']}", TEXTS["fr"])
+    ]
+    assert estimates[0][0] == estimates[1][0]
+    no_words = estimate_languages(pa.array([f"{address} " * 12]))
+    assert no_words[0] == estimate_languages(pa.array([" "]))[0]

@@ -259,3 +259,12 @@ def test_words_between_letters_without_spaces_count_as_words():
     near_text, long_text = f"{text} near", f"{text} near the"
     assert list_overlaps([near_text], [[near_text]]) == []  # 8 words and 9 letters: 12.5 words
     assert list_overlaps([long_text, near_text], [[long_text]]) == [(0, 0)]
+
+
+@pytest.mark.parametrize(("answer_words", "is_found"), [(12, True), (13, False)])
+def test_only_a_short_answer_after_the_first_continues_the_question(answer_words, is_found):
+    """A longer one is found without its question, if 13 words of it are there."""
+    question = "Which river of the county is the longest one?"
+    answer = [f"word{n}" for n in range(answer_words)]
+    text = f"{question} {' '.join(answer[:6])}"
+    assert list_overlaps([text], [[question, "The Elm", " ".join(answer)]]) == [(0, 0)] * is_found
