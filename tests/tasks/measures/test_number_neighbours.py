@@ -287,6 +287,11 @@ def test_an_ambiguous_word_announces_a_number_that_follows_it_directly(text):
     assert list_values(text) == ["6502530000"]
 
 
+def test_a_parenthesis_belongs_to_a_number_and_a_currency_excludes_one():
+    assert list_values("phone (650) 253.0000 now", types=("PHONE",)) == ["(650) 253.0000"]
+    assert list_values("mobile: EUR 6502530000, mobile: $6502530001", types=("PHONE",)) == []
+
+
 def test_an_ambiguous_word_announces_a_number_that_no_quantity_can_be():
     assert list_values("call Ann's desk 02071838750", ("GB",)) == ["02071838750"]
     assert list_values("call Ann's desk 6502530000", types=("PHONE",)) == []
