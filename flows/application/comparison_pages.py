@@ -143,7 +143,7 @@ class ComparisonPages:
             for run in (compared_run.audits.audit_run, *compared_run.audits.earlier_runs)
         ]
         return [
-            *(artifact.name for run in compared_runs for artifact in run.artifacts.values()),
+            *(artifact.name for run in compared_runs for artifact in run.corpus_artifacts.values()),
             *(entry["artifact"] for run in audit_runs for entry in run.stages.values()),
         ]
 
