@@ -6,14 +6,25 @@ the artifacts, the purges of the store, and the times at which local files chang
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from hallmark.flows.runs import Run, list_run_ids, open_run, read_run_record
+from hallmark.flows.runs import (
+    ARTIFACT_NAME_PATTERN,
+    Record,
+    Run,
+    list_run_ids,
+    open_run,
+    read_run_record,
+)
 from hallmark.reports.artifact_lookup import find_artifact_by_name
 from hallmark.reports.card_links import (
     DATASHEET,
@@ -22,7 +33,7 @@ from hallmark.reports.card_links import (
     find_related_cards,
     identify_corpus,
 )
-from hallmark.reports.cards import CARD_KINDS, read_card
+from hallmark.reports.cards import CARD_KINDS, find_page_inputs, read_card
 from hallmark.reports.page.card_tables import CardContent
 from hallmark.reports.page.redaction import Redactor
 from hallmark.reports.purge_notices import (
@@ -118,6 +129,8 @@ class StoreReader:
         self._cards: RecentValues[tuple[CardContent, str]] = RecentValues(MAX_CARDS)
         self._summaries: RecentValues[RunSummary] = RecentValues(MAX_SUMMARIES)
         self._corpora: RecentValues[str | None] = RecentValues(MAX_SUMMARIES)
+        self._input_names: RecentValues[tuple[str, ...]] = RecentValues(MAX_SUMMARIES)
+        self._redactor = Redactor()
         self._map: Any = map
         if store.root_folder is None:
             self._map = ThreadPoolExecutor(READERS, thread_name_prefix="store reader").map
@@ -135,7 +148,7 @@ class StoreReader:
 
     def _try_open_run(self, run_id: str) -> Run | str:
         try:
-            return Run(self.store, read_run_record(self.store, run_id))
+            return self._redact_run(Run(self.store, read_run_record(self.store, run_id)))
         except HallmarkError as error:
             return str(error)
 
@@ -146,7 +159,18 @@ class StoreReader:
             UsageError: If there is no such run.
             HallmarkError: If it is damaged.
         """
-        return open_run(name, self.store)
+        return self._redact_run(open_run(name, self.store))
+
+    def _redact_run(self, run: Run) -> Run:
+        """Return a run whose texts, which pages show and search, are redacted."""
+        redact = self._redactor.redact_full_text
+        shown_texts: Record = {
+            name: redact(run.record[name]) for name in ("flow", "config_name", "status")
+        }
+        for name in ("started", "ended"):
+            time = run.record[name]
+            shown_texts[name] = time if time is None or _is_time(time) else redact(time)
+        return Run(self.store, run.record | shown_texts)
 
     def list_runs(self, runs: list[Run]) -> list[ListedRun]:
         """Summarize runs for the list."""
@@ -157,7 +181,8 @@ class StoreReader:
         entries = run.stages
         # Runs that computed nothing new have the same summary.
         key = tuple(
-            (label, entry["artifact"], entry["content"]) for label, entry in entries.items()
+            (label, entry["artifact"], entry["content"], self._stamp_manifest(entry["artifact"]))
+            for label, entry in entries.items()
         )
         summary = self._summaries.get(key, lambda: self._read_summary(run))
         computed_count = sum(not entry["cached"] for entry in entries.values())
@@ -172,8 +197,13 @@ class StoreReader:
         }
         return summarize_run(artifacts, Redactor().redact_full_text)
 
-    def open_card(self, run: Run, card: str) -> CardView:
+    def open_card(self, run: Run, card: str, *, reads_rows: bool = False) -> CardView:
         """Read a card of a run.
+
+        Args:
+            run: The run.
+            card: The name of the card.
+            reads_rows: Whether the rows of its figures are read, which are in other artifacts.
 
         Raises:
             UsageError: If the run has no such card.
@@ -183,7 +213,18 @@ class StoreReader:
             cards = ", ".join(label for label in CARD_KINDS if label in run.stages) or "none"
             raise UsageError(f"run {run.id} has no card {card!r:.80}; its cards: {cards}")
         artifact = run[card]
+        if artifact.stage != card:
+            raise HallmarkError(
+                f"{run.stages[card]['artifact']} is damaged: its manifest.json in "
+                f"{self.store.uri}/{artifact.folder} names another stage ({artifact.stage!r:.80}); "
+                "remove this folder and run again to build it again"
+            )
         key = self._identify_contents(artifact)
+        if reads_rows:
+            input_names = self._input_names.get(
+                key, lambda: tuple(sorted(find_page_inputs(self.store, artifact)))
+            )
+            key = (key, self.identify_files(input_names))
         content, purge_notice = self._cards.get(key, lambda: self._read_card(artifact))
         return CardView(run, artifact, content, purge_notice, key)
 
@@ -220,6 +261,49 @@ class StoreReader:
         purges = self.store.get(PURGED_DOCUMENTS_FILE)
         return artifact.name, artifact.content_digest, purges, stamps
 
+    def identify_files(self, artifact_names: Iterable[str]) -> Hashable:
+        """Return what changes as soon as a file of an artifact is changed, removed or restored.
+
+        In object storage only purges are noticed.
+        """
+        purges, root_folder = self.store.get(PURGED_DOCUMENTS_FILE), self.store.root_folder
+        if root_folder is None:
+            return purges
+        # The names come from files, which are not trusted.
+        folders = [
+            root_folder / self.store.format_artifact_folder(*name.split("/"))
+            for name in sorted(set(artifact_names))
+            if ARTIFACT_NAME_PATTERN.fullmatch(name)
+        ]
+        return purges, *(stamp for folder in folders for stamp in _iter_file_stamps(folder))
+
+    def _stamp_manifest(self, artifact_name: str) -> Hashable:
+        if self.store.root_folder is None:
+            return None
+        folder = self.store.format_artifact_folder(*artifact_name.split("/"))
+        return _stamp_file(self.store.root_folder / folder / "manifest.json")
+
     def _read_card(self, artifact: Artifact) -> tuple[CardContent, str]:
         purged_ids = collect_purged_document_ids(self.store, artifact)
         return read_card(self.store, artifact), format_purge_notice(purged_ids)
+
+
+def _is_time(text: str) -> bool:
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _iter_file_stamps(folder: Path) -> Iterator[Hashable]:
+    for parent, _, names in os.walk(folder):
+        for name in sorted(names):
+            path = Path(parent, name)
+            yield str(path), _stamp_file(path)
+
+
+def _stamp_file(path: Path) -> Hashable:
+    with suppress(OSError):
+        return stat_to_file_stamp(path.stat())
+    return None

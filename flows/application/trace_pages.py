@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -45,7 +45,8 @@ class TracePages:
 
     def __init__(self, reader: StoreReader) -> None:
         self.reader = reader
-        self._tracers: dict[str, Future[TextTracer]] = {}
+        #: What identified the files of a run when its training text was opened, and the result.
+        self._tracers: dict[str, tuple[Hashable, Future[TextTracer]]] = {}
         self._lock = threading.Lock()
         self._indexer = ThreadPoolExecutor(1, thread_name_prefix="text index")
 
@@ -53,8 +54,9 @@ class TracePages:
         """Show the form; indexing starts meanwhile, if it is necessary."""
         trained_runs = self._list_trained_runs()
         run_id = request.query_params.get("run") or (trained_runs[0].id if trained_runs else "")
-        if run_id in {run.id for run in trained_runs}:
-            self._start_indexing(run_id)
+        for run in trained_runs:
+            if run.id == run_id:
+                self._start_indexing(run)
         return self._render(trained_runs, run_id)
 
     def trace_text(self, request: Request, fields: FormFields) -> Response:
@@ -62,10 +64,11 @@ class TracePages:
         run_id, text = fields.get("run", [""])[0], fields.get("text", [""])[0]
         trained_runs = self._list_trained_runs()
         try:
-            if run_id not in {run.id for run in trained_runs}:
+            run = next((run for run in trained_runs if run.id == run_id), None)
+            if run is None:
                 raise UsageError(f"there is no run {run_id!r:.80} that trained a model")
             check_traceable(text)
-            tracer = self._start_indexing(run_id).result(INDEX_TIMEOUT_SECONDS)
+            tracer = self._start_indexing(run).result(INDEX_TIMEOUT_SECONDS)
             report = tracer.trace_text(text, MAX_SPANS)
         except TimeoutError:
             problem = "The training text is still being indexed. Try again in a minute."
@@ -79,12 +82,16 @@ class TracePages:
         runs, _ = self.reader.read_runs()
         return [run for run in runs if "pretrain" in run.stages]
 
-    def _start_indexing(self, run_id: str) -> Future[TextTracer]:
+    def _start_indexing(self, run: Run) -> Future[TextTracer]:
+        """Open the training text of a run, unless it is open and nothing was purged or changed."""
+        files = self.reader.identify_files(entry["artifact"] for entry in run.stages.values())
         with self._lock:
-            tracer = self._tracers.get(run_id)
+            known_files, tracer = self._tracers.get(run.id, (None, None))
             # A failed attempt is repeated: what was missing may be there again.
-            if tracer is None or (tracer.done() and tracer.exception() is not None):
-                tracer = self._tracers[run_id] = self._indexer.submit(self._open_tracer, run_id)
+            has_failed = tracer is not None and tracer.done() and tracer.exception() is not None
+            if tracer is None or known_files != files or has_failed:
+                tracer = self._indexer.submit(self._open_tracer, run.id)
+                self._tracers[run.id] = files, tracer
             return tracer
 
     def _open_tracer(self, run_id: str) -> TextTracer:

@@ -8,32 +8,57 @@ from __future__ import annotations
 
 import csv
 import io
+import re
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, get_args
 from urllib.parse import urlencode
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from hallmark.reports.page.figures import Evidence
 from hallmark.reports.page.redaction import (
     NO_NEIGHBOURS,
+    TRUNCATABLE_KINDS,
     Redactor,
+    TextNeighbours,
     find_prompt_column_by_response_column,
     get_shown_neighbours,
 )
-from hallmark.reports.page.table_cells import TableCell, value_to_cell
+from hallmark.reports.page.table_cells import EMPTY_CELL, TableCell, value_to_cell
 from hallmark.tasks.audits.judging.evidence_filters import sort_worst_first
 from hallmark.tasks.contract import Column, UsageError, format_closest_name_hint
+from hallmark.tasks.measures.personal.types import PERSONAL_DATA_TYPES
 
 #: Rows that are redacted at once for a download.
 DOWNLOAD_BATCH_ROWS = 1000
 
-#: Largest number of rows of which the shown text is searched.
-MAX_SEARCHED_ROWS = 5000
+#: Largest number of rows of which the shown cells are searched, and of rows of which texts are
+#: redacted to search them, which takes a millisecond each.
+MAX_SEARCHED_ROWS, MAX_REDACTED_ROWS = 5000, 1000
+
+#: Largest number of conditions of a query, and of characters of its search. A cell of a page has
+#: fewer characters.
+MAX_FILTERS, MAX_SEARCH_CHARACTERS = 20, 500
+
+#: What the redaction of a text writes, in lower case, with # for each number.
+REPLACEMENT_TEXTS = (
+    "[not shown: no toxicity score, # characters]",
+    "[not shown: may contain personal data, # characters]",
+    "[masked: toxicity score #, # characters]",
+    "… [# characters in total]",
+    "… (# in total)",
+    *(f"[{kind.lower()} masked]" for kind in (*PERSONAL_DATA_TYPES, "planted secret")),
+)
+
+#: Longest text of a label that the redactor reads as a whole.
+_MAX_WHOLE_LABEL_CHARACTERS = 4000
 
 Operator = Literal["is", "is-not", "at-least", "at-most"]
 OPERATORS: tuple[Operator, ...] = get_args(Operator)
@@ -90,6 +115,11 @@ class RowQuery:
             values.setdefault(name, []).append(value)
         columns, operators = values.get("column", []), values.get("operator", [])
         texts = values.get("value", [])
+        if len(columns) > MAX_FILTERS:
+            raise UsageError(
+                f"the rows have {len(columns):,} conditions, but at most {MAX_FILTERS} are "
+                "possible; remove some"
+            )
         if not len(columns) == len(operators) == len(texts):
             raise UsageError("each filter of the rows needs a column, an operator and a value")
         unknown = [operator for operator in operators if operator not in OPERATORS]
@@ -98,16 +128,24 @@ class RowQuery:
                 f"{unknown[0]!r:.40} is not a comparison operator; choose from "
                 f"{', '.join(OPERATORS)}"
             )
-        page_text = values.get("page", ["1"])[0]
-        if not page_text.isascii() or not page_text.isdecimal() or len(page_text) > 9:
-            raise UsageError(f"{page_text!r:.40} is not a page number")
         filters = tuple(
             RowFilter(column, operator, text)  # type: ignore[arg-type]
             for column, operator, text in zip(columns, operators, texts, strict=True)
             if column
         )
-        search, sort = values.get("search", [""])[0], values.get("sort", [""])[0]
-        return cls(filters, search.strip(), sort, max(int(page_text), 1))
+        for row_filter in filters:
+            if not row_filter.value and row_filter.operator not in ("is", "is-not"):
+                raise UsageError(
+                    f"the condition on the column {row_filter.column!r:.80} needs a value; only "
+                    "the operators is and is-not may be without one"
+                )
+        search, sort = values.get("search", [""])[0].strip(), values.get("sort", [""])[0]
+        if len(search) > MAX_SEARCH_CHARACTERS:
+            raise UsageError(
+                f"the search has {len(search):,} characters, but at most {MAX_SEARCH_CHARACTERS} "
+                "are possible; shorten it"
+            )
+        return cls(filters, search, sort, parse_page_number(values.get("page", ["1"])[0]))
 
     def to_parameters(self) -> list[tuple[str, str]]:
         """Return the parameters of the permanent link of this query."""
@@ -185,9 +223,8 @@ class RowView:
         for row_filter in query.filters:
             term = self._build_condition(row_filter)
             condition = term if condition is None else condition & term
-        sort_column = query.sort.removeprefix("-")
-        if sort_column:
-            self._check_selectable(sort_column)
+        if query.sort:
+            self._check_selectable(query.sort.removeprefix("-"))
         rows = self.evidence.read_rows(condition)
         rows = sort_worst_first(rows, query.sort or self.evidence.row_order)
         return self._search(rows, query.search) if query.search else SelectedRows(rows)
@@ -204,7 +241,7 @@ class RowView:
         self._check_selectable(row_filter.column)
         column = pc.field(row_filter.column)
         if not row_filter.value:
-            return column.is_null() if row_filter.operator != "is-not" else column.is_valid()
+            return column.is_null() if row_filter.operator == "is" else column.is_valid()
         data_type = self.evidence.schema.field(row_filter.column).type
         value = _parse_value(row_filter, data_type)
         return {
@@ -217,80 +254,109 @@ class RowView:
     def _search(self, rows: pa.Table, text: str) -> SelectedRows:
         """Return the rows with a shown cell that contains a text.
 
-        The rows that contain it before redaction are redacted and searched again, so that a search
-        never tells what is hidden.
+        Only the cells as they are shown decide, so that a search never tells what is hidden. They
+        are built for the rows that contain the text before redaction, and for all others if the
+        redaction itself may have written it.
         """
-        mask = pa.array([False] * len(rows))
+        is_likely, needle = self._find_unredacted_matches(rows, text), text.casefold()
+        pending = np.flatnonzero(is_likely)
+        if _may_be_replacement(text):
+            pending = np.concatenate([pending, np.flatnonzero(~is_likely)])
+        is_cut = len(pending) > MAX_SEARCHED_ROWS
+        pending = pending[:MAX_SEARCHED_ROWS]
+        matching_rows = [pending[:0]]
+        for name in self._list_columns_by_cost():
+            if self.columns[name].kind in TRUNCATABLE_KINDS:
+                is_cut |= len(pending) > MAX_REDACTED_ROWS
+                pending = pending[:MAX_REDACTED_ROWS]
+            cells = self._build_column_cells(rows.take(pa.array(pending, pa.int64())), name)
+            is_match = np.array([needle in _get_cell_text(cell).casefold() for cell in cells], bool)
+            matching_rows.append(pending[is_match])
+            pending = pending[~is_match]
+        row_numbers = np.sort(np.concatenate(matching_rows))
+        return SelectedRows(rows.take(pa.array(row_numbers, pa.int64())), is_cut)
+
+    def _list_columns_by_cost(self) -> list[str]:
+        """Return the names of the columns, those whose texts must be redacted last."""
+        return sorted(self.columns, key=lambda name: self.columns[name].kind in TRUNCATABLE_KINDS)
+
+    def _find_unredacted_matches(self, rows: pa.Table, text: str) -> NDArray[np.bool_]:
+        """Return for each row whether it contains a text before redaction."""
+        is_match = np.zeros(len(rows), bool)
         for name, column in self.columns.items():
-            values = rows[name]
-            if pa.types.is_dictionary(values.type):
-                values = values.cast(values.type.value_type)
-            if column.kind == "personal":
-                continue
-            if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
-                matches = pc.match_substring(values, text, ignore_case=True)
-            elif _is_binary(values.type) and _is_hexadecimal(text):
-                hexadecimal = [
-                    None if i is None else text.lower() in i.hex() for i in values.to_pylist()
-                ]
-                matches = pa.chunked_array([pa.array(hexadecimal, pa.bool_())])
-            else:
-                continue
-            mask = pc.or_(mask, pc.fill_null(matches, False).combine_chunks())
-        candidates = rows.filter(mask)
-        is_cut = len(candidates) > MAX_SEARCHED_ROWS
-        candidates = candidates[:MAX_SEARCHED_ROWS]
-        cells = self.build_cells(candidates)
-        needle = text.casefold()
-        is_match = [
-            any(needle in _get_cell_text(cell).casefold() for cell in row_cells)
-            for row_cells in zip(*cells.values(), strict=True)
-        ]
-        return SelectedRows(candidates.filter(pa.array(is_match, pa.bool_())), is_cut)
+            if column.kind != "personal":
+                is_match |= _find_matching_values(rows[name], text)
+            if text == EMPTY_CELL.text:
+                is_match |= rows[name].is_null().to_numpy().astype(bool)
+        return is_match
 
     def build_cells(self, rows: pa.Table) -> dict[str, list[TableCell]]:
         """Return the cells of rows by column, as they may be shown."""
-        columns = [self.columns[name] for name in rows.column_names]
+        return {name: self._build_column_cells(rows, name) for name in rows.column_names}
+
+    def _build_column_cells(self, rows: pa.Table, name: str) -> list[TableCell]:
+        return [
+            value_to_cell(self.columns[name], value, score, self.redactor, neighbours)
+            for value, score, neighbours in self._iter_values(rows, name)
+        ]
+
+    def _iter_values(
+        self, rows: pa.Table, name: str
+    ) -> Iterator[tuple[Any, float | None, TextNeighbours]]:
+        """Yield the values of a column, the scores that judge them, and the texts next to them."""
+        columns = [self.columns[column_name] for column_name in rows.column_names]
         prompt_columns = find_prompt_column_by_response_column(columns)
         text_columns = sorted({*prompt_columns, *prompt_columns.values()})
-        text_rows = rows.select(text_columns).to_pylist()
-        cells = {}
-        for column in columns:
-            values = rows[column.name].to_pylist()
-            is_judged = column.judged_by in rows.column_names
-            scores = rows[column.judged_by].to_pylist() if is_judged else [None] * len(rows)
-            neighbours = (
-                [get_shown_neighbours(column.name, row, prompt_columns) for row in text_rows]
-                if column.name in text_columns
-                else [NO_NEIGHBOURS] * len(rows)
-            )
-            cells[column.name] = [
-                value_to_cell(column, value, score, self.redactor, shown_neighbours)
-                for value, score, shown_neighbours in zip(values, scores, neighbours, strict=True)
+        judged_by = self.columns[name].judged_by
+        scores = (
+            rows[judged_by].to_pylist() if judged_by in rows.column_names else [None] * len(rows)
+        )
+        neighbours = (
+            [
+                get_shown_neighbours(name, row, prompt_columns)
+                for row in rows.select(text_columns).to_pylist()
             ]
-        return cells
+            if name in text_columns
+            else [NO_NEIGHBOURS] * len(rows)
+        )
+        return zip(rows[name].to_pylist(), scores, neighbours, strict=True)
 
-    def _iter_shown_batches(self, rows: pa.Table) -> Iterator[pa.Table]:
-        """Yield rows as they are downloaded: numbers unchanged, everything else as it is shown."""
+    def _iter_downloaded_batches(self, rows: pa.Table) -> Iterator[pa.Table]:
+        """Yield rows as they are downloaded: numbers unchanged, all else complete but redacted."""
         for start in range(0, max(len(rows), 1), DOWNLOAD_BATCH_ROWS):
             batch = rows[start : start + DOWNLOAD_BATCH_ROWS]
-            cells = self.build_cells(batch)
             yield pa.table(
                 {
                     name: batch[name]
                     if self._is_plain_number(name)
                     else pa.array(
                         [
-                            None if value is None else _get_cell_text(cell)
-                            for value, cell in zip(
-                                batch[name].to_pylist(), cells[name], strict=True
-                            )
+                            self._redact_complete_value(self.columns[name], *value)
+                            for value in self._iter_values(batch, name)
                         ],
-                        pa.string(),
+                        pa.large_string(),
                     )
                     for name in batch.column_names
                 }
             )
+
+    def _redact_complete_value(
+        self, column: Column, value: Any, judging_score: float | None, neighbours: TextNeighbours
+    ) -> str | None:
+        """Return a value as it may be shown, at its full length; None without a value."""
+        if value is None:
+            return None
+        if column.kind != "personal" and _consists_of_ids(value):
+            return " ".join(item.hex() for item in ([value] if isinstance(value, bytes) else value))
+        text = _value_to_text(value)
+        if reason := self.redactor.explain_hidden(text, column.kind, judging_score):
+            return reason
+        if column.kind not in TRUNCATABLE_KINDS and len(text) <= _MAX_WHOLE_LABEL_CHARACTERS:
+            return self.redactor.redact_by_kind(
+                text, column.kind, max_characters=sys.maxsize, shown_neighbours=neighbours
+            )
+        parts = self.redactor.redact_range(text, (0, len(text)), shown_neighbours=neighbours)
+        return "".join(part.text for part in parts)
 
     def _is_plain_number(self, name: str) -> bool:
         data_type = self.evidence.schema.field(name).type
@@ -304,7 +370,7 @@ class RowView:
     def iter_csv(self, rows: pa.Table) -> Iterator[str]:
         """Yield a CSV file of rows; cells that a spreadsheet would execute are defused."""
         yield _format_csv_lines([map(defuse_formula, rows.column_names)])
-        for batch in self._iter_shown_batches(rows):
+        for batch in self._iter_downloaded_batches(rows):
             columns = [
                 [
                     defuse_formula(value) if isinstance(value, str) else value
@@ -317,7 +383,7 @@ class RowView:
     def to_parquet(self, rows: pa.Table) -> bytes:
         """Return a parquet file of rows."""
         buffer = io.BytesIO()
-        pq.write_table(pa.concat_tables(self._iter_shown_batches(rows)), buffer)
+        pq.write_table(pa.concat_tables(self._iter_downloaded_batches(rows)), buffer)
         return buffer.getvalue()
 
 
@@ -335,6 +401,68 @@ def _format_csv_lines(rows: Any) -> str:
 
 def _get_cell_text(cell: TableCell) -> str:
     return " ".join([*cell.ids, cell.text]).strip() if cell.ids else cell.text
+
+
+def _consists_of_ids(value: Any) -> bool:
+    return isinstance(value, bytes) or (
+        isinstance(value, list) and all(isinstance(item, bytes) for item in value)
+    )
+
+
+def _value_to_text(value: Any) -> str:
+    """Return a value of any type as text, at its full length."""
+    if isinstance(value, list):
+        return ", ".join(map(_value_to_text, value))
+    if isinstance(value, tuple):  # an entry of a map
+        return ": ".join(map(_value_to_text, value))
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    return str(value)
+
+
+def _find_matching_values(values: pa.ChunkedArray, text: str) -> NDArray[np.bool_]:
+    """Return for each value of a column whether it contains a text, in any case."""
+    data_type, needle = values.type, text.casefold()
+    if pa.types.is_dictionary(data_type):
+        data_type = data_type.value_type
+        values = values.cast(data_type)
+    if pa.types.is_integer(data_type):
+        values, data_type = values.cast(pa.string()), pa.string()
+    if pa.types.is_string(data_type) or pa.types.is_large_string(data_type):
+        matches = pc.match_substring(values, text, ignore_case=True)
+        is_match: NDArray[np.bool_] = pc.fill_null(matches, False).to_numpy().astype(bool)
+        return is_match
+    if _has_other_characters(data_type, needle):
+        return np.zeros(len(values), bool)
+    texts = map(_format_shown_value, values.to_pylist())
+    return np.array([needle in shown for shown in texts], bool)
+
+
+def _has_other_characters(data_type: pa.DataType, needle: str) -> bool:
+    """Return whether a text has characters that no value of a type has."""
+    if pa.types.is_floating(data_type):
+        return not re.fullmatch(r"[-+.0-9aefin]+", needle)
+    return _is_binary(data_type) and not re.fullmatch("[0-9a-f]+", needle)
+
+
+def _format_shown_value(value: Any) -> str:
+    """Return a value that is no text as a cell shows it, or more of it, in lower case."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if _consists_of_ids(value):
+        return " ".join(item.hex() for item in ([value] if isinstance(value, bytes) else value))
+    return "" if value is None else _value_to_text(value).casefold()
+
+
+def _may_be_replacement(text: str) -> bool:
+    """Return whether a redaction may have written a text or a part of it."""
+    # Invisible characters are written out, as in ‹U+202E›.
+    if re.search(r"[][…█‹›]", text) or re.fullmatch(r"(?i)u?\+?[0-9a-f]{0,6}", text):
+        return True
+    pattern = re.sub(r"[.,]?\d+(?:[.,]\d+)*(?:[.,]$)?", "#", text.casefold())
+    return any(pattern in replacement for replacement in REPLACEMENT_TEXTS)
 
 
 def _parse_value(row_filter: RowFilter, data_type: pa.DataType) -> Any:
@@ -374,8 +502,15 @@ def _is_binary(data_type: pa.DataType) -> bool:
     return is_binary
 
 
-def _is_hexadecimal(text: str) -> bool:
-    return bool(text) and all(character in "0123456789abcdef" for character in text.lower())
+def parse_page_number(text: str) -> int:
+    """Return the number of a page, at least 1.
+
+    Raises:
+        UsageError: If it is not one.
+    """
+    if not text.isascii() or not text.isdecimal() or len(text) > 9:
+        raise UsageError(f"{text!r:.40} is not a page number")
+    return max(int(text), 1)
 
 
 def count_pages(row_count: int, page_rows: int) -> int:

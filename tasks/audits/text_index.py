@@ -18,11 +18,13 @@ text.
 
 from __future__ import annotations
 
+import errno
 import json
 import mmap
 import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -33,6 +35,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from hallmark.tasks.contract import (
+    HallmarkError,
+    Store,
     Table,
     get_artifact_store,
     hash_file,
@@ -56,6 +60,9 @@ INDEX_VERSION = 1
 
 #: Columns of the documents that the index keeps, with ``text_start``.
 DOCUMENT_COLUMNS = ("doc_id", "source", "toxicity", "metadata")
+
+#: Errors of a store that cannot be written.
+READ_ONLY_ERRORS = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 FILE_LIST_NAME, SHARD_FILE_SUFFIXES = "files.json", (".text", ".suffixes", ".samples", ".documents")
 
@@ -279,13 +286,16 @@ def open_text_index(
 
     The index of each artifact is separate, so that a corpus that extends another one shares its
     index. One process at a time builds an index; others wait for it. An index that is incomplete or
-    damaged is built again.
+    damaged is built again. A complete index can also be opened in a store that cannot be written.
 
     Args:
         documents: The documents. Those of other splits than ``train`` and those without text, such
             as purged ones, are not indexed.
         announce_build: Called with the number of documents before an index is built.
         max_shard_bytes: Maximum size of the text of a shard.
+
+    Raises:
+        HallmarkError: If an index must be built, but the store cannot be written.
     """
     shards: list[TextShard] = []
     for artifact in documents.artifacts:
@@ -293,10 +303,43 @@ def open_text_index(
         assert store is not None
         part_digests = [part.entry["sha256"] for part in table.parts]
         key = sha256_hex(to_canonical_json([INDEX_VERSION, max_shard_bytes, part_digests]))
-        # The lock excludes a purge, which would not find the text in an index that is being built.
-        with store.shared_lock(), store.lease_work_area("text_index", key) as folder:
-            shards += open_or_build_shards(folder, table, announce_build, max_shard_bytes)
+        try:
+            shards += _open_shards_of_store(store, key, table, announce_build, max_shard_bytes)
+        except OSError as error:
+            if error.errno not in READ_ONLY_ERRORS:
+                raise
+            raise HallmarkError(
+                f"the training text of {artifact.name} has no complete index, and the store "
+                f"{store.uri} cannot be written ({error.strerror}); allow writing to it once, or "
+                "copy the store"
+            ) from error
     return TextIndex(shards)
+
+
+def _open_shards_of_store(
+    store: Store,
+    key: str,
+    documents: Table,
+    announce_build: Callable[[int], None],
+    max_shard_bytes: int,
+) -> list[TextShard]:
+    """Open the index of an artifact's documents, with a lease only if it is not known as complete.
+
+    Raises:
+        OSError: If the index is not complete and cannot be written.
+    """
+    # The lock excludes a purge, which would not find the text in an index that is being built.
+    with store.shared_lock():
+        folder = store.work_folder / f"text_index-{key[:16]}"
+        if _is_complete(folder, trusts_stamps_only=True):
+            return _open_shards(folder)
+        try:
+            with store.lease_work_area("text_index", key) as folder:
+                return open_or_build_shards(folder, documents, announce_build, max_shard_bytes)
+        except OSError as error:
+            if error.errno not in READ_ONLY_ERRORS or not _is_complete(folder):
+                raise
+            return _open_shards(folder)
 
 
 def open_or_build_shards(
@@ -309,14 +352,23 @@ def open_or_build_shards(
     if not _is_complete(folder):
         announce_build(documents.row_count)
         _build_index(folder, documents, max_shard_bytes)
+    return _open_shards(folder)
+
+
+def _open_shards(folder: Path) -> list[TextShard]:
     return [TextShard.open(folder, path.stem) for path in sorted(folder.glob("*.suffixes"))]
 
 
-def _is_complete(folder: Path) -> bool:
+def _is_complete(folder: Path, *, trusts_stamps_only: bool = False) -> bool:
     """Whether a folder has all files of an index, with their recorded content.
 
     A file whose stamp has changed since it was written, for example because the store was copied,
-    is read completely and compared with its digest.
+    is read completely and compared with its digest; then the new stamps are recorded, if that is
+    possible.
+
+    Args:
+        folder: The folder.
+        trusts_stamps_only: Whether a changed stamp means that the index is not complete.
     """
     try:
         recorded_files = json.loads((folder / FILE_LIST_NAME).read_bytes())
@@ -326,12 +378,13 @@ def _is_complete(folder: Path) -> bool:
         for name, (recorded_digest, recorded_stamp) in recorded_files.items():
             if recorded_stamp != stamps[name]:
                 changed_names.append(name)
-                if hash_file(folder / name) != recorded_digest:
+                if trusts_stamps_only or hash_file(folder / name) != recorded_digest:
                     return False
     except (OSError, ValueError, TypeError, AttributeError):
         return False
     if changed_names:
-        _write_file_list(folder, {name: digest for name, (digest, _) in recorded_files.items()})
+        with suppress(OSError):  # the store cannot be written
+            _write_file_list(folder, {name: digest for name, (digest, _) in recorded_files.items()})
     return True
 
 

@@ -6,16 +6,22 @@ import io
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hallmark.reports.page.figures import FigureBook
 from hallmark.reports.page.redaction import Redactor
 from hallmark.reports.view.row_queries import (
+    MAX_FILTERS,
+    MAX_REDACTED_ROWS,
+    MAX_SEARCH_CHARACTERS,
     MAX_SEARCHED_ROWS,
     RowFilter,
     RowQuery,
     RowView,
     count_pages,
     defuse_formula,
+    parse_page_number,
 )
 from hallmark.tasks.contract import (
     EmptyConfig,
@@ -43,6 +49,7 @@ ROWS = table_schema(
     column("name", pa.string(), "personal", "name of a person"),
     column("words", pa.list_(pa.string()), "label", "words"),
 )
+ROWS_NUMBER = column("count", pa.int64(), "figure", "number")
 IDS = hash_to_ids(["a", "b", "c", "d"]).to_pylist()
 VALUES = {
     "row": IDS,
@@ -59,6 +66,54 @@ VALUES = {
 @stage(name="kinds_of_rows", tables={"rows": ROWS})
 def kinds_of_rows(config: EmptyConfig, context: StageContext) -> None:
     context.get_table_writer("rows").write(VALUES)
+
+
+LONG_ROWS = table_schema(
+    "Rows with long values.",
+    column("ids", pa.list_(pa.binary(16)), "id", "ids"),
+    column("labels", pa.list_(pa.string()), "label", "labels"),
+    column("copies", pa.int32(), "figure", "copies"),
+    column("rate", pa.float32(), "figure", "rate"),
+    column("prompt", pa.string(), "audit text", "prompt"),
+    column("text", pa.string(), "model text", "text", judged_by="score"),
+    column("score", pa.float64(), "figure", "score"),
+    column("code", pa.string(), "project text", "code"),
+    column("name", pa.string(), "personal", "name of a person"),
+)
+LONG_TEXT = "The lamp is lit. " * 600 + "Write to jane.roe@example.org now. " + "It is dark. " * 100
+LONG_VALUES = {
+    "ids": [hash_to_ids([str(number) for number in range(64)]).to_pylist(), [], None],
+    "labels": [[f"label {number}" for number in range(900)], ["jane.roe@example.org"], None],
+    "copies": [64, 0, None],
+    "rate": [0.25, 1e-7, None],
+    "prompt": ["Ask jane.", "Write to jane.roe@", None],
+    "text": [LONG_TEXT, "example.org today", "not scored"],
+    "score": [0.1, 0.2, None],
+    "code": ["x = 1\n" * 1000, "john.roe@example.org", None],
+    "name": ["Jane Roe", None, "John"],
+}
+
+
+@stage(name="long_rows", tables={"rows": LONG_ROWS})
+def long_rows(config: EmptyConfig, context: StageContext) -> None:
+    context.get_table_writer("rows").write(LONG_VALUES)
+
+
+@stage(name="numbers_only", tables={"rows": table_schema("Rows.", ROWS_NUMBER)})
+def numbers_only(config: EmptyConfig, context: StageContext) -> None:
+    context.get_table_writer("rows").write({"count": [64, 7, None]})
+
+
+@pytest.fixture(scope="module")
+def long_view(session):
+    book = FigureBook({"long": long_rows(EmptyConfig())})
+    return RowView(book.get_evidence("long", "rows"), Redactor())
+
+
+@pytest.fixture(scope="module")
+def numbers_view(session):
+    book = FigureBook({"numbers": numbers_only(EmptyConfig())})
+    return RowView(book.get_evidence("numbers", "rows"), Redactor())
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +157,7 @@ def test_rows_are_sorted_and_missing_values_come_last(view):
     assert find(view, sort="source") == [-1, 3, 2, None]
 
 
-@pytest.mark.parametrize("name", ["text", "name", "words", "nothing"])
+@pytest.mark.parametrize("name", ["text", "name", "words", "nothing", " count"])
 def test_rows_are_not_selected_by_what_may_be_hidden(view, name):
     for query in ({"sort": name}, {"filters": [(name, "is", "x")]}):
         with pytest.raises(UsageError, match=f"cannot be sorted or filtered by '{name}'.*choose"):
@@ -136,11 +191,108 @@ def test_a_search_does_not_tell_what_is_hidden(view):
         assert find(view, search=hidden) == []
 
 
-def test_a_long_search_stops_early(view):
-    rows = pa.concat_tables([view.evidence.read_rows(None)[:1]] * (MAX_SEARCHED_ROWS + 1))
-    found = view._search(rows, "books")
-    assert found.is_cut and len(found.rows) == MAX_SEARCHED_ROWS
-    assert not view._search(rows[:3], "books").is_cut
+@pytest.mark.parametrize("sort", ["-", "--", "--count"])
+def test_an_order_without_a_column_is_refused(view, sort):
+    with pytest.raises(UsageError, match="rows cannot be sorted or filtered by"):
+        find(view, sort=sort)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "limit"),
+    [
+        ("books", "books", MAX_SEARCHED_ROWS),
+        ("texts", "lamp", MAX_REDACTED_ROWS),
+    ],
+)
+def test_a_long_search_stops_early(view, name, text, limit):
+    rows = pa.concat_tables([view.evidence.read_rows(None)[:1]] * (limit + 1))
+    found = view._search(rows, text)
+    assert found.is_cut and len(found.rows) == limit
+    found = view._search(rows[:limit], text)
+    assert not found.is_cut and len(found.rows) == limit
+
+
+def test_a_search_that_stops_early_prefers_rows_that_have_the_text(view):
+    rows = view.evidence.read_rows(None)
+    rows = pa.concat_tables([*[rows[:1]] * MAX_SEARCHED_ROWS, rows[1:2]])
+    found = view._search(rows, "to")  # a redaction may write it, too: "in total"
+    assert found.is_cut and found.rows["count"].to_pylist() == [-1]
+    found = view._search(rows, "email masked")
+    assert found.is_cut and len(found.rows) == 0
+
+
+@pytest.mark.parametrize("text", ["a", "64", "masked", "yes", "–", "0", IDS[0].hex(), "\0", "("])
+@pytest.mark.parametrize("name", ["view", "long_view", "numbers_view"])
+def test_no_rows_can_be_searched_and_downloaded(request, name, text):
+    any_view = request.getfixturevalue(name)
+    rows = any_view.evidence.read_rows(None)
+    for empty in (rows[:0], rows.schema.empty_table()):
+        found = any_view._search(empty, text)
+        assert len(found.rows) == 0 and not found.is_cut
+        assert "".join(any_view.iter_csv(found.rows)).count("\n") == 1
+        table = pq.read_table(io.BytesIO(any_view.to_parquet(found.rows)))
+        assert table.column_names == rows.column_names and len(table) == 0
+
+
+def test_numbers_are_found_in_a_table_without_texts(numbers_view):
+    assert find(numbers_view, search="64") == [64]
+    assert find(numbers_view, search="–") == [None]
+    assert find(numbers_view, search="x") == []
+
+
+def test_a_search_finds_numbers_and_replaced_texts(view):
+    assert find(view, search="0.9") == [2]
+    assert find(view, search="-1") == [-1]
+    assert find(view, search="yes") == [3, 2]
+    assert find(view, search="EMAIL masked") == [-1]
+    assert find(view, search="write to [email") == [-1]
+    assert find(view, search="U+202E") == find(view, search="202e") == [None]
+    assert find(view, search="not shown") == [3, -1, 2]  # the names
+    assert find(view, search="personal data, 8 characters") == [3, -1, 2]
+    assert find(view, search="–") == [None]
+
+
+def test_a_search_finds_ends_of_lists_and_of_texts(long_view):
+    def find_copies(text):
+        rows = long_view.select_rows(RowQuery(search=text)).rows
+        return rows["copies"].to_pylist()
+
+    assert find_copies("(64 in total)") == [64]
+    assert find_copies("… [11,435 characters") == [64]
+    assert find_copies("no toxicity score, 10 ch") == [None]
+    assert find_copies("1e-07") == [0]
+    assert find_copies("dark") == []  # the page does not show the end
+
+
+def shown_texts(any_view):
+    rows = any_view.evidence.read_rows(None)
+    cells = any_view.build_cells(rows)
+    return [
+        (row, " ".join([*cell.ids, cell.text]).strip())
+        for column_cells in cells.values()
+        for row, cell in enumerate(column_cells)
+    ]
+
+
+@given(data=st.data())
+@pytest.mark.parametrize("name", ["view", "long_view"])
+def test_every_part_of_a_shown_cell_is_found(request, name, data):
+    any_view = request.getfixturevalue(name)
+    row, text = data.draw(st.sampled_from([pair for pair in shown_texts(any_view) if pair[1]]))
+    start = data.draw(st.integers(0, len(text) - 1))
+    part = text[start : data.draw(st.integers(start + 1, len(text)))].strip()
+    part = data.draw(st.sampled_from([part, part.upper(), part.casefold()]))
+    rows = any_view.evidence.read_rows(None)
+    found = any_view._search(rows, part).rows.to_pylist() if part else rows.to_pylist()
+    assert rows.to_pylist()[row] in found, part
+
+
+@given(text=st.text(min_size=1, max_size=20))
+def test_a_search_finds_only_shown_cells(view, text):
+    rows = view.evidence.read_rows(None)
+    expected = {row for row, shown in shown_texts(view) if text.casefold() in shown.casefold()}
+    found = view._search(rows, text).rows
+    assert {*found["source"].to_pylist()} <= {rows["source"][row].as_py() for row in expected}
 
 
 def test_a_csv_file_hides_the_same_and_has_no_formulas(view):
@@ -151,6 +303,27 @@ def test_a_csv_file_hides_the_same_and_has_no_formulas(view):
     assert rows[0]["score"] == "0.1" and rows[0]["row"] == IDS[0].hex()
     assert rows[3]["text"] == "'@SUM(A1)‹U+202E›"
     assert "jane" not in text and "vile" not in text and "Roe" not in text
+
+
+def test_downloads_have_complete_values_without_what_is_hidden(long_view):
+    rows = long_view.select_rows(RowQuery()).rows
+    text = "".join(long_view.iter_csv(rows))
+    from_csv = [*csv.DictReader(io.StringIO(text))]
+    from_parquet = pq.read_table(io.BytesIO(long_view.to_parquet(rows))).to_pylist()
+    for downloaded in (from_csv, from_parquet):
+        first, second, third = downloaded
+        assert first["ids"].split() == [i.hex() for i in LONG_VALUES["ids"][0]]
+        assert first["labels"] == ", ".join(LONG_VALUES["labels"][0])
+        assert first["text"] == LONG_TEXT.replace("jane.roe@example.org", "[email masked]")
+        assert first["code"] == LONG_VALUES["code"][0]
+        assert first["name"] == "[not shown: may contain personal data, 8 characters]"
+        assert second["labels"] == "[email masked]"
+        assert second["code"] == "[email masked]"
+        # An address that the prompt begins and the response ends.
+        assert "jane.roe" not in second["prompt"] and "example.org" not in second["text"]
+        assert third["text"] == "[not shown: no toxicity score, 10 characters]"
+        assert not any(third[name] for name in ("ids", "labels", "copies", "rate", "code"))
+    assert "in total" not in text
 
 
 def test_a_parquet_file_keeps_numbers_and_hides_the_same(view):
@@ -190,3 +363,40 @@ def test_a_link_repeats_its_query():
 @pytest.mark.parametrize(("rows", "pages"), [(0, 1), (1, 1), (50, 1), (51, 2)])
 def test_pages_are_counted(rows, pages):
     assert count_pages(rows, 50) == pages
+
+
+@pytest.mark.parametrize(("text", "number"), [("1", 1), ("0", 1), ("12", 12), ("9" * 9, 10**9 - 1)])
+def test_a_page_number_is_parsed(text, number):
+    assert parse_page_number(text) == number
+
+
+@pytest.mark.parametrize(
+    "text", ["", "-1", "two", "1.0", "\u0663", "9" * 10, "9" * 5000, "\0", " 1"]
+)
+def test_what_is_no_page_number_is_refused(text):
+    with pytest.raises(UsageError, match="is not a page number"):
+        parse_page_number(text)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        ([("column", "a"), ("operator", "at-least"), ("value", "")], "'a' needs a value; only"),
+        ([("column", "a"), ("operator", "at-most"), ("value", "")], "'a' needs a value; only"),
+        ([("search", "x" * (MAX_SEARCH_CHARACTERS + 1))], "501 characters, but at most 500"),
+        (
+            [("column", "a"), ("operator", "is"), ("value", "")] * (MAX_FILTERS + 1),
+            "21 conditions, but at most 20",
+        ),
+        ([("page", "")], "is not a page number"),
+    ],
+)
+def test_an_impossible_query_is_refused(parameters, words):
+    with pytest.raises(UsageError, match=words):
+        RowQuery.from_parameters(parameters)
+
+
+def test_a_query_at_its_limits_is_possible():
+    parameters = [("column", "a"), ("operator", "is"), ("value", "")] * MAX_FILTERS
+    query = RowQuery.from_parameters([*parameters, ("search", "x" * MAX_SEARCH_CHARACTERS)])
+    assert len(query.filters) == MAX_FILTERS and len(query.search) == MAX_SEARCH_CHARACTERS

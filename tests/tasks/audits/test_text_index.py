@@ -4,6 +4,7 @@ import json
 import math
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -30,6 +31,7 @@ from hallmark.tasks.audits.training_spans import (
 from hallmark.tasks.contract import (
     DOCUMENTS,
     PROJECT_ROOT,
+    HallmarkError,
     Session,
     Store,
     Table,
@@ -342,6 +344,73 @@ def test_files_with_new_times_are_compared_with_their_digests(session):
     recorded = (folder / "files.json").read_bytes()
     assert not open_counting(documents)[1]
     assert (folder / "files.json").read_bytes() != recorded  # the new times are known now
+
+
+@pytest.fixture
+def read_only(session, tmp_path):
+    """Return a function that returns the store of the session, read-only."""
+    place = tmp_path / "read-only"
+    place.mkdir()
+
+    def mount():
+        for options in (["--bind"], ["-o", "remount,ro,bind"]):
+            command = ["mount", *options, session.store.uri, str(place)]
+            if shutil.which("mount") is None or subprocess.run(command).returncode:
+                pytest.skip("cannot mount a folder read-only")
+        with pytest.raises(OSError):
+            (place / "file").touch()
+        return Store(place)
+
+    yield mount
+    subprocess.run(["umount", "--lazy", str(place)], capture_output=True)
+
+
+@pytest.mark.parametrize("has_new_times", [False, True])
+def test_a_complete_index_is_opened_in_a_store_that_cannot_be_written(
+    session, read_only, has_new_times
+):
+    documents = split(["The lamp of the harbour."])
+    open_counting(documents)
+    if has_new_times:
+        (folder,) = index_folders(session)
+        os.utime(folder / "00000.text", ns=(1, 1))
+    found = read_only().find_artifact(documents.stage, documents.fingerprint)
+    index, was_built = open_counting(found)
+    assert not was_built and index.count_occurrences(b"lamp") == 1
+
+
+@pytest.mark.parametrize("damage", ["none", "changed", "no work folder"])
+def test_an_index_that_cannot_be_built_is_explained(session, read_only, damage):
+    documents = split(["The lamp of the harbour."])
+    if damage == "changed":
+        open_counting(documents)
+        (folder,) = index_folders(session)
+        (folder / "00000.text").write_bytes(b"The lamp of the harbors.\xff")
+    if damage == "no work folder":
+        shutil.rmtree(session.store.work_folder)
+    found = read_only().find_artifact(documents.stage, documents.fingerprint)
+    with pytest.raises(HallmarkError, match=r"no complete index, and the store .* cannot be writ"):
+        open_counting(found)
+
+
+def test_a_complete_index_is_opened_while_another_process_has_its_lease(session):
+    documents = split(["The lamp of the harbour."])
+    open_counting(documents)
+    (folder,) = index_folders(session)
+    key = folder.name.removeprefix("text_index-")
+    with session.store.lease_work_area("text_index", key) as leased_folder:
+        assert leased_folder == folder
+        assert not open_counting(documents)[1]
+
+
+def test_other_errors_of_the_index_are_not_explained_away(session):
+    documents = split(["The lamp of the harbour."])
+    open_counting(documents)
+    (folder,) = index_folders(session)
+    shutil.rmtree(folder)
+    folder.write_bytes(b"")
+    with pytest.raises(NotADirectoryError):
+        open_counting(documents)
 
 
 OPEN_IN_ANOTHER_PROCESS = """
