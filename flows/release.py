@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -20,6 +21,7 @@ from hallmark.flows.runs import Run, find_artifact, read_all_runs
 from hallmark.model.interchange.atomic_files import sync_to_disk, write_folder_atomically
 from hallmark.reports.cards import read_card
 from hallmark.reports.page.card_pages import write_card_pages
+from hallmark.reports.page.redaction import escape_invisible
 from hallmark.reports.review.approval import Approval, is_about_card, judge_card
 from hallmark.reports.review.evidence_hash import EVIDENCE_TABLES
 from hallmark.reports.review.release_folder import (
@@ -127,6 +129,9 @@ def find_release_candidate(
         reasons.append(f"{audit} failed ({reason})")
     if run.status != "completed" and not run.read_failure_reason_by_audit():
         reasons.append(f"its run has the status {run.status}")
+    is_named_by_run = run.flow == "audit" and run.id.startswith(checkpoint_name)
+    if not is_named_by_run:
+        reasons += _describe_newer_audits_without_card(store, run, checkpoint)
     return ReleaseCandidate(
         run.audited_checkpoint,
         checkpoint,
@@ -137,6 +142,27 @@ def find_release_candidate(
         reasons,
         is_policy_unmet,
     )
+
+
+def _describe_newer_audits_without_card(store: Store, run: Run, checkpoint: Artifact) -> list[str]:
+    """Describe the audits of a checkpoint after the newest one whose model card can be read."""
+    reasons = []
+    for other_run in read_all_runs(store):
+        has_ended = other_run.flow == "audit" and other_run.status != "running"
+        if other_run.id <= run.id or not has_ended:
+            continue
+        with suppress(HallmarkError):  # its checkpoint is no longer in the store
+            name = str(other_run.record["checkpoint"])
+            if resolve_checkpoint(store, name).checkpoint.name == checkpoint.name:
+                error = escape_invisible(" ".join((other_run.record["error"] or "").split()))
+                problem = f"has the status {other_run.status}" + (f" ({error})" if error else "")
+                if other_run.status == "completed":
+                    problem = "has no model card that can be read"
+                reasons.append(
+                    f"the newer audit, run {other_run.id}, {problem}; repeat it with: hallmark "
+                    f"audit {name}"
+                )
+    return reasons
 
 
 def write_release(candidate: ReleaseCandidate, folder: Path) -> None:

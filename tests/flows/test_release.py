@@ -227,6 +227,47 @@ def test_a_release_is_refused_with_all_reasons(hallmark, reviewers, signers):
     assert not Path("out").exists()
 
 
+def write_newer_audit(hallmark, status, checkpoint, error=None):
+    """Write the record of an audit without a card, as a run leaves it that ends early."""
+    record = open_run(hallmark.first, str(hallmark.store)).record
+    run_id = f"29991231-235959-{status[:4]}"
+    stages = [entry for entry in record["stages"] if entry["label"] != "model_card"]
+    changes = {"run": run_id, "flow": "audit", "checkpoint": checkpoint, "stages": stages}
+    folder = hallmark.store / "runs" / run_id
+    folder.mkdir()
+    (folder / "run.json").write_text(
+        json.dumps(record | changes | {"status": status, "error": error})
+    )
+    return run_id
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "reason"),
+    [
+        ("failed", "stage x:\nbroken\u202e", "has the status failed (stage x: broken‹U+202E›)"),
+        ("interrupted", None, "has the status interrupted"),
+        ("completed", None, "has no model card that can be read"),
+    ],
+)
+def test_a_newer_audit_without_a_card_prevents_a_release(
+    hallmark, reviewers, signers, status, error, reason
+):
+    for card in CARDS:
+        sign(hallmark, reviewers, "ada", card, *APPROVE)
+    options = ("release", hallmark.first, "out", "--allowed-signers", signers)
+    run = open_run(hallmark.first, str(hallmark.store))
+    run_id = write_newer_audit(hallmark, status, run.audited_checkpoint, error)
+    (message,) = hallmark(*options, code=1).stderr.splitlines()
+    assert message.endswith(
+        f"the newer audit, run {run_id}, {reason}; repeat it with: hallmark audit "
+        f"{run.audited_checkpoint}"
+    )
+    assert not Path("out").exists()
+    shutil.rmtree(hallmark.store / "runs" / run_id)
+    write_newer_audit(hallmark, status, f"{hallmark.first}@0", error)  # of another checkpoint
+    hallmark(*options)
+
+
 @pytest.mark.slow
 def test_a_release_needs_a_policy_that_passes_and_audits_that_worked(
     hallmark, reviewers, signers, tmp_path
