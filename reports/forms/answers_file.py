@@ -15,6 +15,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field
 
 from hallmark.reports.forms.questions import FormName, list_question_ids
+from hallmark.reports.page.redaction import escape_invisible
 from hallmark.tasks.contract import (
     ExternalMarker,
     StageConfig,
@@ -67,7 +68,7 @@ def describe_answer_problem(question_id: str, answer: Any, known_ids: list[str])
             f"the answer to {question_id} must be text in quotes, but it has the type "
             f"{type(answer).__name__}"
         )
-    if not answer.strip():
+    if not any(escape_invisible(character) == character for character in "".join(answer.split())):
         return f"the answer to {question_id} is empty; write an answer or remove the line"
     return ""
 
