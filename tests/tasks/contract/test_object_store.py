@@ -95,15 +95,15 @@ def test_an_address_that_cannot_be_a_store_is_refused(address, create):
 
 def test_objects_of_other_machines_are_worked_on_in_the_cache(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    one, two = (Store(f"http://127.0.0.1:1/{name}") for name in "xy")
+    one, two = (Store(f"s3://bucket/{name}") for name in "xy")
     assert one.root_folder is None
     assert (
         one.work_folder
-        == tmp_path / "hallmark" / sha256_hex(b"http://127.0.0.1:1/x")[:16]
+        == tmp_path / "hallmark" / sha256_hex(b"s3://bucket/x")[:16]
         != two.work_folder
     )
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert Store("http://127.0.0.1:1/x").work_folder.parent == Path.home() / ".cache" / "hallmark"
+    assert Store("s3://bucket/x").work_folder.parent == Path.home() / ".cache" / "hallmark"
     there = pickle.loads(pickle.dumps(one))
     assert (there.uri, there.work_folder) == (one.uri, one.work_folder)
 
