@@ -369,7 +369,7 @@ def _find_readable_artifact(
     """Return the artifact, or None if it is missing or damaged: other runs must be shown."""
     try:
         artifact = store.open_artifact(artifact_name)
-        if artifact.stage in CARD_KINDS:
+        if artifact.stage in (*CARD_KINDS, "policy"):
             artifact.verify_tables()
         for table in SITE_TABLES:
             if table in artifact.tables:

@@ -56,9 +56,11 @@ class SignerFiles:
         """
         for path in (self.allowed_signers, self.revoked_keys):
             if path is not None and not path.is_file():
+                problem = "there is no such file"
+                if path.exists():
+                    problem = f"this is {'a folder' if path.is_dir() else 'not a regular file'}"
                 raise UsageError(
-                    f"{path}: there is no such file; specify the path to the file of signers "
-                    "or keys"
+                    f"{path}: {problem}; specify the path to the file of signers or keys"
                 )
         if self.revoked_keys is not None:
             content = self.revoked_keys.read_bytes()
