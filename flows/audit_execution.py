@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -43,6 +44,9 @@ RequestsByAudit = dict[str, Artifact]
 FindingsByAudit = dict[str, Artifact]
 
 log = logging.getLogger("hallmark")
+
+#: An absolute path on this machine, with the name of the file or folder as its group.
+_LOCAL_PATH = re.compile(r"(?<![\w.:/])/(?:[^\s/;,:'\"()]+/)+([^\s/;,:'\"()]+)")
 
 #: The stages that all probes share, by the name of their step.
 SHARED_STAGES = {
@@ -515,5 +519,15 @@ def record_failure(failure_reason_by_part: dict[str, str], part_name: str) -> It
     except UsageError:
         raise
     except HallmarkError as error:
-        failure_reason_by_part[part_name] = str(error)
+        failure_reason_by_part[part_name] = format_failure_reason(error)
         log.warning("%s failed: %s", part_name, error)
+
+
+def format_failure_reason(error: HallmarkError) -> str:
+    """Return what a card says of an error: what happened, without remedies and local folders.
+
+    Readers of a card cannot run anything again, and the same failure on another machine must give
+    the same card.
+    """
+    what_happened = str(error).partition("; ")[0]
+    return _LOCAL_PATH.sub(r"\1", what_happened)

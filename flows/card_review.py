@@ -6,10 +6,11 @@ The command ``hallmark review`` and pages of an application call the same functi
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 from hallmark.flows.finding_trace import find_finding
 from hallmark.flows.runs import Run, open_run
-from hallmark.reports.review.approval import Approval, judge_card
+from hallmark.reports.review.approval import Approval, is_dated_in_future, judge_card
 from hallmark.reports.review.evidence_hash import compute_evidence_hash
 from hallmark.reports.review.review_store import StoredReview, read_reviews, write_review
 from hallmark.reports.review.signatures import SignerFiles, check_signature
@@ -19,6 +20,7 @@ from hallmark.reports.review.statements import (
     Decision,
     Review,
     ReviewedCard,
+    StatementError,
     format_card_kind,
     make_review,
     parse_statement,
@@ -104,11 +106,13 @@ def create_review(
         expires: Last day of an approval, such as "2027-12-31"; None without an end.
 
     Raises:
-        UsageError: A note is about a figure or finding that the card does not have.
+        UsageError: A note is empty, or about a figure or finding that the card does not have.
         StatementError: A text is not valid.
     """
     card = describe_run_card(run, kind)
-    for about, _ in notes:
+    for about, text in notes:
+        if not text.strip():
+            raise UsageError(f"the note about {about!r:.120} is empty; write a remark")
         _check_note_subject(run, run[kind], about)
     return make_review(
         reviewer=reviewer.strip(),
@@ -125,10 +129,15 @@ def store_review(store: Store, statement: bytes, signature: bytes) -> StoredRevi
     """Store a signed statement about a card whose evidence has not changed since.
 
     Raises:
-        StatementError: The statement is not valid.
+        StatementError: The statement is not valid, or is dated in the future.
         HallmarkError: The signature does not belong to it, or the evidence has changed.
     """
     review = parse_statement(statement)
+    if is_dated_in_future(review, datetime.now(UTC)):
+        raise StatementError(
+            f"the statement is dated in the future ({review.date[:10]}), so no later decision "
+            "could replace it; check the clock and write a new review"
+        )
     check = check_signature(statement, signature, SignerFiles())
     if check.outcome == "signature_invalid":
         raise HallmarkError(f"{check.reason}; sign the statement again without changing it")

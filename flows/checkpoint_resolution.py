@@ -13,7 +13,6 @@ from hallmark.flows.corpus import Corpus
 from hallmark.flows.deployment_checks import check_checkpoint_allowed, check_store_allowed
 from hallmark.flows.notices import log_which_run_is_latest
 from hallmark.flows.runs import (
-    ARTIFACT_NAME_PATTERN,
     Run,
     find_artifact,
     list_run_ids,
@@ -22,6 +21,7 @@ from hallmark.flows.runs import (
     read_latest_candidates,
 )
 from hallmark.tasks.contract import (
+    ARTIFACT_NAME_PATTERN,
     Artifact,
     Store,
     UsageError,

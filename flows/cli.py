@@ -177,6 +177,11 @@ def main(arguments: list[str] | None = None) -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             raise SystemExit(141) from None
         if isinstance(error, OSError) and error.errno:
+            if error.errno == errno.ENAMETOOLONG:
+                name = f"{error.filename or 'a name'}"
+                _exit_with_error(
+                    f"{name:.60}… is too long for the name of a file; specify a shorter name", 2
+                )
             _exit_with_error(_describe_os_error(error), 1)
         _exit_with_error(
             f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''} "

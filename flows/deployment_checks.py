@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 from pydantic import ConfigDict, ValidationError, create_model
 
 from hallmark.flows.config_errors import format_validation_error
-from hallmark.flows.runs import ARTIFACT_NAME_PATTERN, resolve_store_uri
+from hallmark.flows.runs import resolve_store_uri
 from hallmark.tasks.contract import (
+    ARTIFACT_NAME_PATTERN,
     ExternalMarker,
     UsageError,
     check_external_path,

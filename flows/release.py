@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -16,10 +17,11 @@ from hallmark.flows.card_export import write_card_exports
 from hallmark.flows.card_review import describe_card_artifact
 from hallmark.flows.checkpoint_comparison import find_checkpoint_audits
 from hallmark.flows.checkpoint_resolution import resolve_checkpoint
-from hallmark.flows.runs import Run, find_artifact, read_all_runs
+from hallmark.flows.runs import Run, find_artifact, list_run_ids, read_all_runs, read_run_record
 from hallmark.model.interchange.atomic_files import sync_to_disk, write_folder_atomically
 from hallmark.reports.cards import read_card
 from hallmark.reports.page.card_pages import write_card_pages
+from hallmark.reports.page.redaction import escape_invisible
 from hallmark.reports.review.approval import Approval, is_about_card, judge_card
 from hallmark.reports.review.evidence_hash import EVIDENCE_TABLES
 from hallmark.reports.review.release_folder import (
@@ -87,7 +89,7 @@ def find_release_candidate(
 
     Raises:
         UsageError: There is no such checkpoint, or it was never audited.
-        HallmarkError: An artifact is missing, or ssh-keygen is needed and missing.
+        HallmarkError: An artifact is missing or damaged, or ssh-keygen is needed and missing.
     """
     signer_files.check_readable()
     audits = find_checkpoint_audits(store, checkpoint_name)
@@ -118,6 +120,9 @@ def find_release_candidate(
             reasons.append(f"the {format_card_kind(kind)} is not approved ({approval.describe()})")
         if kind == "model_card" and card.checkpoint != checkpoint.content_digest:
             reasons.append("the model card describes a checkpoint with other files")
+    for label in ("policy", "missing_audits"):
+        if label in run.stages:
+            run[label].verify_tables()
     policy = judge_policy(run.list_verdicts())
     is_policy_unmet = policy.verdict in ("fail", "not_shown")
     if is_policy_unmet:
@@ -127,6 +132,9 @@ def find_release_candidate(
         reasons.append(f"{audit} failed ({reason})")
     if run.status != "completed" and not run.read_failure_reason_by_audit():
         reasons.append(f"its run has the status {run.status}")
+    is_named_by_run = run.flow == "audit" and run.id.startswith(checkpoint_name)
+    if not is_named_by_run:
+        reasons += _describe_newer_audits_without_card(store, run, checkpoint)
     return ReleaseCandidate(
         run.audited_checkpoint,
         checkpoint,
@@ -137,6 +145,39 @@ def find_release_candidate(
         reasons,
         is_policy_unmet,
     )
+
+
+def _describe_newer_audits_without_card(store: Store, run: Run, checkpoint: Artifact) -> list[str]:
+    """Describe the audits of a checkpoint after the newest one whose model card can be read.
+
+    A damaged run may be one of them.
+    """
+    reasons = []
+    for run_id in list_run_ids(store):
+        if run_id <= run.id:
+            continue
+        try:
+            other_run = Run(store, read_run_record(store, run_id))
+        except HallmarkError as error:
+            reasons.append(f"{error}; it may be a newer audit of this checkpoint")
+            continue
+        has_ended = other_run.flow == "audit" and other_run.status != "running"
+        if not has_ended:
+            continue
+        with suppress(HallmarkError, OSError):  # its checkpoint no longer exists
+            name = str(other_run.record["checkpoint"])
+            if resolve_checkpoint(store, name).checkpoint.name == checkpoint.name:
+                error_text = escape_invisible(" ".join((other_run.record["error"] or "").split()))
+                problem = f"has the status {other_run.status}" + (
+                    f" ({error_text})" if error_text else ""
+                )
+                if other_run.status == "completed":
+                    problem = "has no model card that can be read"
+                reasons.append(
+                    f"the newer audit, run {other_run.id}, {problem}; repeat it with: hallmark "
+                    f"audit {name}"
+                )
+    return reasons
 
 
 def write_release(candidate: ReleaseCandidate, folder: Path) -> None:

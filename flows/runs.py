@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from hallmark.flows.notices import log_which_run_is_latest
+from hallmark.reports.review.statements import CARD_STAGES
 from hallmark.tasks.audits.judging.findings import AuditControl
 from hallmark.tasks.audits.missing_audits import FAILED
 from hallmark.tasks.contract import (
+    ARTIFACT_NAME_PATTERN,
     Artifact,
     HallmarkError,
     Store,
@@ -58,12 +60,14 @@ REQUIRED_RECORD_KEYS = {
 #: The largest number of seconds of a stage in a run.json; a larger one is damage.
 MAX_STAGE_SECONDS = 1e10
 
+#: The stages that write cards, which no run gives another label.
+CARD_LABELS = set(CARD_STAGES)
+
 #: The flow of each trial of a study.
 TRIAL_FLOW = "trial"
 
-#: Names in files that become parts of paths: these patterns allow none that leaves its folder.
+#: Names in files that become parts of paths: this pattern allows none that leaves its folder.
 SAFE_NAME_PATTERN = re.compile(r"\w+")
-ARTIFACT_NAME_PATTERN = re.compile(r"\w+/[0-9a-f]+")
 
 
 def resolve_store_uri(store_name: str | None = None) -> str:
@@ -310,17 +314,7 @@ def find_artifact(store: Store, artifact_name: str) -> Artifact:
     Raises:
         HallmarkError: If the name is malformed or the store has no such artifact.
     """
-    artifact_name = artifact_name.partition("#")[0]
-    if not ARTIFACT_NAME_PATTERN.fullmatch(artifact_name):
-        raise HallmarkError(
-            f"{artifact_name!r} is not the name of an artifact, such as stage/0123456789abcdef"
-        )
-    artifact = store.find_artifact(*artifact_name.split("/"))
-    if artifact is None:
-        raise HallmarkError(
-            f"the store {store.uri} has no artifact {artifact_name}; run again to rebuild it"
-        )
-    return artifact
+    return store.open_artifact(artifact_name)
 
 
 def read_artifact_seconds(artifact: Artifact) -> float | None:
@@ -406,6 +400,10 @@ def open_run(
             f"more of the id, such as {matches[-1]}"
         )
     if not matches:
+        if name == "latest" and not run_ids:
+            raise UsageError(
+                f"the store {store.uri} has no runs; start one with: hallmark run CONFIG"
+            )
         hint = (
             f"newest: {newest_ids[0]}"
             if newest_ids
@@ -439,8 +437,8 @@ def read_run_record(store: Store, run_id: str) -> Record:
         record = None
     if not _is_valid_record(record) or record["run"] != run_id:
         raise HallmarkError(
-            f"run {run_id} is damaged: its run.json in {store.uri}/runs/{run_id} is missing or "
-            "incomplete; remove that folder (no artifact is lost) and run again"
+            f"run {run_id} is damaged: its run.json in {store.uri}/runs/{run_id} is missing, "
+            "incomplete or contradictory; remove that folder (no artifact is lost) and run again"
         )
     return record
 
@@ -492,6 +490,8 @@ def _is_valid_stage_entry(entry: Any) -> bool:
         )
         and all(SAFE_NAME_PATTERN.fullmatch(entry[key]) for key in ("label", "stage"))
         and ARTIFACT_NAME_PATTERN.fullmatch(entry["artifact"]) is not None
+        and entry["artifact"].partition("/")[0] == entry["stage"]
+        and (entry["label"] == entry["stage"] or not {entry["label"], entry["stage"]} & CARD_LABELS)
         and isinstance(entry.get("cached"), bool)
         and _is_duration(entry.get("seconds"))
     )
@@ -509,13 +509,21 @@ def read_all_runs(store: Store, include_trials: bool = False) -> list[Run]:
         store: The store.
         include_trials: Whether to include the trials of studies.
     """
-    runs = []
+    runs, problems = read_runs_and_problems(store)
+    for problem in problems:
+        log.warning(problem)
+    return [run for run in runs if include_trials or run.flow != TRIAL_FLOW]
+
+
+def read_runs_and_problems(store: Store) -> tuple[list[Run], list[str]]:
+    """Read all runs, oldest first, and return also a sentence about each damaged one."""
+    runs, problems = list[Run](), list[str]()
     for run_id in list_run_ids(store):
         try:
             runs.append(Run(store, read_run_record(store, run_id)))
         except HallmarkError as error:
-            log.warning("skipped: %s", error)
-    return [run for run in runs if include_trials or run.flow != TRIAL_FLOW]
+            problems.append(f"skipped: {error}")
+    return runs, problems
 
 
 def read_latest_candidates(store: Store) -> list[Run]:

@@ -8,12 +8,13 @@ import logging
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from hallmark.flows.checkpoint_comparison import find_trainings_with_several_audits
-from hallmark.flows.runs import get_site_folder, read_all_runs
+from hallmark.flows.runs import TRIAL_FLOW, get_site_folder, read_runs_and_problems
 from hallmark.tasks.contract import Store, UsageError
 
 log = logging.getLogger("hallmark")
@@ -22,34 +23,47 @@ log = logging.getLogger("hallmark")
 SITE_CONTENT = {"index.html", "runs", "tables.html"}
 
 
+@dataclass(frozen=True)
+class StoreSite:
+    """The site of a store.
+
+    Attributes:
+        index_page: The page that lists the runs.
+        problems: One sentence about each run, card and artifact that the site does not show.
+    """
+
+    index_page: Path
+    problems: Sequence[str]
+
+
 def build_store_site(
     store: Store, output_folder: Path | None = None, rebuild_all: bool = True
-) -> Path:
-    """Build the site of all readable runs.
+) -> StoreSite:
+    """Build the site of all readable runs, and log what it does not show.
 
     Args:
         store: The store.
         output_folder: The folder of the site; by default that of ``get_site_folder``.
         rebuild_all: Whether to render all pages again, instead of reusing the unchanged cards and
             trajectories of the store's site.
-
-    Returns:
-        The index page.
     """
     from hallmark.reports.site import build_site
 
     output_folder = output_folder or get_site_folder(store)
     with replace_site_folder(output_folder) as new_folder:
-        runs = read_all_runs(store)
-        run_records = [run.record | {"status": run.status} for run in runs]
+        all_runs, problems = read_runs_and_problems(store)
+        runs = [run for run in all_runs if run.flow != TRIAL_FLOW]
         build_site(
             store,
-            run_records,
+            [run.record | {"status": run.status} for run in runs],
             new_folder,
             find_trainings_with_several_audits(runs),
             None if rebuild_all else get_site_folder(store),
+            problems.append,
         )
-    return output_folder / "index.html"
+    for problem in problems:
+        log.warning(problem)
+    return StoreSite(output_folder / "index.html", problems)
 
 
 def try_build_site(store: Store) -> Path | None:
@@ -59,7 +73,7 @@ def try_build_site(store: Store) -> Path | None:
         The index page, or None if building failed; the error is logged, so that the run succeeds.
     """
     try:
-        return build_store_site(store, rebuild_all=False)
+        return build_store_site(store, rebuild_all=False).index_page
     except Exception as error:
         reason = str(error).split("\n")[0] or type(error).__name__
         log.warning(

@@ -206,9 +206,12 @@ def read_card_settings(card: Artifact) -> Any:
 def read_card(store: Store, card: Artifact) -> CardContent:
     """Read a card and find the rows that support its figures.
 
+    The SHA-256 of its tables are checked, because figures could be replaced in an intact file.
+
     Raises:
         HallmarkError: If the card is damaged, or another version of the code wrote it.
     """
+    card.verify_tables()
     kind, settings = CARD_KINDS[card.stage], read_card_settings(card)
     try:
         inputs = load_card_inputs(store, card)

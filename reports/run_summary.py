@@ -37,6 +37,9 @@ KEY_FIGURE_LABELS = {
 def summarize_run(artifacts: Mapping[str, Artifact | None], redact: RedactFunction) -> RunSummary:
     """Return the summary of a run; it is empty where an artifact cannot be read."""
     try:
+        for label in ("model_card", "task_card", "policy"):
+            if (artifact := artifacts.get(label)) is not None:
+                artifact.verify_tables()
         return RunSummary(
             _summarize_model(artifacts, redact),
             _summarize_controls(artifacts),

@@ -22,7 +22,6 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
-from hallmark.reports.artifact_lookup import find_artifact_by_name
 from hallmark.reports.card_links import (
     DATASHEET,
     MODEL_CARD,
@@ -158,6 +157,7 @@ def build_site(
     site_folder: Path,
     trainings: Sequence[AuditedTraining] = (),
     previous_site: Path | None = None,
+    report_problem: Callable[[str], None] = log.warning,
 ) -> Path:
     """Write the site of the given runs and return its index page.
 
@@ -171,24 +171,20 @@ def build_site(
         trainings: The training runs with several audited checkpoints.
         previous_site: An earlier site of the store; its unchanged cards and trajectories are
             reused.
+        report_problem: Called with a sentence about each artifact or card that cannot be shown.
     """
     runs: list[IndexedRun] = []
     get_redact_function = cache(lambda regions: Redactor(phone_regions=regions).redact_full_text)
     # Runs share most of their artifacts, so each is read once.
-    find_cached = cache(lambda label, name: _find_readable_artifact(store, label, name))
+    find_cached = cache(partial(_find_readable_artifact, store, report_problem))
     written_cards: dict[str, Path] = {}
-    summarize_stage_cached = cache(
-        lambda label, name: summarize_stage_artifact(find_cached(label, name))
-    )
+    summarize_stage_cached = cache(lambda name: summarize_stage_artifact(find_cached(name)))
     find_purged_cached = cache(
-        lambda label, name: _list_purged_document_ids(
-            store, find_cached(label, name), purge_records
-        )
+        lambda name: _list_purged_document_ids(store, find_cached(name), purge_records)
     )
     artifacts_by_run = {
         record["run"]: {
-            entry["label"]: find_cached(entry["label"], entry["artifact"])
-            for entry in record["stages"]
+            entry["label"]: find_cached(entry["artifact"]) for entry in record["stages"]
         }
         for record in run_records
     }
@@ -200,8 +196,7 @@ def build_site(
     }
     purged_by_run = {
         record["run"]: {
-            entry["label"]: find_purged_cached(entry["label"], entry["artifact"])
-            for entry in record["stages"]
+            entry["label"]: find_purged_cached(entry["artifact"]) for entry in record["stages"]
         }
         for record in run_records
     }
@@ -214,7 +209,6 @@ def build_site(
     ):
         run_folder = site_folder / "runs" / _run_id_to_folder_name(record["run"])
         run_folder.mkdir(parents=True, exist_ok=True)
-        stage_keys = [(entry["label"], entry["artifact"]) for entry in record["stages"]]
         artifacts = artifacts_by_run[record["run"]]
         cards = _write_cards(
             store,
@@ -223,12 +217,12 @@ def build_site(
             written_cards,
             purged_by_run[record["run"]],
             reuse_folder,
+            report_problem,
         )
         cards |= trajectory_pages.get(record["run"], {})
         purged_ids = frozenset[str]().union(*purged_by_run[record["run"]].values())
         stages = [
-            RunStage(entry, summarize_stage_cached(*stage_key))
-            for entry, stage_key in zip(record["stages"], stage_keys, strict=True)
+            RunStage(entry, summarize_stage_cached(entry["artifact"])) for entry in record["stages"]
         ]
         redact = get_redact_function(read_phone_regions(record.get("config")))
         # An error may name a file or quote a value.
@@ -369,16 +363,19 @@ def _run_id_to_folder_name(run_id: str) -> str:
     return run_id
 
 
-def _find_readable_artifact(store: Store, stage_label: str, artifact_name: str) -> Artifact | None:
+def _find_readable_artifact(
+    store: Store, report_problem: Callable[[str], None], artifact_name: str
+) -> Artifact | None:
     """Return the artifact, or None if it is missing or damaged: other runs must be shown."""
     try:
-        artifact = find_artifact_by_name(store, artifact_name)
-        if artifact is not None:
-            for table in SITE_TABLES:
-                if table in artifact.tables:
-                    artifact[table].read()
+        artifact = store.open_artifact(artifact_name)
+        if artifact.stage in (*CARD_KINDS, "policy"):
+            artifact.verify_tables()
+        for table in SITE_TABLES:
+            if table in artifact.tables:
+                artifact[table].read()
     except HallmarkError as error:
-        log.warning("the site does not show %s: %s", artifact_name, error)
+        report_problem(f"the site does not show {artifact_name}: {error}")
         return None
     return artifact
 
@@ -404,6 +401,7 @@ def _write_cards(
     written_folder_by_card: dict[str, Path],
     purged_ids_by_label: Mapping[str, frozenset[str]],
     reuse_folder: FolderReuser,
+    report_problem: Callable[[str], None],
 ) -> TitleByPage:
     """Write the pages of the cards and return their titles by page.
 
@@ -415,6 +413,7 @@ def _write_cards(
             extended; runs that share a card share its files through hard links.
         purged_ids_by_label: The ids of purged documents, by label.
         reuse_folder: Reuses a folder of the previous site.
+        report_problem: Called with a sentence about each card that cannot be shown.
     """
     titles_by_page = {}
     for label, kind in CARD_KINDS.items():
@@ -441,7 +440,7 @@ def _write_cards(
                     read_card(store, artifact), target, has_markdown=False
                 )
             except HallmarkError as error:  # other cards must be shown
-                log.warning("the page of %s could not be written: %s", artifact.name, error)
+                report_problem(f"the site does not show {artifact.name}: {error}")
                 shutil.rmtree(target, ignore_errors=True)
                 continue
             written_folder_by_card[artifact.name] = target

@@ -8,9 +8,11 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from hallmark.flows.commands.options import JsonOption, StoreOption, print_result
-from hallmark.flows.runs import open_run
+from hallmark.flows.notices import log_which_run_is_latest
+from hallmark.flows.runs import open_run, open_store, read_runs_and_problems
 from hallmark.flows.site import build_store_site
 from hallmark.flows.unredacted_site import write_unredacted_site
+from hallmark.tasks.contract import Store
 
 
 def export_site(
@@ -27,6 +29,9 @@ def export_site(
     Each card has its pages, and one page of evidence for each stage, with the first few cases of
     each selection. The pages need no server.
 
+    A run or card that is damaged is left out, and a sentence names it; the command then ends with
+    exit code 1.
+
     Parameters
     ----------
     run
@@ -38,17 +43,32 @@ def export_site(
         Write only the pages of RUN, without any redaction, into the folder "site-unredacted", which
         only you can open; run.json records that they were written.
     """
-    opened_run = open_run(run, store)
+    opened_store = open_store(store, create=False)
     if unredacted:
-        return print_result(
-            {"unredacted": str(write_unredacted_site(opened_run, out))}, as_json, _render_page_paths
-        )
-    index_page = build_store_site(opened_run.store, out, rebuild_all=False)
+        unredacted_page = write_unredacted_site(open_run(run, opened_store), out)
+        return print_result({"unredacted": str(unredacted_page)}, as_json, _render_page_paths)
+    run_id = _find_shown_run_id(opened_store, run)
+    site = build_store_site(opened_store, out, rebuild_all=False)
     pages = {
-        "index": str(index_page),
-        "run": str(index_page.parent / "runs" / opened_run.id / "index.html"),
+        "index": str(site.index_page),
+        "run": str(site.index_page.parent / "runs" / run_id / "index.html"),
     }
     print_result(pages, as_json, _render_page_paths)
+    if site.problems:
+        raise SystemExit(1)
+
+
+def _find_shown_run_id(store: Store, run_name: str) -> str:
+    """Find the run whose page is printed.
+
+    With "latest", this is the newest run that is not damaged: ``build_store_site`` names the
+    damaged ones.
+    """
+    candidates = [run.id for run in read_runs_and_problems(store)[0] if run.may_be_latest]
+    if run_name != "latest" or not candidates:
+        return open_run(run_name, store).id
+    log_which_run_is_latest(candidates[-1], "the newest run")
+    return candidates[-1]
 
 
 def _render_page_paths(path_by_page: dict[str, str]) -> str:

@@ -143,6 +143,8 @@ def _read_statement_of(signature: Path) -> bytes:
             f"review-0123456789ab.json{SIGNATURE_SUFFIX}"
         )
     statement_file = signature.with_suffix("")
+    _check_is_file(signature, "specify the file that ssh-keygen wrote")
+    _check_is_file(statement_file, f"copy the statement next to its signature {signature.name}")
     statement = _read_file(statement_file, MAX_STATEMENT_BYTES)
     try:
         parse_statement(statement)
@@ -153,9 +155,13 @@ def _read_statement_of(signature: Path) -> bytes:
     return statement
 
 
-def _read_file(path: Path, max_bytes: int) -> bytes:
+def _check_is_file(path: Path, remedy: str) -> None:
     if not path.is_file():
-        raise UsageError(f"{path}: there is no such file")
+        problem = "this is not a file" if path.exists() else "there is no such file"
+        raise UsageError(f"{path}: {problem}; {remedy}")
+
+
+def _read_file(path: Path, max_bytes: int) -> bytes:
     with path.open("rb") as file:
         return file.read(max_bytes + 1)
 

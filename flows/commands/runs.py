@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from hallmark.flows.commands.options import JsonOption, StoreOption, print_result
 from hallmark.flows.run_progress import read_run_progress
-from hallmark.flows.runs import TRIAL_FLOW, Run, open_store, read_all_runs
+from hallmark.flows.runs import TRIAL_FLOW, Run, list_run_ids, open_store, read_all_runs
 from hallmark.tasks.audits.judging.policy_outcome import PolicyOutcome, judge_policy
 from hallmark.tasks.contract import HallmarkError, Row
 
@@ -43,7 +43,9 @@ def runs(
     policy_failed
         Only runs that failed their policy, or are not shown to pass it.
     """
-    print_result(list_runs(store, flow, config, status, policy_failed), as_json, render_run_list)
+    rows = list_runs(store, flow, config, status, policy_failed)
+    has_runs = bool(rows) or bool(list_run_ids(open_store(store, create=False)))
+    print_result(rows, as_json, render_run_list if has_runs else _render_empty_store)
 
 
 def list_runs(
@@ -149,6 +151,10 @@ def render_run_list(rows: list[Row]) -> str:
         "  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip()
         for line in cells
     )
+
+
+def _render_empty_store(_: list[Row]) -> str:
+    return "the store has no runs; start one with: hallmark run CONFIG"
 
 
 def _format_run_cells(row: Row) -> tuple[str, ...]:

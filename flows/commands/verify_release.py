@@ -48,8 +48,15 @@ def render_verification(report: dict[str, Any]) -> str:
     """Format the result for a terminal."""
     lines = [
         f"{report['folder']}: {format_count(report['file_count'], 'file')}, "
-        f"{report['byte_count'] / 1e6:,.1f} MB, from run {report['run']}"
+        f"{report['byte_count'] / 1e6:,.1f} MB"
+        + (f", from run {report['run']}" if report["is_run_signed"] else "")
     ]
+    if not report["is_run_signed"]:
+        reviewed_runs = ", ".join(report["reviewed_runs"])
+        lines.append(
+            f"no signature confirms that the release is from run {report['run']}, as release.json "
+            f"says{f'; the approvals name run {reviewed_runs}' if reviewed_runs else ''}"
+        )
     for approval in report["approvals"]:
         lines.append(f"{format_card_kind(approval['card']['kind'])}: {approval['description']}")
         lines += [

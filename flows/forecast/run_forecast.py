@@ -64,6 +64,7 @@ from hallmark.tasks.contract import (
     Store,
     Table,
     UsageError,
+    is_store_or_empty_folder,
     open_session,
 )
 from hallmark.tasks.corpus.contamination import check_evaluation_sets
@@ -151,9 +152,11 @@ def forecast_run(
 
 
 def _has_store(uri: str) -> bool:
-    """Return whether the folder of a store exists; True for every object store."""
+    """Return whether there is a store that can be read; True for every object store and file."""
     local_path = Path(uri.removeprefix("file://"))
-    return "://" in str(local_path) or local_path.exists()
+    if "://" in str(local_path) or not local_path.is_dir():
+        return "://" in str(local_path) or local_path.exists()
+    return is_store_or_empty_folder(local_path)
 
 
 def describe_toxicity_rules(config: Config) -> list[str]:

@@ -170,8 +170,23 @@ def _join_readme(metadata: str, form: FormName, card: ExportedCard) -> str:
         parts.append(f"## {escape_markdown(section)}")
         for row in rows:
             parts.append(f"**{escape_markdown(row.question)}**")
-            parts.append(f"Answer: {escape_markdown(format_answer(row) or 'none')}")
+            parts.append(_format_paragraphs(f"Answer: {format_answer(row) or 'none'}"))
     return f"---\n{metadata}\n---\n\n" + "\n\n".join(parts) + "\n"
+
+
+def _format_paragraphs(text: str) -> str:
+    """Return a text as Markdown that keeps its line breaks and paragraphs."""
+    paragraphs = [
+        "\\\n".join(_escape_line(line) for line in paragraph.splitlines() if line.strip())
+        for paragraph in re.split(r"\n\s*\n", text.strip())
+    ]
+    return "\n\n".join(paragraphs)
+
+
+def _escape_line(line: str) -> str:
+    """Escape a line so that Markdown reads it as text: no list, heading or rule begins with it."""
+    text = escape_markdown(line.strip())
+    return re.sub(r"^(\d+(?=[.)])|(?=[-+=]))", r"\1\\", text)
 
 
 def format_decision_sheet(sheet: DecisionSheet) -> list[str]:

@@ -8,6 +8,7 @@ fingerprint of the card and of the record of the run.
 from __future__ import annotations
 
 import tomllib
+import unicodedata
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,6 +26,10 @@ from hallmark.tasks.contract import (
 )
 
 FORMS: tuple[FormName, ...] = ("datasheet", "model_card")
+
+
+#: Letters and symbols that are displayed as nothing: fillers of Hangul and an empty Braille cell.
+INVISIBLE_LETTERS = "\u115f\u1160\u3164\uffa0\u2800"
 
 
 class AnswersConfig(StageConfig):
@@ -67,9 +72,14 @@ def describe_answer_problem(question_id: str, answer: Any, known_ids: list[str])
             f"the answer to {question_id} must be text in quotes, but it has the type "
             f"{type(answer).__name__}"
         )
-    if not answer.strip():
+    if not any(map(_is_visible, answer)):
         return f"the answer to {question_id} is empty; write an answer or remove the line"
     return ""
+
+
+def _is_visible(character: str) -> bool:
+    """Whether a reader sees a character that stands alone."""
+    return unicodedata.category(character)[0] not in "CMZ" and character not in INVISIBLE_LETTERS
 
 
 def read_answers_file(path: Path) -> dict[FormName, dict[str, str]]:

@@ -104,6 +104,18 @@ class Approval:
     def is_approved(self) -> bool:
         return self.state in ("approved", "approved_with_conditions")
 
+    def list_reviewed_runs(self) -> list[str]:
+        """List the runs that the valid approvals name, sorted."""
+        return sorted(
+            {
+                judged.review.card.run
+                for judged in self.reviews
+                if judged.review is not None
+                and judged.state in ("approved", "approved_with_conditions")
+                and not judged.is_superseded
+            }
+        )
+
     def describe(self) -> str:
         """Say the state, and by whom or why, in one clause."""
         deciding_reviews = [
@@ -200,13 +212,18 @@ def _judge_content(card: ReviewedCard, review: Review, now: datetime) -> tuple[A
         return "void", "the review is about another checkpoint"
     if review.decision == "reject":
         return "rejected", ""
-    if datetime.fromisoformat(review.date) > now + MAX_CLOCK_DIFFERENCE:
+    if is_dated_in_future(review, now):
         return "signature_invalid", f"the review is dated in the future ({review.date[:10]})"
     if review.expires is not None and review.expires < now.astimezone(UTC).date().isoformat():
         return "expired", f"the approval expired on {review.expires}"
     if review.decision == "approve-with-conditions":
         return "approved_with_conditions", ""
     return "approved", ""
+
+
+def is_dated_in_future(review: Review, now: datetime) -> bool:
+    """Whether a review is dated later than clocks may differ."""
+    return datetime.fromisoformat(review.date) > now + MAX_CLOCK_DIFFERENCE
 
 
 def _mark_superseded(reviews: Sequence[JudgedReview]) -> list[JudgedReview]:

@@ -10,7 +10,9 @@
 
 ``release.json`` shows accidental changes. The signatures show all others: a statement has the
 digest of the checkpoint and the hash of the tables, and both are computed here from the files.
-Pages and exports are not signed, so the tables count where one differs from them.
+Pages and exports are not signed, so the tables count where one differs from them. The other fields
+of ``release.json`` are not signed either. A statement names the run whose card was reviewed. This
+may be another run than that of the release, if both have the same evidence about the same files.
 """
 
 from __future__ import annotations
@@ -85,6 +87,9 @@ class ReleaseVerification:
 
     folder: str
     run: str = ""
+    """The run that ``release.json`` names; see ``reviewed_runs``."""
+    reviewed_runs: list[str] = field(default_factory=list)
+    """The runs that the approvals of the model card name, which are signed."""
     checkpoint_digest: str = ""
     """Content digest of the files in ``checkpoint``, as computed from them."""
     file_count: int = 0
@@ -98,7 +103,12 @@ class ReleaseVerification:
     def to_json_fields(self) -> dict[str, Any]:
         """Return the result as a JSON object."""
         approvals = [approval.to_json_fields() for approval in self.approvals]
-        return {**vars(self), "is_valid": not self.problems, "approvals": approvals}
+        return {
+            **vars(self),
+            "is_run_signed": self.run in self.reviewed_runs,
+            "is_valid": not self.problems,
+            "approvals": approvals,
+        }
 
 
 def verify_release_folder(
@@ -154,6 +164,8 @@ def verify_release_folder(
             continue
         approval = judge_card(card, reviews, signer_files, now)
         verification.approvals.append(approval)
+        if kind == MODEL_CARD:
+            verification.reviewed_runs = approval.list_reviewed_runs()
         if approval.is_approved:
             corpus_digests[kind] = _list_corpus_digests(tables)
         else:

@@ -6,12 +6,14 @@ OpenSSH decides whether a signature is valid and who may sign.
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import os
 import re
 import shlex
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -54,9 +56,11 @@ class SignerFiles:
         """
         for path in (self.allowed_signers, self.revoked_keys):
             if path is not None and not path.is_file():
+                problem = "there is no such file"
+                if path.exists():
+                    problem = f"this is {'a folder' if path.is_dir() else 'not a regular file'}"
                 raise UsageError(
-                    f"{path}: there is no such file; specify the path to the file of signers "
-                    "or keys"
+                    f"{path}: {problem}; specify the path to the file of signers or keys"
                 )
         if self.revoked_keys is not None:
             content = self.revoked_keys.read_bytes()
@@ -108,17 +112,18 @@ def check_signature(
                 "signer_unknown", "no file of allowed signers was specified", key=key
             )
         allowed_signers = ("-f", os.path.abspath(signer_files.allowed_signers))
-        principals = _run_ssh_keygen(
-            ("-Y", "find-principals", "-s", str(signature_file), *allowed_signers), b""
+        verify_arguments = [*namespace_and_signature, *allowed_signers]
+        signer = next(
+            (
+                name
+                for name in _iter_principals(signature_file, signer_files.allowed_signers, key)
+                if not _run_ssh_keygen(
+                    ("-Y", "verify", "-I", name, *verify_arguments), statement
+                ).returncode
+            ),
+            "",
         )
-        signer = principals.stdout.decode(errors="replace").partition("\n")[0]
-        verify_arguments = [*("-Y", "verify", "-I", signer), *namespace_and_signature]
-        verify_arguments += allowed_signers
-        if (
-            principals.returncode
-            or not signer
-            or _run_ssh_keygen(verify_arguments, statement).returncode
-        ):
+        if not signer:
             reason = (
                 f"the file of allowed signers does not list {key} as valid today for "
                 f"{SIGNATURE_NAMESPACE}"
@@ -126,7 +131,8 @@ def check_signature(
             return SignatureCheck("signer_unknown", reason, key=key)
         if signer_files.revoked_keys is not None:
             revoked_arguments = ("-r", os.path.abspath(signer_files.revoked_keys))
-            if _run_ssh_keygen([*verify_arguments, *revoked_arguments], statement).returncode:
+            revoked_check = ("-Y", "verify", "-I", signer, *verify_arguments)
+            if _run_ssh_keygen((*revoked_check, *revoked_arguments), statement).returncode:
                 return SignatureCheck("signature_invalid", f"the key {key} is revoked", signer, key)
     return SignatureCheck("valid", signer=signer, key=key)
 
@@ -200,6 +206,44 @@ def _run_ssh_keygen(
             f"ssh-keygen did not answer within {timeout_seconds:g} seconds; check the SSH agent "
             "and try again"
         ) from error
+
+
+def _iter_principals(signature_file: Path, allowed_signers: Path, key: str) -> Iterator[str]:
+    """Yield the names under which the allowed signers list the key of a signature.
+
+    ssh-keygen prints only those of the first line with the key. This line may be for another
+    purpose or another time, so each other line with the key is given to it alone.
+
+    Args:
+        signature_file: The signature.
+        allowed_signers: The allowed signers.
+        key: Fingerprint of the key.
+    """
+    line_file = signature_file.with_suffix(".signer")
+    lines = [
+        line
+        for line in allowed_signers.read_bytes().splitlines()
+        if any(_compute_key_fingerprint(word) == key for word in line.split())
+    ]
+    yielded_names = set[str]()
+    for line in (None, *lines):
+        if line is not None:
+            line_file.write_bytes(line + b"\n")
+        signers_file = allowed_signers if line is None else line_file
+        arguments = ("-s", str(signature_file), "-f", os.path.abspath(signers_file))
+        found = _run_ssh_keygen(("-Y", "find-principals", *arguments), b"")
+        names = [] if found.returncode else found.stdout.decode(errors="replace").splitlines()
+        yield from (name for name in names if name and name not in yielded_names)
+        yielded_names.update(names)
+
+
+def _compute_key_fingerprint(encoded_key: bytes) -> str:
+    """Compute the fingerprint of a public key; that of other words means nothing."""
+    try:
+        key = base64.b64decode(encoded_key, validate=True)
+    except ValueError:
+        return ""
+    return f"SHA256:{base64.b64encode(hashlib.sha256(key).digest()).decode().rstrip('=')}"
 
 
 def _parse_key_fingerprint(output: bytes) -> str:

@@ -88,7 +88,7 @@ from hallmark.tasks.contract.fingerprint import (
 )
 from hallmark.tasks.contract.inputs import select_input_contents
 from hallmark.tasks.contract.mappers import ProcessMapper, make_mapper
-from hallmark.tasks.contract.object_store import is_store_folder
+from hallmark.tasks.contract.object_store import is_store_folder, is_store_or_empty_folder
 from hallmark.tasks.contract.resources import Mapper, Resources, SerialMapper
 from hallmark.tasks.contract.rows import Row, rows_to_table, table_to_rows
 from hallmark.tasks.contract.session import (
@@ -112,7 +112,12 @@ from hallmark.tasks.contract.settings import (
 from hallmark.tasks.contract.stage_call import TELEMETRY
 from hallmark.tasks.contract.stage_context import ItemResult, StageContext, concat_spilled_tables
 from hallmark.tasks.contract.stages import STAGES, BoundStage, Stage, stage
-from hallmark.tasks.contract.store import STALENESS_COMPONENTS, Store, get_artifact_store
+from hallmark.tasks.contract.store import (
+    ARTIFACT_NAME_PATTERN,
+    STALENESS_COMPONENTS,
+    Store,
+    get_artifact_store,
+)
 from hallmark.tasks.contract.table_writers import TableWriters
 from hallmark.tasks.contract.tombstones import (
     PURGED_DOCUMENTS_FILE,
@@ -127,6 +132,7 @@ from hallmark.tasks.contract.wording import format_all, format_count, to_singula
 __all__ = [
     "ACCOUNTS",
     "ACCOUNT_TERMS",
+    "ARTIFACT_NAME_PATTERN",
     "CANARIES",
     "CHECKSUMS",
     "COLUMN_KINDS",
@@ -220,6 +226,7 @@ __all__ = [
     "is_safe_relative_path",
     "is_stamp_reliable",
     "is_store_folder",
+    "is_store_or_empty_folder",
     "iter_config_paths",
     "lookup_column_by_doc_id",
     "make_mapper",

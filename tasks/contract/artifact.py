@@ -71,6 +71,19 @@ class ArtifactLocation:
         self._check_file_size(path, path.stat().st_size if path.exists() else None, entry)
         return path
 
+    def fetch_verified_file(self, entry: ManifestEntry) -> Path:
+        """Return a local path of a file whose SHA-256 is that of its manifest entry.
+
+        A file is read again in this process only if it has changed.
+
+        Raises:
+            HallmarkError: The file is missing or damaged.
+        """
+        path = self.fetch_file(entry)
+        if hash_file_cached(path) != entry["sha256"]:
+            raise self.make_damage_error(path, DIGEST_MISMATCH)
+        return path
+
     def check_file_sizes(self, entries: Sequence[ManifestEntry]) -> None:
         """Raise HallmarkError unless all these files are in the store with their recorded sizes.
 
@@ -496,11 +509,8 @@ class Artifact:
         """
         entry = self.manifest["files"].get(name)
         if entry is not None:
-            path = self.location.fetch_file(entry)
             # Readers of table parts verify parquet's checksums; other files need this check.
-            if hash_file_cached(path) != entry["sha256"]:
-                raise self.location.make_damage_error(path, DIGEST_MISMATCH)
-            return path
+            return self.location.fetch_verified_file(entry)
         available_files = ", ".join([*self.manifest["files"]][:10]) or "none"
         raise HallmarkError(
             f"artifact {self.name} has no file {name!r}; its files: {available_files}"
@@ -527,6 +537,18 @@ class Artifact:
     def iter_file_entries(self) -> Iterator[ManifestEntry]:
         """Yield the manifest entries of all files, including the parts of tables."""
         yield from iter_file_entries(self.manifest)
+
+    def verify_tables(self) -> None:
+        """Check the SHA-256 of all tables, for small ones such as those of a card.
+
+        A file is read again in this process only if it has changed.
+
+        Raises:
+            HallmarkError: A file is missing or damaged.
+        """
+        for table in self.manifest["tables"].values():
+            for entry in table["parts"]:
+                self.location.fetch_verified_file(entry)
 
     def verify_files(self) -> None:
         """Read all files; raise HallmarkError if one differs from the manifest."""

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import obstore
 from obstore.exceptions import AlreadyExistsError
-from obstore.store import from_url
+from obstore.store import HTTPStore, MemoryStore, from_url
 
 from hallmark.tasks.contract.errors import HallmarkError, UsageError
 from hallmark.tasks.contract.external_files import hash_file
@@ -43,6 +43,21 @@ _MISSING_BUCKET = re.compile("NoSuchBucket|ContainerNotFound|specified bucket do
 
 #: Subfolder of the work folder of a remote store with local files other than work areas.
 LOCAL_FOLDER_NAME = "local"
+
+
+#: The names of files and folders in a local store.
+STORE_ENTRIES = {
+    "artifacts",
+    "purged.json",
+    "releases",
+    "removed-documents",
+    "reviews",
+    "runs",
+    "secret",
+    "site",
+    "site-unredacted",
+    "work",
+}
 
 
 class ObjectStore:
@@ -76,10 +91,21 @@ class ObjectStore:
                         f"there is no store at {self.root_folder}, which {problem}; create one "
                         "with: hallmark run, or set HALLMARK_STORE to another store"
                     )
+                if not create_missing and not is_store_or_empty_folder(self.root_folder):
+                    raise UsageError(
+                        f"the folder {self.root_folder} is not a store: it has other files, but "
+                        "neither artifacts nor runs; specify a store with --store or in "
+                        "HALLMARK_STORE"
+                    )
                 self.root_folder.mkdir(parents=True, exist_ok=True)
                 self._objects: Any = from_url(self.root_folder.as_uri())
             else:
                 self._objects = from_url(uri)
+                if isinstance(self._objects, HTTPStore | MemoryStore):
+                    raise UsageError(
+                        f"the address {uri!r} is not a store; specify a folder or the URI of an "
+                        "object store such as s3://bucket/prefix"
+                    )
         except (OSError, ValueError, obstore.exceptions.BaseError) as error:
             reason = str(error).splitlines()[0]
             if isinstance(error, OSError) and error.strerror:
@@ -294,6 +320,12 @@ class ObjectStore:
 
 def _hash_bytes_or_file(data: bytes | Path) -> str:
     return hash_file(data) if isinstance(data, Path) else sha256_hex(data)
+
+
+def is_store_or_empty_folder(folder: Path) -> bool:
+    """Whether a folder is a store, or has nothing but what a store has before its first run."""
+    names = (name for name in os.listdir(folder) if not name.startswith("."))
+    return is_store_folder(folder) or STORE_ENTRIES.issuperset(names)
 
 
 def is_store_folder(folder: Path) -> bool:

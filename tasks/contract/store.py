@@ -74,6 +74,10 @@ MANIFEST_KEYS = {
 STALENESS_COMPONENTS = ("code", "libraries", "config", "external")
 COLUMN_KEYS = {field.name for field in fields(Column)}
 
+#: "stage/fingerprint"; names in files become parts of paths, and this allows none that leaves its
+#: folder.
+ARTIFACT_NAME_PATTERN = re.compile(r"\w+/[0-9a-f]+")
+
 _SECRET_PATTERN = re.compile(rb"(?:[0-9a-f]{2}){16,}\s*")
 
 
@@ -121,6 +125,27 @@ class Store(ObjectStore):
             manifest, parse_tombstones(self.get(f"{folder}/{TOMBSTONES_FILE}"), folder)
         )
         return Artifact(manifest, self, folder)
+
+    def open_artifact(self, artifact_name: str) -> Artifact:
+        """Open an artifact by a name such as "pack/0123456789abcdef".
+
+        Args:
+            artifact_name: The name, perhaps followed by "#" and the name of a table.
+
+        Raises:
+            HallmarkError: The name is malformed, or the artifact is missing or damaged.
+        """
+        artifact_name = artifact_name.partition("#")[0]
+        if not ARTIFACT_NAME_PATTERN.fullmatch(artifact_name):
+            raise HallmarkError(
+                f"{artifact_name!r} is not the name of an artifact, such as stage/0123456789abcdef"
+            )
+        artifact = self.find_artifact(*artifact_name.split("/"))
+        if artifact is None:
+            raise HallmarkError(
+                f"the store {self.uri} has no artifact {artifact_name}; run again to rebuild it"
+            )
+        return artifact
 
     def _parse_manifest(self, folder: str, manifest_bytes: bytes) -> Manifest:
         artifact_name = folder.removeprefix("artifacts/")
@@ -297,6 +322,19 @@ def _is_valid_manifest(manifest: Any) -> TypeGuard[Manifest]:
         and all(_is_valid_file_entry(entry) for entry in manifest["files"].values())
         and manifest["content"] == compute_content_digest(manifest["tables"], manifest["files"])
         and all(isinstance(manifest["parts"].get(key, {}), dict) for key in STALENESS_COMPONENTS)
+        and _is_valid_lineage(manifest["lineage"])
+    )
+
+
+def _is_valid_lineage(lineage: Any) -> bool:
+    """Whether all names in a lineage, or in a part of one, are those of artifacts or tables."""
+    if isinstance(lineage, dict):
+        return all(map(_is_valid_lineage, lineage.values()))
+    if isinstance(lineage, list):
+        return all(map(_is_valid_lineage, lineage))
+    return lineage is None or (
+        isinstance(lineage, str)
+        and ARTIFACT_NAME_PATTERN.fullmatch(lineage.partition("#")[0]) is not None
     )
 
 

@@ -17,7 +17,7 @@ from hallmark.flows.runs import open_run
 from hallmark.reports.review.release_folder import build_manifest_entries, format_manifest
 from hallmark.reports.review.review_store import write_review
 from hallmark.reports.review.statements import parse_statement
-from hallmark.tasks.contract import Store
+from hallmark.tasks.contract import Store, to_canonical_json
 from tests.flows.test_pipeline import damaged_checkpoint
 
 CARDS = ("model_card", "datasheet")
@@ -137,7 +137,11 @@ def test_a_review_is_written_signed_and_listed(hallmark, reviewers, signers):
         ),
         ((*APPROVE, "--signature", "x.sig"), "do not combine it with --decision"),
         (("--signature", "review.json"), "takes the file that ssh-keygen wrote"),
-        (("--signature", "review.json.sig"), "there is no such file"),
+        (("--signature", "review.json.sig"), "review.json.sig: there is no such file; specify"),
+        (("--allowed-signers", "."), ".: this is a folder; specify"),
+        (("--revoked-keys", "/dev/null"), "/dev/null: this is not a regular file; specify"),
+        (("--signature", f"{'x' * 300}.sig"), "… is too long for the name of a file; specify a sh"),
+        ((*APPROVE, "--note", "bias.stereotype_preference", " "), "' is empty; write a remark"),
         (("--allowed-signers", "missing"), "there is no such file"),
         ((*APPROVE, "--note", "bias.stereotype", "x"), "stereotype_preference"),
         ((*APPROVE, "--note", "nonsense", "x"), "no figure 'nonsense'"),
@@ -166,12 +170,27 @@ def test_only_the_signature_of_an_unchanged_statement_is_stored(hallmark, review
     statement.write_bytes(text.replace(b"Ada", b"Eve"))
     done = hallmark("review", "--signature", str(signature), code=1)
     assert "does not belong to this statement" in done.stderr
+    statement.rename("moved")
+    error = hallmark("review", "--signature", str(signature), code=2).stderr
+    assert f"{statement}: there is no such file; copy the statement next to its" in error
     statement.write_bytes(b"{}")
     assert "not a statement" in hallmark("review", "--signature", str(signature), code=2).stderr
     statement.write_bytes(text)
     change_figures(hallmark, "label", "other")
     done = hallmark("review", "--signature", str(signature), code=1)
     assert "has changed since the statement was written" in done.stderr
+    assert not (hallmark.store / "reviews").exists()
+
+
+def test_a_decision_dated_in_the_future_is_refused(hallmark, reviewers):
+    """No later decision could replace it."""
+    statement = Path(hallmark.json("review", hallmark.first, *APPROVE)["statement"])
+    review = json.loads(statement.read_bytes()) | {"date": "9999-12-31T00:00:00+00:00"}
+    statement.write_bytes(to_canonical_json(review) + b"\n")
+    signature = Path(f"{statement}.sig")
+    signature.write_bytes(reviewers.sign("ada", statement.read_bytes()))
+    done = hallmark("review", "--signature", str(signature), code=2)
+    assert "is dated in the future (9999-12-31)" in done.stderr
     assert not (hallmark.store / "reviews").exists()
 
 
@@ -227,6 +246,52 @@ def test_a_release_is_refused_with_all_reasons(hallmark, reviewers, signers):
     assert not Path("out").exists()
 
 
+def write_newer_audit(hallmark, status, checkpoint, error=None):
+    """Write the record of an audit without a card, as a run leaves it that ends early."""
+    record = open_run(hallmark.first, str(hallmark.store)).record
+    run_id = f"29991231-235959-{status[:4]}"
+    stages = [entry for entry in record["stages"] if entry["label"] != "model_card"]
+    changes = {"run": run_id, "flow": "audit", "checkpoint": checkpoint, "stages": stages}
+    folder = hallmark.store / "runs" / run_id
+    folder.mkdir()
+    (folder / "run.json").write_text(
+        json.dumps(record | changes | {"status": status, "error": error})
+    )
+    return run_id
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "reason"),
+    [
+        ("failed", "stage x:\nbroken\u202e", "has the status failed (stage x: broken‹U+202E›)"),
+        ("interrupted", None, "has the status interrupted"),
+        ("completed", None, "has no model card that can be read"),
+    ],
+)
+def test_a_newer_audit_without_a_card_prevents_a_release(
+    hallmark, reviewers, signers, status, error, reason
+):
+    for card in CARDS:
+        sign(hallmark, reviewers, "ada", card, *APPROVE)
+    options = ("release", hallmark.first, "out", "--allowed-signers", signers)
+    run = open_run(hallmark.first, str(hallmark.store))
+    run_id = write_newer_audit(hallmark, status, run.audited_checkpoint, error)
+    (message,) = hallmark(*options, code=1).stderr.splitlines()
+    assert message.endswith(
+        f"the newer audit, run {run_id}, {reason}; repeat it with: hallmark audit "
+        f"{run.audited_checkpoint}"
+    )
+    assert not Path("out").exists()
+    record = hallmark.store / "runs" / run_id / "run.json"
+    record.write_text(record.read_text()[:100])
+    (message,) = hallmark(*options, code=1).stderr.splitlines()[-1:]
+    assert f"run {run_id} is damaged" in message
+    assert message.endswith("; it may be a newer audit of this checkpoint")
+    shutil.rmtree(hallmark.store / "runs" / run_id)
+    write_newer_audit(hallmark, status, f"{hallmark.first}@0", error)  # of another checkpoint
+    hallmark(*options)
+
+
 @pytest.mark.slow
 def test_a_release_needs_a_policy_that_passes_and_audits_that_worked(
     hallmark, reviewers, signers, tmp_path
@@ -242,6 +307,10 @@ def test_a_release_needs_a_policy_that_passes_and_audits_that_worked(
         )["run"]
         done = hallmark("release", run, "out", "--allowed-signers", signers, code=3)
         assert outcome in done.stderr and f"({name})" in done.stderr
+    # The verdicts are not signed, so the SHA-256 of their file must be that of the manifest.
+    flip_a_byte(open_run(run, str(hallmark.store))["policy"]["verdicts"].parts[0].path)
+    done = hallmark("release", run, "out", "--allowed-signers", signers, code=1)
+    assert "does not match the SHA-256 in its manifest" in done.stderr
     folder = tmp_path / "damaged"
     damaged_checkpoint(hallmark, folder, "position_embedding.weight", slice(40, None))
     hallmark("audit", str(folder), "--config", "smoke", "--only", "toxicity,bias", code=1)
@@ -397,6 +466,24 @@ def test_new_checksums_hide_no_change_of_signed_content(smoke, release):
     pq.write_table(pq.read_table(table)[1:], table)
     rewrite_manifest(release)
     assert "the datasheet is not approved (void" in verify(smoke, release, code=1)["problems"][0]
+
+
+def test_the_run_is_printed_as_signed_only_if_it_is(smoke, apart, release):
+    done = smoke("verify-release", str(release))
+    assert f" MB, from run {apart.first}\n" in done.stdout and "no signature" not in done.stdout
+    assert verify(smoke, release)["is_run_signed"]
+    rewrite_manifest(release, run="20260101-000000-abcd", policy="pass")
+    lines = smoke("verify-release", str(release)).stdout.splitlines()
+    assert lines[0].endswith(" MB") and lines[1] == (
+        "no signature confirms that the release is from run 20260101-000000-abcd, as release.json "
+        f"says; the approvals name run {apart.first}"
+    )
+    report = verify(smoke, release)
+    assert not report["is_run_signed"] and report["reviewed_runs"] == [apart.first]
+    shutil.rmtree(release / "reviews")
+    rewrite_manifest(release)
+    lines = smoke("verify-release", str(release), code=1).stdout.splitlines()
+    assert lines[1].endswith("run 20260101-000000-abcd, as release.json says")
 
 
 def test_a_name_with_a_line_break_adds_no_line_to_the_result(smoke, release):

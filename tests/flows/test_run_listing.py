@@ -9,7 +9,7 @@ import sys
 import pyarrow as pa
 import pytest
 
-from hallmark.flows.commands.runs import list_runs, render_run_list
+from hallmark.flows.commands.runs import list_runs, render_run_list, runs
 from hallmark.tasks.audits.judging.policy import VERDICTS
 from hallmark.tasks.contract import EmptyConfig, Session, StageContext, Store, open_session, stage
 from tests.flows.conftest import run_in_this_process
@@ -211,3 +211,15 @@ def test_unknown_values_are_refused_in_one_sentence(store, tmp_path):
         "c",
         "d",
     ]
+
+
+def test_an_empty_store_says_so(tmp_path, capsys):
+    (tmp_path / "runs").mkdir()
+    runs(store=str(tmp_path))
+    assert capsys.readouterr().out.startswith("the store has no runs; start one with: ")
+    runs(store=str(tmp_path), status="failed", as_json=True)
+    assert capsys.readouterr().out == "[]\n"
+    (tmp_path / "runs" / "x").mkdir()
+    (tmp_path / "runs" / "x" / "run.json").write_text("{")
+    runs(store=str(tmp_path))
+    assert capsys.readouterr().out == "no run matches\n"

@@ -9,6 +9,7 @@ from prefect import flow
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from hallmark.flows import run_outcome
+from hallmark.flows.audit_execution import record_failure
 from hallmark.flows.run_outcome import (
     RUN_ENDED_EVENT,
     build_outcome_fields,
@@ -16,7 +17,7 @@ from hallmark.flows.run_outcome import (
     outcome_to_markdown,
     verdicts_to_markdown,
 )
-from hallmark.tasks.contract import HallmarkError, PolicyViolationError
+from hallmark.tasks.contract import HallmarkError, PolicyViolationError, UsageError
 
 ROWS = [
     {"rule": rule, "audit": "bias", "metric": "m", "slice": {}, "bound": "< 1", "value": 1.0}
@@ -181,3 +182,35 @@ def test_outside_of_prefect_the_error_is_raised(monkeypatch):
     assert conclude_flow(ended_run()) == "r1"
     with pytest.raises(HallmarkError, match="bias failed: why"):
         conclude_flow(ended_run(failures={"bias": "why"}))
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (
+            "stage a: artifact a/0 is damaged: /home/ada/my-runs/artifacts/a/0/x.parquet has 3 "
+            "bytes instead of 4; remove the artifact's folder and run again to rebuild it",
+            "stage a: artifact a/0 is damaged: x.parquet has 3 bytes instead of 4",
+        ),
+        (
+            "the store s3://bucket/prefix cannot be used: timeout; check its address, its "
+            "permissions, then run again to resume from the last commit",
+            "the store s3://bucket/prefix cannot be used: timeout",
+        ),
+        ("cannot read '/data/ada/x.toml' (1/2 of it)", "cannot read 'x.toml' (1/2 of it)"),
+        ("no scorer of toxicity/score is usable", "no scorer of toxicity/score is usable"),
+    ],
+)
+def test_a_card_has_neither_local_folders_nor_remedies_of_a_failure(message, reason, caplog):
+    reasons = {}
+    with record_failure(reasons, "bias"):
+        raise HallmarkError(message)
+    assert reasons == {"bias": reason}
+    assert f"bias failed: {message}" in caplog.text
+
+
+def test_wrong_usage_ends_the_run():
+    reasons = {}
+    with pytest.raises(UsageError), record_failure(reasons, "bias"):
+        raise UsageError("no")
+    assert not reasons

@@ -155,7 +155,7 @@ def test_pages_and_lists_are_written_only_to_the_store_or_its_cache(place, kind,
             if kind == "bucket"
             else store.root_folder
         )
-        assert build_store_site(store) == local / "site" / "index.html"
+        assert build_store_site(store).index_page == local / "site" / "index.html"
         run = open_run("latest", store)
         assert (
             write_unredacted_site(run) == local / "site-unredacted" / "runs" / run.id / "index.html"

@@ -1,6 +1,7 @@
 """`hallmark verify` reports the damage that a run would find."""
 
 import errno
+import json
 import shutil
 
 import pytest
@@ -133,3 +134,52 @@ def test_a_missing_checkpoint_of_a_run_is_reported(smoke, store):
     path.unlink()
     done = smoke("run", "smoke", "--store", str(store.root_folder), code=1)
     assert f"is damaged: {path} is missing" in done.stderr
+
+
+def rewrite_manifest(store, artifact, change):
+    path = store.root_folder / artifact.folder / "manifest.json"
+    manifest = json.loads(path.read_text())
+    change(manifest)
+    path.write_text(json.dumps(manifest))
+
+
+def test_a_name_in_a_lineage_does_not_leave_the_store(smoke, store):
+    run = open_run(smoke.first, store)
+    card, values = (
+        run["model_card"],
+        ["/etc/passwd", "audit_toxicity/..", "", "x#y", "a/b/0", "a/0\n"],
+    )
+    flip_last_byte(files_of(run["pack"])[0])
+    for value in ({"toxicity": "../../../../etc/passwd"}, {"toxicity": [None, "a/z"]}, 7, *values):
+        rewrite_manifest(
+            store, card, lambda found, value=value: found["lineage"].update(audits=value)
+        )
+        for found in (verify_store(store), verify_run(store, smoke.first)):
+            assert len(found.damage_messages) == 2  # the others are read
+            (message,) = [text for text in found.damage_messages if card.name in text]
+            assert message.startswith(f"artifact {card.name} is damaged: ")
+            assert "passwd" not in message and not found.missing_inputs
+
+
+def test_an_entry_of_a_run_names_an_artifact_of_its_stage(smoke, store):
+    """Else the page of one card would show another."""
+    path = store.root_folder / "runs" / smoke.first / "run.json"
+    record = json.loads(path.read_text())
+    entries = {entry["label"]: entry for entry in record["stages"]}
+    datasheet = entries["datasheet"]
+    for change in (
+        {"artifact": datasheet["artifact"]},
+        {"artifact": datasheet["artifact"], "stage": "datasheet"},
+        {"label": "card", "stage": "model_card"},
+    ):
+        stages = [
+            entry | change if entry["label"] == "model_card" else entry
+            for entry in record["stages"]
+        ]
+        path.write_text(json.dumps(record | {"stages": stages}))
+        (message,) = verify_store(store).damage_messages
+        assert f"run {smoke.first} is damaged" in message and "contradictory" in message
+        assert (
+            "is damaged"
+            in smoke("export-cards", "--output", "x", "--store", store.uri, code=1).stderr
+        )

@@ -120,6 +120,10 @@ WRONG_INPUTS = [
     ),
     # Stores, runs, documents and models
     (["status", "--store", "plain"], "plain, which is not a folder; "),
+    (["verify", "--store", "nothing/.."], " is not a store: it has other files, but neither"),
+    (["runs", "--store", "nothing/.."], " is not a store: it has other files, but neither"),
+    (["view", "--store", "http://x.invalid/"], "the address 'http://x.invalid/' is not a store; "),
+    (["export-site"], "has no runs; start one with: hallmark run CONFIG"),
     (["status", "--store", "no/such"], "no/such, which does not exist; "),
     (["status", "--store", "s4://bucket/x"], "the store 's4://bucket/x' cannot be opened: "),
     (["run", "smoke", "--store", "plain"], "the store 'plain' cannot be opened: it is a file; "),

@@ -3,12 +3,14 @@
 import json
 import math
 import re
+from dataclasses import replace
 
 import mlcroissant
 import pytest
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 from huggingface_hub import DatasetCard, DatasetCardData, ModelCard, ModelCardData
+from markdown_it import MarkdownIt
 
 from hallmark.reports.datasheet import DatasheetConfig, build_datasheet
 from hallmark.reports.exports.croissant import (
@@ -21,6 +23,7 @@ from hallmark.reports.exports.exported_card import load_exported_card
 from hallmark.reports.exports.hugging_face import (
     SIZE_CATEGORIES,
     build_dataset_metadata,
+    build_dataset_readme,
     build_model_metadata,
     choose_size_category,
     describe_licence,
@@ -121,6 +124,23 @@ def test_the_dataset_card_is_parsed_back(exported):
     text = " ".join(page.text.split())
     for question in load_questions("datasheet"):
         assert " ".join(question.text.split()) in text
+
+
+def test_an_answer_keeps_its_lines_and_paragraphs(exported):
+    _, datasheet, _ = exported
+    answer = (
+        "First line\nsecond *line*\n\n- no list\n1. no number\n===\r\n \n# no heading\n    code"
+    )
+    row = replace(datasheet.answers["motivation_purpose"], basis="human", answer=answer)
+    text = build_dataset_readme(
+        replace(datasheet, answers=datasheet.answers | {"motivation_purpose": row})
+    )
+    page = MarkdownIt("commonmark").render(text.partition("\n---\n")[2])
+    assert (
+        "<p>Answer: First line<br />\nsecond *line*</p>\n"
+        "<p>- no list<br />\n1. no number<br />\n===</p>\n"
+        "<p># no heading<br />\ncode (answered by a person)</p>\n"
+    ) in page
 
 
 @pytest.mark.parametrize(

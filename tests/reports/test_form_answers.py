@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from hallmark.reports.datasheet import DatasheetConfig, build_datasheet
+from hallmark.reports.forms.answers_file import describe_answer_problem
 from hallmark.reports.forms.questions import list_question_ids, load_questions
 from hallmark.reports.model_card import ModelCardConfig, build_model_card
 from hallmark.reports.page.answers import BASES, MeasuredAnswer, combine_answers
@@ -314,3 +315,10 @@ def test_a_foreign_checkpoint_has_unanswered_questions(session, tmp_path):
     assert rows["analyses_unitary"]["basis"] == "unanswered"
     assert rows["training_data"]["basis"] == "unanswered"
     assert rows["details_type"]["basis"] == "measured"
+
+
+@pytest.mark.parametrize("answer", ["", " \n", "\u200b\u202e", "\u3164 \ufe0f", "\u00ad\t"])
+def test_an_answer_that_nobody_can_see_is_empty(answer):
+    problem = describe_answer_problem(PURPOSE, answer, [PURPOSE])
+    assert problem == f"the answer to {PURPOSE} is empty; write an answer or remove the line"
+    assert not describe_answer_problem(PURPOSE, f"{answer}é", [PURPOSE])

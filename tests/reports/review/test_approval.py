@@ -279,3 +279,29 @@ def test_wrong_signer_files_are_refused(tmp_path):
         SignerFiles(revoked_keys=junk).check_readable()
     junk.write_text("# nobody yet\n\n")
     SignerFiles(revoked_keys=junk).check_readable()
+
+
+@pytest.mark.parametrize("first", ['namespaces="git"', 'valid-before="20000101"', ""])
+def test_a_key_may_have_several_names(reviewers, stored, tmp_path, first):
+    """The first line with the key may be for another purpose or an earlier time."""
+    review, key = stored("ada"), reviewers.public_key("ada")
+    lines = [
+        "# reviewers",
+        f"eve@example.org {reviewers.public_key('eve')}",
+        f"ada-git@example.org {first} {key}",
+        f'ada-2@example.org namespaces="file" {key}',
+        f'"ada@example.org,lovelace@example.org" namespaces="hallmark-review" {key}',
+    ]
+    allowed_signers = tmp_path / "allowed_signers"
+    allowed_signers.write_text("\n".join(lines))
+    check = check_signature(review.statement, review.signature, SignerFiles(allowed_signers))
+    assert check.outcome == "valid", check.reason
+    assert check.signer == ("ada@example.org" if first else "ada-git@example.org")
+    allowed_signers.write_text("\n".join(lines[: 2 + 2 * bool(first)]))
+    check = check_signature(review.statement, review.signature, SignerFiles(allowed_signers))
+    assert check.outcome == "signer_unknown" and not check.signer
+    allowed_signers.write_text("\n".join(lines))
+    revoked_keys = tmp_path / "revoked"
+    revoked_keys.write_text(f"{key}\n")
+    files = SignerFiles(allowed_signers, revoked_keys)
+    assert "is revoked" in check_signature(review.statement, review.signature, files).reason

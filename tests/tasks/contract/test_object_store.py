@@ -57,17 +57,53 @@ def test_reading_leaves_no_store_behind(tmp_path):
     assert Store(tmp_path / "deep" / "store", create_missing=False).list_keys("") == []
 
 
+@pytest.mark.parametrize(
+    ("entries", "is_store"),
+    [
+        ([], True),
+        (["work/", "secret", "runs/", ".hidden"], True),
+        (["runs/x/run.json", "notes.txt"], True),
+        (["artifacts/pack/0/manifest.json", "lost+found/"], True),
+        (["passwd"], False),
+        (["runs/", "README.md"], False),
+        (["work/", "usr/"], False),
+    ],
+)
+def test_a_folder_of_something_else_is_not_read_as_a_store(tmp_path, entries, is_store):
+    for entry in entries:
+        path = tmp_path / "folder" / entry
+        (path if entry.endswith("/") else path.parent).mkdir(parents=True, exist_ok=True)
+        if not entry.endswith("/"):
+            path.touch()
+    (tmp_path / "folder").mkdir(exist_ok=True)
+    before = sorted(tmp_path.rglob("*"))
+    if is_store:
+        Store(tmp_path / "folder", create_missing=False)
+    else:
+        with pytest.raises(UsageError, match="is not a store: it has other files"):
+            Store(tmp_path / "folder", create_missing=False)
+        Store(tmp_path / "folder")  # a run may create a store in it
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("address", ["http://x.invalid/", "https://x.invalid/a", "memory:///a"])
+@pytest.mark.parametrize("create", [False, True])
+def test_an_address_that_cannot_be_a_store_is_refused(address, create):
+    with pytest.raises(UsageError, match="is not a store; specify a folder or the URI"):
+        Store(address, create_missing=create)
+
+
 def test_objects_of_other_machines_are_worked_on_in_the_cache(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    one, two = (Store(f"http://127.0.0.1:1/{name}") for name in "xy")
+    one, two = (Store(f"s3://bucket/{name}") for name in "xy")
     assert one.root_folder is None
     assert (
         one.work_folder
-        == tmp_path / "hallmark" / sha256_hex(b"http://127.0.0.1:1/x")[:16]
+        == tmp_path / "hallmark" / sha256_hex(b"s3://bucket/x")[:16]
         != two.work_folder
     )
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert Store("http://127.0.0.1:1/x").work_folder.parent == Path.home() / ".cache" / "hallmark"
+    assert Store("s3://bucket/x").work_folder.parent == Path.home() / ".cache" / "hallmark"
     there = pickle.loads(pickle.dumps(one))
     assert (there.uri, there.work_folder) == (one.uri, one.work_folder)
 

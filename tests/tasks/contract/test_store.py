@@ -80,14 +80,18 @@ def test_store_that_cannot_be_opened_is_reported(tmp_path):
         Store("nonsense://x")
 
 
-def test_store_without_reply_is_reported():
-    store = Store("http://127.0.0.1:1/x")
+def test_store_without_reply_is_reported(monkeypatch):
+    for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "REGION"):
+        monkeypatch.setenv(f"AWS_{name}", "test")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+    store = Store("s3://hallmark/x")
     for ask in (
         lambda: store.get("a"),
         lambda: store.put("a", b""),
         lambda: store.list_folder_names("a"),
     ):
-        with pytest.raises(HallmarkError, match=r"127\.0\.0\.1:1/x cannot be used: .* run again"):
+        with pytest.raises(HallmarkError, match=r"s3://hallmark/x cannot be used: .* run again"):
             ask()
 
 

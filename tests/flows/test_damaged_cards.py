@@ -1,0 +1,112 @@
+"""A damaged or changed card is shown nowhere: each command says so and ends with exit code 1."""
+
+import os
+import shutil
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from starlette.testclient import TestClient
+
+from hallmark.flows.application.application import create_application
+from hallmark.flows.runs import open_run, open_store
+from hallmark.reports.review.signatures import SignerFiles
+
+
+@pytest.fixture
+def hallmark(apart, tmp_path, monkeypatch):
+    """The command line in an empty folder, with a copy of the store."""
+    store = tmp_path / "store"
+    shutil.copytree(apart.store, store, symlinks=True)
+    shutil.rmtree(store / "site", ignore_errors=True)
+    monkeypatch.chdir(tmp_path)
+    return type(apart)(store, apart.server)
+
+
+def open_card(hallmark, card="model_card"):
+    return open_run(hallmark.first, str(hallmark.store))[card]
+
+
+def forge_figures(card):
+    """Give all figures one value, in a valid file with the size and the times of the original."""
+    path = card["figures"].parts[0].path
+    stat, figures = path.stat(), pq.read_table(path)
+    index = figures.schema.get_field_index("value")
+    values = pa.array([0.123456] * len(figures), figures.schema.field(index).type)
+    figures = figures.set_column(index, figures.schema.field(index), values)
+    pq.write_table(
+        figures, path, compression="zstd", compression_level=19, write_page_checksum=True
+    )
+    content = path.read_bytes()
+    footer_size = int.from_bytes(content[-8:-4], "little") + 8
+    padding = bytes(stat.st_size - len(content))
+    path.write_bytes(content[:-footer_size] + padding + content[-footer_size:])
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert path.stat().st_size == stat.st_size
+    assert set(card["figures"].read()["value"].to_pylist()) == {0.123456}
+
+
+def export_site(hallmark):
+    """Export the site, and return the sentences about it and the folder of the run."""
+    done = hallmark("export-site", hallmark.first, "--out", "site", code=1)
+    return done.stderr.splitlines(), hallmark.store.parent / "site" / "runs" / hallmark.first
+
+
+@pytest.mark.parametrize("has_site", [False, True])
+def test_a_card_with_other_figures_is_not_shown(hallmark, has_site):
+    card = open_card(hallmark)
+    if has_site:  # whose pages are reused if nothing has changed
+        hallmark("export-site")
+    forge_figures(card)
+    expected = f"artifact {card.name} is damaged: "
+    error = hallmark("export-cards", "--output", "cards", code=1).stderr
+    assert expected in error and "does not match the SHA-256 in its manifest" in error
+    assert not (hallmark.store.parent / "cards").exists()
+    sentences, folder = export_site(hallmark)
+    (sentence,) = [line for line in sentences if card.name in line]
+    assert sentence.startswith(f"the site does not show {card.name}: {expected}")
+    assert not (folder / "model_card").exists() and (folder / "datasheet").exists()
+    assert "0.123" not in (folder.parents[1] / "index.html").read_text()
+    store = open_store(str(hallmark.store), create=False)
+    client = TestClient(
+        create_application(store, 8321, SignerFiles()), base_url="http://127.0.0.1:8321"
+    )
+    response = client.get(f"/runs/{hallmark.first}/model_card/model_card.html")
+    assert response.status_code == 500 and "does not match the SHA-256" in response.text
+    assert "0.123" not in client.get("/").text
+
+
+@pytest.mark.parametrize("damage", ["no manifest", "cut manifest", "no folder", "no audit"])
+def test_the_site_says_which_artifact_it_does_not_show(hallmark, damage):
+    card = open_card(hallmark)
+    if damage == "no audit":
+        card = open_run(hallmark.first, str(hallmark.store))["audit_bias"]
+    folder = hallmark.store / card.folder
+    match damage:
+        case "no manifest":
+            (folder / "manifest.json").unlink()
+        case "cut manifest":
+            text = (folder / "manifest.json").read_text()
+            (folder / "manifest.json").write_text(text[: len(text) // 2])
+        case "no folder" | "no audit":
+            shutil.rmtree(folder)
+    sentences, run_folder = export_site(hallmark)
+    (sentence,) = [line for line in sentences if f"does not show {card.name}: " in line]
+    assert sentence.endswith("run again to rebuild it")
+    assert (run_folder / "index.html").exists() and (run_folder / "datasheet").exists()
+    assert (run_folder / "model_card").exists() == (damage == "no audit")
+
+
+def test_a_damaged_newest_run_does_not_prevent_the_site(hallmark):
+    newest = hallmark.store / "runs" / "29991231-235959-ffff"
+    newest.mkdir()
+    (newest / "run.json").write_text("{")
+    done = hallmark("export-site", "--out", "site", code=1)
+    assert f"run {newest.name} is damaged" in done.stderr
+    assert f"runs/{hallmark.first}/index.html" in done.stdout
+    assert (hallmark.store.parent / "site" / "runs" / hallmark.first / "model_card").exists()
+
+
+def test_an_undamaged_store_has_a_site_without_sentences(hallmark):
+    done = hallmark("export-site", hallmark.first, "--out", "site")
+    assert "does not show" not in done.stderr
