@@ -47,12 +47,12 @@ class CardPages:
         self.reader = reader
         self._pages: RecentValues[str] = RecentValues(MAX_PAGES)
 
-    def open_card(self, run: str, card: str) -> CardView:
+    def open_card(self, run: str, card: str, *, reads_rows: bool = False) -> CardView:
         """Open a card of a run that is named by its whole id."""
         opened_run = self.reader.open_run(run)
         if opened_run.id != run:
             raise UsageError(f"there is no run {run!r:.80}; the nearest is {opened_run.id}")
-        return self.reader.open_card(opened_run, card)
+        return self.reader.open_card(opened_run, card, reads_rows=reads_rows)
 
     def redirect_to_card(self, run: str, card: str) -> Response:
         """Redirect from the folder of a card to its page."""
@@ -76,7 +76,7 @@ class CardPages:
     def show_rows(self, request: Request, run: str, card: str, page: str) -> Response:
         """Show the rows of figures as a page, or write them as CSV or parquet."""
         evidence_id, _, suffix = page.rpartition(".")
-        view = self.open_card(run, card)
+        view = self.open_card(run, card, reads_rows=True)
         figures = view.content.book.group_figures_by_evidence_id().get(evidence_id)
         if figures is None or suffix not in ("html", "csv", "parquet"):
             raise HTTPException(404)

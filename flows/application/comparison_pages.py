@@ -19,6 +19,7 @@ from hallmark.flows.application.card_pages import link_figure
 from hallmark.flows.application.requests import CONTENT_SECURITY_POLICY
 from hallmark.flows.application.store_reader import RecentValues, StoreReader
 from hallmark.flows.checkpoint_comparison import (
+    CheckpointAudits,
     build_finding_linker,
     find_compared_runs,
     find_trainings_with_several_audits,
@@ -26,15 +27,18 @@ from hallmark.flows.checkpoint_comparison import (
 from hallmark.flows.runs import Run
 from hallmark.reports.artifact_lookup import find_artifact_by_name
 from hallmark.reports.page.document import Document
-from hallmark.reports.page.redaction import escape_invisible
+from hallmark.reports.page.redaction import Redactor
 from hallmark.reports.run_comparison import RunComparison, build_comparison_document
 from hallmark.reports.sections.checkpoint_comparison import TrainingCheckpoint
 from hallmark.reports.trajectory import AuditedTraining, build_trajectory
 from hallmark.reports.view.templating import render_view_page
-from hallmark.tasks.contract import PURGED_DOCUMENTS_FILE, Artifact, HallmarkError
+from hallmark.tasks.contract import PURGED_DOCUMENTS_FILE, Artifact, HallmarkError, UsageError
 
 #: How many comparisons and trajectories are kept in memory.
 MAX_COMPARISONS, MAX_TRAJECTORIES = 32, 8
+
+#: Largest number of digits of the step in RUN@STEP.
+MAX_STEP_DIGITS = 18
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,7 @@ class ComparisonPages:
     def __init__(self, reader: StoreReader) -> None:
         self.reader = reader
         self._comparisons: RecentValues[Document] = RecentValues(MAX_COMPARISONS)
+        self._artifact_names: RecentValues[list[str]] = RecentValues(MAX_COMPARISONS)
         self._trajectories: RecentValues[Trajectory] = RecentValues(MAX_TRAJECTORIES)
         self._trainings: RecentValues[list[AuditedTraining]] = RecentValues(1)
 
@@ -66,8 +71,7 @@ class ComparisonPages:
         document, problem, status_code = None, "", 200
         if before and after:
             try:
-                key = (before, after, *self._identify_store(runs))
-                document = self._comparisons.get(key, lambda: self._compare(before, after))
+                document = self._compare(runs, before, after)
             except HallmarkError as error:
                 problem, status_code = f"{str(error)[:1].upper()}{str(error)[1:]}.", 400
         return HTMLResponse(
@@ -78,7 +82,7 @@ class ComparisonPages:
                 after=after,
                 swapped="/compare?" + urlencode({"before": after, "after": before}),
                 document=document,
-                problem=escape_invisible(problem),
+                problem=Redactor().redact_full_text(problem),
             ),
             status_code,
         )
@@ -88,7 +92,62 @@ class ComparisonPages:
         purges = self.reader.store.get(PURGED_DOCUMENTS_FILE)
         return purges, *((run.id, len(run.stages)) for run in runs)
 
-    def _compare(self, before: str, after: str) -> Document:
+    def _compare(self, runs: list[Run], before: str, after: str) -> Document:
+        names = [self._resolve_name(runs, name) for name in (before, after)]
+        key = (*names, *self._identify_store(runs))
+        artifact_names = self._artifact_names.get(key, lambda: self._list_artifacts(*names))
+        return self._comparisons.get(
+            (*key, self.reader.identify_files(artifact_names)), lambda: self._build(*names)
+        )
+
+    def _resolve_name(self, runs: list[Run], name: str) -> str:
+        """Return the complete name of a run or checkpoint of the store.
+
+        A page must not tell which files exist on this machine, so paths are not looked up.
+
+        Args:
+            runs: The runs of the store, newest first.
+            name: RUN or RUN@STEP, where RUN is "latest" or the start of an id, or checkpoint/….
+
+        Raises:
+            UsageError: If the store has no such run or checkpoint, or if several runs match.
+        """
+        if name.startswith("checkpoint/") and find_artifact_by_name(self.reader.store, name):
+            return name
+        run_name, separator, step = name.partition("@")
+        is_step = step.isascii() and step.isdecimal() and len(step) <= MAX_STEP_DIGITS
+        run_ids = [run.id for run in runs if run.id.startswith(run_name)]
+        if run_name == "latest":
+            run_ids = [run.id for run in runs if run.may_be_latest and "pretrain" in run.stages][:1]
+        elif run_name in run_ids:
+            run_ids = [run_name]
+        if not run_ids or not run_name or (separator and not is_step):
+            raise UsageError(
+                f"the store has no run or checkpoint {name!r:.80}; specify RUN, RUN@STEP or the "
+                "name of an artifact (checkpoint/…)"
+            )
+        if len(run_ids) > 1:
+            raise UsageError(
+                f"{len(run_ids)} runs have ids that begin with {run_name!r:.80}; write more of the "
+                "id"
+            )
+        return f"{run_ids[0]}{separator}{step}"
+
+    def _list_artifacts(self, before: str, after: str) -> list[str]:
+        """List the names of the artifacts that a comparison reads."""
+        compared_runs = find_compared_runs(self.reader.store, before, after)
+        audit_runs = [
+            run
+            for compared_run in compared_runs
+            if isinstance(compared_run.audits, CheckpointAudits)
+            for run in (compared_run.audits.audit_run, *compared_run.audits.earlier_runs)
+        ]
+        return [
+            *(artifact.name for run in compared_runs for artifact in run.corpus_artifacts.values()),
+            *(entry["artifact"] for run in audit_runs for entry in run.stages.values()),
+        ]
+
+    def _build(self, before: str, after: str) -> Document:
         runs = find_compared_runs(self.reader.store, before, after)
         link_finding = build_finding_linker(
             lambda run_id, figure: f"/runs/{quote(run_id)}/model_card/{link_figure(figure)}"
@@ -121,7 +180,14 @@ class ComparisonPages:
         if training is None:
             raise HTTPException(404)
         runs, _ = self.reader.read_runs()
-        key = (training.first_run_id, *self._identify_store(runs))
+        artifact_names = [
+            entry["artifact"]
+            for run in runs
+            if run.id in training.run_ids
+            for entry in run.stages.values()
+        ]
+        files = self.reader.identify_files(artifact_names)
+        key = (training.first_run_id, files, *self._identify_store(runs))
         return self._trajectories.get(key, lambda: self._build_trajectory(training, runs))
 
     def _build_trajectory(self, training: AuditedTraining, runs: list[Run]) -> Trajectory:

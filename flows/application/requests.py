@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl
 
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 
 from hallmark.tasks.contract import HallmarkError
@@ -124,7 +124,10 @@ def handle_form(
     """Turn a function of a request and its form into the handler of a route."""
 
     async def handle(request: Request) -> Response:
-        fields = await read_form(request)
+        try:
+            fields = await read_form(request)
+        except ClientDisconnect:  # nobody reads the response
+            return Response(status_code=400)
         response: Response = await run_in_threadpool(handler, request, fields)
         return response
 

@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 from fastapi import Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
+from hallmark.flows.application.requests import InvalidRequestError
 from hallmark.flows.application.store_reader import StoreReader
 from hallmark.flows.application.training_progress import read_training
 from hallmark.flows.runs import Run
@@ -29,8 +30,9 @@ from hallmark.reports.site import (
 )
 from hallmark.reports.trajectory import AuditedTraining
 from hallmark.reports.view.flow_picture import FlowStage, draw_flow_picture
+from hallmark.reports.view.row_queries import count_pages, parse_page_number
 from hallmark.reports.view.templating import render_view_page
-from hallmark.tasks.contract import ACCOUNT_TERMS, Artifact, HallmarkError
+from hallmark.tasks.contract import ACCOUNT_TERMS, Artifact, HallmarkError, UsageError
 
 #: Runs on a page of the list.
 RUNS_PER_PAGE = 30
@@ -48,9 +50,13 @@ class RunPages:
         """List the runs, newest first."""
         parameters = request.query_params
         search, page_text = parameters.get("search", "").strip(), parameters.get("page", "1")
-        page = max(1, int(page_text)) if page_text.isascii() and page_text.isdecimal() else 1
+        try:
+            page = parse_page_number(page_text)
+        except UsageError as error:
+            raise InvalidRequestError(str(error), 400) from error
         runs, problems = self.reader.read_runs()
         matching_runs = [run for run in runs if _matches(run, search)]
+        page = min(page, count_pages(len(matching_runs), RUNS_PER_PAGE))
         first = (page - 1) * RUNS_PER_PAGE
         has_more = len(matching_runs) > first + RUNS_PER_PAGE
         redact = Redactor().redact_full_text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import socket
+from contextlib import suppress
 
 from hallmark.flows.application.application import HOST, create_application
 from hallmark.flows.commands.options import (
@@ -52,7 +53,8 @@ def view(
             f"http://{HOST}:{bound_port}/ shows {opened_store.uri}; stop it with Ctrl-C", flush=True
         )
         config = uvicorn.Config(application, log_level="warning", server_header=False, ws="none")
-        uvicorn.Server(config).run(sockets=[listener])
+        with suppress(KeyboardInterrupt):  # uvicorn raises it again after Ctrl-C stopped the server
+            uvicorn.Server(config).run(sockets=[listener])
 
 
 def bind_port(port: int) -> socket.socket:

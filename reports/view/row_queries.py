@@ -296,8 +296,8 @@ class RowView:
 
     def _build_column_cells(self, rows: pa.Table, name: str) -> list[TableCell]:
         return [
-            value_to_cell(self.columns[name], *value, self.redactor, neighbours)
-            for *value, neighbours in self._iter_values(rows, name)
+            value_to_cell(self.columns[name], value, score, self.redactor, neighbours)
+            for value, score, neighbours in self._iter_values(rows, name)
         ]
 
     def _iter_values(
@@ -430,7 +430,8 @@ def _find_matching_values(values: pa.ChunkedArray, text: str) -> NDArray[np.bool
         values, data_type = values.cast(pa.string()), pa.string()
     if pa.types.is_string(data_type) or pa.types.is_large_string(data_type):
         matches = pc.match_substring(values, text, ignore_case=True)
-        return pc.fill_null(matches, False).to_numpy().astype(bool)
+        is_match: NDArray[np.bool_] = pc.fill_null(matches, False).to_numpy().astype(bool)
+        return is_match
     if _has_other_characters(data_type, needle):
         return np.zeros(len(values), bool)
     texts = map(_format_shown_value, values.to_pylist())

@@ -1,10 +1,17 @@
 """`hallmark view`: its pages, downloads, reviews, and the requests that it refuses."""
 
 import csv
+import html
 import io
+import json
+import os
 import re
 import shutil
+import signal
 import socket
+import subprocess
+import sys
+import time
 
 import pyarrow.parquet as pq
 import pytest
@@ -77,6 +84,60 @@ def test_the_list_shows_a_run_and_is_searched(client, run):
     assert run.id in client.get("/", params={"search": "SMOKE"}).text
     page = client.get("/", params={"search": "no such run"}).text
     assert run.id not in page and "0 of " in page
+    # A page after the last shows the last, as for rows.
+    assert client.get("/?page=999").text == client.get("/").text
+
+
+@pytest.mark.parametrize("page", ["", "two", "-1", "1.0", "9" * 5000, "\0"])
+def test_what_is_no_page_of_the_list_is_refused(client, page):
+    response = client.get("/", params={"page": page})
+    assert_one_sentence(response, 400, "is not a page number")
+
+
+@pytest.mark.parametrize("text", ["", "\0", "x" * 9000, "\u202e", "%", "../..", "\ud7ff"])
+def test_no_value_of_a_parameter_is_an_unexpected_error(client, run, values, text):
+    for path, names in {
+        "/": ("search", "page", "nothing"),
+        "/compare": ("before", "after", "nothing"),
+        "/trace": ("run", "nothing"),
+        f"/runs/{run.id}/": ("nothing",),
+        f"{values}.html": ("search", "sort", "page", "column", "operator", "value", "nothing"),
+        f"{values}.csv": ("search", "sort", "page", "column", "operator", "value", "nothing"),
+    }.items():
+        for name in names:
+            for others in ({}, {"before": run.id, "after": run.id}):
+                filters = {"column": "toxicity", "operator": "is", "value": "0.5"}
+                others |= filters if name in filters else {}
+                response = client.get(path, params=others | {name: text})
+                assert response.status_code in (200, 400), (path, name)
+                assert "could not be built" not in response.text, (path, name)
+
+
+def read_record(store, run):
+    return json.loads((store / "runs" / run.id / "run.json").read_text())
+
+
+def write_record(store, run, **changes):
+    record = read_record(store, run) | changes
+    (store / "runs" / run.id / "run.json").write_text(json.dumps(record))
+
+
+def test_texts_of_a_run_are_redacted_wherever_they_are_shown_and_searched(damaged, run):
+    address = "jane.roe@example.org"
+    names = ("flow", "config_name", "status", "started", "ended", "error", "checkpoint")
+    write_record(damaged, run, **{name: f"<{address} {name}>" for name in names})
+    client = start(damaged)
+    for path in ("/", f"/runs/{run.id}/", f"/runs/{run.id}/progress", "/compare", "/trace"):
+        page = client.get(path)
+        assert page.status_code == 200 and "example.org" not in page.text, path
+        assert "<[email" not in page.text, path
+    assert client.get("/").text.count("[email masked]") == 4
+    assert run.id not in client.get("/?search=jane").text
+    assert run.id in client.get("/?search=[email+masked]+flow").text
+
+
+def test_times_of_a_run_are_shown_as_they_are(client, run):
+    assert run.record["started"].replace("T", " ").replace("+00:00", " UTC") in client.get("/").text
 
 
 def test_a_damaged_run_does_not_hide_the_others(damaged, run):
@@ -150,6 +211,61 @@ def test_pages_that_do_not_exist_say_so(client, run, card):
 def test_no_path_leaves_its_folder(client, run, path):
     response = client.get(path.replace("RUN", run.id))
     assert response.status_code == 404 and "pretrain" not in response.text
+
+
+def test_a_comparison_does_not_tell_which_files_exist(client, run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").touch()
+    (tmp_path / "file").touch()
+    (tmp_path / "empty").mkdir()
+
+    def explain(name):
+        response = client.get("/compare", params={"before": name, "after": run.id})
+        assert response.status_code == 400
+        return html.unescape(re.search('role="alert">(.*?)</p>', response.text)[1])
+
+    folder = str(tmp_path)
+    for name in (
+        *("file", "empty", "model", "missing", ".", "~", "~root", "~nobody-here"),
+        *(f"{folder}/file", f"{folder}/empty", f"{folder}/model", f"{folder}/missing"),
+        "/etc/passwd",
+        "~/file",
+        "checkpoint/0123456789abcdef",
+        "checkpoint/../x",
+        f"{run.id}@",
+        f"{run.id}@x",
+        f"{run.id}@all",
+        "@1",
+        "latest@" + "9" * 5000,
+    ):
+        assert explain(name) == (
+            f"The store has no run or checkpoint {name!r:.80}; specify RUN, RUN@STEP or the name "
+            "of an artifact (checkpoint/…)."
+        )
+
+
+def test_names_of_compared_runs_are_completed(client, run):
+    steps = run["pretrain"]["checkpoints"].read(["step"])["step"].to_pylist()
+    checkpoint = run.find_checkpoints()[-1].name
+    for name in (run.id[:-1], "latest", f"latest@{max(steps)}", checkpoint):
+        response = client.get("/compare", params={"before": name, "after": run.id})
+        assert_one_sentence(response, 400, f"refer to the same audit, that of run {run.id}")
+    response = client.get("/compare", params={"before": f"{run.id}@987654", "after": run.id})
+    assert_one_sentence(response, 400, "has no checkpoint for step 987654")
+
+
+def test_several_runs_whose_ids_begin_alike_are_not_compared(damaged, run):
+    write_record(damaged, run)
+    other = run.id[:-1] + "x"
+    shutil.copytree(damaged / "runs" / run.id, damaged / "runs" / other)
+    (damaged / "runs" / other / "run.json").write_text(
+        json.dumps(read_record(damaged, run) | {"run": other})
+    )
+    client = start(damaged)
+    response = client.get("/compare", params={"before": run.id[:-1], "after": run.id})
+    assert_one_sentence(response, 400, f"2 runs have ids that begin with &#39;{run.id[:-1]}&#39;")
 
 
 def test_what_cannot_be_compared_is_explained(client, run):
@@ -235,11 +351,44 @@ def test_downloads_have_the_same_rows_and_hide_the_same_text(client, values, evi
         ("column=toxicity&operator=like&value=1", "not a comparison operator"),
         ("column=toxicity", "needs a column, an operator and a value"),
         ("page=two", "not a page number"),
+        ("page=", "not a page number"),
+        ("sort=-", "cannot be sorted or filtered by"),
+        ("column=toxicity&operator=at-least&value=", "column &#39;toxicity&#39; needs a value"),
+        ("&".join(["column=toxicity&operator=is&value=1"] * 21), "21 conditions, but at most 20"),
+        (f"search={'x' * 501}", "at most 500"),
     ],
 )
 def test_a_wrong_query_is_refused_in_one_sentence(client, values, query, words):
     assert_one_sentence(client.get(f"{values}.html?{query}"), 400, words)
     assert client.get(f"{values}.csv?{query}").status_code == 400
+
+
+def test_a_search_over_no_rows_finds_none(client, values):
+    query = "column=toxicity&operator=at-least&value=2&search=64"
+    response = client.get(f"{values}.html?{query}")
+    assert response.status_code == 200 and "No row meets these conditions" in response.text
+    assert read_csv(client.get(f"{values}.csv?{query}").text) == []
+    table = pq.read_table(io.BytesIO(client.get(f"{values}.parquet?{query}").content))
+    assert len(table) == 0 and "toxicity" in table.column_names
+
+
+@pytest.mark.parametrize("change", ["removed", "replaced", "restored"])
+def test_changed_rows_are_not_served_from_memory(damaged, run, values, change):
+    client = start(damaged)
+    files = [*(damaged / "artifacts").rglob("values/*.parquet")]
+    contents = {path: path.read_bytes() for path in files}
+    assert client.get(f"{values}.html").status_code == 200
+    for path in files:
+        path.unlink()
+        if change == "replaced":
+            path.write_bytes(b"\0" * len(contents[path]))
+    for suffix in ("html", "csv", "parquet"):
+        response = client.get(f"{values}.{suffix}")
+        assert_one_sentence(response, 500, "is missing|cannot be read|damaged")
+    if change == "restored":
+        for path, content in contents.items():
+            path.write_bytes(content)
+        assert client.get(f"{values}.html").status_code == 200
 
 
 # Memory ---------------------------------------------------------------------------------------
@@ -502,6 +651,39 @@ def test_a_statement_about_changed_evidence_is_refused(damaged, reviewers, run):
 
 
 # The command ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def started_application(apart):
+    """Start the command as a user does; return its process and its port."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "hallmark.flows.cli", "view", "--port", "0"],
+        env={**os.environ, "HALLMARK_STORE": str(apart.store)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    port = int(re.search(r"127\.0\.0\.1:(\d+)/", process.stdout.readline())[1])
+    yield process, port
+    process.kill()
+    process.communicate()
+
+
+def test_ctrl_c_ends_the_application_and_an_aborted_form_is_quiet(started_application):
+    process, port = started_application
+    with socket.create_connection(("127.0.0.1", port)) as aborted:
+        aborted.sendall(
+            f"POST /trace HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n"
+            f"Origin: http://127.0.0.1:{port}\r\nContent-Length: 1000\r\n"
+            "Content-Type: application/x-www-form-urlencoded\r\n\r\ntext=a".encode()
+        )
+        time.sleep(0.5)
+    with socket.create_connection(("127.0.0.1", port)) as other:
+        other.sendall(f"GET /static/view.js HTTP/1.0\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode())
+        assert other.recv(100).startswith(b"HTTP/1.1 200")
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0 and errors == ""
 
 
 def test_a_port_in_use_is_named(apart):

@@ -189,7 +189,7 @@ def test_a_run_is_not_compared_with_itself(apart, both):
     assert len(report["checkpoints"]) == 2
 
 
-def test_the_application_shows_the_comparison_and_the_trajectory(apart, both):
+def test_the_application_shows_the_comparison_and_the_trajectory(apart, both, tmp_path):
     application = create_application(open_store(str(apart.store)), 8321, SignerFiles())
     client = TestClient(application, base_url="http://127.0.0.1:8321")
     page = client.get("/compare", params=dict(zip(("before", "after"), both, strict=True))).text
@@ -207,6 +207,14 @@ def test_the_application_shows_the_comparison_and_the_trajectory(apart, both):
     pairs = client.get(urljoin(folder, re.search(r'href="(rows/[^"]+)"', trajectory)[1]))
     assert "'sha256-" in pairs.headers["content-security-policy"]  # of the style that it brings
     assert client.get(f"{folder}rows/other.html").status_code == 404
+    # What was computed from a table is not shown from memory after the table is gone.
+    artifact = open_run("latest", str(apart.store)).stages["audit_bias"]["artifact"]
+    table = next((apart.store / "artifacts" / artifact).rglob("values/*.parquet"))
+    shutil.move(table, tmp_path / table.name)
+    names = dict(zip(("before", "after"), both, strict=True))
+    assert client.get("/compare", params=names).text != page
+    shutil.move(tmp_path / table.name, table)
+    assert client.get("/compare", params=names).text == page
 
 
 def test_runs_without_a_model_are_compared_by_their_training_data(apart, both):
