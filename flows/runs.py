@@ -55,6 +55,9 @@ REQUIRED_RECORD_KEYS = {
     "error",
 }
 
+#: The largest number of seconds of a stage in a run.json; a larger one is damage.
+MAX_STAGE_SECONDS = 1e10
+
 #: The flow of each trial of a study.
 TRIAL_FLOW = "trial"
 
@@ -490,8 +493,13 @@ def _is_valid_stage_entry(entry: Any) -> bool:
         and all(SAFE_NAME_PATTERN.fullmatch(entry[key]) for key in ("label", "stage"))
         and ARTIFACT_NAME_PATTERN.fullmatch(entry["artifact"]) is not None
         and isinstance(entry.get("cached"), bool)
-        and isinstance(entry.get("seconds"), int | float)
+        and _is_duration(entry.get("seconds"))
     )
+
+
+def _is_duration(seconds: Any) -> bool:
+    # JSON as Python reads it also has infinity and NaN, for which the comparison is false.
+    return isinstance(seconds, int | float) and 0 <= seconds <= MAX_STAGE_SECONDS
 
 
 def read_all_runs(store: Store, include_trials: bool = False) -> list[Run]:

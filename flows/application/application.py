@@ -127,6 +127,9 @@ def show_error(request: Request, error: Exception) -> Response:
                 "damaged file with: hallmark verify"
             )
         case _:
-            sentence = f"the page could not be built ({type(error).__name__}: {error!s:.200})"
+            sentence = (
+                f"the page could not be built ({type(error).__name__}: {error!s:.200}); look for "
+                "damaged files of the store with: hallmark verify"
+            )
     shown = Redactor().redact_full_text(f"{sentence[:1].upper()}{sentence[1:]}.")
     return HTMLResponse(render_view_page("error.html", sentence=shown), status_code)

@@ -141,6 +141,10 @@ class ReviewPages:
     def _render_reviews(
         self, run: Run, kind: CardStage, fields: FormFields, problem: str, status_code: int
     ) -> Response:
+        try:
+            self.signer_files.check_readable()
+        except UsageError as error:  # a file was removed after the start
+            raise HallmarkError(f"the reviews cannot be judged: {error}") from error
         approval = judge_card(
             describe_run_card(run, kind), read_reviews(self.reader.store), self.signer_files
         )

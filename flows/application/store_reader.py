@@ -213,6 +213,12 @@ class StoreReader:
             cards = ", ".join(label for label in CARD_KINDS if label in run.stages) or "none"
             raise UsageError(f"run {run.id} has no card {card!r:.80}; its cards: {cards}")
         artifact = run[card]
+        if artifact.stage != card:
+            raise HallmarkError(
+                f"{run.stages[card]['artifact']} is damaged: its manifest.json in "
+                f"{self.store.uri}/{artifact.folder} names another stage ({artifact.stage!r:.80}); "
+                "remove this folder and run again to build it again"
+            )
         key = self._identify_contents(artifact)
         if reads_rows:
             input_names = self._input_names.get(

@@ -93,6 +93,17 @@ def test_a_record_with_wrong_types_is_damaged(store, changes):
     assert [run.id for run in read_all_runs(store)] == ["a"]
 
 
+@pytest.mark.parametrize("seconds", ["NaN", "Infinity", "-1", "1e11", "1" + "0" * 400, '"1"'])
+def test_a_record_with_an_impossible_duration_is_damaged(store, seconds):
+    record = json.loads(store.get("runs/a/run.json")) | {"run": "b"}
+    record["stages"][0]["seconds"] = 123.25
+    store.put("runs/b/run.json", json.dumps(record).encode())
+    assert open_run("b", store).stages["make"]["seconds"] == 123.25
+    store.put("runs/b/run.json", json.dumps(record).replace("123.25", seconds).encode())
+    with pytest.raises(HallmarkError, match=r"run b is damaged"):
+        open_run("b", store)
+
+
 CLIMBING = ("../../etc/0123", "..", "a/../b", "/etc/passwd", "make/../0123", "a/b/0123", "")
 
 

@@ -449,6 +449,31 @@ def test_rows_that_are_damaged_do_not_hide_the_card(damaged, run, card, values):
     assert_one_sentence(response, 500, "cannot be read|damaged")
 
 
+@pytest.mark.parametrize("seconds", ["NaN", "Infinity", "1" + "0" * 400])
+def test_a_record_with_an_impossible_number_is_named(damaged, run, seconds):
+    record = read_record(damaged, run)
+    record["stages"][0]["seconds"] = 123.25
+    text = json.dumps(record).replace("123.25", seconds)
+    (damaged / "runs" / run.id / "run.json").write_text(text)
+    client = start(damaged)
+    words = f"run {run.id} is damaged: its run.json in {damaged}/runs/{run.id}"
+    assert_one_sentence(client.get(f"/runs/{run.id}/"), 500, f"(?i){words}")
+    assert_one_sentence(client.get("/"), 200, words)
+
+
+@pytest.mark.parametrize("stage", ["../x", "datasheet", "<b>"])
+def test_a_card_whose_manifest_names_another_stage_is_named(damaged, run, card, stage):
+    folder = damaged / "artifacts" / run.stages["model_card"]["artifact"]
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps(manifest | {"stage": stage}))
+    client = start(damaged)
+    for page in ("model_card.html", "rows/x.html"):
+        response = client.get(card + page)
+        assert_one_sentence(response, 500, "(?i)is damaged: its manifest.json in ")
+        assert run.stages["model_card"]["artifact"] in response.text
+    assert client.get("/").status_code == client.get(f"/runs/{run.id}/").status_code == 200
+
+
 @pytest.mark.parametrize("name", ["../../../../etc/passwd", "/etc/passwd"])
 def test_a_path_in_a_manifest_does_not_leave_the_artifact(damaged, run, card, name):
     folder = damaged / "artifacts" / run.stages["model_card"]["artifact"]
@@ -616,6 +641,15 @@ def test_a_review_is_composed_signed_and_stored(reviewing, apart, run, reviewers
     assert apart.json("review", run.id)["cards"][0]["reviews"] is not None
     assert len([*(apart.store / "reviews").glob("*")]) == 2
     assert_one_sentence(reviewing.get(statement_path), 404, "is not waiting for a signature")
+
+
+def test_a_missing_file_of_allowed_signers_is_named(apart, run, reviewers, tmp_path):
+    signer_files = reviewers.files(tmp_path, "ada")
+    client, path = start(apart.store, signer_files), f"/runs/{run.id}/model_card/reviews/"
+    assert client.get(path).status_code == 200
+    signer_files.allowed_signers.unlink()
+    words = f"The reviews cannot be judged: {signer_files.allowed_signers}: there is no such file"
+    assert_one_sentence(client.get(path), 500, words)
 
 
 @pytest.mark.parametrize(
