@@ -30,6 +30,7 @@ from hallmark.reports.review.statements import (
     DECISIONS,
     CardStage,
     Review,
+    ReviewedCard,
     compute_review_id,
     format_card_kind,
 )
@@ -146,7 +147,7 @@ class ReviewPages:
         except UsageError as error:  # a file was removed after the start
             raise HallmarkError(f"the reviews cannot be judged: {error}") from error
         approval = judge_card(
-            describe_run_card(run, kind), read_reviews(self.reader.store), self.signer_files
+            _describe_card(run, kind), read_reviews(self.reader.store), self.signer_files
         )
         subjects, texts = fields.get("about", []), fields.get("note", [])
         notes = [*zip(subjects, texts, strict=False)] or [("", "")] * NOTE_ROWS
@@ -187,6 +188,17 @@ class ReviewPages:
             ),
             status_code,
         )
+
+
+def _describe_card(run: Run, kind: CardStage) -> ReviewedCard:
+    try:
+        return describe_run_card(run, kind)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise HallmarkError(
+            f"{run.stages[kind]['artifact']} is damaged: its manifest.json contradicts itself "
+            f"({type(error).__name__}: {error!s:.80}); remove its folder and run again to build it "
+            "again"
+        ) from error
 
 
 def _name_statement_file(review_id: str) -> str:

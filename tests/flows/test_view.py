@@ -474,6 +474,16 @@ def test_a_card_whose_manifest_names_another_stage_is_named(damaged, run, card, 
     assert client.get("/").status_code == client.get(f"/runs/{run.id}/").status_code == 200
 
 
+@pytest.mark.parametrize("parts", [{"a": 1}, {"inputs": None}, {"inputs": []}])
+def test_a_card_without_the_digests_of_its_inputs_is_named(damaged, run, card, parts):
+    name = run.stages["model_card"]["artifact"]
+    manifest_file = damaged / "artifacts" / name / "manifest.json"
+    manifest = json.loads(manifest_file.read_text())
+    manifest_file.write_text(json.dumps(manifest | {"parts": parts}))
+    response = start(damaged).get(f"{card}reviews/")
+    assert_one_sentence(response, 500, f"(?i){name} is damaged: its manifest.json contradicts")
+
+
 @pytest.mark.parametrize("name", ["../../../../etc/passwd", "/etc/passwd"])
 def test_a_path_in_a_manifest_does_not_leave_the_artifact(damaged, run, card, name):
     folder = damaged / "artifacts" / run.stages["model_card"]["artifact"]
