@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from hallmark.flows.runs import (
-    ARTIFACT_NAME_PATTERN,
     Record,
     Run,
     list_run_ids,
@@ -42,6 +41,7 @@ from hallmark.reports.purge_notices import (
 )
 from hallmark.reports.run_summary import RunSummary, summarize_run
 from hallmark.tasks.contract import (
+    ARTIFACT_NAME_PATTERN,
     PURGED_DOCUMENTS_FILE,
     Artifact,
     HallmarkError,
