@@ -158,8 +158,8 @@ class ModelConfig:
     def _check_label_settings(self) -> None:
         if self.architecture == "encoder_decoder":
             raise ValueError(
-                "A model with labels must have the architecture 'encoder' or 'decoder', not "
-                "'encoder_decoder'."
+                "A classifier (a model with labels) must have the architecture 'encoder' or "
+                "'decoder', not 'encoder_decoder'."
             )
         if self.tie_embeddings:
             raise ValueError(

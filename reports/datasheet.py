@@ -288,9 +288,7 @@ class DatasheetBuilder:
         if unread_file_count:
             files = format_count(unread_file_count, "file")
             verb = "was" if unread_file_count == 1 else "were"
-            section.add_blocks(
-                Paragraph([f"{files} in the folders of the sources {verb} not read."])
-            )
+            section.add_blocks(Paragraph([f"{files} in the source folders {verb} not read."]))
         return section
 
     def build_uses_section(self) -> Section:

@@ -366,7 +366,10 @@ class ModelCardBuilder:
             replace(
                 training_section,
                 page="training-run",
-                answer=["The loss, the checkpoints and the settings of the training, and samples."],
+                answer=[
+                    "The training loss, the checkpoints, the training settings, and samples of "
+                    "generated text."
+                ],
             ),
         ]
         return section
@@ -562,8 +565,8 @@ class ModelCardBuilder:
         else:
             items += [
                 [
-                    "Generated text and corpus text are shown only if a scorer found them "
-                    "harmless; sentences of the bias audit are shown as written."
+                    "Generated text and corpus text are shown only if their toxicity scores are "
+                    "low; sentences of the bias audit are shown as written."
                 ],
                 [
                     "Personal data is masked on every page. Planted secrets are invented; they "

@@ -143,7 +143,7 @@ class TaskCardBuilder:
         test_origin = (
             "are in a separate file"
             if has_test_file
-            else "were split off from the file with the training rows"
+            else "were split off from the file containing the training rows"
         )
         test_row_count = self.get_row_count_figure("test", "used")
         count_content: InlineContent = (

@@ -164,7 +164,7 @@ def describe_measurement_limits(findings: Findings, controls: Sequence[AuditCont
     ]
     if unjudged_audits:
         sentences.append(
-            "It could not be judged whether the model is capable enough for these audits: "
+            "It could not be determined whether the model is capable enough for these audits: "
             f"{', '.join(unjudged_audits)}."
         )
     return " ".join(sentences) or INTERVAL_NOTE
@@ -427,7 +427,7 @@ def summarize_control_results(
         clauses.append(f"this model is too weak for these audits: {', '.join(weak_audits)}")
     if unjudged_audits := _list_titles_of_unjudged_audits(controls, weak_audits):
         clauses.append(
-            "it could not be judged whether this model is capable enough for these audits: "
+            "it could not be determined whether this model is capable enough for these audits: "
             f"{', '.join(unjudged_audits)}"
         )
     limits_by_scorer = collect_scorer_limits(control.row for control in controls)
@@ -482,9 +482,9 @@ def _explain_control_results(findings: Findings, controls: Sequence[AuditControl
         )
     if unjudged_audits:
         sentences.append(
-            "It could not be judged whether this model is capable enough for these audits: "
-            f"{', '.join(unjudged_audits)}. The card draws no conclusion from their figures, which "
-            "state the reason."
+            "It could not be determined whether this model is capable enough for these audits: "
+            f"{', '.join(unjudged_audits)}. The card draws no conclusion from their figures, "
+            "for the reasons given there."
         )
     audits_without_numbers = dict.fromkeys(
         get_audit_title(control.audit)

@@ -279,7 +279,7 @@ def build_removal_rates_by_rule(corpus: CorpusFigures) -> Section:
         "differs from 1 with p below 5 %, corrected for all groups of the rule. The ratio "
         "adjusted for source is not tested: where it is near 1 or on the other side of 1, the "
         "sources may explain the difference. Groups with few documents are omitted. For records "
-        "that the stage ingest removed, only the source is known. Documents reserved for planting "
+        "that the ingest stage removed, only the source is known. Documents reserved for planting "
         "do not count as removed. A rule that tags removes nothing: its shares are relative to "
         "the documents that its stage kept. All rules and groups are in the table removal_rates."
     )

@@ -129,9 +129,9 @@ def build_detection_rate_table(
         )
     note = (
         "Recall is the share of the known cases that the stage found. Precision is the share of "
-        "the reported cases that are known cases. The rate of false alarms is the share of the "
-        "documents without a case that were removed or tagged. Each stage is judged only on the "
-        "documents that it received. "
+        "the reported cases that are known cases. The false-alarm rate is the share of the "
+        "documents without such content that were nevertheless removed or tagged. Each stage is "
+        "judged only on the documents that it received. "
     )
     note = f"{note}{extra_note}".strip()
     columns = ["stage", "what", "measure", "share", "interval", "n"]

@@ -554,7 +554,7 @@ class DatasheetMeasurements:
         return [
             "Yes: the store keeps the text of ",
             self._count_documents_of_stage(INGEST, "kept"),
-            " as it was read, in the table documents of the stage ingest.",
+            " as it was read, in the table documents of the ingest stage.",
         ]
 
     def describe_software(self) -> InlineContent:

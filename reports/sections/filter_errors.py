@@ -34,7 +34,7 @@ def build_filter_error_section(corpus: CorpusFigures) -> Section:
         section.add_blocks(
             build_detection_rate_table(
                 corpus,
-                f"Documents of {source} that the toxicity filter removed or tagged",
+                f"Documents of the source {source} that the toxicity filter removed or tagged",
                 source_rows,
             )
         )

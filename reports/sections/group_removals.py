@@ -48,8 +48,9 @@ PEOPLE_DIMENSIONS = ("identity", "dialect")
 MAX_DETAILED_GROUPS = 3
 
 SOURCE_MIX_SENTENCE = (
-    "The comparison within sources can differ from that of the shares, because many documents of "
-    "a group may be in sources of which little, or much, was removed."
+    "The comparison within sources can differ from the comparison of the overall shares, because "
+    "the documents of a group may be concentrated in sources from which few or many documents were "
+    "removed."
 )
 
 
@@ -191,9 +192,9 @@ def describe_total_removals(corpus: CorpusFigures, total: Row) -> InlineContent:
         f"({format_number(total['removal_rate'], 'share')}). ",
         ShortFigure(duplicates),
         f" of these {'was a duplicate' if total['duplicate_documents'] == 1 else 'were duplicates'}"
-        " of other documents. No copy remains of ",
+        " of other documents. Of the removed documents, ",
         ShortFigure(lost),
-        " of them.",
+        f" {'is' if total['lost_documents'] == 1 else 'are'} lost: no copy remains in the corpus.",
     ]
 
 
@@ -628,10 +629,10 @@ def build_stage_section(corpus: CorpusFigures, rows: Sequence[Row]) -> Section:
     note = (
         "The columns of stages show the number of documents that each stage removed or put into "
         "quarantine. Read = removed + kept. “Unique” documents are those that were read, "
-        "excluding exact and near duplicates of other documents. For documents that the stage "
-        "ingest removed, and for duplicates of an earlier corpus, only the source is known. "
-        "Records that the stage ingest could not read are not documents; the section “Collection "
-        "process” counts them."
+        "excluding exact and near duplicates of other documents. For documents that the ingest "
+        "stage removed, and for duplicates of an earlier corpus, only the source is known. "
+        "Records that the ingest stage could not read do not count as documents; the section "
+        "“Collection process” counts them."
     )
     section.add_blocks(
         DataTable(

@@ -18,8 +18,9 @@ from hallmark.tasks.corpus.profiles.sentiment_conclusions import (
 
 #: The rule by which a sentence names a group.
 RULE = (
-    f"if q is below {100 * SIGNIFICANCE_LEVEL:g} % and the whole interval is below 0; q controls "
-    "the false discovery rate over all groups of the table that have an interval"
+    f"if q is below {100 * SIGNIFICANCE_LEVEL:g} % and the whole interval is below 0; q is "
+    "the p-value adjusted for the false discovery rate over all groups in the table that have an "
+    "interval"
 )
 
 

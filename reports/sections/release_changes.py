@@ -28,7 +28,7 @@ from hallmark.tasks.contract import Artifact, Row, format_count, table_to_rows
 #: Label of the stage, which is not imported: it would make the card depend on estimators.
 COMPARISON = "compare_with_previous"
 
-NO_EARLIER_RELEASE = "No earlier release of this name."
+NO_EARLIER_RELEASE = "No earlier release has this name."
 
 #: The largest number of audits that are named as not compared.
 MAX_NAMED_AUDITS = 3

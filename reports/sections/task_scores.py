@@ -57,8 +57,8 @@ COMPARISON_MESSAGES: dict[
     "worse": (
         "bad",
         "is worse than",
-        "which is below 0, so the model is worse for this task.",
-        "The intervals do not overlap, so the model is worse for this task.",
+        "which is below 0, so the model is worse on this task.",
+        "The intervals do not overlap, so the model is worse on this task.",
     ),
     "no difference shown": (
         "note",

@@ -286,7 +286,7 @@ def _find_uri_fault(uri: str, is_pattern: bool) -> str | None:
             return "has a backslash or a non-printable character"
         parts = path.removesuffix("/").split("/") if path else []
         if any(part.strip() in ("", ".", "..") for part in parts):
-            return "has an empty path segment, or the segment . or .."
+            return "has an empty path segment, or the segment '.' or '..'"
         try:
             decoded = unquote(path, errors="strict")
         except UnicodeDecodeError:

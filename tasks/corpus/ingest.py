@@ -662,7 +662,7 @@ def ingest(config: IngestConfig, context: StageContext) -> None:
     for source_name, source_unread_files in unread_files.items():
         if source_unread_files:
             log.warning(
-                "source %r: %s; the table unread_files of the stage ingest lists them",
+                "source %r: %s; the table unread_files of the ingest stage lists them",
                 source_name,
                 describe_unread_files(source_unread_files),
             )

@@ -741,7 +741,7 @@ def test_a_repeated_audit_after_a_release_is_cached(apart, audited_later):
     assert all(stage["cached"] for stage in again["stages"])
     assert read_changes_line(apart.store, again["run"]) == [
         "Changes",
-        ["No earlier release of this name."],
+        ["No earlier release has this name."],
     ]
 
 

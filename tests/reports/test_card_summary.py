@@ -435,9 +435,10 @@ def test_a_capability_control_without_an_interval_does_not_call_the_model_weak(s
     capability |= {"control_target": "model", "verdict": "not_shown"}
     text = text_of_blocks(summary_of(bias=[instrument, capability]))
     assert (
-        "It could not be judged whether this model is capable enough for these audits: Bias" in text
+        "It could not be determined whether this model is capable enough for these audits: Bias"
+        in text
     )
-    assert "The card draws no conclusion from their figures, which state the reason." in text
+    assert "The card draws no conclusion from their figures, for the reasons given there." in text
     assert "this model 0 of 1 (1 without a clear result)" in text
     assert "too weak" not in text and "require" not in text
 

@@ -636,7 +636,7 @@ GAP |= {"worse_when": "away_from_null"}
 
 
 NOT_TESTED = "the difference from the value expected with no effect was not tested."
-NOT_JUDGED = "it could not be judged whether the model is capable enough for this audit"
+NOT_JUDGED = "it could not be determined whether the model is capable enough for this audit"
 
 
 @pytest.mark.parametrize(

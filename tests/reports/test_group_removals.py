@@ -283,7 +283,7 @@ def test_the_answer_names_significant_groups_with_share_interval_n_and_rate_of_o
         group("Jews", documents=0, removed=0, **EMPTY),
     )
     assert "Curation removed 100 of 1,000 documents (10.0 %). 50 of these were duplicates" in text
-    assert "No copy remains of 50 of them." in text
+    assert "Of the removed documents, 50 are lost: no copy remains in the corpus." in text
     assert (
         "The removal rates, duplicates included, of 2 groups (people and dialects) with at least "
         "20 documents were compared with those of all other documents of the same sources. "
@@ -303,7 +303,7 @@ def test_the_answer_names_significant_groups_with_share_interval_n_and_rate_of_o
         (
             group("", "", 9, 1, lost=0),
             "Curation removed 1 of 9 documents (11.1 %). 1 of these was a duplicate of other "
-            "documents. No copy remains of 0 of them.",
+            "documents. Of the removed documents, 0 are lost: no copy remains in the corpus.",
         ),
     ],
 )
@@ -359,8 +359,9 @@ STRONG = [
         ),
         (
             [group("women", removed=5, **MORE)],
-            "10.0 %). The comparison within sources can differ from that of the shares, because "
-            "many documents of a group may be in sources of which little, or much, was removed. "
+            "10.0 %). The comparison within sources can differ from the comparison of the overall "
+            "shares, because the documents of a group may be concentrated in sources from which "
+            "few or many documents were removed. "
             "Not counting",
         ),
         ([group("men", removed=20, **LESS)], "The comparison within sources can differ"),

@@ -64,7 +64,7 @@ def test_without_an_earlier_release_that_is_said(session):
     book, _, findings = build_book()
     assert build_changes_entry(book, None, findings) == (
         "Changes",
-        ["No earlier release of this name."],
+        ["No earlier release has this name."],
     )
 
 

@@ -130,7 +130,7 @@ def test_documents_removed_by_ingest_are_shown_by_source(session, tmp_path):
         assert [line["n"] for line in lines] == ["40"] * 3
         assert lines[0]["ratio"].short_text == "∞" and "any" in lines[0]["95 % interval"]
         assert INGEST_NOTE in grid.note
-    assert "For records that the stage ingest removed, only the source is known" in words(
+    assert "For records that the ingest stage removed, only the source is known" in words(
         introduction.content
     )
     # In the table of all stages they count, too.

@@ -213,8 +213,8 @@ def test_every_branch_about_the_licences_of_sources(tmp_path, licences, stated, 
     ("unread_names", "sentence"),
     [
         ([], ""),
-        (["b.pdf"], "1 file in the folders of the sources was not read."),
-        (["b.pdf", "in/c.zip"], "2 files in the folders of the sources were not read."),
+        (["b.pdf"], "1 file in the source folders was not read."),
+        (["b.pdf", "in/c.zip"], "2 files in the source folders were not read."),
     ],
 )
 def test_the_number_of_files_that_were_not_read_is_on_the_datasheet(
@@ -230,4 +230,4 @@ def test_the_number_of_files_that_were_not_read_is_on_the_datasheet(
         history = {**corpus, "ingest": ingest(IngestConfig(sources=[source]))}
         sheet = build_datasheet(profiled, history, DatasheetConfig())
         text = pages.read_card_source(pages.write_pages(sheet) / "datasheet.html")
-    assert text.count("in the folders of the sources") == bool(sentence) and sentence in text
+    assert text.count("in the source folders") == bool(sentence) and sentence in text

@@ -30,7 +30,7 @@ SHARE_UNITS = ("share", "percent")
 TOO_WEAK = "the model is too weak for this audit"
 
 #: The beginning of the reason if a capability control has no interval, or no value.
-NOT_JUDGED = "it could not be judged whether the model is capable enough for this audit"
+NOT_JUDGED = "it could not be determined whether the model is capable enough for this audit"
 
 #: Start of the reason of a finding whose test against the null value could detect little. Its
 #: interval is still valid.

@@ -424,12 +424,12 @@ PROBE = Probe(
                 "the preference in pairs that reviewers of the test found unsuitable"
             ),
             "byte_length_preference": (
-                "how often the shorter sentence is the stereotypical one; the preference "
-                "that length alone would give"
+                "how often the stereotypical sentence is the shorter one, that is, the "
+                "preference that length alone would produce"
             ),
             "byte_length_preference_without_ties": (
-                "how often the shorter sentence is the "
-                "stereotypical one, without pairs of equal length"
+                "how often the stereotypical sentence is the "
+                "shorter one, without pairs of equal length"
             ),
             "group_negative_statement_preference": (
                 "share of pairs in which the statement that is worse for the group is more likely"

@@ -79,7 +79,7 @@ def test_a_weak_model_is_described_by_the_control_its_value_and_the_bound(argume
 def test_a_control_without_an_interval_does_not_call_the_model_weak(value, method, expected):
     text = describe_weakness("Score", "percent", value, None, 50.0, reads_low=True, method=method)
     assert text == (
-        f"it could not be judged whether the model is capable enough for this audit: {expected}"
+        f"it could not be determined whether the model is capable enough for this audit: {expected}"
     )
     assert "weak" not in text
 
