@@ -145,7 +145,8 @@ def test_duplicates_count_as_removed_and_the_page_says_the_same(hallmark, corpus
     assert "Curation removed 9 of 71 documents (12.7 %). 9 of these were duplicates" in page
     assert "Of the removed documents, 0 are lost: no copy remains in the corpus." in page
     compared = format_count(report["removals"]["groups_compared"], "group")
-    assert f"removal rates of {compared} (people and dialects) with at least 20 documents" in page
+    rates = f"removal rates, duplicates included, of {compared} (people and dialects)"
+    assert f"{rates} with at least 20 documents" in page
 
 
 def test_nothing_is_printed_if_nothing_was_removed_or_tagged(hallmark, corpus):

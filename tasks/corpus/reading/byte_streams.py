@@ -29,6 +29,7 @@ from hallmark.tasks.corpus.reading.compressed_members import (
     Codec,
     CompressedMembers,
     Damage,
+    can_decompress,
     detect_codec,
     find_codec,
 )
@@ -163,7 +164,12 @@ def _choose_codec(file: BinaryIO, suffix: str, counts: ReadCounts) -> type[Codec
     Damaged data may have any beginning, but not that of a text.
     """
     named_codec, detected_codec = CODEC_BY_SUFFIX.get(suffix), detect_codec(file)
-    if named_codec in (None, detected_codec):
+    if detected_codec is named_codec:
+        return named_codec
+    # The first line of a text may be damaged and begin like compressed data.
+    if detected_codec is not None and not can_decompress(file, detected_codec()):
+        detected_codec = None
+    if named_codec is None:
         return detected_codec
     beginning = file.read(1024)
     file.seek(0)
@@ -213,10 +219,15 @@ def _decode_blocks(
         beginning += b"" if isinstance(block, Damage) else block[:MAX_LFS_POINTER_BYTES]
         if isinstance(block, Damage) or len(beginning) >= MAX_LFS_POINTER_BYTES:
             break
+    # An empty block precedes each member of a compressed file.
+    first_blocks_are_decompressed = bool(first_blocks) and first_blocks[0] == b""
     # The first blocks are not kept in memory.
     all_blocks = chain((first_blocks.popleft() for _ in range(len(first_blocks))), blocks)
     block = b""
-    if error := find_file_error(beginning):
+    error = find_file_error(beginning)
+    if not error and first_blocks_are_decompressed and find_codec(beginning) is not None:
+        error = COMPRESSED_TWICE
+    if error:
         sizes = (each.lost_bytes if isinstance(each, Damage) else len(each) for each in all_blocks)
         yield Damage(error, sum(sizes), may_continue_line=False)
         return
@@ -240,8 +251,6 @@ def find_file_error(beginning: bytes) -> str:
         return TAR_ARCHIVE
     if beginning.startswith(ZIP_MAGIC):
         return ZIP_ARCHIVE
-    if find_codec(beginning) is not None:
-        return COMPRESSED_TWICE
     return UTF16_WITHOUT_MARK if _UTF16_WITHOUT_MARK.match(beginning) else ""
 
 

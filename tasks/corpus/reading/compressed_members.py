@@ -295,12 +295,18 @@ class CompressedMembers:
                 self.file_size, MAX_REPEATED_BYTES
             ):
                 continue
-            member = self._open_member(start, self.codec.proof_bytes)
-            first_blocks = list(islice(member.output_blocks, 2))
-            if not member.error or (first_blocks and member.error == TRUNCATED_DATA):
-                member.output_blocks = chain(first_blocks, member.output_blocks)
+            if member := self.open_candidate(start):
                 return member
         return None
+
+    def open_candidate(self, start: int) -> _Member | None:
+        """Open the member that may begin here; None if its first data do not decompress."""
+        member = self._open_member(start, self.codec.proof_bytes)
+        first_blocks = list(islice(member.output_blocks, 2))
+        if member.error and not (first_blocks and member.error == TRUNCATED_DATA):
+            return None
+        member.output_blocks = chain(first_blocks, member.output_blocks)
+        return member
 
     def _find_magic_positions(self, position: int) -> Iterator[int]:
         """Yield each position of magic bytes once and in order."""
@@ -314,3 +320,10 @@ class CompressedMembers:
                 if 0 <= start < COMPRESSED_BLOCK_BYTES:
                     yield position + start
             position += COMPRESSED_BLOCK_BYTES
+
+
+def can_decompress(file: BinaryIO, codec: Codec) -> bool:
+    """Return whether an open file begins with data that a codec decompresses."""
+    has_member = CompressedMembers(file, codec).open_candidate(0) is not None
+    file.seek(0)
+    return has_member

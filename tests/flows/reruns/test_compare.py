@@ -208,7 +208,7 @@ def test_the_application_shows_the_comparison_and_the_trajectory(apart, both, tm
     assert "'sha256-" in pairs.headers["content-security-policy"]  # of the style that it brings
     assert client.get(f"{folder}rows/other.html").status_code == 404
     # What was computed from a table is not shown from memory after the table is gone.
-    artifact = open_run("latest", str(apart.store)).stages["audit_bias"]["artifact"]
+    artifact = open_run(apart.first, str(apart.store)).stages["audit_bias"]["artifact"]
     table = next((apart.store / "artifacts" / artifact).rglob("values/*.parquet"))
     shutil.move(table, tmp_path / table.name)
     names = dict(zip(("before", "after"), both, strict=True))

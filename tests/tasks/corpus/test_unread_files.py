@@ -96,8 +96,8 @@ def test_each_file_that_is_not_read_has_a_reason(tmp_path, session, caplog):
     (message,) = [record.getMessage() for record in caplog.records]
     assert message == (
         "source 's': 13 files are not read: '.f.jsonl': hidden file; '.git': hidden folder: files "
-        "with other endings; 'README': no ending; and 9 more; the table unread_files of the stage "
-        "ingest lists them"
+        "with other endings; 'README': no ending; and 9 more; the table unread_files of the "
+        "ingest stage lists them"
     )
 
 
@@ -353,3 +353,14 @@ def test_texts_like_files_that_are_no_text_are_read(write):
     for text in ("x" * 257 + "ustar", "a\0\0b", "a\0bc", "\0a"):
         documents, errors, _ = read_checked(write("a.txt", text.encode()), "text")
         assert (get_texts(documents), errors) == ([text], [])
+
+
+@pytest.mark.parametrize(
+    "magic", [b"\x28\xb5\x2f\xfd", b"\x1f\x8b\x08", b"BZh91AY&SY", b"\xfd7zXZ\x00"]
+)
+def test_a_damaged_first_line_that_begins_like_compressed_data_costs_only_itself(tmp_path, magic):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(magic + b'\xff damaged\n{"text": "good"}\n')
+    documents, errors, _ = read_checked(path, "jsonl", limit=1000)
+    assert get_texts(documents) == ["good"]
+    assert [place.partition(",")[0] for place, _ in errors] == ["line 1"]
