@@ -278,8 +278,8 @@ def count(split, outcome, rows):
         (
             [count("test", "used", 60)],
             None,
-            "The test rows come from the user: 60 rows, which were split off from the file with "
-            "the training rows.",
+            "The test rows come from the user: 60 rows, which were split off from the file "
+            "containing the training rows.",
         ),
         (
             [count("test", "used", 60)],

@@ -16,6 +16,7 @@ from hallmark.flows.application.application import create_application
 from hallmark.flows.checkpoint_comparison import (
     CheckpointAudits,
     compare_checkpoints,
+    find_checkpoint_audits,
     find_trainings_with_several_audits,
 )
 from hallmark.flows.runs import open_store, read_all_runs
@@ -208,8 +209,9 @@ def test_the_application_shows_the_comparison_and_the_trajectory(apart, both, tm
     assert "'sha256-" in pairs.headers["content-security-policy"]  # of the style that it brings
     assert client.get(f"{folder}rows/other.html").status_code == 404
     # What was computed from a table is not shown from memory after the table is gone.
-    artifact = open_run(apart.first, str(apart.store)).stages["audit_bias"]["artifact"]
-    table = next((apart.store / "artifacts" / artifact).rglob("values/*.parquet"))
+    audits = find_checkpoint_audits(open_store(str(apart.store)), both[1])
+    artifact = audits.find_artifact("bias", "audit")
+    table = next((apart.store / "artifacts" / artifact.name).rglob("values/*.parquet"))
     shutil.move(table, tmp_path / table.name)
     names = dict(zip(("before", "after"), both, strict=True))
     assert client.get("/compare", params=names).text != page
