@@ -46,7 +46,9 @@ def fold_invisible_differences(texts: pa.Array) -> pa.Array:
     if not pc.any(may_change).as_py():
         return texts
     folded = pc.replace_substring_regex(texts.filter(may_change), _ZERO_WIDTH_CHARACTER, "")
-    folded = _apply_nfc(pc.replace_substring(folded, "\u00a0", " "))
+    folded = pc.replace_substring(folded, "\u00a0", " ")
+    is_unstable = pc.match_substring_regex(folded, f"[^{STABLE_CHARACTERS}]")
+    folded = pc.replace_with_mask(folded, is_unstable, _apply_nfc(folded.filter(is_unstable)))
     folded = pc.replace_substring_regex(folded, _LINE_END, "\n")
     folded = pc.replace_substring_regex(folded, r"[\t\pZ]+(\n|\z)", r"\1")
     folded = pc.replace_substring_regex(folded, r"\A\n+|\n+\z", "")
