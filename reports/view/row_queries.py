@@ -347,7 +347,7 @@ class RowView:
         if value is None:
             return None
         if column.kind != "personal" and _consists_of_ids(value):
-            return " ".join(item.hex() for item in ([value] if isinstance(value, bytes) else value))
+            return _format_ids(value)
         text = _value_to_text(value)
         if reason := self.redactor.explain_hidden(text, column.kind, judging_score):
             return reason
@@ -409,6 +409,11 @@ def _consists_of_ids(value: Any) -> bool:
     )
 
 
+def _format_ids(value: bytes | list[bytes]) -> str:
+    """Return an id, or all ids of a list, in hexadecimal form."""
+    return " ".join(item.hex() for item in ([value] if isinstance(value, bytes) else value))
+
+
 def _value_to_text(value: Any) -> str:
     """Return a value of any type as text, at its full length."""
     if isinstance(value, list):
@@ -452,7 +457,7 @@ def _format_shown_value(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     if _consists_of_ids(value):
-        return " ".join(item.hex() for item in ([value] if isinstance(value, bytes) else value))
+        return _format_ids(value)
     return "" if value is None else _value_to_text(value).casefold()
 
 

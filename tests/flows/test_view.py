@@ -11,7 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 
 import pyarrow.parquet as pq
 import pytest
@@ -719,9 +718,12 @@ def test_ctrl_c_ends_the_application_and_an_aborted_form_is_quiet(started_applic
         aborted.sendall(
             f"POST /trace HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n"
             f"Origin: http://127.0.0.1:{port}\r\nContent-Length: 1000\r\n"
-            "Content-Type: application/x-www-form-urlencoded\r\n\r\ntext=a".encode()
+            "Content-Type: application/x-www-form-urlencoded\r\n"
+            "Expect: 100-continue\r\n\r\n".encode()
         )
-        time.sleep(0.5)
+        # The application has begun to read the form.
+        assert aborted.recv(100).startswith(b"HTTP/1.1 100")
+        aborted.sendall(b"text=a")
     with socket.create_connection(("127.0.0.1", port)) as other:
         other.sendall(f"GET /static/view.js HTTP/1.0\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode())
         assert other.recv(100).startswith(b"HTTP/1.1 200")
