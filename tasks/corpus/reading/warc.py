@@ -382,8 +382,8 @@ class _RecordFramer:
     def _find_intact_record_end(self, record_size: int) -> int | None:
         """Return where a record ends, including its line ends.
 
-        Returns None if it does not end after ``record_size`` bytes, or if its member is damaged
-        after it: in the checksum, or where the data continue without a record.
+        Returns None if it does not end after ``record_size`` bytes, or if no record begins after
+        it and either it contains the beginning of another record, or its member is damaged there.
         """
         self._fill_buffer(record_size + 128)
         match = _RECORD_END.match(self.buffer, record_size)
@@ -395,10 +395,13 @@ class _RecordFramer:
                 is_last = is_whole and _BLANK_LINES.fullmatch(self.buffer, record_size)
                 return len(self.buffer) if is_last else None
         record_end = match.end()
-        is_near_damage = self.damage is not None and not self.buffer.startswith(
-            b"WARC/", record_end
-        )
-        return None if is_near_damage and not self._is_damage_elsewhere(record_end) else record_end
+        if self.buffer.startswith(b"WARC/", record_end):
+            return record_end
+        is_at_end = self.is_at_end and record_end == len(self.buffer)
+        if not is_at_end and _RECORD_START.search(self.buffer, 0, record_size):
+            return None  # a false length that ends after the header of a later record
+        is_near_damage = self.damage is not None and not self._is_damage_elsewhere(record_end)
+        return None if is_near_damage else record_end
 
     def _is_damage_elsewhere(self, record_end: int) -> bool:
         """Return whether the damage belongs to another member than the one that ends here."""

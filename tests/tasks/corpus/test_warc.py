@@ -375,6 +375,20 @@ def test_an_empty_archive_is_an_error(write):
         assert read_archive(write, data, name)[1] == [("whole file", "the file is empty")]
 
 
+@pytest.mark.parametrize("ending", ["", ".gz", ".zst"])
+def test_a_false_length_may_end_at_the_empty_line_of_a_later_header(write, ending):
+    rows = make_conversions(range(4), size=2)
+    header_size = rows[2].index(b"\r\n\r\n")
+    length = len(rows[1]) - rows[1].index(b"\r\n\r\n") - 4 + header_size
+    rows[1] = rows[1].replace(b"Content-Length: 6", f"Content-Length: {length}".encode())
+    data = b"".join(rows)
+    if ending:
+        data = COMPRESS_BY_ENDING[ending](data)
+    documents, errors, _ = read_archive(write, data, f"a.warc{ending}")
+    assert read_numbers(documents) == [0, 2, 3]
+    assert errors == [("record 2", warc.FALSE_LENGTH)]
+
+
 @settings(deadline=None, max_examples=150)
 @given(data=st.data(), ending=st.sampled_from(["", ".gz", ".zst"]), block=st.integers(1, 3000))
 def test_every_undamaged_record_is_read_once(tmp_path_factory, data, ending, block):
