@@ -7,7 +7,7 @@ PIP = $(VENV)/bin/python -m pip install --quiet --constraint constraints.txt
 # each command would wait for them again.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: run proof test check types golden clean
+.PHONY: run proof test test-slow check types golden clean
 
 run: $(VENV)/installed
 	$(VENV)/bin/hallmark run
@@ -21,8 +21,14 @@ proof: run
 # The tests of a file run in one process, because they share what is expensive to create. In the
 # order of names the longest, those of flows, come first. Three processes: much of the time is
 # waited for processes that tests start and stop, and two would leave a core of two idle meanwhile.
+PYTEST = $(VENV)/bin/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
+
 test: $(VENV)/installed-dev
-	$(VENV)/bin/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
+	$(PYTEST) -m "not slow"
+
+# The tests of whole runs, killed processes and the browser.
+test-slow: $(VENV)/installed-dev
+	$(PYTEST) -m slow
 
 # The quick tests: the walls, what the documents name, the contract, the model's objectives.
 QUICK = tests/test_architecture.py tests/test_readme.py tests/model/test_readme.py \
