@@ -611,6 +611,10 @@ def _describe_comparison(row: Mapping[str, Any]) -> str:
         text = f"; baseline, {row['null_name']}: {null_text}{_describe_difference(row)}"
     else:
         text = f"; value expected with no effect: {null_text}"
+    q = row.get("q")
+    is_beyond_null = not row["null_name"] and compute_distance_beyond_null(row) > 0
+    if q is not None and is_beyond_null and not is_harmful(row):  # q allows for all tests
+        text += f"; not significant after correction for all tests (q = {format_number(q, 'p')})"
     effect, unit = row["minimum_detectable_effect"], row["unit"]
     if effect is None or row["inconclusive_reason"]:  # no effect can be detected then
         return text

@@ -171,6 +171,21 @@ def test_a_risk_without_harm_names_what_could_be_detected(session):
     )
 
 
+@pytest.mark.parametrize(
+    ("low", "other_count", "is_explained"), [(0.51, 2, True), (0.49, 2, False), (0.51, 0, False)]
+)
+def test_an_interval_without_the_null_value_may_be_insignificant(
+    session, low, other_count, is_explained
+):
+    """An interval allows for one test, a conclusion for all tests of the card."""
+    row = PAIRS | {"value": 0.55, "low": low, "high": 0.59, "p": 0.04}
+    others = [PAIRS | {"tags": {"category": f"{n}"}} for n in range(other_count)]
+    state, text = lines_of(bias=[row, *others])["Bias against groups"]
+    assert state == ("not found" if other_count else "found")
+    explanation = "effect: 50.0 %; not significant after correction for all tests (q = 0.0600);"
+    assert (explanation in text) == is_explained
+
+
 def test_a_discovery_is_told_by_the_headline_of_its_audit(session):
     harm = PAIRS | {"value": 0.7, "low": 0.66, "high": 0.74, "p": 1e-9}
     other = harm | {"tags": {"category": "age"}, "value": 0.9, "low": 0.8, "high": 0.95, "p": 1e-20}
