@@ -164,8 +164,8 @@ TOKENS = table_schema(
 )
 
 WEIGHTS = table_schema(
-    "Attention weights, one row per pair of positions; they sum to 1 for each query "
-    "position, layer and head.",
+    "Attention weights, one row for each layer, head and pair of positions; the weights sum to 1 "
+    "for each layer, head and query position.",
     column("text_id", pa.int32(), "id", "number of the text"),
     column(
         "stack",

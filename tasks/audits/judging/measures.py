@@ -678,7 +678,9 @@ def _build_control_finding(
             reads_low=reads_low,
             method=slice_estimate.method,
         )
-    method = _describe_method(measure, slice_values, config, method_note, f"passes {rule}")
+    method = _describe_method(
+        measure, slice_values, config, method_note, f"the control passes {rule}"
+    )
     finding = build_finding_from_estimate(
         audit,
         measure.metric,

@@ -78,7 +78,7 @@ CHANGES = table_schema(
         "is_main",
         pa.bool_(),
         "label",
-        "whether this is the main finding of its metric and is compared",
+        "whether the finding is the main finding of its metric and is compared",
     ),
     column("n", pa.int64(), "figure", "number of pairs"),
     column("clusters", pa.int64(), "figure", "number of independent clusters of pairs"),
@@ -97,7 +97,7 @@ CHANGES = table_schema(
         "reason",
         pa.string(),
         "project text",
-        "why there is no largest worsening; empty if there is one",
+        "reason why no largest worsening is given; empty if one is given",
     ),
 )
 

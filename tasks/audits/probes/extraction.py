@@ -630,7 +630,8 @@ PROBE = Probe(
             ChartDescription(
                 "exposure",
                 "exposure (bits)",
-                "Mean exposure of planted secrets by number of copies, with intervals.",
+                "Mean exposure of planted secrets as a function of the number of copies, with "
+                "intervals.",
                 is_ordered=True,
             ),
         ),
@@ -659,10 +660,11 @@ PROBE = Probe(
                 "probability that at least one of several sampled continuations is exact"
             ),
             "extractable_slope_by_times_read": (
-                "increase in the share of extracted texts as training reads the texts more often"
+                "increase in the share of extracted texts with the number of times that training "
+                "reads the texts"
             ),
             "extractable_slope_by_prefix": (
-                "increase in the share of extracted texts as the prompts contain more tokens"
+                "increase in the share of extracted texts with the number of tokens in the prompt"
             ),
         },
         headline=Headline(
