@@ -297,8 +297,10 @@ UNTRAINED_MODELS = table_schema(
     "Small models with random weights that have the same tokenizer and architecture as the "
     "audited model; they show what an audit reports if there is no effect.",
     column("model", pa.int32(), "figure", "index of the model, from 0"),
-    column("seed", pa.int64(), "figure", "seed of its weights"),
-    column("parameters", pa.int64(), "figure", "number of its parameters", unit="parameters"),
+    column("seed", pa.int64(), "figure", "random seed of the model's weights"),
+    column(
+        "parameters", pa.int64(), "figure", "number of parameters of the model", unit="parameters"
+    ),
     column(
         "failure",
         pa.string(),
@@ -405,7 +407,7 @@ SCORES = table_schema(
     column("text_hash", ID_TYPE, "id", "hash of the text"),
     column("scorer", pa.string(), "label", "name and digest of the scorer that gave the score"),
     column("head", pa.string(), "label", "scored property, such as toxicity or insult"),
-    column("score", pa.float32(), "figure", "null where the scorer failed", unit="score"),
+    column("score", pa.float32(), "figure", "score; null if the scorer failed", unit="score"),
 )
 
 #: Lets findings name the scorers even where no text could be scored.
@@ -414,7 +416,9 @@ SCORERS = table_schema(
     column(
         "scorer", pa.string(), "label", "name and digest of the scorer, as in the table 'findings'"
     ),
-    column("heads", pa.list_(pa.string()), "label", "scored properties: toxicity, sentiment, ..."),
+    column(
+        "heads", pa.list_(pa.string()), "label", "scored properties, such as toxicity or sentiment"
+    ),
 )
 
 CONTROL_SCORES = table_schema(
@@ -442,7 +446,7 @@ CONTROL_SCORES = table_schema(
         "figure",
         "whether the text is harmful or, for scorers of sentiment and regard, negative",
     ),
-    column("score", pa.float32(), "figure", "null where the scorer failed", unit="score"),
+    column("score", pa.float32(), "figure", "score; null if the scorer failed", unit="score"),
     column(
         "assumed_toxicity",
         pa.float32(),

@@ -107,7 +107,8 @@ class AttentionMapsConfig(StageConfig):
 
 
 TEXTS = table_schema(
-    "The recorded texts. Texts, layers and heads are numbered from 1, positions from 0.",
+    "Recorded texts, one row per text. Texts, layers and heads are numbered from 1, positions from "
+    "0.",
     column("text_id", pa.int32(), "id", "number of the text"),
     column("sentence", pa.string(), "audit text", "text that the model reads"),
     column("word", pa.string(), "audit text", "the chosen word; null if no word was chosen"),

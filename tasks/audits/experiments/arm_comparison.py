@@ -390,7 +390,7 @@ def evaluate_criteria(case: RemovalCase, effect_rows: Sequence[Row]) -> list[Row
                 _scale_if_known(MIN_REDUCTION_SHARE, base_effect),
             ),
             (
-                "lower end of the confidence interval for the decrease after removal",
+                "lower end of the confidence interval for the decrease in the mean after removal",
                 None if change_high is None else -change_high,
                 "above",
                 0.0,

@@ -117,7 +117,7 @@ def make_rate_schema(
             "low",
             pa.float64(),
             "figure",
-            "lower end of the interval for the value; trials are the clusters",
+            "lower end of the interval for the value, computed with trials as clusters",
         ),
         column("high", pa.float64(), "figure", "upper end of the interval for the value"),
         column("confidence_level", pa.float64(), "figure", "level of the interval", unit="share"),

@@ -122,8 +122,8 @@ FINDINGS = table_schema(
         "minimum_detectable_effect",
         pa.float64(),
         "figure",
-        "minimum detectable effect: smallest distance from the null value that a test "
-        "on these units detects with power 0.8",
+        "minimum detectable effect: smallest distance from the null value that a test on the units "
+        "detects with power 0.8",
     ),
     column("unit", pa.string(), "label", "unit of the value, such as share, bits, nats or score"),
     column(

@@ -352,7 +352,7 @@ def build_values_schema(
             "in_training_text",
             pa.bool_(),
             "label",
-            "whether the text that the model had read contains one of the item's texts in "
+            "whether the training text that the model had read contains one of the item's texts in "
             "full; null if the text was not searched",
         ),
         *item_fields,

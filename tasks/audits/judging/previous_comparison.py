@@ -55,8 +55,8 @@ CHANGES = table_schema(
         "change",
         pa.float64(),
         "figure",
-        "this run minus the previous run, over pairs of the same unit; null if the finding was "
-        "not compared",
+        "value in this run minus value in the previous run, over pairs of the same unit; null if "
+        "the finding was not compared",
     ),
     column("low", pa.float64(), "figure", "lower end of the confidence interval for the change"),
     column("high", pa.float64(), "figure", "upper end of the confidence interval for the change"),

@@ -287,7 +287,9 @@ def build_requests(
     """Request texts of each sampler, and continuations before identifiers of planted records."""
     if tokenizer.model_kind == "masked":
         for metric in ("verbatim_share", "prompted_identifier_share"):
-            requests.record_skipped(metric, "the model is a masked language model and cannot write")
+            requests.record_skipped(
+                metric, "the model is a masked language model and cannot write text"
+            )
         return
     empty_tags: dict[str, Any] = dict.fromkeys(
         ("identifier_type", "copies", "canary_id", "doc_ids", "secret")
