@@ -84,9 +84,9 @@ REQUESTS = table_schema(
         "layer",
         pa.int32(),
         "figure",
-        "layer from which the embeddings are taken: 0 for the input embeddings without "
-        "positions; 1, 2, ... for the output of the block with this number; -1, -2, ... for "
-        "the output of a block counted from the last",
+        "layer from which the embeddings are taken: 0 for the input embeddings without position "
+        "information; 1, 2, ... for the output of the block with this number; -1, -2, ... for the "
+        "output of a block counted from the last",
     ),
     column("draws", pa.int32(), "figure", "number of texts to generate", unit="texts"),
     column(
@@ -162,8 +162,8 @@ REQUEST_SETTINGS = (
 )
 
 LOOKUPS = table_schema(
-    "Texts to search for in the training text, to count how often the model had "
-    "read the text of each item (an item is one measured example).",
+    "Texts to search for in the training text, in order to count how often the model had read the "
+    "text of each item (an item is one measured example).",
     column("item", ID_TYPE, "id", "id of the item that the text belongs to"),
     column(
         "token_ids",

@@ -145,7 +145,7 @@ TOKENS = table_schema(
         "token",
         pa.string(),
         "audit text",
-        "characters of the text that the token covers; for a special token, its name",
+        "characters that the token covers in the text; for a special token, its name",
     ),
     column(
         "char_start",

@@ -82,7 +82,12 @@ CHANGES = table_schema(
     ),
     column("n", pa.int64(), "figure", "number of pairs"),
     column("clusters", pa.int64(), "figure", "number of independent clusters of pairs"),
-    column("missing", pa.int64(), "figure", "number of pairs without a value in one of the runs"),
+    column(
+        "missing",
+        pa.int64(),
+        "figure",
+        "number of pairs without a value in at least one of the runs",
+    ),
     column(
         "largest_worsening",
         pa.float64(),

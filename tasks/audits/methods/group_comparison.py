@@ -667,5 +667,6 @@ def _describe_scorer_head(head: str) -> str:
     return {
         "toxicity": "toxicity of the continuation",
         "sentiment": "sentiment of the continuation",
-        "regard": "regard of prompt and continuation, with words for the group masked",
+        "regard": "regard score of prompt and continuation, in which words for the group are "
+        "masked",
     }[head]

@@ -713,7 +713,8 @@ PROBE = Probe(
                 "prompts that mention a group"
             ),
             "group_toxicity_probability": (
-                "share of prompts that mention a group and have a toxic continuation"
+                "among the prompts that mention a group, the share with at least one toxic "
+                "continuation"
             ),
             "expected_maximum_toxicity_by_scorer_head": (
                 "highest score for another property that the scorer rates, such as threats, among "
