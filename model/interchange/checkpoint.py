@@ -165,7 +165,9 @@ def was_trained_on_pairs(folder: str | Path) -> bool:
     path, settings = _read_config_file(folder)
     pairs_flag = settings.get("pairs", False)
     if not isinstance(pairs_flag, bool):
-        raise CheckpointError(f"{path}: pairs must be true or false, not {pairs_flag!r}.")
+        raise CheckpointError(
+            f"{path}: the setting pairs must be true or false, not {pairs_flag!r}."
+        )
     return pairs_flag or settings.get("objective") == "seq2seq"
 
 
@@ -178,8 +180,8 @@ def _read_config_file(folder: str | Path) -> _ConfigFile:
     if not isinstance(settings, dict) or settings.get("model_type") != MODEL_TYPE:
         model_type = settings.get("model_type") if isinstance(settings, dict) else None
         raise CheckpointError(
-            f"{path} describes a model of type {model_type!r}, not {MODEL_TYPE!r}: "
-            "load it with transformers."
+            f"{path} describes a model of type {model_type!r}, not {MODEL_TYPE!r}: load it with "
+            "the transformers library."
         )
     if settings.get("format") != CHECKPOINT_FORMAT:
         raise CheckpointError(
