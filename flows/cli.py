@@ -61,11 +61,11 @@ COMMAND_GROUPS: dict[tuple[str, str], dict[str, str]] = {
         "ML-BOM and JSON.",
         "compare": "Compare two runs, checkpoints or datasheets, or all audited checkpoints of a "
         "training run.",
-        "findings": "List the findings of a run with null values, conclusions and verdicts, "
-        "largest risk first.",
-        "trace": "Follow a document through all stages of a run; a finding to its worst rows and "
-        "the training documents that contain the same text; or any text to the training documents "
-        "that contain spans of it.",
+        "findings": "List the findings of a run, largest risk first, with null values, "
+        "conclusions and verdicts.",
+        "trace": "Follow a document through all stages of a run, trace a finding to its worst "
+        "rows and the training documents that contain the same text, or trace any text "
+        "to the training documents that contain spans of it.",
     },
     (
         "Review and release",

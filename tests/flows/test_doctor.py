@@ -84,9 +84,9 @@ def test_without_a_configured_prefect_server_each_command_starts_its_own(monkeyp
 @pytest.mark.parametrize(
     ("free_bytes", "is_ok", "ending"),
     [
-        (3_000_000_000, True, "3 GB free"),
-        (2_000_000_001, True, "2 GB free"),
-        (2_000_000_000, False, "2 GB free; free at least 2 GB"),
+        (3_000_000_000, True, "(3 GB free)"),
+        (2_000_000_001, True, "(2 GB free)"),
+        (2_000_000_000, False, "(2 GB free); free at least 2 GB"),
     ],
 )
 @pytest.mark.parametrize("exists", [True, False])
