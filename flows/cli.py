@@ -95,7 +95,7 @@ COMMAND_GROUPS: dict[tuple[str, str], dict[str, str]] = {
         "toxic documents, and compare it with a control model trained without an equal number of "
         "random documents.",
         "prove": "Test whether findings disappear when the documents to which they were traced "
-        "are removed, compared with random removal and with retraining with other seeds.",
+        "are removed; random removals and retraining with other seeds serve as controls.",
         "study": "Measure the error rates of the audits on synthetic corpora whose effects are "
         "known; the list of effects stays sealed until the audits have ended.",
     },

@@ -33,8 +33,8 @@ MODEL_TYPE = "hallmark"
 CHECKPOINT_FORMAT = 1
 #: For architectures with several objectives: what to add to a checkpoint that names none.
 OBJECTIVE_SUGGESTIONS = {
-    "decoder": ("causal", "prefix", "a prefix LM"),
-    "encoder_decoder": ("span_corruption", "seq2seq", "a model trained on pairs"),
+    "decoder": ("causal", "prefix", "is a prefix LM"),
+    "encoder_decoder": ("span_corruption", "seq2seq", "was trained on pairs"),
 }
 WEIGHTS_FILE, CONFIG_FILE, TOKENIZER_FILE = "model.safetensors", "config.json", "tokenizer.json"
 
@@ -140,11 +140,11 @@ def read_training_objective(folder: str | Path, architecture: Architecture) -> O
         if trained_architecture == architecture
     ]
     if objective is None and architecture in OBJECTIVE_SUGGESTIONS:
-        default_objective, alternative, alternative_name = OBJECTIVE_SUGGESTIONS[architecture]
+        default_objective, alternative, alternative_case = OBJECTIVE_SUGGESTIONS[architecture]
         raise CheckpointError(
             f"{path} does not specify the objective that the model was trained for: add "
-            f'"objective": "{default_objective}" to it, or "objective": "{alternative}" if it is '
-            f"{alternative_name}."
+            f'"objective": "{default_objective}" to it, or "objective": "{alternative}" if the '
+            f"model {alternative_case}."
         )
     if objective is not None and objective not in valid_objectives:
         raise CheckpointError(
