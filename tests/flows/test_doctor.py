@@ -99,7 +99,7 @@ def test_a_local_store_needs_permission_and_space(
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda folder: DiskUsage(0, 0, free_bytes))
     result = doctor._check_store(str(store))
     verb = "written" if exists else "created"
-    assert (result["is_ok"], result["message"]) == (is_ok, f"{store} can be {verb}, {ending}")
+    assert (result["is_ok"], result["message"]) == (is_ok, f"{store} can be {verb} {ending}")
     assert store.exists() == exists
 
 
