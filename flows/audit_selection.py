@@ -43,8 +43,8 @@ def select_audits(
     )
     if not selected:
         raise UsageError(
-            f"the option skip ({','.join(skip or ())!r}) excludes every audit; skip fewer audits, "
-            "or stop before the audits with --until pretrain"
+            f"the option 'skip' ({','.join(skip or ())!r}) excludes every audit; skip fewer "
+            "audits, or stop before the audits with --until pretrain"
         )
     return selected
 
@@ -74,9 +74,9 @@ def check_corpus_known(store: Store, checkpoint_name: str, only: Sequence[str] |
     corpus_audits = [name for name in only or () if name in CORPUS_AUDITS]
     if corpus_audits and resolve_checkpoint(store, checkpoint_name).corpus is None:
         raise UsageError(
-            f"only {','.join(corpus_audits)!r}: these audits compare a model with its training "
-            f"corpus, but the corpus of {checkpoint_name} is not in this store; choose other "
-            "audits, or a checkpoint from a run in this store"
+            f"the option 'only' ({','.join(corpus_audits)!r}) selects audits that compare a model "
+            f"with its training corpus, but the corpus of {checkpoint_name} is not in this store; "
+            "choose other audits, or a checkpoint from a run in this store"
         )
 
 

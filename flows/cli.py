@@ -61,11 +61,11 @@ COMMAND_GROUPS: dict[tuple[str, str], dict[str, str]] = {
         "ML-BOM and JSON.",
         "compare": "Compare two runs, checkpoints or datasheets, or all audited checkpoints of a "
         "training run.",
-        "findings": "List the findings of a run with null values, conclusions and verdicts, "
-        "largest risk first.",
-        "trace": "Follow a document through all stages of a run; a finding to its worst rows and "
-        "the training documents that contain the same text; or any text to the training documents "
-        "that contain spans of it.",
+        "findings": "List the findings of a run, largest risk first, with null values, "
+        "conclusions and verdicts.",
+        "trace": "Follow a document through all stages of a run, trace a finding to its worst "
+        "rows and the training documents that contain the same text, or trace any text "
+        "to the training documents that contain spans of it.",
     },
     (
         "Review and release",
@@ -95,7 +95,7 @@ COMMAND_GROUPS: dict[tuple[str, str], dict[str, str]] = {
         "toxic documents, and compare it with a control model trained without an equal number of "
         "random documents.",
         "prove": "Test whether findings disappear when the documents to which they were traced "
-        "are removed, compared with random removal and with retraining with other seeds.",
+        "are removed; random removals and retraining with other seeds serve as controls.",
         "study": "Measure the error rates of the audits on synthetic corpora whose effects are "
         "known; the list of effects stays sealed until the audits have ended.",
     },

@@ -328,7 +328,7 @@ class Config(ConfigWithProbes):
         ):
             raise ValueError(
                 "contamination.evaluation_sets is set, but no rule of select_scored uses the "
-                "signal contamination; the rules of a config replace the default rules, so add "
+                "signal 'contamination'; the rules of a config replace the default rules, so add "
                 "[select_scored.rules.contamination] with lt = 1"
             )
         return self
@@ -426,7 +426,7 @@ class Config(ConfigWithProbes):
 
 def get_skip_reason_by_stage(config: Config) -> dict[str, str]:
     """Return the stages that a run of this config does not have, with the reason for each."""
-    reason = "fine-tuning is a command of its own: hallmark finetune CHECKPOINT --config FILE"
+    reason = "fine-tuning has its own command: hallmark finetune CHECKPOINT --config FILE"
     reasons = {"finetune": reason, "task_card": reason}
     reason = "every audit has a stage of this kind; specify an audit instead, such as audit_bias"
     reasons |= {"respond": reason, "score": reason, "trace": reason}

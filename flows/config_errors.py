@@ -18,7 +18,7 @@ EXPECTED_BY_ERROR_TYPE = {
     "bool_": "must be true or false",
     "string_type": "must be text, in quotes",
     "path_type": "must be a path, in quotes",
-    "date_": "must be a day such as 2026-01-31",
+    "date_": "must be a date such as 2026-01-31",
     "list_type": "must be a list, in brackets",
     "tuple_type": "must be a list, in brackets",
     "dict_type": "must be a table of settings",
@@ -30,7 +30,7 @@ EXPECTED_BY_ERROR_TYPE = {
     "union_tag_not_found": "needs a key 'kind' that gives the type of this entry",
 }
 
-ROOT_KEY_HINT = "write it at the top of the file, above the first [table]"
+ROOT_KEY_HINT = "write the key at the top of the file, above the first [table]"
 
 
 def format_validation_error(

@@ -170,7 +170,7 @@ def apply_override(config_tree: dict[str, Any], override: str) -> None:
     """
     key, separator, value_text = override.partition("=")
     if not separator or not key.strip():
-        raise UsageError(f"--set {override!r}: write it as section.key=value")
+        raise UsageError(f"--set {override!r}: write the setting as section.key=value")
     try:
         value = tomllib.loads(f"value = {value_text}")["value"]
     except tomllib.TOMLDecodeError:

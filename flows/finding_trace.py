@@ -102,8 +102,9 @@ def find_finding(run: Run, finding_name: str) -> Report:
             riskiest = max(metric_findings, key=compute_scaled_distance_beyond_null)
             raise UsageError(
                 f"{audit} has {len(names)} findings named {finding_name!r:.120}, one for each "
-                f"slice; specify one, such as the largest risk, {format_finding_name(riskiest)}; "
-                f"hallmark findings {run.id} --audit {audit} lists all"
+                "slice; specify one, such as the one with the largest risk, "
+                f"{format_finding_name(riskiest)}; hallmark findings {run.id} --audit {audit} "
+                "lists all"
             )
         raise UsageError(
             f"{audit} has no finding {finding_name!r:.120}"

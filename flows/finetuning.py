@@ -35,8 +35,7 @@ def finetune(
     with start_run("finetune", config, overrides, checkpoint=checkpoint, store=store) as run:
         if run.config.finetune is None:
             raise UsageError(
-                "the config has no section finetune; add a section [finetune] that specifies the "
-                "task and its data"
+                "the config has no section [finetune]; add one that specifies the task and its data"
             )
         resolved = resolve_checkpoint(run.store, checkpoint)
         run.update_record(checkpoint=get_permanent_name(run.store, resolved, checkpoint))

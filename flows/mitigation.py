@@ -106,8 +106,8 @@ def find_source_document_ids(
     if len(document_rows) and not pc.any(pc.equal(document_rows["split"], "train")).as_py():
         raise UsageError(
             f"{', '.join(finding_names)} can be traced only to held-out documents, which were not "
-            "trained on, so there is nothing to remove; choose another finding, or use only "
-            "--toxicity-threshold"
+            "used in training, so there is nothing to remove; choose another finding, or use "
+            "only --toxicity-threshold"
         )
     source_ids = pa.array(sorted(document_ids), pa.binary(16))
     clusters = pc.unique(document_rows["cluster"])

@@ -174,7 +174,7 @@ def _explain_incomparability_with_previous(
     """Explain why an audit cannot be compared with the previous release; empty if it can."""
     try:
         if has_audited_checkpoint(previous_audits.audit_run, checkpoint):
-            return "it audited the same checkpoint, so there is no difference to evaluate"
+            return "both runs audited the same checkpoint, so there is no difference to evaluate"
         for needed_audit in {
             audit,
             *([ASSOCIATIONS] if AUDIT_DESCRIPTIONS[audit].is_about_stereotypes else []),
@@ -183,7 +183,7 @@ def _explain_incomparability_with_previous(
                 get_current_session().check_artifact_file_sizes([artifact])
         return explain_incomparability(audit, [previous_audits, current_audits])
     except HallmarkError as error:
-        return f"its results cannot be read: {error}"
+        return f"the results of the previous run cannot be read: {error}"
 
 
 def has_audited_checkpoint(run: Run, checkpoint: Artifact) -> bool:

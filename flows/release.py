@@ -159,7 +159,7 @@ def _describe_newer_audits_without_card(store: Store, run: Run, checkpoint: Arti
         try:
             other_run = Run(store, read_run_record(store, run_id))
         except HallmarkError as error:
-            reasons.append(f"{error}; it may be a newer audit of this checkpoint")
+            reasons.append(f"{error}; the run may be a newer audit of this checkpoint")
             continue
         has_ended = other_run.flow == "audit" and other_run.status != "running"
         if not has_ended:

@@ -77,16 +77,16 @@ def resolve_base_run(store: Store, run_name: str) -> Run:
         log_which_run_is_latest(run_name, "the newest run that trained and audited a model")
     if "/" in run_name or "@" in run_name:
         raise UsageError(
-            f"{run_name}: prove needs a run in this store, because it repeats the whole training; "
-            "specify the id of a run (hallmark runs lists all runs)"
+            f"{run_name}: hallmark prove needs a run in this store, because it repeats the whole "
+            "training; specify the id of a run (hallmark runs lists all runs)"
         )
     run = open_run(run_name, store)
     if run.flow != "pipeline":
         description = {"trial": "a trial of a study", "study": "a study"}.get(run.flow)
         description = description or f"a run of the flow {run.flow}"
         raise UsageError(
-            f"run {run.id} is {description}, which prove cannot repeat; choose a run of the "
-            "command hallmark run"
+            f"run {run.id} is {description}, which hallmark prove cannot repeat; choose a run of "
+            "the command hallmark run"
         )
     if "pretrain" not in run.stages:
         raise UsageError(

@@ -351,5 +351,5 @@ def check_settings_unchanged(config: StudyConfig, store: Store) -> None:
         raise UsageError(
             f"the study {config.name!r} was started with other settings "
             f"({'; '.join(changed_settings[:3])}), so its earlier results could not be used; use "
-            "those settings again, or choose another --name"
+            "those settings again, or choose another name with --name"
         )

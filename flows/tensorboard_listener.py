@@ -22,7 +22,7 @@ def check_tensorboard_installed() -> None:
         import tensorboard.summary.writer.event_file_writer  # noqa: F401
     except ImportError as error:
         raise UsageError(
-            f"the setting tensorboard needs TensorBoard, which cannot be imported ({error}); "
+            f"the setting 'tensorboard' needs TensorBoard, which cannot be imported ({error}); "
             "install it with pip install -c constraints.txt -e '.[tensorboard]', or remove the "
             "setting"
         ) from error

@@ -146,7 +146,9 @@ class ModelConfig:
                 "set activation to another value, or head_transform to false."
             )
         if self.positions == "sinusoidal" and self.d_model % 2:
-            raise ValueError(f"With sinusoidal positions d_model must be even, not {self.d_model}.")
+            raise ValueError(
+                f"With sinusoidal positions, d_model must be even, not {self.d_model}."
+            )
         if self.token_types and self.architecture != "encoder":
             raise ValueError(
                 "token_types is supported only with the architecture 'encoder', not with "

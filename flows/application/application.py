@@ -123,13 +123,13 @@ def show_error(request: Request, error: Exception) -> Response:
             )
         case pa.ArrowException() | OSError():
             sentence = (
-                f"a table of the store cannot be read ({get_short_error_line(error)}); find the "
+                f"a table in the store cannot be read ({get_short_error_line(error)}); find the "
                 "damaged file with: hallmark verify"
             )
         case _:
             sentence = (
                 f"the page could not be built ({type(error).__name__}: {error!s:.200}); look for "
-                "damaged files of the store with: hallmark verify"
+                "damaged files in the store with: hallmark verify"
             )
     shown = Redactor().redact_full_text(f"{sentence[:1].upper()}{sentence[1:]}.")
     return HTMLResponse(render_view_page("error.html", sentence=shown), status_code)

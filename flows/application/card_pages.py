@@ -51,7 +51,7 @@ class CardPages:
         """Open a card of a run that is named by its whole id."""
         opened_run = self.reader.open_run(run)
         if opened_run.id != run:
-            raise UsageError(f"there is no run {run!r:.80}; the nearest is {opened_run.id}")
+            raise UsageError(f"there is no run {run!r:.80}; the closest match is {opened_run.id}")
         return self.reader.open_card(opened_run, card, reads_rows=reads_rows)
 
     def redirect_to_card(self, run: str, card: str) -> Response:

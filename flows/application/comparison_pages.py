@@ -128,8 +128,8 @@ class ComparisonPages:
             )
         if len(run_ids) > 1:
             raise UsageError(
-                f"{len(run_ids)} runs have ids that begin with {run_name!r:.80}; write more of the "
-                "id"
+                f"{len(run_ids)} runs have ids that begin with {run_name!r:.80}; specify more of "
+                "the id"
             )
         return f"{run_ids[0]}{separator}{step}"
 

@@ -145,7 +145,7 @@ class ReviewPages:
         try:
             self.signer_files.check_readable()
         except UsageError as error:  # a file was removed after the start
-            raise HallmarkError(f"the reviews cannot be judged: {error}") from error
+            raise HallmarkError(f"the reviews cannot be evaluated: {error}") from error
         approval = judge_card(
             _describe_card(run, kind), read_reviews(self.reader.store), self.signer_files
         )
@@ -196,8 +196,8 @@ def _describe_card(run: Run, kind: CardStage) -> ReviewedCard:
     except (KeyError, TypeError, AttributeError) as error:
         raise HallmarkError(
             f"{run.stages[kind]['artifact']} is damaged: its manifest.json contradicts itself "
-            f"({type(error).__name__}: {error!s:.80}); remove its folder and run again to build it "
-            "again"
+            f"({type(error).__name__}: {error!s:.80}); remove its folder and run again to rebuild "
+            "it"
         ) from error
 
 

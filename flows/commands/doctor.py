@@ -169,7 +169,7 @@ def _check_store(store_name: str | None) -> CheckResult:
         existing_folder, permission = store.root_folder, "written"
     tempfile.TemporaryFile(dir=existing_folder).close()
     free_bytes = shutil.disk_usage(existing_folder).free
-    message = f"{path} can be {permission}, {free_bytes / 1e9:.0f} GB free"
+    message = f"{path} can be {permission} ({free_bytes / 1e9:.0f} GB free)"
     has_space = free_bytes > 2e9
     return {
         "check": "store",

@@ -51,7 +51,7 @@ def findings(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the findings of a run with null values, conclusions and verdicts, largest risk first.
+    """List the findings of a run, largest risk first, with null values, conclusions and verdicts.
 
     Parameters
     ----------

@@ -175,8 +175,8 @@ def _describe_estimate_basis(report: Report) -> str:
     if not sample["documents"]:
         return "no document could be read"
     return (
-        f"estimated from a sample of {sample_size} and scaled by bytes; duplicates of documents "
-        "outside the sample could not be found"
+        f"estimated from a sample of {sample_size} and scaled in proportion to bytes; duplicates "
+        "of documents outside the sample could not be found"
     )
 
 

@@ -37,8 +37,8 @@ def prove(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Test whether findings disappear when the documents to which they were traced are removed,
-    compared with random removal and with retraining with other seeds.
+    """Test whether findings disappear when the documents to which they were traced are removed;
+    random removals and retraining with other seeds serve as controls.
 
     All models are trained again and audited in the same way.
 

@@ -337,8 +337,8 @@ def render_purge(report: PurgeReport) -> str:
             report["unredacted_pages"],
         ),
         (
-            "quarantined records from other sources that are not UTF-8 and could only be searched "
-            "with a guessed encoding",
+            "quarantined records from other sources that could be searched only with a guessed "
+            "encoding, because they are not UTF-8",
             [
                 f"{record_count} of {name}"
                 for name, record_count in report["unreadable_records"].items()

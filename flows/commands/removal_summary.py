@@ -326,7 +326,7 @@ def render_removals(summary: RemovalSummary | None) -> list[str]:
     if hidden_rules := summary["rules"][MAX_RULES_SHOWN:]:
         lines.append(
             f"{len(hidden_rules)} more {'rule' if len(hidden_rules) == 1 else 'rules'} removed or "
-            "tagged documents; the datasheet lists all"
+            "tagged documents; the datasheet lists all rules"
         )
     unscored = summary["unscored"]
     if unscored["documents"]:
@@ -342,11 +342,12 @@ def render_removals(summary: RemovalSummary | None) -> list[str]:
     )
     if summary["total"]["documents"] and not summary["groups_compared"]:
         lines.append(
-            f"removals by identity group are not compared, because there are no {size_condition}"
+            "removal rates of identity groups are not compared, because there are no "
+            f"{size_condition}"
         )
     q_note = (
-        "removals by any stage count, duplicates included; q: p-value adjusted for the false "
-        "discovery rate"
+        "removals by all stages are counted, including duplicates; q is the p-value adjusted for "
+        "the false discovery rate"
     )
     choice_note = "intervals corrected for the selection of these groups"
     for groups, verb, limit, note in (

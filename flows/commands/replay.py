@@ -151,7 +151,8 @@ def _check_flow_is_replayable(run: Run) -> None:
     if run.flow == "prove":
         arm_runs = ", ".join(f"{arm} {run_id}" for arm, run_id in run.record["arms"].items())
         raise UsageError(
-            f"run {run.id} compared other runs; replay these ({arm_runs}), then run prove again"
+            f"run {run.id} compared other runs; replay these ({arm_runs}), then run hallmark "
+            "prove again"
         )
     if run.flow not in REPLAYABLE_FLOWS:
         raise UsageError(

@@ -144,13 +144,15 @@ def _read_statement_of(signature: Path) -> bytes:
         )
     statement_file = signature.with_suffix("")
     _check_is_file(signature, "specify the file that ssh-keygen wrote")
-    _check_is_file(statement_file, f"copy the statement next to its signature {signature.name}")
+    _check_is_file(
+        statement_file, f"copy the statement into the folder of its signature {signature.name}"
+    )
     statement = _read_file(statement_file, MAX_STATEMENT_BYTES)
     try:
         parse_statement(statement)
     except StatementError as error:
         raise UsageError(
-            f"{statement_file}: this is not a statement of hallmark review: {error}"
+            f"{statement_file}: this is not a statement that hallmark review wrote: {error}"
         ) from error
     return statement
 

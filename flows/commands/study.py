@@ -128,7 +128,7 @@ def render_study(report: Report) -> str:
         f"    {row['trial']}: {row['reason']}" for row in report["trials"] if not row["is_counted"]
     ]
     for title, table_name in (
-        ("share of effects that were detected, by effect level", "detection_rates"),
+        ("share of effects detected at each effect level", "detection_rates"),
         (
             "share of cases without an effect that gave a false alarm (expected: at most 5 %)",
             "false_alarm_rates",
@@ -159,8 +159,8 @@ def render_study(report: Report) -> str:
         lines.append(f"    {label:<21} {decrease}{unit_suffix}, n = {row['n']:,}")
     lines += [
         "",
-        "smallest effect level such that effects are detected in at least 80 % of cases at that "
-        "level and at every higher level",
+        "smallest effect level such that, at this and every higher level, effects are detected in "
+        "at least 80 % of cases",
     ]
     kinds_with_effects = {row["kind"] for row in report["detection_rates"] if row["has_effect"]}
     for row in report["smallest_detected"]:

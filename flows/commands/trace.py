@@ -82,9 +82,9 @@ def trace(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Follow a document through all stages of a run; a finding to its worst rows and the training
-    documents that contain the same text; or any text to the training documents that contain spans
-    of it.
+    """Follow a document through all stages of a run, trace a finding to its worst rows and the
+    training documents that contain the same text, or trace any text to the training documents that
+    contain spans of it.
 
     Parameters
     ----------
@@ -119,8 +119,8 @@ def trace(
     if traced_text is not None:
         if document_or_finding is not None:
             raise UsageError(
-                f"{document_or_finding!r:.80} was specified in addition to a text; trace either a "
-                "text or a document or finding"
+                f"{document_or_finding!r:.80} was specified in addition to a text; specify only "
+                "one of them"
             )
         if attribute:
             raise UsageError("--attribute needs a finding, such as bias.stereotype_preference")

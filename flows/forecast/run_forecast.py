@@ -340,7 +340,7 @@ class Forecaster:
             )
             self.notes.append(
                 "the weights of Detoxify are not on this machine, so the embedded scorer scored "
-                "the sample; with Detoxify, select_scored will keep other documents, and "
+                "the sample; with Detoxify, select_scored will keep different documents, and "
                 "score_toxicity will take more or less time"
             )
         sample_config = self.config.model_copy(update=config_updates)
@@ -546,7 +546,9 @@ class Forecaster:
             )
         except HallmarkError as error:
             self.problems.append(
-                ForecastProblem(f"stage pretrain, in a trial of a few steps: {error}", True)
+                ForecastProblem(
+                    f"the pretrain stage failed in a trial of a few steps: {error}", True
+                )
             )
             return None
         if measurement is None:
@@ -616,8 +618,8 @@ class Forecaster:
         except HallmarkError:  # a split without text, which other checks report
             return
         row.time_basis = (
-            "estimate: time that the baseline models took on a part of the text, scaled by bytes "
-            "and tokens"
+            "estimate: time that the baseline models took on a part of the text, scaled in "
+            "proportion to bytes and tokens"
         )
 
     def _estimate_stage_seconds(self) -> None:
@@ -636,7 +638,7 @@ class Forecaster:
                     self.sample_seconds_by_stage[row.label] + reading_seconds
                 ) * scale_factor
                 row.seconds += self.fixed_seconds_by_stage[row.label]
-                row.time_basis = "estimate: the time for the sample, scaled by bytes"
+                row.time_basis = "estimate: time for the sample, scaled in proportion to bytes"
             elif row.label not in (*SAMPLED_STAGES, "pretrain"):
                 newest_artifact = find_newest_artifact(self.store, row.stage)
                 if newest_artifact is not None:

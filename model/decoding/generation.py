@@ -104,8 +104,8 @@ def generate(
         check_token_ids(list(ids), model.config.vocab_size, name)
     if len(set(forbid)) == model.config.vocab_size:
         raise ValueError(
-            "forbid contains every token in the vocabulary, so no text can be generated: allow at "
-            "least one token."
+            "The argument forbid contains every token in the vocabulary, so no text can be "
+            "generated: allow at least one token."
         )
     results: list[list[Continuation]] = [[] for _ in prompts]
     # Group prompts of similar length, so that short prompts do not wait for long ones.

@@ -33,8 +33,8 @@ MODEL_TYPE = "hallmark"
 CHECKPOINT_FORMAT = 1
 #: For architectures with several objectives: what to add to a checkpoint that names none.
 OBJECTIVE_SUGGESTIONS = {
-    "decoder": ("causal", "prefix", "a prefix LM"),
-    "encoder_decoder": ("span_corruption", "seq2seq", "a model trained on pairs"),
+    "decoder": ("causal", "prefix", "is a prefix LM"),
+    "encoder_decoder": ("span_corruption", "seq2seq", "was trained on pairs"),
 }
 WEIGHTS_FILE, CONFIG_FILE, TOKENIZER_FILE = "model.safetensors", "config.json", "tokenizer.json"
 
@@ -140,11 +140,11 @@ def read_training_objective(folder: str | Path, architecture: Architecture) -> O
         if trained_architecture == architecture
     ]
     if objective is None and architecture in OBJECTIVE_SUGGESTIONS:
-        default_objective, alternative, alternative_name = OBJECTIVE_SUGGESTIONS[architecture]
+        default_objective, alternative, alternative_case = OBJECTIVE_SUGGESTIONS[architecture]
         raise CheckpointError(
             f"{path} does not specify the objective that the model was trained for: add "
-            f'"objective": "{default_objective}" to it, or "objective": "{alternative}" if it is '
-            f"{alternative_name}."
+            f'"objective": "{default_objective}" to it, or "objective": "{alternative}" if the '
+            f"model {alternative_case}."
         )
     if objective is not None and objective not in valid_objectives:
         raise CheckpointError(
@@ -165,7 +165,9 @@ def was_trained_on_pairs(folder: str | Path) -> bool:
     path, settings = _read_config_file(folder)
     pairs_flag = settings.get("pairs", False)
     if not isinstance(pairs_flag, bool):
-        raise CheckpointError(f"{path}: pairs must be true or false, not {pairs_flag!r}.")
+        raise CheckpointError(
+            f"{path}: the setting pairs must be true or false, not {pairs_flag!r}."
+        )
     return pairs_flag or settings.get("objective") == "seq2seq"
 
 
@@ -178,8 +180,8 @@ def _read_config_file(folder: str | Path) -> _ConfigFile:
     if not isinstance(settings, dict) or settings.get("model_type") != MODEL_TYPE:
         model_type = settings.get("model_type") if isinstance(settings, dict) else None
         raise CheckpointError(
-            f"{path} describes a model of type {model_type!r}, not {MODEL_TYPE!r}: "
-            "load it with transformers."
+            f"{path} describes a model of type {model_type!r}, not {MODEL_TYPE!r}: load it with "
+            "the transformers library."
         )
     if settings.get("format") != CHECKPOINT_FORMAT:
         raise CheckpointError(

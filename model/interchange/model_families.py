@@ -134,7 +134,7 @@ def parse_llama_config(config_values: dict[str, Any]) -> ModelConfig:
     if rope.get("rope_type", rope.get("type", "default")) != "default":
         raise ValueError("the model scales rotary positions, which is not supported.")
     if config_values.get("attention_bias") or config_values.get("mlp_bias"):
-        raise ValueError("the model has linear layers with biases, which is not supported.")
+        raise ValueError("the model has linear layers with biases, which are not supported.")
     if config_values.get("hidden_act", "silu") != "silu":
         raise ValueError(
             f"the activation {config_values['hidden_act']!r} is not supported: it must be silu."
@@ -307,17 +307,23 @@ def _make_marian_config_values(config: ModelConfig) -> dict[str, Any]:
 def _parse_marian_config(config_values: dict[str, Any]) -> ModelConfig:
     for key in ("layers", "attention_heads", "ffn_dim"):
         if config_values[f"encoder_{key}"] != config_values[f"decoder_{key}"]:
-            raise ValueError(f"encoder and decoder differ in {key!r}, which is not supported.")
+            raise ValueError(
+                f"the encoder and the decoder differ in {key!r}, which is not supported."
+            )
     if not config_values.get("share_encoder_decoder_embeddings", True):
-        raise ValueError("encoder and decoder do not share embeddings, which is not supported.")
+        raise ValueError(
+            "the encoder and the decoder do not share embeddings, which is not supported."
+        )
     if not config_values.get("tie_word_embeddings", True):
         raise ValueError("the output layer is not tied to the embeddings, which is not supported.")
     if (config_values.get("decoder_vocab_size") or config_values["vocab_size"]) != config_values[
         "vocab_size"
     ]:
-        raise ValueError("encoder and decoder have different vocabularies, which is not supported.")
+        raise ValueError(
+            "the encoder and the decoder have different vocabularies, which is not supported."
+        )
     if not config_values.get("static_position_embeddings", True):
-        raise ValueError("the model has learned positions, which are not supported.")
+        raise ValueError("the model uses learned positions, which are not supported.")
     return ModelConfig(
         vocab_size=config_values["vocab_size"],
         context=config_values["max_position_embeddings"],

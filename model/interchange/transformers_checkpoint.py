@@ -56,8 +56,8 @@ def find_matching_family(config: ModelConfig) -> ModelFamily:
         for family in architecture_families
     ]
     raise ValueError(
-        "transformers has no model class that computes the same outputs as a model with this "
-        f"config: {'; '.join(reasons)}."
+        "The transformers library has no model class that computes the same outputs as a model "
+        f"with this config: {'; '.join(reasons)}."
     )
 
 
@@ -81,8 +81,8 @@ def export_transformers(
     config = model.config
     if model.objective == "prefix":
         raise ValueError(
-            "transformers has no architecture with the attention mask of a prefix language model, "
-            "so this model cannot be exported."
+            "The transformers library has no architecture with the attention mask of a prefix "
+            "language model, so this model cannot be exported."
         )
     tokenizer = load_matching_tokenizer(Path(tokenizer_path), config.vocab_size)
     if config.architecture != "encoder_decoder":  # whose sources begin with no such token
@@ -391,8 +391,8 @@ def _untie_if_weights_differ(
             if not torch.equal(transformers_tensors[source_name], transformers_tensors[tied_name]):
                 if "tie_embeddings" in family.supported_settings:
                     raise CheckpointError(
-                        f"{folder}: the tensors {tied_name} and {source_name} differ although "
-                        "config.json says that they are tied, which is not supported."
+                        f"{folder}: config.json says that the tensors {tied_name} and "
+                        f"{source_name} are tied, but their values differ, which is not supported."
                     )
                 config = replace(config, tie_embeddings=False)
     return config

@@ -54,7 +54,7 @@ def list_weight_files(folder: Path, config: dict[str, Any]) -> list[Path]:
         if not path.is_file():
             if path == folder / WEIGHTS_FILE:
                 raise CheckpointError(
-                    f"The weights in {folder} cannot be read: it has no {WEIGHTS_FILE}."
+                    f"The weights in {folder} cannot be read: the folder has no {WEIGHTS_FILE}."
                 )
             source = (
                 "the key transformers_weights of config.json" if path == named_file else "its index"

@@ -57,8 +57,8 @@ def build_few_shot_prompt(
     token_count = len(begin_ids) + len(question)
     if token_count > max_tokens:
         raise ValueError(
-            f"The question and the tokens at the beginning of the prompt have {token_count} tokens "
-            f"in total, but only {max_tokens} fit: shorten the question or its longest answer."
+            f"The question and the beginning of the prompt have {token_count} tokens in total, "
+            f"but only {max_tokens} fit: shorten the question or its longest answer."
         )
     shot_count = 0
     while shot_count < len(examples) and token_count + len(examples[-1 - shot_count]) <= max_tokens:

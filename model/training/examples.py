@@ -156,19 +156,23 @@ class ExampleRows:
             is_valid = (
                 (read_lengths > 0) & (read_lengths <= context) & (read_lengths == target_lengths)
             )
-            requirement = f"needs 1 to {context} tokens, with one label for each token"
+            requirement = f"an example needs 1 to {context} tokens, with one label for each token"
         elif config.architecture == "encoder_decoder":
             is_valid = (read_lengths <= context) & (target_lengths < context)
-            requirement = f"may have at most {context} source and {context - 1} target tokens"
+            requirement = (
+                f"an example may have at most {context} source and {context - 1} target tokens"
+            )
         else:
             is_valid = read_lengths + target_lengths + 3 <= context
-            requirement = f"may have at most {context - 3} source and target tokens together"
+            requirement = (
+                f"an example may have at most {context - 3} source and target tokens together"
+            )
         if not is_valid.all():
             row = int(np.argmin(is_valid))
             target_unit = "labels" if config.labels else "target tokens"
             raise ValueError(
-                f"{self.path}: example {row} {requirement}, but has {read_lengths[row]} tokens and "
-                f"{target_lengths[row]} {target_unit}."
+                f"{self.path}: example {row} has {read_lengths[row]} tokens and "
+                f"{target_lengths[row]} {target_unit}, but {requirement}."
             )
 
     @cached_property

@@ -39,7 +39,8 @@ _TERM_MEANINGS = {
     "kept": "number or size of the documents in the output of the stage",
     "removed_rows": "number or size of the documents that were removed entirely",
     "removed_spans": (
-        "size of the spans that were removed from documents, in the unit of the row; 0 for rows"
+        "size of the spans that were removed from documents, in the unit of this row; 0 if the "
+        "unit is rows"
     ),
     "quarantined": "number or size of the documents that could not be processed",
     "replaced": (
@@ -52,8 +53,8 @@ _SOURCE_COLUMN = column("source", pa.string(), "label", "name of the documents' 
 
 ACCOUNTS = table_schema(
     "Number and size of the documents that the stage received, added, kept, removed, quarantined "
-    "or changed, per source (accounts). In each row, input + added = kept + removed + quarantined "
-    "+ replaced.",
+    "or changed, for each source. In each row, input + added = kept + removed + quarantined + "
+    "replaced.",
     _SOURCE_COLUMN,
     column(
         "unit",
@@ -69,8 +70,8 @@ ACCOUNTS = table_schema(
 )
 
 CHECKSUMS = table_schema(
-    "Checksums of the documents per source: sums of BLAKE2b(doc_id ‖ text) modulo 2^128. They "
-    "satisfy the same equation as the counts in the table `accounts`.",
+    "Checksums for each source: sums of BLAKE2b(doc_id ‖ text) over its documents, modulo 2^128. "
+    "They satisfy the same equation as the counts in the table `accounts`.",
     _SOURCE_COLUMN,
     *(
         column(

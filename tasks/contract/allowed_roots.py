@@ -290,7 +290,7 @@ def _find_uri_fault(uri: str, is_pattern: bool) -> str | None:
         try:
             decoded = unquote(path, errors="strict")
         except UnicodeDecodeError:
-            return "has percent-escapes that are not UTF-8"
+            return "has percent-escapes that do not decode to UTF-8"
         if decoded == path:
             return None
         path = decoded

@@ -81,8 +81,8 @@ DOCUMENTS = table_schema(
         "toxicity",
         pa.float32(),
         "figure",
-        "highest toxicity score of the document's windows (sections that are scored "
-        "separately); null if none was or could be scored",
+        "highest toxicity score of the document's windows (sections that are scored separately); "
+        "null if no window was scored",
         unit="score",
     ),
     column(
@@ -120,7 +120,7 @@ LEDGER = table_schema(
         "matched_doc_id",
         ID_TYPE,
         "id",
-        "for a duplicate: id of the kept document that it duplicates; otherwise null",
+        "for a duplicate, the id of the kept document that it duplicates; otherwise null",
     ),
     column(
         "char_start",
@@ -154,8 +154,8 @@ LEDGER = table_schema(
         "document_hash",
         ID_TYPE,
         "id",
-        "checksum BLAKE2b(doc_id ‖ text) of the input or added document; set in only one row per "
-        "document",
+        "checksum BLAKE2b(doc_id ‖ text) of the document as received or added by the stage; set "
+        "in only one row per document",
     ),
     partition_by_doc_id=True,
 )
@@ -230,8 +230,9 @@ CANARIES = table_schema(
         "association",
         pa.string(),
         "label",
-        "name of the association to which a sentence about an invented group belongs; the "
-        "sentences about both groups of an association have the same name; null for other canaries",
+        "name of the association to which a sentence about an invented group belongs; the same "
+        "name is used for the sentences about both groups of an association; null for other "
+        "canaries",
     ),
     column("group_name", pa.string(), "label", "invented group that the sentence is about"),
     column("trait", pa.string(), "label", "trait that the sentence ascribes to the group"),
@@ -245,8 +246,8 @@ CANARIES = table_schema(
         "assigned_trait_share",
         pa.float64(),
         "figure",
-        "share of the sentences about the group that ascribe its assigned trait; 0.5 means no "
-        "association",
+        "share of the sentences about the group that ascribe its assigned trait to it; 0.5 means "
+        "no association",
         unit="share",
     ),
 )

@@ -241,8 +241,8 @@ def format_metadata_changed_message(path: str | Path) -> str:
 
 def format_file_missing_message(path: str | Path) -> str:
     return (
-        f"{path} vanished while it was read; nothing was stored; put it back, or correct the path, "
-        "and run again"
+        f"{path} vanished while it was read; nothing was stored; restore the file, or correct the "
+        "path, and run again"
     )
 
 

@@ -69,7 +69,7 @@ def lease_folder(
             if folder.is_symlink() and not folder.exists():
                 raise UsageError(
                     f"{folder} is a link to {folder.readlink()}, which does not exist; mount or "
-                    "create it, or remove the link"
+                    "create the target, or remove the link"
                 ) from None
             continue
         try:

@@ -88,8 +88,8 @@ class ObjectStore:
                 if not create_missing and not self.root_folder.is_dir():
                     problem = "is not a folder" if self.root_folder.exists() else "does not exist"
                     raise UsageError(
-                        f"there is no store at {self.root_folder}, which {problem}; create one "
-                        "with: hallmark run, or set HALLMARK_STORE to another store"
+                        f"there is no store at {self.root_folder}, which {problem}; set "
+                        "HALLMARK_STORE to another store, or create one with: hallmark run"
                     )
                 if not create_missing and not is_store_or_empty_folder(self.root_folder):
                     raise UsageError(

@@ -62,9 +62,9 @@ def check_ray_cluster_answers(address: str) -> None:
             )
     except (OSError, OverflowError, subprocess.SubprocessError) as error:
         raise HallmarkError(
-            f"no Ray cluster answers at {address!r}, the address in RAY_ADDRESS; start one with: "
-            "ray start --head   , correct the address, or unset RAY_ADDRESS, so that the run "
-            "starts a cluster on this machine"
+            f"no Ray cluster answers at {address!r}, the address in RAY_ADDRESS; correct the "
+            "address, unset RAY_ADDRESS (the run then starts a cluster on this machine), or start "
+            "a cluster with: ray start --head"
         ) from error
 
 

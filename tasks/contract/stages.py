@@ -237,7 +237,9 @@ class BoundStage(StageCall):
         return StageOutput(stored_artifact, was_stored=True)
 
     def _report_wait(self, holder: LeaseHolder) -> None:
-        log.warning("stage %s waits for %s, which computes the same artifact", self.label, holder)
+        log.warning(
+            "stage %s is waiting for %s, which is computing the same artifact", self.label, holder
+        )
 
     def _make_event(self, kind: EventKind, **event_fields: Any) -> Event:
         return Event(kind, self.label, phase=self.stage.phase, **event_fields)

@@ -123,8 +123,8 @@ class FinetuneConfig(StageConfig):
     def _check_weights_suit_task(self) -> FinetuneConfig:
         if self.trained_weights == "head" and isinstance(self.task, PairsTask):
             raise ValueError(
-                "'trained_weights' is 'head', but a model that generates text has no separate "
-                "output layer, because its output layer shares the weights of the embedding; set "
+                "'trained_weights' is 'head', but the output layer of a model that generates text "
+                "shares its weights with the embedding table, so it cannot be trained alone; set "
                 "'trained_weights' to 'all' for the task 'pairs'"
             )
         return self
@@ -143,7 +143,7 @@ QUARANTINE = table_schema(
 )
 
 COUNTS = table_schema(
-    "Number of rows of the data files by split and outcome.",
+    "Number of rows in the data files for each split and outcome.",
     column(
         "split",
         pa.string(),
@@ -321,7 +321,7 @@ def export_to_transformers(model: Transformer, base: BaseCheckpoint, context: St
             tokenizer_path=base.tokenizer_path,
         )
     except ValueError as error:
-        log.info("finetune: the model was not exported to transformers: %s", error)
+        log.info("finetune: the model was not exported in the transformers format: %s", error)
 
 
 def hash_data_files(config: FinetuneConfig, _secret_id: str = "") -> dict[str, str]:

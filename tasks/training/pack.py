@@ -81,7 +81,9 @@ SPANS = table_schema(
         "label",
         "name of the table that contains the sequence: train or validation",
     ),
-    column("sequence", pa.int64(), "figure", "row of the sequence in the table, starting at 0"),
+    column(
+        "sequence", pa.int64(), "figure", "index of the sequence's row in the table, starting at 0"
+    ),
     column(
         "row_start",
         pa.int32(),
@@ -204,7 +206,7 @@ def encode_texts_with_char_positions(
     if first_mismatch >= 0:
         raise HallmarkError(
             "the tokenizer does not preserve the text: decoding the tokens of document "
-            f"{first_mismatch} in a batch does not reproduce the document; the stage pack needs a "
+            f"{first_mismatch} in a batch does not reproduce the document; the pack stage needs a "
             "byte-level tokenizer without normalisation"
         )
     byte_starts = byte_ends - token_byte_lengths[token_ids]

@@ -185,7 +185,7 @@ SAMPLES = table_schema(
         "precision",
         pa.string(),
         "label",
-        "number format in which the model computed: fp32, or bf16 on a GPU",
+        "number format of the model's computations: fp32, or bf16 on a GPU",
     ),
 )
 
@@ -198,8 +198,8 @@ SPEED = table_schema(
         "mfu",
         pa.float64(),
         "figure",
-        "model FLOPs utilisation: computing speed of the training as a share of the "
-        "matrix-multiplication speed of the device, which is measured when training starts",
+        "model FLOPs utilisation: training speed as a share of the matrix-multiplication speed of "
+        "the device, which is measured when training starts",
         unit="share",
     ),
     column("memory_mb", pa.float64(), "figure", "peak memory", unit="MB"),
@@ -344,7 +344,7 @@ def commit_checkpoint(context: StageContext, folder: Path, step: int) -> Artifac
     step may give other weights.
     """
     assert context.commit_child_artifact is not None, (
-        "pretrain needs a session in which to commit checkpoints"
+        "the pretrain stage needs a session in which to commit checkpoints"
     )
     copy_folder = context.work_area / "commit" / folder.name
     shutil.rmtree(copy_folder, ignore_errors=True)
@@ -450,7 +450,7 @@ def handle_trainer_events(
                     )
                 )
                 log.info(
-                    "trainer: %d parameters on %s in %s, processes: %d, threads: %d, "
+                    "trainer: training %d parameters on %s in %s (processes: %d, threads: %d), "
                     "from step %d of %d",
                     *start_values,
                     total_steps,
@@ -483,7 +483,7 @@ def handle_trainer_events(
                 step = event["step"]
                 checkpoint_by_step[step] = commit_checkpoint(context, Path(event["path"]), step)
                 log.info(
-                    "trainer: checkpoint of step %d is %s", step, checkpoint_by_step[step].name
+                    "trainer: the checkpoint of step %d is %s", step, checkpoint_by_step[step].name
                 )
             case "done":
                 settings_history = event["history"]

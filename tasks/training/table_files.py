@@ -117,7 +117,7 @@ def _read_jsonl_rows(path: Path, columns: Sequence[str]) -> Iterator[RawRow]:
                     b"\n"
                 ):
                     pass
-                yield RawRow(line_number, [], f"line longer than {MAX_LINE_BYTES >> 20} MB")
+                yield RawRow(line_number, [], f"the line is longer than {MAX_LINE_BYTES >> 20} MB")
                 continue
             if not line.strip():
                 continue

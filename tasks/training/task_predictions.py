@@ -67,7 +67,7 @@ PREDICTIONS = table_schema(
     ),
     column("log_prob", pa.float64(), "figure", "log-probability of the prediction", unit="nats"),
     column(
-        "precision", pa.string(), "label", "number format in which the model computed: fp32 or bf16"
+        "precision", pa.string(), "label", "number format of the model's computations: fp32 or bf16"
     ),
 )
 

@@ -41,7 +41,7 @@ SCORES = table_schema(
         pa.string(),
         "label",
         "system that was evaluated: the model, the name of the baseline, or the difference "
-        "between model and baseline",
+        "between the model and the baseline",
     ),
     column("metric", pa.string(), "label", "name of the metric"),
     column("title", pa.string(), "label", "title of the metric, as shown on cards"),
@@ -56,14 +56,14 @@ SCORES = table_schema(
         "label_id",
         pa.int32(),
         "id",
-        "number of the label in config.json of the model, starting at 0; labels unknown to the "
+        "number of the label in the model's config.json, starting at 0; labels unknown to the "
         "model have subsequent numbers; null if the metric is computed for all labels together",
     ),
     column(
         "value",
         pa.float64(),
         "figure",
-        "value of the metric; null if there are no test rows for it",
+        "value of the metric; null if the test split has no rows for it",
     ),
     column(
         "low",
@@ -82,8 +82,8 @@ SCORES = table_schema(
         "unit",
         pa.string(),
         "label",
-        "unit of the value: share (from 0 to 1), or score (from 0 to 100); for a difference, "
-        "points, which are hundredths of the range",
+        "unit of the value: share (from 0 to 1), or score (from 0 to 100); differences are in "
+        "points (hundredths of the range)",
     ),
     column("method", pa.string(), "project text", "how the interval was computed"),
     column(
@@ -369,7 +369,7 @@ def compute_bootstrap_interval(
             "same value"
         )
         return BootstrapInterval(np.nan, np.nan, method)
-    method = f"percentile bootstrap of {cluster_count} {cluster_unit}, {RESAMPLE_COUNT} resamples"
+    method = f"percentile bootstrap over {cluster_count} {cluster_unit}, {RESAMPLE_COUNT} resamples"
     return BootstrapInterval(low, high, method)
 
 
@@ -417,7 +417,7 @@ POINTS_UNIT = "points"
 
 #: Suffix of the method of a difference.
 PAIRED_DIFFERENCE_NOTE = (
-    "computed from the differences between model and baseline on the same texts"
+    "computed from the differences between the model and the baseline on the same texts"
 )
 
 

@@ -56,7 +56,7 @@ class TokenizerConfig(StageConfig):
 
     kind: Literal["bpe", "wordpiece", "unigram"] = Field(
         "bpe",
-        description="algorithm that builds the vocabulary; all three algorithms are byte-level",
+        description="algorithm that builds the vocabulary; all available algorithms are byte-level",
     )
     vocab_size: int = Field(
         4096,
@@ -68,7 +68,7 @@ class TokenizerConfig(StageConfig):
     min_frequency: int = Field(
         2,
         ge=1,
-        description="minimum number of times that a pair of tokens must occur to be merged; has no "
+        description="minimum number of occurrences at which a pair of tokens is merged; has no "
         "effect with the kind 'unigram'",
     )
     objective: Literal["causal", "prefix", "mlm", "span_corruption"] = Field(
@@ -114,8 +114,8 @@ def list_special_tokens(config: TokenizerConfig) -> list[str]:
 
 
 FERTILITY = table_schema(
-    "Compression by source, language and identity group, measured on the validation split, on "
-    "which the tokenizer was not trained. Fewer bytes per token mean worse compression.",
+    "Compression for each source, language and identity group, measured on the validation split, "
+    "on which the tokenizer was not trained. Fewer bytes per token mean worse compression.",
     column("kind", pa.string(), "label", "source, language or identity"),
     column(
         "name",
@@ -135,11 +135,15 @@ FERTILITY = table_schema(
         "bytes",
         pa.int64(),
         "figure",
-        "total length of these documents in UTF-8 bytes",
+        "total length, in UTF-8 bytes, of the documents in the source, language or identity group",
         unit="bytes",
     ),
     column(
-        "tokens", pa.int64(), "figure", "total length of these documents in tokens", unit="tokens"
+        "tokens",
+        pa.int64(),
+        "figure",
+        "total length, in tokens, of the documents in the source, language or identity group",
+        unit="tokens",
     ),
     column(
         "bytes_per_token",

@@ -55,7 +55,7 @@ SLICE = (
             "redact_spans.colour: there is no such key",
         ),
         (["run", "smoke", "--set", "workers=0"], 2, "workers: must be greater than"),
-        (["run", "smoke", "--set", "workers"], 2, "write it as section.key=value"),
+        (["run", "smoke", "--set", "workers"], 2, "write the setting as section.key=value"),
         (["run", "smoke", "--set", "name.x=1"], 2, "'name' is a value, not a section"),
         (["run", "smoke", "--sett", "x"], 2, "--sett"),
         (["run", "smoke", "--until", "nowhere"], 2, "no stage 'nowhere'"),

@@ -221,8 +221,8 @@ def test_a_rule_line_shows_action_share_and_reason(rule, expected):
     ("rules", "expected"),
     [
         (2, None),
-        (3, "1 more rule removed or tagged documents; the datasheet lists all"),
-        (4, "2 more rules removed or tagged documents; the datasheet lists all"),
+        (3, "1 more rule removed or tagged documents; the datasheet lists all rules"),
+        (4, "2 more rules removed or tagged documents; the datasheet lists all rules"),
     ],
 )
 def test_hidden_rules_are_counted(rules, expected):
@@ -281,8 +281,8 @@ def test_removals_are_not_compared_if_no_group_is_large_enough(removed, compared
     )
     size = "1 document" if min_documents == 1 else "20 documents"
     expected = (
-        f"removals by identity group are not compared, because there are no groups with at least "
-        f"{size}"
+        "removal rates of identity groups are not compared, because there are no groups with at "
+        f"least {size}"
     )
     assert lines[1 + bool(removed) :] == ([expected] if removed and not compared else [])
 
@@ -314,8 +314,8 @@ def test_removals_are_not_compared_if_no_group_is_large_enough(removed, compared
         (
             "groups",
             "removed",
-            "removals by any stage count, duplicates included; q: p-value adjusted for the false "
-            "discovery rate",
+            "removals by all stages are counted, including duplicates; q is the p-value adjusted "
+            "for the false discovery rate",
         ),
         ("tagged_groups", "tagged", "intervals corrected for the selection of these groups"),
     ],
@@ -613,7 +613,10 @@ def forecast(**changes):
         (
             {"documents": 1234, "bytes": 1e6, "is_complete": False},
             [SOURCE],
-            "sources: estimated from a sample of 1,234 documents, 1.0 MB and scaled by bytes; ",
+            (
+                "sources: estimated from a sample of 1,234 documents, 1.0 MB and scaled in "
+                "proportion to bytes; "
+            ),
         ),
     ],
 )
@@ -1495,7 +1498,7 @@ def test_a_checkpoint_shows_when_it_read_a_document(checkpoints, expected):
             ["b"],
             "unredacted pages outside the store; delete them yourself: b",
         ),
-        ("unreadable_records", {"ingest/0": 2}, "with a guessed encoding: 2 of ingest/0"),
+        ("unreadable_records", {"ingest/0": 2}, "because they are not UTF-8: 2 of ingest/0"),
     ],
 )
 def test_a_purge_names_only_what_exists(key, value, expected):

@@ -84,9 +84,9 @@ def test_without_a_configured_prefect_server_each_command_starts_its_own(monkeyp
 @pytest.mark.parametrize(
     ("free_bytes", "is_ok", "ending"),
     [
-        (3_000_000_000, True, "3 GB free"),
-        (2_000_000_001, True, "2 GB free"),
-        (2_000_000_000, False, "2 GB free; free at least 2 GB"),
+        (3_000_000_000, True, "(3 GB free)"),
+        (2_000_000_001, True, "(2 GB free)"),
+        (2_000_000_000, False, "(2 GB free); free at least 2 GB"),
     ],
 )
 @pytest.mark.parametrize("exists", [True, False])
@@ -99,7 +99,7 @@ def test_a_local_store_needs_permission_and_space(
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda folder: DiskUsage(0, 0, free_bytes))
     result = doctor._check_store(str(store))
     verb = "written" if exists else "created"
-    assert (result["is_ok"], result["message"]) == (is_ok, f"{store} can be {verb}, {ending}")
+    assert (result["is_ok"], result["message"]) == (is_ok, f"{store} can be {verb} {ending}")
     assert store.exists() == exists
 
 

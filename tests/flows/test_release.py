@@ -172,7 +172,7 @@ def test_only_the_signature_of_an_unchanged_statement_is_stored(hallmark, review
     assert "does not belong to this statement" in done.stderr
     statement.rename("moved")
     error = hallmark("review", "--signature", str(signature), code=2).stderr
-    assert f"{statement}: there is no such file; copy the statement next to its" in error
+    assert f"{statement}: there is no such file; copy the statement into the folder of its" in error
     statement.write_bytes(b"{}")
     assert "not a statement" in hallmark("review", "--signature", str(signature), code=2).stderr
     statement.write_bytes(text)
@@ -286,7 +286,7 @@ def test_a_newer_audit_without_a_card_prevents_a_release(
     record.write_text(record.read_text()[:100])
     (message,) = hallmark(*options, code=1).stderr.splitlines()[-1:]
     assert f"run {run_id} is damaged" in message
-    assert message.endswith("; it may be a newer audit of this checkpoint")
+    assert message.endswith("; the run may be a newer audit of this checkpoint")
     shutil.rmtree(hallmark.store / "runs" / run_id)
     write_newer_audit(hallmark, status, f"{hallmark.first}@0", error)  # of another checkpoint
     hallmark(*options)
@@ -750,7 +750,7 @@ def test_a_repeated_audit_after_a_release_is_cached(apart, audited_later):
     ("removed", "reason"),
     [
         ("run", "the run {run} of that release is missing or damaged"),
-        ("audit", "its results cannot be read: "),
+        ("audit", "the results of the previous run cannot be read: "),
     ],
 )
 def test_a_removed_release_does_not_fail_an_audit(apart, released, hallmark, removed, reason):

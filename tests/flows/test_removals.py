@@ -72,8 +72,8 @@ def test_a_run_prints_what_was_removed_by_rule_and_group(hallmark, corpus):
     )
     assert heading == (
         "documents that mention these groups of people were removed most often (groups with at "
-        "least 20 documents; ratios adjusted for source; removals by any stage count, duplicates "
-        "included; q: p-value adjusted for the false discovery rate):"
+        "least 20 documents; ratios adjusted for source; removals by all stages are counted, "
+        "including duplicates; q is the p-value adjusted for the false discovery rate):"
     )
     start = (
         f"  {GAY}: 16 of 24 documents (66.7 %); all other documents: 2 of 40 (5.0 %); 13.3 times"
@@ -123,8 +123,8 @@ def test_small_groups_are_not_ranked_and_the_summary_says_so(hallmark, corpus):
     small = corpus(own=8, calm=7)
     report = hallmark.json("run", small, "--set", REMOVE, "--until", "datasheet")
     assert lines_of(report)[2:] == [
-        "removals by identity group are not compared, because there are no groups with at least "
-        "20 documents"
+        "removal rates of identity groups are not compared, because there are no groups with at "
+        "least 20 documents"
     ]
 
 

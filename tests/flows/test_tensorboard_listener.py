@@ -57,7 +57,7 @@ def test_without_tensorboard_the_setting_is_refused_with_the_remedy(monkeypatch,
     with pytest.raises(UsageError, match=r"pip install .*\[tensorboard\]"):
         check_tensorboard_installed()
     store = f"store={tmp_path / 'store'}"
-    with pytest.raises(UsageError, match="the setting tensorboard needs TensorBoard"):
+    with pytest.raises(UsageError, match="the setting 'tensorboard' needs TensorBoard"):
         resolve_flow_arguments("smoke", [f"tensorboard={tmp_path}", store])
     assert resolve_flow_arguments("smoke", [store]).config.tensorboard is None
 

@@ -92,7 +92,7 @@ def test_without_a_redactor_everything_is_shown():
         ({"text": "a", "rows": 0}, "--rows is 0"),
         (
             {"run": "latest", "document_or_finding": "ab", "text": "c"},
-            "either a text or a document",
+            "specify only one of them",
         ),
         ({}, "nothing to trace"),
         ({"run": "latest"}, "nothing to trace"),

@@ -438,7 +438,10 @@ def test_a_metric_with_slices_suggests_the_largest_risk(smoke):
     output = smoke("trace", smoke.first, "extraction.extractable", code=2).stderr
     rows = smoke.json("findings", smoke.first, "--audit", "extraction")
     riskiest = next(row["finding"] for row in rows if row["metric"] == "extractable")
-    assert f"specify one, such as the largest risk, {riskiest}; hallmark findings" in output
+    assert (
+        f"specify one, such as the one with the largest risk, {riskiest}; hallmark findings"
+        in output
+    )
 
 
 def test_held_out_documents_are_not_training_documents(smoke, run):
@@ -450,8 +453,8 @@ def test_held_out_documents_are_not_training_documents(smoke, run):
     assert ", held out (validation), never trained on" in output and "not read yet" not in output
     output = smoke("mitigate", smoke.first, name, "--steps", "1", code=2).stderr
     assert (
-        "can be traced only to held-out documents, which were not trained on, so there is nothing "
-        "to remove" in output
+        "can be traced only to held-out documents, which were not used in training, so there is "
+        "nothing to remove" in output
     )
     output = smoke("mitigate", smoke.first, "nosuch.x", code=2).stderr
     assert "there is no audit 'nosuch'; choose from capability" in output
@@ -513,7 +516,7 @@ def test_an_estimate_for_a_secret_names_its_own_copies(run, smoke):
         ("toxicity.x", "toxicity has no finding 'x'; it has expected_maximum_toxicity"),
         (
             "toxicity.toxicity_probability",
-            "specify one, such as the largest risk, toxicity.toxicity_probability[",
+            "specify one, such as the one with the largest risk, toxicity.toxicity_probability[",
         ),
         (
             "toxicity.toxicity_probability[x]",

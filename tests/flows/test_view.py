@@ -657,7 +657,9 @@ def test_a_missing_file_of_allowed_signers_is_named(apart, run, reviewers, tmp_p
     client, path = start(apart.store, signer_files), f"/runs/{run.id}/model_card/reviews/"
     assert client.get(path).status_code == 200
     signer_files.allowed_signers.unlink()
-    words = f"The reviews cannot be judged: {signer_files.allowed_signers}: there is no such file"
+    words = (
+        f"The reviews cannot be evaluated: {signer_files.allowed_signers}: there is no such file"
+    )
     assert_one_sentence(client.get(path), 500, words)
 
 

@@ -67,7 +67,10 @@ WRONG_INPUTS = [
     (["run", "deep.toml"], "config deep.toml: the file is nested too deeply"),
     (["run", "latin1.toml"], "config latin1.toml: the file is not UTF-8 text (byte 12); save it"),
     (["run", "empty.toml"], "config empty.toml: name: is missing; "),
-    (["run", "smoke", "--set", "workers"], "--set 'workers': write it as section.key=value"),
+    (
+        ["run", "smoke", "--set", "workers"],
+        "--set 'workers': write the setting as section.key=value",
+    ),
     (["run", "smoke", "--set", "workers=-1"], "workers: must be greater than or equal to 1"),
     (["run", "smoke", "--set", "workers=two"], "workers: must be a whole number (given: 'two')"),
     (["run", "smoke", "--set", "pretrian.train.steps=3"], "there is no such key (did you mean pre"),

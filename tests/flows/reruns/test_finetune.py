@@ -137,7 +137,7 @@ def test_wrong_arguments_are_reported_before_anything_runs(smoke, tmp_path):
     done = smoke("finetune", f"{smoke.first}@0", "--config", str(config), code=2)
     assert "finetune.task" in done.stderr and str(config) in done.stderr
     done = smoke("finetune", f"{smoke.first}@0", "--config", "smoke", code=2)
-    assert "the config has no section finetune" in done.stderr
+    assert "the config has no section [finetune]" in done.stderr
     config = write_config(tmp_path)
     config.write_text(config.read_text().replace(str(tmp_path), "~nobody-has-this-name"))
     done = smoke("finetune", f"{smoke.first}@60", "--config", str(config), code=2)
@@ -145,5 +145,5 @@ def test_wrong_arguments_are_reported_before_anything_runs(smoke, tmp_path):
     config = write_config(tmp_path, more="[finetune.data.more]\n")
     done = smoke("finetune", "nowhere", "--config", str(config), code=2)
     assert "there is no checkpoint 'nowhere'" in done.stderr
-    with pytest.raises(UsageError, match="a command of its own: hallmark finetune"):
+    with pytest.raises(UsageError, match="fine-tuning has its own command: hallmark finetune"):
         resolve_flow_arguments("smoke", [], "finetune", store=str(smoke.store))

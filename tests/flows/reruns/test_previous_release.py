@@ -125,8 +125,8 @@ def test_a_checkpoint_is_not_compared_with_itself(apart, passed):
     _, row = read_last_verdict(apart)
     assert row["verdict"] == "not_shown"
     assert row["reason"] == (
-        f"not comparable with run {apart.first}: it audited the same checkpoint, so there is no "
-        "difference to evaluate"
+        f"not comparable with run {apart.first}: both runs audited the same checkpoint, so there "
+        "is no difference to evaluate"
     )
 
 

@@ -162,14 +162,14 @@ def test_bad_input_is_one_sentence(apart, proved):
         return apart("prove", *arguments, code=2).stderr
 
     folder = open_run(apart.first, str(apart.store)).find_checkpoints()[0].fetch_directory()
-    assert "prove needs a run in this store" in said(str(folder))
+    assert "hallmark prove needs a run in this store" in said(str(folder))
     assert "no run named 'x'" in said("x")
     assert "--extra-seeds is -1" in said(apart.first, "--extra-seeds", "-1")
     assert "there is no audit 'nonsense'" in said(apart.first, "nonsense.x")
     assert "has no finding 'x'" in said(apart.first, "extraction.x")
     audited = proved[1]["base"].store
     other = next(run for run in read_all_runs(audited) if run.flow == "prove")
-    assert "is a run of the flow prove, which prove cannot repeat" in said(other.id)
+    assert "is a run of the flow prove, which hallmark prove cannot repeat" in said(other.id)
     assert "already excluded documents from training" in said(proved[1]["removed"].id)
 
 

@@ -213,7 +213,7 @@ def test_changed_settings_are_refused_with_the_difference(studied):
         "started with other settings (synthetic_corpus.sentences_per_group was 4 and is now 6)"
         in output
     )
-    assert "another --name" in output
+    assert "another name with --name" in output
     assert "trials" in hallmark("study", "--trials-with-effects", "0", code=2).stderr
     for setting, why in (
         ("synthetic_corpus.copy_counts=3", "synthetic_corpus.copy_counts"),

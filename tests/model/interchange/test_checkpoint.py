@@ -99,7 +99,7 @@ def test_a_checkpoint_records_whether_it_was_trained_on_pairs(tmp_path, objectiv
         assert load_checkpoint(folder).is_trained_on_pairs == (pairs or objective == "seq2seq")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"pairs": "no"}))
-    with pytest.raises(CheckpointError, match="pairs must be true or false, not 'no'"):
+    with pytest.raises(CheckpointError, match="the setting pairs must be true or false, not 'no'"):
         load_checkpoint(folder)
     del config["pairs"]
     (folder / "config.json").write_text(json.dumps(config))

@@ -334,7 +334,7 @@ def test_truncated_weights_are_refused(tmp_path):
         (BERT, {"max_position_embeddings": 17}, "shape"),
         (MARIAN, {"tie_word_embeddings": False}, "not tied"),
         (MARIAN, {"decoder_vocab_size": 9}, "different vocabularies"),
-        (MARIAN, {"static_position_embeddings": False}, "the model has learned positions"),
+        (MARIAN, {"static_position_embeddings": False}, "the model uses learned positions"),
         (FAMILIES["llama"], {"rope_parameters": 5}, "wrong type"),
         (FAMILIES["llama"], {"num_attention_heads": None}, "wrong type"),
         (FAMILIES["gpt2"], {"model_type": []}, "can be read"),

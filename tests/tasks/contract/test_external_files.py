@@ -253,7 +253,8 @@ def test_a_file_that_is_added_counts(session, text):
 def test_an_error_that_a_changed_file_explains_says_so(session, text):
     when(session, "progress", 0, text.unlink)
     with pytest.raises(
-        HallmarkError, match=r"a\.txt vanished while it was read; nothing was stored; put it back"
+        HallmarkError,
+        match=r"a\.txt vanished while it was read; nothing was stored; restore the file",
     ):
         run("read_file", text)
 
@@ -380,7 +381,7 @@ def test_a_path_that_vanishes_after_its_digest_was_taken_is_named(text, gone):
     whole.rename(whole.with_name("away"))
     with pytest.raises(
         FileChangedError,
-        match=r"a\.txt vanished while it was read; nothing was stored; put it back",
+        match=r"a\.txt vanished while it was read; nothing was stored; restore the file",
     ):
         ExternalFiles().add_file(text, state)
 
@@ -404,7 +405,7 @@ def test_a_folder_or_link_that_vanishes_is_named(text, kind):
         **{kind: {str(gone): (1, 2, 3, 4)[: 2 if kind == "directory_times" else 4]}}
     )
     assert files.describe_first_change().startswith(
-        f"{gone} vanished while it was read; nothing was stored; put it back"
+        f"{gone} vanished while it was read; nothing was stored; restore the file"
     )
 
 

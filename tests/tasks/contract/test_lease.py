@@ -157,7 +157,9 @@ def test_a_stage_says_for_whom_it_waits(session, tmp_path, caplog):
     finally:
         logging.getLogger("hallmark").removeHandler(handler)
     thread.join()
-    sentence = f"stage waited waits for process {os.getpid()} on {socket.gethostname()}, since 2"
+    sentence = (
+        f"stage waited is waiting for process {os.getpid()} on {socket.gethostname()}, since 2"
+    )
     assert sentence in caplog.text
 
 
@@ -167,7 +169,10 @@ def test_no_lease_is_waited_for_where_there_can_be_none(tmp_path):
     for name in ("file", "file/work", "link/work"):
         with pytest.raises(OSError), lease_folder(tmp_path / name):
             pass
-    away = r"link is a link to .*away, which does not exist; mount or create it, or remove the link"
+    away = (
+        r"link is a link to .*away, which does not exist; mount or create the target, or remove "
+        r"the link"
+    )
     with pytest.raises(UsageError, match=away), lease_folder(tmp_path / "link"):
         pass
 

@@ -217,7 +217,8 @@ def test_a_file_that_is_deleted_is_an_error(tmp_path):
     path, records = start_reading(tmp_path)
     path.unlink()
     with pytest.raises(
-        HallmarkError, match=r"a\.jsonl vanished while it was read; nothing was stored; put it back"
+        HallmarkError,
+        match=r"a\.jsonl vanished while it was read; nothing was stored; restore the file",
     ):
         list(records)
 

@@ -230,7 +230,7 @@ def test_differences_of_labels_equal_an_explicit_bootstrap():
         assert scores[metric].low == pytest.approx(low, abs=close)
         assert scores[metric].high == pytest.approx(high, abs=close)
         assert scores[metric].method.endswith(
-            "computed from the differences between model and baseline on the same texts"
+            "computed from the differences between the model and the baseline on the same texts"
         )
         assert (scores[metric].n, scores[metric].unit) == (200, "points")
 
