@@ -123,7 +123,7 @@ def _read_records(path: Path, file: TextIO) -> Iterator[LocatedItem]:
             if field_count < len(row):
                 raise UsageError(
                     f"{location} has {format_count(field_count, 'field')}, but the header has "
-                    f"{len(row)}; the file may be damaged or end early"
+                    f"{len(row)}; the file may be damaged or truncated"
                 )
             yield LocatedItem(location, row)
         return
