@@ -279,7 +279,9 @@ def test_declared_types_apply_to_needed_columns(tmp_path, no_waits):
     (folder / "README.md").write_text(f"---\n{json.dumps(card)}\n---\n")
     records, _ = read_hub_dataset(folder, key_field="id", url_field="url")
     assert [(r.text, r.key, r.url) for r in records] == [("a", "1", None), ("b", "2", None)]
-    with pytest.raises(UsageError, match=r"file 'b.jsonl': column 'n' is string, and the data set"):
+    with pytest.raises(
+        UsageError, match=r"file 'b.jsonl': column 'n' has the type string, but the"
+    ):
         read_hub_dataset(folder, metadata_fields={"n": "n"})
 
 
