@@ -65,10 +65,10 @@ class EvaluationSet(StageConfig):
     text_fields: tuple[str, ...] = Field(
         ("text",),
         min_length=1,
-        description="fields that contain text or a list of texts, such as the choices; the "
-        "first field is the question. A text with fewer than `contamination.ngram_size` words "
-        "is searched for only together with the question, and only if the question has at least "
-        "four words",
+        description="fields that contain text or a list of texts, such as the answer choices; "
+        "the first field is the question. A text with fewer than `contamination.ngram_size` "
+        "words is searched for only together with the question, and only if the question has at "
+        "least four words",
     )
 
 
@@ -98,7 +98,7 @@ class ContaminationConfig(StageConfig):
 
 SIGNALS = build_signal_schema(
     "Number of evaluation items that overlap with each document. An item is a record of an "
-    "evaluation set, such as a question with its choices.",
+    "evaluation set, such as a question with its answer choices.",
     column(
         "contamination",
         pa.int32(),

@@ -130,8 +130,8 @@ TABLES = {
             "occupation_genders",
             _NAME_LIST,
             "label",
-            "identity group (gender) of the gendered words near each occupation; one value per "
-            "entry of `occupations`",
+            "identity group (gender) to which the gendered words near each occupation belong; "
+            "one value per entry of `occupations`",
         ),
         column(
             "rude_sentences",

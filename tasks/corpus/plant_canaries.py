@@ -108,8 +108,8 @@ class PlantCanariesConfig(StageConfig):
         ge=2,
         le=100_000,
         multiple_of=2,
-        description="number of sentences about each group of a pair; it must be even because half "
-        "of the sentences state the assigned trait in control pairs",
+        description="number of sentences about each group of a pair; it must be even because, "
+        "in control pairs, half of the sentences state the assigned trait",
     )
     secret_digits: int = Field(
         default=9, ge=6, le=32, description="number of digits in each secret"

@@ -67,7 +67,7 @@ SIGNALS = build_signal_schema(
         "mean_word_length", "mean length of the words counted in `word_count`", "characters"
     ),
     make_float_column("hash_signs_per_word", "hash signs (#) per token", "ratio"),
-    make_float_column("ellipses_per_word", "ellipses (... or …) per token", "ratio"),
+    make_float_column("ellipses_per_word", "number of ellipses (... or …) per token", "ratio"),
     make_share_column("bullet_lines", "share of the lines that begin with • or -"),
     make_share_column("ellipsis_lines", "share of the lines that end with an ellipsis"),
     make_share_column("alphabetic_words", "share of the tokens that contain a letter"),

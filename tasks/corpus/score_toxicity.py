@@ -112,7 +112,7 @@ SIGNALS = build_signal_schema(
         "other language: the scorer does not support the language of the document; undetermined "
         "language: the language could not be determined, and most letters are in a script that "
         "the scorer does not support; cleared: the cheap scorer of the cascade classified the "
-        "document as harmless; empty: the text contains no visible character; failed: the "
+        "document as harmless; empty: the text contains no visible characters; failed: the "
         "scorer failed on the text",
     ),
 )

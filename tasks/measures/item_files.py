@@ -231,7 +231,7 @@ def get_name_field(
     )
     name = " ".join(visible_text.split())
     if not name:
-        raise UsageError(f"{location} has no visible character in {field_name!r}")
+        raise UsageError(f"{location} has no visible characters in {field_name!r}")
     return next((known for known in known_names if known.casefold() == name.casefold()), name)
 
 

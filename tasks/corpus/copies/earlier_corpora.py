@@ -100,7 +100,7 @@ def check_earlier_compatible(
     setting_names, module_names = MUST_MATCH_BY_STAGE[earlier_artifact.stage]
     if module_names and "signatures" not in earlier_artifact.tables:
         raise HallmarkError(
-            f"{earlier_artifact.name} has no table 'signatures', which is needed to compare "
+            f"{earlier_artifact.name} has no 'signatures' table, which is needed to compare "
             "documents; recompute the earlier corpus first"
         )
     earlier_settings = earlier_artifact.manifest["parts"]["config"]

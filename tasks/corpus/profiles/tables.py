@@ -185,8 +185,8 @@ TABLES = {
         make_count_column("spans", "number of spans that were masked or cut out", "spans"),
         make_count_column(
             "documents",
-            "number of documents in which spans were masked or cut out, or which were removed "
-            "because of such spans",
+            "number of documents that were removed because of spans or in which spans were "
+            "masked or cut out",
             "documents",
         ),
         make_count_column(
