@@ -109,7 +109,8 @@ def _read_toml(kind: str, name: str, bundled_folder: Path) -> dict[str, Any]:
         ) from error
     except UnicodeDecodeError as error:
         raise UsageError(
-            f"{kind} {path}: the file is not UTF-8 text (byte {error.start + 1}); save it as UTF-8"
+            f"{kind} {path}: the file is not UTF-8 text (invalid at byte {error.start + 1}); "
+            "save it as UTF-8"
         ) from error
     except tomllib.TOMLDecodeError as error:
         raise UsageError(

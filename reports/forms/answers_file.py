@@ -103,7 +103,8 @@ def read_answers_file(path: Path) -> dict[FormName, dict[str, str]]:
         ) from error
     except UnicodeDecodeError as error:
         raise UsageError(
-            f"answers.file: {path} is not UTF-8 text (byte {error.start + 1}); save it as UTF-8"
+            f"answers.file: {path} is not UTF-8 text (invalid at byte {error.start + 1}); save "
+            "it as UTF-8"
         ) from error
     except tomllib.TOMLDecodeError as error:
         reason = str(error)

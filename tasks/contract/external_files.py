@@ -221,8 +221,8 @@ _active_digest_source: ContextVar[ExternalFiles | None] = ContextVar(
 
 def format_file_changed_message(path: str | Path) -> str:
     return (
-        f"{path} changed while it was read; nothing was stored; run again when no other "
-        "process writes to it"
+        f"{path} changed while it was read; nothing was stored; run again when no other process "
+        "is writing to the file"
     )
 
 

@@ -59,15 +59,16 @@ class EvaluationSet(StageConfig):
 
     name: PathSafeName = Field(description="name that identifies the evaluation set in the tables")
     path: Path = Field(
-        description="file with the items of the evaluation set: jsonl, csv or tsv, optionally "
-        "compressed with gzip"
+        description="file with the items of the evaluation set, in jsonl, csv or tsv format, "
+        "optionally compressed with gzip"
     )
     text_fields: tuple[str, ...] = Field(
         ("text",),
         min_length=1,
-        description="fields that contain text or a list of texts, such as the choices; the first "
-        "field is the question. A text with fewer than `contamination.ngram_size` words is "
-        "searched for only together with the question, if that has at least four words",
+        description="fields that contain text or a list of texts, such as the answer choices; "
+        "the first field is the question. A text with fewer than `contamination.ngram_size` "
+        "words is searched for only together with the question, and only if the question has at "
+        "least four words",
     )
 
 
@@ -83,8 +84,8 @@ class ContaminationConfig(StageConfig):
         le=100,
         description="number of consecutive words of an item that a document must contain to "
         "overlap with the item; items with fewer words are counted but not searched for. In "
-        "scripts without spaces, two characters of Chinese or Japanese, or three letters of other "
-        "scripts such as Thai, count as a word",
+        "scripts without spaces between words, two characters (Chinese, Japanese) or three "
+        "letters (other scripts, such as Thai) count as one word",
     )
 
     @model_validator(mode="after")
@@ -97,7 +98,7 @@ class ContaminationConfig(StageConfig):
 
 SIGNALS = build_signal_schema(
     "Number of evaluation items that overlap with each document. An item is a record of an "
-    "evaluation set, such as a question with its choices.",
+    "evaluation set, such as a question with its answer choices.",
     column(
         "contamination",
         pa.int32(),
@@ -108,7 +109,7 @@ SIGNALS = build_signal_schema(
 )
 
 OVERLAPS = table_schema(
-    "Overlaps between documents and items of the evaluation sets, one row per pair.",
+    "Documents and evaluation items that overlap, one row per pair.",
     column("doc_id", ID_TYPE, "id", "the document"),
     column("evaluation_set", pa.string(), "label", "name of the evaluation set"),
     column(
@@ -125,24 +126,25 @@ SET_SUMMARIES = table_schema(
         "skipped_items",
         pa.int64(),
         "figure",
-        "number of items that were not searched for because all their texts together have fewer "
-        "than `contamination.ngram_size` words, or because each text has fewer and the question "
-        "has fewer than four words",
+        "number of items that were not searched for because their texts have fewer than "
+        "`contamination.ngram_size` words in total, or because each text is that short and the "
+        "question has fewer than four words",
         unit="items",
     ),
     column(
         "short_texts",
         pa.int64(),
         "figure",
-        "number of texts with fewer than `contamination.ngram_size` words; they were searched for "
-        "only together with the question of their item, if that has at least four words",
+        "number of texts with fewer than `contamination.ngram_size` words; they were searched "
+        "for only together with the question of their item, and only if the question has at "
+        "least four words",
         unit="texts",
     ),
     column(
         "empty_fields",
         pa.int64(),
         "figure",
-        "number of fields without text, which were skipped",
+        "number of fields that were skipped because they contain no text",
         unit="fields",
     ),
     column(
@@ -175,9 +177,10 @@ def check_evaluation_sets(config: ContaminationConfig) -> None:
     for name, (overlap_index, _) in load_indexes_by_evaluation_set(config).items():
         if overlap_index.skipped_item_count == overlap_index.item_count:
             log.warning(
-                "contamination: none of the %s of the evaluation set %r is searched for, because "
-                "each has fewer than %d words, or a question of fewer than four and short choices; "
-                "add the field of the question to 'text_fields', or lower contamination.ngram_size",
+                "contamination: none of the %s in the evaluation set %r is searched for, "
+                "because each has fewer than %d words, or only short choices and a question of "
+                "fewer than four words; add the field of the question to 'text_fields', or "
+                "lower contamination.ngram_size",
                 format_count(overlap_index.item_count, "item"),
                 name,
                 config.ngram_size,
@@ -252,7 +255,7 @@ def _read_field_texts(
 
 def _advise_on_fields(evaluation_set: EvaluationSet) -> str:
     return (
-        f"correct the file, or correct 'text_fields' of {evaluation_set.name!r} in "
+        f"correct the file, or the setting 'text_fields' of {evaluation_set.name!r} in "
         "contamination.evaluation_sets"
     )
 

@@ -118,11 +118,12 @@ class DeduplicateNearConfig(KeepPreferenceConfig):
     )
     shingle_unit: Literal["words", "characters"] = Field(
         "words",
-        description="unit from which shingles are built: words or characters; in scripts without "
-        "spaces between words, such as Chinese, Thai and Tibetan, every character is a word",
+        description="unit from which shingles are built: words or characters; in scripts "
+        "without spaces between words, such as Chinese, Thai and Tibetan, every character "
+        "counts as a word",
     )
     shingle_length: int = Field(
-        5, ge=1, le=50, description="number of words or characters in a shingle"
+        5, ge=1, le=50, description="number of words or characters per shingle"
     )
     bands: int = Field(
         32,
@@ -138,8 +139,8 @@ class DeduplicateNearConfig(KeepPreferenceConfig):
         ge=1,
         le=1000,
         description="maximum number of other documents with which a document is compared at a "
-        "time; the documents that share the most bands with it are chosen. This limits the "
-        "computing time if many documents are slightly similar",
+        "time; those that share the most bands with the document are chosen. The limit reduces "
+        "the computing time if many documents are slightly similar",
     )
 
     @model_validator(mode="after")
@@ -152,8 +153,8 @@ class DeduplicateNearConfig(KeepPreferenceConfig):
 PAIRS = table_schema(
     "Pairs of documents whose similarity was verified: each removed document with the kept "
     "document that it duplicates, and the pairs that connect the documents of each cluster. The "
-    "number of pairs is always smaller than the number of documents, including those of earlier "
-    "corpora.",
+    "number of pairs is always smaller than the number of documents (including documents from "
+    "earlier corpora).",
     column(
         "first_doc_id",
         ID_TYPE,
@@ -169,7 +170,7 @@ PAIRS = table_schema(
 
 SEARCH_SUMMARY = table_schema(
     "Number of documents and pairs that were compared in the search for near-duplicates, and "
-    "estimates of how many near-duplicates it may have missed; one row.",
+    "estimates of how many near-duplicates the search may have missed (one row).",
     column("documents", pa.int64(), "figure", "input documents", unit="documents"),
     column(
         "compared_pairs", pa.int64(), "figure", "pairs whose similarity was computed", unit="pairs"
@@ -192,8 +193,8 @@ SEARCH_SUMMARY = table_schema(
         "limited_documents",
         pa.int64(),
         "figure",
-        "number of kept documents that may have a duplicate that was not compared because of the "
-        "limit `max_candidates`",
+        "number of kept documents that may have a duplicate with which they were not compared "
+        "because of the limit `max_candidates`",
         unit="documents",
     ),
     *EARLIER_SEARCH_COLUMNS,

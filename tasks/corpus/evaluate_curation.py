@@ -76,7 +76,7 @@ def _build_share_schema(meaning: str, *fields: pa.Field) -> pa.Schema:
         meaning,
         column("source", pa.string(), "label", "name of the town"),
         *fields,
-        column("hits", pa.int64(), "figure", "number of cases that have the property"),
+        column("hits", pa.int64(), "figure", "number of cases that count towards the share"),
         column("n", pa.int64(), "figure", "total number of cases"),
         column("share", pa.float64(), "figure", "hits / n; null if n is 0", unit="share"),
         column(
@@ -96,23 +96,23 @@ _NAME_LIST = pa.list_(pa.string())
 
 TABLES = {
     "ground_truth": table_schema(
-        "Known content of each document of a synthetic town (generated corpus), recorded when the "
-        "document was generated.",
+        "Known content of each document in the generated corpus of a fictional town, recorded "
+        "when the document was generated.",
         column("doc_id", ID_TYPE, "id", "the document"),
         column("source", pa.string(), "label", "name of the town"),
-        column("kind", pa.string(), "label", "kind of text: letter, notice, …"),
+        column("kind", pa.string(), "label", "kind of text, such as letter or notice"),
         column("characters", pa.int64(), "figure", "length of the text", unit="characters"),
         column(
             "mentioned_groups",
             _NAME_LIST,
             "label",
-            "invented peoples of the town that the text mentions",
+            "fictional peoples of the town that the text mentions",
         ),
         column(
             "opinion_groups",
             _NAME_LIST,
             "label",
-            "invented peoples of the town about whom the text states an opinion",
+            "fictional peoples of the town about whom the text states an opinion",
         ),
         column(
             "opinion_signs",
@@ -130,8 +130,8 @@ TABLES = {
             "occupation_genders",
             _NAME_LIST,
             "label",
-            "identity group (gender) of the gendered words near each occupation; one value per "
-            "entry of `occupations`",
+            "identity group (gender) to which the gendered words near each occupation belong; "
+            "one value per entry of `occupations`",
         ),
         column(
             "rude_sentences",
@@ -144,7 +144,8 @@ TABLES = {
             "disguise",
             pa.string(),
             "label",
-            "how the rude speech is disguised, such as in full-width letters; empty if it is not",
+            "how the rude speech is disguised, for example with full-width letters; empty if it "
+            "is not disguised",
         ),
         column(
             "has_rude_lookalike",
@@ -183,8 +184,8 @@ TABLES = {
         ),
     ),
     "planted_personal_data": table_schema(
-        "Personal data that was planted in the documents of a synthetic town (generated corpus); "
-        "one row per span.",
+        "Personal data that was planted in the generated corpus of a fictional town, one row "
+        "per span.",
         column("doc_id", ID_TYPE, "id", "the document"),
         column("type", pa.string(), "label", "type of personal data or credential"),
         column(
@@ -205,19 +206,19 @@ TABLES = {
         ),
     ),
     "property_shares": _build_share_schema(
-        "Share of documents or mentions with each property: the configured share and the actual "
-        "share in the generated documents.",
+        "Share of the generated documents or mentions that have each property: the configured "
+        "share and the actual share.",
         column("property_name", pa.string(), "label", "the property"),
         column(
             "population",
             pa.string(),
             "label",
-            "documents or mentions among which the share is computed",
+            "documents or mentions to which the share refers",
         ),
         column("configured_share", pa.float64(), "figure", "share set in the config", unit="share"),
     ),
     "detection_rates": _build_share_schema(
-        "Recall, precision or false alarm rate with which each stage detected the planted content.",
+        "Recall, precision or false alarm rate of each stage in detecting the planted content.",
         column("stage", pa.string(), "label", "label of the stage in the run"),
         column(
             "target",
@@ -244,8 +245,9 @@ TABLES = {
     ),
     "occupation_shares": _build_share_schema(
         "Share of women among the mentions of each occupation in the kept documents, as counted "
-        "by the stage `profile`. `n` is the number of mentions that have more words of one gender "
-        "nearby than of the other; `hits` is the number of those that have more women's words.",
+        "by the stage `profile`. `n` is the number of mentions near which the words for one "
+        "gender outnumber those for the other; `hits` is the number of mentions near which the "
+        "words for women outnumber those for men.",
         column("occupation", pa.string(), "label", "an occupation of the town"),
         column("configured_share", pa.float64(), "figure", "share set in the config", unit="share"),
     ),

@@ -23,16 +23,16 @@ from hallmark.tasks.measures.personal_data import find_spans_by_row
 from hallmark.tasks.measures.statistics import wilson_interval
 
 DETECTION = table_schema(
-    "Recall and precision with which personal data is detected in invented sentences, by type of "
-    "personal data, and for telephone numbers by country.",
+    "Recall and precision of the detection of personal data in invented sentences, for each "
+    "type of personal data and, for telephone numbers, for each country.",
     column("type", pa.string(), "label", "type of personal data"),
     column(
         "country",
         pa.string(),
         "label",
-        "country to which the numbers are specific (ISO 3166 code): the country of the type, or "
-        "the country in whose national form telephone numbers are written; empty for values of all "
-        "countries, such as telephone numbers in international form",
+        "country (ISO 3166 code) to which the type of personal data or the national format of "
+        "the telephone numbers is specific; empty if the values are not specific to a country, "
+        "such as telephone numbers in international format",
     ),
     column(
         "planted_with_name",
@@ -54,7 +54,8 @@ DETECTION = table_schema(
         "recall",
         pa.float64(),
         "figure",
-        "share of the planted values that were detected: detected_with_name / planted_with_name",
+        "share of the values planted next to the name of their type that were detected: "
+        "detected_with_name / planted_with_name",
         unit="share",
     ),
     column(
@@ -83,18 +84,18 @@ DETECTION = table_schema(
         pa.int64(),
         "figure",
         "number of spans that were wrongly reported as this type: in look-alikes, in texts with "
-        "many unrelated digits, and in sentences with values of other types; wrong telephone "
-        "numbers count for the row without a country, unless the sentence contains a national "
-        "telephone number",
+        "many unrelated digits, and in sentences with values of other types; telephone numbers "
+        "that were wrongly reported are counted in the row without a country, unless the "
+        "sentence contains a national telephone number",
         unit="spans",
     ),
     column(
         "precision",
         pa.float64(),
         "figure",
-        "number of correct spans divided by the number of all reported spans of this type; it "
-        "depends on the number of look-alikes, which is roughly equal to the number of planted "
-        "values",
+        "number of correct spans divided by the number of all reported spans of this type; this "
+        "ratio depends on the number of look-alikes, which is roughly equal to the number of "
+        "planted values",
         unit="share",
     ),
     column(

@@ -33,15 +33,15 @@ from hallmark.tasks.corpus.deduplicate_near import (
 from hallmark.tasks.measures.statistics import wilson_interval
 
 NEAR_COPY_RECALL = table_schema(
-    "Recall of the search for near duplicates on invented texts, by script and by what differs "
-    "between a text and its near copy.",
+    "Recall of the near-duplicate search on invented texts, for each script and each kind of "
+    "difference between a text and its near copy.",
     column("script", pa.string(), "label", "script of the texts"),
     column(
         "change",
         pa.string(),
         "label",
-        "difference between a text and its near copy: one sentence of 16 to 20 replaced, one word "
-        "of 100 replaced, or line breaks and zero-width spaces between words",
+        "difference between a text and its near copy: one of 16 to 20 sentences replaced, one "
+        "in 100 words replaced, or line breaks and zero-width spaces inserted between words",
     ),
     column(
         "planted", pa.int64(), "figure", "number of texts with one near copy each", unit="texts"
@@ -50,8 +50,8 @@ NEAR_COPY_RECALL = table_schema(
         "found",
         pa.int64(),
         "figure",
-        "number of these texts for which the search removed the text or its near copy as a "
-        "duplicate of the other",
+        "number of texts for which the search removed the text or its near copy as a duplicate "
+        "of the other",
         unit="texts",
     ),
     column("recall", pa.float64(), "figure", "found / planted", unit="share"),

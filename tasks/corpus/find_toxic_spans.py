@@ -45,7 +45,7 @@ class FindToxicSpansConfig(StageConfig):
         0.5,
         gt=0,
         le=1,
-        description="minimum score at which a window (passage scored by the stage "
+        description="minimum score at which a window (a passage scored by the stage "
         "`score_toxicity`) counts as toxic",
     )
 

@@ -59,11 +59,11 @@ class LexiconsConfig(StageConfig):
 
     lexicons: tuple[Annotated[Path, ExternalMarker(built_in_names=("town",))], ...] = Field(
         default=(),
-        description="JSON files that define additional groups: an object that maps each group to "
-        "a list of lower-case terms. If all lists have the same length, terms at the same "
-        "position replace each other when groups are swapped in sentences. Audits refer to a "
-        "group by its name if the list contains the name, and otherwise by the first term. The "
-        'value "town" selects the built-in lexicon of the invented town',
+        description="JSON files that define additional groups; each file contains an object that "
+        "maps each group to a list of lower-case terms. If all lists have the same length, terms "
+        "at the same position replace each other when groups are swapped in sentences. Audits "
+        "refer to a group by its name if the list contains the name, and otherwise by the first "
+        'term. The value "town" selects the built-in lexicon of the invented town',
     )
 
     @field_validator("lexicons")
@@ -93,8 +93,8 @@ class IdentitiesConfig(LexiconsConfig):
 
 
 SIGNALS = build_signal_schema(
-    "Groups of people that each document mentions, English dialects whose markers it contains, and "
-    "its length class. Mentions are recognised as whole English words.",
+    "Length class of each document, the groups of people that it mentions, and the English "
+    "dialects whose markers it contains. Only whole English words are recognised as mentions.",
     column(
         "identities", pa.list_(pa.string()), "label", "groups of people that the document mentions"
     ),

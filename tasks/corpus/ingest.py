@@ -114,7 +114,7 @@ ORIGINS = table_schema(
         "is_truncated",
         pa.bool_(),
         "figure",
-        "whether the archive stored the document without its end",
+        "whether the end of the document is missing in the archive",
     ),
     column(
         "lost_characters",
@@ -128,8 +128,8 @@ ORIGINS = table_schema(
         "is_whole_page",
         pa.bool_(),
         "figure",
-        "whether the document is all text of a web page, including navigation, because no main "
-        "content was found in it",
+        "whether the document contains all text of a web page, including navigation, because no "
+        "main content was found in the page",
     ),
     partition_by_doc_id=True,
 )
@@ -162,7 +162,7 @@ QUARANTINE = table_schema(
 MAX_QUARANTINED_BYTES = 64 << 10  # size limit of ``raw``
 
 SKIPPED = table_schema(
-    "Input that contains no document and is not an error: other kinds of records, and bytes "
+    "Input that contains no documents but is not an error: records of other kinds, and bytes "
     "between records.",
     column("source", pa.string(), "label", "name of the source"),
     column("kind", pa.string(), "label", "kind of the skipped input"),
@@ -171,8 +171,8 @@ SKIPPED = table_schema(
 )
 
 UNREAD_FILES = table_schema(
-    "Files at the paths of the sources that were not read, and the reason. Their bytes are in no "
-    "other table.",
+    "Files at the source paths that were not read, with the reasons. Their bytes are not "
+    "counted in any other table.",
     column("source", pa.string(), "label", "name of the source"),
     column(
         "file_name",
@@ -180,7 +180,7 @@ UNREAD_FILES = table_schema(
         "label",
         "path of the file or folder, relative to the path of the source",
     ),
-    column("reason", pa.string(), "label", "reason why it was not read"),
+    column("reason", pa.string(), "label", "reason why the file or folder was not read"),
     column(
         "files",
         pa.int64(),
@@ -192,30 +192,32 @@ UNREAD_FILES = table_schema(
         "raw_bytes",
         pa.int64(),
         "figure",
-        "size of the files; 0 for links and for what is not a regular file",
+        "total size of the files; 0 for links and everything else that is not a regular file",
         unit="bytes",
     ),
 )
 
 FILE_FORMATS = table_schema(
-    "How delimited files (CSV, TSV) are written, as configured or detected, and which files have "
-    "an unusual encoding or compression.",
+    "Format of the delimited files (CSV, TSV), as configured or detected, and any unusual encoding "
+    "or compression of a file.",
     column("source", pa.string(), "label", "name of the source"),
     column(
         "file_format",
         pa.string(),
         "label",
-        "UTF-16 or UTF-32; a compression that differs from the ending of the name; and of "
-        "delimited files: delimiter, quotes, line ends, and whether the first row contains the "
-        "names of the columns",
+        "encoding, if it is UTF-16 or UTF-32; compression, if the file name does not imply it; "
+        "and, for delimited files, delimiter, quotes, line ends and whether the first row "
+        "contains the column names",
     ),
     column("files", pa.int64(), "figure", "number of files of this format", unit="files"),
-    column("file_name", pa.string(), "label", "one of these files, the first by name"),
+    column(
+        "file_name", pa.string(), "label", "name of the first of these files in alphabetical order"
+    ),
 )
 
 SOURCES = table_schema(
-    "The sources as described in the config, and what could not be read: URLs, dates, metadata "
-    "values, ends of documents, characters, and files.",
+    "The sources as described in the config, with the numbers of URLs, dates, metadata values, "
+    "document ends, characters and files that could not be read.",
     column("source", pa.string(), "label", "name of the source"),
     column("kind", pa.string(), "label", "its container format"),
     column(
@@ -225,7 +227,10 @@ SOURCES = table_schema(
         "licence or terms of use of the texts from the source",
     ),
     column(
-        "origin", pa.string(), "label", "publisher of the source, and where the source was obtained"
+        "origin",
+        pa.string(),
+        "label",
+        "publisher of the source, and the place where the source was obtained",
     ),
     column("collected_from", pa.string(), "label", "first day of its collection"),
     column("collected_to", pa.string(), "label", "last day of its collection"),
@@ -233,9 +238,9 @@ SOURCES = table_schema(
         "unreadable_values",
         pa.int64(),
         "figure",
-        "number of URLs, dates and metadata values that could not be parsed: a document has no "
-        "such date or metadata value; a URL without a host name gives it no domain, so that no "
-        "blocked domain matches it",
+        "number of URLs, dates and metadata values that could not be parsed; such dates and "
+        "metadata values are omitted, and a URL without a host name yields no domain, so it "
+        "does not match any blocked domain",
         unit="values",
     ),
     column(
@@ -249,7 +254,7 @@ SOURCES = table_schema(
         "truncated_documents",
         pa.int64(),
         "figure",
-        "number of documents that an archive stored without their end",
+        "number of documents whose end is missing in the archive",
         unit="documents",
     ),
     column(
@@ -264,7 +269,7 @@ SOURCES = table_schema(
         "whole_pages",
         pa.int64(),
         "figure",
-        "number of web pages in which no main content was found, so that their documents are all "
+        "number of web pages in which no main content was found, so their documents contain all "
         "text of the page",
         unit="documents",
     ),
@@ -761,14 +766,15 @@ def _explain_empty_corpus(config: IngestConfig, results: list[ItemResult]) -> st
     ]
     if not damaged_records:
         return (
-            "the sources contain no document; correct the paths in ingest.sources or lower "
+            "the sources contain no documents; correct the paths in ingest.sources or lower "
             "ingest.min_document_bytes"
         )
     first_damaged = damaged_records[0]
     return (
-        f"no document could be read ({format_count(len(damaged_records), 'damaged record')}); the "
-        f"first damaged record is in source {first_damaged['source']!r}, "
-        f"file {first_damaged['file_name']!r}: {first_damaged['error']}"
+        f"no documents could be read ({format_count(len(damaged_records), 'damaged record')}); "
+        f"the first damaged record is in source {first_damaged['source']!r}, file "
+        f"{first_damaged['file_name']!r}: "
+        f"{first_damaged['error']}"
         f"{explain_missing_file_field(config, first_damaged['source'], first_damaged['file_name'])}"
         f"; {suggest_remedy(first_damaged['error'])}"
     )

@@ -35,8 +35,9 @@ class LanguageConfig(StageConfig):
     max_characters: int = Field(
         MAX_CHARACTERS,
         ge=1,
-        description="number of characters of each document that are used to identify its "
-        "language, in segments spread over the document; most segments decide",
+        description="number of characters of each document, in segments spread over the "
+        "document, that are used to identify its language; the language of most segments is "
+        "chosen",
     )
 
 

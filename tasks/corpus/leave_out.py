@@ -271,8 +271,8 @@ def leave_out_documents(documents: Table, config: LeaveOutConfig, context: Stage
     excluded_ids = candidates.filter(candidates["selected"])["doc_id"].combine_chunks()
     if not len(excluded_ids):
         raise UsageError(
-            "leave_out selects no training document of this corpus, so nothing would be excluded; "
-            "correct leave_out.doc_ids_file or leave_out.toxicity_threshold"
+            "leave_out selects no training documents of this corpus, so nothing would be "
+            "excluded; correct leave_out.doc_ids_file or leave_out.toxicity_threshold"
         )
     reason = "excluded from training"
     if config.random_control:

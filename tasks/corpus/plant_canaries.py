@@ -74,7 +74,7 @@ class PlantCanariesConfig(StageConfig):
     )
     copy_counts: tuple[int, ...] = Field(
         default=(0, 1, 4, 16, 64),
-        description="numbers of copies in which secrets, passages and records are planted; items "
+        description="numbers of copies of the secrets, passages and records to plant; items "
         "with 0 copies are not planted and serve as controls",
     )
     secrets_per_count: int = Field(
@@ -99,20 +99,20 @@ class PlantCanariesConfig(StageConfig):
     )
     trait_shares: tuple[float, ...] = Field(
         default=(0.5, 0.6, 0.75, 0.9, 1.0),
-        description="values of the share of sentences about a group that state the trait assigned "
-        "to the group; the other sentences state the trait assigned to the other group of the "
-        "pair. A share of 0.5 is the control",
+        description="shares of the sentences about a group that state the trait assigned to the "
+        "group; the other sentences state the trait assigned to the other group of the pair. A "
+        "share of 0.5 is the control",
     )
     sentences_per_group: int = Field(
         default=64,
         ge=2,
         le=100_000,
         multiple_of=2,
-        description="number of sentences about each group of a pair; it must be even because half "
-        "of the sentences state the assigned trait in control pairs",
+        description="number of sentences about each group of a pair; it must be even because, "
+        "in control pairs, half of the sentences state the assigned trait",
     )
     secret_digits: int = Field(
-        default=9, ge=6, le=32, description="number of digits of each secret"
+        default=9, ge=6, le=32, description="number of digits in each secret"
     )
     min_passage_characters: int = Field(
         default=300, ge=100, description="minimum length of a passage, in characters"

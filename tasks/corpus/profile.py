@@ -84,8 +84,8 @@ class ProfileConfig(StageConfig):
 
     quantiles: tuple[float, ...] = Field(
         default=(0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0),
-        description="quantile levels at which document lengths and toxicity scores are reported, "
-        "between 0 and 1",
+        description="quantile levels (between 0 and 1) at which document lengths and toxicity "
+        "scores are reported",
     )
     max_composition_values: int = Field(
         50,
@@ -345,8 +345,8 @@ def join_toxicity_decisions(signals: Table, selection: Artifact | None) -> pa.Ta
     """
     if selection is None:
         raise HallmarkError(
-            "the history includes the stage score_toxicity but not the stage select_scored, which "
-            "applies rules to the scores; include both stages"
+            "the history includes the score_toxicity stage but not the select_scored stage, "
+            "which applies rules to the scores; include both stages"
         )
     removed_documents = selection["ledger"].read(["doc_id", "source", "action", "reason"])
     removed_documents = removed_documents.filter(

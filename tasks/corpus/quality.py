@@ -44,7 +44,7 @@ class QualityConfig(StageConfig):
 
     stop_words: tuple[Annotated[str, Field(pattern=r"^\S+$")], ...] = Field(
         ("the", "be", "to", "of", "and", "that", "have", "with"),
-        description="frequent words that ordinary text contains; the default is the English list "
+        description="frequent words expected in ordinary text; the default is the English list "
         "that was used to filter the training data of Gopher",
     )
     short_line_characters: int = Field(
@@ -55,9 +55,7 @@ class QualityConfig(StageConfig):
     )
 
 
-REMOVED_BY_C4 = (
-    "share of the characters that the rules of the data set C4 would remove because they are in"
-)
+REMOVED_BY_C4 = "share of the characters that the rules of the data set C4 would remove as part of"
 
 SIGNALS = build_signal_schema(
     "Quality signals for each document. A share is null if its denominator is 0, for example "
@@ -69,7 +67,7 @@ SIGNALS = build_signal_schema(
         "mean_word_length", "mean length of the words counted in `word_count`", "characters"
     ),
     make_float_column("hash_signs_per_word", "hash signs (#) per token", "ratio"),
-    make_float_column("ellipses_per_word", "ellipses (... or …) per token", "ratio"),
+    make_float_column("ellipses_per_word", "number of ellipses (... or …) per token", "ratio"),
     make_share_column("bullet_lines", "share of the lines that begin with • or -"),
     make_share_column("ellipsis_lines", "share of the lines that end with an ellipsis"),
     make_share_column("alphabetic_words", "share of the tokens that contain a letter"),
@@ -113,25 +111,30 @@ SIGNALS = build_signal_schema(
         f"{REMOVED_BY_C4} lines that do not end with a full stop, ?, ! or a quotation mark",
     ),
     make_share_column(
-        "c4_few_words", f"{REMOVED_BY_C4} lines of fewer than {c4.MIN_LINE_WORDS} words"
+        "c4_few_words", f"{REMOVED_BY_C4} lines with fewer than {c4.MIN_LINE_WORDS} words"
     ),
     make_share_column("c4_javascript", f'{REMOVED_BY_C4} lines that contain the word "javascript"'),
     make_share_column("c4_policy", f"{REMOVED_BY_C4} lines about cookies, privacy or terms of use"),
     make_share_column(
         "c4_removed_characters",
-        f"{REMOVED_BY_C4} lines that these five rules remove; each line is counted only for the "
-        "first rule that removes it, so the five shares add up to this one",
+        "share of the characters that the five line rules of the data set C4 would remove; each "
+        "line is counted only for the first rule that removes it, so the shares for the five "
+        "rules add up to this share",
     ),
     make_count_column(
-        "c4_lorem_ipsum", 'number of lines that C4 keeps and that contain "lorem ipsum"', "lines"
+        "c4_lorem_ipsum",
+        'number of lines that the C4 rules keep and that contain "lorem ipsum"',
+        "lines",
     ),
     make_count_column(
-        "c4_curly_brackets", "number of lines that C4 keeps and that contain {", "lines"
+        "c4_curly_brackets",
+        "number of lines that the C4 rules keep and that contain the character {",
+        "lines",
     ),
     make_count_column(
         "c4_sentences",
-        "estimated number of sentences in the lines that C4 keeps; a sentence is assumed to end "
-        "at a punctuation mark that is followed by white space",
+        "estimated number of sentences in the lines that the C4 rules keep; a sentence is "
+        "assumed to end at a punctuation mark that is followed by white space",
         "sentences",
     ),
     make_share_column(

@@ -215,8 +215,8 @@ _RATE_COLUMNS = (
     ),
     make_label_column(
         "verdict",
-        "more: the group is removed significantly more often than all other documents; less: "
-        "significantly less often; not shown: no significant difference",
+        "more: documents of the group are removed significantly more often than all other "
+        "documents; less: significantly less often; not shown: no significant difference",
     ),
 )
 
@@ -229,7 +229,8 @@ TABLES = {
         *_RATE_COLUMNS,
     ),
     "threshold_rates": table_schema(
-        "Removal rates by group that would result from several thresholds of each numeric rule.",
+        "Removal rates that would result for each group from several thresholds of each numeric "
+        "rule.",
         *_CAUSE_COLUMNS,
         make_label_column("signal", "signal that the rule compares"),
         make_label_column(
@@ -248,8 +249,8 @@ TABLES = {
         *_RATE_COLUMNS,
     ),
     "lost_duplicate_clusters": table_schema(
-        "Duplicates whose kept copy was removed later, so that no document of the cluster remains, "
-        "by stage, reason and group.",
+        "Number of duplicates whose kept copy was later removed, so that no document of the "
+        "cluster remains, for each stage, reason and group.",
         *_CAUSE_COLUMNS,
         *_GROUP_COLUMNS,
         make_count_column(
@@ -259,7 +260,8 @@ TABLES = {
         ),
         make_count_column(
             "lost_clusters",
-            "number of clusters that contain the lost duplicates and of which no document remains",
+            "number of clusters of which no document remains and to which the removed "
+            "duplicates belonged",
             "clusters",
         ),
     ),
@@ -288,11 +290,13 @@ TABLES = {
         ),
         make_count_column("mentions", "number of sentences that mention the group", "sentences"),
         make_count_column(
-            "detected", "number of sentences in which the lexicon finds the group", "sentences"
+            "detected",
+            "number of sentences in which the lexicon finds a mention of the group",
+            "sentences",
         ),
         make_count_column(
             "true_positives",
-            "number of sentences that mention the group and in which the lexicon finds the group",
+            "number of sentences that mention the group and in which the lexicon finds the mention",
             "sentences",
         ),
         *(

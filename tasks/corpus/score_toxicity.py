@@ -98,8 +98,8 @@ class ScoreToxicityConfig(StageConfig):
 
 
 SIGNALS = build_signal_schema(
-    "Toxicity scores of each document, one column per category (head of the scorer); null for a "
-    "category that the scorer does not provide.",
+    "Toxicity scores of each document, one column per category (output of the scorer). Scores "
+    "are null for a category that the scorer does not provide.",
     *build_head_columns(
         "highest score among the windows of the document, before the stage `cut_toxic` removes any "
         "of them; null if the document has no score (`toxicity_status` gives the reason)"
@@ -108,11 +108,12 @@ SIGNALS = build_signal_schema(
         "toxicity_status",
         pa.string(),
         "label",
-        "whether the document has a score, or why not. scored: it has a score; other language: the "
-        "scorer does not support the language of the document; undetermined language: the language "
-        "could not be determined, and most letters are in a script that the scorer does not "
-        "support; cleared: the cheap scorer of the cascade classified the document as harmless; "
-        "empty: the text contains no visible character; failed: the scorer failed on the text",
+        "whether the document has a score, and if not, the reason. scored: it has a score; "
+        "other language: the scorer does not support the language of the document; undetermined "
+        "language: the language could not be determined, and most letters are in a script that "
+        "the scorer does not support; cleared: the cheap scorer of the cascade classified the "
+        "document as harmless; empty: the text contains no visible characters; failed: the "
+        "scorer failed on the text",
     ),
 )
 
@@ -481,7 +482,7 @@ def check_any_scored(
     if failed_count and not scored_count and (message := next(filter(None, failure_messages), "")):
         raise HallmarkError(
             f"the scorer {open_scorer(config.scorer).name} failed on "
-            f"{format_all(failed_count, 'text')} it had to score ({message}); set "
+            f"{format_all(failed_count, 'text')} that it had to score ({message}); set "
             'score_toxicity.scorer.device = "cpu" or score_toxicity.scorer.precision = '
             '"fp32", or use another scorer'
         )

@@ -51,8 +51,8 @@ class SelectionRule(StageConfig):
     """Bounds on a signal, and the action on documents that violate them."""
 
     name: PathSafeName = Field(
-        description="name of the rule; the ledger records it as the reason for a removal, or "
-        "documents carry it as a tag"
+        description="name of the rule; the ledger records the name as the reason for a removal, "
+        "or documents carry it as a tag"
     )
     signal: str = Field(
         "",
@@ -83,10 +83,10 @@ class SelectionRule(StageConfig):
     )
     on_missing: Literal["keep", "remove"] = Field(
         "keep",
-        description="what happens to documents that have no value for the signal. keep: the rule "
-        "ignores these documents. remove: the rule treats them like documents that violate it, and "
-        "the setting `action` decides what happens: with the action `remove` they are removed, "
-        "with `tag` they are only tagged. A missing value is never treated as zero",
+        description="what happens to documents that have no value for the signal. keep: the "
+        "rule ignores these documents. remove: the rule treats them like documents that violate "
+        "it, and the setting `action` decides what happens: with the action `remove`, they are "
+        "removed; with `tag`, they are only tagged. A missing value is never treated as zero",
     )
     action: Literal["remove", "tag", "cap"] = Field(
         "remove",

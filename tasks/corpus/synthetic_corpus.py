@@ -168,12 +168,12 @@ class SyntheticCorpusConfig(StageConfig):
         default=4, ge=4, le=1000, description="number of records for each value of `copy_counts`"
     )
     secret_digits: int = Field(
-        default=9, ge=6, le=32, description="number of digits of each secret"
+        default=9, ge=6, le=32, description="number of digits in each secret"
     )
     trait_shares: tuple[Share, ...] = Field(
         default=(0.5, 0.6, 0.75, 0.9, 1.0),
-        description="values of the share of sentences about a group that state the trait assigned "
-        "to the group; the list must contain 0.5, which means no association",
+        description="shares of the sentences about a group that state the trait assigned to the "
+        "group; the list must contain 0.5, which means no association",
     )
     associations_per_share: int = Field(
         default=4,

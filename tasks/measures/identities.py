@@ -164,8 +164,8 @@ def read_user_terms_by_group(path: Path) -> dict[str, list[str]]:
         ) from error
     except (ValueError, RecursionError) as error:
         raise UsageError(
-            f"lexicon {path} is not JSON ({error}); write it in UTF-8, as an object that maps each "
-            "group to a list of terms"
+            f"lexicon {path} is not JSON ({error}); write it as a JSON object in UTF-8 that maps "
+            "each group to a list of terms"
         ) from error
     if not isinstance(terms_by_group, dict) or not terms_by_group:
         raise UsageError(

@@ -123,7 +123,7 @@ def _read_records(path: Path, file: TextIO) -> Iterator[LocatedItem]:
             if field_count < len(row):
                 raise UsageError(
                     f"{location} has {format_count(field_count, 'field')}, but the header has "
-                    f"{len(row)}; the file may be damaged or end early"
+                    f"{len(row)}; the file may be damaged or truncated"
                 )
             yield LocatedItem(location, row)
         return
@@ -231,7 +231,7 @@ def get_name_field(
     )
     name = " ".join(visible_text.split())
     if not name:
-        raise UsageError(f"{location} has no visible character in {field_name!r}")
+        raise UsageError(f"{location} has no visible characters in {field_name!r}")
     return next((known for known in known_names if known.casefold() == name.casefold()), name)
 
 

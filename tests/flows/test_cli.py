@@ -243,7 +243,7 @@ def test_a_failing_stage_prints_one_sentence(hallmark, server, tmp_path):
     (tmp_path / "my.toml").write_text(f'name = "my"\n[[ingest.sources]]\n{source}')
     done = hallmark("run", str(tmp_path / "my.toml"), code=1)
     (line,) = done.stderr.strip().splitlines()
-    assert line.startswith("hallmark: stage ingest: no document could be read")
+    assert line.startswith("hallmark: stage ingest: no documents could be read")
     assert "'empty.jsonl': the file is empty" in line
     assert not list(hallmark.store.glob("artifacts/*/*"))
 

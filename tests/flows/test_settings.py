@@ -102,7 +102,7 @@ def test_a_list_of_sections_shows_its_default_items():
 def test_the_meaning_of_on_missing_mentions_tags(section):
     (unknown,) = (row for row in list_settings(section) if row["key"] == "on_missing")
     assert "remove: the rule treats them like documents that violate it" in unknown["meaning"]
-    assert "with `tag` they are only tagged" in unknown["meaning"]
+    assert "with `tag`, they are only tagged" in unknown["meaning"]
 
 
 def test_an_unknown_section_is_refused():

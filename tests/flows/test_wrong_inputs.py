@@ -65,7 +65,10 @@ WRONG_INPUTS = [
     (["run", "nothing"], "there is no config 'nothing'"),
     (["run", "broken.toml"], "config broken.toml: the file is not valid TOML (Invalid value (at"),
     (["run", "deep.toml"], "config deep.toml: the file is nested too deeply"),
-    (["run", "latin1.toml"], "config latin1.toml: the file is not UTF-8 text (byte 12); save it"),
+    (
+        ["run", "latin1.toml"],
+        "config latin1.toml: the file is not UTF-8 text (invalid at byte 12); save it",
+    ),
     (["run", "empty.toml"], "config empty.toml: name: is missing; "),
     (
         ["run", "smoke", "--set", "workers"],
@@ -89,7 +92,10 @@ WRONG_INPUTS = [
     ([*answers("missing"), "--dry-run"], "answers.file: there is no file 'answers/missing.toml'"),
     (answers("broken"), "answers/broken.toml is not valid TOML (Invalid value (at line 1"),
     (answers("twice"), "is not valid TOML (a question is answered twice (at line 2"),
-    (answers("latin1"), "answers/latin1.toml is not UTF-8 text (byte 26); save it as UTF-8"),
+    (
+        answers("latin1"),
+        "answers/latin1.toml is not UTF-8 text (invalid at byte 26); save it as UTF-8",
+    ),
     (answers("unknown"), "no question 'motivation_purpos' (did you mean motivation_purpose?);"),
     (answers("empty"), "the answer to motivation_purpose is empty; write an answer or remove"),
     (answers("list"), "motivation_purpose must be text in quotes, but it has the type"),

@@ -26,7 +26,7 @@ def test_an_earlier_corpus_is_what_the_same_stage_left(session):
     documents = given(TEXTS)
     near = deduplicate_near(documents, {}, DeduplicateNearConfig())
     says = (
-        r"deduplicate_near/.* was given as an earlier .* not an artifact of the stage deduplicate;"
+        r"deduplicate_near/.* was given as an earlier .* not an artifact of the deduplicate stage;"
     )
     with pytest.raises(HallmarkError, match=says):
         deduplicate(documents, {"x": near}, DeduplicateConfig())
@@ -34,7 +34,7 @@ def test_an_earlier_corpus_is_what_the_same_stage_left(session):
         deduplicate(documents, {"x": documents}, DeduplicateConfig())
     exact = deduplicate(documents, {}, DeduplicateConfig())
     with pytest.raises(
-        HallmarkError, match="but is not an artifact of the stage deduplicate_near; use"
+        HallmarkError, match="but is not an artifact of the deduplicate_near stage; use"
     ):
         deduplicate_near(documents, {"x": exact}, DeduplicateNearConfig())
 
@@ -65,7 +65,7 @@ def test_a_profile_takes_nothing_that_another_corpus_said(session):
         profile_corpus(whole, whole, history, {}, ProfileConfig())
     history = {"score_toxicity": score_toxicity(given(TEXTS[:4]), None, ScoreToxicityConfig())}
     with pytest.raises(
-        HallmarkError, match=r"not the stage select_scored, which applies .*; include both"
+        HallmarkError, match=r"not the select_scored stage, which applies .*; include both"
     ):
         profile_corpus(whole, whole, history, {}, ProfileConfig())
     history["select_scored"] = select_documents(given(TEXTS), {}, SelectConfig())

@@ -93,14 +93,14 @@ def check_earlier_compatible(
     """
     if expected_stage and earlier_artifact.stage != expected_stage:
         raise HallmarkError(
-            f"{earlier_artifact.name} was given as an earlier corpus but is not an artifact of the "
-            f"stage {expected_stage}; use the artifact that {expected_stage} produced for the "
-            "earlier corpus"
+            f"{earlier_artifact.name} was given as an earlier corpus but is not an artifact of "
+            f"the {expected_stage} stage; use the artifact that {expected_stage} produced for "
+            "the earlier corpus"
         )
     setting_names, module_names = MUST_MATCH_BY_STAGE[earlier_artifact.stage]
     if module_names and "signatures" not in earlier_artifact.tables:
         raise HallmarkError(
-            f"{earlier_artifact.name} has no table 'signatures', which is needed to compare "
+            f"{earlier_artifact.name} has no 'signatures' table, which is needed to compare "
             "documents; recompute the earlier corpus first"
         )
     earlier_settings = earlier_artifact.manifest["parts"]["config"]
@@ -118,8 +118,8 @@ def check_earlier_compatible(
         if earlier_artifact.manifest["parts"]["code"].get(name) != code_digests[name]:
             raise HallmarkError(
                 f"the earlier corpus ({earlier_artifact.name}) was computed with another version "
-                f"of the code of {name}, so its signatures cannot be compared; run the earlier "
-                "corpus again first"
+                f"of the code of {name}, so its signatures cannot be compared; recompute the "
+                "earlier corpus first"
             )
 
 

@@ -199,8 +199,8 @@ def compute_document_outcomes(
     )
     if first_stage is None:
         raise HallmarkError(
-            "no stage in the history has a table 'documents'; use a history that includes the "
-            "stage ingest"
+            "no stage in the history has a 'documents' table; use a history that includes the "
+            "ingest stage"
         )
     first_documents = history[first_stage]["documents"].read(["doc_id", "source"]).sort_by("doc_id")
     doc_ids = first_documents["doc_id"].combine_chunks()
@@ -526,8 +526,8 @@ def _find_group_memberships(
         if table is None:
             if name == "identities":
                 raise HallmarkError(
-                    "no stage in the history computed the signal 'identities'; run the stage "
-                    "identities"
+                    "no stage in the history computed the signal 'identities'; run the "
+                    "identities stage"
                 )
             continue
         rows = table.read(["doc_id", name])

@@ -129,10 +129,10 @@ def _make_share_columns(prefix: str, event: str) -> list[pa.Field]:
 
 GROUP_REMOVAL_TABLES = {
     "group_removals": table_schema(
-        "Number and share of documents that curation removed, for each group and for the whole "
-        "corpus, compared with all other documents. Duplicates count as removed. Groups of people "
-        "and dialects are found and compared among documents in English or an undetermined "
-        "language.",
+        "Number and share of documents that curation removed in the whole corpus and in each "
+        "group, compared with all other documents. Duplicates count as removed. Groups of "
+        "people and dialects are detected and compared only among documents in English or in an "
+        "undetermined language.",
         *_GROUP_COLUMNS,
         make_count_column(
             "documents",
@@ -157,9 +157,9 @@ GROUP_REMOVAL_TABLES = {
         ),
         make_count_column(
             "unreadable_records",
-            "number of records that the stage `ingest` could not read and that are not counted as "
-            "documents; null for groups other than sources, because nothing else is known about an "
-            "unreadable record",
+            "number of records that the stage `ingest` could not read and that are not counted "
+            "as documents; null for groups other than sources, because only the source of an "
+            "unreadable record is known",
             "records",
         ),
         make_count_column(
@@ -191,16 +191,18 @@ GROUP_REMOVAL_TABLES = {
             "times",
         ),
         *_make_comparison_columns("", "were removed", "removal_rate / other_removal_rate"),
-        *_make_comparison_columns("lost_", "were lost", "lost_rate / other_lost_rate"),
+        *_make_comparison_columns(
+            "lost_", "lost all copies of their text", "lost_rate / other_lost_rate"
+        ),
     ),
     "group_removals_by_reason": table_schema(
-        "Number of documents that each stage removed, by group and reason. Every document of a "
-        "group was either kept by all stages or is counted in this table.",
+        "Number of documents that each stage removed, by group and reason. Each document of a "
+        "group is either kept by all stages or counted in this table.",
         *_GROUP_COLUMNS,
         make_label_column("stage", "label of the stage in the run"),
         make_label_column("reason", "reason for the removal, as in the ledger"),
         make_label_column(
-            "action", "removed; or quarantined, if the stage could not process the documents"
+            "action", "removed, or quarantined if the stage could not process the documents"
         ),
         make_count_column("documents", "number of documents of the group"),
         make_count_column("other_documents", "number of all other documents"),

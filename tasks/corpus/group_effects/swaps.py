@@ -54,8 +54,8 @@ class SwapConfig(StageConfig):
     documents_per_group: int = Field(
         500,
         ge=0,
-        description="approximate number of documents per group in which sentences that mention "
-        "the group are searched for",
+        description="approximate number of documents per group that are searched for sentences "
+        "that mention the group",
     )
     max_sentences_per_group: int = Field(
         100,
@@ -72,8 +72,8 @@ SWAP_TABLES = {
         "replaced by another group.",
         make_label_column(
             "origin",
-            "origin of the sentences; corpus: sentences from the corpus; templates: sentences "
-            "written for Hallmark",
+            "origin of the sentences: corpus (sentences from the corpus) or templates "
+            "(sentences written for Hallmark)",
         ),
         make_label_column("axis", "kind of group"),
         make_label_column("group_name", "group that the original sentence mentions"),
@@ -86,8 +86,8 @@ SWAP_TABLES = {
         ),
         make_float_column(
             "score_difference",
-            "mean score of the sentences with the other group minus mean score of the original "
-            "sentences",
+            "mean score of the sentences with the other group minus the mean score of the "
+            "original sentences",
             "score",
         ),
         make_float_column(
@@ -109,7 +109,8 @@ SWAP_TABLES = {
         ),
         make_float_column(
             "p_corrected",
-            "`p`, corrected for the number of pairs of groups with the same origin (Holm 1979)",
+            "`p`, corrected for the number of pairs of groups compared in sentences of the same "
+            "origin (Holm 1979)",
             "p",
         ),
         make_float_column(

@@ -66,7 +66,7 @@ SENTIMENT_TABLES = {
         make_count_column("sentences", "number of sentences with a score", "sentences"),
         make_count_column(
             "missing_sentences",
-            "number of sentences for which the scorer failed; they are not included in any other "
+            "number of sentences for which the scorer failed; they are not counted in any other "
             "column",
             "sentences",
         ),
@@ -84,7 +84,7 @@ SENTIMENT_TABLES = {
         make_float_column(
             "difference",
             "`mean_sentiment` minus the corresponding mean for the sentences about all other "
-            "groups on the axis; null if no sentence is about another group",
+            "groups of the same kind; null if no sentence is about another group",
             "score",
         ),
         make_float_column(

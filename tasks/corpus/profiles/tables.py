@@ -53,14 +53,14 @@ TABLES = {
         make_float_column("bytes", "length of the text in UTF-8 bytes", "bytes"),
     ),
     "composition": table_schema(
-        "Number and size of the documents for each value of a dimension, such as the language, by "
-        "split.",
+        "Number and size of the documents for each split and each value of a dimension, such as "
+        "language.",
         make_label_column("dimension", f"one of {', '.join(DIMENSIONS)}"),
         make_label_column(
             "value",
             "value of the dimension. The values with the most bytes are listed individually; "
-            "other: all other values together; unknown: documents without a value. If a document "
-            "does not specify a licence, the licence of its source is used",
+            "`other` stands for all other values, and `unknown` for documents without a value. "
+            "If a document does not specify a licence, the licence of its source is used",
         ),
         make_label_column(
             "split",
@@ -107,10 +107,10 @@ TABLES = {
         ),
         make_count_column("mentions", "number of mentions of the occupation", "mentions"),
         make_count_column(
-            "women_words", "number of feminine words near a mention: she, her, woman …", "words"
+            "women_words", "number of feminine words near mentions (she, her, woman …)", "words"
         ),
         make_count_column(
-            "men_words", "number of masculine words near a mention: he, his, man …", "words"
+            "men_words", "number of masculine words near mentions (he, his, man …)", "words"
         ),
         make_count_column(
             "women_mentions",
@@ -143,8 +143,8 @@ TABLES = {
         _STAGE_COLUMN,
         make_label_column(
             "action",
-            "action taken on the documents or spans: removed, additional_reason, removed_span, "
-            "replaced, quarantined or added",
+            "action recorded for the documents or spans: `removed`, `additional_reason`, "
+            "`removed_span`, `replaced`, `quarantined` or `added`",
         ),
         make_label_column("reason", "reason in the ledger"),
         _SOURCE_COLUMN,
@@ -185,8 +185,8 @@ TABLES = {
         make_count_column("spans", "number of spans that were masked or cut out", "spans"),
         make_count_column(
             "documents",
-            "number of documents in which spans were masked or cut out, or which were removed "
-            "because of such spans",
+            "number of documents that were removed because of spans or in which spans were "
+            "masked or cut out",
             "documents",
         ),
         make_count_column(

@@ -33,8 +33,8 @@ class BlockListConfig(StageConfig):
     )
     domains: tuple[str, ...] | ExternalPath = Field(
         (),
-        description="host names to exclude, including their subdomains; a leading www. is "
-        f"ignored except in a name such as www.com: {_LIST_FORMAT}",
+        description="host names to exclude, including their subdomains (a leading www. is "
+        f"ignored except in a name such as www.com): {_LIST_FORMAT}",
     )
     doc_ids: tuple[str, ...] | ExternalPath = Field(
         (), description=f"ids of documents to exclude (32 hexadecimal digits): {_LIST_FORMAT}"
@@ -123,7 +123,9 @@ def _parse_block_list(config: BlockListConfig, stamps: tuple[FileStamp, ...]) ->
 
 
 def _build_entry_error(list_name: str, entry: str, problem: str) -> UsageError:
-    return UsageError(f"ingest.block.{list_name}: {entry[:60]!r} {problem}; correct or remove it")
+    return UsageError(
+        f"ingest.block.{list_name}: {entry[:60]!r} {problem}; correct or remove the entry"
+    )
 
 
 def _read_entries(list_name: str, entries_or_path: tuple[str, ...] | str) -> list[str]:
@@ -141,8 +143,8 @@ def _read_lines(list_name: str, path: str) -> list[str]:
             return file.read().decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         raise UsageError(
-            f"ingest.block.{list_name}: the file {path!r} is not UTF-8 text "
-            f"(byte {error.start + 1}); save it as UTF-8"
+            f"ingest.block.{list_name}: the file {path!r} is not UTF-8 text (invalid at byte "
+            f"{error.start + 1}); save it as UTF-8"
         ) from error
     except (OSError, ValueError) as error:  # ValueError: the path has a null byte
         raise UsageError(

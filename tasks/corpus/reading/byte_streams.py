@@ -64,9 +64,9 @@ ZIP_MAGIC = b"PK\x03\x04"
 
 UTF16_WITHOUT_MARK = "UTF-16 without a byte order mark"
 TAR_ARCHIVE = "a tar archive"
-ZIP_ARCHIVE = "a zip archive, or a file of an office program"
+ZIP_ARCHIVE = "a zip archive or an office document"
 COMPRESSED_TWICE = "compressed twice"
-LFS_POINTER = "a pointer of Git LFS instead of the file"
+LFS_POINTER = "a Git LFS pointer instead of the file"
 #: What to do about files that cannot be read.
 REMEDY_BY_FILE_ERROR = {
     UTF16_WITHOUT_MARK: "convert the file to UTF-8",
@@ -283,7 +283,7 @@ def check_unchanged(path: Path, expected_bytes: int, read_bytes: int) -> None:
     if read_bytes != expected_bytes:
         raise FileChangedError(
             f"{path} changed while it was read ({expected_bytes} bytes when it was opened, "
-            f"{read_bytes} bytes read); run again when no other process writes to it"
+            f"{read_bytes} bytes read); run again when no other process is writing to the file"
         )
 
 

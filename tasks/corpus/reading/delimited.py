@@ -64,8 +64,8 @@ class DelimitedFields(RecordFields):
     column_names: list[str] | None = Field(
         None,
         min_length=1,
-        description="names of the columns, in order, of files without a header: their first row is "
-        "a document; if not set, the first row contains the names",
+        description="names of the columns, in order, for files without a header, whose first "
+        "row is a document; if not set, the first row is read as the header",
     )
 
     @model_validator(mode="after")
@@ -74,8 +74,8 @@ class DelimitedFields(RecordFields):
             for name in self.list_columns():
                 if self.column_names.count(name) != 1:
                     raise ValueError(
-                        f"'column_names' must contain the field {name!r} once; correct it, or the "
-                        "setting that names the field"
+                        f"'column_names' must contain the field {name!r} exactly once; correct "
+                        "'column_names' or the setting that names the field"
                     )
         return self
 
@@ -92,17 +92,17 @@ class CsvSource(FileSource, DelimitedFields):
         None,
         min_length=1,
         max_length=1,
-        description="the character between two columns; if not set, it is detected",
+        description="character that separates the columns; detected if not set",
     )
     quote: Literal['"', "'", ""] | None = Field(
         None,
-        description="the character around a field that may contain delimiters and line ends, or "
-        "nothing if quotes are text; if not set, it is detected",
+        description="quote character around fields that may contain delimiters and line ends; "
+        "an empty string if quotes are ordinary text; detected if not set",
     )
     escape: Escape | None = Field(
         None,
-        description="how a quote within a quoted field is written: doubled, or after a backslash; "
-        "if not set, it is detected",
+        description="how a quote within a quoted field is written: doubled, or preceded by a "
+        "backslash; detected if not set",
     )
 
     def read_file(self, path: Path, max_bytes: int, counts: ReadCounts) -> Iterator[Record]:
@@ -116,8 +116,8 @@ class TsvSource(FileSource, DelimitedFields):
     suffixes = (".tsv", ".tab")
     quote: Literal['"', ""] | None = Field(
         None,
-        description="the character around a field that may contain tabs and line ends, or nothing "
-        "if quotes are text; if not set, it is detected",
+        description="quote character around fields that may contain tabs and line ends; an "
+        "empty string if quotes are ordinary text; detected if not set",
     )
 
     @property

@@ -52,7 +52,7 @@ _RULE_OF_TABLE = re.compile(
 )
 #: Within so many characters the line must be that shows that a table is drawn.
 MAX_RULE_LENGTH = 4096
-DRAWN_TABLE = "a table that is drawn for readers, as by psql, mysql or in Markdown"
+DRAWN_TABLE = "a table drawn for human readers, such as psql or mysql output or a Markdown table"
 
 
 @dataclass(frozen=True)

@@ -141,7 +141,7 @@ class DatasetsSource(CustomSource, RecordFields):
                 name,
                 f"file of the split {split_by_file[name]!r}"
                 if name in split_by_file
-                else "the datasets library does not read it",
+                else "the datasets library does not read this file",
                 1,
                 path.stat().st_size,
             )
@@ -243,7 +243,7 @@ def _list_data_files(source: DatasetsSource, builder: DatasetBuilder) -> list[st
     files_by_split = {str(split): list(map(str, files)) for split, files in data_files.items()}
     split_names = source.split.split("+")
     if not {*split_names} <= {*files_by_split}:
-        raise ValueError(f"its splits are {', '.join(map(repr, files_by_split))}")
+        raise ValueError(f"the splits of the data set are {', '.join(map(repr, files_by_split))}")
     return [file for name in split_names for file in files_by_split[name]]
 
 
@@ -306,9 +306,9 @@ def _select_columns(
                 column = table[name].cast(declared_type)
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
                 raise UsageError(
-                    f"{place}column {shorten_repr(name)} is {table.schema.field(name).type}, and "
-                    f"the data set declares {declared_type}; correct the file, or the features in "
-                    "the README of the data set"
+                    f"{place}column {shorten_repr(name)} has the type "
+                    f"{table.schema.field(name).type}, but the data set declares {declared_type}; "
+                    "correct the file, or the features in the README of the data set"
                 ) from error
             table = table.set_column(table.column_names.index(name), name, column)
     error_text = find_missing_column_error(source, table.column_names) or find_text_column_error(

@@ -107,8 +107,8 @@ class IngestConfig(StageConfig):
         16 << 20,
         ge=1,
         le=1 << 30,
-        description="maximum size of a record, in bytes; larger records are quarantined and never "
-        "loaded into memory as a whole",
+        description="maximum size of a record, in bytes; larger records are quarantined without "
+        "being loaded into memory as a whole",
     )
 
     block: BlockListConfig = BlockListConfig()

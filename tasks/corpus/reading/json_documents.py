@@ -25,8 +25,8 @@ from hallmark.tasks.corpus.reading.compressed_members import CODEC_BY_SUFFIX, Da
 from hallmark.tasks.corpus.reading.dialects import read_head
 
 BROKEN_JSON = "broken JSON"
-LIST_IN_JSON_LINES = "a JSON list instead of one object on each line"
-OBJECTS_OVER_LINES = "JSON objects over several lines instead of one object on each line"
+LIST_IN_JSON_LINES = "a JSON list instead of one object per line"
+OBJECTS_OVER_LINES = "JSON objects that span several lines instead of one object per line"
 #: So many lines show whether a file is JSON Lines.
 MAX_EXAMINED_LINES = 100
 

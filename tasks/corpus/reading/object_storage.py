@@ -135,7 +135,7 @@ def find_remote_files(source_name: str, path: str, suffixes: tuple[str, ...]) ->
         problem = (
             "no object matches"
             if wildcard
-            else f"no object name ends with {' or '.join(suffixes)} at"
+            else f"there is no object ending in {' or '.join(suffixes)} at"
         )
         raise UsageError(
             f"source {source_name!r}: {problem} {path!r}{f' ({unread})' if unread else ''}; "

@@ -69,7 +69,7 @@ def suggest_remedy(error: str) -> str:
     if error in REMEDY_BY_FILE_ERROR:
         return f"{REMEDY_BY_FILE_ERROR[error]}, and run again"
     if error in (LIST_IN_JSON_LINES, OBJECTS_OVER_LINES):
-        return "give the file the ending .json, or write each object on a line"
+        return "rename the file so that its name ends in .json, or write one object per line"
     if error == DRAWN_TABLE:
         return "export the table again as CSV, for example with psql --csv"
     remedy = "correct the record, or correct 'kind' and the field names of its source"

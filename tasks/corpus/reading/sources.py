@@ -127,7 +127,7 @@ class Source(StageConfig):
         None, description="licence or terms of use of the texts from the source"
     )
     origin: str | None = Field(
-        None, description="publisher of the source, and where the source was obtained"
+        None, description="publisher of the source, and the place where the source was obtained"
     )
     collected_from: date | None = Field(
         None, description="first day of the period in which the texts were collected"
@@ -373,7 +373,7 @@ def find_source_files(source_name: str, path: str, suffixes: tuple[str, ...]) ->
         if any(unread.reason == LFS_POINTER_REASON for unread in source_files.unread_files):
             problem = "no file can be read"
         elif base_folder.is_dir():
-            problem = f"no file name ends with {' or '.join(suffixes)}"
+            problem = f"there is no file ending in {' or '.join(suffixes)}"
         unread = describe_unread_files(source_files.unread_files)
         raise UsageError(
             f"source {source_name!r}: {problem} at {path!r}{explain_relative_path(path)}"
@@ -443,7 +443,7 @@ def explain_unread_name(file_name: str) -> str:
         if issubclass(source_class, FileSource) and is_corpus_file(
             file_name, add_compressed_suffixes(source_class.suffixes)
         ):
-            return f"only sources of kind {kind!r} read this ending"
+            return f"only sources of kind {kind!r} read files with this ending"
     ending = PurePath(file_name).suffix
     return f"unknown ending {ending[:20]}" if ending else "no ending"
 
@@ -487,7 +487,7 @@ def _sort_out_files(
             continue
         group, reason = path, _explain_unread_path(path, endings)
         if reason and (hidden_folder := find_hidden_folder(path.parent)):
-            group, reason = hidden_folder, "hidden folder: files with other endings"
+            group, reason = hidden_folder, "files with other endings in a hidden folder"
         if reason:
             counts = unread_counts.setdefault((group, reason), [0, 0])
             counts[0] += 1

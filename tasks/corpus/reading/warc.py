@@ -91,7 +91,7 @@ class WarcSource(FileSource):
     main_content: bool = Field(
         True,
         description="whether to remove navigation, footers, captions and similar parts of HTML "
-        "pages; a heuristic recognises them; a page without other text is kept whole",
+        "pages, as recognised by a heuristic; a page without other text is kept whole",
     )
 
     def read_file(self, path: Path, max_bytes: int, counts: ReadCounts) -> Iterator[Record]:

@@ -82,7 +82,7 @@ CASCADE_TABLE = table_schema(
         "sampled_documents",
         pa.int64(),
         "figure",
-        "number of documents in the sample; both scorers score them",
+        "number of documents in the sample, which both scorers score",
         unit="documents",
     ),
     column(
@@ -113,7 +113,7 @@ CASCADE_TABLE = table_schema(
         "min_recall",
         pa.float64(),
         "figure",
-        "minimum lower bound of the recall that the config requires",
+        "minimum that the config requires for the lower bound of the recall",
         unit="share",
     ),
     column(

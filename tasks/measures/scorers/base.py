@@ -206,7 +206,7 @@ class Scorer(ABC):
             column = int(np.argmax(is_invalid.any(0)))
             self.failure_reason = (
                 f"it returned scores outside the range from {lowest[column]:g} to 1, such as "
-                f"{scores[is_invalid[:, column], column][0]:.3g}, which may be logits"
+                f"{scores[is_invalid[:, column], column][0]:.3g}, possibly logits"
             )
         return np.where(is_invalid, np.float32(np.nan), scores)
 

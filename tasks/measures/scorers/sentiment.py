@@ -132,8 +132,8 @@ class WordListScorer(Scorer):
         self.valences = word_list.valences
         if word_list.contradictions:
             log.warning(
-                "%s: words with more than one valence: %s, such as %s; the last valence of each "
-                "word counts",
+                "%s lists more than one valence for %s of its words, such as %s; the last "
+                "valence of each word counts",
                 config.path,
                 format(len(word_list.contradictions), ","),
                 ", ".join(word_list.contradictions[:MAX_LISTED_WORDS]),

@@ -323,11 +323,14 @@ def test_a_list_that_is_not_utf8_and_a_missing_list_have_different_errors(hosts,
     listed = tmp_path / "domains.txt"
     config = IngestConfig(sources=[source_settings(hosts)], block={"domains": str(listed)})
     listed.write_bytes("a.example\nfüße.example".encode("latin-1"))
-    message = r"block\.domains: .*domains\.txt' is not UTF-8 text \(byte 12\); save it as UTF-8$"
+    message = (
+        r"block\.domains: .*domains\.txt' is not UTF-8 text \(invalid at byte 12\); save it as "
+        "UTF-8$"
+    )
     with pytest.raises(UsageError, match=message):
         digest_sources_and_block_lists(config, "")
     listed.write_bytes("a.example".encode("utf-16"))
-    with pytest.raises(UsageError, match=r"not UTF-8 text \(byte 1\); save it"):
+    with pytest.raises(UsageError, match=r"not UTF-8 text \(invalid at byte 1\); save it"):
         digest_sources_and_block_lists(config, "")
 
 

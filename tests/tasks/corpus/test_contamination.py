@@ -259,9 +259,9 @@ def test_a_set_of_short_items_is_warned_of(tmp_path, caplog):
     config = ContaminationConfig(evaluation_sets=[{"name": "mc", "path": path}])
     check_evaluation_sets(config)
     assert caplog.messages == [
-        "contamination: none of the 2 items of the evaluation set 'mc' is searched for, because "
-        "each has fewer than 13 words, or a question of fewer than four and short choices; add the "
-        "field of the question to 'text_fields', or lower contamination.ngram_size"
+        "contamination: none of the 2 items in the evaluation set 'mc' is searched for, because "
+        "each has fewer than 13 words, or only short choices and a question of fewer than four "
+        "words; add the field of the question to 'text_fields', or lower contamination.ngram_size"
     ]
     caplog.clear()
     check_evaluation_sets(config.model_copy(update={"ngram_size": 4}))
@@ -294,7 +294,7 @@ def test_word_counts_out_of_range_are_rejected(settings):
         (
             "id\tother\n1\tx\n",
             r"short\.tsv has no text in 'sent'; its fields are 'id', 'other'; correct the "
-            r"file, or correct 'text_fields' of 'short' in contamination\.evaluation_sets$",
+            r"file, or the setting 'text_fields' of 'short' in contamination\.evaluation_sets$",
         ),
         ("id\tsent\n1\ta\0b\n", "line 2 has a NUL character in 'sent'"),
         ("", "has no items of short"),

@@ -262,7 +262,9 @@ def test_a_file_that_cannot_be_read_is_named_at_once(tmp_path, no_waits, name, d
 def test_a_split_that_does_not_exist_lists_the_splits(tmp_path, no_waits):
     files = {"train.jsonl": [{"text": "a"}], "test.jsonl": [{"text": "b"}]}
     folder = write_data_set(tmp_path / "set", files)
-    with pytest.raises(HallmarkError, match=r"split 'x', after row 0 \(its splits are 'train', 't"):
+    with pytest.raises(
+        HallmarkError, match=r"after row 0 \(the splits of the data set are 'train', 't"
+    ):
         read_hub_dataset(folder, split="x")
     assert get_texts(read_hub_dataset(folder, split="train+test")[0]) == ["a", "b"]
 
@@ -277,7 +279,9 @@ def test_declared_types_apply_to_needed_columns(tmp_path, no_waits):
     (folder / "README.md").write_text(f"---\n{json.dumps(card)}\n---\n")
     records, _ = read_hub_dataset(folder, key_field="id", url_field="url")
     assert [(r.text, r.key, r.url) for r in records] == [("a", "1", None), ("b", "2", None)]
-    with pytest.raises(UsageError, match=r"file 'b.jsonl': column 'n' is string, and the data set"):
+    with pytest.raises(
+        UsageError, match=r"file 'b.jsonl': column 'n' has the type string, but the"
+    ):
         read_hub_dataset(folder, metadata_fields={"n": "n"})
 
 
@@ -290,7 +294,7 @@ def test_files_of_a_data_set_that_are_not_read_are_listed(tmp_path, session):
     artifact = ingest(IngestConfig(sources=[source]))
     rows = artifact["unread_files"].read().to_pylist()
     assert [(row["file_name"], row["reason"], row["raw_bytes"]) for row in rows] == [
-        ("notes.pdf", "the datasets library does not read it", 5),
+        ("notes.pdf", "the datasets library does not read this file", 5),
         ("test.jsonl", "file of the split 'test'", 14),
     ]
     assert artifact["sources"].read()["unread_files"].to_pylist() == [2]
@@ -305,7 +309,7 @@ def test_a_pointer_of_git_lfs_in_a_data_set_is_refused(tmp_path, session):
     source = {"kind": "datasets", "name": "s", "path": str(folder)}
     artifact = ingest(IngestConfig(sources=[source]))
     assert artifact["documents"].row_count == 1
-    reason = "a pointer of Git LFS instead of the file (run git lfs pull)"
+    reason = "a Git LFS pointer instead of the file (run git lfs pull)"
     rows = artifact["unread_files"].read().to_pylist()
     assert [(row["file_name"], row["reason"]) for row in rows] == [("test.jsonl", reason)]
     (folder / "train.jsonl").write_text(pointer)

@@ -284,7 +284,9 @@ def test_column_names_must_contain_the_fields(source_class, kind):
     assert source_class(**fixed, column_names=["text", "", ""]).column_names == ["text", "", ""]
     for names, field in ((["id", "body"], "text"), (["text", "text"], "text"), (["text"], "id")):
         more = {"key_field": "id"} if field == "id" else {}
-        with pytest.raises(ValidationError, match=f"must contain the field '{field}' once; corr"):
+        with pytest.raises(
+            ValidationError, match=f"must contain the field '{field}' exactly once; corr"
+        ):
             source_class(**fixed, column_names=names, **more)
     with pytest.raises(ValidationError, match="at least 1 item"):
         source_class(**fixed, column_names=[])

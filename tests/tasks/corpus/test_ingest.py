@@ -279,7 +279,7 @@ def test_files_are_found_by_path_folder_or_pattern(tmp_path):
     for missing in ("no", "no/where/*.txt", "*.nothing", "b/\0"):
         with pytest.raises(UsageError, match="source 's'"):
             find_paths_by_file_name("s", str(tmp_path / missing), suffixes)
-    with pytest.raises(UsageError, match=r"no file name ends with \.parquet at"):
+    with pytest.raises(UsageError, match=r"there is no file ending in \.parquet at"):
         find_paths_by_file_name("s", str(tmp_path), (".parquet",))
 
 
@@ -329,7 +329,7 @@ def test_a_corpus_without_a_document_fails_with_the_first_error(tmp_path, sessio
     ):
         ingest(make_config(source("text", tmp_path / "long.txt"), max_document_bytes=10))
     path = write_jsonl(tmp_path / "b.jsonl", [{"text": ""}])
-    with pytest.raises(HallmarkError, match="the sources contain no document"):
+    with pytest.raises(HallmarkError, match="the sources contain no documents"):
         ingest(make_config(source("jsonl", path)))
 
 

@@ -119,7 +119,9 @@ def test_a_list_in_a_file_of_json_lines_is_one_error(write, data, ending):
         documents, errors, counts = read_checked(write(f"{name}{ending}", packed), "jsonl")
         assert (documents, errors) == ([], [("whole file", LIST_IN_JSON_LINES)])
         assert counts.skipped_bytes == (4 if data.startswith("\ufeff") else 0)
-    assert suggest_remedy(LIST_IN_JSON_LINES).startswith("give the file the ending .json, or ")
+    assert suggest_remedy(LIST_IN_JSON_LINES).startswith(
+        "rename the file so that its name ends in .json, or "
+    )
 
 
 @pytest.mark.parametrize(
@@ -138,7 +140,9 @@ def test_objects_over_several_lines_in_a_file_of_json_lines_are_one_error(write,
     documents, errors, _ = read_checked(write("a.jsonl", data.encode()), "jsonl")
     assert (errors == [("whole file", OBJECTS_OVER_LINES)]) == is_refused
     assert OBJECTS_OVER_LINES not in [error for _, error in errors] or documents == []
-    assert suggest_remedy(OBJECTS_OVER_LINES).startswith("give the file the ending .json, or ")
+    assert suggest_remedy(OBJECTS_OVER_LINES).startswith(
+        "rename the file so that its name ends in .json, or "
+    )
 
 
 def test_a_list_among_json_lines_is_one_bad_line(write):

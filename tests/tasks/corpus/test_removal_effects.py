@@ -376,7 +376,7 @@ def test_a_history_without_signals_or_documents_is_rejected(artifacts):
         HallmarkError, match="no stage in the history computed the signal 'identities'"
     ):
         compute_document_outcomes({"ingest": artifacts["ingest"]})
-    with pytest.raises(HallmarkError, match="no stage in the history has a table 'documents'"):
+    with pytest.raises(HallmarkError, match="no stage in the history has a 'documents' table"):
         compute_document_outcomes({})
 
 

@@ -447,7 +447,7 @@ def test_ingest_reads_a_town_and_its_accounts_add_up(session):
 
 
 def test_a_town_with_only_too_long_documents_is_refused(session):
-    with pytest.raises(HallmarkError, match="no document could be read"):
+    with pytest.raises(HallmarkError, match="no documents could be read"):
         ingest(IngestConfig(sources=[{"kind": "town", "documents": 3}], max_document_bytes=10))
 
 

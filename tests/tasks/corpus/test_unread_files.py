@@ -79,25 +79,25 @@ def test_each_file_that_is_not_read_has_a_reason(tmp_path, session, caplog):
     unread = read_unread_files(artifact)
     assert unread == {
         ".f.jsonl": ("hidden file", 1, 10),
-        ".git": ("hidden folder: files with other endings", 2, 23),
+        ".git": ("files with other endings in a hidden folder", 2, 23),
         "README": ("no ending", 1, 7),
-        "b.csv": ("only sources of kind 'csv' read this ending", 1, 5),
+        "b.csv": ("only sources of kind 'csv' read files with this ending", 1, 5),
         "c.pdf": ("unknown ending .pdf", 1, 6),
         "d.jsonl.zip": ("archives such as .zip are not read (unpack the archive)", 1, 8),
         "e.tar.gz": ("archives such as .tar.gz are not read (unpack the archive)", 1, 9),
-        "in/.i": ("hidden folder: files with other endings", 1, 13),
+        "in/.i": ("files with other endings in a hidden folder", 1, 13),
         "k.jsonl": ("broken link", 1, 0),
         "l": ("link to a folder", 1, 0),
-        "m.csv": ("only sources of kind 'csv' read this ending", 1, 0),
+        "m.csv": ("only sources of kind 'csv' read files with this ending", 1, 0),
         "n.jsonl": ("not a regular file", 1, 0),
     }
     assert list(unread) == sorted(unread)
     assert artifact["sources"].read()["unread_files"].to_pylist() == [13]
     (message,) = [record.getMessage() for record in caplog.records]
     assert message == (
-        "source 's': 13 files are not read: '.f.jsonl': hidden file; '.git': hidden folder: files "
-        "with other endings; 'README': no ending; and 9 more; the table unread_files of the "
-        "ingest stage lists them"
+        "source 's': 13 files are not read: '.f.jsonl': hidden file; '.git': files with other "
+        "endings in a hidden folder; 'README': no ending; and 9 more; the table unread_files of "
+        "the ingest stage lists them"
     )
 
 
@@ -106,7 +106,7 @@ def test_a_file_in_a_hidden_folder_is_read_and_the_others_are_one_row(tmp_path):
     files = find_source_files("s", str(tmp_path), (".jsonl",))
     assert [*files.path_by_name] == [".git/a.JSONL.gz", "a.jsonl"]
     assert files.unread_files[1] == UnreadFile(
-        ".git", "hidden folder: files with other endings", 2, 23
+        ".git", "files with other endings in a hidden folder", 2, 23
     )
 
 
@@ -151,8 +151,8 @@ def test_an_error_about_a_folder_without_corpus_files_names_its_files(tmp_path):
     with pytest.raises(UsageError) as raised:
         find_source_files("s", str(tmp_path), (".jsonl",))
     assert str(raised.value) == (
-        f"source 's': no file name ends with .jsonl at {str(tmp_path)!r} (1 file is not read: "
-        "'a.docx': unknown ending .docx); correct the path of the source"
+        f"source 's': there is no file ending in .jsonl at {str(tmp_path)!r} (1 file is not "
+        "read: 'a.docx': unknown ending .docx); correct the path of the source"
     )
 
 
@@ -180,7 +180,7 @@ def test_objects_that_are_not_read_have_a_reason(replace_objects):
     assert [*files.file_by_name] == ["B.JSONL.ZSTD", "a.jsonl"]
     assert files.unread_files == [
         UnreadFile("c.pdf", "unknown ending .pdf", 1, 3),
-        UnreadFile("e.txt", "only sources of kind 'text' read this ending", 1, 3),
+        UnreadFile("e.txt", "only sources of kind 'text' read files with this ending", 1, 3),
         UnreadFile("in/d.zip", "archives such as .zip are not read (unpack the archive)", 1, 3),
     ]
     files = find_remote_files("s", f"{uri}/**/*", (".jsonl",))
@@ -229,7 +229,7 @@ POINTER = (
     b"version https://git-lfs.github.com/spec/v1\n"
     b"oid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\nsize 12345\n"
 )
-POINTER_REASON = "a pointer of Git LFS instead of the file (run git lfs pull)"
+POINTER_REASON = "a Git LFS pointer instead of the file (run git lfs pull)"
 
 
 @pytest.mark.parametrize(

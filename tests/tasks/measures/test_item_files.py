@@ -86,7 +86,7 @@ def test_one_group_has_one_name(name, expected):
 
 
 def test_a_name_without_a_visible_character_is_refused():
-    with pytest.raises(UsageError, match="here has no visible character in 'x'"):
+    with pytest.raises(UsageError, match="here has no visible characters in 'x'"):
         get_name_field("here", {"x": "\u200b\u2060"}, "x")
 
 

@@ -73,7 +73,7 @@ def test_the_larger_p_counts_and_a_value_between_both_is_no_difference():
     few = require_difference_from_baseline(estimate, [0.5] * 3, "untrained models", 0.0)
     assert (few.p, few.low) == (estimate.p, estimate.low)
     assert few.method.endswith(
-        "untrained models: only 3 of them have a value, but at least 20 are required"
+        "untrained models: only 3 of these models have a value, but at least 20 are required"
     )
 
 

@@ -81,8 +81,8 @@ def test_words_with_several_valences_are_named(tmp_path, caplog):
     assert scorer.valences == {"good": -3.0, "ok": 1.0, "bad": -1.0}
     (record,) = caplog.records
     assert record.getMessage() == (
-        f"{path}: words with more than one valence: 1, such as good; the last valence of each "
-        "word counts"
+        f"{path} lists more than one valence for 1 of its words, such as good; the last "
+        "valence of each word counts"
     )
 
 

@@ -240,7 +240,7 @@ def test_logits_are_no_scores():
     )
     assert all(
         "it returned scores outside the range from 0 to 1, such as" in finding.method
-        and "which may be logits" in finding.method
+        and ", possibly logits" in finding.method
         for finding in findings
     )
 
