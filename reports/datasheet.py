@@ -184,8 +184,9 @@ class DatasheetBuilder:
                     (
                         "Contents",
                         [
-                            Link("Sources, languages, licences, lengths", "composition.html"),
-                            "; by split: ",
+                            "See ",
+                            Link("sources, languages, licences and lengths", "composition.html"),
+                            ". Sizes of the splits: ",
                             *self.format_split_counts(splits),
                         ],
                     ),
@@ -320,8 +321,8 @@ class DatasheetBuilder:
             ("Under which licences?", describe_licences(self.corpus_figures, self.config.licence)),
         ]
         licence_note = (
-            "The licence of a document is known only if its source provides the metadata field "
-            "“licence”. Hallmark does not search the texts for licences."
+            "The licence of a document is known only if its source provides the “licence” metadata "
+            "field. Hallmark does not search the texts for licences."
         )
         return Section("Distribution", [DefinitionList(entries), Paragraph([licence_note])])
 
@@ -332,7 +333,7 @@ class DatasheetBuilder:
             (
                 "Which data is this card about?",
                 [
-                    "The profile with the content digest ",
+                    "This card is about the profile with the content digest ",
                     Code(self.corpus_figures.profile.content_digest),
                 ],
             ),
@@ -358,21 +359,26 @@ class DatasheetBuilder:
                     build_composition_section(self.corpus_figures, self.config.licence),
                     page="composition",
                     answer=[
-                        "What the documents are: sources, languages, licences, lengths, personal "
-                        "data, toxicity, and mentions of groups of people."
+                        "Description of the documents: sources, languages, licences, lengths, "
+                        "personal data, toxicity, and mentions of groups of people."
                     ],
                 ),
                 self.build_collection_section(),
                 replace(
                     build_preprocessing_section(self.corpus_figures),
                     page="preprocessing",
-                    answer=["How many documents each stage and each rule removed or changed."],
+                    answer=[
+                        "Numbers of documents that each stage and each rule removed or changed."
+                    ],
                 ),
                 *(
                     replace(
                         section,
                         page="recovery",
-                        answer=["How well the stages recovered effects that are known in advance."],
+                        answer=[
+                            "Accuracy with which the stages recovered effects that are known in "
+                            "advance."
+                        ],
                     )
                     for section in build_curation_evaluation_sections(self.corpus_figures)
                 ),

@@ -336,7 +336,7 @@ class ModelCardBuilder:
             ]
             rows = setting_rows[: config.max_table_rows]
             sha256 = self.checkpoint.manifest["files"]["config.json"]["sha256"]
-            note = f"From config.json of the checkpoint, SHA-256 {sha256}."
+            note = f"The values are from config.json of the checkpoint (SHA-256 {sha256})."
             note += " Settings without a value are omitted."
             if len(config_settings) > len(rows):
                 note = (
@@ -361,7 +361,7 @@ class ModelCardBuilder:
             replace(
                 tokenizer_section,
                 page="tokenizer",
-                answer=["How the tokenizer splits text, and how many bytes a token has."],
+                answer=["Text splitting by the tokenizer, and bytes per token."],
             ),
             replace(
                 training_section,
@@ -399,7 +399,7 @@ class ModelCardBuilder:
                 rows.append([get_audit_title(audit), *cells])
         if rows:
             columns = ["audit", "groups of people", "other conditions"]
-            note = "The pages of the audits show the figures of all groups and conditions."
+            note = "The pages of the audits show the figures for all groups and conditions."
             table = DataTable("Groups and conditions that were measured", columns, rows, note=note)
             section.add_blocks(Details("Groups of people and conditions, by audit", [table]))
         section.add_blocks(
@@ -414,7 +414,7 @@ class ModelCardBuilder:
 
     def build_metrics_section(self) -> Section:
         """Build the table of the method of each metric."""
-        answer = "What each metric is, and how it was measured."
+        answer = "Definition and measurement of each metric."
         section = Section("Metrics", [Paragraph([answer])], page="metrics", answer=[answer])
         rows: list[list[InlineElement]] = []
         for audit, audit_findings in self.findings.by_audit.items():
@@ -511,16 +511,14 @@ class ModelCardBuilder:
                     document_count,
                     " with ",
                     byte_count,
-                    ". For more, see the datasheet of the corpus.",
+                    ". For details, see the datasheet of the corpus.",
                 ]
             )
         )
         source_section = Section(
             "Sources of the training data",
             page="training-data",
-            answer=[
-                "How much of each source the model has read, and which documents were planted."
-            ],
+            answer=["Amount of each source that the model has read, and the planted documents."],
         )
         step = find_last_checkpoint_step(self.training_run, self.checkpoint)
         if self.training_run is not None and step is not None:
@@ -554,7 +552,7 @@ class ModelCardBuilder:
         section = build_attention_section(self.book, self.attention_maps, self.redactor)
         if self.attention_maps is None:
             return section
-        answer = "Which words the model attends to while it reads the configured texts."
+        answer = "Words to which the model attends while it reads the configured texts."
         return replace(section, page="attention", answer=[answer])
 
     def build_ethics_section(self) -> Section:
@@ -577,7 +575,8 @@ class ModelCardBuilder:
             corpus_figures = CorpusFigures(
                 self.book, self.corpus_artifacts, self.config.max_table_rows
             )
-            items.append([f"Training text: {describe_personal_data_treatment(corpus_figures)}"])
+            subject = "Personal data in the training text"
+            items.append([describe_personal_data_treatment(corpus_figures, subject)])
         facts = DefinitionList(
             [("Stated by the developers", format_user_statement(self.config.ethics))]
         )

@@ -138,7 +138,7 @@ def build_summary_table(findings: Findings) -> DataTable | Paragraph:
         message = "No audit computed a finding about the model."
         return Paragraph([message if findings.by_audit else "No audit ran."])
     columns = ["measure", "value", "unit", "interval", "n", "conclusion", "scorer"]
-    explanation = "The page Metrics explains each measure and its unit."
+    explanation = "The Metrics page explains each measure and its unit."
     note = " ".join(filter(None, [format_confidence_levels(shown_rows), explanation, *notes]))
     return DataTable("Capability and harm at a glance", columns, rows, frozenset({1, 3, 4}), note)
 
@@ -276,7 +276,7 @@ def _build_folded_metrics(
     if artifact is not None and "training_sizes" in artifact.tables:
         blocks.append(
             Details(
-                "Text that the baselines learned from", build_baseline_text_table(findings, audit)
+                "Text from which the baselines learned", build_baseline_text_table(findings, audit)
             )
         )
     return blocks
@@ -302,7 +302,7 @@ def _build_examples_section(main_findings: Sequence[Finding]) -> list[Section]:
         [ShortFigure(figure), f" ({label_by_id[figure.id]})"]
         for _, figure in examples[:MAX_EXAMPLES]
     ]
-    lead = "Each number links to the cases that it was computed from, the worst first."
+    lead = "Each number links to the cases from which it was computed, worst cases first."
     return [Section("Examples", [Paragraph([lead]), BulletList(items)])]
 
 
@@ -437,8 +437,11 @@ def build_metric_table(
         [columns[i] for i in shown_columns],
         [[row[i] for i in shown_columns] for row in rows],
     )
+    caption = metric_findings[0].row["title"]
     units = sorted({row["unit"] for row, _ in metric_findings} - {"share", ""})
-    caption = metric_findings[0].row["title"] + (f" ({', '.join(units)})" if units else "")
+    # A title such as "Texts with planted text" names its unit.
+    if units and not caption.lower().startswith(f"{units[0]} "):
+        caption += f" ({', '.join(units)})"
     finding_rows = [row for row, _ in metric_findings]
     notes = [_describe_first_or_common_value("Scorer", finding_rows, "scorer")]
     if len(metric_findings) > len(rows):
@@ -502,7 +505,7 @@ def build_baseline_text_table(findings: Findings, audit: str) -> list[Block]:
     )
     return [
         DataTable(
-            "Text that the baselines learned from", columns, rows, frozenset({1, 2, 3}), note
+            "Text from which the baselines learned", columns, rows, frozenset({1, 2, 3}), note
         ),
         Paragraph(["The model and the baselines were measured on ", held_out_bytes, "."]),
     ]

@@ -69,14 +69,14 @@ INSTRUMENT_TESTS = ("instrument", "baseline")
 #: What figures are compared with.
 COMPARISON_NOTE = (
     "The value expected with no effect (null value) is what an audit would measure on average if "
-    "the model had no such effect. A baseline is another model, method or text whose figure takes "
-    "its place."
+    "the effect did not exist. A baseline is another model, method or text whose figure replaces "
+    "the null value."
 )
 
 #: What intervals do not say.
 INTERVAL_NOTE = (
     "Intervals describe chance variation among the prompts, sentence pairs and canaries of these "
-    "audits. They do not cover other prompts that could have been written."
+    "audits. Intervals do not cover other prompts that could have been written."
 )
 
 #: What controls test, as a sentence names it, by the target of the control.
@@ -472,7 +472,7 @@ def _explain_control_results(findings: Findings, controls: Sequence[AuditControl
     if collect_scorer_limits(control.row for control in controls):
         sentences.append(
             "Figures that are based on a scorer say nothing about text that it does not detect; "
-            "“Limits” on the first screen lists the kinds of such text."
+            "“Limits” on the first screen lists such kinds of text."
         )
     if passed_controls := _list_passed_model_controls(controls, [*weak_audits, *unjudged_audits]):
         sentences.append(

@@ -17,8 +17,9 @@ from hallmark.tasks.contract import Row, format_count
 UNKNOWN_VALUE, OTHER_VALUES = "unknown", "other"
 
 LANGUAGE_NOTE = (
-    "Languages are ISO 639 codes; zxx is text without language, such as code or numbers. Unknown "
-    "languages include those that the detector could not determine with confidence."
+    "Languages are given as ISO 639 codes; zxx stands for text without language, such as code or "
+    "numbers. Unknown languages include those that the detector could not determine with "
+    "confidence."
 )
 
 
@@ -159,8 +160,8 @@ def build_occupations_section(corpus: CorpusFigures) -> Section:
     section.add_blocks(
         Paragraph(
             [
-                "Some mentions of occupations are close to more words of one gender than of the "
-                "other in the same sentence. Of these mentions, ",
+                "A mention of an occupation is counted if it is close to more words of one gender "
+                "than of the other in the same sentence. Of the counted mentions, ",
                 overall_share,
                 " are close to more words for women (such as she, her, woman, Mrs) than for men.",
             ]
@@ -189,11 +190,11 @@ def build_occupations_section(corpus: CorpusFigures) -> Section:
         note = (
             f"{limit_note}Occupations are sorted by skew, which is the distance from the share "
             "over all occupations to the nearer end of the interval. n is the number of mentions. "
-            "The profile's table 'occupations' lists all occupations."
+            "The profile's 'occupations' table lists all occupations."
         )
         section.add_blocks(
             DataTable(
-                "Occupations whose share differs from that of all occupations",
+                "Occupations whose share of women differs from that of all occupations",
                 columns,
                 table_rows,
                 frozenset({1, 2, 3}),
@@ -203,13 +204,13 @@ def build_occupations_section(corpus: CorpusFigures) -> Section:
     section.add_blocks(
         Paragraph(
             [
-                "Occupations for which no difference was shown, because the interval contains "
-                f"the share of all occupations: {inconclusive_count:,}. Occupations that are "
-                "mentioned, but never close to more words of one gender than of the other: "
-                f"{len(occupation_rows) - len(rows_with_share):,}. About one in twenty "
-                "comparisons shows a difference by chance. Wilson intervals assume independent "
-                "mentions and are too narrow where a text repeats itself. The profile counts "
-                "English words, not roles: a printer may be a machine."
+                "Number of occupations for which no difference was found, because the interval "
+                f"contains the share of all occupations: {inconclusive_count:,}. Number of "
+                "occupations that are mentioned, but never close to more words of one gender than "
+                f"of the other: {len(occupation_rows) - len(rows_with_share):,}. About one in "
+                "twenty comparisons shows a difference by chance. Wilson intervals assume "
+                "independent mentions and are too narrow where a text repeats itself. The profile "
+                "counts English words, not roles: a printer may be a machine."
             ]
         )
     )

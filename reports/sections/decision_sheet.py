@@ -608,7 +608,7 @@ def _describe_comparison(row: Mapping[str, Any]) -> str:
     if _compares_with_baseline(row):
         text = f"; {row['null_value']:g} would mean that both are equal"
     elif row["null_name"]:
-        text = f"; baseline, {row['null_name']}: {null_text}{_describe_difference(row)}"
+        text = f"; baseline ({row['null_name']}): {null_text}{_describe_difference(row)}"
     else:
         text = f"; value expected with no effect: {null_text}"
     effect, unit = row["minimum_detectable_effect"], row["unit"]

@@ -474,7 +474,7 @@ def describe_missing_error_rates(
         return [
             [
                 "The error rates of these audits are not known, because this store has no study "
-                "of their current version. The command hallmark study measures them."
+                "of their current version; the command hallmark study measures them."
             ]
         ]
     unknown_titles = [

@@ -15,7 +15,7 @@ MIN_TOKENS, MIN_DOCUMENTS = 1000, 20
 
 LANGUAGE_NOTE = (
     "py3langid estimates the language. “undetermined” means that the text is too short or too "
-    "mixed; “zxx” means no language, such as code. "
+    "mixed; “zxx” marks text without language, such as code. "
 )
 
 
@@ -64,12 +64,12 @@ def build_heldout_bits_per_byte_blocks(
     blocks: list[Block] = [
         Paragraph(
             [
-                "The figures are bits per byte of held-out text by group; lower is better. Every "
-                "measurement uses the same packed rows of the validation split. n is the number "
-                "of predicted tokens that represent text; a document counts in every identity "
-                "group that it mentions. The capability audit reports a different figure, because "
-                "it reads documents one at a time and some of its documents are different. No "
-                "interval is given, because tokens of one document are not independent. A "
+                "The figures are bits per byte of held-out text for each group; lower is better. "
+                "Every measurement uses the same packed rows of the validation split. n is the "
+                "number of predicted tokens that represent text; a document counts in every "
+                "identity group that it mentions. The capability audit reports a different figure, "
+                "because it reads documents one at a time and some of its documents are different. "
+                "No interval is given, because tokens in the same document are not independent. A "
                 "difference between groups may come from their texts, not from the model."
             ]
         )
@@ -175,7 +175,7 @@ def build_bytes_per_token_blocks(
         if any(row["documents"] < MIN_DOCUMENTS for row in groups):
             note += (
                 f"“Few” means fewer than {MIN_DOCUMENTS} documents; a single document can change "
-                "such a figure a lot."
+                "such a figure considerably."
             )
         caption = f"Bytes per token by {kind_label}"
         blocks.append(DataTable(caption, columns, table_rows, frozenset({1, 2, 3}), note.strip()))

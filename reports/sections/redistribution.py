@@ -65,7 +65,7 @@ def describe_known_licences(corpus: CorpusFigures) -> InlineContent:
     content: list[InlineElement] = [
         f"A licence is stated for {format_count(licensed_count, 'document')} "
         f"({format_number(licensed_count / document_count, 'share')}), by the document itself or "
-        "by its source. None is stated for ",
+        "by its source. No licence is stated for ",
         unlicensed,
     ]
     if has_canaries(corpus):

@@ -17,6 +17,7 @@ from hallmark.reports.page.document import (
     InlineContent,
     InlineElement,
     Paragraph,
+    ShortFigure,
 )
 from hallmark.reports.page.figures import AggregateKind, Figure, FigureBook
 from hallmark.reports.sections.training import EARLIER_TRAINING_NOTE
@@ -71,14 +72,14 @@ def describe_training_coverage(
         read_tokens,
         ". The text packed for training has ",
         packed_tokens,
-        ", so this is ",
+        ", so training covered ",
         epochs,
         ", counting repeated reading. Of ",
         packed_documents,
-        ", it had read at least part of ",
-        partly_read,
+        ", the model had read at least part of ",
+        ShortFigure(partly_read),
         " and all of ",
-        fully_read,
+        ShortFigure(fully_read),
         ".",
         *closing_parts,
     ]
@@ -118,7 +119,7 @@ def build_coverage_table(
             )
         ]
         table_rows.append([source, *cells])
-    note = "The table document_reads lists each document with its first and last step."
+    note = "The document_reads table lists each document with its first and last step."
     if len(sources) > max_rows:
         note = (
             f"The table shows {max_rows} of {len(sources):,} sources, the largest first; all are "

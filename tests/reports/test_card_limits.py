@@ -249,7 +249,7 @@ def test_of_two_discoveries_the_other_one_is_mentioned(session):
 
 
 def test_the_limits_of_a_scorer_are_stated_once_and_not_in_each_method(session, tmp_path):
-    caveat = "; the scorer words (12) does not detect: threats"
+    caveat = "; the scorer words (12) does not detect threats"
     control = {
         "metric": "scorer_sensitivity",
         "value": 0.0,

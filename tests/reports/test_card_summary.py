@@ -362,8 +362,8 @@ def test_a_blind_scorer_breaks_no_audit(session):
         "All controls of the audits and baselines gave the expected result. Controls with the "
         f"expected result: audits {COUNT} of {COUNT}, baselines {COUNT} of {COUNT}, this model "
         f"{COUNT} of {COUNT}, scorers 1 of 2 (1 failed). Figures that are based on a scorer say "
-        "nothing about text that it does not detect; “Limits” on the first screen lists the kinds "
-        "of such text."
+        "nothing about text that it does not detect; “Limits” on the first screen lists such kinds "
+        "of text."
     )
     said, _ = screen(failed=("scorer", "instrument"))
     assert said["Do the audits work?"].startswith("No: Bias did not detect a known effect, or ")

@@ -84,7 +84,7 @@ def test_rows_of_each_dimension_add_up_to_all_documents(sheet):
         assert sum(int(line[1]) for line in shown_lines) == documents
     assert sum(smaller_counts) > 5
     assert "All smaller values are in the table composition of the profile." in page.text
-    assert "zxx is text without language" in page.text
+    assert "zxx stands for text without language" in page.text
     assert "No document has a known licence." in page.text
     assert pages.broken_links(pages.write_pages(card)) == []
 

@@ -201,7 +201,7 @@ def test_the_slope_decides_whether_planted_associations_are_shown(session, slope
         ),
         ({1.0: (-0.2, 0.4)}, "No planted association was found in this model"),
         ({1.0: (0.0, 0.4)}, "No planted association was found in this model"),
-        ({1.0: (-0.4, -0.2)}, ", lower: "),
+        ({1.0: (-0.4, -0.2)}, " (lower): "),
         ({0.5: (0.2, 0.4)}, "No association was planted in more than half"),
         ({1.0: None}, "None of the planted associations could be measured"),
         ({1.0: 0.4}, "shows the planted associations was not tested: none of their figures has"),
@@ -227,11 +227,11 @@ def test_of_planted_associations_each_case_has_its_sentence(session, amounts, ex
         (["exact", "exact; not compared with untrained models, because X"], None),
         (
             ["exact; t prediction test against 20 untrained models"],
-            "The p of each value also takes into account a comparison with",
+            "The p-value of each figure also takes into account a comparison with",
         ),
         (
             ["exact", "exact; t prediction test against 20 untrained models"],
-            "The p of 1 of 2 values also takes into account a comparison with",
+            "The p-values of 1 of 2 figures also take into account a comparison with",
         ),
     ],
 )

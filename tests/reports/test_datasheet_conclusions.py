@@ -138,7 +138,7 @@ def test_documents_of_unknown_language_have_a_row_however_many_languages(
     assert documents.get(UNKNOWN_VALUE, 0) == unknown_documents
     assert documents["3 smaller values"] == 9 and len(table.rows) == 7 + bool(unknown_documents)
     assert sum(documents.values()) == 27 + unknown_documents
-    assert table.note.startswith("Languages are ISO 639 codes")
+    assert table.note.startswith("Languages are given as ISO 639 codes")
     section = build_breakdown_section(
         corpus_of(composition=[*languages, composed("language", "other") | {"documents": 80}])
     )
@@ -200,7 +200,7 @@ def test_near_copies_are_not_called_missing_where_nobody_looked(session):
     assert (
         "removed each document whose similarity to a kept document is "
         f"{config.similarity_threshold:g} or higher. Pairs with a lower similarity, "
-        f"down to {config.cluster_threshold:g}, removed nothing"
+        f"down to {config.cluster_threshold:g}, caused no removals"
     ) in said
     assert "Recall on planted near copies" not in said
 
@@ -361,7 +361,7 @@ def test_a_difference_that_is_not_shown_is_not_called_none(session, verdicts):
     said = text_of_section(build_removal_rates_by_rule(CorpusFigures(FigureBook(made), made, 30)))
     shown = [verdict for verdict in verdicts if verdict != "not shown"]
     assert "no difference between" not in said
-    assert ("no difference was shown" in said.lower()) == (len(shown) < len(verdicts))
+    assert ("no significant difference was found" in said.lower()) == (len(shown) < len(verdicts))
     assert ("No rule removed enough documents of any group for a comparison." in said) == (
         not verdicts
     )
@@ -426,7 +426,7 @@ def test_swaps_that_are_beyond_chance_are_shown_and_others_counted(session, pair
         shown = [p for _, p, _ in own if p is not None and p < 0.05]
         assert (f"In {words}, no pair of groups was compared." in said) == (not own)
         pair_count = format_count(len(own), "pair")
-        none = f"In {words}, no difference was shown for {pair_count} of groups."
+        none = f"In {words}, no significant difference was found for {pair_count} of groups."
         assert (none in said) == (bool(own) and not shown)
         untested = sum(p is None for _, p, _ in own)
         phrase = f"{format_count(untested, 'pair')} could not be tested"
@@ -435,6 +435,6 @@ def test_swaps_that_are_beyond_chance_are_shown_and_others_counted(session, pair
         caption = f"Bias of the toxicity scorer, measured on {words}"
         assert (caption in said) == bool(shown)
         if origin == "templates":
-            assert ("These sentences are not part of the corpus" in said) == bool(shown)
+            assert ("The scored sentences are not part of the corpus" in said) == bool(shown)
     if not any(p is None for _, p, _ in pairs):
         assert "could not be tested" not in said

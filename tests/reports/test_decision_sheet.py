@@ -491,7 +491,7 @@ def test_the_baseline_is_named_with_the_difference_from_it(session, value, p, sa
     _, text = lines_of(toxicity=[row])["Toxicity"]
     assert (
         "n a scale from 0 to 1, the most toxic of 25 continuations of a prompt scores "
-        f"{value:.4f} on average (n = 9); baseline, held-out text: {said}"
+        f"{value:.4f} on average (n = 9); baseline (held-out text): {said}"
     ) in text
 
 
@@ -518,8 +518,8 @@ def test_a_discovery_has_the_words_that_its_audit_declares(session):
         "Memorised training text"
     ]
     assert text == (
-        "Of the texts that somebody selects by a score of the model (ratio to compressed size) to "
-        "find training text, 60.0 % contain at least 16 consecutive tokens of it (95 % interval "
+        "Of the texts selected by a score of the model (ratio to compressed size) to find training "
+        "text, 60.0 % contain at least 16 consecutive tokens of training text (95 % interval "
         "40.0 % to 70.0 %, n = 9); value expected with no effect: 20.0 %."
     )
     _, text = lines_of(extraction_attack=[row | {"metric": "other"}])["Memorised training text"]

@@ -448,7 +448,7 @@ def test_the_caption_of_bits_per_byte_names_what_is_drawn(session, measured, sai
         for part, value in measured.items()
     ]
     (chart,) = build_bits_chart(rows)
-    assert chart.caption == f"Bits per byte of held-out text: the model and its baselines.{said}"
+    assert chart.caption == f"Bits per byte of held-out text for the model and its baselines.{said}"
 
 
 def test_without_a_figure_there_is_no_chart(session):

@@ -243,7 +243,7 @@ def test_by_rule_and_along_thresholds_every_group_has_a_line(corpus):
     assert {f"mentioning {name}" for name in GROUPS} <= shown and len(shown) == len(GROUPS) + 10
     assert (
         f"{len(shown)} of {len(GROUPS) + 40} rows:" in grid.note
-        and "table removal_rates" in grid.note
+        and "removal_rates table" in grid.note
     )
     [grid] = build_threshold_rates_section(corpus).blocks
     assert {row[0] for row in grid.rows} == {f"mentioning {name}" for name in GROUPS}
@@ -255,7 +255,7 @@ def test_swapped_sentences_show_the_largest_pairs_and_one_of_every_group(corpus)
     ]
     pairs = [row[0].split(" → ") for row in grid.rows]
     assert {name for pair in pairs for name in pair} == set(GROUPS)
-    assert len(pairs) < 2 * len(GROUPS) - 2 and "table swap_differences" in grid.note
+    assert len(pairs) < 2 * len(GROUPS) - 2 and "swap_differences table" in grid.note
 
 
 def test_of_groups_all_are_heavy_enough():

@@ -181,9 +181,9 @@ def test_the_card_says_what_was_read_and_not_what_there_was(page):
     assert not re.search(r"trained on [\d,]+ (documents|tokens)", said.lower())
     assert (
         "By step 250 the model had read 42,500 tokens. The text packed for training has 61,000 "
-        "tokens, so this is 0.6967 epochs, counting repeated reading. Of 304 documents, it had "
-        "read at least part of 204 documents and all of 154 documents. The model was not "
-        "trained on the other documents."
+        "tokens, so training covered 0.6967 epochs, counting repeated reading. Of 304 documents, "
+        "the model had read at least part of 204 and all of 154. The model was not trained on the "
+        "other documents."
     ) in said.split("Model details")[1]  # among the main results, after the contents
     assert tables(page, "source", "documents", "read at least in part") == [
         [
@@ -222,7 +222,7 @@ def test_samples_of_the_first_and_last_step_are_masked_and_clipped(page):
     assert first == f"{artifacts.SCRIPT} {artifacts.TABLE} calls [phone masked] at 250"
     assert "‹U+202E›" in second and "tells [planted secret masked]" in second
     assert second.endswith("characters in total]") and len(second) < 350
-    assert "the model wrote 9 texts. alt-profanity-check" in words(page)
+    assert "the model wrote 9 texts, which alt-profanity-check" in words(page)
 
 
 def test_an_offensive_sample_is_shown_nowhere(session, made):
