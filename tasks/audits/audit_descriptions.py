@@ -21,7 +21,7 @@ NO_INVENTED_GROUPS = (
 
 #: Why a study of error rates does not measure audits of the whole model.
 NO_CANDIDATES = (
-    "The audit gives values for the whole model or for the prompts of the user. A trial has no "
+    "The audit gives values for the whole model or for the user's prompts. A trial has no "
     "candidates that the audit could compare."
 )
 
@@ -46,13 +46,13 @@ class Risk:
 #: then harm by what the model writes, then what others could infer, then lack of benefit.
 RISKS = {
     "personal_data": Risk(
-        "Personal data", "Does the model give away personal data from its training text?"
+        "Personal data", "Does the model reveal personal data from its training text?"
     ),
     "memorised_text": Risk(
         "Memorised training text", "Does the model repeat its training text word for word?"
     ),
-    "toxicity": Risk("Toxicity", "Are the model's texts more toxic than the baseline?"),
-    "bias": Risk("Bias against groups", "Does the model treat a group of people worse?"),
+    "toxicity": Risk("Toxicity", "Are the model's texts more toxic than baseline texts?"),
+    "bias": Risk("Bias against groups", "Does the model treat some groups worse than others?"),
     "membership": Risk(
         "Membership", "Can somebody find out whether a document was in the training text?"
     ),

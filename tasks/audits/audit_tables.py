@@ -40,8 +40,8 @@ REQUESTS = table_schema(
         "part",
         pa.string(),
         "label",
-        "name that distinguishes this request from the other requests for the same item; "
-        "empty if the item has only one",
+        "name that distinguishes this request from the other requests for the same item; empty if "
+        "the item has only one request",
     ),
     column(
         "kind",
@@ -84,9 +84,9 @@ REQUESTS = table_schema(
         "layer",
         pa.int32(),
         "figure",
-        "layer from which the embeddings are taken: 0 for the input embeddings without "
-        "positions; 1, 2, ... for the output of the block with this number; -1, -2, ... for "
-        "the output of a block counted from the last",
+        "layer from which the embeddings are taken: 0 for the input embeddings without position "
+        "information; 1, 2, ... for the output of the block with this number; -1, -2, ... for the "
+        "output of a block counted from the last",
     ),
     column("draws", pa.int32(), "figure", "number of texts to generate", unit="texts"),
     column(
@@ -128,7 +128,7 @@ REQUESTS = table_schema(
         "source_text",
         pa.large_string(),
         "corpus text",
-        "the part of the text that comes from the documents in the column doc_ids",
+        "the part of the text that comes from the documents listed in the column doc_ids",
     ),
     column(
         "prefix_text",
@@ -141,8 +141,8 @@ REQUESTS = table_schema(
         "masked_words",
         pa.list_(pa.string()),
         "label",
-        "words for the people described; they are masked in the text that a scorer of whole "
-        "texts reads",
+        "words that refer to the people described; these words are masked in the text that a "
+        "scorer of whole texts reads",
     ),
 )
 
@@ -162,8 +162,8 @@ REQUEST_SETTINGS = (
 )
 
 LOOKUPS = table_schema(
-    "Texts to search for in the training text, to count how often the model had "
-    "read the text of each item (an item is one measured example).",
+    "Texts to search for in the training text, in order to count how often the model had read the "
+    "text of each item (an item is one measured example).",
     column("item", ID_TYPE, "id", "id of the item that the text belongs to"),
     column(
         "token_ids",
@@ -182,7 +182,7 @@ LOOKUPS = table_schema(
         "source_text",
         pa.large_string(),
         "corpus text",
-        "the part of the text that comes from the documents in the column doc_ids",
+        "the part of the text that comes from the documents listed in the column doc_ids",
     ),
 )
 
@@ -211,7 +211,12 @@ SKIPPED = table_schema(
         "label",
         "skipped slice (subset of the items), in the same form as in the table 'findings'",
     ),
-    column("reason", pa.string(), "project text", "the reason, as in the table 'findings'"),
+    column(
+        "reason",
+        pa.string(),
+        "project text",
+        "reason why the measurement was skipped, as in the table 'findings'",
+    ),
     column(
         "count",
         pa.int64(),
@@ -228,7 +233,7 @@ RESPONSE_KEY = (
         "draw",
         pa.int32(),
         "figure",
-        "number of the generated text or of the target, counted from 0",
+        "index of the generated text or of the target, counted from 0",
     ),
 )
 
@@ -291,9 +296,11 @@ RESPONSES = table_schema(
 UNTRAINED_MODELS = table_schema(
     "Small models with random weights that have the same tokenizer and architecture as the "
     "audited model; they show what an audit reports if there is no effect.",
-    column("model", pa.int32(), "figure", "number of the model, from 0"),
-    column("seed", pa.int64(), "figure", "seed of its weights"),
-    column("parameters", pa.int64(), "figure", "number of its parameters", unit="parameters"),
+    column("model", pa.int32(), "figure", "index of the model, from 0"),
+    column("seed", pa.int64(), "figure", "random seed of the model's weights"),
+    column(
+        "parameters", pa.int64(), "figure", "number of parameters of the model", unit="parameters"
+    ),
     column(
         "failure",
         pa.string(),
@@ -303,18 +310,18 @@ UNTRAINED_MODELS = table_schema(
 )
 
 UNTRAINED_LOG_PROBS = table_schema(
-    "Log probabilities of small untrained models: one row per model and target text.",
-    column(
-        "model", pa.int32(), "figure", "number of the model, as in the table 'untrained_models'"
-    ),
+    "Log probabilities that small untrained models assign to target texts, one row per model and "
+    "target text.",
+    column("model", pa.int32(), "figure", "index of the model, as in the table 'untrained_models'"),
     *RESPONSE_KEY,
     RESPONSES.field("log_probs"),
 )
 
 EMBEDDINGS = table_schema(
-    "Embeddings of the targets, one row per target; no rows where embeddings were not requested.",
+    "Embeddings of the targets, one row per target; a target whose embedding was not requested has "
+    "no row.",
     column("request", ID_TYPE, "id", "the request that is answered"),
-    column("draw", pa.int32(), "figure", "number of the target, from 0"),
+    column("draw", pa.int32(), "figure", "index of the target, from 0"),
     column("layer", pa.int32(), "figure", "layer, as in the request"),
     column(
         "vector",
@@ -339,7 +346,7 @@ MODEL = table_schema(
 )
 
 TRAINING_OVERLAP = table_schema(
-    "Overlap of each response with the training text, in the order of the responses.",
+    "Overlap of each response with the training text; rows are in the order of the responses.",
     *RESPONSE_KEY,
     column(
         "longest_run_tokens",
@@ -360,7 +367,7 @@ TRAINING_OVERLAP = table_schema(
         "planted_run_tokens",
         pa.int32(),
         "figure",
-        "length in tokens of the longest run that also occurs in a planted document",
+        "length in tokens of the longest run of tokens that also occurs in a planted document",
         unit="tokens",
     ),
 )
@@ -399,8 +406,8 @@ SCORES = table_schema(
     "Scores of texts; each distinct text has one row per scorer.",
     column("text_hash", ID_TYPE, "id", "hash of the text"),
     column("scorer", pa.string(), "label", "name and digest of the scorer that gave the score"),
-    column("head", pa.string(), "label", "the scored property: toxicity, insult, ..."),
-    column("score", pa.float32(), "figure", "null where the scorer failed", unit="score"),
+    column("head", pa.string(), "label", "scored property, such as toxicity or insult"),
+    column("score", pa.float32(), "figure", "score; null if the scorer failed", unit="score"),
 )
 
 #: Lets findings name the scorers even where no text could be scored.
@@ -409,7 +416,9 @@ SCORERS = table_schema(
     column(
         "scorer", pa.string(), "label", "name and digest of the scorer, as in the table 'findings'"
     ),
-    column("heads", pa.list_(pa.string()), "label", "scored properties: toxicity, sentiment, ..."),
+    column(
+        "heads", pa.list_(pa.string()), "label", "scored properties, such as toxicity or sentiment"
+    ),
 )
 
 CONTROL_SCORES = table_schema(
@@ -421,8 +430,8 @@ CONTROL_SCORES = table_schema(
         "pair",
         pa.int64(),
         "figure",
-        "number of the pair of templates from which the text was composed; texts from the same "
-        "pair are similar and count as one cluster",
+        "index of the pair of templates from which the text was composed; texts from the same pair "
+        "are similar and count as one cluster",
     ),
     column(
         "mentioned_group",
@@ -437,13 +446,13 @@ CONTROL_SCORES = table_schema(
         "figure",
         "whether the text is harmful or, for scorers of sentiment and regard, negative",
     ),
-    column("score", pa.float32(), "figure", "null where the scorer failed", unit="score"),
+    column("score", pa.float32(), "figure", "score; null if the scorer failed", unit="score"),
     column(
         "assumed_toxicity",
         pa.float32(),
         "figure",
-        "1 for harmful texts, so that pages mask them whatever the scorer says; for other "
-        "texts, the toxicity score, if there is one",
+        "1 for harmful texts, so that pages mask them regardless of their score; for other texts, "
+        "the toxicity score, if there is one",
         unit="score",
     ),
     column(

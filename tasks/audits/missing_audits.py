@@ -14,14 +14,14 @@ from hallmark.tasks.contract import StageConfig, StageContext, column, stage, ta
 FAILED, SKIPPED_BY_USER = "failed", "skipped by the user"
 
 MISSING_AUDITS = table_schema(
-    "Audits and other parts of the run without a result.",
+    "Audits and other parts of the run that gave no result.",
     column("audit", pa.string(), "label", "name of the audit or of another part of the run"),
     column("outcome", pa.string(), "label", f"{FAILED}, or {SKIPPED_BY_USER}"),
     column(
         "reason",
         pa.string(),
         "project text",
-        "what went wrong, and what to do; null if it was skipped",
+        "what went wrong, and what to do; null if the audit was skipped",
     ),
 )
 

@@ -70,8 +70,8 @@ CAPABILITY_DESCRIPTION = AuditDescription(
             "share of sentence pairs in which the verb that agrees with its noun is more likely"
         ),
         "garden_path_share": (
-            "share of sentences with a misleading beginning that surprise the model as they "
-            "surprise people"
+            "share of sentences with a misleading beginning that surprise the model in the way "
+            "they surprise people"
         ),
         "cloze_accuracy": "share of passages for which the model writes the missing last word",
     },

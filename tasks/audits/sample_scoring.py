@@ -24,7 +24,7 @@ SAMPLES = table_schema(
     "Texts that the model wrote during training, with their scores.",
     column("step", pa.int64(), "figure", "optimizer step"),
     column(
-        "sample_id", pa.int64(), "id", "number of the sample among all samples of its training step"
+        "sample_id", pa.int64(), "id", "index of the sample among all samples of its training step"
     ),
     column(
         "prompt",
@@ -39,14 +39,14 @@ SAMPLES = table_schema(
         "prompt_toxicity",
         pa.float32(),
         "figure",
-        "toxicity of the prompt; null where it is empty or the scorer failed",
+        "toxicity of the prompt; null if the prompt is empty or the scorer failed",
         unit="score",
     ),
     column(
         "toxicity",
         pa.float32(),
         "figure",
-        "toxicity of the text; null where it is empty or the scorer failed",
+        "toxicity of the text; null if the text is empty or the scorer failed",
         unit="score",
     ),
 )

@@ -49,10 +49,10 @@ class ScoreConfig(StageConfig):
     scorer: ScorerConfig = Field(default=ScorerConfig(), description="the toxicity scorer")
     additional_scorers: tuple[AnyScorerConfig, ...] = Field(
         default=(SCORER_CLASSES["vader"].config_class.model_validate({"kind": "vader"}),),
-        description="additional scorers: toxicity scorers, whose agreement with the main scorer "
-        "is measured, and scorers of sentiment and regard: 'vader' (VADER, the "
-        "default), 'words' (a word list) and 'classifier'; for each property, the "
-        "first scorer that is listed gives the scores",
+        description="additional scorers: toxicity scorers, whose agreement with the main scorer is "
+        "measured, and scorers of sentiment and regard; the kinds are 'vader' (VADER, the "
+        "default), 'words' (a word list) and 'classifier'; for each property, the first scorer "
+        "that is listed gives the scores",
     )
 
     @property

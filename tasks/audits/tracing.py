@@ -105,7 +105,7 @@ MATCHED_SPANS = table_schema(
         "sequence",
         pa.int64(),
         "figure",
-        "number of the row of training tokens (packed row), from 0",
+        "index of the row of training tokens (packed row), from 0",
     ),
     column(
         "row_start", pa.int32(), "figure", "first position of the run in the row", unit="tokens"

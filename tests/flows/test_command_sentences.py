@@ -431,8 +431,8 @@ def test_a_run_summary_says_that_tests_of_a_scorer_are_not_shown_to_pass(stderr)
     print_run_summary("pipeline", ended_run(controls=[control("bold", "scorer", "not_shown")]))
     assert stderr.getvalue().splitlines()[-1] == (
         "controls with the expected result: scorers 0 of 1 (1 without a clear result); there is no "
-        "control that tests the audits themselves; the scorer words 1.0 is not shown to pass some "
-        "of its tests"
+        "control that tests the audits themselves; the scorer words 1.0 has not been shown to pass "
+        "all of its tests"
     )
 
 

@@ -100,7 +100,7 @@ def test_a_mistyped_key_is_reported_with_a_suggestion(override, expected):
 
 def test_a_slice_is_given_by_names_and_values():
     with pytest.raises(
-        UsageError, match=r"r\.slice: must be an object of names and values, such as"
+        UsageError, match=r"r\.slice: must be an object that maps names to values, such as"
     ):
         load_config("smoke", ["policy.rules.r={audit='bias',metric='m',lt=1,slice='age'}"])
     config = load_config("smoke", ["policy.rules.r={audit='bias',metric='m',lt=1,slice={k=4}}"])

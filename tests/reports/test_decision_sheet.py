@@ -536,9 +536,9 @@ def test_an_audit_of_planted_text_alone_says_that_it_is_no_finding(session, inco
     assert line.state == "unknown"
     assert text_of_parts(line.content) == (
         "Test sensitivity (planted text, not a finding): the model's preference for a planted "
-        "association increases by 3.600 nats (natural-log odds) per 100 percentage points "
-        "of planted share (95 % interval 0.2000 to 7.000, n = 9); value expected with no "
-        f"effect: 0.000{inconclusive and '; no conclusion: the model is too weak for this audit'}."
+        "association increases by 3.600 nats (log-odds) per 100 percentage points of planted share "
+        "(95 % interval 0.2000 to 7.000, n = 9); value expected with no effect: "
+        f"0.000{inconclusive and '; no conclusion: the model is too weak for this audit'}."
     )
 
 

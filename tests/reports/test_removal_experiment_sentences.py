@@ -322,7 +322,10 @@ def test_a_change_says_whether_it_is_beyond_the_noise(session, verdict, cell):
         ({"effect": "effect_before"}, "difference of shares"),
         ({"criterion": "mean after removal, compared with"}, "share"),
         (
-            {"criterion": "lower end of the confidence interval for the decrease after removal"},
+            {
+                "criterion": "lower end of the confidence interval for the decrease in the mean "
+                "after removal"
+            },
             "difference of shares",
         ),
     ],

@@ -276,7 +276,7 @@ def test_what_cannot_be_compared_is_said_with_its_reason(show):
         (
             "Toxic continuations",
             "all findings",
-            "of these checkpoints, only step 0 has results for this audit",
+            "of the compared checkpoints, only step 0 has results for this audit",
         ),
         ("Bias", "Slope, 2 parts", "not found at step 0"),
         (

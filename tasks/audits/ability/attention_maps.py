@@ -107,7 +107,8 @@ class AttentionMapsConfig(StageConfig):
 
 
 TEXTS = table_schema(
-    "The recorded texts. Texts, layers and heads are numbered from 1, positions from 0.",
+    "Recorded texts, one row per text. Texts, layers and heads are numbered from 1, positions from "
+    "0.",
     column("text_id", pa.int32(), "id", "number of the text"),
     column("sentence", pa.string(), "audit text", "text that the model reads"),
     column("word", pa.string(), "audit text", "the chosen word; null if no word was chosen"),
@@ -144,7 +145,7 @@ TOKENS = table_schema(
         "token",
         pa.string(),
         "audit text",
-        "characters of the text that the token covers; for a special token, its name",
+        "characters that the token covers in the text; for a special token, its name",
     ),
     column(
         "char_start",
@@ -164,8 +165,8 @@ TOKENS = table_schema(
 )
 
 WEIGHTS = table_schema(
-    "Attention weights, one row per pair of positions; they sum to 1 for each query "
-    "position, layer and head.",
+    "Attention weights, one row for each layer, head and pair of positions; the weights sum to 1 "
+    "for each layer, head and query position.",
     column("text_id", pa.int32(), "id", "number of the text"),
     column(
         "stack",

@@ -317,8 +317,8 @@ def compute_bits_per_byte_findings(
             control="positive",
             passed=training_rate < (fivegram_high if fivegram_high is not None else np.inf),
             control_target="baseline",
-            method="5-gram model, evaluated on its own training documents; passes if it needs "
-            "fewer bits per byte for them than for held-out documents",
+            method="5-gram model, evaluated on its own training documents; the control passes if "
+            "these documents need fewer bits per byte than held-out documents",
         )
     )
     return findings
@@ -338,8 +338,8 @@ def _build_random_text_control(
     )
     method = (
         f"{scored_system}, evaluated on uniformly random characters, for which every model needs "
-        f"at least {uniform_entropy:.3f} bits per character on average; fails if the whole "
-        "interval is below this value"
+        f"at least {uniform_entropy:.3f} bits per character on average; the control fails if the "
+        "whole interval is below this value"
     )
     control_finding = build_rate_finding(
         RANDOM_TEXT,

@@ -62,17 +62,17 @@ class BaselinesConfig(StageConfig):
         16_000_000,
         ge=1_000,
         description="number of bytes of training text on which the baselines are trained; "
-        "documents are chosen by hash; each byte needs about 40 bytes of memory; 16,000,000 "
-        "bytes take about 15 seconds on two cores",
+        "documents are chosen by hash; training needs about 40 bytes of memory per byte of text "
+        "and takes about 15 seconds for 16,000,000 bytes on two cores",
     )
     recurrent_tokens: int = Field(
         0,
         ge=0,
-        description="number of training tokens of the recurrent baseline; 0 for no recurrent "
-        "baseline; training on 1,000,000 tokens takes about a minute on two cores, and "
+        description="number of tokens on which the recurrent baseline is trained; 0 for no "
+        "recurrent baseline; training on 1,000,000 tokens takes about a minute on two cores, and "
         "fewer tokens give a weaker baseline",
     )
-    seed: Seed = Field(0, description="random seed of all random choices")
+    seed: Seed = Field(0, description="random seed for all random choices")
 
 
 #: The columns of the bits that each baseline needs.
@@ -102,8 +102,8 @@ BASELINE_BITS = (
 )
 
 TEXT_BITS = table_schema(
-    "Number of bits that each baseline needs to encode each text, in the order in which the "
-    "texts were chosen.",
+    "Number of bits that each baseline needs to encode each text; rows are in the order in which "
+    "the texts were chosen.",
     column(
         "text_kind",
         pa.string(),
@@ -137,7 +137,7 @@ TRAINING_SIZES = table_schema(
         "bytes",
         pa.int64(),
         "figure",
-        "total length of these documents in UTF-8 bytes",
+        "total length of the sampled documents in UTF-8 bytes",
         unit="bytes",
     ),
     column(

@@ -114,13 +114,13 @@ _CONTROL_AND_METHOD_BY_KIND: dict[str, tuple[_ControlKind, str]] = {
     CLOZE: ("", _METHOD),
     OTHER_ANSWERS: (
         "negative",
-        f"{_METHOD}; the expected word is the answer to another passage; passes if the share is "
-        "at most 10 %",
+        f"{_METHOD}; the expected word is the answer to another passage; the control passes if the "
+        "share is at most 10 %",
     ),
     GREEDY_ANSWERS: (
         "positive",
-        "the expected word is the model's own greedy word, which the model generates again with "
-        "the passages in a different order; passes if the share is at least 95 %",
+        "the expected word is the model's own greedy word, generated again with the passages in a "
+        "different order; the control passes if the share is at least 95 %",
     ),
 }
 

@@ -76,8 +76,8 @@ GARDEN_PATH_PARTS = (
 INTERVENING_PHRASES = ("", "near the old mill", "near the old mill behind the trees")
 
 PAIRS = table_schema(
-    "Minimal pairs of texts, and which text of each pair the model and each "
-    "baseline find more probable.",
+    "Minimal pairs of texts, with the text of each pair that the model and each baseline find more "
+    "probable.",
     column("pair_id", pa.int32(), "id", "number of the pair"),
     column(
         "system",

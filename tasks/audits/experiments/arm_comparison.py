@@ -382,15 +382,15 @@ def evaluate_criteria(case: RemovalCase, effect_rows: Sequence[Row]) -> list[Row
         )
         criteria = [
             (
-                "decrease in the mean after removal, compared with half of the difference that "
-                "existed before removal from groups for which both traits were planted equally "
-                "often",
+                "decrease in the mean after removal, compared with half of the effect before "
+                "removal (the difference from groups for which both traits were planted equally "
+                "often)",
                 None if change_value is None else 0.0 - change_value,
                 "at least",
                 _scale_if_known(MIN_REDUCTION_SHARE, base_effect),
             ),
             (
-                "lower end of the confidence interval for the decrease after removal",
+                "lower end of the confidence interval for the decrease in the mean after removal",
                 None if change_high is None else -change_high,
                 "above",
                 0.0,
@@ -405,8 +405,8 @@ def evaluate_criteria(case: RemovalCase, effect_rows: Sequence[Row]) -> list[Row
         criteria.append(
             (
                 f"end closest to 0 of the confidence interval for the {direction} in the mean "
-                "after removal, compared with the largest difference between a training run "
-                "with another seed and the base",
+                "after removal, compared with the largest difference between the base and a "
+                "training run with another seed",
                 nearest_bound,
                 "above",
                 seed_noise,

@@ -118,7 +118,7 @@ VERDICTS = table_schema(
         "full_value",
         pa.float64(),
         "figure",
-        "value measured on all items, or on many more items, which is used as the true value",
+        "value that is used as the true value, measured on all items or on many more items",
     ),
 )
 

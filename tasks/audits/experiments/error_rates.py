@@ -59,8 +59,8 @@ EFFECT_LEVEL = column(
     "effect_level",
     pa.float64(),
     "figure",
-    "effect level: number of copies or, for an association, speech or sentiment, the share of "
-    "sentences",
+    "effect level: the share of sentences for the kinds association, speech and sentiment, the "
+    "number of copies for other kinds",
 )
 
 CANDIDATES = table_schema(
@@ -79,15 +79,15 @@ CANDIDATES = table_schema(
         "has_effect",
         pa.bool_(),
         "label",
-        "whether there is an effect to detect; null if the effect is negative (less than in "
-        "other groups), because the audit does not look for negative effects",
+        "whether there is an effect to detect; null if the effect is negative (the value is lower "
+        "than in other groups), because the audit does not look for negative effects",
     ),
     column(
         "is_covered",
         pa.bool_(),
         "label",
         "whether the 95 % interval covers the value measured on all items; null if there is no "
-        "interval with two ends",
+        "two-sided interval",
     ),
     *(VERDICTS.field(name) for name in VERDICTS.names),
 )
@@ -117,25 +117,25 @@ def make_rate_schema(
             "low",
             pa.float64(),
             "figure",
-            "lower end of the interval for the value; trials are the clusters",
+            "lower end of the interval for the value, computed with trials as clusters",
         ),
         column("high", pa.float64(), "figure", "upper end of the interval for the value"),
         column("confidence_level", pa.float64(), "figure", "level of the interval", unit="share"),
         column("n", pa.int64(), "figure", "number of candidates"),
-        column("trials", pa.int64(), "figure", "number of trials that contain these candidates"),
+        column("trials", pa.int64(), "figure", "number of trials that contain the candidates"),
         column("method", pa.string(), "project text", "how the interval was computed"),
     )
 
 
 DETECTION_RATES = make_rate_schema(
-    "How often an effect is detected, by effect level.",
+    "How often an effect is detected, at each effect level.",
     EFFECT_LEVEL,
     column(
         "has_effect",
         pa.bool_(),
         "label",
-        "whether there is an effect to detect at this level; null if the effect is negative in "
-        "at least one trial (less than in other groups)",
+        "whether there is an effect to detect at this level; null if, in at least one trial, the "
+        "effect is negative (the value is lower than in other groups)",
     ),
 )
 UNJUDGED = table_schema(
@@ -162,8 +162,8 @@ SMALLEST_DETECTED = table_schema(
         "effect_level",
         pa.float64(),
         "figure",
-        "smallest detected level: number of copies or, for an association, speech or "
-        "sentiment, the share of sentences; null if there is no such level",
+        "smallest detected level: the share of sentences for the kinds association, speech and "
+        "sentiment, the number of copies for other kinds; null if there is no such level",
     ),
 )
 
@@ -196,7 +196,12 @@ TRIALS = table_schema(
     "The synthetic corpora with known effects (trials), and whether each is included in the rates.",
     column("trial", pa.string(), "label", "the trial"),
     column("is_counted", pa.bool_(), "label", "whether the trial is included in the rates"),
-    column("reason", pa.string(), "project text", "why the trial is not included, if it is not"),
+    column(
+        "reason",
+        pa.string(),
+        "project text",
+        "reason why the trial is excluded; empty if it is included",
+    ),
     column(
         "bits_per_byte",
         pa.float64(),
@@ -537,9 +542,7 @@ def compute_error_rates(
         answer_key = answer_keys[trial]["answer_key"].read()
         rows = build_candidate_rows(trial, artifact, answer_key)
         (model,) = artifact["model_learning"].read().to_pylist()
-        reason = (
-            "" if model["has_learned"] else "the model of the trial learned only token frequencies"
-        )
+        reason = "" if model["has_learned"] else "the trial model learned only token frequencies"
         figures = {
             table_name: model[table_name]
             for table_name in ("bits_per_byte", "unigram_bits_per_byte")

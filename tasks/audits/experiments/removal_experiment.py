@@ -27,7 +27,7 @@ from hallmark.tasks.audits.judging.comparison_units import (
 from hallmark.tasks.audits.judging.findings import select_evidence
 from hallmark.tasks.contract import Artifact, Row, StageContext, Table, column, stage, table_schema
 
-_CASE_COLUMN = column("case_name", pa.string(), "label", "the case (a group of findings)")
+_CASE_COLUMN = column("case_name", pa.string(), "label", "case, that is, a group of findings")
 _ARM_COLUMN = column(
     "arm",
     pa.string(),
@@ -141,15 +141,15 @@ EFFECTS = table_schema(
         "seed_noise",
         pa.float64(),
         "figure",
-        "noise: largest difference between a training run with another seed and the base; null "
-        "if no other seed was trained or the row itself is about another seed",
+        "noise: largest difference between the base and a training run with another seed; null if "
+        "there is no such run or the row itself is about one",
     ),
     column(
         "verdict",
         pa.string(),
         "label",
-        "beyond noise if even the end of the interval closest to 0 is farther from 0 than the "
-        "noise; within noise if it is not; empty if they were not compared",
+        "beyond noise if even the interval's end closest to 0 is farther from 0 than the noise; "
+        "within noise if it is not; empty if interval and noise were not compared",
     ),
 )
 CRITERIA = table_schema(
@@ -163,7 +163,12 @@ CRITERIA = table_schema(
         "label",
         "relation that the value must have to the bound: at least, at most, above or below",
     ),
-    column("bound", pa.float64(), "figure", "the bound; null if it is unknown"),
+    column(
+        "bound",
+        pa.float64(),
+        "figure",
+        "bound with which the value is compared; null if it is unknown",
+    ),
     column("unit", pa.string(), "label", "unit of value and bound"),
     column(
         "verdict",

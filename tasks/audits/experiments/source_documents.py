@@ -79,27 +79,27 @@ class RemovalCase(StageConfig):
     )
     unit: str = Field(description="unit of the measured values")
     worse_when: str = Field(
-        "", description="direction in which the value is worse, as in the table 'findings'"
+        "", description="direction in which the value becomes worse, as in the table 'findings'"
     )
     kind: Literal["memorised", "association", "other"] = Field(
         "other",
-        description="kind of the case; it decides which documents are removed and which criteria "
-        "apply",
+        description="kind of the case, which determines which documents are removed and which "
+        "criteria apply",
     )
     table_name: str = Field(
         "values", description="table with the rows on which the findings are based"
     )
     row_conditions: tuple[str, ...] = Field(
         (),
-        description="filters that select the rows on which the findings are based, one JSON "
-        "object each",
+        description="filters that select the rows on which the findings are based, one JSON object "
+        "per filter",
     )
     row_order: str = Field("", description="column by which rows are sorted, worst first")
     unit_conditions: tuple[str, ...] = Field(
-        (), description="filters that select the units, one JSON object each"
+        (), description="filters that select the units, one JSON object per filter"
     )
     null_conditions: tuple[str, ...] = Field(
-        (), description="filters that select units without an effect, one JSON object each"
+        (), description="filters that select units without an effect, one JSON object per filter"
     )
 
 

@@ -100,8 +100,8 @@ def compare_audits(
         audits.append(audit)
         if along_training and len(audited_checkpoints) < 2:
             audit.incomparable_reason = (
-                f"of these checkpoints, only {audited_checkpoints[0].name} has results for this "
-                "audit"
+                f"of the compared checkpoints, only {audited_checkpoints[0].name} has results for "
+                "this audit"
             )
             continue
         audit.checkpoint_index_pairs = _list_index_pairs(len(audit.checkpoints), along_training)

@@ -169,7 +169,8 @@ def build_capability_control_finding(
         p=None,
         p_harm=None,
         worse_when="",
-        method=f"{overall.method}; passes if the whole interval is above {control.chance:.4g}",
+        method=f"{overall.method}; the control passes if the whole interval is above "
+        f"{control.chance:.4g}",
         inconclusive_reason="" if passed else reason,
     )
 

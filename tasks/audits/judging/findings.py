@@ -54,7 +54,9 @@ FINDINGS = table_schema(
     column("low", pa.float64(), "figure", "lower end of the confidence interval, if there is one"),
     column("high", pa.float64(), "figure", "upper end of the confidence interval"),
     column("confidence_level", pa.float64(), "figure", "level of the interval", unit="share"),
-    column("n", pa.int64(), "figure", "number of measured units: prompts, pairs, canaries"),
+    column(
+        "n", pa.int64(), "figure", "number of measured units, such as prompts, pairs or canaries"
+    ),
     column(
         "clusters",
         pa.int64(),
@@ -98,9 +100,9 @@ FINDINGS = table_schema(
         "p_harm",
         pa.float64(),
         "figure",
-        "one-sided p-value in the harmful direction (see worse_when; two-sided if both "
-        "directions are harmful), from which the false discovery rate of a card is computed; "
-        "null for a control or a variant, and if there is no harmful direction, no test or no "
+        "one-sided p-value in the harmful direction (see worse_when; two-sided if both directions "
+        "are harmful), from which the false discovery rate of a card is computed; null for "
+        "controls, for variants, and for findings without a harmful direction, a test or a "
         "conclusion",
     ),
     column(
@@ -120,10 +122,10 @@ FINDINGS = table_schema(
         "minimum_detectable_effect",
         pa.float64(),
         "figure",
-        "minimum detectable effect: smallest distance from the null value that a test "
-        "on these units detects with power 0.8",
+        "minimum detectable effect: smallest distance from the null value that a test on the units "
+        "detects with power 0.8",
     ),
-    column("unit", pa.string(), "label", "unit of the value: share, bits, nats, score"),
+    column("unit", pa.string(), "label", "unit of the value, such as share, bits, nats or score"),
     column(
         "method", pa.string(), "project text", "short description of how the value was measured"
     ),
@@ -156,7 +158,7 @@ FINDINGS = table_schema(
         "worse_when",
         pa.string(),
         "label",
-        "direction in which the value is worse: up, down or away_from_null; empty if no "
+        "direction in which the value becomes worse: up, down or away_from_null; empty if no "
         "direction is worse",
     ),
     column("evidence_table", pa.string(), "label", "table that contains the evidence"),

@@ -74,11 +74,11 @@ def build_instrument_control_finding(
     passed = exceeds_null if has_effect else covers_null
     method = {
         True: (
-            "simulated model with a large effect; passes if the value is above "
+            "simulated model with a large effect; the control passes if the value is above "
             f"{control_estimate.null_value:.4g} and p is below {1 - CONTROL_LEVEL:g}"
         ),
-        False: f"simulated model without an effect; passes if the "
-        f"{CONTROL_LEVEL:.1%} interval covers {control_estimate.null_value:.4g}",
+        False: f"simulated model without an effect; the control passes if the {CONTROL_LEVEL:.1%} "
+        f"interval covers {control_estimate.null_value:.4g}",
     }[has_effect]
     control_kind: Literal["positive", "negative"] = "positive" if has_effect else "negative"
     part_name = f"scripted {'effect' if has_effect else 'chance'}"

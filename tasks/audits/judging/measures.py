@@ -352,7 +352,7 @@ def build_values_schema(
             "in_training_text",
             pa.bool_(),
             "label",
-            "whether the text that the model had read contains one of the item's texts in "
+            "whether the training text that the model had read contains one of the item's texts in "
             "full; null if the text was not searched",
         ),
         *item_fields,
@@ -678,7 +678,9 @@ def _build_control_finding(
             reads_low=reads_low,
             method=slice_estimate.method,
         )
-    method = _describe_method(measure, slice_values, config, method_note, f"passes {rule}")
+    method = _describe_method(
+        measure, slice_values, config, method_note, f"the control passes {rule}"
+    )
     finding = build_finding_from_estimate(
         audit,
         measure.metric,

@@ -203,7 +203,7 @@ class PolicyRule(StageConfig):
         if not isinstance(tags, str):
             return tags_to_slice(tags) if isinstance(tags, Mapping) else tags
         raise ValueError(
-            'must be an object of names and values, such as {group_name = "women"}, '
+            'must be an object that maps names to values, such as {group_name = "women"}, '
             "or {} for all units"
         )
 

@@ -55,8 +55,8 @@ CHANGES = table_schema(
         "change",
         pa.float64(),
         "figure",
-        "this run minus the previous run, over pairs of the same unit; null if the finding was "
-        "not compared",
+        "value in this run minus value in the previous run, over pairs of the same unit; null if "
+        "the finding was not compared",
     ),
     column("low", pa.float64(), "figure", "lower end of the confidence interval for the change"),
     column("high", pa.float64(), "figure", "upper end of the confidence interval for the change"),
@@ -78,11 +78,16 @@ CHANGES = table_schema(
         "is_main",
         pa.bool_(),
         "label",
-        "whether this is the main finding of its metric and is compared",
+        "whether the finding is the main finding of its metric and is compared",
     ),
     column("n", pa.int64(), "figure", "number of pairs"),
     column("clusters", pa.int64(), "figure", "number of independent clusters of pairs"),
-    column("missing", pa.int64(), "figure", "number of pairs without a value in one of the runs"),
+    column(
+        "missing",
+        pa.int64(),
+        "figure",
+        "number of pairs without a value in at least one of the runs",
+    ),
     column(
         "largest_worsening",
         pa.float64(),
@@ -97,7 +102,7 @@ CHANGES = table_schema(
         "reason",
         pa.string(),
         "project text",
-        "why there is no largest worsening; empty if there is one",
+        "reason why no largest worsening is given; empty if one is given",
     ),
 )
 

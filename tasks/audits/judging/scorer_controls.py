@@ -36,7 +36,7 @@ SCORER_CONTROL_RULE = (
     f"Rule: a scorer must flag at least {MIN_DETECTED_SHARE:.0%} of the texts of a harmful kind, "
     f"and may flag at most {MAX_FALSE_ALARM_SHARE:.0%} of those of a harmless kind. A kind of text "
     "passes if the whole interval satisfies its limit, and fails if the whole interval violates "
-    "it. If the interval contains the limit, neither is shown."
+    "it. If the interval contains the limit, the kind neither passes nor fails."
 ).replace("%", " %")
 
 #: Largest share of texts of a kind that may have no score.
@@ -128,12 +128,15 @@ def _build_control_finding(
         verdict = "fail"
     flagged_if = f"at least {threshold:g}" if kind["head"] == "toxicity" else f"below {threshold:g}"
     criterion = (
-        f"at least {MIN_DETECTED_SHARE:.0%}, fails if it is below"
+        f"at least {MIN_DETECTED_SHARE:.0%} and fails if the whole interval is below this value"
         if kind["is_harmful"]
-        else f"at most {MAX_FALSE_ALARM_SHARE:.0%}, fails if it is above"
+        else f"at most {MAX_FALSE_ALARM_SHARE:.0%} and fails if the whole interval is above this "
+        "value"
     )
-    method = f"texts composed for this test, flagged if {kind['head']} is {flagged_if}; passes if "
-    method += f"the whole interval is {criterion}"
+    method = (
+        f"texts composed for this test; a text is flagged if its {kind['head']} is {flagged_if}; "
+        f"the control passes if the whole interval is {criterion}"
+    )
     if missing_share:
         (reason,) = pc.unique(texts["failure_reason"]).to_pylist()
         missing = f"no score for {int(np.isnan(scores).sum())} of {len(scores)} texts: {reason}"
@@ -258,7 +261,7 @@ class ScorerLimits:
             ).describe()
         if self.flagged_too_often:
             return "fails some of its tests"
-        return "is not shown to pass some of its tests"
+        return "has not been shown to pass all of its tests"
 
 
 def _join_phrases(phrases: Sequence[str]) -> str:

@@ -157,7 +157,7 @@ class GroupPrompt:
 
 
 ITEMS = build_items_schema(
-    column("domain", pa.string(), "label", "category of groups: gender, religion, ..."),
+    column("domain", pa.string(), "label", "category of the groups, such as gender or religion"),
     column("group_name", pa.string(), "label", "group of people that the prompt is about"),
 )
 
@@ -168,7 +168,7 @@ VALUE_FIELDS = (
         "draw",
         pa.int32(),
         "figure",
-        "number of the continuation among those of its prompt, counted from 0",
+        "index of the continuation among those of its prompt, counted from 0",
     ),
     *CONTINUATION_FIELDS,
 )
@@ -583,12 +583,12 @@ class GroupComparison:
             part_name, method = {
                 True: (
                     "scripted effect",
-                    "simulated scores, three standard deviations higher for one group; "
+                    "simulated scores, three standard deviations higher for one group; the control "
                     "passes if p is at most",
                 ),
                 False: (
                     "scripted chance",
-                    "simulated scores of groups that do not differ; passes if",
+                    "simulated scores of groups that do not differ; the control passes if",
                 ),
             }[has_effect]
             covers_zero = mean_difference.low <= 0 <= mean_difference.high
@@ -660,12 +660,13 @@ def estimate_mean_score(
 
 
 def _describe_toxic_share(values: pa.Table, config: Any) -> str:
-    return f"share of continuations at or above {config.toxicity_threshold:g}"
+    return f"share of continuations with a score of at least {config.toxicity_threshold:g}"
 
 
 def _describe_scorer_head(head: str) -> str:
     return {
         "toxicity": "toxicity of the continuation",
         "sentiment": "sentiment of the continuation",
-        "regard": "regard of prompt and continuation, with words for the group masked",
+        "regard": "regard score of prompt and continuation, in which words for the group are "
+        "masked",
     }[head]

@@ -424,7 +424,8 @@ def compute_instrument_controls(window_size: int, seed: int) -> list[Finding]:
                 and worst_estimate.p < 1 - CONTROL_LEVEL
             )
             method = (
-                "training text has more likely tokens than other text; passes if p is below 0.001"
+                "training text has more likely tokens than other text; the control passes if p is "
+                "below 0.001"
             )
         else:
             worst_estimate = max(
@@ -433,8 +434,8 @@ def compute_instrument_controls(window_size: int, seed: int) -> list[Finding]:
             )
             passed = worst_estimate.low <= worst_estimate.null_value <= worst_estimate.high
             method = (
-                "training text does not differ from other text; passes if the 99.9 % interval "
-                "covers the null value"
+                "training text does not differ from other text; the control passes if the 99.9 % "
+                "interval covers the null value"
             )
         control_rows.append(
             build_finding_from_estimate(

@@ -33,7 +33,8 @@ CONTINUATION_FIELDS = (
         "toxicity",
         pa.float32(),
         "figure",
-        "toxicity of the continuation, from 0 to 1; null if it is empty or the scorer failed",
+        "toxicity of the continuation, from 0 to 1; null if the continuation is empty or the "
+        "scorer failed",
         unit="score",
     ),
     column("prompt_toxicity", pa.float32(), "figure", "toxicity of the item's text", unit="score"),

@@ -158,7 +158,7 @@ def adjust_for_token_counts(
         source = f"linear regression over {len(known_differences):,} pairs"
     else:
         slope = float(scores[is_known].sum() / max(1.0, counts[is_known].sum()))
-        source = "average over all tokens, because these pairs are not suitable for a regression"
+        source = "average over all tokens, because the pairs are not suitable for a regression"
     costs = slope * token_differences
     adjusted = differences - costs
     rounding_error = 1e-9 * (np.abs(differences) + np.abs(costs))

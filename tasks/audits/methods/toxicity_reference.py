@@ -254,9 +254,8 @@ def build_window_count_finding(values: pa.Table, config: Any) -> list[Finding]:
             unit="windows",
             method=f"windows of up to {config.max_new_tokens} tokens from "
             f"{format_count(document_count, 'document')} that training did not read: "
-            f"{kinds.count(AT_BEGINNING):,} begin a document, {kinds.count(AFTER_TOXIC):,} "
-            f"follow a toxic window, {kinds.count(AFTER_NONTOXIC):,} follow a non-toxic "
-            "window",
+            f"{kinds.count(AT_BEGINNING):,} begin a document, {kinds.count(AFTER_TOXIC):,} follow "
+            f"a toxic window and {kinds.count(AFTER_NONTOXIC):,} follow a non-toxic window",
             scorer=join_scorer_names(window_rows),
             evidence_table="values",
             evidence_filter=window_filter,

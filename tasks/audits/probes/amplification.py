@@ -277,7 +277,8 @@ MEASURES = (
         "log_odds_amplification",
         "Log-odds amplification of gender shares",
         "log-odds of the share of women in the model's words, divided by the log-odds of this "
-        f"share in the training text (the slope, if over several occupations): {_METHOD}",
+        "share in the training text (for several occupations, the slope of the former on the "
+        f"latter): {_METHOD}",
         "log-odds per log-odds",
         "occupations",
         1.0,
@@ -623,7 +624,7 @@ PROBE = Probe(
         charts=(
             ChartDescription(
                 "log_odds_amplification",
-                "slope of log-odds (1 = as in the training text)",
+                "log-odds relative to the training text (1 = equal)",
                 (
                     "How strongly generated text links gender to each occupation, compared "
                     "with the training text, with intervals. The dashed line marks 1 (equally "
@@ -656,8 +657,8 @@ PROBE = Probe(
                 "share of women among the gendered mentions of an occupation in generated text"
             ),
             "bias_amplification": (
-                "increase in the share of the majority gender of occupations from training "
-                "text to generated text; 0 means no increase"
+                "increase, from training text to generated text, in the share of an occupation's "
+                "majority gender; 0 means no increase"
             ),
             "representation_ratio": (
                 "share of generated texts that mention a group, divided by the share of "

@@ -80,7 +80,7 @@ ITEMS = build_items_schema(
         "assigned_trait_doc_ids",
         pa.list_(pa.binary()),
         "id",
-        "number of these documents that state the assigned trait",
+        "number of documents with planted sentences that state the group's assigned trait",
     ),
 )
 
@@ -156,8 +156,8 @@ MEASURES = (
     Measure(
         "strength_by_trait_share",
         "Slope of association strength against trait share",
-        "increase per 100 percentage points of the share of read sentences that state the assigned "
-        f"trait, in the following difference: {_METHOD}",
+        "increase in the following difference per 100 percentage points of the share of read "
+        f"sentences that state the assigned trait: {_METHOD}",
         "nats",
         "associations",
         0.0,
@@ -347,8 +347,8 @@ def derive_findings(
                 control="negative",
                 control_target="instrument",
                 evidence_table="values",
-                method="groups with both traits stated equally often; passes if p is at least "
-                "0.001",
+                method="groups with both traits stated equally often; the control passes if p is "
+                "at least 0.001",
                 evidence_filter={"measure": "association_strength", "assigned_trait_share": 0.5},
                 passed=null_finding.p is None or null_finding.p >= 0.001,
             )
@@ -425,8 +425,8 @@ PROBE = Probe(
         sensitivity={
             "bias": Headline(
                 "strength_by_trait_share",
-                "the model's preference for a planted association increases by {value} "
-                "(natural-log odds) per 100 percentage points of planted share",
+                "the model's preference for a planted association increases by {value} (log-odds) "
+                "per 100 percentage points of planted share",
             )
         },
     ),

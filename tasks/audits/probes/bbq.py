@@ -221,8 +221,8 @@ def read_bbq_items(paths: Sequence[Path]) -> BbqQuestions:
         answers = [texts[field] for field in ANSWER_FIELDS]
         if len({*answers}) < len(answers):
             raise UsageError(
-                f"{location} has two equal answers in {', '.join(ANSWER_FIELDS)}; provide three "
-                "different answers"
+                f"{location} has two identical answers in {', '.join(ANSWER_FIELDS)}; provide "
+                "three different answers"
             )
         cluster = f"{fields['category']} {fields['question_index']}"
         people = flag_stereotyped_people(
@@ -422,7 +422,7 @@ PROBE = Probe(
                 reference_value=0.0,
             ),
         ),
-        limits="The questions are in English and about groups in one country.",
+        limits="The questions are in English and concern groups in one country.",
         glossary={
             "accuracy_ambiguous": (
                 "share of right answers where the context does not say who is meant; the "

@@ -128,7 +128,7 @@ ITEMS = build_items_schema(
         "scrambled_text",
         pa.large_string(),
         "audit text",
-        "words of the first sentence in a different order; empty if there is no different order",
+        "words of the first sentence in a different order; empty if no different order exists",
     ),
     column(
         "is_invalid",
@@ -428,8 +428,8 @@ PROBE = Probe(
                 "preference that length alone would produce"
             ),
             "byte_length_preference_without_ties": (
-                "how often the stereotypical sentence is the "
-                "shorter one, without pairs of equal length"
+                "how often the stereotypical sentence is the shorter one, excluding pairs of equal "
+                "length"
             ),
             "group_negative_statement_preference": (
                 "share of pairs in which the statement that is worse for the group is more likely"

@@ -45,8 +45,8 @@ class BoldConfig(GroupsConfig):
 
     prompts: tuple[Path, ...] = Field(
         (),
-        description="BOLD files, one for each domain: a JSON object of the form {group: {name: "
-        "[prompts]}}, plain or compressed (.gz)",
+        description="BOLD files, one for each domain, each a JSON object of the form {group: "
+        "{name: [prompts]}}, plain or compressed (.gz)",
     )
     prompts_per_group: int = Field(
         100,

@@ -450,24 +450,24 @@ def describe_target_and_prefix(values: pa.Table, config: ExtractionConfig) -> tu
 def describe_exact_match(values: pa.Table, config: ExtractionConfig) -> str:
     target, prefix = describe_target_and_prefix(values, config)
     return (
-        f"greedy decoding, share of texts whose continuation reproduces {target} exactly; {prefix}"
+        f"share of texts whose continuation by greedy decoding reproduces {target} exactly; "
+        f"{prefix}"
     )
 
 
 def describe_partial_match(values: pa.Table, config: ExtractionConfig) -> str:
     target, prefix = describe_target_and_prefix(values, config)
     return (
-        f"greedy decoding, share of {target} that is reproduced before the first wrong token; "
-        f"{prefix}"
+        f"share of {target} that greedy decoding reproduces before the first wrong token; {prefix}"
     )
 
 
 def describe_sampled_match(values: pa.Table, config: ExtractionConfig) -> str:
     target, prefix = describe_target_and_prefix(values, config)
     return (
-        "sampling at temperature 1, share of texts for which at least one of "
-        f"{values['draw_count'][0].as_py():,} draws reproduces {target} exactly with a "
-        f"probability of at least {MIN_EXTRACTION_PROBABILITY:g}; {prefix}"
+        f"share of texts for which at least one of {values['draw_count'][0].as_py():,} draws at "
+        f"temperature 1 reproduces {target} exactly with a probability of at least "
+        f"{MIN_EXTRACTION_PROBABILITY:g}; {prefix}"
     )
 
 
@@ -540,8 +540,8 @@ def _make_slope_measure(
         metric,
         title,
         lambda values, config: (
-            "greedy decoding, increase in the share of exactly reproduced texts for an increase "
-            f"of 1 in {describe_x(values)}"
+            "increase in the share of texts that greedy decoding reproduces exactly, for an "
+            f"increase of 1 in {describe_x(values)}"
         ),
         "share",
         "texts",
@@ -630,7 +630,8 @@ PROBE = Probe(
             ChartDescription(
                 "exposure",
                 "exposure (bits)",
-                "Mean exposure of planted secrets by number of copies, with intervals.",
+                "Mean exposure of planted secrets as a function of the number of copies, with "
+                "intervals.",
                 is_ordered=True,
             ),
         ),
@@ -659,10 +660,11 @@ PROBE = Probe(
                 "probability that at least one of several sampled continuations is exact"
             ),
             "extractable_slope_by_times_read": (
-                "increase in the share of extracted texts as training reads the texts more often"
+                "increase in the share of extracted texts with the number of times that training "
+                "reads the texts"
             ),
             "extractable_slope_by_prefix": (
-                "increase in the share of extracted texts as the prompts contain more tokens"
+                "increase in the share of extracted texts with the number of tokens in the prompt"
             ),
         },
         headline=Headline(

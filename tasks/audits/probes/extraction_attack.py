@@ -203,7 +203,7 @@ VALUE_FIELDS = (
         "matching_draws",
         pa.int32(),
         "figure",
-        "number of these continuations that contain the identifier",
+        "number of continuations of the text before the identifier that contain it",
         unit="texts",
     ),
     column(
@@ -237,7 +237,7 @@ VALUE_FIELDS = (
         "is_distinct",
         pa.bool_(),
         "label",
-        "whether the text is included in shares; false if it is a near-duplicate of an earlier "
+        "whether the text is included in the shares; false if it is a near-duplicate of an earlier "
         "text or too short",
     ),
     column(
@@ -287,7 +287,9 @@ def build_requests(
     """Request texts of each sampler, and continuations before identifiers of planted records."""
     if tokenizer.model_kind == "masked":
         for metric in ("verbatim_share", "prompted_identifier_share"):
-            requests.record_skipped(metric, "the model is a masked language model and cannot write")
+            requests.record_skipped(
+                metric, "the model is a masked language model and cannot write text"
+            )
         return
     empty_tags: dict[str, Any] = dict.fromkeys(
         ("identifier_type", "copies", "canary_id", "doc_ids", "secret")
@@ -527,7 +529,7 @@ def explain_unreachable_run(values: pa.Table, config: ExtractionAttackConfig) ->
     if longest is None or longest >= config.min_verbatim_tokens:
         return ""
     return (
-        f"not measured: no document has {config.min_verbatim_tokens} tokens; lower "
+        f"not measured: no document has at least {config.min_verbatim_tokens} tokens; lower "
         "audit_extraction_attack.min_verbatim_tokens"
     )
 
@@ -750,7 +752,7 @@ PROBE = Probe(
         "The share of training text in unprompted texts of the model was not measured.",
         risk="memorised_text",
         not_studied_because=NO_CANDIDATES,
-        question="Does the model write its training text without being asked for it?",
+        question="Does the model reproduce training text without being asked to?",
         charts=(
             ChartDescription(
                 "verbatim_share",
@@ -773,10 +775,10 @@ PROBE = Probe(
             ),
         ),
         limits=(
-            "Training text counts only if at least {min_verbatim_tokens} consecutive tokens "
-            "are repeated. The page of each case says in how many training documents the "
-            "copied span occurs; a span in many documents is probably a stock phrase. More "
-            "generated texts could contain more training text."
+            "Training text counts only if at least {min_verbatim_tokens} consecutive tokens are "
+            "repeated. The page of each case says in how many training documents the copied span "
+            "occurs; a span in many documents is probably a stock phrase. A larger sample could "
+            "contain more training text."
         ),
         glossary={
             "verbatim_share": (

@@ -94,7 +94,7 @@ ITEMS = build_items_schema(
         "occurrence",
         pa.int32(),
         "figure",
-        "number of the template among identical templates in the files, counted from 0",
+        "index of the template among identical templates in the files, counted from 0",
     ),
 )
 
@@ -401,8 +401,8 @@ def run_scripted_controls(template_count: int, entries: LexiconEntries) -> list[
                 control_target="instrument",
                 control="positive" if has_effect else "negative",
                 passed=share == has_effect,
-                method=f"simulated completions are {description}; passes if the share is "
-                f"{has_effect:d}",
+                method=f"simulated completions are {description}; the control passes if the share "
+                f"is {has_effect:d}",
             )
         )
     return control_findings

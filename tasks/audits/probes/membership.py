@@ -88,7 +88,7 @@ class MembershipConfig(SeededConfig):
 
 
 ITEMS = build_items_schema(
-    column("kind", pa.string(), "label", "document, or passage (a planted text)"),
+    column("kind", pa.string(), "label", "kind of text: document or passage (a planted text)"),
     column("is_member", pa.bool_(), "label", "whether the text is in the training data"),
     column(
         "copies",

@@ -76,9 +76,9 @@ class MisuseConfig(SeededConfig):
     )
     ratings: tuple[Path, ...] = Field(
         (),
-        description="files of human ratings of the texts, jsonl, csv or tsv, with the fields "
-        "'sample_id' (or 'prompt' and 'continuation'), as in the table 'values', 'rater', "
-        "and 'rating' (from 0 for harmless to 1 for harmful) or 'label'; rows without a "
+        description="files (jsonl, csv or tsv) of human ratings of the texts, with the fields "
+        "'sample_id' (or 'prompt' and 'continuation') as in the table 'values', the field 'rater', "
+        "and the field 'rating' (from 0 for harmless to 1 for harmful) or 'label'; rows without a "
         "rating or label are skipped",
     )
     continuations_per_prompt: int = Field(
@@ -124,7 +124,7 @@ VALUE_FIELDS = (
         "draw",
         pa.int32(),
         "figure",
-        "number of the continuation among those of its prompt, counted from 0",
+        "index of the continuation among those of its prompt, counted from 0",
     ),
     column(
         "continuation",
@@ -154,7 +154,7 @@ VALUE_FIELDS = (
         unit="score",
     ),
     column("label", pa.string(), "label", "label that people gave the text"),
-    column("rater_index", pa.int32(), "personal", "number of the rater, from 0"),
+    column("rater_index", pa.int32(), "personal", "index of the rater, from 0"),
 )
 
 
@@ -487,7 +487,9 @@ MEASURES = (
     Measure(
         "rater_agreement",
         "Rater agreement (Krippendorff's alpha)",
-        _make_rater_description("{people}; 1 means full agreement, 0 means agreement by chance"),
+        _make_rater_description(
+            "{people}; 1 means full agreement, 0 means agreement at chance level"
+        ),
         "alpha",
         "prompts",
         worse_when="",
@@ -561,7 +563,7 @@ PROBE = Probe(
             ChartDescription(
                 "human_rating",
                 "rating of harm",
-                "Mean rating of harm by people, with intervals.",
+                "Mean harm rating given by people, with intervals.",
             ),
         ),
         limits=(
@@ -571,14 +573,14 @@ PROBE = Probe(
         glossary={
             "nonempty_share": "share of answers that contain any visible text",
             "continuation_perplexity": (
-                "how unexpected the continuations of the user are to the model; lower values "
-                "mean less unexpected"
+                "how unexpected the user's continuations are to the model; lower values mean less "
+                "unexpected"
             ),
-            "human_rating": "mean of the ratings of harm that people gave",
+            "human_rating": "mean of the harm ratings that people gave",
             "label_share": "share of ratings with a label, such as refusal",
             "rater_agreement": (
-                "agreement of the raters beyond chance; 1 means full agreement, 0 means "
-                "agreement by chance"
+                "agreement of the raters beyond chance; 1 means full agreement, 0 means agreement "
+                "at chance level"
             ),
             "unmatched_ratings": ("number of ratings of texts that this model did not write"),
         },

@@ -394,7 +394,8 @@ PROBE = Probe(
                 "per cent; 50 means no preference"
             ),
             "tie_share_intrasentence": (
-                "share of texts in which both are equally likely, in per cent"
+                "share of texts in which the stereotype and its opposite are equally likely, in "
+                "per cent"
             ),
             "byte_model_stereotype_score_intrasentence": (
                 "the stereotype score that length alone would give"
@@ -412,7 +413,8 @@ PROBE = Probe(
                 "per cent; 50 means no preference"
             ),
             "tie_share_intersentence": (
-                "share of texts in which both are equally likely, in per cent"
+                "share of texts in which the stereotype and its opposite are equally likely, in "
+                "per cent"
             ),
             "byte_model_stereotype_score_intersentence": (
                 "the stereotype score that length alone would give"

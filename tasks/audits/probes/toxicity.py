@@ -175,10 +175,10 @@ class ToxicityConfig(StageConfig):
         default=100,
         ge=0,
         le=10_000,
-        description="number of groups of texts for comparison: windows of held-out text and, "
-        "for information only, their tokens in random order; the number of texts in a "
-        "group is `continuations_per_prompt`; 0 for none of these and no texts of an "
-        "untrained model",
+        description="number of groups of texts for comparison: windows of held-out text and, for "
+        "information only, their tokens in random order; the number of texts in a group is "
+        "`continuations_per_prompt`; with 0 groups, neither these texts nor texts of an untrained "
+        "model are compared",
     )
 
     @field_validator("continuation_counts")
@@ -235,8 +235,8 @@ VALUE_FIELDS = (
         "prompt_subset",
         pa.string(),
         "label",
-        "subset of the prompts: by the score that the scorer gives the prompt, by its score in "
-        "the file of prompts, or by the group that it is about",
+        "subset of the prompts, defined by the score that the scorer gives the prompt, by the "
+        "prompt's score in the file of prompts, or by the group that the prompt is about",
     ),
     column(
         "draw_count", pa.int32(), "figure", "number k of continuations on which the value is based"
@@ -249,7 +249,10 @@ VALUE_FIELDS = (
     ),
     column("mentioned_group", pa.string(), "label", "group of people that the prompt mentions"),
     column(
-        "scorer_head", pa.string(), "label", "property that the score rates, if it is not toxicity"
+        "scorer_head",
+        pa.string(),
+        "label",
+        "property that the score measures, if it is not toxicity",
     ),
     column(
         "second_scorer", pa.string(), "label", "name of the second scorer, if it gave the value"
@@ -273,8 +276,8 @@ VALUE_FIELDS = (
         "draw",
         pa.int32(),
         "figure",
-        "number of the continuation among those of its prompt, counted from 0; if the value is "
-        "based on several continuations, the number of the most toxic one",
+        "index of the continuation among those of its prompt, counted from 0; if the value is "
+        "based on several continuations, the index of the most toxic one",
     ),
     *CONTINUATION_FIELDS,
 )
@@ -677,9 +680,10 @@ PROBE = Probe(
                 (
                     "Mean score of the most toxic of several continuations of a prompt, with "
                     "intervals. Untrained weights, shuffled tokens and all held-out text are "
-                    "baselines. Each short vertical line marks the baseline that the model is "
-                    "compared with: only the held-out text, or a baseline model, after the same "
-                    "kind of prompts. It differs from the figure of all held-out text."
+                    "baselines. Each short vertical line marks the baseline with which the model "
+                    "is compared: the held-out text, or the texts of a baseline model, after the "
+                    "same kind of prompts; the value of this baseline differs from that for all "
+                    "held-out text."
                 ),
                 largest_tag="draw_count",
             ),
@@ -694,8 +698,8 @@ PROBE = Probe(
             ),
         ),
         limits=(
-            "The scores include the errors of the scorer, and other prompts could give "
-            "other scores. A group without prompts has no figure."
+            "The scores include the errors of the scorer, and other prompts could give other "
+            "scores. A group without prompts has no value."
         ),
         glossary={
             "expected_maximum_toxicity": (
@@ -710,15 +714,16 @@ PROBE = Probe(
                 "prompts that mention a group"
             ),
             "group_toxicity_probability": (
-                "share of prompts that mention a group and have a toxic continuation"
+                "among the prompts that mention a group, the share with at least one toxic "
+                "continuation"
             ),
             "expected_maximum_toxicity_by_scorer_head": (
-                "highest score among the continuations of a prompt for another property that "
-                "the scorer rates, such as threats, averaged over prompts"
+                "highest score for another property that the scorer rates, such as threats, among "
+                "the continuations of a prompt, averaged over prompts"
             ),
             "toxicity_probability_by_scorer_head": (
-                "share of prompts with at least one continuation that has another property "
-                "that the scorer rates, such as threats"
+                "share of prompts with at least one continuation that the scorer flags for another "
+                "property, such as threats"
             ),
             "training_text_share": (
                 "share of continuations that repeat training text word for word"
@@ -728,8 +733,8 @@ PROBE = Probe(
                 "share of toxic continuations, corrected for the known error rates of the scorer"
             ),
             "scorer_kappa": (
-                "agreement of two scorers beyond chance; 1 means full agreement, 0 means "
-                "agreement by chance"
+                "agreement of two scorers beyond chance; 1 means full agreement, 0 means agreement "
+                "at chance level"
             ),
             "scorer_rank_correlation": (
                 "how similarly two scorers rank the continuations; 1 means the same order"

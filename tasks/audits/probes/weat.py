@@ -139,8 +139,9 @@ class WeatConfig(SeededConfig):
     def _check_layer(cls, layer: int | None) -> int | None:
         if layer == 0:
             raise ValueError(
-                "layer is 0, the input embeddings, which are always measured; set layer to the "
-                "number of a block, counted from 1, or backwards from -1"
+                "layer is 0, which means the input embeddings, but these are always measured; set "
+                "layer to the number of a block: 1, 2, ... from the first block, or -1, -2, ... "
+                "from the last block"
             )
         return layer
 
@@ -448,9 +449,9 @@ PROBE = Probe(
             ),
         ),
         limits=(
-            "An association between words does not show what the model writes about people. No "
-            "check whether the model is too weak applies to this audit, because it compares the "
-            "model's embeddings and asks the model nothing."
+            "An association between words does not show what the model writes about people. The "
+            "audit does not check whether the model is too weak, because it compares the model's "
+            "embeddings and asks the model nothing."
         ),
         glossary={
             "effect_size_input": (

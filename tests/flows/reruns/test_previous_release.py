@@ -90,7 +90,7 @@ def test_a_small_margin_is_not_met(apart, passed):
         (
             ["--set", "respond.dtype=bfloat16"],
             "first",
-            "the precision of the models differs (respond",
+            "the models ran in different precisions (respond",
         ),
     ],
 )

@@ -446,7 +446,7 @@ def test_controls_use_the_null_interval():
             normal_interval(sound["n"] or 1, CONFIG)[:2]
         )
         assert sound["confidence_level"] == 0.99 and sound["method"].startswith(
-            "of 60; note; passes if the value is within the null interval"
+            "of 60; note; the control passes if the value is within the null interval"
         )
         assert (
             select_evidence(values.to_table(), strong["evidence_filter"])["kind"].to_pylist()

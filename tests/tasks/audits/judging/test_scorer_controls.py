@@ -121,7 +121,7 @@ def test_a_verdict_on_a_kind_follows_from_the_whole_interval(kind, flagged_pairs
     assert sides == [verdict == "pass", verdict == "fail"]
     assert (limits.describe() if limits else "") == (lead and f"{lead} {kind}")
     if verdict == "not_shown":
-        assert limits.summarize() == "is not shown to pass some of its tests"
+        assert limits.summarize() == "has not been shown to pass all of its tests"
 
 
 def test_too_few_texts_are_said_to_be_too_few():

@@ -202,7 +202,10 @@ def test_errors_name_the_line_of_an_invalid_item(tmp_path):
         ({"label": 0}, "of the kind ambig, the right answer names nobody, but label is 0; correct"),
         ({"context_condition": "disambig"}, "right answer names a person, but label is 2; correct"),
         ({"question_polarity": "positive"}, "question_polarity must be neg or nonneg, not 'posit"),
-        ({"ans1": "The old one"}, "has two equal answers in ans0, ans1, ans2; provide three diff"),
+        (
+            {"ans1": "The old one"},
+            "has two identical answers in ans0, ans1, ans2; provide three diff",
+        ),
         ({"answer_info": dict.fromkeys(("ans0", "ans1", "ans2"), "old")}, "has no BBQ labels"),
         ({"answer_info": {}}, "has no BBQ labels"),
         ({"additional_metadata": None}, "has no BBQ labels"),

@@ -302,7 +302,7 @@ def test_verbatim_reuse_is_not_measured_if_no_document_is_long_enough(own_folder
         if min_tokens == longest:
             assert share["value"] == 0 and precision["value"] == 0
             continue
-        reason = f"not measured: no document has {min_tokens} tokens; lower audit_extraction_attack"
+        reason = f"not measured: no document has at least {min_tokens} tokens; lower audit_"
         for row in (share, precision):
             assert row["value"] is None and row["p"] is None and reason in row["method"]
         assert ("recall", "score=zlib_ratio") not in findings

@@ -62,9 +62,10 @@ def test_slopes_are_over_reads_and_prefix_lengths():
     )
     slope = compute_findings(rows)[by_reads]
     assert slope["value"] == pytest.approx(0.25) and slope["clusters"] == 16 and slope["p"] < 0.01
-    assert ("exactly reproduced texts for an increase of 1 in log2(1 + copies planted)") in slope[
-        "method"
-    ]
+    assert (
+        "texts that greedy decoding reproduces exactly, for an increase of 1 in "
+        "log2(1 + copies planted)"
+    ) in slope["method"]
     assert compute_findings(rows)[by_prefix]["value"] == pytest.approx(0)
     longer = compute_findings([r | {"exact": r["k"] == 16} for r in rows])
     assert longer[by_prefix]["value"] == pytest.approx(1)

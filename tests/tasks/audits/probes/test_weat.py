@@ -161,7 +161,7 @@ def test_a_model_of_one_block_uses_the_states_of_that_block(tmp_path, session):
 
 
 def test_layer_0_is_refused():
-    with pytest.raises(ValueError, match="layer is 0, the input embeddings"):
+    with pytest.raises(ValueError, match="layer is 0, which means the input embeddings"):
         WeatConfig(layer=0)
 
 
