@@ -114,11 +114,11 @@ def build_audit_chart(findings: Sequence[Finding], description: ChartDescription
     compared_count = sum(UNTRAINED_TEST in method for method in tested_methods)
     if compared_count:
         subject = (
-            "The p of each value also takes into account a comparison"
+            "For each value, p also accounts for a comparison"
             if compared_count == len(tested_methods)
             else (
-                f"The p of {compared_count} of {len(tested_methods)} values also takes into "
-                "account a comparison"
+                f"For {compared_count} of {len(tested_methods)} values, p also accounts for a "
+                "comparison"
             )
         )
         caption += (

@@ -44,8 +44,8 @@ CONFIDENCE_LEVEL = 0.95
 INFINITE_RATIO = "∞"
 
 INGEST_NOTE = (
-    "The comparison is by source only, because nothing else is known about records that the stage "
-    "ingest removed."
+    "The comparison is by source only, because nothing else is known about records that the "
+    "ingest stage removed."
 )
 
 
@@ -115,7 +115,7 @@ def add_removal_ratio_figure(
         confidence_level=CONFIDENCE_LEVEL,
         missing_reason="no other documents were removed",
         missing_text=INFINITE_RATIO,
-        method="exact interval over clusters of near copies; see the description of the column low",
+        method="exact interval over clusters of near copies; see the description of the low column",
     )
 
 
@@ -213,8 +213,8 @@ def describe_largest_swap_difference(corpus: CorpusFigures) -> list[list[InlineE
     direction = "higher" if row["score_difference"] > 0 else "lower"
     return [
         [
-            "The toxicity scorer gives a sentence a different score if only the group changes. The "
-            f"largest mean change of {format_count(len(swaps), 'pair')} of groups is ",
+            "The toxicity scorer gives a sentence a different score if only the group changes. "
+            f"The largest mean change among {format_count(len(swaps), 'pair')} of groups is ",
             ShortFigure(figure) if details else figure,
             f"{details}: sentences score {direction} with {row['other_group']} than with "
             f"{row['group_name']}.",
@@ -238,7 +238,7 @@ def describe_lost_duplicates(corpus: CorpusFigures) -> list[list[InlineElement]]
     figures = [
         corpus.book.add_computed_figure(
             f"lost-{column}",
-            f"number of {column.replace('_', ' ')}: the kept copy was removed later",
+            f"number of {column.replace('_', ' ')} whose kept copy was removed later",
             unit,
             (EFFECTS, "lost_duplicate_clusters"),
             conditions,
@@ -280,8 +280,8 @@ def build_removal_rates_by_rule(corpus: CorpusFigures) -> Section:
         "adjusted for source is not tested: where it is near 1 or on the other side of 1, the "
         "sources may explain the difference. Groups with few documents are omitted. For records "
         "that the ingest stage removed, only the source is known. Documents reserved for planting "
-        "do not count as removed. A rule that tags removes nothing: its shares are relative to "
-        "the documents that its stage kept. All rules and groups are in the table removal_rates."
+        "do not count as removed. A rule that tags removes nothing; its shares are relative to "
+        "the documents kept by its stage. All rules and groups are in the removal_rates table."
     )
     section = Section("By rule", [Paragraph([introduction])])
     rows_by_rule: dict[tuple[str, str], list[Row]] = {}
@@ -385,10 +385,10 @@ def build_threshold_rates_section(corpus: CorpusFigures) -> Section:
                     ["documents", *threshold_headings],
                     table_rows,
                     frozenset(range(1, len(threshold_headings) + 1)),
-                    "Ratios are computed only from documents that have a value of the signal; the "
-                    "tables by rule include all documents that the rule received. Rows are sorted "
-                    "by the ratio at the configured threshold. Intervals, n and all groups are in "
-                    "the table threshold_rates.",
+                    "Ratios are computed only from documents that have a value for the signal; "
+                    "the per-rule tables include all documents that the rule received. Rows are "
+                    "sorted by the ratio at the configured threshold. Intervals, n and all groups "
+                    "are in the threshold_rates table.",
                 )
             )
     if not section.blocks:
@@ -417,7 +417,7 @@ def add_swap_difference_figure(corpus: CorpusFigures, row: Row) -> Figure:
         high=row["high"],
         confidence_level=None if row["low"] is None else CONFIDENCE_LEVEL,
         scorer=format_swap_scorer_with_digest(corpus),
-        method="mean over sentences, t interval over their documents",
+        method="mean over sentences, with a t interval over their documents",
     )
 
 
@@ -481,8 +481,8 @@ def build_group_swap_section(corpus: CorpusFigures) -> Section:
         note += (
             f"{len(significant_rows)} of {format_count(len(origin_rows), 'pair')} of groups "
             f"differ significantly in score.{untested_note} The table shows the largest "
-            "differences and the largest difference of every group; all differences are in the "
-            "table swap_differences. “Crossed” is the share of the sentences for which only one "
+            "differences and the largest difference for each group; all differences are in the "
+            "swap_differences table. “Crossed” is the share of the sentences for which only one "
             f"of the two scores passes the threshold {rows[0]['threshold']:g}. Scorer: "
             f"{format_swap_scorer_with_digest(corpus)}."
         )
@@ -549,15 +549,15 @@ def build_removed_examples_section(corpus: CorpusFigures) -> Section:
         section.add_blocks(Paragraph(["No example documents were stored."]))
         return section
     note = (
-        "The table first lists the highest ratio of each source and language, then the highest "
+        "The table first lists the highest ratio for each source and language, then the highest "
         "of the other ratios. The number of examples links to the documents, which are redacted "
-        "as on all pages; hallmark export-site --unredacted shows them unredacted, on this machine "
-        "only."
+        "as on all pages; hallmark export-site --unredacted shows them unredacted, on this "
+        "machine only."
     )
     if len(example_by_rule_group) > len(table_rows):
         note = (
             f"The table shows {len(table_rows)} of {len(example_by_rule_group)} rows; all are in "
-            f"the table removed_examples of removal_effects. {note}"
+            f"the removed_examples table of the removal_effects stage. {note}"
         )
     columns = ["documents", "stage", "reason", "ratio", "examples"]
     section.add_blocks(
@@ -586,7 +586,7 @@ def build_lexicon_accuracy_section(corpus: CorpusFigures) -> Section:
                     low=row[f"{metric}_low"],
                     high=row[f"{metric}_high"],
                     confidence_level=CONFIDENCE_LEVEL,
-                    method="Hallmark's own labelled sentences, Wilson interval",
+                    method="measured on Hallmark's own labelled sentences, with a Wilson interval",
                 )
             )
     recall, precision = figures

@@ -83,18 +83,16 @@ LOST_LEAD = "Not counting duplicates of which a copy remains"
 
 READING_NOTE = (
     "A document counts as removed if any stage removed it, including as an exact or near "
-    "duplicate. It is lost (no copy remains) if a rule other than deduplication removed it, or "
-    "if it is a duplicate and such a rule removed the copy that deduplication had kept. The two "
-    "tables can therefore disagree on a group. The ratio "
-    "divides the removed share of the group by that of all other documents, within each source "
-    "(Mantel–Haenszel). It can be above 1 although the removed share is lower, because sources "
-    "differ in how much was removed and in how often they mention the group. The column “compared "
-    "with others” says whether it differs from 1: “more often” and “less often” mean that q is "
-    "below 5 %; the q-values control the false discovery rate over all rows of the table "
-    "group_removals. The detectable "
-    "ratio is the smallest one that the test, without adjustment, would detect with 80 % power. "
-    "All groups are shown, sorted by the end of the interval nearest to 1, the largest difference "
-    "first."
+    "duplicate. It is lost (no copy remains) if a rule other than deduplication removed it, or if "
+    "it is a duplicate and such a rule removed the copy that deduplication had kept. The two "
+    "tables can therefore disagree on a group. The ratio divides the removed share of the group "
+    "by that of all other documents, within each source (Mantel–Haenszel). It can be above 1 "
+    "although the removed share is lower, because sources differ in how much was removed and in "
+    "how often they mention the group. The column “compared with others” says whether it differs "
+    "from 1: “more often” and “less often” mean that q is below 5 %; the q-values control the "
+    "false discovery rate over all rows of the group_removals table. The detectable ratio is the "
+    "smallest one that the test, without adjustment, would detect with 80 % power. All groups are "
+    "shown, sorted by the end of the interval nearest to 1, largest difference first."
 )
 SOURCE_NOTE = (
     "Sources are compared with all other sources. Their ratios are not adjusted; the column "
@@ -627,12 +625,11 @@ def build_stage_section(corpus: CorpusFigures, rows: Sequence[Row]) -> Section:
     stage_names = map(name_corpus_stage, stages)
     columns = ["documents", "read", *stage_names, "removed", "kept", "unique"]
     note = (
-        "The columns of stages show the number of documents that each stage removed or put into "
-        "quarantine. Read = removed + kept. “Unique” documents are those that were read, "
-        "excluding exact and near duplicates of other documents. For documents that the ingest "
-        "stage removed, and for duplicates of an earlier corpus, only the source is known. "
-        "Records that the ingest stage could not read do not count as documents; the section "
-        "“Collection process” counts them."
+        "The stage columns show the number of documents that each stage removed or quarantined. "
+        "Read = removed + kept. “Unique” documents are those that were read, excluding exact and "
+        "near duplicates of other documents. For documents that the ingest stage removed, and for "
+        "duplicates of an earlier corpus, only the source is known. Records that the ingest stage "
+        "could not read do not count as documents; the “Collection process” section counts them."
     )
     section.add_blocks(
         DataTable(

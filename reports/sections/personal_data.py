@@ -193,7 +193,7 @@ def build_detector_accuracy_table(corpus: CorpusFigures, stage_label: str) -> li
         ]
         nameless_recall = corpus.book.add_computed_figure(
             f"{figure_id}-alone",
-            f"{label}: share of numbers found without the name of their type",
+            f"{label}: share of numbers found when the name of their type is absent",
             "share",
             source,
             conditions,
@@ -216,11 +216,12 @@ def build_detector_accuracy_table(corpus: CorpusFigures, stage_label: str) -> li
     note = (
         "Accuracy was measured on test cases, not on this corpus. The test cases are invented "
         "numbers in various formats and scripts, in sentences with or without the name of the "
-        "number type (such as “account number”) next to the number. Many numbers can be recognised "
-        "only by this name. National telephone numbers are written as in their country, and next "
-        "to their name also without separators. Precision assumes that there are as many "
-        "look-alikes as real numbers. A look-alike is, for example, a number with wrong check "
-        "digits. It is not known how many look-alikes the corpus contains."
+        "number type (such as “account number”) next to the number. Many numbers can be "
+        "recognised only by this name. National telephone numbers are written in the format of "
+        "their country and, next to the name of their type, also without separators. Precision "
+        "assumes that there are as many look-alikes as real numbers. A look-alike is, for "
+        "example, a number with wrong check digits. It is not known how many look-alikes the "
+        "corpus contains."
     )
     blocks: list[Block] = [
         DataTable("Detection accuracy on test cases", columns, rows, frozenset(range(1, 6)), note)

@@ -168,15 +168,14 @@ def build_ledger_reasons_section(corpus: CorpusFigures) -> Section:
         return section
     columns = ["stage", "action", "reason", "rows", "bytes affected"]
     note = (
-        "“Bytes affected” is the size of the text that was removed or replaced, before the "
-        "change, or of the text that was added. The accounts above subtract the bytes of "
-        "replacements."
+        "“Bytes affected” is the original size of the text that was removed or replaced, or the "
+        "size of the text that was added. The accounts above subtract the bytes of replacements."
     )
     if len(sorted_reasons) > len(rows):
         note += (
             f" The table shows {len(rows)} of {len(sorted_reasons):,} reasons: those with the "
-            "most rows, and the most frequent reason of every stage; all are in the table "
-            "ledger_summary of the profile."
+            "most rows, and the most frequent reason of every stage; all are in the "
+            "ledger_summary table of the profile."
         )
     section.add_blocks(DataTable("Reasons in the ledgers", columns, rows, frozenset({3, 4}), note))
     return section
@@ -292,7 +291,7 @@ def build_toxicity_removal_section(corpus: CorpusFigures) -> Section:
     if len(source_names) > MAX_SOURCES:
         note += (
             f" The table shows {MAX_SOURCES} of {len(source_names):,} sources: those from which "
-            "the most documents were removed; all are in the table ledger_summary of the profile."
+            "the most documents were removed; all are in the ledger_summary table of the profile."
         )
     section.add_blocks(DataTable("Removed for toxicity", columns, rows, frozenset({1, 2, 3}), note))
     return section
@@ -369,13 +368,13 @@ def build_tagged_documents_section(corpus: CorpusFigures) -> Section:
         return section
     columns = ["rule", "source", "documents kept", "tagged", "share tagged"]
     note = (
-        "A tagged document stays in the corpus, and the model trains on it. The column “tags” of "
+        "A tagged document stays in the corpus, and the model trains on it. The “tags” column of "
         "the document contains the name of the rule."
     )
     if len(tag_rows) > len(rows):
         note += (
             f" The table shows {len(rows)} of {len(tag_rows):,} rows, the largest numbers of "
-            "tagged documents first; all are in the table tag_counts."
+            "tagged documents first; all are in the tag_counts table."
         )
     section.add_blocks(DataTable("Tagged documents", columns, rows, frozenset({2, 3, 4}), note))
     return section
@@ -446,10 +445,10 @@ def build_near_copy_recall_table(corpus: CorpusFigures) -> DataTable:
         rows_by_script.setdefault(script, [script]).extend([recall, recall.interval_or_dash])
     columns = ["script", *(name for change in changes for name in (change, "95 % interval"))]
     note = (
-        "Measured on invented texts, not on this corpus: each text has one near copy, and the "
-        "search ran with the settings of this corpus. A copy counts as found if the search removed "
-        "it or its original. Unrelated texts that it removed as duplicates of each other: "
-        f"{false_matches.total():,}."
+        "Recall was measured on invented texts, not on this corpus: each text has one near copy, "
+        "and the search ran with the settings of this corpus. A copy counts as found if the "
+        "search removed it or its original. Unrelated texts that it removed as duplicates of "
+        f"each other: {false_matches.total():,}."
     )
     return DataTable(
         "Recall on planted near copies, by script",
