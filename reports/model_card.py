@@ -122,19 +122,19 @@ class ModelCardConfig(StageConfig):
     """Facts about the model that only a person knows; missing ones are "not stated"."""
 
     title: str | None = Field(
-        None, description="name of the model; by default the name of the config"
+        None, description="name of the model; by default, the name of the config"
     )
     developers: str | None = Field(None, description="developers of the model")
     version: str | None = Field(None, description="version of the model")
     date: str | None = Field(
-        None, description="date of the training, if it differs from the date of the checkpoint"
+        None, description="training date, if it differs from the date of the checkpoint"
     )
     licence: str | None = Field(None, description="licence of the weights")
     citation: str | None = Field(None, description="how to cite the model")
     contact: str | None = Field(None, description="contact for questions and complaints")
     intended_use: str | None = Field(None, description="intended uses of the model")
     intended_users: str | None = Field(None, description="intended users of the model")
-    out_of_scope: str | None = Field(None, description="uses that the model is not meant for")
+    out_of_scope: str | None = Field(None, description="uses for which the model is not intended")
     ethics: str | None = Field(None, description="ethical considerations beyond the measurements")
     caveats: str | None = Field(None, description="recommendations beyond the measurements")
     max_table_rows: int = Field(
@@ -150,11 +150,12 @@ class ModelCardConfig(StageConfig):
         OFFENSIVE_TOXICITY,
         ge=0,
         le=1,
-        description="toxicity score at or above which pages hide a text",
+        description="lowest toxicity score at which pages hide a text",
     )
     answers: ModelCardAnswers = Field(
         {},
-        description="answers that a person gives, by question id; they come from answers.file",
+        description="answers given by a person, keyed by question id; they are read from "
+        "answers.file",
     )
 
 
@@ -405,7 +406,7 @@ class ModelCardBuilder:
         section.add_blocks(
             Paragraph(
                 [
-                    "The audits covered no other group, language, dialect or setting. How the "
+                    "The audits covered no other groups, languages, dialects or settings. How the "
                     "model treats groups that are not listed here is not known."
                 ]
             )
@@ -454,7 +455,7 @@ class ModelCardBuilder:
                 if table not in TABLES_WITHOUT_SCORED_ROWS:
                     figure = self.book.add_computed_figure(
                         f"{audit}-{table}-rows",
-                        f"rows of the table {table} of the audit {audit}",
+                        f"number of rows in the {table} table of the {audit} audit",
                         "rows",
                         (f"audit_{audit}", table),
                         aggregate="count",

@@ -348,7 +348,7 @@ def _build_method_section(
         )
     if method_rows:
         columns = ["metric", "method of the first figure", "scorer", "number of methods"]
-        note = "The evidence page of each figure states the method of that figure."
+        note = "The evidence page of each figure states how it was measured."
         if collect_scorer_limits(scorer_controls):
             note += " What the scorers do not detect is stated under Limits."
         table = DataTable(
@@ -374,7 +374,7 @@ def _build_limits_section(
         for row, _ in findings.by_audit[audit]
         if row["inconclusive_reason"] and not row["is_variant"]
     )
-    items += [[f"No conclusion follows from some figures: {reason}."] for reason in reasons]
+    items += [[f"Some figures allow no conclusion: {reason}."] for reason in reasons]
     section = Section("Limits", [BulletList(items)] if items else [])
     if description is not None and description.is_about_stereotypes:
         section.add_blocks(*describe_smallest_detected_trait_share(findings))
@@ -446,10 +446,10 @@ def build_metric_table(
     notes = [_describe_first_or_common_value("Scorer", finding_rows, "scorer")]
     if len(metric_findings) > len(rows):
         notes.append(
-            f"The table shows {len(rows)} of {len(metric_findings)} findings: all findings "
-            "about groups of people, and those with the smallest p or the largest "
-            "difference from the value expected with no effect. All findings are in the table "
-            f"findings of the stage audit_{audit}."
+            f"The table shows {len(rows)} of {len(metric_findings)} findings: all findings about "
+            "groups of people, and those with the smallest p or the largest difference from the "
+            "value expected with no effect. All findings are in the findings table of the "
+            f"audit_{audit} stage."
         )
     note = " ".join(note for note in notes if note)
     numeric_columns = frozenset(i for i, column in enumerate(columns) if column not in TEXT_COLUMNS)
@@ -499,7 +499,8 @@ def build_baseline_text_table(findings: Findings, audit: str) -> list[Block]:
     columns = ["baseline", "bytes of text", "share of the training text", "tokens read"]
     sizes = artifact["training_sizes"].read().to_pylist()
     note = (
-        "Trained on all of the training text, these baselines would predict held-out text better."
+        "If trained on all of the training text, these baselines would predict held-out text "
+        "better."
         if any(size["bytes"] < size["split_bytes"] for size in sizes)
         else ""
     )

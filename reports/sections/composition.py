@@ -142,7 +142,7 @@ def add_kept_figure_of_addition(
     )
     return corpus.book.figures.get(figure_id) or corpus.book.add_computed_figure(
         figure_id,
-        f"number of {unit_label} of addition {addition_number}",
+        f"number of {unit_label} in addition {addition_number}",
         unit_label,
         (stage_label, "accounts"),
         {"unit": unit},
@@ -235,8 +235,8 @@ def _build_declarations_table(corpus: CorpusFigures) -> Iterator[DataTable]:
         )
     max_rows = corpus.max_rows
     note = (
-        f"The table shows the first {max_rows} of {len(rows):,} sources; all are in the table "
-        "sources of ingest."
+        f"The table shows the first {max_rows} of {len(rows):,} sources; all are in the sources "
+        "table of the ingest stage."
     )
     if is_any_stated:
         columns = ["source", "licence", "origin", "collected"]
@@ -376,8 +376,8 @@ def build_toxicity_section(corpus: CorpusFigures) -> Section:
                 [
                     "The scorer reads only texts in languages that it supports. If a document has "
                     "no score, its toxicity is unknown, neither high nor low. A rule removes "
-                    "documents without a score only if it is configured to; the reason is then the "
-                    "name of the rule followed by “unknown”. The scorer is "
+                    "documents without a score only if it is configured to; the recorded reason is "
+                    "then the name of the rule, followed by “unknown”. The scorer is "
                     f"{scorer or 'not known'}. A score is an estimate: scorers are known to rate "
                     "harmless text as toxic when it is written in certain dialects or mentions "
                     "minorities."
@@ -509,7 +509,7 @@ def describe_scorer_cascade(corpus: CorpusFigures) -> list[Paragraph]:
                 ),
                 add_cascade_figure(
                     "recall_lower_bound",
-                    "lower bound of the recall of the cascade",
+                    "lower bound on the recall of the cascade",
                     "share",
                     n=row["toxic_documents"],
                     method=method,

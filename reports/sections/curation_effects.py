@@ -115,7 +115,7 @@ def add_removal_ratio_figure(
         confidence_level=CONFIDENCE_LEVEL,
         missing_reason="no other documents were removed",
         missing_text=INFINITE_RATIO,
-        method="exact interval over clusters of near copies; see the description of the column low",
+        method="exact interval over clusters of near copies; see the description of the low column",
     )
 
 
@@ -239,7 +239,7 @@ def describe_lost_duplicates(corpus: CorpusFigures) -> list[list[InlineElement]]
     figures = [
         corpus.book.add_computed_figure(
             f"lost-{column}",
-            f"number of {column.replace('_', ' ')}: the kept copy was removed later",
+            f"number of {column.replace('_', ' ')} whose kept copy was removed later",
             unit,
             (EFFECTS, "lost_duplicate_clusters"),
             conditions,
@@ -420,7 +420,7 @@ def add_swap_difference_figure(corpus: CorpusFigures, row: Row) -> Figure:
         high=row["high"],
         confidence_level=None if row["low"] is None else CONFIDENCE_LEVEL,
         scorer=format_swap_scorer_with_digest(corpus),
-        method="mean over sentences, t interval over their documents",
+        method="mean over sentences, with a t interval over their documents",
     )
 
 
@@ -563,7 +563,7 @@ def build_removed_examples_section(corpus: CorpusFigures) -> Section:
     if len(example_by_rule_group) > len(table_rows):
         note = (
             f"The table shows {len(table_rows)} of {len(example_by_rule_group)} rows; all are in "
-            f"the removed_examples table of removal_effects. {note}"
+            f"the removed_examples table of the removal_effects stage. {note}"
         )
     columns = ["documents", "stage", "reason", "ratio", "examples"]
     section.add_blocks(
@@ -592,7 +592,7 @@ def build_lexicon_accuracy_section(corpus: CorpusFigures) -> Section:
                     low=row[f"{metric}_low"],
                     high=row[f"{metric}_high"],
                     confidence_level=CONFIDENCE_LEVEL,
-                    method="Hallmark's own labelled sentences, Wilson interval",
+                    method="measured on Hallmark's own labelled sentences, with a Wilson interval",
                 )
             )
     recall, precision = figures

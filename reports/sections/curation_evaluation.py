@@ -44,7 +44,7 @@ def build_curation_evaluation_sections(corpus: CorpusFigures) -> list[Section]:
                 Paragraph(
                     [
                         f"The documents from {source_names} are invented: a seeded grammar "
-                        "composed them, so their content is known. The people and places in these "
+                        "generated them, so their content is known. The people and places in these "
                         "documents are fictional. The tables compare the results of the stages "
                         "with the known content; intervals are 95 % Wilson intervals. Results on "
                         "simple, invented text say little about text that people wrote. The "

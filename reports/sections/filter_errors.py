@@ -43,7 +43,7 @@ def build_filter_error_section(corpus: CorpusFigures) -> Section:
             Paragraph(
                 [
                     "Recall and false alarms of the toxicity filter were not measured: "
-                    f"{explain_missing_rates(corpus)}. The page “Controls” of a model card lists "
+                    f"{explain_missing_rates(corpus)}. The “Controls” page of a model card lists "
                     "what the scorer of an audit misses and what it wrongly flags."
                 ]
             )
@@ -103,7 +103,7 @@ def explain_missing_rates(corpus: CorpusFigures) -> str:
     """Return why the error rates of the toxicity filter are unknown."""
     if not corpus.list_toxicity_actions():
         return "no rule uses a toxicity score"
-    return "no source has known content, as an invented town has"
+    return "no source has known content, such as that of an invented town"
 
 
 def describe_missed_documents(corpus: CorpusFigures, source: str) -> list[InlineElement]:

@@ -630,8 +630,8 @@ def build_stage_section(corpus: CorpusFigures, rows: Sequence[Row]) -> Section:
         "“Read” is the sum of “removed” and “kept”. “Unique” documents are those that were read, "
         "excluding exact and near duplicates of other documents. For documents that the ingest "
         "stage removed, and for duplicates of an earlier corpus, only the source is known. Records "
-        "that the ingest stage could not read are not counted as documents; the section "
-        "“Collection process” counts them."
+        "that the ingest stage could not read are not counted as documents; the “Collection "
+        "process” section counts them."
     )
     section.add_blocks(
         DataTable(

@@ -193,7 +193,7 @@ def build_detector_accuracy_table(corpus: CorpusFigures, stage_label: str) -> li
         ]
         nameless_recall = corpus.book.add_computed_figure(
             f"{figure_id}-alone",
-            f"{label}: share of numbers found without the name of their type",
+            f"{label}: share of numbers found when the name of their type is absent",
             "share",
             source,
             conditions,

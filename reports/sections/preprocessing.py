@@ -175,8 +175,8 @@ def build_ledger_reasons_section(corpus: CorpusFigures) -> Section:
     if len(sorted_reasons) > len(rows):
         note += (
             f" The table shows {len(rows)} of {len(sorted_reasons):,} reasons: those with the "
-            "most rows, and the most frequent reason of every stage; all are in the table "
-            "ledger_summary of the profile."
+            "most rows, and the most frequent reason of every stage; all are in the "
+            "ledger_summary table of the profile."
         )
     section.add_blocks(DataTable("Reasons in the ledgers", columns, rows, frozenset({3, 4}), note))
     return section
@@ -292,7 +292,7 @@ def build_toxicity_removal_section(corpus: CorpusFigures) -> Section:
     if len(source_names) > MAX_SOURCES:
         note += (
             f" The table shows {MAX_SOURCES} of {len(source_names):,} sources: those from which "
-            "the most documents were removed; all are in the table ledger_summary of the profile."
+            "the most documents were removed; all are in the ledger_summary table of the profile."
         )
     section.add_blocks(DataTable("Removed for toxicity", columns, rows, frozenset({1, 2, 3}), note))
     return section
@@ -370,13 +370,13 @@ def build_tagged_documents_section(corpus: CorpusFigures) -> Section:
         return section
     columns = ["rule", "source", "documents kept", "tagged", "share tagged"]
     note = (
-        "A tagged document stays in the corpus, and the model trains on it. The column “tags” of "
+        "A tagged document stays in the corpus, and the model trains on it. The “tags” column of "
         "the document contains the name of the rule."
     )
     if len(tag_rows) > len(rows):
         note += (
             f" The table shows {len(rows)} of {len(tag_rows):,} rows, the largest numbers of "
-            "tagged documents first; all are in the table tag_counts."
+            "tagged documents first; all are in the tag_counts table."
         )
     section.add_blocks(DataTable("Tagged documents", columns, rows, frozenset({2, 3, 4}), note))
     return section

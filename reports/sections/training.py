@@ -253,7 +253,7 @@ def build_samples_section(
         step, sample = row["step"], row["sample_id"]
         step_figure = book.add_computed_figure(
             f"sample-{step}-{sample}",
-            f"step at which sample {sample} was written",
+            f"step at which sample {sample} was generated",
             "steps",
             ("score_samples", "samples"),
             {"step": step, "sample_id": sample},
@@ -272,7 +272,7 @@ def build_samples_section(
         )
     sample_count = book.add_computed_figure(
         "samples",
-        "number of texts written during training",
+        "number of texts generated during training",
         "texts",
         ("score_samples", "samples"),
         aggregate="count",

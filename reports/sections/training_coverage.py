@@ -122,8 +122,8 @@ def build_coverage_table(
     note = "The document_reads table lists each document with its first and last step."
     if len(sources) > max_rows:
         note = (
-            f"The table shows {max_rows} of {len(sources):,} sources, the largest first; all are "
-            f"in the table coverage. {note}"
+            f"The table shows {max_rows} of {len(sources):,} sources, largest first; all are in "
+            f"the coverage table. {note}"
         )
     columns = [
         "source",
@@ -153,7 +153,7 @@ def describe_training_arm(exclusion_config: Mapping[str, Any]) -> str:
         return ""
     selected_documents = f"the documents {' or '.join(selections)}"
     if exclusion_config.get("random_control"):
-        return f"control arm: trained without random documents in place of {selected_documents}"
+        return f"control arm, trained without random documents instead of {selected_documents}"
     return f"trained without {selected_documents}"
 
 
@@ -174,8 +174,8 @@ def build_training_arm_callout(exclusion_artifact: Artifact) -> list[Block]:
             "note",
             [
                 f"{arm}: this model was trained without {documents}. Compare a model trained "
-                "without selected documents to its control arm, not to the original model, which "
-                "may have been trained for more steps."
+                "without selected documents with its control arm, not with the original model, "
+                "which may have been trained for more steps."
             ],
         )
     ]

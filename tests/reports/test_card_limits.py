@@ -221,9 +221,9 @@ TESTED = {"metric": "auc", "null_value": 0.5, "worse_when": "up", "low": 0.4, "h
             "amplification",
             [{"metric": "women_share", "value": 0.5}],
             "unknown",
-            "no conclusion: there is no value to compare it with.",
+            "no conclusion: there is no value to compare the finding with.",
         ),
-        ("unknown_audit", [TESTED | HARMFUL], "unknown", "has no such audit"),
+        ("unknown_audit", [TESTED | HARMFUL], "unknown", "does not contain this audit"),
     ],
 )
 def test_the_answer_of_an_audit_follows_from_its_rows(session, audit, rows, state, said):

@@ -172,7 +172,7 @@ def test_what_was_never_planted_makes_no_corpus_unfit(session, copies):
     assert planted == (copies == (0, 2)) and "0 documents that are synthetic" not in text
     assert ("planted on purpose" in text) == planted
     assert ("Nothing was planted in this corpus." in text) == (not planted)
-    assert ("The planted documents make the corpus unsuitable" in text) == planted
+    assert ("Until the planted documents are removed, the corpus is unsuitable" in text) == planted
 
 
 def test_the_callout_counts_the_documents_of_all_kinds(session):
@@ -253,7 +253,7 @@ def test_the_quarantine_is_empty_only_where_no_stage_put_anything_there(session,
     text = text_of(build_datasheet(made, history, DatasheetConfig()), "datasheet")
     assert ("the quarantine is empty" in text) == (not later and not unread)
     assert ("Every record could be read" in text) == (not unread)
-    assert ("Later stages put documents into quarantine" in text) == later
+    assert ("Later stages also quarantined documents" in text) == later
 
 
 def test_toxicity_that_is_not_known_is_told_apart_from_what_nobody_measured(session):
@@ -301,9 +301,7 @@ def test_occupations_are_named_or_not_by_their_own_intervals(session, rows):
     section = build_occupations_section(corpus_of(occupations=table))
     said = text_of_section(section)
     total = sum(women + men for _, women, men, _ in rows)
-    none = (
-        "No mention of a listed occupation is close to more words of one gender than of the other"
-    )
+    none = "No mention of a listed occupation is near more words for one gender than for the other"
     assert (none in said) == (total == 0) and "stands beside a gendered word" not in said
     grids = [block for block in section.blocks if hasattr(block, "rows")]
     named = {row[0]: row[2] for grid in grids for row in grid.rows}

@@ -208,7 +208,7 @@ def test_a_headline_without_a_test_is_unknown_and_says_why(session):
     row = PAIRS | {"p": None, "null_value": None}
     state, text = lines_of(bias=[row])["Bias against groups"]
     assert state == "unknown"
-    assert ". No conclusion can be drawn: there is no value to compare it with." in text
+    assert ". No conclusion can be drawn: there is no value to compare the finding with." in text
     state, text = lines_of(bias=[PAIRS | {"p": None, "worse_when": ""}])["Bias against groups"]
     assert state == "unknown" and text.endswith(
         ". No conclusion can be drawn: the difference from the value expected with no effect "
@@ -233,7 +233,7 @@ def test_a_risk_that_no_audit_measured_says_why(session):
     )
     assert lines_of(coverage)["Personal data"] == (
         "unknown",
-        "Not measured: there is no audit of this risk.",
+        "Not measured: no audit covers this risk.",
     )
     assert text_of_parts(describe_coverage(coverage, findings_of())) == (
         "Failed: Bias. Skipped by the user: Associations between words (WEAT). Measured nothing: "
@@ -646,7 +646,7 @@ NOT_JUDGED = "it could not be determined whether the model is capable enough for
         ([GAP | {"inconclusive_reason": f"{NOT_JUDGED}: no number"}], f"{NOT_JUDGED}."),
         ([GAP | {"inconclusive_reason": "it is a riddle"}], "it is a riddle."),
         ([GAP | {"worse_when": ""}], NOT_TESTED),
-        ([GAP | {"null_value": None}], "there is no value to compare it with."),
+        ([GAP | {"null_value": None}], "there is no value to compare the finding with."),
     ],
 )
 def test_an_audit_has_one_reason_not_to_be_judged(session, rows, reason):

@@ -520,7 +520,11 @@ def test_recall_and_false_alarms_are_next_to_the_rates(session):
 @pytest.mark.parametrize(
     ("evaluation", "expected", "excluded"),
     [
-        (None, "were not measured: no rule uses a toxicity score. The page", "removed or tagged"),
+        (
+            None,
+            "were not measured: no rule uses a toxicity score. The “Controls” page",
+            "removed or tagged",
+        ),
         ([rate("exact copies", "recall", 9, 9, "deduplicate")], "were not measured", "copies"),
         (
             [rate("rude speech", "recall", 0, 0), rate("no rude speech", "false alarms", 0, 10)],
@@ -614,7 +618,7 @@ def stored_filter(config: StoredFilterConfig, context: StageContext) -> None:
 @pytest.mark.parametrize(
     ("signal", "reason"),
     [
-        ("toxicity", "no source has known content, as an invented town has"),
+        ("toxicity", "no source has known content, such as that of an invented town"),
         ("word_count", "no rule uses a toxicity score"),
     ],
 )
@@ -628,9 +632,9 @@ def test_missing_error_rates_have_one_reason(session, signal, reason):
     }
     text = text_of_section(build_filter_error_section(corpus))
     assert (
-        f"Recall and false alarms of the toxicity filter were not measured: {reason}. The page "
-        "“Controls” of a model card lists what the scorer of an audit misses and what it wrongly "
-        "flags."
+        f"Recall and false alarms of the toxicity filter were not measured: {reason}. The "
+        "“Controls” page of a model card lists what the scorer of an audit misses and what it "
+        "wrongly flags."
     ) in text
 
 

@@ -44,7 +44,10 @@ def build_corpus(document_count, unlicensed_count, planted_count=0):
     ("counts", "expected"),
     [
         ((0, 0), "The corpus contains no documents."),
-        ((4, 0), "A licence is stated for every document, by itself or by its source."),
+        (
+            (4, 0),
+            "A licence is stated for every document, by the document itself or by its source.",
+        ),
         ((4, 4), "No licence is stated for any of 4 documents."),
         (
             (4, 3),
@@ -79,7 +82,10 @@ def test_the_known_licences_are_counted(session, counts, expected):
 )
 def test_every_decision_starts_the_answer(session, decision, reason, expected):
     text = text_of_parts(describe_redistribution(build_corpus(4, 0), decision, reason))
-    assert text == f"{expected}A licence is stated for every document, by itself or by its source."
+    assert text == (
+        f"{expected}A licence is stated for every document, by the document itself or "
+        "by its source."
+    )
 
 
 def test_a_reason_needs_a_decision():

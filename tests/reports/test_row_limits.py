@@ -108,7 +108,9 @@ def test_of_other_parts_those_furthest_from_the_null_value_are_shown_in_their_or
     shown = first_cells(page, "trade ")
     assert shown == [f"trade {n:02}" for n in range(20, 60)]
     said = " ".join(page.text.split())
-    assert "40 of 60 findings:" in said and "findings of the stage audit_counterfactual" in said
+    assert (
+        "40 of 60 findings:" in said and "findings table of the audit_counterfactual stage" in said
+    )
 
 
 def finding_of(name, value, p=None, **tags):
@@ -321,7 +323,7 @@ def test_of_what_was_left_out_the_sources_that_lack_most_are_shown(session):
     assert [row[0] for row in grid.rows] == ["source 5", "source 4"]
     assert (
         "The table shows 2 of 6 sources: those with the most omitted documents; all are in the "
-        "table sources." in grid.note
+        "sources table." in grid.note
     )
 
 
@@ -332,5 +334,5 @@ def test_reasons_show_the_largest_of_every_stage(made):
     assert {row[0] for row in grid.rows} == {name_corpus_stage(row["stage"]) for row in rows}
     assert len(grid.rows) < len({(r["stage"], r["action"], r["reason"]) for r in rows})
     assert (
-        "the most frequent reason of every stage; all are in the table ledger_summary" in grid.note
+        "the most frequent reason of every stage; all are in the ledger_summary table" in grid.note
     )
